@@ -1,4 +1,4 @@
-"""What is in a page that `uwaga view --save` or `snapshot_html` has written."""
+"""What is in a page that `uwaga view --save` or `make_snapshot` has written."""
 
 import base64
 import gzip

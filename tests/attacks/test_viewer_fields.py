@@ -21,7 +21,7 @@ from uwaga.inspect.patches import PatchGrid
 from uwaga.inspect.run_text import load
 from uwaga.viewer import service as view_service
 from uwaga.viewer.messages import REQUESTS
-from uwaga.viewer.page.snapshot import SnapshotBuilder
+from uwaga.viewer.page.snapshot import Snapshot, SnapshotBuilder
 from uwaga.viewer.server.access import AccessControl
 from uwaga.viewer.server.app import application
 from uwaga.viewer.server.limits import ConcurrencyLimiter, ConnectionTimeouts, IdleConnectionReaper
@@ -204,12 +204,12 @@ def application_of(service: ViewService, path: str = "/ask") -> Iterator[Ask]:
 def _short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a page that is saved, only the replies that it is asked for: the others take seconds, and are the same each time."""
 
-    def page(answer: Any, *, exact: Any, language: str, lesson: bool) -> bytes:
+    def page(answer: Any, *, exact: Any, language: str, lesson: bool) -> Snapshot:
         builder = SnapshotBuilder(answer=answer, max_bytes=1 << 20, seconds=0.0)
         builder.request([dict(each) for each in exact])
-        return language.encode()
+        return Snapshot(language.encode(), "")
 
-    monkeypatch.setattr(view_service, "snapshot_html", page)
+    monkeypatch.setattr(view_service, "make_snapshot", page)
 
 
 STATUSES: Counter[int] = Counter()

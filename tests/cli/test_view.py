@@ -254,9 +254,11 @@ def test_it_serves_until_it_is_told_to_end(
             ["cat", "--head", "3,1"],
             "--head takes layer.head, such as 3.1, or kind/layer.head, such as cross/3.1, not '3,1'",
         ),
+        (["cat", "--seconds", "5"], "--seconds needs --save"),
+        (["cat", "--save", "page.html", "--head", "7.0"], "--head: there is no head 0 of encoder layer 7"),
         (
-            ["cat", "--head", "0.0", "--save", "page.html"],
-            "--head says what the browser opens; it does not go with --save",
+            ["cat", "--save", "page.html", "--head", "0.0", "--pick", "dog"],
+            "--pick: 'dog' is no word of the text: [CLS], cat, [SEP]",
         ),
         (
             ["cat", "--save", "page.html", "--exact", "encoder/0"],
@@ -402,6 +404,22 @@ def test_refusals_of_recordings(bert: Path, tmp_path: Path) -> None:
     assert refusal(path, "--second-model", bert) == f"--second-model reads a text; {path} is a recording"
     weights = bert / "model.safetensors"
     assert refusal(weights) == f"{weights}: a safetensors file, but no recording of uwaga"
+
+
+def test_a_saved_page_opens_the_head_and_the_word_that_were_named(bert: Path, tmp_path: Path) -> None:
+    text, options = "the cat sat on the mat .", ("--model", bert, "--head", "1.1", "--pick", "sat")
+    assert about(saved(tmp_path / "page.html", text, *options))["opens"] == "kind=encoder&layer=1&head=1&query=3"
+    assert about(saved(tmp_path / "page.html", text, "--model", bert))["opens"] == ""
+
+
+def test_what_a_limit_leaves_out_of_a_page_is_said(bert: Path, tmp_path: Path) -> None:
+    said = run("unbelievable", "--model", bert, "--save", tmp_path / "page.html", "--seconds", 0)
+    expected = (
+        "1 of 5 parts are stored. Left out: largest weights, tokens without special ones, words, words without special ones. "
+        "--seconds allows more than 0 seconds."
+    )
+    assert said.splitlines()[-1] == expected
+    assert about(replies((tmp_path / "page.html").read_bytes()))["left_out"] == expected
 
 
 def test_a_head_and_a_word_are_what_the_address_names(bert: Path, write_model: Callable[..., Path]) -> None:

@@ -4,7 +4,7 @@ import re
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
 import typer
@@ -93,6 +93,13 @@ def view(
             help="Exact weights to store with --save: kind/layer/head, or kind/layer/head/a:b/c:d. Repeatable."
         ),
     ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="Time for what --save can do without: words, largest weights, predictions, exact cells of long texts. [default: 8]",
+            min=0,
+        ),
+    ] = None,
     head: Annotated[
         str | None, typer.Option(help="Open this head: layer.head, such as 3.1, or kind/layer.head, such as cross/3.1.")
     ] = None,
@@ -115,11 +122,10 @@ def view(
                 resolution,
             )
             wanted = [_exact(each) for each in exact or []]
-            if wanted and save is None:
-                raise RecordError("--exact needs --save")
+            for option, value in (("--exact", exact), ("--seconds", seconds)):
+                if value is not None and save is None:
+                    raise RecordError(f"{option} needs --save")
             place = head_to_open(head, pick)
-            if place is not None and save is not None:
-                raise RecordError("--head says what the browser opens; it does not go with --save")
             if save is not None and not save.parent.is_dir():
                 raise RecordError(f"--save {save}: the directory {save.parent} does not exist")
             if text is None and ask is not None:
@@ -136,12 +142,12 @@ def view(
                 service = _of_database(text, ask, model, second, second_model, options)
             else:
                 service = _service(text, model, second, second_model, options)
+            fragment = "" if ask is None else "query=0"
+            if place is not None:
+                fragment = address_of_head(service, place, pick)
             if save is not None:
-                _save(service, save, wanted)
+                _save(service, save, exact=wanted, opens=fragment, **({} if seconds is None else {"seconds": seconds}))
             else:
-                fragment = "" if ask is None else "query=0"
-                if place is not None:
-                    fragment = address_of_head(service, place, pick)
                 _serve(service, port, language, opens=not no_browser, fragment=fragment)
         except (CheckpointError, RecordError, ModuleNotFoundError, OSError) as error:
             fail("view", error_text(error))
@@ -412,15 +418,17 @@ def _serve(service: "ViewService", port: int, language: str | None, *, opens: bo
     echo("\nuwaga view: " + tr("closed"), err=True)
 
 
-def _save(service: "ViewService", path: Path, exact: list["Exact"]) -> None:
+def _save(service: "ViewService", path: Path, **options: Any) -> None:
     from uwaga.viewer.page.snapshot import save_snapshot
 
     with progress_bar("saving") as progress, reporting_errors():
-        save_snapshot(service, path, exact=exact, progress=progress, language=current())
+        left_out = save_snapshot(service, path, progress=progress, language=current(), **options)
     _print_heads(service)
     if path.is_file():  # else it went into a device or a pipe, perhaps that of this message
         size = f"{path.stat().st_size / 1e6:.1f}"
         echo(tr("{path}: {size} MB, self-contained HTML", path=path, size=size))
+    if left_out:
+        echo(left_out)
 
 
 def _print_heads(service: "Service") -> None:

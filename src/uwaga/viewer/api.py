@@ -14,7 +14,7 @@ from uwaga.inspect.patches import PatchGrid
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.run_text import LoadedModel, RecordError, default_model, load, of_module
 from uwaga.viewer.page.bundle import bundle
-from uwaga.viewer.page.snapshot import Exact, save_snapshot
+from uwaga.viewer.page.snapshot import SECONDS, Exact, save_snapshot
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.text_runner import RunRequest, TextRunner
 from uwaga.viewer.view_model import MapsLike, ScoreSource, Tokens, ViewModel
@@ -50,26 +50,30 @@ class View:
         path: str | os.PathLike[str],
         *,
         exact: Sequence[Exact] = (),
-        seconds: float = 8.0,
+        seconds: float = SECONDS,
         progress: Callable[[float], None] | None = None,
-    ) -> None:
+    ) -> str:
         """Write the view as one HTML file that needs no server and no network.
 
-        The file holds every map pooled into cells, as small as 20 MB allow, and the exact weights of the heads in `exact`.
+        The file holds the statistics of every head, every map pooled into cells, as small as 20 MB allow, and the exact weights of the heads in
+        `exact`, however long that takes.
 
         Args:
             path: the file; it is written atomically.
             exact: heads whose exact weights are stored, as (kind, layer, head), such as ("encoder", 3, 5); or blocks of a head,
                 with ranges of queries and of keys, such as ("encoder", 3, 5, (0, 512), (0, 512)).
-            seconds: approximate time budget for refining maps that are so large that they were sampled first, and for the
-                variants that merge tokens into words or hide special tokens.
+            seconds: approximate time for what the page can do without: predictions, the largest weights, the variants that merge tokens into
+                words or hide special tokens, and exact cells of maps that are so large that they were sampled first.
             progress: called with the completed fraction, from 0 to 1.
+
+        Returns:
+            What the limits of time and size left out, which the page says too; "" where nothing was.
 
         Raises:
             ValueError: heads or tokens that do not exist, or more exact weights than a page may hold.
             OSError: the file cannot be written.
         """
-        save_snapshot(self.service, path, exact=exact, seconds=seconds, progress=progress)
+        return save_snapshot(self.service, path, exact=exact, seconds=seconds, progress=progress)
 
     def browse(self) -> bool:
         """Open the page in a browser; False where there is no graphical browser."""

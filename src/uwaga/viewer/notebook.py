@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from uwaga._base.languages import page_table
 from uwaga.viewer.messages import RequestError, Service
 from uwaga.viewer.page.bundle import bundle
-from uwaga.viewer.page.snapshot import Exact, save_snapshot
+from uwaga.viewer.page.snapshot import SECONDS, Exact, save_snapshot
 
 
 class Widget(Protocol):
@@ -90,10 +90,11 @@ def _widget_class() -> type:
             path: str | os.PathLike[str],
             *,
             exact: Sequence[Exact] = (),
-            seconds: float = 8.0,
+            seconds: float = SECONDS,
             progress: Callable[[float], None] | None = None,
-        ) -> None:
+        ) -> str:
             """As `View.save`."""
-            save_snapshot(self._service, path, exact=exact, seconds=seconds, progress=progress, language=self._language)
+            options = {"seconds": seconds, "progress": progress, "language": self._language}
+            return save_snapshot(self._service, path, exact=exact, **options)
 
     return AttentionView

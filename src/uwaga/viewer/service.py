@@ -22,7 +22,7 @@ from uwaga.lessons.example import (
     parse_example,
 )
 from uwaga.viewer.messages import Reply, Request, RequestError, RequestParser
-from uwaga.viewer.page.snapshot import snapshot_html
+from uwaga.viewer.page.snapshot import make_snapshot
 from uwaga.viewer.runs import RunCache
 from uwaga.viewer.text_runner import RunRequest, RunResult, TextRunner
 from uwaga.viewer.view_model import ViewModel
@@ -126,13 +126,13 @@ class ViewService:
                 RequestParser(request).text("request", _IN_SNAPSHOT)
             except RequestError as error:
                 raise RequestError(f"page: exact[{at}]: {error}") from error
-        html = snapshot_html(
+        page = make_snapshot(
             lambda request: self.answer({**request, "run": number}),
             exact=exact,
             language=language,
             lesson=bool(parser.value("lesson")),
         )
-        return Reply(meta={"name": "attention.html"}, arrays=(np.frombuffer(html, np.uint8),))
+        return Reply(meta={"name": "attention.html"}, arrays=(np.frombuffer(page.html, np.uint8),))
 
 
 def answer_lesson(request: Mapping[str, object], language: str = "en") -> Reply:

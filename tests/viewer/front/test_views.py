@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 import pytest
@@ -189,6 +190,59 @@ def test_a_first_screen_tells_a_story(open_page: Any, model: str, text: str, sai
             box = word.bounding_box()
             assert 0 <= box["x"] < box["x"] + box["width"] <= 1400
             assert 0 <= box["y"] < box["y"] + box["height"] <= 900
+
+
+def opened_at(page: Any) -> dict[str, str]:
+    """What a page shows once it has chosen: the head and the words in its address, and its sentence."""
+    page.wait_for_function("() => new URLSearchParams(location.hash.slice(1)).has('query')")
+    page.locator(".uwaga-headline", has_text="%").wait_for()
+    named = dict(parse_qsl(urlsplit(page.url).fragment))
+    headline = page.locator(".uwaga-headline").inner_text()
+    return {
+        "headline": headline,
+        **{name: named.get(name, "") for name in ("tab", "kind", "layer", "head", "query", "key")},
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        ("minilm", "The animal didn't cross the street because it was too tired."),
+        ("speller", "transformer"),
+        ("copyist", "seven green birds sing at dawn ; the old clock stopped ; " * 12),
+    ],
+)
+def test_a_saved_page_opens_as_the_served_one(
+    open_page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, text: str
+) -> None:
+    """Also one that was saved on a machine without time: each reply is one step, and no second is left for what is not needed."""
+    with cast("View", uwaga.view(text, model=model, browser=False, block=False)) as served:
+        expected = opened_at(open_page(served.address, width=1400, height=900))
+    again = cast("View", uwaga.view(text, model=model, browser=False, block=False))
+    with again, monkeypatch.context() as patched:
+        patched.setattr("uwaga.viewer.queries.service._TIME_BUDGET", 0.0)
+        again.save(tmp_path / "page.html", seconds=0)
+    page = open_page((tmp_path / "page.html").as_uri(), width=1400, height=900)
+    # A page of many words has no exact weight but those of its strongest links, and says so.
+    shown = opened_at(page)
+    assert shown | {"headline": ""} == expected | {"headline": ""}
+    assert shown["headline"].replace(" looks mostly at ", " looks at ") == expected["headline"].replace(
+        " looks mostly at ", " looks at "
+    )
+    assert page.locator(".uwaga-left-out").inner_text().endswith("--seconds allows more than 0 seconds.")
+
+
+def test_a_saved_page_opens_the_head_that_the_command_names(open_page: Any, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from uwaga.cli import app
+
+    options = ["--model", "copyist", "--head", "0.2", "--pick", "clock", "--save", str(tmp_path / "page.html")]
+    result = CliRunner().invoke(app, ["view", "seven green birds ; the old clock stopped", *options])
+    assert result.exit_code == 0, result.output
+    shown = opened_at(open_page((tmp_path / "page.html").as_uri()))
+    assert (shown["layer"], shown["head"]) == ("0", "2")
+    assert shown["headline"].startswith("clock looks ")
 
 
 def test_two_texts_and_their_difference(view_of: Callable[..., View], open_page: Any, keep: Any) -> None:

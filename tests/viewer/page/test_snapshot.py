@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from saved_pages import replies
+from saved_pages import about, replies
 from waiting import HANG
 
 import uwaga
@@ -21,8 +22,8 @@ from uwaga.viewer.page.snapshot import (
     StoppedError,
     canonical,
     exact_requests,
+    make_snapshot,
     save_snapshot,
-    snapshot_html,
     stored_reply,
 )
 from uwaga.viewer.service import ViewService
@@ -31,7 +32,11 @@ from uwaga.viewer.view_model import ViewModel
 pytestmark = pytest.mark.usefixtures("small_front")
 
 # A page with all that fits, however busy the machine is: `seconds` is 8.0 else.
-whole_page = partial(snapshot_html, seconds=HANG)
+whole_snapshot = partial(make_snapshot, seconds=HANG)
+
+
+def whole_page(*arguments: Any, **options: Any) -> bytes:
+    return whole_snapshot(*arguments, **options).html
 
 
 def service(tokens: int = 20, layers: int = 2, heads: int = 3, width: int = 8, **options: Any) -> ViewService:
@@ -55,7 +60,7 @@ def test_a_short_text_is_stored_completely_and_exactly() -> None:
     for request, reply in result.items():
         expected = asked.answer(json.loads(request))
         if request == '{"request":"about"}':
-            assert reply.meta == {**expected.meta, "live": False}
+            assert reply.meta == {**expected.meta, "live": False, "opens": "", "left_out": ""}
             continue
         assert {**reply.meta, "reached": None} == {**expected.meta, "reached": None}
         if json.loads(request)["request"] != "overview":
@@ -81,7 +86,7 @@ def test_the_lesson_is_stored_with_its_script_or_not_at_all() -> None:
         (ViewService(ViewModel.create(maps), lesson={"request": "lesson"}), {}, True),
         (ViewService(ViewModel.empty()), {}, True),
     ):
-        page = snapshot_html(shown.answer, **given)
+        page = make_snapshot(shown.answer, **given).html
         assert ('{"request":"lesson"}' in replies(page), b"lessonView" in page) == (wanted, wanted)
         assert replies(page)['{"request":"about"}'].meta["lesson"] == wanted
 
@@ -118,7 +123,7 @@ def test_replies_that_do_not_fit_are_stored_coarser_or_left_out() -> None:
 
 def test_needed_replies_are_as_fine_as_fits_with_any_time_budget() -> None:
     """Sampling a tile takes as long for coarse cells as for fine ones."""
-    page = snapshot_html(service(tokens=300, layers=1, heads=2).answer, seconds=0.0)
+    page = make_snapshot(service(tokens=300, layers=1, heads=2).answer, seconds=0.0).html
     results = [json.loads(request) for request in replies(page)]
     tiles = [each for each in results if each["request"] == "tile"]
     assert [(each["level"], each["pooling"], each["merge"], each["specials"]) for each in tiles] == [
@@ -133,7 +138,7 @@ def test_nothing_is_requested_twice() -> None:
         asked.append(canonical(request))
         return real.answer(request)
 
-    snapshot_html(answer)
+    make_snapshot(answer)
     assert len(asked) == len(set(asked))
 
 
@@ -151,38 +156,149 @@ def test_a_text_of_512_tokens_in_a_model_of_144_heads_is_under_20_megabytes(one_
 
 
 class Slow:
-    """Every overview takes three requests; nothing else does."""
+    """Every reply takes three requests: before, statistics and labels are empty, and cells of a head are NaN."""
 
-    def __init__(self, service: ViewService) -> None:
-        self._service, self.asked = service, dict[str, int]()
+    def __init__(self, service: ViewService, samples: bool = False) -> None:
+        self._service, self._samples, self.asked = service, samples, dict[str, int]()
 
     def answer(self, request: Mapping[str, object]) -> Reply:
         name = canonical(request)
         self.asked[name] = self.asked.get(name, 0) + 1
-        reply = self._service.answer(request)
-        if request["request"] == "overview":
-            return Reply(meta={**reply.meta, "complete": self.asked[name] / 3}, arrays=reply.arrays)
-        return reply
+        reply, part = self._service.answer(request), self.asked[name] / 3
+        if "complete" not in reply.meta or part >= 1:
+            return reply
+        arrays = reply.arrays
+        if not (self._samples and request["request"] == "tile"):
+            arrays = tuple(np.full_like(array, np.nan) for array in arrays)
+        empty = {"columns": {"peak": [None] * 3}} if request["request"] == "statistics" else {"labels": []}
+        return Reply(meta={**reply.meta, **({} if arrays else empty), "complete": part}, arrays=arrays)
 
 
-def test_incomplete_replies_are_requested_again() -> None:
-    slow, told = Slow(service()), list[float]()
-    result = replies(whole_page(slow.answer, progress=told.append))
-    for name, reply in result.items():
-        if '"overview"' in name:
-            assert slow.asked[name] == 3
-            assert (reply.meta["complete"], reply.meta["reached"]) == (1, 1)
-    assert told == sorted(told)
-    assert told[-1] == 1
+class Clock:
+    """Each look at it takes a second."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
 
 
-def test_replies_cut_off_by_the_time_budget_hold_the_completed_fraction() -> None:
-    """`complete` is 1, so that a page does not wait for more."""
+def missing(page: bytes) -> list[str]:
+    """The replies of a page in which a head or a row is missing, and the heads without one."""
+    stored = replies(page)
+    wrong = []
+    for name, reply in stored.items():
+        rows = zip(*reply.meta.get("columns", {}).values(), strict=True)
+        if any(array.dtype == np.float32 and np.isnan(array).any() for array in reply.arrays):
+            wrong.append(f"cells of {name}")
+        if any(set(row) == {None} for row in rows) or reply.meta.get("labels") == []:
+            wrong.append(f"rows of {name}")
+    plain = {"merge": "tokens", "specials": "show", "pooling": "sum"}
+    for side in about(stored)["sides"]:
+        for each in side["maps"]:
+            where = {"side": side["id"], "kind": each["kind"], "layer": each["layer"]}
+            wanted = [{"request": "statistics", **where}, {"request": "overview", **where, **plain}]
+            wrong += [canonical(request) for request in wanted if canonical(request) not in stored]
+            tiles = [json.loads(name) for name in stored if '"request":"tile"' in name]
+            heads = {tile["head"] for tile in tiles if tile == {**tile, **where, **plain}}
+            wrong += [f"{where} head {head}" for head in set(range(each["heads"])) - heads]
+    return wrong
+
+
+@pytest.mark.parametrize("seconds", [0, 10, 40, HANG])
+def test_every_head_and_row_is_stored_whole_however_slow_the_replies_are(seconds: float) -> None:
+    """The first replies hold nothing; what a limit leaves out is said, and is not stored in part."""
     slow = Slow(service())
-    result = replies(snapshot_html(slow.answer, seconds=0))
-    reached = {reply.meta["reached"] for name, reply in result.items() if '"overview"' in name}
-    assert reached <= {1 / 3, 2 / 3}
-    assert {reply.meta["complete"] for name, reply in result.items() if '"overview"' in name} == {1}
+    page, left_out = make_snapshot(slow.answer, seconds=seconds, clock=Clock())
+    assert missing(page) == []
+    stored = replies(page)
+    assert about(stored)["left_out"] == left_out
+    shown = {(each["merge"], each["specials"]) for name in stored if (each := json.loads(name))["request"] == "tile"}
+    variants = {"words": "words", "hide": "tokens without special ones"}
+    expected = {
+        0: "1 of 5 parts are stored. Left out: largest weights, tokens without special ones, words, words without special ones. "
+        "--seconds allows more than 0 seconds.",
+        HANG: "",
+    }
+    if seconds in expected:
+        assert left_out == expected[seconds]
+    assert (("words", "show") in shown) == (f" {variants['words']}" not in left_out)
+    assert (("tokens", "hide") in shown) == (variants["hide"] not in left_out)
+    needed = [name for name in slow.asked if '"specials":"show"' in name and '"merge":"tokens"' in name]
+    assert {slow.asked[name] for name in needed if '"tile"' in name or '"labels"' in name} == {3}
+
+
+def test_replies_that_take_one_step_at_a_time_are_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service on a machine that has no time for it: every reply is one step further than the one before."""
+    monkeypatch.setattr("uwaga.viewer.queries.service._TIME_BUDGET", 0.0)
+    page, left_out = make_snapshot(service(tokens=300, heads=4).answer, seconds=0, clock=Clock())
+    assert missing(page) == []
+    assert left_out.startswith("1 of 5 parts are stored.")
+
+
+def test_maps_that_stayed_samples_are_counted() -> None:
+    """Their cells are known from the first reply on, and computed in full while there is time."""
+    for seconds, counted in ((0, 6), (HANG, 0)):
+        slow = Slow(service(tokens=600, layers=2, heads=3), samples=True)
+        told: list[float] = []
+        page, left_out = make_snapshot(
+            slow.answer, seconds=seconds, progress=told.append, clock=Clock() if not seconds else time.monotonic
+        )
+        tiles = {name: reply for name, reply in replies(page).items() if '"request":"tile"' in name}
+        assert {reply.meta["reached"] for reply in tiles.values()} == {1 / 3 if counted else 1}
+        assert {reply.meta["complete"] for reply in tiles.values()} == {1}  # so that a page does not wait for more
+        sampled = f"{counted} of 6 maps are means over a sample of their rows. --seconds allows more than 0 seconds."
+        assert left_out.endswith(sampled if counted else "")
+        assert bool(counted) == bool(left_out)
+        assert missing(page) == []
+        assert told == sorted(told)
+        assert told[-1] == 1
+
+
+def test_what_the_size_leaves_out_is_said() -> None:
+    page, left_out = whole_snapshot(service(tokens=300, layers=2, heads=4).answer, max_bytes=100_000)
+    assert left_out == (
+        "1 of 5 parts are stored. Left out: largest weights, tokens without special ones, words, words without special ones. "
+        "A page has at most about 19 MB."
+    )
+    assert missing(page) == []
+
+
+def test_texts_of_other_words_are_stored_without_the_difference_of_their_words() -> None:
+    torch.manual_seed(0)
+    maps = [uwaga.AttentionMap(*torch.randn(2, 2, 4, 8)) for _ in range(2)]
+    texts = ["[CLS]", "un", "##seen", "[SEP]"], ["[CLS]", "the", "cat", "[SEP]"]
+    both = ViewModel.create(maps[0], tokens=texts[0], second=maps[1], second_tokens=texts[1])
+    page, left_out = whole_snapshot(ViewService(both).answer)
+    assert (missing(page), left_out) == ([], "")
+    sides = {each["side"] for name in replies(page) if (each := json.loads(name)).get("merge") == "words"}
+    of_words = {
+        each["side"]
+        for name in replies(page)
+        if (each := json.loads(name)).get("merge") == "words" and each["request"] == "tile"
+    }
+    assert (sides, of_words) == ({"0", "1", "difference"}, {"0", "1"})
+
+
+def test_an_overview_of_few_tokens_has_their_exact_weights() -> None:
+    """The page shows a cell of it as the weight of a word, with all its digits, as a served page does."""
+    for tokens, is_exact in ((20, True), (64, True), (65, False)):
+        asked = service(tokens=tokens, layers=1)
+        wanted = {
+            "request": "overview",
+            "side": "0",
+            "kind": "encoder",
+            "layer": 0,
+            "merge": "tokens",
+            "specials": "show",
+            "pooling": "sum",
+        }
+        ours, theirs = (
+            reply.arrays[0] for reply in (replies(whole_page(asked.answer))[canonical(wanted)], asked.answer(wanted))
+        )
+        assert np.array_equal(ours, theirs) == is_exact
 
 
 def test_stop_ends_a_snapshot() -> None:
@@ -194,7 +310,7 @@ def test_stop_ends_a_snapshot() -> None:
         return asked > 5
 
     with pytest.raises(StoppedError):
-        snapshot_html(service().answer, stop=stop)
+        make_snapshot(service().answer, stop=stop)
     assert asked == 6
 
 
@@ -202,7 +318,7 @@ def test_closing_the_view_ends_a_snapshot() -> None:
     closed = service()
     closed.close()
     with pytest.raises(RequestError) as caught:
-        snapshot_html(closed.answer)
+        make_snapshot(closed.answer)
     assert str(caught.value) == "the view is closed"
 
 
@@ -228,7 +344,7 @@ def test_cells_of_one_weight_are_stored_as_they_are(tokens: int, is_exact: bool)
 
 
 def test_the_content_security_policy_allows_only_the_pages_own_script_and_style() -> None:
-    page = snapshot_html(service().answer).decode()
+    page = make_snapshot(service().answer).html.decode()
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
     assert policy is not None
 

@@ -10,7 +10,7 @@ import { savedHost, servedHost, widgetHost } from "./hosts.js";
 import { tr } from "./languages.js";
 import { overviewView } from "./overview/view.js";
 import { pictureView } from "./picture/view.js";
-import { hasItems, makeApp, resolvedTheme } from "./shell/app.js";
+import { hasMaps, makeApp, resolvedTheme } from "./shell/app.js";
 import { addPageCommands } from "./shell/head_navigation.js";
 import { makeHeadBar, makeHeader } from "./shell/header.js";
 import { makePageFrame, makeTabPanel } from "./shell/page.js";
@@ -192,7 +192,7 @@ function openExplorer(root, host, client, about, frame, kept, lesson, carried) {
   // The URL of a notebook belongs to the notebook.
   if (host.mode === "notebook") app.store.set(carried ?? {});
   else cleanups.push(syncUrl(app, window, carried));
-  if (about.sides.length && !hasItems(app, {})) app.store.set({ merge: "tokens", specials: "show" });
+  if (about.sides.length && !hasMaps(app, {})) app.store.set({ merge: "tokens", specials: "show", pooling: "sum" });
   if (!tabs.length) throw new Error(tr("There is nothing to show."));
   if (about.answer && app.isFresh && !carried && app.store.get().tab === "explore") app.store.set({ tab: "answer" });
   if (!tabs.some(({ name }) => name === app.store.get().tab)) app.store.set({ tab: tabs[0].name });
@@ -205,6 +205,7 @@ function openExplorer(root, host, client, about, frame, kept, lesson, carried) {
   // The table is a part of "All heads".
   const header = makeHeader(app, tabs.filter(({ name }) => name !== "table"), makeExportMenu(app, tabPanel.current), frame.statusElement);
   frame.header.replaceChildren(...header.elements);
+  frame.note(about.left_out ?? "");
   frame.panel.id = header.panelId;
   frame.panel.setAttribute("role", "tabpanel");
   root.append(help.element);

@@ -38,6 +38,8 @@
  * @property {number} overview  largest side of a small map in cells
  * @property {boolean} lesson  whether this page has it
  * @property {boolean} live  the host can compute more; false in a saved page
+ * @property {string} [opens]  of a saved page: what it shows first, as in an address; "": what it chooses
+ * @property {string} [left_out]  of a saved page: what did not fit into it, in sentences; "": nothing
  * @property {StatisticInfo[]} statistics
  * @property {Side[]} sides  empty: only the lesson is shown
  * @property {{side: SideId, kind: Kind, layer: number, head: number, merge?: "tokens" | "words"} | null} start  null without sides; merge: words, for a short text

@@ -1,24 +1,27 @@
 """A snapshot: a page that is one file, with the front end and the replies to all requests that it will make.
 
 Requests come in groups, the most needed first; each is answered by the service, rounded where it is only shown as a picture,
-compressed, and stored under its canonical JSON. What does not fit into the size or the time is stored coarser or not at all.
+compressed, and stored under its canonical JSON. Every stored reply is whole: needed ones are asked for until nothing in them is missing, and
+of the others those are stored that fit into the size and the time. `Snapshot.left_out` says in words what did not fit.
 """
 
 import base64
 import gzip
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from uwaga._base.durable import atomic_replace
-from uwaga.viewer.messages import Reply, Request, Service
+from uwaga._base.languages import tr, using
+from uwaga.viewer.messages import Reply, Request, RequestError, Service
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.html import saved_html
 from uwaga.viewer.runs import MAX_PREDICTED
@@ -28,6 +31,7 @@ Exact = Request | tuple[str, int, int] | tuple[str, int, int, tuple[int, int], t
 Answer = Callable[[Request], Reply]
 _NewRequest = dict[str, object]
 
+SECONDS = 8.0  # for what a page can do without
 MAX_BYTES = 19_000_000  # of a page, without exact weights that were asked for
 _ITEMS = 200_000  # per request, as the page asks for them
 _CELLS = (256, 128, 64, 32)  # along an axis of a head's whole map, the finest first; at most those of a tile
@@ -35,7 +39,7 @@ _MAX_EXACT = 1 << 24  # weights, so that the page opens at once
 # Bits of the mantissa of a coarse cell's float32: 3 digits, and half the bytes after compression. Exact weights keep all 23.
 _COARSE_BITS = 10
 _GZIP_LEVEL = 3  # the usual 6 saves 2 % more of such numbers, in four times the time
-_PREDICTED = 1024  # tokens of a side whose predictions are stored
+_PREDICTED = 1024  # tokens of a side whose predictions come before everything else that is not needed
 _STRIDES = (1, 2, 4, 8, 16, 32)  # of patches whose rows are stored
 _GROUP_SHARE = 0.6  # of the bytes that are left, for one group: others follow
 
@@ -44,50 +48,60 @@ class StoppedError(Exception):
     """`stop` ended the snapshot."""
 
 
+class Snapshot(NamedTuple):
+    """A page that is one file.
+
+    html: in UTF-8.
+    left_out: a sentence on what the limits of time and size left out; "" where nothing was.
+    """
+
+    html: bytes
+    left_out: str
+
+
 def save_snapshot(
-    service: Service,
-    path: str | os.PathLike[str],
-    *,
-    exact: Sequence[Exact] = (),
-    seconds: float = 8.0,
-    progress: Callable[[float], None] | None = None,
-    language: str = "en",
-) -> None:
-    """Write a snapshot to a file, atomically. Arguments as in `View.save`. Raises ValueError, from `exact`, and OSError."""
+    service: Service, path: str | os.PathLike[str], *, exact: Sequence[Exact] = (), **options: Any
+) -> str:
+    """Write a snapshot to a file, atomically, and return what was left out. Arguments as in `View.save` and `make_snapshot`. Raises
+    ValueError, from `exact`, and OSError."""
     about = service.answer({"request": "about"}).meta
     requests = [request for each in exact for request in exact_requests(about, each)]
-    html = snapshot_html(service.answer, exact=requests, seconds=seconds, progress=progress, language=language)
+    snapshot = make_snapshot(service.answer, exact=requests, **options)
     with atomic_replace(Path(path)) as file:
-        file.write(html)
+        file.write(snapshot.html)
+    return snapshot.left_out
 
 
-def snapshot_html(
+def make_snapshot(
     answer: Answer,
     *,
     exact: Sequence[Request] = (),
-    seconds: float = 8.0,
+    seconds: float = SECONDS,
     max_bytes: int = MAX_BYTES,
     progress: Callable[[float], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    clock: Callable[[], float] = time.monotonic,
     language: str = "en",
     lesson: bool = False,
-) -> bytes:
-    """A snapshot as HTML in UTF-8, which needs no server and no network.
+    opens: str = "",
+) -> Snapshot:
+    """A snapshot as HTML, which needs no server and no network.
 
-    It holds tokens, statistics, an overview of every layer and the whole map of every head in the finest cells that fit,
-    first over tokens, then with words merged and special tokens hidden. Cells of more than one weight are rounded to three
-    digits.
+    It holds tokens, statistics, an overview of every layer and the whole map of every head in the finest cells that fit, over tokens and as the
+    page opens; and if they fit, the other ways to show them. Cells of more than one weight are rounded to three digits.
 
     Args:
         answer: that of a service.
         exact: requests whose replies are stored unrounded, whatever their size.
-        seconds: time budget. What is needed is requested once in any case; the rest of the time goes to the other variants
-            and to replies that were sampled first. What is not exact by then stays a sample.
+        seconds: time for what a page can do without: other ways to show the maps, then the exact cells of maps that were sampled first. It
+            begins when everything else is stored.
         max_bytes: size that the page aims at.
         progress: called with the completed fraction, from 0 to 1.
         stop: called before each request; True ends the snapshot with StoppedError.
+        clock: gives the seconds that `seconds` are counted by.
         language: of the page, a code of uwaga._base.languages.
         lesson: with the lesson, also where "about" says that the view opened without it.
+        opens: what the page shows first, as the fragment of a served page's address; "": what it chooses.
 
     Raises:
         RequestError: from `exact`.
@@ -98,19 +112,22 @@ def snapshot_html(
     front = bundle(lesson=about.meta["lesson"])
     script = front.script("saved")
     builder = SnapshotBuilder(
-        answer=answer, max_bytes=max_bytes - len(script.encode()) - len(front.css.encode()), seconds=seconds
+        answer=answer,
+        max_bytes=max_bytes - len(script.encode()) - len(front.css.encode()),
+        seconds=seconds,
+        progress=progress or (lambda done: None),
+        stop=stop or (lambda: False),
+        clock=clock,
     )
-    if progress is not None:
-        builder.progress = progress
-    if stop is not None:
-        builder.stop = stop
-    builder.store({"request": "about"}, Reply(meta={**about.meta, "live": False}))
-    for group in groups(about.meta, language):
-        builder.offer(group)
-    builder.request([dict(request) for request in exact])
-    builder.complete()
+    with using(language):
+        builder.add(list(groups(about.meta, language)))
+        builder.request([dict(request) for request in exact])
+        builder.progress(1.0)
+        left_out = builder.left_out()
+    builder.store({"request": "about"}, Reply(meta={**about.meta, "live": False, "left_out": left_out, "opens": opens}))
     data = json.dumps({"replies": builder.replies}, separators=(",", ":")).replace("<", "\\u003c")
-    return saved_html(str(about.meta["title"]), script=script, css=front.css, data=data, language=language).encode()
+    html = saved_html(str(about.meta["title"]), script=script, css=front.css, data=data, language=language)
+    return Snapshot(html.encode(), left_out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +136,12 @@ class Group:
 
     choices: alternatives of falling size, of which the first that fits is taken.
     needed: the last choice is taken in any case.
+    name: what it is to a reader, "" where nobody would miss it.
     """
 
     choices: tuple[tuple[_NewRequest, ...], ...]
     needed: bool = False
+    name: str = ""
 
 
 @dataclass(kw_only=True)
@@ -132,9 +151,10 @@ class SnapshotBuilder:
     Args:
         answer: that of a service.
         max_bytes: bound on the stored replies; needed groups may exceed it.
-        seconds: time budget for replies that are not complete and for groups that are not needed.
+        seconds: time for groups that are not needed, and for replies that are whole but not complete.
         progress: called with the completed fraction, from 0 to 1.
         stop: called before each request.
+        clock: gives seconds.
     """
 
     answer: Answer
@@ -142,9 +162,15 @@ class SnapshotBuilder:
     seconds: float
     progress: Callable[[float], None] = lambda done: None
     stop: Callable[[], bool] = lambda: False
+    clock: Callable[[], float] = time.monotonic
     replies: dict[str, str] = field(default_factory=dict)  # by canonical request, base64 of the bytes, plain or gzip
-    _began: float = field(default_factory=time.monotonic)
-    _incomplete: list[_NewRequest] = field(default_factory=list)  # the longest untouched first
+    _incomplete: dict[str, _NewRequest] = field(default_factory=dict)  # by canonical request; whole, with samples in it
+    _parts: int = 0  # groups with a name
+    _missing: list[str] = field(default_factory=list)  # names of those that are not stored
+    _limits: set[str] = field(default_factory=set)  # that left something out: "time", "size"
+    _total: int = 1  # requests of all groups in their largest choices, and one
+    _done: int = 0  # of them, those of groups that were offered
+    _told: float = 0.0  # the progress
 
     def store(self, request: Request, reply: Reply) -> None:
         """Store a reply."""
@@ -152,53 +178,128 @@ class SnapshotBuilder:
         packed = gzip.compress(data, _GZIP_LEVEL, mtime=0)
         self.replies[canonical(request)] = base64.b64encode(min(data, packed, key=len)).decode()
 
-    def request(self, requests: Sequence[_NewRequest]) -> None:
-        """Make requests and store the replies, whatever their size. Raises RequestError, StoppedError."""
+    def add(self, offered: Sequence[Group]) -> None:
+        """Store what is needed; then, while there is time, what fits of the others, and exact cells in place of samples. Raises RequestError,
+        StoppedError."""
+        self._total = sum(len(each.choices[0]) for each in offered) + 1
+        for group in offered:
+            if group.needed:
+                self._offer(group, math.inf)
+        until = self.clock() + self.seconds
+        for group in offered:
+            if not group.needed:
+                self._offer(group, until)
+        for name, request in list(self._incomplete.items()):
+            self._refine(name, request, until)
+
+    def request(self, requests: Sequence[_NewRequest], until: float = math.inf) -> bool:
+        """Make requests and store the whole replies, whatever their size; False where the time was over before. Raises RequestError,
+        StoppedError."""
         for request in requests:
-            if canonical(request) not in self.replies or request in self._incomplete:
-                self._request(request)
+            name, reply = canonical(request), None
+            while name not in self.replies:
+                if reply is not None and self.clock() >= until:
+                    return False
+                if (reply := self._ask(request)) is None:
+                    break
+                if _is_whole(request, reply):
+                    self.store(request, reply)
+                    if reply.meta.get("complete", 1) < 1:
+                        self._incomplete[name] = request
+            self._done += 1
+            self._told = max(self._told, min(self._done / self._total, 1.0))
+            self.progress(self._told)
+        return True
 
-    def offer(self, group: Group) -> None:
-        """Store the largest choice of a group that fits. Raises RequestError, StoppedError."""
-        for number, requests in enumerate(group.choices):
-            last = group.needed and number == len(group.choices) - 1
-            if not requests:
-                return
-            if last or self._fits(requests, timely=not group.needed):
-                self.request(requests)
-                return
+    def left_out(self) -> str:
+        """What is missing, what stayed a sample, and what to do about it, in the current language; "" for nothing."""
+        maps = sum('"request":"tile"' in name for name in self.replies)
+        said = []
+        if self._missing:
+            stored, names = self._parts - len(self._missing), ", ".join(self._missing)
+            said.append(
+                tr(
+                    "{stored} of {total} parts are stored. Left out: {names}.",
+                    stored=stored,
+                    total=self._parts,
+                    names=names,
+                )
+            )
+        if self._incomplete:
+            said.append(
+                tr(
+                    "{count} of {total} maps are means over a sample of their rows.",
+                    count=len(self._incomplete),
+                    total=maps,
+                )
+            )
+        if "time" in self._limits or self._incomplete:
+            said.append(
+                tr("{option} allows more than {seconds} seconds.", option="--seconds", seconds=f"{self.seconds:g}")
+            )
+        if "size" in self._limits:
+            said.append(tr("A page has at most about {size} MB.", size=MAX_BYTES // 1_000_000))
+        return " ".join(said)
 
-    def complete(self) -> None:
-        """Repeat requests whose replies are not complete, in turn, while there is time. Raises StoppedError."""
-        total = max(len(self._incomplete), 1)
-        while self._incomplete and (spent := time.monotonic() - self._began) < self.seconds:
-            for request in list(self._incomplete):
-                self._request(request)
-            self.progress(max(spent / self.seconds, 1 - len(self._incomplete) / total))
-        self.progress(1.0)
+    def _offer(self, group: Group, until: float) -> None:
+        """Store the largest choice of a group that fits."""
+        before, done, limit = (dict(self.replies), dict(self._incomplete)), self._done, ""
+        for requests in group.choices:
+            must = group.needed and requests is group.choices[-1]
+            limit = "" if must else self._limit_of(requests, until)
+            self._done = done
+            if not limit and not self.request(requests, until):
+                limit = "time"
+            if not limit:
+                break
+            self.replies, self._incomplete = dict(before[0]), dict(before[1])
+        self._done = done + len(group.choices[0])
+        self._parts += bool(group.name)
+        if limit and group.name:
+            self._missing.append(group.name)
+            self._limits.add(limit)
 
-    def _fits(self, requests: Sequence[_NewRequest], *, timely: bool) -> bool:
-        """Whether all replies fit into the size, and the time where that counts, by the size and time of one of them."""
-        taken, began = sum(map(len, self.replies.values())), time.monotonic()
-        sample = requests[len(requests) // 2]
-        stored_before, incomplete_before = canonical(sample) in self.replies, list(self._incomplete)
-        self._request(sample)
-        ended = time.monotonic()
-        fits = len(self.replies[canonical(sample)]) * len(requests) <= _GROUP_SHARE * (self.max_bytes - taken)
-        fits &= not timely or (ended - began) * len(requests) <= self.seconds - (ended - self._began)
-        if not fits and not stored_before:
-            del self.replies[canonical(sample)]
-            self._incomplete = incomplete_before
-        return fits
+    def _limit_of(self, requests: Sequence[_NewRequest], until: float) -> str:
+        """Which limit the replies exceed, "size" or "time", by the size and time of one of each kind; "" where all fit."""
+        taken, began = sum(map(len, self.replies.values())), self.clock()
+        size, end = 0, began
+        for kind in dict.fromkeys(each["request"] for each in requests):
+            alike = [each for each in requests if each["request"] == kind]
+            sample, start = alike[len(alike) // 2], self.clock()
+            if not self.request([sample], until):
+                return "time"
+            size += len(self.replies.get(canonical(sample), "")) * len(alike)
+            end += (self.clock() - start) * len(alike)
+        if size > _GROUP_SHARE * (self.max_bytes - taken):
+            return "size"
+        return "time" if end > until else ""
 
-    def _request(self, request: _NewRequest) -> None:
+    def _refine(self, name: str, request: _NewRequest, until: float) -> None:
+        """Store what is known of a reply when it is complete, or the time is over."""
+        reply = None
+        while (reply is None or reply.meta["complete"] < 1) and self.clock() < until:
+            reply = self._ask(request)
+        if reply is not None and _is_whole(request, reply):
+            self.store(request, reply)
+            if reply.meta["complete"] == 1:
+                del self._incomplete[name]
+
+    def _ask(self, request: _NewRequest) -> Reply | None:
+        """The reply; None of a difference that does not exist, as of words where the texts have other words."""
         if self.stop():
             raise StoppedError
-        reply = self.answer(dict(request))
-        self._incomplete = [other for other in self._incomplete if other != request]
-        if reply.meta.get("complete", 1) < 1:
-            self._incomplete.append(request)
-        self.store(request, reply)
+        try:
+            return self.answer(dict(request))
+        except RequestError:
+            if request.get("side") != "difference":
+                raise
+            return None
+
+
+def _is_whole(request: Request, reply: Reply) -> bool:
+    """Whether nothing is missing in it: a tile that has a number in each cell may still be a sample."""
+    is_sample = request["request"] == "tile" and not any(np.isnan(array).any() for array in reply.arrays)
+    return is_sample or reply.meta.get("complete", 1) == 1
 
 
 def stored_reply(request: Request, reply: Reply) -> Reply:
@@ -232,23 +333,37 @@ def groups(about: Mapping[str, Any], language: str = "en") -> Iterator[Group]:
     Args:
         about: the meta of the reply to {"request": "about"}.
     """
-    yield Group(choices=(tuple(_items(about)),), needed=True)
     yield Group(choices=(tuple(_statistics(about)),), needed=True)
-    yield Group(choices=(tuple(_predictions(about)),))
     if about["lesson"]:
         asked: _NewRequest = {"request": "lesson", **({} if language == "en" else {"language": language})}
         yield Group(choices=((asked,),), needed=True)
     yield from _picture(about)
-    for merge, specials in _variants(about):
-        plain = (merge, specials) == ("tokens", "show")
-        opens = (merge, specials) == ((about["start"] or {}).get("merge", "tokens"), "show")
-        variant = {"merge": merge, "specials": specials}
-        yield Group(choices=(tuple(_overviews(about, {"pooling": "sum", **variant})),), needed=plain or opens)
-        yield Group(choices=(tuple(_labels(about, variant)),), needed=plain or opens)
-        yield Group(choices=_whole_maps(about, "sum", variant), needed=plain or opens)
-        if plain:
-            yield Group(choices=(tuple(_overviews(about, {"pooling": "max", **variant})),))
-            yield Group(choices=_whole_maps(about, "max", variant))
+    first = tuple(_predictions(about, 0, _PREDICTED))
+    if first:
+        yield Group(choices=(first,), name=tr("predictions"))
+    names = {
+        ("tokens", "show"): tr("tokens"),
+        ("tokens", "hide"): tr("tokens without special ones"),
+        ("words", "show"): tr("words"),
+        ("words", "hide"): tr("words without special ones"),
+    }
+    for variant in _variants(about) if about["sides"] else []:
+        shown = dict(zip(("merge", "specials"), variant, strict=True))
+        needed = variant in (("tokens", "show"), (about["start"]["merge"], "show"))
+        fixed = (*_items(about, shown), *_overviews(about, {"pooling": "sum", **shown}), *_labels(about, shown))
+        yield Group(choices=_with(fixed, _whole_maps(about, "sum", shown)), needed=needed, name=names[variant])
+        if variant == ("tokens", "show"):
+            largest = tuple(_overviews(about, {"pooling": "max", **shown}))
+            yield Group(choices=_with(largest, _whole_maps(about, "max", shown)), name=tr("largest weights"))
+    if more := tuple(_predictions(about, _PREDICTED, math.inf)):
+        yield Group(choices=(more,), name=tr("predictions after {count} tokens", count=_PREDICTED))
+
+
+def _with(
+    fixed: tuple[_NewRequest, ...], choices: tuple[tuple[_NewRequest, ...], ...]
+) -> tuple[tuple[_NewRequest, ...], ...]:
+    """The same requests before those of each choice."""
+    return tuple((*fixed, *each) for each in choices or ((),))
 
 
 def exact_requests(about: Mapping[str, Any], exact: Exact) -> list[_NewRequest]:
@@ -292,14 +407,19 @@ def _tile_range(where: str, name: str, start: int, stop: int, size: int, tile: i
     return range(start // tile, (stop - 1) // tile + 1)
 
 
-def _items(about: Mapping[str, Any]) -> Iterator[_NewRequest]:
+def _items(about: Mapping[str, Any], variant: Mapping[str, str]) -> Iterator[_NewRequest]:
     for side in about["sides"]:
         for stack, counts in side["stacks"].items():
-            for merge, specials in _variants(about):
-                count = counts[merge] - (counts["specials"] if specials == "hide" else 0)
-                for first in range(0, max(count, 1), _ITEMS):
-                    where = {"side": side["id"], "stack": stack, "merge": merge, "specials": specials}
-                    yield {"request": "items", **where, "first": first, "count": _ITEMS}
+            count = counts[variant["merge"]] - (counts["specials"] if variant["specials"] == "hide" else 0)
+            for first in range(0, max(count, 1), _ITEMS):
+                yield {
+                    "request": "items",
+                    "side": side["id"],
+                    "stack": stack,
+                    **variant,
+                    "first": first,
+                    "count": _ITEMS,
+                }
 
 
 def _statistics(about: Mapping[str, Any]) -> Iterator[_NewRequest]:
@@ -315,8 +435,13 @@ def _picture(about: Mapping[str, Any]) -> Iterator[Group]:
     yield Group(choices=(({"request": "picture"},),), needed=True)
     start = {name: about["start"][name] for name in ("side", "kind", "layer")}
     layers = [each for each in _layers(about) if each["kind"] in picture["grids"]]
-    for of, axis, needed in (([start], "row", True), (layers[::-1], "row", False), ([start], "column", False)):
-        yield Group(choices=tuple(tuple(_heads(about, of, axis, stride)) for stride in _STRIDES), needed=needed)
+    for of, axis, name in (
+        ([start], "row", ""),
+        (layers[::-1], "row", tr("rows of patches in every layer")),
+        ([start], "column", tr("columns of patches")),
+    ):
+        choices = tuple(tuple(_heads(about, of, axis, stride)) for stride in _STRIDES)
+        yield Group(choices=choices, needed=not name, name=name)
 
 
 def _heads(
@@ -333,10 +458,10 @@ def _heads(
                 yield {"request": "heads", **where, "axis": axis, "item": item}
 
 
-def _predictions(about: Mapping[str, Any]) -> Iterator[_NewRequest]:
-    """Those of the first tokens of each side, in the blocks that the page asks for."""
+def _predictions(about: Mapping[str, Any], start: int, stop: float) -> Iterator[_NewRequest]:
+    """Those of tokens of each side, in the blocks that the page asks for."""
     for side, values in about.get("predictions", {}).items():
-        for first in range(0, min(values["tokens"], _PREDICTED), MAX_PREDICTED):
+        for first in range(start, min(values["tokens"], stop), MAX_PREDICTED):
             yield {"request": "predictions", "side": side, "first": first, "count": MAX_PREDICTED}
 
 

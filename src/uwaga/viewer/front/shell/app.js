@@ -3,6 +3,7 @@
 import { makeCommands } from "../commands.js";
 import { tr } from "../languages.js";
 import { initialState, makeStore } from "../store.js";
+import { openingHash } from "./url_state.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Items} Items */
@@ -36,7 +37,7 @@ export function makeApp(root, host, client, received, reporter, kept) {
   /** @param {SideId} [id] */
   const side = (id = store.get().side) => about.sides.find((one) => one.id === id) ?? about.sides[0] ?? noSide;
 
-  const isFresh = host.mode === "notebook" || !new URLSearchParams(window.location.hash.replace(/^#/, "")).has("layer");
+  const isFresh = host.mode === "notebook" || !new URLSearchParams(openingHash(about).replace(/^#/, "")).has("layer");
   return {
     root, host, client, about, store, commands, side, ...reporter,
     items(id, stack, { merge, specials } = store.get()) {
@@ -117,15 +118,14 @@ export function withDistinctTitles(sides) {
 }
 
 /**
- * Whether the host has the items with these settings: a saved page holds tokens, and may hold no words.
+ * Whether the host has maps with these settings: a saved page holds those of tokens, and may hold none of words.
  * @param {App} app
- * @param {{merge?: "tokens" | "words", specials?: "show" | "hide"}} change
+ * @param {{merge?: "tokens" | "words", specials?: "show" | "hide", pooling?: "sum" | "max"}} change
  * @returns {boolean}
  */
-export function hasItems(app, change) {
-  const { side, kind, merge, specials } = app.store.get(), { queries, keys } = app.side().kinds[kind];
-  return [queries, keys].every((stack) =>
-    app.host.has({ request: "items", side, stack, merge, specials, ...change, first: 0, count: itemsPerReply }));
+export function hasMaps(app, change) {
+  const { side, kind, layer, merge, specials, pooling } = app.store.get();
+  return app.host.has({ request: "overview", side, kind, layer, pooling, merge, specials, ...change });
 }
 
 /**

@@ -2,7 +2,7 @@
 
 import { segmentedControl } from "../controls.js";
 import { tr } from "../languages.js";
-import { hasItems, nearestHead, stateOfSide } from "./app.js";
+import { hasMaps, nearestHead, stateOfSide } from "./app.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Side} Side */
@@ -125,9 +125,8 @@ function addHeadCommands(app, add) {
       goTo.compare(app, nextInCycle(all, compare === "both" ? "both" : side));
     });
   }
-  const setDisplay = (/** @type {Partial<import("../types.js").State>} */ part, /** @type {string} */ text) => {
-    const { merge = store.get().merge, specials = store.get().specials } = part;
-    if (!hasItems(app, { merge, specials })) return app.status(tr("This is not in the saved page."));
+  const setDisplay = (/** @type {Parameters<typeof hasMaps>[1]} */ part, /** @type {string} */ text) => {
+    if (!hasMaps(app, part)) return app.status(tr("This is not in the saved page."));
     store.set(part);
     app.announce(text);
   };

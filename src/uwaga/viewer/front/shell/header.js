@@ -6,7 +6,7 @@ import { el, isModified, uniqueName } from "../dom.js";
 import { kindTitle, numberText } from "../format.js";
 import { currentLanguage, tr } from "../languages.js";
 import { initialState } from "../store.js";
-import { hasItems } from "./app.js";
+import { hasMaps } from "./app.js";
 import { goTo, kindsOf, layersOf } from "./head_navigation.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -166,14 +166,18 @@ function makeSettings(app) {
   const reset = el("button", { type: "button", text: tr("Reset"), "aria-label": tr("Reset the view"), on: { click: () => {
     const { pooling: cells, colour, merge, specials: hidden } = standard;
     store.set({ pooling: cells, colour, theme: standard.theme,
-      ...(some && hasItems(app, { merge, specials: hidden }) && { merge, specials: hidden }) });
+      ...(some && hasMaps(app, { merge, specials: hidden, pooling: cells }) && { merge, specials: hidden }) });
   } } });
 
   const setting = (/** @type {string} */ title, /** @type {HTMLElement} */ control) =>
     el("div", { class: "uwaga-setting" }, el("span", { class: "uwaga-label", "aria-hidden": "true", text: title }), control);
   const slider = (/** @type {string} */ title, /** @type {ReturnType<typeof weightSlider>} */ { input, output }) =>
     el("label", {}, el("span", { class: "uwaga-label", text: title }), el("span", { class: "uwaga-slider" }, input, output));
-  const missing = el("p", { class: "uwaga-label" });
+  const missing = el("p", { class: "uwaga-label", text: tr("This saved page does not contain the other settings.") });
+  /** What a saved page may lack. @type {{element: HTMLElement, changes: Parameters<typeof hasMaps>[1][]}[]} */
+  const stored = [{ element: words.element, changes: [{ merge: "tokens" }, { merge: "words" }] },
+    { element: specials.element, changes: [{ specials: "show" }, { specials: "hide" }] },
+    { element: pooling.element, changes: [{ pooling: "sum" }, { pooling: "max" }] }];
   const content = el("div", { class: "uwaga-settings", role: "group", "aria-label": tr("View") },
     some && [setting(tr("Items"), words.element), setting(tr("Specials"), specials.element), missing, setting(tr("Sink"), sink.element),
       hasCross && setting(tr("Cross rows"), rows.element),
@@ -197,11 +201,13 @@ function makeSettings(app) {
     if (!some) return;
     words.show(merge);
     specials.show(hidden);
-    const no = [hasItems(app, { merge: merge === "words" ? "tokens" : "words" }), hasItems(app, { specials: hidden === "hide" ? "show" : "hide" })];
-    words.element.querySelectorAll("button").forEach((button, i) => { button.disabled = !no[0] && (i === 1) !== (merge === "words"); });
-    specials.element.querySelectorAll("button").forEach((button, i) => { button.disabled = !no[1] && (i === 1) !== (hidden === "hide"); });
-    missing.textContent = no[0] && no[1] ? "" : tr("This saved page was too large to hold the other settings.");
-    missing.hidden = no[0] && no[1];
+    missing.hidden = true;
+    for (const { element, changes } of stored) {
+      element.querySelectorAll("button").forEach((button, i) => {
+        button.disabled = !hasMaps(app, changes[i]);
+        missing.hidden &&= !button.disabled;
+      });
+    }
     rows.show(app.rows.cross);
     sink.show(colour.hideSink ? "bar" : "colour");
     pooling.show(cells);

@@ -22,12 +22,13 @@ export function makePageFrame(root, mode) {
   const header = el("div", { class: "uwaga-header" });
   const opening = el("p", { class: "uwaga-loading", text: tr("Opening…") });
   const panel = el("div", { class: "uwaga-panel" }, opening);
+  const note = el("p", { class: "uwaga-left-out", hidden: true });
   const live = el("div", { class: "uwaga-visually-hidden", "aria-live": "polite", role: "status" });
   const errors = el("div", { class: "uwaga-errors" });
   const text = el("span", { class: "uwaga-status-text" });
   const activity = el("span", { class: "uwaga-activity", "aria-hidden": "true" });
   const status = el("div", { class: "uwaga-status" }, text, activity);
-  root.replaceChildren(header, panel, errors, live);
+  root.replaceChildren(header, note, panel, errors, live);
 
   /** @type {Map<string, HTMLElement>} */
   const shownErrors = new Map();
@@ -60,6 +61,11 @@ export function makePageFrame(root, mode) {
     announce(/** @type {string} */ message) {
       // Screen readers repeat a message only if the text changes.
       live.textContent = live.textContent === message ? `${message}\u00a0` : message;
+    },
+    /** @param {string} message  what is missing in this page; "": nothing */
+    note(message) {
+      note.textContent = message;
+      note.hidden = !message;
     },
     status: (/** @type {string} */ message) => void (text.textContent = message),
     setBusy: (/** @type {boolean} */ on) => void (activity.textContent = on ? tr("computing…") : ""),

@@ -100,6 +100,11 @@ function parseColourParam(text, defaults) {
     ? null : numbers[1], threshold: numbers[2], hideSink: sink === "nosink" };
 }
 
+/** @param {import("../types.js").About} about @returns {string} the address's fragment; of a saved page without one, what it was saved to open */
+export function openingHash({ opens }) {
+  return window.location.hash.length > 1 || !opens ? window.location.hash : `#${opens}`;
+}
+
 /**
  * Keeps the URL's fragment and the store in sync; returns the cleanup function.
  * @param {import("../types.js").App} app
@@ -110,9 +115,9 @@ function parseColourParam(text, defaults) {
 export function syncUrl(app, window, carried = {}) {
   const { store, about } = app;
   const defaults = store.get();
-  const known = hashToState(window.location.hash, about, defaults);
+  const hash = openingHash(about), known = hashToState(hash, about, defaults);
   // An address without a state says nothing against what is carried.
-  store.set(window.location.hash.length > 1 ? { ...carried, ...known } : carried);
+  store.set(hash.length > 1 ? { ...carried, ...known } : carried);
   let shown = store.get();
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;

@@ -81,7 +81,9 @@ export function makePredictions(app) {
       element.hidden = !sections.length;
       element.replaceChildren(...(changed && sections.length ? [el("h2", { text: tr("What changed in the output") })] : []), ...sections);
     } catch {
-      if (!signal.aborted) shown = ""; // the client reports the error
+      if (signal.aborted) return;
+      shown = ""; // the client reports the error
+      element.hidden = true; // those of another word would be wrong here
     }
   }
 
