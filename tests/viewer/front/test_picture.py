@@ -135,7 +135,7 @@ def test_figures_are_those_of_the_grid(served: View, reading: PictureReading, op
         item = grid.position(row, column)
         assert said(page) == expected(row_of(reading, 1, item).mean(0), grid, item)
     # A head, picked among the small pictures; and another layer.
-    page.locator(".uwaga-heads button").nth(3).click()
+    page.locator(".uwaga-patch-heads button").nth(3).click()
     page.mouse.move(0, 0)
     shown(page, "CLS ")
     page.locator(".uwaga-dots button").first.click()
@@ -216,7 +216,7 @@ def test_the_keyboard_alone_moves_the_patch(served: View, reading: PictureReadin
     page.locator(".uwaga-sub", has_text="layer 0, mean of 4 heads").wait_for()
     page.keyboard.press("h")
     page.locator(".uwaga-sub", has_text="layer 0, head 1").wait_for()
-    page.locator(".uwaga-heads button[tabindex='0']").focus()
+    page.locator(".uwaga-patch-heads button[tabindex='0']").focus()
     page.keyboard.press("ArrowRight")
     page.locator(".uwaga-sub", has_text="layer 0, head 2").wait_for()
     page.locator(".uwaga-chips button").nth(2).click()
@@ -227,7 +227,7 @@ def test_the_address_keeps_patch_head_and_layer(served: View, reading: PictureRe
     page = open_page(served.address)
     shown(page, "CLS ")
     page.mouse.click(**at(page, 6, 1, reading.grid))
-    page.locator(".uwaga-heads button").nth(2).click()
+    page.locator(".uwaga-patch-heads button").nth(2).click()
     page.locator(".uwaga-sub", has_text="layer 1, head 1").wait_for()
     page.wait_for_function("() => /query=53/.test(location.hash) && /mean=no/.test(location.hash)")
     page.reload()
@@ -292,7 +292,9 @@ def test_a_layer_that_a_saved_page_does_not_hold_is_not_drawn(
     monkeypatch.setattr(snapshot, "_heads", lambda about, layers, *options: whole(about, layers[:1], *options))
     served.save(tmp_path / "page.html")
     page = open_page((tmp_path / "page.html").as_uri())
-    parts = [page.locator(f".uwaga-picture {name}") for name in (".uwaga-photo canvas", ".uwaga-chips", ".uwaga-heads")]
+    parts = [
+        page.locator(f".uwaga-picture {name}") for name in (".uwaga-photo canvas", ".uwaga-chips", ".uwaga-patch-heads")
+    ]
     for layer, headline in ((1, "CLS "), (0, "This is not in the saved page."), (1, "CLS ")):
         page.get_by_role("button", name=f"layer {layer}", exact=True).click()
         shown(page, headline)

@@ -99,6 +99,22 @@ def test_the_table_sorts_and_opens_a_head(page: Page) -> None:
     assert name == f"encoder layer {part(page, 'layer')}, head {part(page, 'head')}: open"
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_number_of_the_table_stands_under_its_heading(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.evaluate("location.hash = 'tab=table'")
+    page.get_by_text("12 heads").wait_for()
+    places = page.evaluate("""() => [document.querySelector('.uwaga-heads thead tr'), ...document.querySelectorAll('tr[data-at]')].map((row) =>
+      [...row.children].map((cell) => { const { left, right } = cell.getBoundingClientRect(); return [left, right]; }))""")
+    head, *rows = places
+    assert len(head) > 5
+    assert len(rows) == 12
+    assert all(row == head for row in rows)
+    first = page.evaluate("""() => ['thead', 'tr[data-at="0"]'].map((name) => {
+      const { top, bottom } = document.querySelector(`.uwaga-heads ${name}`).getBoundingClientRect(); return [top, bottom]; })""")
+    assert first[0][1] <= first[1][0]  # the headings hide no row
+
+
 def test_themes_follow_the_system_until_one_is_chosen(page: Page) -> None:
     theme = "() => document.querySelector('.uwaga').dataset.theme"
     page.emulate_media(color_scheme="dark")

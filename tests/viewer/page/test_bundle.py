@@ -210,3 +210,19 @@ def test_the_front_end_of_the_package_can_be_bundled(tmp_path: Path, *, lesson: 
 
 def test_the_page_of_a_text_is_no_larger_than_it_was_when_it_held_the_lesson() -> None:
     assert len(bundle(FRONT).script("served").encode()) <= 539_936
+
+
+def test_a_class_is_laid_out_by_one_style_sheet() -> None:
+    """All sheets are one page's: two screens that share a class would have each other's layout. A screen may change what is inside it."""
+    sheets: dict[str, set[str]] = {}
+    for path in FRONT.rglob("*.css"):
+        if "node_modules" in path.parts:
+            continue
+        text = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
+        for selectors in re.findall(r"([^{}]+)\{", text):
+            for selector in re.split(r",(?![^()]*\))", selectors):
+                first = re.match(r"\s*\.uwaga\s+\.([\w-]+)(?!\S*:has\()", selector)
+                if first is not None:
+                    sheets.setdefault(first[1], set()).add(path.relative_to(FRONT).as_posix())
+    assert {name: found for name, found in sheets.items() if len(found) > 1} == {}
+    assert len(sheets) > 100

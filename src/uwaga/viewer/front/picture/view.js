@@ -33,8 +33,8 @@ export function pictureView(app) {
   const frame = el("div", { class: "uwaga-photo", tabindex: 0, role: "application", "aria-label": tr("The picture: arrow keys move the patch, Esc returns"), style: { "--uwaga-aspect": width / height },
     on: { keydown, pointermove, pointerdown: pointermove, pointerleave: () => point(-1), click, focus: () => { before = picked(); } } }, canvas, marks);
   const direction = segmentedControl(tr("Direction"), [{ name: "row", title: tr("Looks at") }, { name: "column", title: tr("Is looked at by") }], (name) => pick(picked(), name));
-  const [tokens, layers, wall] = [["chips", tr("Tokens that are no patch")], ["dots", tr("Layers")], ["heads", tr("All heads")]].map(([name, label]) =>
-    el("div", { class: `uwaga-${name}`, role: "group", "aria-label": label, on: { keydown: stepInGroup } }));
+  const [tokens, layers, wall] = [["uwaga-chips", tr("Tokens that are no patch")], ["uwaga-dots", tr("Layers")], ["uwaga-patch-heads", tr("All heads")]].map(([name, label]) =>
+    el("div", { class: name, role: "group", "aria-label": label, on: { keydown: stepInGroup } }));
   const top = el("div", { class: "uwaga-top" }, el("div", {}, where, headline, story), el("div", { class: "uwaga-row" }, makeHeadBar(app), direction.element));
   const element = el("section", { class: "uwaga-explore uwaga-picture", "aria-label": tr("Picture") }, el("div", { class: "uwaga-explore-page" },
     top,
