@@ -394,6 +394,47 @@ def test_a_word_is_changed_for_another_and_back(
     page.locator('.uwaga-words [data-item="6"]', has_text="river").wait_for()
 
 
+def test_a_keyboard_user_keeps_the_place_in_the_text(
+    view_text: Callable[[str, str], View], open_page: Callable[..., Any]
+) -> None:
+    """After a cut, its undoing, and another word: the focus is on the word that had it, and the next key is for it."""
+    page = open_page(view_text(EXAMPLES["minilm"][0], "minilm").address)
+    page.locator(".uwaga-headline", has_text="67.7%").wait_for()
+    place = "() => document.activeElement?.closest('.uwaga-words [data-item]')?.dataset.item"
+    page.locator('.uwaga-words [data-item="8"]').focus()
+
+    def stays(item: str) -> None:
+        page.wait_for_function(f"{place} === '{item}'")
+
+    page.keyboard.press("Enter")  # of the picked word: the keys after it are still commands, not letters of a box
+    stays("8")
+    page.keyboard.press("d")
+    page.locator(".uwaga-changes:not([hidden])").wait_for()
+    stays("8")
+    page.keyboard.press("Control+z")
+    page.locator(".uwaga-changes[hidden]").wait_for(state="attached")
+    stays("8")
+    page.keyboard.press("Control+Shift+z")
+    page.locator(".uwaga-changes:not([hidden])").wait_for()
+    stays("8")
+    page.keyboard.press("ArrowLeft")
+    stays("7")
+    page.keyboard.press("Control+z")
+    page.locator(".uwaga-changes[hidden]").wait_for(state="attached")
+    stays("7")
+    page.get_by_role("button", name="because into …").press("Enter")
+    box = page.get_by_role("textbox", name="Another word instead of the picked one")
+    page.keyboard.type("dhl")
+    assert box.input_value() == "dhl"
+    page.keyboard.press("Escape")
+    assert page.evaluate("() => document.activeElement.textContent") == "because into …"
+    page.keyboard.press("Enter")
+    page.keyboard.type("since")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="since into …").wait_for()
+    page.wait_for_function("() => document.activeElement.textContent === 'since into …'")
+
+
 def test_an_address_with_a_text_and_changes_opens_on_them(bard: View, open_page: Callable[..., Any]) -> None:
     edits = '{"heads":[{"kind":"decoder","layer":0,"head":1,"value":0}],"scores":[],"weights":[]}'
     page = open_page(f"{bard.address}&text=Who+is+there&edits={edits}&layer=2&head=3&kind=decoder&side=1")

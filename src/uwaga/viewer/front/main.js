@@ -13,7 +13,7 @@ import { pictureView } from "./picture/view.js";
 import { hasMaps, makeApp, resolvedTheme } from "./shell/app.js";
 import { addPageCommands } from "./shell/head_navigation.js";
 import { makeHeadBar, makeHeader } from "./shell/header.js";
-import { makePageFrame, makeTabPanel } from "./shell/page.js";
+import { focusKeeper, makePageFrame, makeTabPanel } from "./shell/page.js";
 import { keepSelection } from "./shell/selection.js";
 import { syncUrl } from "./shell/url_state.js";
 import { storeEqual } from "./store.js";
@@ -77,6 +77,7 @@ export async function start(root, host, lesson) {
   const history = { past: [], future: [], first: null };
   /** @type {App["rows"]} */
   const rows = { cross: "written" };
+  let endFocus = () => {};
   const session = makeSession(host, show), kept = { session, history, rows, reopen };
 
   /** The client of a result, and what it says of itself. @param {number} run @param {Frame} frame  that shows errors of the connection */
@@ -92,10 +93,12 @@ export async function start(root, host, lesson) {
   async function show(run, typed, keep) {
     const before = opened?.app.store.get(), old = opened?.app.about, { client, about, shown } = await connect(run, opening);
     if (!keep && !typed.edits) { history.past.length = 0; history.future.length = 0; }
-    const isWriting = root.querySelector(".uwaga-typing:not([hidden])") !== null;
+    const refocus = keep ? focusKeeper(root) : null, isWriting = root.querySelector(".uwaga-typing:not([hidden])") !== null;
     opened?.dispose();
     shown.frame = makePageFrame(root, host.mode);
     opened = openExplorer(root, hostOfRun(host, run), client, about, shown.frame, kept, lesson, before && old && carriedState(before, old, about, keep));
+    endFocus();
+    endFocus = refocus?.() ?? endFocus;
     if (isWriting && !typed.edits) opened.app.commands.run("typing.write");
     opened.app.announce(typed.edits ? tr("The model was changed.") : tr("The text was run."));
   }
@@ -120,6 +123,7 @@ export async function start(root, host, lesson) {
     app: () => /** @type {{app: App}} */ (opened).app,
     dispose() {
       session.dispose();
+      endFocus();
       opened?.dispose();
       host.dispose?.();
     },

@@ -61,7 +61,8 @@ export function makeStage({ pick, point, pickKey }) {
   const gradients = svgEl("defs"), lines = svgEl("g"), texts = svgEl("g"), bar = svgEl("path", { class: "uwaga-arc-bar" });
   const picture = svgEl("svg", { class: "uwaga-arcs", "aria-hidden": "true" }, gradients, lines, bar, texts);
   const words = el("div", { class: "uwaga-words", role: "group", "aria-label": tr("The text: each word shows what it looks at"), on: {
-    keydown, click: (/** @type {Event} */ event) => { const item = itemOf(event); if (item >= 0) pick(item); },
+    // The arrow keys have picked the word that Enter presses: only a click asks for another word in its place.
+    keydown, click: (/** @type {MouseEvent} */ event) => { const item = itemOf(event); if (item >= 0 && (event.detail || item !== shown?.query)) pick(item); },
     pointermove: movingMouse(point), pointerleave: () => point(-1) } });
   const element = el("div", { class: "uwaga-stage", hidden: true }, picture, words);
   /** @type {StageContent | null} */

@@ -78,6 +78,32 @@ export function makePageFrame(root, mode) {
   };
 }
 
+/**
+ * Remembers which element has the focus, by its last class and its number among those of the class, or of an element without one by the nearest
+ * around it.
+ * @param {HTMLElement} root
+ * @returns {() => () => void} to call when the page was drawn again: it gives the focus back as soon as the element is there, unless the reader
+ *   has moved the focus; returns what ends the wait
+ */
+export function focusKeeper(root) {
+  const active = () => /** @type {Document | ShadowRoot} */ (root.getRootNode()).activeElement;
+  const focused = active(), named = root.contains(focused) ? focused?.closest("[class^=uwaga-]") : null;
+  if (!focused || !named || focused === root) return () => () => {};
+  const selector = `.${[...named.classList].at(-1)}${named === focused ? "" : ` ${focused.localName}`}`;
+  const number = [...root.querySelectorAll(selector)].indexOf(focused);
+  return () => {
+    const seek = () => {
+      const found = /** @type {HTMLElement[]} */ ([...root.querySelectorAll(selector)])[number];
+      if (active() === root) found?.focus({ preventScroll: true });
+      if (active() !== root) seeking.disconnect();
+    };
+    const seeking = new MutationObserver(seek);
+    seeking.observe(root, { subtree: true, childList: true, attributes: true, attributeFilter: ["hidden", "disabled"] });
+    seek();
+    return () => seeking.disconnect();
+  };
+}
+
 // The tab panel: one view at a time, made when first shown. Tabs may share a view.
 
 /**

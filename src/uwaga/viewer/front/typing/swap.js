@@ -47,17 +47,21 @@ export function makeSwap(app) {
       if (event.isComposing || (event.key !== "Enter" && event.key !== "Escape")) return;
       event.preventDefault();
       event.stopPropagation();
+      back?.focus({ preventScroll: true });
       const word = input.value.trim(), place = picked && placeOfItem(text, picked.items, picked.query);
       if (event.key === "Enter" && picked && place !== null && place >= 0 && word)
         run(text.slice(0, place) + word + text.slice(place + picked.items.labels[picked.query].length));
       else close();
     }, blur: () => close() } });
-  const word = el("button", { type: "button", class: "uwaga-pill", on: { click: edit } });
+  const word = el("button", { type: "button", class: "uwaga-pill uwaga-swap-into", on: { click: edit } });
   const element = el("div", { class: "uwaga-swap-row" }, el("span", { class: "uwaga-sub", text: tr("Change one word and watch") }), pair, word, input);
   input.hidden = true;
+  /** What had the focus before the box. @type {HTMLElement | null} */
+  let back = null;
 
   function edit() {
     if (!picked || word.hidden) return;
+    back = /** @type {HTMLElement | null} */ (/** @type {Document | ShadowRoot} */ (element.getRootNode()).activeElement);
     input.hidden = false;
     input.value = "";
     input.placeholder = briefText(picked.items.labels[picked.query]);
