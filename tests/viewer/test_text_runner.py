@@ -12,6 +12,8 @@ import uwaga
 from uwaga.inspect import Edits
 from uwaga.inspect import run_text as run_text_module
 from uwaga.inspect.run_text import RecordError, TextTooLongError, load, run_text
+from uwaga.viewer.messages import RequestError
+from uwaga.viewer.service import ViewService
 from uwaga.viewer.text_runner import RunRequest, RunResult, TextRunner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -198,3 +200,32 @@ def test_a_run_ends_between_two_layers(bard: TextRunner, speller: TextRunner) ->
             runner.run(RunRequest(text), check)
         assert len(calls) == 3
         assert not any(module._forward_hooks for module in runner.reader.model.modules())
+
+
+def test_of_a_text_that_is_too_long_the_first_tokens_are_read(bert: TextRunner) -> None:
+    text = "the cat " * 20
+    side = bert.run(RunRequest(text, long="first")).view_model.sides[0]
+    assert list(side.tokens["encoder"]) == ["[CLS]", *["the", "cat"] * 5, "[SEP]"]
+    service = ViewService(bert.run(RunRequest("the cat")), runner=bert)
+    request = {"request": "run", "text": text, "second": None, "target": None, "edits": None}
+    assert service.answer(request).meta == {
+        "error": f"the text has 42 tokens, special ones included, and {bert.reader.title} takes 12",
+        "most": 12,
+        "longer": "copyist",
+    }
+    number = service.answer({**request, "long": "copyist"}).meta["run"]
+    about = service.answer({"request": "about", "run": number}).meta
+    assert about["sides"][0]["model"] == "copyist"
+    assert about["typed"] == {"text": text, "second": None, "target": None, "edits": None, "long": "copyist"}
+    with pytest.raises(RequestError, match="run: long must be null, first or copyist, not 'bard'"):
+        service.answer({**request, "long": "bard"})
+    assert bert.run(RunRequest("the cat " * 3, long="first"), max_tokens=5).view_model.sides[0].sizes["encoder"] == 5
+
+
+def test_a_model_that_reads_long_texts_is_offered_where_one_model_reads_one_text(
+    bert: TextRunner, speller: TextRunner
+) -> None:
+    assert bert.longer == "copyist"
+    assert speller.longer is None
+    assert TextRunner(reader=bert.reader, second=bert.reader).longer is None
+    assert TextRunner(reader=load("copyist", "float32")).longer is None

@@ -29,7 +29,14 @@ class RecordError(ValueError):
 
 
 class TextTooLongError(RecordError):
-    """The text has more tokens than the model takes."""
+    """The text has more tokens than the model takes.
+
+    most: that it takes.
+    """
+
+    def __init__(self, message: str, most: int) -> None:
+        super().__init__(message)
+        self.most = most
 
 
 class LoadedModel(NamedTuple):
@@ -351,11 +358,14 @@ def _ids(
         raise RecordError(f"{name} is empty: it has no tokens")
     total = len(own) + tokenizer.num_special_tokens
     if max_tokens is not None and total > max_tokens and (room is None or room > max_tokens):
-        raise TextTooLongError(f"{name} has {total:,} tokens, special ones included; a page may run {max_tokens:,}")
+        if not truncate:
+            said = f"{name} has {total:,} tokens, special ones included; a page may run {max_tokens:,}"
+            raise TextTooLongError(said, max_tokens)
+        room = max_tokens
     if room is not None and total > room:
         if not truncate:
             raise TextTooLongError(
-                f"{name} has {total:,} tokens, special ones included, and {reader.title} {rule.format(room)}"
+                f"{name} has {total:,} tokens, special ones included, and {reader.title} {rule.format(room)}", room
             )
         own = own[: room - tokenizer.num_special_tokens]
     return [*tokenizer.prefix_ids, *own, *tokenizer.suffix_ids]

@@ -122,6 +122,7 @@ _REQUESTS = OptionValidator(
     lambda value: isinstance(value, list) and len(value) <= MAX_EXACT and all(isinstance(each, dict) for each in value),
 )
 _RUN = OptionValidator("the number of a text that was run", lambda value: value is None or _is_integer(value))
+_LONG = OptionValidator("null, first or copyist", lambda value: value in (None, "first", "copyist"))
 _LANGUAGE = _one_of(*LANGUAGES)
 _EXAMPLE = OptionValidator(
     "a part of an example", lambda value: True
@@ -157,12 +158,12 @@ REQUESTS: Mapping[str, Mapping[str, OptionValidator]] = {
         "by": _one_of("pairs", "query", "key"),
     },
     "predictions": {"side": _TEXT, "first": _INTEGER, "count": _INTEGER},
-    "run": {"text": _TEXT, "second": _TEXT_OR_NULL, "target": _TEXT_OR_NULL, "edits": _OBJECT_OR_NULL},
+    "run": {"text": _TEXT, "second": _TEXT_OR_NULL, "target": _TEXT_OR_NULL, "edits": _OBJECT_OR_NULL, "long": _LONG},
     "stop": {},
     "page": {"exact": _REQUESTS, "language": _LANGUAGE, "lesson": _BOOLEAN},
     "lesson": {"language": _LANGUAGE, "text": _EXAMPLE, "tokens": _EXAMPLE, "x": _EXAMPLE, "settings": _EXAMPLE},
 }
-_MAY_BE_MISSING = {"page": ("language", "lesson"), "lesson": tuple(REQUESTS["lesson"])}
+_MAY_BE_MISSING = {"run": ("long",), "page": ("language", "lesson"), "lesson": tuple(REQUESTS["lesson"])}
 
 
 class RequestParser:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from uwaga.inspect.run_text import TextTooLongError
 from uwaga.viewer.messages import Reply, RequestError, RequestParser
 from uwaga.viewer.queries import why
 from uwaga.viewer.queries.service import QueryService
@@ -98,7 +99,8 @@ class RunCache:
 
     def run(self, parser: RequestParser) -> Reply:
         """Run texts: {"run": the number of the result}, or {"error": why there is none}: a text that the model cannot read, the time is
-        over, another text came meanwhile.
+        over, another text came meanwhile. Of a text that is too long also "most", the tokens that are read of it with {"long": "first"}, and
+        "longer", the name of a model that reads it with {"long": the name}, or None.
 
         Raises:
             RequestError: a view without a runner, a text of too many characters, arguments that are invalid.
@@ -117,6 +119,8 @@ class RunCache:
                 try:
                     self._check(mine, until)
                     result = runner.run(typed, lambda: self._check(mine, until))
+                except TextTooLongError as error:
+                    return Reply(meta={"error": str(error), "most": error.most, "longer": runner.longer})
                 except ValueError as error:
                     return Reply(meta={"error": str(error)})
                 known = self._keep(typed, result)
@@ -261,7 +265,7 @@ def _run_request(parser: RequestParser) -> RunRequest:
     """Raises RequestError: a text of too many characters, edits that are invalid or beside a second text."""
     from uwaga.inspect.edits import Edits
 
-    texts = {name: parser.value(name) for name in ("text", "second", "target")}
+    texts = {name: parser.value(name) for name in ("text", "second", "target", "long")}
     for name, text in texts.items():
         if text is not None and len(text) > MAX_CHARACTERS:
             raise RequestError(

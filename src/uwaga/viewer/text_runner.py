@@ -23,6 +23,7 @@ from uwaga.inspect.run_text import (
     Reading,
     RecordError,
     first_line,
+    load,
     read_again,
     reporting_errors,
     run_text,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from uwaga.inspect.edits import Edits
     from uwaga.inspect.recordings.recording import Recording
 
+FIRST, LONGER = "first", "copyist"  # the first tokens of a text, and the bundled model that reads long ones
 MAX_TOKENS = 50_000  # of each text, where the model takes more: a few seconds a layer, after which a run can be stopped
 _MAX_VALUES_BYTES = 2 << 30  # of a text that is read again with values: 100,000 tokens of copyist take 0.3 GB
 Check = Callable[[], object]
@@ -74,16 +76,19 @@ class RunRequest(NamedTuple):
     second: another, which is shown beside it.
     target: what the decoder of an encoder-decoder reads; None: it generates.
     edits: changes of the model: the text is shown as it is, and beside it as it is with the changes.
+    long: how a text is read that is too long for the model: FIRST, as many of its tokens as fit; LONGER, by that model; None: not at all.
     """
 
     text: str
     second: str | None = None
     target: str | None = None
     edits: "Edits | None" = None
+    long: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As a page sends it."""
-        return self._asdict() | {"edits": None if self.edits is None else self.edits.to_dict()}
+        values = self._asdict() | {"edits": None if self.edits is None else self.edits.to_dict()}
+        return {name: value for name, value in values.items() if name != "long" or value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +127,7 @@ class TextRunner:
     truncate: bool = False
     _known: dict[str, HeadTable] = field(default_factory=dict, repr=False)  # by the name of the model
     _vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict, repr=False)  # of sentences to compare with
+    _longer: list[LoadedModel] = field(default_factory=list, repr=False)
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def about(self) -> dict[str, Any]:
@@ -144,6 +150,11 @@ class TextRunner:
             "max_tokens": min(self.reader.adapter.max_tokens or MAX_TOKENS, MAX_TOKENS),
             "editable": self.second is None,
         }
+
+    @property
+    def longer(self) -> str | None:
+        """The model that reads texts which are too long for this one."""
+        return LONGER if self.second is None and self.reader.name != LONGER and not self.reader.has_both else None
 
     def run(
         self,
@@ -168,27 +179,30 @@ class TextRunner:
             Exception: from `check`.
             RecordError: a text that the model cannot read, or edits that do not fit it.
         """
-        edits = request.edits
+        edits, own = request.edits, self.reader
+        if request.long == LONGER:
+            own = self._longer[0] if self._longer else load(LONGER, "float32")
+            self._longer[:] = [own]
 
         def read(reader: LoadedModel, text: str, **options: Any) -> Reading:
             return run_text(
                 reader,
                 text,
                 new_tokens=self.new_tokens,
-                layers=self.layers,
-                truncate=self.truncate,
+                layers=self.layers if own is self.reader else None,
+                truncate=self.truncate or request.long == FIRST,
                 max_tokens=max_tokens,
                 progress=_checked(check, nullcontext(_ignore) if progress is None else progress()),
                 **options,
             )
 
-        first = read(self.reader, request.text, target=request.target)
-        readers, readings, titles = [self.reader], [first], [title or first_line(request.text)]
-        again = self.reader if self.second is None else self.second
+        first = read(own, request.text, target=request.target)
+        readers, readings, titles = [own], [first], [title or first_line(request.text)]
+        again = own if self.second is None else self.second
         if edits:
             # What it generated is read again, so that the tokens are the same.
             target = request.target if first.written is None else first.written
-            readers, readings = [self.reader] * 2, [first, read(self.reader, request.text, target=target, edits=edits)]
+            readers, readings = [own] * 2, [first, read(own, request.text, target=target, edits=edits)]
             titles.append("with the changes")
         elif request.second is not None or self.second is not None:
             text = request.text if request.second is None else request.second

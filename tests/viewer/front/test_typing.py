@@ -83,6 +83,26 @@ def test_a_text_that_cannot_be_read_leaves_the_picture(bard: View, open_page: Ca
     assert page.locator(".uwaga-headline").inner_text() == before
 
 
+def test_a_text_that_is_too_long_is_read_in_part_or_by_another_model(
+    view_text: Callable[[str, str], View], open_page: Callable[..., Any]
+) -> None:
+    served = view_text("The cat sat.", "minilm")
+    page = open_page(served.address)
+    page.locator(".uwaga-headline", has_text="%").wait_for()
+    ways = (("Read the first 512 tokens", "all-MiniLM-L6-v2", 512), ("Read it with copyist", "copyist", 1200))
+    for number, (button, model, tokens) in enumerate(ways, 1):
+        write(page, "cat " * 599 + "end")
+        page.keyboard.press("Enter")
+        said = "the text has 602 tokens, special ones included, and all-MiniLM-L6-v2 takes 512"
+        page.locator(".uwaga-typing-note", has_text=said).wait_for()
+        page.get_by_role("button", name=button).click()
+        page.locator(".uwaga-word", has_text="cat").first.wait_for()  # of a long text that is shown
+        page.locator(".uwaga-title", has_text=model).wait_for()
+        (side,) = served.service.answer({"request": "about", "run": number}).meta["sides"]
+        assert side["model"] == model
+        assert next(iter(side["stacks"].values()))["tokens"] == tokens
+
+
 def test_the_headline_of_a_long_text_is_the_exact_weight_in_every_head(
     view_text: Callable[[str, str], View], open_page: Callable[..., Any]
 ) -> None:

@@ -95,7 +95,7 @@
  * @property {number} rest  the sum of the others
  */
 
-/** @typedef {{text: string, second: string | null, target: string | null, edits: Edits | null}} RunRequest */
+/** @typedef {{text: string, second: string | null, target: string | null, edits: Edits | null, long?: "first" | "copyist"}} RunRequest  long: how a text is read that is too long for the model */
 
 /** @typedef {{kind: string, layer: number, head: number, queries: number[] | null, keys: number[] | null}} Links */
 

@@ -23,7 +23,7 @@ export function makeTextBox(app) {
   const session = app.session, typed = completeRequest(app.about.typed ?? {});
   const boxes = /** @type {("text" | "second" | "target")[]} */ (typing.boxes);
   const fields = Object.fromEntries(boxes.map((name) => [name, makeField(name, typed[name] ?? "")]));
-  const note = el("p", { class: "uwaga-typing-note", role: "status" });
+  const note = el("p", { class: "uwaga-typing-note", role: "status" }), ways = el("div", { class: "uwaga-typing-actions", hidden: true });
   const run = el("button", { type: "submit", class: "uwaga-run", text: tr("Run"),
     title: tr("Run {model} on this text (Enter): up to {maxtokens} tokens and {maxseconds} seconds", { model: typing.model, maxtokens: countText(typing.max_tokens), maxseconds: typing.max_seconds }) });
   const stop = el("button", { type: "button", text: tr("Stop"), on: { click: () => session.stop() } });
@@ -41,7 +41,7 @@ export function makeTextBox(app) {
   const button = el("button", { type: "button", class: "uwaga-pill", text: tr("Write a text"), "aria-expanded": "false", on: { click: () => open(element.hidden) } });
   const element = el("form", { class: "uwaga-typing", "aria-label": tr("Text"), hidden: true, on: { submit, keydown } },
     ...boxes.filter((name) => name !== "second").map((name) => fields[name]), fields.second ?? null,
-    el("div", { class: "uwaga-typing-actions" }, run, stop, texts.element, boxes.includes("second") && more), note);
+    el("div", { class: "uwaga-typing-actions" }, run, stop, texts.element, boxes.includes("second") && more), note, ways);
 
   /** @param {"text" | "second" | "target"} name @param {string} value */
   function makeField(name, value) {
@@ -113,6 +113,10 @@ export function makeTextBox(app) {
     element.toggleAttribute("data-running", on);
     note.toggleAttribute("data-wrong", Boolean(session.error()) && !on);
     note.textContent = on ? tr("computing…") : session.error();
+    const long = on ? null : session.tooLong();
+    ways.replaceChildren(...(long ? [["first", tr("Read the first {count} tokens", { count: countText(long.most) })], ...(long.longer ? [[long.longer, tr("Read it with {model}", { model: long.longer })]] : [])].map(([way, text]) =>
+      el("button", { type: "button", text, on: { click: () => void session.run(completeRequest({ ...long.typed, long: /** @type {"first" | "copyist"} */ (way) })) } })) : []));
+    ways.hidden = !long;
     // What went wrong is said where the text was written, also of one that was chosen elsewhere.
     if (session.error() && !on && element.hidden) open(true);
   }

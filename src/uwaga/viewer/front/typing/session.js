@@ -5,6 +5,7 @@ import { storeEqual } from "../store.js";
 
 /** @typedef {import("../types.js").RunRequest} RunRequest */
 /** @typedef {import("../types.js").Edits} Edits */
+/** @typedef {{typed: RunRequest, most: number, longer: "copyist" | null}} TooLong  tokens that the model takes, and a model that takes more */
 
 const maxAddress = 2000; // characters of a text in the address
 const maxRecent = 8;
@@ -25,8 +26,8 @@ export function countEdits(edits) {
  * @param {Partial<RunRequest>} typed
  * @returns {RunRequest}
  */
-export function completeRequest({ text = "", second = null, target = null, edits = null }) {
-  return { text, second: second || null, target: target || null, edits: countEdits(edits) ? edits : null };
+export function completeRequest({ text = "", second = null, target = null, edits = null, long }) {
+  return { text, second: second || null, target: target || null, edits: countEdits(edits) ? edits : null, ...(long ? { long } : {}) };
 }
 
 /**
@@ -41,6 +42,7 @@ export function typedParams(typed) {
   if (typed.second !== null) params.push(["second", typed.second]);
   if (typed.target !== null) params.push(["target", typed.target]);
   if (typed.edits !== null) params.push(["edits", JSON.stringify(typed.edits)]);
+  if (typed.long) params.push(["long", typed.long]);
   return params.reduce((sum, [, value]) => sum + value.length, 0) > maxAddress ? [] : params;
 }
 
@@ -57,7 +59,8 @@ export function typedOfHash(hash) {
   } catch {
     // An address that somebody has cut: the text without its changes.
   }
-  return completeRequest({ text, second: params.get("second"), target: params.get("target"), edits: isEdits(edits) ? edits : null });
+  const long = params.get("long");
+  return completeRequest({ text, second: params.get("second"), target: params.get("target"), edits: isEdits(edits) ? edits : null, long: long === "first" || long === "copyist" ? long : undefined });
 }
 
 /** @param {any} edits @returns {boolean} whether the page can show them; Python checks the rest */
@@ -91,6 +94,8 @@ export function makeSession(host, open) {
   /** @type {RunRequest | null} */
   let pending = null;
   let error = "";
+  /** Ways to read a text that was too long. @type {TooLong | null} */
+  let tooLong = null;
 
   const emit = () => listeners.forEach((listener) => listener());
 
@@ -99,7 +104,10 @@ export function makeSession(host, open) {
     for (let retries = 0; ; retries++) {
       try {
         const { meta } = await host.ask({ request: "run", ...typed }, signal);
-        if (typeof meta.error === "string") throw new Error(meta.error);
+        if (typeof meta.error === "string") {
+          if (meta.most) tooLong = { typed, most: meta.most, longer: meta.longer };
+          throw new Error(meta.error);
+        }
         return meta.run;
       } catch (failure) {
         if (!(failure instanceof HostError) || failure.kind !== "busy" || retries >= busyRetries) throw failure;
@@ -114,6 +122,7 @@ export function makeSession(host, open) {
     /** What runs now; null: nothing does. */
     pending: () => pending,
     error: () => error,
+    tooLong: () => tooLong,
     /** @param {() => void} listener  called when a run begins or ends */
     subscribe(listener) {
       listeners.add(listener);
@@ -130,6 +139,7 @@ export function makeSession(host, open) {
       running = mine;
       pending = typed;
       error = "";
+      tooLong = null;
       emit();
       try {
         const run = await ask(typed, mine.signal);
