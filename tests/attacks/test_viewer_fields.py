@@ -58,7 +58,7 @@ VALID: Mapping[str, dict[str, Any]] = {
     "npz": {**HEAD, "rows": [0, 1], "columns": [0, 2]},
     "why": {**HEAD, "query": 0, "key": 0, "than": 1, "by": "pairs"},
     "predictions": {"side": "0", "first": 0, "count": 1},
-    "run": {"text": "cat", "second": None, "target": "K AE", "edits": EDITS},
+    "run": {"text": "cat", "second": None, "target": "K AE", "edits": EDITS, "long": "first"},
     "stop": {},
     "page": {"exact": [{"request": "row", **HEAD, "query": 0}, {"request": "lesson", "text": "a pen"}], "language": "en", "lesson": False},
     "lesson": {

@@ -217,7 +217,9 @@ def test_a_saved_page_opens_as_the_served_one(
 ) -> None:
     """Also one that was saved on a machine without time: each reply is one step, and no second is left for what is not needed."""
     with cast("View", uwaga.view(text, model=model, browser=False, block=False)) as served:
-        expected = opened_at(open_page(served.address, width=1400, height=900))
+        page = open_page(served.address, width=1400, height=900)
+        expected = opened_at(page)
+        page.close()  # it would ask on when the view is closed
     again = cast("View", uwaga.view(text, model=model, browser=False, block=False))
     with again, monkeypatch.context() as patched:
         patched.setattr("uwaga.viewer.queries.service._TIME_BUDGET", 0.0)
