@@ -5,12 +5,15 @@ import os
 import sys
 from collections.abc import Sequence
 from copy import copy
+from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 import torch
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import DecodeStream
+from tokenizers.models import Unigram
 from tokenizers.normalizers import Lowercase
 from tokenizers.normalizers import Sequence as Chain
 
@@ -19,7 +22,7 @@ from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import directories, sentence_files
 from uwaga.models.tokenizers import auto_tokenizer
-from uwaga.models.tokenizers.tokenizer_file import AROUND, check, library_errors, read
+from uwaga.models.tokenizers.tokenizer_file import AROUND, check, library_errors, read, state
 
 _FILE = auto_tokenizer.FILE
 TARGET_FILE = f"target_{_FILE}"
@@ -56,15 +59,14 @@ class Tokenizer:
         self.truncation_side: str = (backend.truncation or {}).get("direction", "right")
         backend.no_truncation()
         backend.no_padding()
-        check(backend, path)
-        rows = (number for token, number in backend.get_vocab().items() if token not in defaults)
-        self.vocab_size = max(rows, default=-1) + 1
+        vocabulary = check(backend, path)
+        for token in defaults:
+            vocabulary.pop(token, None)
+        self.vocab_size = max(vocabulary.values(), default=-1) + 1
         before, behind = _special_tokens_around(backend, path, allows_types=allows_types)
         self.prefix_ids, self.suffix_ids = [each[0] for each in before], [each[0] for each in behind]
         self.prefix_types, self.suffix_types = [each[1] for each in before], [each[1] for each in behind]
-        described = json.loads(backend.to_str())
-        self.splits_at_spaces = _splits_at_spaces(described)
-        self._unknown_id = _unknown_id(described["model"], backend)
+        self.splits_at_spaces = _splits_at_spaces(backend)
 
     @staticmethod
     def load(folder: Path, *, lowercase: bool = False, allows_types: bool = False) -> "Tokenizer":
@@ -80,14 +82,15 @@ class Tokenizer:
         backend, defaults = auto_tokenizer.load(folder)
         if lowercase:
             first = backend.normalizer
-            described = {} if first is None else json.loads(first.__getstate__())
+            described = state(first)
             # As sentence-transformers, which adds none to a tokenizer that has one already.
             if "Lowercase" not in [each.get("type") for each in described.get("normalizers", [described])]:
                 backend.normalizer = Lowercase() if first is None else Chain([Lowercase(), first])
-        # The special tokens of config.json are those of the decoder where it has a tokenizer of its own.
-        _check_fit(backend, path, "vocab_size", has_ids=not os.path.lexists(folder / TARGET_FILE), defaults=defaults)
         with library_errors(path):
-            return Tokenizer(backend, path, allows_types=allows_types, defaults=defaults)
+            result = Tokenizer(backend, path, allows_types=allows_types, defaults=defaults)
+        # The special tokens of config.json are those of the decoder where it has a tokenizer of its own.
+        _check_fit(result, "vocab_size", has_ids=not os.path.lexists(folder / TARGET_FILE))
+        return result
 
     @staticmethod
     def load_target(folder: Path) -> "Tokenizer | None":
@@ -98,16 +101,24 @@ class Tokenizer:
         path = folder / TARGET_FILE
         if not os.path.lexists(path):
             return None
-        backend = read(path)
-        _check_fit(backend, path, "decoder_vocab_size", "vocab_size", has_ids=True)
         with library_errors(path):
-            return Tokenizer(backend, path)
+            result = Tokenizer(read(path), path)
+        _check_fit(result, "decoder_vocab_size", "vocab_size", has_ids=True)
+        return result
 
     def without_special_tokens(self) -> "Tokenizer":
         """The same, for texts that have their special tokens in them."""
         result = copy(self)
         result.prefix_ids, result.suffix_ids, result.prefix_types, result.suffix_types = [], [], [], []
         return result
+
+    @cached_property
+    def _unknown_id(self) -> int | None:
+        """The token that stands for what the vocabulary lacks; None where there is none."""
+        model = self.backend.model
+        if isinstance(model, Unigram):  # the library has no other way to its id
+            return cast(int | None, state(model)["unk_id"])
+        return None if (token := model.unk_token) is None else self.backend.token_to_id(token)
 
     @property
     def num_special_tokens(self) -> int:
@@ -258,20 +269,18 @@ def _special_tokens_around(
     return around
 
 
-def _check_fit(
-    backend: Backend, path: Path, *sizes: str, has_ids: bool, defaults: frozenset[str] = frozenset()
-) -> None:
+def _check_fit(tokenizer: Tokenizer, *sizes: str, has_ids: bool) -> None:
     """Check that the vocabulary is not larger than the model's, and that special tokens have the ids of config.json, by which a decoder begins and
     ends. Other models read the ids that the tokenizer gives, and published ones differ: multilingual-e5-small has two of padding.
 
     sizes: keys of config.json for the size of the vocabulary, the first one present counts. has_ids: whether the ids of
-    special tokens in config.json belong to this tokenizer. defaults: tokens that no file has, for which the model need not have a row.
+    special tokens in config.json belong to this tokenizer.
     """
+    backend, path, last = tokenizer.backend, tokenizer.path, tokenizer.vocab_size - 1
     config = json_files.read(path.parent / "config.json")
     settings = path.with_stem(f"{path.stem}_config")
     named = json_files.optional(settings) or {}
     where = f"{path} does not match config.json"
-    vocabulary = backend.get_vocab()
     key = next((key for key in sizes if config.get(key) is not None), None)
     size = None if key is None else config[key]
     rows = size if isinstance(size, int) else sys.maxsize
@@ -286,12 +295,10 @@ def _check_fit(
             )
         if has_ids and config.get("is_encoder_decoder") and isinstance(expected, int) and result != expected:
             raise CheckpointError(f"{where}: its {name} {printable(token)!r} is token {result}, not {expected}")
-    last = max(vocabulary.keys() - defaults, key=lambda token: vocabulary[token], default=None)
-    if last is not None and vocabulary[last] >= rows:
-        where = f"{_origin(path, last)} does not match config.json"
-        raise CheckpointError(
-            f"{where}: the token {printable(last)!r} has the id {vocabulary[last]}, but {key} is {size}"
-        )
+    if last >= rows:
+        token = backend.id_to_token(last) or ""
+        where = f"{_origin(path, token)} does not match config.json"
+        raise CheckpointError(f"{where}: the token {printable(token)!r} has the id {last}, but {key} is {size}")
 
 
 def _origin(path: Path, token: str) -> Path:
@@ -309,14 +316,7 @@ def _content(token: object) -> str | None:
     return content if isinstance(content, str) else None
 
 
-def _unknown_id(described: dict, backend: Backend) -> int | None:
-    """The token that stands for what the vocabulary lacks; None where there is none."""
-    if isinstance(number := described.get("unk_id"), int):  # of Unigram
-        return number
-    return backend.token_to_id(token) if isinstance(token := described.get("unk_token"), str) else None
-
-
-def _splits_at_spaces(described: dict) -> bool:
+def _splits_at_spaces(backend: Backend) -> bool:
     """True for two known kinds: BERT's normalizer and pre-tokenizer, and byte-level BPE as in RoBERTa."""
-    kinds = [(described[part] or {}).get("type") for part in ("normalizer", "pre_tokenizer")]
+    kinds = [state(part).get("type") for part in (backend.normalizer, backend.pre_tokenizer)]
     return kinds in (["BertNormalizer", "BertPreTokenizer"], [None, "ByteLevel"])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Regex
 from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 
 from uwaga._base import json_files
@@ -20,7 +21,7 @@ from uwaga._base.errors import CheckpointError, ConfigError
 from uwaga.models.checkpoints.directories import checkpoint_of_run
 from uwaga.models.tokenizers import auto_tokenizer
 from uwaga.models.tokenizers.loading import Tokenizer
-from uwaga.models.tokenizers.tokenizer_file import library_errors, read
+from uwaga.models.tokenizers.tokenizer_file import library_errors, read, state
 
 FILE = auto_tokenizer.FILE
 # Special tokens by role of the tokenizers that are trained here, in the order of their ids; GPT-2, T5 and BERT have these names.
@@ -132,15 +133,11 @@ class TextTokenizer:
         self.backend, self.special, self._objective = backend, tokens, objective
         self.before, self.behind = checked.prefix_ids, checked.suffix_ids
         self._checked, self.vocab_size = checked, checked.vocab_size
-        described = json.loads(backend.to_str())
-        kind = (described["pre_tokenizer"] or {}).get("type")
-        self._is_by_character = (
-            described["model"]["type"] == "WordLevel"
-            and described["pre_tokenizer"] == _BY_CHARACTERS
-            and tokens.unk is not None
-        )
-        self._is_by_word = described["model"]["type"] == "WordLevel" and kind == "WhitespaceSplit"
-        is_plain = (described["normalizer"] or {}).get("type") in (None, "Lowercase")
+        cut, has_words = state(backend.pre_tokenizer), isinstance(backend.model, WordLevel)
+        kind = cut.get("type")
+        self._is_by_character = has_words and cut == _BY_CHARACTERS and tokens.unk is not None
+        self._is_by_word = has_words and kind == "WhitespaceSplit"
+        is_plain = state(backend.normalizer).get("type") in (None, "Lowercase")
         self._can_cut = checked.splits_at_spaces or self._is_by_word or (kind == "ByteLevel" and is_plain)
 
     @staticmethod

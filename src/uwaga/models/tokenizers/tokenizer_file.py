@@ -71,8 +71,13 @@ def read(path: Path) -> Backend:
         return build(described)
 
 
-def check(backend: Backend, path: Path) -> None:
-    """Check what a tokenizer may do to a text, by its own description. Raises CheckpointError."""
+def state(part: Any) -> dict[str, Any]:
+    """The description of a part of a tokenizer, as in tokenizer.json; empty without the part."""
+    return {} if part is None else json.loads(part.__getstate__())
+
+
+def check(backend: Backend, path: Path) -> dict[str, int]:
+    """Check what a tokenizer may do to a text, by its own description, and return its vocabulary. Raises CheckpointError."""
     vocabulary = backend.get_vocab()
     if (last := max(vocabulary.values(), default=-1)) >= untrusted.TOKENIZER_IDS:
         raise CheckpointError(f"{path}: it has the token id {last}, beyond the limit of {untrusted.TOKENIZER_IDS} ids")
@@ -80,12 +85,13 @@ def check(backend: Backend, path: Path) -> None:
         raise CheckpointError(f"{path}: a token has {longest:,} characters, more than the limit of {_MAX_CHARACTERS:,}")
     _check_steps(backend, path)
     _check_model(backend.model, path)
+    return vocabulary
 
 
 def _check_steps(backend: Backend, path: Path) -> None:
     for name in _PARTS:
         part = getattr(backend, name)
-        steps = [] if part is None else list(_steps(json.loads(part.__getstate__())))
+        steps = [] if part is None else list(_steps(state(part)))
         if len(steps) > _MAX_STEPS:
             raise CheckpointError(f"{path}: its {name} has {len(steps):,} steps, more than the limit of {_MAX_STEPS}")
         if name == "post_processor":
