@@ -30,6 +30,7 @@ def test_builds_and_works_without_a_native_library(root: Path, tmp_path: Path, v
     assert wheels[0].name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(wheels[0]) as wheel:
         assert not [name for name in wheel.namelist() if "_native" in name.split("/")]
+        assert "uwaga/viewer/front/main.js" in wheel.namelist()
         wheel.extractall(tmp_path / "installed")
     # Without site, the editable package of this environment is not there to be found instead.
     torch_is_in = next(path for path in sys.path if (Path(path) / "torch").is_dir())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from uwaga.viewer.page.bundle import FRONT, BundleError, bundle, join
+from uwaga.viewer.page.bundle import FRONT, BundleError, bundle, join, pack
 
 START = """export function startPage(root) { root.said = "page"; }
 export function render({ model, el }) { el.said = model.name; return () => {}; }
@@ -226,3 +226,17 @@ def test_a_class_is_laid_out_by_one_style_sheet() -> None:
                     sheets.setdefault(first[1], set()).add(path.relative_to(FRONT).as_posix())
     assert {name: found for name, found in sheets.items() if len(found) > 1} == {}
     assert len(sheets) > 100
+
+
+def test_a_packed_front_end_bundles_to_the_same(tmp_path: Path) -> None:
+    folder = write(
+        tmp_path / "front",
+        main__js='// A reason.\nimport { one } from "./one.js"; // and another\nexport const main = one;\n',
+        one__js="export const one = 1;\n",
+        lesson_view__js="export const lessonView = 1;\n",
+    )
+    (folder / "page.css").write_text("a { color: red; }\n")
+    packed = tmp_path / "front.json.bz2"
+    pack(packed, folder)
+    for lesson in (False, True):
+        assert bundle(packed, lesson=lesson) == bundle(folder, lesson=lesson)
