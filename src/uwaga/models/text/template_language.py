@@ -127,6 +127,8 @@ class Template:
         has_macros = any(isinstance(node, nodes.Macro) for node in found)
         if has_macros and (names := self._names & _OF_MACROS):
             raise TemplateFault(f"has a macro that reads {min(names)}, which is not evaluated")
+        if "self" in self._names:
+            raise TemplateFault("reads self, which is not evaluated")
         for node in found:
             if isinstance(node, nodes.Const) and isinstance(node.value, str) and not _is_encodable(node.value):
                 raise TemplateFault("has a string with a lone surrogate")
@@ -531,7 +533,9 @@ class _Run:
             return value.names[name] if name in value.names else Undefined(obj=value, name=name)
         if isinstance(value, LoopContext) and name in _LOOP:
             return _Function(value.cycle) if name == "cycle" else getattr(value, name)
-        is_attribute = isinstance(name, str) and not isinstance(value, Undefined) and hasattr(type(value), name)
+        is_attribute = isinstance(value, _Function) or (
+            isinstance(name, str) and not isinstance(value, Undefined) and hasattr(value, name)
+        )
         if not (is_attribute and attributes_first):
             self._walk(name)
             try:
@@ -540,7 +544,7 @@ class _Run:
                 if not is_attribute:
                     return Undefined(obj=value, name=name)
         if name not in _METHODS.get(type(value), ()):
-            raise TemplateFault(f"reads {printable(name)} of {_kind(value)}, which is not evaluated")
+            raise TemplateFault(f"reads {printable(str(name))} of {_kind(value)}, which is not evaluated")
         own = getattr(self, f"_filter_{name}", None) if name in ("join", "replace") else None
         if own is None:
             return _Function(lambda *given, **named: self._method(value, name, *given, **named))
