@@ -387,6 +387,7 @@ def test_keys_of_transformers_4_mean_what_they_meant(make_twins: Callable, tmp_p
         ("qwen2", {"layer_types": ["full_attention"]}, "layer_types must be 3 of sliding_attention and full_attention, not ['full_attention']"),
         ("modernbert", {"local_attention": 1}, "global_attn_every_n_layers and local_attention must be whole numbers of at least 1 and 2, not (3, 1)"),
         ("modernbert", {"attention_dropout": 0.1}, "attention_dropout is 0.1; only 0.0 is supported"),
+        ("modernbert", {"head_dim": 8}, "head_dim must be 6, hidden_size / num_attention_heads, not 8; remove it"),
         ("modernbert", {"num_attention_heads": 5}, "hidden_size 24 is not a multiple of 5 heads"),
         ("modernbert", {"architectures": ["ModernBertForTokenClassification"]}, "architectures is ['ModernBertForTokenClassification']; supported: ModernBertModel, ModernBertForMaskedLM"),
     ],

@@ -95,8 +95,10 @@ CASES: dict[str, tuple[str, dict, Callable[[], tokenizers.Tokenizer], str]] = {
     "electra": ("electra", _WIDE | {"embedding_size": 16}, word_piece, "cls"),
     "albert": ("albert", _WIDE | {"embedding_size": 16, "num_hidden_groups": 2}, unigram, "mean"),
     "gte": ("gte", _WIDE, unigram, "cls"),
+    "gte head_dim": ("gte", _WIDE | {"head_dim": 16}, unigram, "cls"),
     "nomic": ("nomic_bert", _WIDE, word_piece, "mean"),
     "jina v3": ("jina_embeddings_v3", _WIDE, unigram, "mean"),
+    "jina v3 head_dim": ("jina_embeddings_v3", _WIDE | {"head_dim": 4}, unigram, "mean"),
     "modernbert": ("modernbert", _WIDE | {"local_attention": 8, "global_attn_every_n_layers": 2}, byte_level, "mean"),
     "modernbert cls": ("modernbert", _WIDE | {"local_attention": 6}, word_piece, "cls"),
     "t5": (

@@ -26,6 +26,7 @@ from uwaga.models.checkpoints.tables import WeightMapping, pair, stacked
 
 _GTE = BERT_KEYS | {
     "vocab_size": Key("vocab_size", SIZE, 250048),
+    "head_dim": Key("d_k", OPTIONAL_SIZE, None),
     "max_position_embeddings": Key("max_position_embeddings", SIZE, 8192),
     "type_vocab_size": Key("type_vocab_size", COUNT, 1),
     "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 1),
@@ -45,6 +46,7 @@ _JINA = BERT_KEYS | {
     "hidden_size": Key("d_model", SIZE, 1024),
     "num_hidden_layers": Key("num_layers", COUNT, 24),
     "num_attention_heads": Key("num_heads", SIZE, 16),
+    "head_dim": Key("d_k", OPTIONAL_SIZE, None),
     "intermediate_size": Key("d_ff", SIZE, 4096),
     "max_position_embeddings": Key("max_position_embeddings", SIZE, 8194),
     "type_vocab_size": Key("type_vocab_size", SIZE, 1),

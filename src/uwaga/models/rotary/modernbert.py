@@ -60,7 +60,7 @@ _ROPES = {
 }
 # Its initialisation and heads, and settings of the checkpoint's own code.
 _HARMLESS = {
-    "classifier_dropout", "classifier_pooling", "cls_token_id", "deterministic_flash_attn", "initializer_cutoff_factor", "layer_norm_eps", "position_embedding_type", "reference_compile",
+    "classifier_dropout", "classifier_pooling", "cls_token_id", "deterministic_flash_attn", "head_dim", "initializer_cutoff_factor", "layer_norm_eps", "position_embedding_type", "reference_compile",
     "repad_logits_with_grad", "sparse_pred_ignore_index", "sparse_prediction",
 }  # fmt: skip
 _ARCHITECTURES = ("ModernBertModel", "ModernBertForMaskedLM")
@@ -80,6 +80,11 @@ def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> Rotar
         given["head_activation"] = read_activation(given["head_activation"])
     given["tie_word_embeddings"] = given["tie_word_embeddings"] or not has_head
     given["d_k"] = config_json.head_width(given, where)
+    if config.get("head_dim") not in (None, given["d_k"]):  # transformers has it for rotary positions alone, and fails
+        shown = printable(repr(config["head_dim"]))
+        raise CheckpointError(
+            f"{where}: head_dim must be {given['d_k']}, hidden_size / num_attention_heads, not {shown}; remove it"
+        )
     every, span = config.get("global_attn_every_n_layers", 3), config.get("local_attention", 128)
     if not SIZE.accepts(every) or not SIZE.accepts(span) or span < 2:
         shown = printable(repr((every, span)))
