@@ -49,11 +49,13 @@ def open_file(path: Path) -> SafetensorsFile:
     """Open a file; its tensors are read when their elements are. Raises CheckpointError."""
     from safetensors import SafetensorError, safe_open
 
-    header = _header(path)
+    header, before = _header(path)
     try:
         file = safe_open(path, framework="pt").__enter__()
     except (SafetensorError, OSError, MemoryError, RuntimeError) as error:  # RuntimeError: PyTorch cannot map the file
         raise CheckpointError(f"{path} is not a valid safetensors file: {error}") from error
+    if _identity(path.stat()) != before:  # the library has opened the path itself
+        raise CheckpointError(f"{path} was replaced or written while it was opened; try again when nothing writes it")
     metadata = header.pop(_METADATA, None) or {}
     stored = {
         name: Stored(shape=tuple(entry["shape"]), dtype=_DTYPES.get(entry["dtype"], entry["dtype"]), file=path.name)
@@ -85,11 +87,16 @@ def layout(
     return header, {name: len(header) + offset for name, offset in offsets.items()}
 
 
-def _header(path: Path) -> dict:
-    """The header, with the checks that the library lacks: its length and duplicate names."""
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _header(path: Path) -> tuple[dict, tuple[int, ...]]:
+    """The header, with the checks that the library lacks, of its length and duplicate names; and which file has it."""
     try:
         with untrusted.open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
+            status = os.fstat(file.fileno())
+            size = status.st_size
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > size - 8:
                 reason = f"its header claims {length} bytes, and the file has {size}"
@@ -97,6 +104,6 @@ def _header(path: Path) -> dict:
             if length > json_files.LARGEST:
                 reason = f"its header of {length} bytes is longer than {json_files.LARGEST}"
                 raise CheckpointError(f"{path} is not a valid safetensors file: {reason}")
-            return json_files.parse(file.read(length), f"the header of {path}")
+            return json_files.parse(file.read(length), f"the header of {path}"), _identity(status)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
