@@ -111,6 +111,15 @@ def test_vectors_of_a_plain_directory(write, kind: str, template: str) -> None:
     assert_vectors_are_theirs(write(kind, template))
 
 
+@pytest.mark.parametrize("name", ["Qwen2Tokenizer", "GPT2Tokenizer", "PreTrainedTokenizerFast"])
+def test_special_tokens_that_only_the_class_has(write, name: str) -> None:
+    folder = write(template="{{ unk_token | length }}{{ bos_token | length }}{{ cls_token | length }}" + CHATML)
+    path = folder / "tokenizer_config.json"
+    settings = {key: value for key, value in json.loads(path.read_text()).items() if key != "bos_token"}
+    path.write_text(json.dumps(settings | {"tokenizer_class": name}))
+    assert_vectors_are_theirs(folder)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -204,7 +213,7 @@ TWO = {"a": "{{ 1 }}", "b": "{{ 2 }}"}
         ("tokenizer_config.json", {"chat_template": "a" * 70_000}, "{file}: its chat template is longer than 65536 characters"),
         ("tokenizer_config.json", {"chat_template": TWO}, "{file} has chat templates with the names a, b, and none of the name default; "
          "processing_kwargs.chat_template.chat_template of sentence_bert_config.json chooses one"),
-        ("tokenizer_config.json", {"chat_template": "{{ mask_token }}", "tokenizer_class": "Qwen2Tokenizer"},
+        ("tokenizer_config.json", {"chat_template": "{{ mask_token }}", "tokenizer_class": "DebertaV2Tokenizer"},
          "{file}: its chat template reads mask_token, and {file} does not say it, so that it depends on the tokenizer's class; add it there, "
          "or null"),
     ],

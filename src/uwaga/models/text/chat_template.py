@@ -14,12 +14,10 @@ from tokenizers import Tokenizer as Backend
 from uwaga._base import json_files, untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
+from uwaga.models.tokenizers import auto_tokenizer
 
 FILE, FOLDER = "chat_template.jinja", "additional_chat_templates"
 _TEMPLATE_BYTES = 2**16
-_SPECIAL = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
-# Classes of tokenizers that set no special token by themselves.
-_WITHOUT_DEFAULTS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 # Families whose templates take a string as content, whatever they look like.
 _FLAT_FAMILIES = ("apertus", "deepseek_v3", "gpt_oss", "seed_oss")
 # What a template has that takes a list of typed parts as content.
@@ -155,7 +153,7 @@ def read(root: Path, folder: Path, path: Path, settings: Mapping[str, Any] | Non
     sizes = ("max_length", "padding", "return_tensors", "truncation")
     common = {key: value for key, value in (calls.get("common") or {}).items() if key not in sizes}
     variables = {
-        "tools": None, "documents": None, "add_generation_prompt": False, "common_kwargs": common, **_tokens(folder), **given,
+        "tools": None, "documents": None, "add_generation_prompt": False, "common_kwargs": common, **_tokens(folder, source), **given,
     }  # fmt: skip
     return ChatTemplate(source, file, variables, is_structured=kind == "structured", restores_end=bool(restores_end))
 
@@ -208,8 +206,9 @@ def _text(path: Path) -> str | None:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
 
 
-def _tokens(folder: Path) -> dict[str, Any]:
-    """The special tokens by their names in tokenizer_config.json and special_tokens_map.json."""
+def _tokens(folder: Path, source: str) -> dict[str, Any]:
+    """The special tokens by their names in tokenizer_config.json and special_tokens_map.json, and what the class has for others that the
+    template names."""
     from uwaga.models.text.template_language import Unknown
 
     path = folder / "tokenizer_config.json"
@@ -224,7 +223,10 @@ def _tokens(folder: Path) -> dict[str, Any]:
         content = value.get("content") if isinstance(value, dict) else value
         if isinstance(content, str):
             result[key] = content
-    if settings.get("tokenizer_class") not in _WITHOUT_DEFAULTS:
+    if others := [key for key in auto_tokenizer.SPECIAL if key in source and key not in tokens]:
+        known = auto_tokenizer.special_tokens(folder)
         unknown = Unknown(f"{path} does not say it, so that it depends on the tokenizer's class; add it there, or null")
-        result = dict.fromkeys(_SPECIAL - tokens.keys(), unknown) | result
+        result |= (
+            dict.fromkeys(others, unknown) if known is None else {key: known[key] for key in others if key in known}
+        )
     return result

@@ -139,9 +139,30 @@ def load(folder: Path) -> Loaded:
     values = _switches(folder / SETTINGS, settings, kind)
     with library_errors(path):
         tokens = _Tokens.read(folder, described, settings)
-        named = dict(kind.tokens) | {key: _styled(token, kind.tokens.get(key)) for key, token in tokens.named.items()}
-        read = Settings(path, values, named, _charsmap(described.get("normalizer")))
+        read = Settings(path, values, _named(kind, described, tokens.named), _charsmap(described.get("normalizer")))
         return _made(kind, described, read, tokens, path)
+
+
+def special_tokens(folder: Path) -> dict[str, str] | None:
+    """The special tokens of a directory by their keys, those of its class included; None: of a class that transformers alone knows. Raises
+    CheckpointError."""
+    described = tokenizer_file.parse(folder / FILE)
+    config = json_files.optional(folder / "config.json") or {}
+    settings = json_files.optional(folder / SETTINGS) or {}
+    kind = KINDS.get(_class_name(config, settings, described) or "")
+    if kind is None:
+        return None
+    with library_errors(folder / FILE):
+        named = _named(kind, described, _Tokens.read(folder, described, settings).named)
+    return {key: str(token) for key, token in named.items() if token is not None}
+
+
+def _named(kind: Kind, described: Mapping[str, Any], given: Mapping[str, Token | None]) -> dict[str, Token | None]:
+    """Special tokens by their keys: those of the files before those of the class."""
+    named = dict(kind.tokens) | {key: _styled(token, kind.tokens.get(key)) for key, token in given.items()}
+    if kind is KINDS[_AS_IT_IS] and (padding := described.get("padding")):
+        named = {"pad_token": padding["pad_token"]} | named
+    return named
 
 
 def _styled(token: Token | None, default: Token | None) -> Token | None:
@@ -327,15 +348,12 @@ def _added(path: Path, key: str, value: Any) -> AddedToken:
 
 def _made(kind: Kind, described: dict[str, Any], read: Settings, tokens: _Tokens, path: Path) -> Loaded:
     """As the class of transformers and TokenizersBackend.__init__ make it."""
-    held = dict(read.tokens)
-    if kind is KINDS[_AS_IT_IS]:
-        held = {"pad_token": padding["pad_token"]} | held if (padding := described.get("padding")) else held
-    else:
+    if kind is not KINDS[_AS_IT_IS]:
         described = described | _model(kind, described["model"], read, path)
     backend = tokenizer_file.build(described)
     for part, step in kind.steps(read).items():
         setattr(backend, part, step)
-    named = {key: held[key] for key in (*SPECIAL, *held) if key in held}
+    named = {key: read.tokens[key] for key in (*SPECIAL, *read.tokens) if key in read.tokens}
     additional = kind.extras(read, tokens.additional)
     extra = additional if tokens.extra is None else tokens.extra
     own = {str(named[key]) for key in named if key not in tokens.named and named[key] is not None}
