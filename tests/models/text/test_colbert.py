@@ -7,6 +7,7 @@ import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def make(plain: Path, tmp_path: Path) -> Callable[..., Path]:
     return made
 
 
-def agrees(folder: Path) -> TextEncoder:
+def agrees(folder: Path, **options: Any) -> TextEncoder:
     """Queries and documents, and texts of no task, lie no farther from float64 than twice what theirs do; and have the same bits alone."""
     model, encoder = MultiVectorEncoder(str(folder), device="cpu"), TextEncoder.load(folder)
     exact = copy.deepcopy(model).double()
@@ -77,11 +78,11 @@ def agrees(folder: Path) -> TextEncoder:
         def theirs(each: MultiVectorEncoder, name: str = name, texts: list[str] = texts) -> list[torch.Tensor]:
             return [getattr(each, name)([text])[0].cpu() for text in texts]
 
-        own = encoder.encode_tokens(texts, task=task)
+        own = encoder.encode_tokens(texts, task=task, **options)
         assert own.lengths.tolist() == [len(each) for each in theirs(model)]
         assert_as_exact(own.values, torch.cat(theirs(model)), lambda theirs=theirs: torch.cat(theirs(exact)))
         for number, text in enumerate(texts):
-            assert torch.equal(encoder.encode_tokens([text], task=task).values, own.to_list()[number])
+            assert torch.equal(encoder.encode_tokens([text], task=task, **options).values, own.to_list()[number])
     return encoder
 
 
@@ -98,6 +99,10 @@ def test_queries_lengthened_by_mask_tokens(make, strategy: str, attend: bool) ->
 def test_without_mask_tokens_and_with_other_lists(make) -> None:
     agrees(make(mask=MultiVectorMask(skiplist_words=["the", "[UNK]"], skiplist_tasks=["query", "document"])))
     agrees(make(mask=MultiVectorMask(keep_only_token_ids=[2, 5, 7]), document_length=20))
+
+
+def test_a_length_of_a_task_replaces_the_length_of_other_texts(make) -> None:
+    agrees(make(max_seq_length=9, query_length=12, document_length=20), overflow="truncate")
 
 
 def test_the_token_of_the_expansion_may_be_any(make) -> None:
@@ -121,7 +126,8 @@ def write_pylate(folder: Path, **settings: object) -> Path:
         "query_prefix": "[unused0]", "document_prefix": "[unused1]", "query_length": 10, "document_length": 25,
         "attend_to_expansion_tokens": False, "skiplist_words": None, "do_query_expansion": True,
     }  # fmt: skip
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(of_pylate | settings))
+    written = {name: value for name, value in (of_pylate | settings).items() if value is not ...}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(written))
     return folder
 
 
@@ -141,6 +147,7 @@ def prefixed(plain: Path) -> Path:
         {},
         {"do_query_expansion": False},
         {"attend_to_expansion_tokens": True},
+        {"attend_to_expansion_tokens": ..., "attend_to_mask_tokens": True},
         {"skiplist_words": ["cat"], "query_length": 14, "query_prefix": "[unused0] ", "prompts": {"query": "the cat "}},
     ],
 )
