@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -139,14 +140,22 @@ def test_several_processes_share_the_port_and_one_that_is_ended_is_replaced(star
 @pytest.mark.slow
 @linux
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
-def test_processes_end_with_the_one_that_has_started_them(start, encoder, number) -> None:
+@pytest.mark.parametrize("has_stopped", [False, True])
+def test_processes_end_with_the_one_that_has_started_them(start, encoder, number, has_stopped) -> None:
+    """One that was stopped keeps the port until it goes on."""
     # nohup leaves SIGHUP ignored, and a process that is started here would ignore it too.
     was = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     server = start("--processes", "2")
     signal.signal(signal.SIGHUP, was)
     until(lambda: len(children(server)) == 2)
     server.embed(TEXTS)
+    stopped = sorted(children(server))[:has_stopped]
+    for each in stopped:
+        os.kill(each, signal.SIGSTOP)
     server.process.send_signal(number)
+    for each in stopped:
+        server.process.wait()
+        os.kill(each, signal.SIGCONT)
     assert server.ended() == (-number, "")  # their ends of its pipes are closed, too
     again = start("--processes", "2", "--port", str(server.port))
     assert again.embed(TEXTS).tobytes() == encoder.encode(TEXTS).tobytes()
@@ -256,3 +265,14 @@ def test_errors_of_the_command(tiny: Path, options: list[str], message: str, mon
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["serve", str(tiny), *options])
     assert (result.exit_code, result.stderr) == (1, f"uwaga serve: {message}\n")
+
+
+def test_a_name_that_no_client_can_send_is_an_error(tiny: Path, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from uwaga.cli import app
+
+    folder = shutil.copytree(tiny, tmp_path / "a\x7fb")
+    result = CliRunner().invoke(app, ["serve", str(folder), "--port", "0"])
+    said = "the model's name 'a\\x7fb' has characters that no client can send; give one by --name"
+    assert (result.exit_code, result.stderr) == (1, f"uwaga serve: {said}\n")

@@ -64,6 +64,9 @@ def serve(
         fail("serve", "--processes needs a system that can fork; start several servers on several ports")
     if max_queue < max_tokens:
         fail("serve", f"--max-queue {max_queue} is less than --max-tokens {max_tokens}: such a request would never fit")
+    shown = name or (Path(model).resolve().name if Path(model).exists() else model)
+    if not shown.isprintable():
+        fail("serve", f"the model's name {printable(shown)} has characters that no client can send; give one by --name")
     try:
         from uwaga.serve import server
         from uwaga.serve.requests import UNREAD_KEYS, Limits
@@ -89,9 +92,6 @@ def serve(
         fail("serve", error_text(error))
 
     say_engine("serve", model, encoder.explain())
-    shown = name or (Path(model).resolve().name if Path(model).exists() else model)
-    if not shown.isprintable():
-        fail("serve", f"the model's name {printable(shown)} has characters that no client can send; give one by --name")
     share = max(1, threads // processes)
     options = {"step_tokens": step_tokens, "truncate": truncate, "limits": limits, "keys": digests}
     options["log"] = _write if access_log else None
