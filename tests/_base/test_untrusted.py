@@ -64,6 +64,22 @@ def test_gzip_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: p
     assert int(str(caught.value).split()[6].rstrip(":").replace(",", "")) > 200 * size
 
 
+def test_a_parquet_file_that_is_replaced_after_it_was_checked_is_checked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    monkeypatch.setattr(untrusted, "LINE_BYTES", 10_000)
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"text": ["a"]}), path)
+    rows = untrusted.ParquetRows(path, ["text"])
+    parquet.write_table(pa.table({"text": ["a" * 10_000_000]}), path, compression="zstd")
+    with pytest.raises(TextFileError) as caught:
+        next(rows.rows(1))
+    assert str(caught.value).endswith(": more than 200 for each, as no text does and an attack may")
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -20,6 +20,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import safetensors
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -134,6 +135,20 @@ def test_a_file_cut_short_is_refused(folder: Path, content: bytes) -> None:
     assert message(folder) == (
         f"{path} is not a valid safetensors file: its header claims {claimed} bytes, and the file has {len(content)}"
     )
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its header is checked by one open file, and the library opens another one."""
+    path, other = folder / "model.safetensors", folder / "other"
+    other.write_bytes(path.read_bytes())
+    theirs = safetensors.safe_open
+
+    def replaced(*given: object, **named: object) -> object:
+        other.replace(path)
+        return theirs(*given, **named)
+
+    monkeypatch.setattr(safetensors, "safe_open", replaced)
+    assert message(folder) == (f"{path} was replaced or written while it was opened; try again when nothing writes it")
 
 
 def test_a_file_cut_anywhere_is_refused(folder: Path) -> None:

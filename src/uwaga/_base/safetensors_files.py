@@ -52,9 +52,10 @@ def open_file(path: Path) -> SafetensorsFile:
     header, before = _header(path)
     try:
         file = safe_open(path, framework="pt").__enter__()
+        after = _identity(path.stat())
     except (SafetensorError, OSError, MemoryError, RuntimeError) as error:  # RuntimeError: PyTorch cannot map the file
         raise CheckpointError(f"{path} is not a valid safetensors file: {error}") from error
-    if _identity(path.stat()) != before:  # the library has opened the path itself
+    if after != before:  # the library has opened the path itself
         raise CheckpointError(f"{path} was replaced or written while it was opened; try again when nothing writes it")
     metadata = header.pop(_METADATA, None) or {}
     stored = {

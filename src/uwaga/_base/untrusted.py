@@ -385,13 +385,17 @@ class ParquetRows:
         """
         from pyarrow import parquet
 
-        row, size, read = 0, stat_regular(self._path).st_size, 0
+        row, read = 0, 0
         # Dictionary-encoded, so that a text that many rows repeat is in memory once.
         with (
             _parquet_errors(self._path),
             open_regular(self._path) as raw,
             parquet.ParquetFile(raw, read_dictionary=self._repeating) as file,
         ):
+            size = os.fstat(raw.fileno()).st_size
+            _check_columns(
+                self._path, file.metadata, self._columns
+            )  # of the file that is read: another one may have its name now
             for batch in file.iter_batches(at_once, columns=self._columns):
                 for index in range(batch.num_rows):
                     place = f"{self._path}: row {row}"

@@ -478,10 +478,11 @@ def write_numpy(vectors: Path, path: Path) -> int:
     from pyarrow import ArrowException, parquet
 
     try:
-        size = untrusted.stat_regular(vectors).st_size
         with untrusted.open_regular(vectors) as raw, parquet.ParquetFile(raw) as file, atomic_replace(path) as out:
             rows, width = file.metadata.num_rows, _width(vectors, file.schema_arrow)
-            if 4 * rows * width > size:  # they are stored as they are: this is no file of ours
+            if (
+                4 * rows * width > os.fstat(raw.fileno()).st_size
+            ):  # they are stored as they are: this is no file of ours
                 raise VectorsError(f"{vectors} is damaged: it is too small for {rows:,} vectors of {width:,} numbers")
             header = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
             numpy_format.write_array_header_1_0(out, header)
