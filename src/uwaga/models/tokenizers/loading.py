@@ -296,7 +296,8 @@ def _check_fit(tokenizer: Tokenizer, *sizes: str, has_ids: bool) -> None:
         if has_ids and config.get("is_encoder_decoder") and isinstance(expected, int) and result != expected:
             raise CheckpointError(f"{where}: its {name} {printable(token)!r} is token {result}, not {expected}")
     if last >= rows:
-        token = backend.id_to_token(last) or ""
+        # As the files write it; id_to_token gives it as the normalizer leaves it.
+        token = next(each for each, number in backend.get_vocab().items() if number == last)
         where = f"{_origin(path, token)} does not match config.json"
         raise CheckpointError(f"{where}: the token {printable(token)!r} has the id {last}, but {key} is {size}")
 
