@@ -36,7 +36,7 @@ SURFACE = {
     "train": {"config", "overrides", "--resume", "--print-config", "--compile", "--fsdp"},
     "view": {
         "text", "--model", "--resolution", "--ask", "--second", "--second-model", "--target", "--max-new-tokens", "--truncate", "--layers", "--dtype",
-        "--head", "--pick", "--save", "--exact", "--language", "--port", "--no-browser",
+        "--head", "--pick", "--save", "--exact", "--seconds", "--language", "--port", "--no-browser",
     },
 }  # fmt: skip
 
