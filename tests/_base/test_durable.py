@@ -400,7 +400,7 @@ GIVEN = {
     ("train/data/store.py", "memmap"),  # mode="r"
     ("_base/untrusted.py", "open"),  # os.O_RDONLY
     ("viewer/page/bundle.py", "mkdir"),  # into a wheel that is built
-    ("viewer/page/bundle.py", "write_text"),
+    ("viewer/page/bundle.py", "write_bytes"),
     ("train/metrics/logger.py", "SummaryWriter"),  # TensorBoard's own files, under names that are new
 }
 TAKING_PATHS = {"SummaryWriter", "save_file", "savefig", "savez", "savez_compressed", "savetxt"}
