@@ -10,9 +10,8 @@ Letters: R requests of a step, P blocks, S tokens of a block, H query heads, G k
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,9 +19,10 @@ from torch import Tensor, nn
 
 from uwaga import AttentionMap, Ragged
 from uwaga.maps import RequestSignals, request_signals
+from uwaga.maps.map import map_options
 from uwaga.nn import MultiHeadAttention
-from uwaga.nn.attention import watching
 from uwaga.nn.kv_cache import CrossAttentionCache, KVView, LayerCache, SelfAttentionCache
+from uwaga.ops.attention.hooks import Asked, hooked, looking
 from uwaga.ops.ragged import Operand
 
 
@@ -214,12 +214,13 @@ class Engine:
                 chunks.append(torch.tensor(chunk))
         self._cache.begin(batch)
         found: dict[nn.Module, list[RequestSignals]] = {}
-        watchers = {
-            layer: partial(self._watch, partial(found.__setitem__, layer), cache.attention, [r.spans for r in batch])
-            for layer, cache in zip(self._attentions, self._cache, strict=True)
-        }
+        caches = dict(zip(self._attentions, self._cache, strict=True))
+
+        def look(asked: Asked, layer: nn.Module) -> None:
+            found[layer] = self._signals(asked, caches[layer].attention, [request.spans for request in batch])
+
         ids = Ragged.from_list(chunks)
-        with watching(watchers):
+        with hooked(dict.fromkeys(caches, looking(look)), only_look=True):
             hidden_NM = self._states(ids)
         logits_RV = self._model.logits(hidden_NM[ids.offsets[1:] - 1], batch_invariant=False)
         by_request = zip(*(found[layer] for layer in self._attentions), strict=True)
@@ -248,25 +249,16 @@ class Engine:
         return states
 
     @staticmethod
-    def _watch(
-        keep: Callable[[list[RequestSignals]], None],
-        cache: PagedLayer,
-        spans: list[list[tuple[int, int]]],
-        query: Operand,
-        _key: Operand,
-        _value: Operand,
-        options: dict[str, Any],
-    ) -> None:
-        """The hook: the queries as the model has them, and keys where they are in the cache."""
-        names = ("mask", "bias", "scale", "softcap", "sinks")
-        known = {name: options[name] for name in names}
-        m = AttentionMap.of_paged(query, cache.key, cache.table, cache.lengths, **known)
+    def _signals(asked: Asked, cache: PagedLayer, spans: list[list[tuple[int, int]]]) -> list[RequestSignals]:
+        """The signals of the queries as the model has them, with keys where they are in the cache."""
+        options = map_options(asked.options)
+        m = AttentionMap.of_paged(asked.query, cache.key, cache.table, cache.lengths, **options)
         # A span that the request has not read whole counts as far as it has.
         cut = [
             [(min(first, n), min(last, n)) for first, last in own]
             for own, n in zip(spans, cache.lengths.tolist(), strict=True)
         ]
-        keep(request_signals(m, cut, sinks=1, top=1))
+        return request_signals(m, cut, sinks=1, top=1)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from waiting import HANG
 
 import uwaga
+from uwaga._base import threads
 from uwaga.models import (
     BertConfig,
     BertModel,
@@ -25,6 +26,7 @@ from uwaga.models import (
     load,
 )
 from uwaga.nn import Encoder, LayerSpec, MultiHeadAttention
+from uwaga.ops.attention.hooks import hooked, looking
 
 _SIZES = {"vocab_size": 20, "d_model": 8, "num_heads": 2, "d_ff": 16}
 _PAIR = _SIZES | {"num_layers": 2, "num_decoder_layers": 2, "eos_token_ids": (3,)}
@@ -258,10 +260,8 @@ def test_cross_attention_alone_is_followed_through_a_generation() -> None:
 def test_watches_nest_and_leave_nothing_behind() -> None:
     model, told = bert(), []
     layer = model.encoder.layers[0].attention
-    mine = lambda *call: told.append(call)  # noqa: E731
-    layer.watchers = (mine,)
     ids = torch.tensor([[4, 5, 6]])
-    with uwaga.watch(model) as outer:
+    with hooked({layer: looking(lambda *call: told.append(call))}), uwaga.watch(model) as outer:
         with uwaga.watch(model) as inner:
             model(ids)
         assert len(inner.maps) == 3
@@ -269,8 +269,7 @@ def test_watches_nest_and_leave_nothing_behind() -> None:
             _ = 1 / 0
     assert len(outer.maps) == 3
     assert len(told) == 1
-    assert layer.watchers == (mine,)
-    assert not any(each.attention.watchers for each in model.encoder.layers[1:])
+    assert not threads.any_open
     assert not model.embeddings.token_embedding._forward_pre_hooks
 
 
@@ -303,7 +302,7 @@ def test_what_other_threads_compute_is_not_recorded() -> None:
     assert recording.tokens == {"encoder": [["4", "5", "6"]]}
     assert results[0].tokens == {"encoder": [["7", "8", "9", "10"]]}
     assert {m.shape[-2] for m in results[0].maps.values()} == {4}
-    assert not any(getattr(module, "watchers", ()) for module in model.modules())
+    assert not threads.any_open
 
 
 def test_gradients_flow_as_before_and_none_is_recorded() -> None:

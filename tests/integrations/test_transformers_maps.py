@@ -1,10 +1,9 @@
-"""output_attentions=True gives maps of the weights that eager attention gives, and observers are told what makes them.
+"""output_attentions=True gives maps of the weights that eager attention gives, of what hooks are told.
 
 Letters: B batch, H heads, Q queries, K keys, N tokens of a sequence.
 """
 
 import pickle
-import threading
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -17,7 +16,8 @@ transformers = pytest.importorskip("transformers", minversion="5")
 import tiny_models as tiny  # noqa: E402
 
 from uwaga.integrations import register_with_transformers  # noqa: E402
-from uwaga.integrations.transformers.observers import observing  # noqa: E402
+from uwaga.maps.map import map_options  # noqa: E402
+from uwaga.ops.attention.hooks import hooked, looking  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 register_with_transformers()
@@ -256,18 +256,20 @@ def test_a_gradient_too_large_for_a_matrix(monkeypatch: pytest.MonkeyPatch) -> N
     made = model(input_ids=IDS, output_attentions=True)
     made.attentions[0].retain_grad()
     made[0].sum().backward()
-    monkeypatch.setattr("uwaga.integrations.transformers.observers.MAX_BYTES", 2000)
+    monkeypatch.setattr("uwaga.integrations.transformers.layer_map.MAX_BYTES", 2000)
     with pytest.raises(ValueError) as raised:
         made.attentions[0].grad  # noqa: B018
     assert str(raised.value) == "LayerMap.grad: the dense matrix (3, 4, 7, 7) takes 2352 bytes (2.4 kB), more than 2000"
 
 
-def test_an_observer_is_told_of_every_attention() -> None:
+def test_a_hook_is_told_of_every_attention() -> None:
     model = tiny.make("bart", tiny.PAIRS["bart"], transformers.AutoModel)
     model.set_attn_implementation("uwaga")
     seen: list[tuple[nn.Module, AttentionMap]] = []
     inputs = {"input_ids": IDS, "attention_mask": RIGHT, "decoder_input_ids": IDS[:, :3]}
-    with observing(lambda module, query, key, _, options: seen.append((module, AttentionMap(query, key, **options)))):
+    look = looking(lambda asked, layer: seen.append(
+        (layer, AttentionMap(asked.query, asked.key, **map_options(asked.options)))))  # fmt: skip
+    with hooked(dict.fromkeys(model.modules(), look), only_look=True):
         made = asked(model, **inputs)
     asked(model, **inputs)
     names = {module: name for name, module in model.named_modules()}
@@ -279,28 +281,3 @@ def test_an_observer_is_told_of_every_attention() -> None:
     given = [*made.encoder_attentions, *made.decoder_attentions, *made.cross_attentions]
     for (_, attention), other in zip([seen[i] for i in (0, 1, 2, 4, 3, 5)], given, strict=True):
         assert torch.equal(attention.to_dense(), other.to_dense())
-
-
-def test_observers_may_be_nested_and_end_with_their_block() -> None:
-    model = tiny.make("bert", tiny.ENCODERS["bert"], transformers.AutoModel)
-    model.set_attn_implementation("uwaga")
-    told: list[str] = []
-    with observing(lambda *_: told.append("outer")):
-        with pytest.raises(TypeError), observing(lambda *_: told.append("inner")):
-            model(IDS, 1, 2, 3, 4, 5, 6, 7, 8, 9)
-        with observing(lambda *_: told.append("inner")):
-            asked(model, input_ids=IDS)
-        asked(model, input_ids=IDS)
-    asked(model, input_ids=IDS)
-    assert told == ["outer", "inner"] * 3 + ["outer"] * 3
-
-
-def test_an_observer_is_not_told_of_other_threads() -> None:
-    model = tiny.make("bert", tiny.ENCODERS["bert"], transformers.AutoModel)
-    model.set_attn_implementation("uwaga")
-    told: list[object] = []
-    with observing(lambda *_: told.append(1)):
-        other = threading.Thread(target=lambda: asked(model, input_ids=IDS))
-        other.start()
-        other.join()
-    assert told == []

@@ -18,8 +18,9 @@ from transformers.masking_utils import bidirectional_mask_function  # noqa: E402
 from uwaga._base import native  # noqa: E402
 from uwaga.integrations import register_with_transformers  # noqa: E402
 from uwaga.integrations.transformers.attention import uwaga_attention  # noqa: E402
-from uwaga.integrations.transformers.layer_call import _warn_once, attends_to_itself  # noqa: E402
 from uwaga.integrations.transformers.mask_plan import lazy_mask  # noqa: E402
+from uwaga.ops.attention.hooks import Asked, Proceed, hooked  # noqa: E402
+from uwaga.ops.ragged import Operand, Ragged  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 register_with_transformers()
@@ -239,66 +240,32 @@ def test_layers_between_attentions_see_no_padding(family: str, side: str) -> Non
     assert last - first > len(inner) / 2
 
 
-class Layer(nn.Module):
-    """Attention of its first argument to its second, where there is one; other arguments as models pass them, of any name."""
+def test_padding_of_another_sequence_of_the_same_length_says_nothing_of_the_queries() -> None:
+    model = tiny.make("bart", tiny.PAIRS["bart"], AutoModel)
+    model.set_attn_implementation("uwaga")
+    names = {module: name for name, module in model.named_modules()}
+    leaves_out: dict[str, bool] = {}
 
-    def forward(
-        self,
-        own: Tensor,
-        of_another: Tensor | None = None,
-        *,
-        tomorrows_name_of_the_cache: object = None,
-        **more: object,
-    ) -> bool | None:
-        return attends_to_itself(self)
+    def note(asked: Asked, layer: nn.Module, proceed: Proceed) -> Operand:
+        leaves_out[names[layer]] = isinstance(asked.query, Ragged)
+        return proceed(asked)
 
-
-X, OTHER = torch.randn(2, BATCH, LENGTH, 8, generator=torch.Generator().manual_seed(0))
-TURNED = (torch.randn(1, LENGTH, 4), torch.randn(1, LENGTH, 4))
-GIVEN = {
-    "states": ((X,), {}, True),
-    "by name": ((), {"own": X}, True),
-    "what models pass beside them": (
-        (X, None),
-        {"tomorrows_name_of_the_cache": object(), "position_embeddings": TURNED, "position_ids": torch.arange(LENGTH)},
-        True,
-    ),
-    "a mask to be added": ((X,), {"attention_mask": torch.zeros(BATCH, 1, LENGTH, LENGTH)}, True),
-    "the same states twice": ((X, X), {}, True),
-    "another sequence of the same length": ((X, OTHER), {}, False),
-    "by a name that is not its own": ((X,), {"context": OTHER}, False),
-    "in a tuple": ((X,), {"context": (OTHER, OTHER)}, False),
-    "of another width": ((X,), {"context": OTHER[..., :3]}, False),
-    "no states": ((), {"own": None}, None),
-}
+    ids = tiny.tokens(BATCH, LENGTH)
+    with torch.no_grad(), hooked(dict.fromkeys(names, note), only_look=True):
+        model(input_ids=ids, attention_mask=mask_of("right"), decoder_input_ids=ids)
+    assert leaves_out == {
+        "encoder.layers.0.self_attn": True, "encoder.layers.1.self_attn": True,
+        "decoder.layers.0.self_attn": False, "decoder.layers.0.encoder_attn": False,
+        "decoder.layers.1.self_attn": False, "decoder.layers.1.encoder_attn": False,
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize("hook", [False, True])
-@pytest.mark.parametrize("given", GIVEN)
-def test_whether_a_layer_attends_to_itself_is_told_by_what_it_is_given(given: str, hook: bool) -> None:
-    positional, named, expected = GIVEN[given]
-    layer = Layer()
-    if hook:
-        layer.register_forward_pre_hook(lambda *_: None)
-    assert layer(*positional, **named) is expected
-    assert layer.forward(*positional, **named) is None
-
-
-def test_where_it_cannot_be_told_a_warning_says_so_once() -> None:
-    _warn_once.cache_clear()
+def test_padding_that_may_be_of_another_sequence_is_masked() -> None:
     query, key, value = torch.randn(3, BATCH, 2, LENGTH, 4, generator=torch.Generator().manual_seed(0))
     padding = mask_of("right").bool()
     mask = lazy_mask(BATCH, LENGTH, LENGTH, mask_function=bidirectional_mask_function, attention_mask=padding)
     expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=padding[:, None, None])
-    with pytest.warns(UserWarning, match="it cannot be told") as raised:
-        results = [uwaga_attention(nn.Identity(), query, key, value, mask)[0] for _ in range(2)]
-    assert [str(each.message) for each in raised] == [
-        "attn_implementation='uwaga': it cannot be told whether Identity attends to its own input, since its forward was called "
-        "without the module's __call__ or without states; the padding of a batch is masked there, and computed in the layers "
-        "around it"
-    ]
-    for each in results:
-        torch.testing.assert_close(each, expected.transpose(1, 2))
+    torch.testing.assert_close(uwaga_attention(nn.Identity(), query, key, value, mask)[0], expected.transpose(1, 2))
 
 
 @pytest.mark.parametrize("hidden", [(0, 0), (2, 1)])

@@ -13,6 +13,7 @@ from torch import nn
 import uwaga
 from uwaga import Causal, KeyLengths, Ragged, ShapeError
 from uwaga.nn import MultiHeadAttention
+from uwaga.ops.attention.hooks import hooked, looking
 
 LENGTHS = torch.tensor([5, 2, 7])
 
@@ -147,16 +148,16 @@ def test_weights_are_dropped_in_training_only() -> None:
     assert torch.equal(layer.eval()(x), whole(x))
 
 
-def test_a_watcher_sees_what_goes_into_attention() -> None:
+def test_a_hook_sees_what_goes_into_attention() -> None:
     layer = MultiHeadAttention(8, 2, softcap=3.0)
     seen = []
-    layer.watchers = (lambda *heads: seen.append(heads),)
     x, mask = _x(6, 8), Causal()
-    layer(x, mask=mask)
-    ((query, key, value, options),) = seen
+    with hooked({layer: looking(lambda asked, _: seen.append(asked))}):
+        layer(x, mask=mask)
+    (asked,) = seen
     heads = layer.project(x, x, x)
-    assert all(torch.equal(a, b) for a, b in zip((query, key, value), heads, strict=True))
-    assert options == {
+    assert all(torch.equal(a, b) for a, b in zip((asked.query, asked.key, asked.value), heads, strict=True))
+    assert asked.options == {
         "mask": mask, "bias": None, "scale": None, "softcap": 3.0, "sinks": None, "dropout": 0.0
     }  # fmt: skip
 

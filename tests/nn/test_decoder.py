@@ -11,6 +11,7 @@ from torch import nn
 
 from uwaga import Causal, KeyLengths, Ragged, ShapeError
 from uwaga.nn import Decoder, DecoderLayer, KeyValueCache, LayerSpec, RotaryPositions
+from uwaga.ops.attention.hooks import hooked, looking
 
 SPEC = LayerSpec(d_model=8, num_heads=2, d_ff=12)
 MEMORY_LENGTHS = torch.tensor([4, 1, 6])
@@ -79,10 +80,10 @@ def test_a_decoder_is_its_layers_and_a_last_norm_where_norms_stand_before() -> N
 def test_biases_and_masks_reach_the_attention_that_they_are_for() -> None:
     layer, x, memory = _decoder(1).layers[0], _x(5, 8), _x(6, 8, seed=1)
     seen = {}
-    for name in ("attention", "cross_attention"):
-        getattr(layer, name).watchers = (lambda q, k, v, options, name=name: seen.update({name: options}),)
+    names = {layer.attention: "attention", layer.cross_attention: "cross_attention"}
     own, other = _x(2, 5, 5), _x(2, 5, 6)
-    layer(x, memory, mask=Causal(), bias=own, memory_mask=KeyLengths(torch.tensor(4)), memory_bias=other)
+    with hooked(dict.fromkeys(names, looking(lambda asked, where: seen.update({names[where]: asked.options})))):
+        layer(x, memory, mask=Causal(), bias=own, memory_mask=KeyLengths(torch.tensor(4)), memory_bias=other)
     assert seen["attention"]["mask"] == Causal()
     assert seen["attention"]["bias"] is own
     assert isinstance(seen["cross_attention"]["mask"], KeyLengths)

@@ -8,7 +8,7 @@ from torch import nn
 
 from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, ShapeError, Window
 from uwaga.nn import Encoder, EncoderLayer, LayerSpec, RotaryPositions
-from uwaga.nn.attention import watching
+from uwaga.ops.attention.hooks import hooked, looking
 
 LENGTHS = torch.tensor([5, 2, 7])
 SPEC = LayerSpec(d_model=8, num_heads=2, d_ff=12)
@@ -98,7 +98,7 @@ def test_only_a_token_of_each_row(norm: str, mask: str, bias: str) -> None:
 def test_who_watches_a_layer_sees_all_of_its_queries() -> None:
     layer, batch, seen = EncoderLayer(SPEC), Ragged.from_padded(_x(3, 7, 8, dtype=torch.float32), LENGTHS), []
     expected = layer(batch, only="first")
-    with watching({layer.attention: lambda query, key, value, options: seen.append(query.values.shape[0])}):
+    with hooked({layer.attention: looking(lambda asked, _: seen.append(asked.query.values.shape[0]))}):
         assert torch.equal(layer(batch, only="first").values, expected.values)
     assert seen == [14]
 

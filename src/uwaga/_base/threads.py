@@ -1,24 +1,93 @@
-"""Functions that belong to one thread."""
+"""Where the hooks of a `with` act: in the thread that began it and in tasks that begin inside it, until it ends.
 
+Every thread that runs a model calls the hooks of its modules, so that each must know where it acts. A task has the context in which it
+began, also after the `with` has ended; `asyncio.to_thread` takes that context into another thread.
+"""
+
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def of_this_thread(function: Callable[_P, _R]) -> Callable[_P, _R | None]:
-    """The function, called in the thread that makes it alone; None elsewhere. Hooks of a model are called by every thread that runs it.
+@dataclass(slots=True, eq=False)
+class Block:
+    """One `with`, and what acts in it, by the place where it acts."""
 
-    >>> of_this_thread(len)("abc")
+    of: Mapping[Any, Any]
+    thread: int = field(default_factory=threading.get_ident)
+    is_open: bool = True
+
+    def is_here(self) -> bool:
+        """Whether it acts in this thread and task."""
+        return self.is_open and self.thread == threading.get_ident() and self in _BLOCKS.get()
+
+
+_BLOCKS: ContextVar[tuple[Block, ...]] = ContextVar("uwaga_blocks", default=())
+_LOCK = threading.Lock()
+_count = 0
+any_open = False  # whether any thread is in a block: torch.compile guards this, and cannot trace a ContextVar
+
+if hasattr(os, "register_at_fork"):  # another thread may hold the lock, which nobody would release in the child
+    os.register_at_fork(after_in_child=lambda: globals().update(_LOCK=threading.Lock()))
+
+
+@contextmanager
+def block(of: Mapping[Any, Any] | None = None, *, first: bool = False) -> Iterator[Block]:
+    """A context in which this acts. Contexts of a thread may end in any order, and in another context than they began.
+
+    Args:
+        of: what acts, by the place where it acts.
+        first: before all others, and not after those that began before it.
+    """
+    mine = Block({} if of is None else of)
+    others = _BLOCKS.get()
+    _BLOCKS.set((mine, *others) if first else (*others, mine))
+    _add(1)
+    try:
+        yield mine
+    finally:
+        mine.is_open = False
+        _BLOCKS.set(tuple(each for each in _BLOCKS.get() if each is not mine))
+        _add(-1)
+
+
+def acting(where: object) -> tuple[Any, ...]:
+    """What acts at a place, in this thread and task."""
+    if not any_open:
+        return ()
+    return tuple(each.of[where] for each in _BLOCKS.get() if where in each.of and each.is_here())
+
+
+@contextmanager
+def calling_here() -> Iterator[Callable[[Callable[_P, _R]], Callable[_P, _R | None]]]:
+    """A context with a decorator for hooks of torch's modules: a function is called where the context acts, and gives None elsewhere.
+
+    >>> with calling_here() as here:
+    ...     here(len)("abc")
     3
     """
-    thread = threading.get_ident()
+    with block() as mine:
 
-    @wraps(function)
-    def called(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:
-        return function(*args, **kwargs) if threading.get_ident() == thread else None
+        def here(function: Callable[_P, _R]) -> Callable[_P, _R | None]:
+            @wraps(function)
+            def called(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:
+                return function(*args, **kwargs) if mine.is_here() else None
 
-    return called
+            return called
+
+        yield here
+
+
+def _add(more: int) -> None:
+    global _count, any_open
+    with _LOCK:
+        _count += more
+        any_open = _count > 0

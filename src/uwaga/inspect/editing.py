@@ -4,11 +4,9 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, P positio
 tokens, R ragged rows.
 """
 
-import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -21,14 +19,13 @@ from uwaga.inspect.layers.attention_layers import AttentionLayers
 from uwaga.inspect.recordings.recording import describe_layers
 from uwaga.inspect.recordings.stack import AttentionId, start_of
 from uwaga.nn import MultiHeadAttention
-from uwaga.nn.attention import Attend, Editor, editing
 from uwaga.nn.operand import values_of
+from uwaga.ops.attention.hooks import Asked, Hook, Proceed, hooked, hooks_of
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.masks import Both, DenseMask, Documents, Either, KeyLengths, Mask, as_mask
 from uwaga.ops.ragged import Operand, Ragged
 
 MAX_NESTED = 128  # contexts of this thread: each calls the next one, and Python has a thousand frames
-_nested: ContextVar[int] = ContextVar("nested", default=0)
 MANY_LINKS = 256  # of a head, from which on they are joined
 # Of the masks of one layer's blocked links, and of a dense mask that is taken in place of many links: it takes one step to read.
 MAX_MASK_BYTES, SMALL_MASK_BYTES = 1 << 30, 1 << 24
@@ -52,10 +49,9 @@ def edit(
     Changes are those of `Edits`. Layers and heads count as in `uwaga.watch`, which shows the changed queries, keys and links where
     it is used in the same block; changes of weights after softmax are in no map, but in all later layers.
 
-    A model of this package keeps its fast path: scaling a head multiplies its output before W_O, blocked links are masks of O(Q + K)
-    memory, and links that are weakened after softmax take one more pass of the layer's attention for each set of queries; a
-    matrix is made only where one is given. A model of transformers keeps its attn_implementation: "uwaga" as above; "eager" and
-    "sdpa" with links as a dense mask. Any other is an error.
+    A model keeps its fast path: scaling a head multiplies its output before W_O, blocked links are masks of O(Q + K) memory, and links
+    that are weakened after softmax take one more pass of the layer's attention for each set of queries; a matrix is made only where
+    one is given. A model of transformers computes with attn_implementation="uwaga" inside the context, as in `uwaga.watch`.
 
     Positions are those of the whole text in a generation with a KV cache too; in a padded batch of transformers columns of the batch.
     Contexts may be nested, up to 128: the inner one changes operands first and results last. Other threads compute as before.
@@ -74,32 +70,28 @@ def edit(
     )
     _check_heads(model, edits, layers)
     session = _Session()
-    editors: dict[nn.Module, Editor] = {}
+    hooks: dict[nn.Module, Hook] = {}
     follows_decoder = any(where.kind == "cross" for where in edits.wheres())  # for the positions of its queries
     for module, where in layers.ids.items():
         changes = _LayerChanges.of(edits, where)
         if changes is not None or (follows_decoder and where.kind == "decoder"):
-            editors[module] = session.layer_editor(where, changes)
-    with editing_layers(model, editors):
+            hooks[module] = session.layer_editor(where, changes)
+    with hooking(model, hooks):
         yield edits
     session.check(type(model).__name__)
 
 
 @contextmanager
-def editing_layers(model: nn.Module, editors: Mapping[nn.Module, Editor]) -> Iterator[None]:
-    """A context in which attention layers of a model, of this package or of transformers, have these editors.
+def hooking(model: nn.Module, hooks: Mapping[nn.Module, Hook]) -> Iterator[None]:
+    """A context in which these hooks stand around attention layers of a model, of this package or of transformers.
 
     Raises:
-        ValueError: more than MAX_NESTED contexts, one within another.
+        ValueError: a layer has MAX_NESTED hooks.
     """
-    if _nested.get() >= MAX_NESTED:
+    if any(len(hooks_of(layer)) >= MAX_NESTED for layer in hooks):
         raise ValueError(f"edit: more than {MAX_NESTED} edits are nested; make the changes by one Edits")
-    _nested.set(_nested.get() + 1)
-    try:
-        with _editing(editors), huggingface.editing(model, editors):
-            yield
-    finally:
-        _nested.set(_nested.get() - 1)
+    with huggingface.computing(model, "edit"), hooked(hooks):
+        yield
 
 
 def _check_heads(model: nn.Module, edits: Edits, layers: AttentionLayers) -> None:
@@ -124,40 +116,6 @@ def _check_head(where: Where, heads: int, of: str = "") -> None:
         raise ValueError(
             f"edit: there is no {of}head {where.head} in {where.kind} {where.layer}, whose {of}heads are 0 to {heads - 1}"
         )
-
-
-@contextmanager
-def _editing(editors: Mapping[nn.Module, Editor]) -> Iterator[None]:
-    """A context in which layers of this package have these editors for this thread, around those that they had."""
-    thread = threading.get_ident()
-
-    def of_this_thread(editor: Editor) -> Editor:
-        def edit(
-            attend: Attend,
-            query: Operand,
-            key: Operand,
-            value: Operand,
-            options: dict[str, Any],
-            start: Tensor | int | None,
-        ) -> Operand:
-            if threading.get_ident() != thread:
-                return attend(query, key, value, options)
-            return editor(attend, query, key, value, options, start)
-
-        return edit
-
-    layers = [
-        (module, _untraced(of_this_thread(editor)))
-        for module, editor in editors.items()
-        if isinstance(module, MultiHeadAttention)
-    ]
-    with editing(dict(layers)):
-        yield
-
-
-def _untraced(editor: Editor) -> Editor:
-    """The editor as torch.compile calls it, between two graphs; importing its compiler takes seconds where nothing is compiled."""
-    return torch.compiler.disable(editor) if "torch._dynamo" in sys.modules else editor
 
 
 class _LayerChanges(NamedTuple):
@@ -214,28 +172,26 @@ class _Session:
 
 
 class LayerEditor:
-    """The changes of one attention layer, as an `uwaga.nn.attention.Editor`."""
+    """The changes of one attention layer, as a `Hook`."""
 
     def __init__(self, session: _Session, layer: AttentionId, changes: _LayerChanges | None) -> None:
         self.session, self.layer, self.changes = session, layer, changes
         self.needs_operands = changes is None or changes.needs_operands
         self.queries = self.keys = 0  # the number of positions that any pass had
 
-    def __call__(
-        self,
-        attend: Attend,
-        query: Operand,
-        key: Operand,
-        value: Operand,
-        options: dict[str, Any],
-        start: Tensor | int | None,
-    ) -> Operand:
-        """See `Editor`."""
+    def __call__(self, asked: Asked, _: object, proceed: Proceed) -> Operand:
+        if self.needs_operands:
+            asked = asked.whole()
+            if not asked.has_positions:
+                raise ValueError(
+                    "edit: a packed batch (cu_seq_lens_q) has no positions of texts; only outputs of heads can be edited in it"
+                )
+        query, key, value, options, start = asked.query, asked.key, asked.value, asked.options, asked.start
         first = self._start(query, key, options["mask"], start) if self.needs_operands else 0
         if self.layer.kind == "decoder":
             self.session.decoder_start = first
         if self.changes is None:
-            return attend(query, key, value, options)
+            return proceed(asked)
         tokens = _Tokens(query, key, first)
         self._note(tokens)
         for changes in (self.changes.heads, self.changes.scores, self.changes.weights):
@@ -252,8 +208,9 @@ class LayerEditor:
             links = _links_mask(self.changes.scores, tokens)
             mask = options["mask"]
             options = options | {"mask": links if mask is None else as_mask(mask) & links}
-        output = attend(query, key, value, options)
-        output = self._with_weights(output, attend, query, key, value, options, tokens)
+        asked = replace(asked, query=query, key=key, value=value, options=options)
+        output = proceed(asked)
+        output = self._with_weights(output, proceed, asked, tokens)
         for where, patch in self.changes.patch:
             if patch.operand == "output":
                 output = _patched(where, patch, output, tokens.query_positions)
@@ -306,14 +263,12 @@ class LayerEditor:
     def _with_weights(
         self,
         output: Operand,
-        attend: Attend,
-        query: Operand,
-        key: Operand,
-        value: Operand,
-        options: dict[str, Any],
+        proceed: Proceed,
+        asked: Asked,
         tokens: "_Tokens",
     ) -> Operand:
         assert self.changes is not None
+        value, options = asked.value, asked.options
         matrices = [(where, each) for where, each in self.changes.weights if isinstance(each, Tensor)]
         links = [(where, each) for where, each in self.changes.weights if isinstance(each, Links)]
         if links and options["dropout"]:
@@ -321,7 +276,7 @@ class LayerEditor:
         if links:
 
             def again(scaled: Operand) -> Operand:
-                return attend(query, key, scaled, options, is_first=False)
+                return proceed(replace(asked, value=scaled, is_repeat=True))
 
             output = _with_factors(links, output, value, again, tokens)
         for where, matrix in matrices:
@@ -614,7 +569,8 @@ def _mean(where: Where, output: Operand, tokens: _Tokens, mask: Mask | Tensor | 
     flat = output.reshape(output.shape[:-3].numel(), *output.shape[-3:])
     if real is None:
         return flat.mean((0, 2))
-    real = real.expand(flat.shape[0], -1)[:, -flat.shape[2] :]
+    positions = tokens.query_positions.expand(flat.shape[0], -1)
+    real = real.expand(flat.shape[0], -1).gather(1, positions)
     kept = torch.where(real[:, None, :, None], flat, 0.0)
     return kept.sum((0, 2)) / real.sum()
 
@@ -638,5 +594,9 @@ def _real_tokens(where: Where, mask: Mask | Tensor | None, tokens: _Tokens) -> T
         bits = bits.reshape(-1, *bits.shape[-3:]) if bits.dim() > 2 else bits.expand(1, 1, -1, -1)
         return bits.flatten(1, 2).any(1)
     if isinstance(mask, Documents):
-        raise ValueError(f'edit: heads {where}: "mean" cannot tell padding in a mask of documents; give the vector')
+        rows, ids = tokens.query_positions.shape[-1], mask.ids.reshape(-1, mask.ids.shape[-1])
+        seen = ids[:, -rows:] if mask.query_ids is None else mask.query_ids.reshape(-1, rows)
+        texts = max(len(ids), len(seen))
+        pairs = zip(ids.expand(texts, -1), seen.expand(texts, -1), strict=True)
+        return torch.stack([torch.isin(of_keys, of_queries) for of_keys, of_queries in pairs])
     return None

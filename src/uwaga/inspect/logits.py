@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from uwaga._base.threads import of_this_thread
+from uwaga._base.threads import calling_here
 from uwaga.inspect.heads.activations import activations
 from uwaga.models.gpt2.model import GPT2Model
 from uwaga.models.rotary.model import RotaryModel
@@ -225,14 +225,16 @@ class _States(NamedTuple):
 def _residuals(stream: ResidualStream) -> Iterator[_States]:
     states = _States([], {})
 
-    @of_this_thread
-    def before(_: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> None:
-        states.blocks.append(_plain(given[0] if given else options["hidden_states"]))
-
     with ExitStack() as stack:
+        here = stack.enter_context(calling_here())
+
+        @here
+        def before(_: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> None:
+            states.blocks.append(_plain(given[0] if given else options["hidden_states"]))
+
         for n, block in enumerate(stream.blocks):
             stack.callback(block.module.register_forward_pre_hook(before, with_kwargs=True).remove)
-            hook = of_this_thread(lambda _, __, output, n=n: states.feed_forward.__setitem__(n, _plain(output)))
+            hook = here(lambda _, __, output, n=n: states.feed_forward.__setitem__(n, _plain(output)))
             stack.callback(block.feed_forward.register_forward_hook(hook).remove)
         stack.callback(stream.norm.register_forward_pre_hook(before, with_kwargs=True).remove)
         yield states

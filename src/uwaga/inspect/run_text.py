@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from uwaga._base.threads import of_this_thread
+from uwaga._base.threads import calling_here
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -300,9 +300,10 @@ def _written(
 def after_each_layer(layers: "Sequence[nn.Module]", report: Callable[[float], object]) -> Iterator[None]:
     """Report each layer that this thread computes: 100,000 tokens take minutes."""
     with ExitStack() as hooks:
+        here = hooks.enter_context(calling_here())
         for number, layer in enumerate(layers, start=1):
 
-            @of_this_thread
+            @here
             def after(*_: object, done: float = number / len(layers)) -> None:
                 report(done)
 
@@ -313,14 +314,13 @@ def after_each_layer(layers: "Sequence[nn.Module]", report: Callable[[float], ob
 @contextmanager
 def _before_each_attention(adapter: "Adapter", model: "nn.Module", report: Callable[[], object]) -> Iterator[None]:
     """Report each call of attention in this thread: an edited layer has one for each set of queries whose links are weakened."""
-    from uwaga.inspect.editing import editing_layers
-    from uwaga.nn.attention import Attend
+    from uwaga.inspect.editing import hooking
 
-    def before(attend: Attend, query: Any, key: Any, value: Any, options: dict[str, Any], start: Any) -> Any:
+    def before(asked: Any, _: object, proceed: Any) -> Any:
         report()
-        return attend(query, key, value, options)
+        return proceed(asked)
 
-    with editing_layers(model, dict.fromkeys(adapter.attentions(), before)):
+    with hooking(model, dict.fromkeys(adapter.attentions(), before)):
         yield
 
 

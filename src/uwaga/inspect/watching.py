@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from uwaga._base.threads import of_this_thread
+from uwaga._base import threads
 from uwaga.inspect.adapters import vision
 from uwaga.inspect.layers import builtin, huggingface
 from uwaga.inspect.layers.attention_layers import AttentionLayers, token_embeddings
-from uwaga.inspect.layers.huggingface import SpeculativeRecording, detect_speculative_decoding
+from uwaga.inspect.layers.huggingface import SpeculativeRecording
 from uwaga.inspect.recordings.recording import Recording, TokenLists, TokenStrings
-from uwaga.maps.map import MapOptions
+from uwaga.maps.map import map_options
 from uwaga.nn.operand import values_of
+from uwaga.ops.attention.hooks import Asked, hooked, looking
 from uwaga.ops.ragged import Operand, Ragged
 
 
@@ -84,35 +85,30 @@ def watch(
     of_pictures = {module for tower in vision.vision_models(model) for module in tower.modules()}
     embedded_ids: list[Tensor] = []  # the last ids that the model has embedded, until a pass begins with them
 
-    def on_call(module: nn.Module, query: Operand, key: Operand, value: Operand, options: Mapping) -> None:
-        where = result.ids.get(module)
-        if where is None:
-            return
-        map_options = MapOptions(
-            mask=options["mask"],
-            bias=options["bias"],
-            scale=options["scale"],
-            softcap=options["softcap"],
-            sinks=options["sinks"],
-        )
+    def record(asked: Asked, module: nn.Module) -> None:
+        where, query, key, options = result.ids[module], asked.query, asked.key, map_options(asked.options)
         ids = embedded_ids[-1] if embedded_ids and module not in of_pictures else None
-        begins = recording.record(where, query, key, map_options, ids)
+        begins = recording.record(where, query, key, options, ids)
         if begins and ids is not None and (where.kind != "encoder" or _number_of_tokens(query) == ids.numel()):
             embedded_ids.clear()
         if where in wanted:
-            recording.store(where, query, key, map_options, value if values else None)
-
-    @of_this_thread
-    def on_embedding(_: nn.Module, given: tuple[Any, ...]) -> None:
-        embedded_ids.append(values_of(given[0]))
+            recording.store(where, query, key, options, asked.value if values else None)
 
     with ExitStack() as stack:
+        here = stack.enter_context(threads.calling_here())
+
+        @here
+        def on_embedding(_: nn.Module, given: tuple[Any, ...]) -> None:
+            embedded_ids.append(values_of(given[0]))
+
         for embedding in token_embeddings(model):
             stack.callback(embedding.register_forward_pre_hook(on_embedding).remove)
         stack.enter_context(vision.naming(model, strings.name_patches))
-        stack.enter_context(builtin.watching(result.ids, on_call))
-        stack.enter_context(huggingface.watching(model, on_call))
-        stack.enter_context(detect_speculative_decoding(model, recording))
+        stack.enter_context(huggingface.computing(model))
+        stack.enter_context(hooked(dict.fromkeys(result.ids, looking(record)), only_look=True))
+        stack.enter_context(
+            threads.block({(each, "candidates"): recording.note_candidates for each in model.modules()})
+        )
         stack.callback(recording.close)
         yield recording
     if not recording.maps:

@@ -13,8 +13,8 @@ from uwaga.lessons.example import Example, weight
 from uwaga.maps.attended import attend
 from uwaga.maps.map import AttentionMap
 from uwaga.nn import MultiHeadAttention
-from uwaga.nn.attention import watching
 from uwaga.ops.attention.api import attention
+from uwaga.ops.attention.hooks import Asked, hooked, looking
 from uwaga.ops.masks import Mask
 
 ROUNDING = 1e-5  # numbers that differ by less, relative to the largest, are equal
@@ -75,10 +75,10 @@ def trace_layer(
     """Run a layer and record the operands of its attention; with a memory, its cross-attention."""
     seen: list[Tensor] = []
 
-    def watch(query: object, key: object, value: object, options: object) -> None:
-        seen.extend(each for each in (query, key, value) if isinstance(each, Tensor))
+    def see(asked: Asked, _: object) -> None:
+        seen.extend(each for each in (asked.query, asked.key, asked.value) if isinstance(each, Tensor))
 
-    with watching({layer: watch}):
+    with hooked({layer: looking(see)}, only_look=True):
         output_NM = layer(x_NM, memory_KM, mask=mask)
     assert isinstance(output_NM, Tensor)
     query_HND, key_HND, value_HNE = (each.contiguous() for each in seen)

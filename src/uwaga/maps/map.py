@@ -7,10 +7,10 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import NamedTuple, Never, TypedDict
+from typing import Any, NamedTuple, Never, TypedDict, cast
 
 import torch
 from torch import Tensor
@@ -117,6 +117,11 @@ class MapOptions(TypedDict):
     scale: float | None
     softcap: float | None
     sinks: Tensor | None
+
+
+def map_options(options: Mapping[str, Any]) -> MapOptions:
+    """Those of `uwaga.attention` that a map has too."""
+    return cast("MapOptions", {name: options[name] for name in MapOptions.__annotations__})
 
 
 class AttentionMap(WeightMap):

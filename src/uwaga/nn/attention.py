@@ -6,11 +6,7 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 N packed tokens.
 """
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
-from typing import Any, NamedTuple, Never, Protocol
+from typing import Any, NamedTuple, Never
 
 import torch
 from torch import Tensor, nn
@@ -18,47 +14,17 @@ from torch.types import Device
 
 from uwaga._base import keywords
 from uwaga._base.errors import ShapeError
-from uwaga._base.threads import of_this_thread
 from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.fused_qkv import fused_linears, is_worthwhile
 from uwaga.nn.kv_cache import CrossAttentionCache, KVView, SelfAttentionCache
 from uwaga.nn.norms import ZeroCenteredRMSNorm
 from uwaga.nn.operand import check_width, one_of_each, values_of
 from uwaga.nn.positions import Rotation
+from uwaga.ops.attention import hooks
 from uwaga.ops.attention.api import attention
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand, Ragged
-
-_ADDING = threading.Lock()  # while watchers and editors change
-
-# Called with query, key and value as they enter `uwaga.attention`, and its options by name.
-Watcher = Callable[[Operand, Operand, Operand, dict[str, Any]], None]
-
-
-class Attend(Protocol):
-    """The attention of a layer, (..., H, Q, E) or Ragged (N, H, E), from its operands and options."""
-
-    def __call__(
-        self, query: Operand, key: Operand, value: Operand, options: dict[str, Any], *, is_first: bool = True
-    ) -> Operand:
-        """is_first=False: a further call for the same tokens, which no watcher is told of."""
-
-
-class Editor(Protocol):
-    """What `uwaga.edit` puts around the attention of a layer."""
-
-    def __call__(
-        self,
-        attend: Attend,
-        query: Operand,
-        key: Operand,
-        value: Operand,
-        options: dict[str, Any],
-        start: Tensor | int | None,
-    ) -> Operand:
-        """The result of `attend` with changed operands, itself changed. start: the position of the first query of each row among
-        the keys; None: the last query is at the last key."""
 
 
 class QKV(NamedTuple):
@@ -135,8 +101,6 @@ class MultiHeadAttention(nn.Module):
         self.d_k = d_model // num_heads if d_k is None else d_k
         self.d_v = self.d_k if d_v is None else d_v
         self.dropout, self.scale, self.softcap = dropout, scale, softcap
-        self.watchers: tuple[Watcher, ...] = ()  # see `watching`
-        self.editors: tuple[Editor, ...] = ()  # each around those before it
 
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         keys, values = self.num_kv_heads * self.d_k, self.num_kv_heads * self.d_v
@@ -207,19 +171,12 @@ class MultiHeadAttention(nn.Module):
             "sinks": sinks,
             "dropout": self.dropout if self.training else 0.0,
         }
-        attend: Any = self._attend
-        for editor in self.editors:
-            attend = partial(_call_editor, editor, attend, kv.start_R)
-        heads = attend(query_heads, kv.key, kv.value, options)
+        if of_layer := hooks.hooks_of(self):
+            asked = hooks.Asked(query=query_heads, key=kv.key, value=kv.value, options=options, start=kv.start_R)
+            heads = hooks.around(of_layer, asked, self, _compute)
+        else:
+            heads = attention(query_heads, kv.key, kv.value, **options)
         return _merge_heads(self.output, heads, query, batch_invariant=cache is None)
-
-    def _attend(
-        self, query: Operand, key: Operand, value: Operand, options: dict[str, Any], *, is_first: bool = True
-    ) -> Operand:
-        if is_first:
-            for watcher in self.watchers:
-                watcher(query, key, value, options)
-        return attention(query, key, value, **options)
 
     def project(
         self,
@@ -356,46 +313,8 @@ class MultiHeadAttention(nn.Module):
         return f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, d_k={self.d_k}, d_v={self.d_v}"
 
 
-@contextmanager
-def watching(watchers: Mapping[MultiHeadAttention, Watcher]) -> Iterator[None]:
-    """A context in which layers call these watchers, after those that they had, for what this thread computes."""
-    with _added("watchers", {layer: of_this_thread(watcher) for layer, watcher in watchers.items()}):
-        yield
-
-
-@contextmanager
-def editing(editors: Mapping[MultiHeadAttention, Editor]) -> Iterator[None]:
-    """A context in which layers have these editors, around those that they had, in all threads."""
-    with _added("editors", editors):
-        yield
-
-
-@contextmanager
-def _added(name: str, more: Mapping[MultiHeadAttention, Any]) -> Iterator[None]:
-    """A context in which a tuple of each layer has one element more; contexts of other threads may begin and end meanwhile."""
-    with _ADDING:
-        for layer, each in more.items():
-            setattr(layer, name, (*getattr(layer, name), each))
-    try:
-        yield
-    finally:
-        with _ADDING:
-            for layer, each in more.items():
-                setattr(layer, name, tuple(other for other in getattr(layer, name) if other is not each))
-
-
-def _call_editor(
-    editor: Editor,
-    attend: Attend,
-    start: Tensor | None,
-    query: Operand,
-    key: Operand,
-    value: Operand,
-    options: dict[str, Any],
-    *,
-    is_first: bool = True,
-) -> Operand:
-    return editor(attend if is_first else partial(attend, is_first=False), query, key, value, options, start)
+def _compute(asked: hooks.Asked) -> Operand:
+    return attention(asked.query, asked.key, asked.value, **asked.options)
 
 
 def _check(d_model: int, num_heads: int, num_kv_heads: int, d_k: int | None) -> None:

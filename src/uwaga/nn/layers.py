@@ -24,6 +24,7 @@ from uwaga.nn.norms import ZeroCenteredRMSNorm
 from uwaga.nn.operand import check_width, map_values, one_of_each, tokens_of_rows, values_of
 from uwaga.nn.plain_modules import add_dropped, residual_norm
 from uwaga.nn.positions import Rotation
+from uwaga.ops.attention import hooks
 from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
 from uwaga.ops.masks import Both, Causal, Either, KeyLengths, Mask, Window
 from uwaga.ops.ragged import Operand, Ragged
@@ -182,9 +183,9 @@ class EncoderLayer(nn.Module):
         return _run_sublayers(x, sublayers, self.dropout, self.is_pre, tokens_R)
 
     def _computes_alone(self, mask: Any, bias: Any, cache: LayerCache | None) -> bool:
-        """Whether attention may be computed of one query of each row: no watcher or editor reads the others, and the mask and the bias
+        """Whether attention may be computed of one query of each row: no hook reads the others, and the mask and the bias
         can be told the position of that query."""
-        is_seen = bool(self.attention.watchers or self.attention.editors)
+        is_seen = bool(hooks.hooks_of(self.attention))
         return not is_seen and cache is None and _has_no_start(mask) and _has_no_start(bias)
 
 

@@ -22,6 +22,7 @@ from uwaga.inspect.recordings.copies import tensors
 from uwaga.inspect.recordings.recording import TokenStrings
 from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, generate
+from uwaga.ops.attention.hooks import hooked, looking
 from uwaga.ops.mask_program import MaskProgramBuilder
 from uwaga.ops.masks import Mask
 
@@ -144,9 +145,9 @@ def test_values_of_a_whole_pass_are_those_of_the_layer(tmp_path: Path) -> None:
     model = decoder()
     seen: list[Tensor] = []
     layer = next(module for module in model.modules() if isinstance(module, uwaga.nn.MultiHeadAttention))
-    layer.watchers = (lambda query, key, value, options: seen.append(value.clone()),)
     ids = torch.arange(12)[None]
-    with torch.no_grad(), uwaga.watch(model, values=True) as recording:
+    look = {layer: looking(lambda asked, _: seen.append(asked.value.clone()))}
+    with torch.no_grad(), hooked(look), uwaga.watch(model, values=True) as recording:
         model(ids)
     assert torch.equal(recording.values["decoder", 0], seen[0])
     assert torch.equal(again(recording, tmp_path).values["decoder", 0], seen[0])

@@ -13,8 +13,9 @@ from tolerance import once
 from torch import Tensor
 
 import uwaga
-from uwaga.maps.map import AttentionMap
+from uwaga.maps.map import AttentionMap, map_options
 from uwaga.models import load, save
+from uwaga.ops.attention.hooks import hooked, looking
 
 _SIZES = {
     "vocab_size": 40,
@@ -244,13 +245,9 @@ def test_attention_maps_are_those_of_transformers(twins: Twins, assert_as_exact:
     is_token = torch.arange(9) < lengths[:, None]
     ids = torch.where(is_token, random_ids(twins.ours.config, 2, 9), twins.ours.config.pad_token_id)
     seen: list[AttentionMap] = []
-    for layer in twins.ours.encoder.layers:
-        layer.attention.watchers = (
-            lambda query, key, _, options: seen.append(
-                AttentionMap(query, key, mask=options["mask"], bias=options["bias"], scale=options["scale"])
-            ),
-        )
-    twins.ours(ids, lengths=lengths)
+    look = looking(lambda asked, _: seen.append(AttentionMap(asked.query, asked.key, **map_options(asked.options))))
+    with hooked({layer.attention: look for layer in twins.ours.encoder.layers}):
+        twins.ours(ids, lengths=lengths)
 
     def weights(model: torch.nn.Module) -> list[Tensor]:
         model.set_attn_implementation("eager")
@@ -258,8 +255,6 @@ def test_attention_maps_are_those_of_transformers(twins: Twins, assert_as_exact:
         model.set_attn_implementation("sdpa")
         return [x.transpose(1, 2)[is_token] for x in result]
 
-    for layer in twins.ours.encoder.layers:
-        layer.attention.watchers = ()
     exact = once(lambda: weights(twins.exact))
     for n, (value, peer) in enumerate(zip(seen, weights(twins.peer), strict=True)):
         assert_as_exact(value.to_dense().transpose(1, 2)[is_token], peer, lambda n=n: exact()[n])

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from uwaga.maps.map import AttentionMap
+from uwaga.maps.map import AttentionMap, map_options
 from uwaga.models import GPT2Config, GPT2Model, load, save
+from uwaga.ops.attention.hooks import hooked, looking
 
 
 def test_every_second_layer_of_a_gpt3_sees_a_band() -> None:
@@ -15,13 +16,9 @@ def test_every_second_layer_of_a_gpt3_sees_a_band() -> None:
         vocab_size=30, d_model=16, num_layers=4, num_heads=2, d_ff=32, max_position_embeddings=20, band=3
     )
     model, maps = GPT2Model(config).eval(), []
-    for layer in model.layers:
-        layer.attention.watchers = (
-            lambda query, key, _, options: maps.append(
-                AttentionMap(query, key, mask=options["mask"], scale=options["scale"]).to_dense()
-            ),
-        )
-    with torch.no_grad():
+    look = looking(lambda asked, _: maps.append(
+        AttentionMap(asked.query, asked.key, **map_options(asked.options)).to_dense()))  # fmt: skip
+    with torch.no_grad(), hooked({layer.attention: look for layer in model.layers}):
         model(torch.randint(30, (2, 9)))
     past = torch.ones(9, 9).tril().bool()
     band = past & ~torch.ones(9, 9).tril(-3).bool()

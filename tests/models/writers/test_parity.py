@@ -12,9 +12,10 @@ from tolerance import once
 from torch import Tensor, nn
 
 import uwaga
-from uwaga.maps.map import AttentionMap
+from uwaga.maps.map import AttentionMap, map_options
 from uwaga.models import load, save
 from uwaga.models.checkpoints.config_json import read_activation
+from uwaga.ops.attention.hooks import hooked, looking
 
 
 def _whole(length: int) -> Tensor:
@@ -137,8 +138,12 @@ def test_attention_maps_are_those_of_transformers(twins, draw_ids: Callable, ass
     lengths = torch.tensor([9, 4])
     is_token = torch.arange(9) < lengths[:, None]
     ids, decoder_ids = draw_ids(2, 9), draw_ids(2, 6, seed=4) if _has_decoder_ids(twins) else None
-    seen = _watched(twins.ours)
-    twins.ours(*([ids] if decoder_ids is None else [ids, decoder_ids]), lengths=lengths)
+    layers = _attentions(twins.ours)
+    seen: dict[str, list[AttentionMap]] = {field: [] for field in layers.values()}
+    look = looking(lambda asked, layer: seen[layers[layer]].append(
+        AttentionMap(asked.query, asked.key, **map_options(asked.options))))  # fmt: skip
+    with hooked(dict.fromkeys(layers, look)):
+        twins.ours(*([ids] if decoder_ids is None else [ids, decoder_ids]), lengths=lengths)
     for model in (twins.peer, twins.exact):
         model.set_attn_implementation("eager")
     peer, exact = _theirs(twins, ids, decoder_ids, is_token, output_attentions=True)
@@ -153,37 +158,16 @@ def test_attention_maps_are_those_of_transformers(twins, draw_ids: Callable, ass
         for n, value in enumerate(maps):
             right = lambda n=n, of_layer=of_layer: of_layer(exact(), n)  # noqa: E731
             assert_as_exact(value.to_dense().transpose(1, 2)[rows], of_layer(peer, n), right)
-    _unwatch(twins.ours)
 
 
-def _watched(model: nn.Module) -> dict[str, list[AttentionMap]]:
-    """The maps of every layer by the names that transformers has for their kind, filled by the next call."""
+def _attentions(model: nn.Module) -> dict[nn.Module, str]:
+    """The attention layers, with the names that transformers has for the maps of their kind."""
     if model.config.model_type == "gpt2":
-        places = {"attentions": [layer.attention for layer in model.layers]}
-    else:
-        places = {"encoder_attentions": [layer.attention for layer in model.encoder.layers]}
-        if model.decoder is not None:
-            places["decoder_attentions"] = [layer.attention for layer in model.decoder.layers]
-            places["cross_attentions"] = [layer.cross_attention for layer in model.decoder.layers]
-    seen: dict[str, list[AttentionMap]] = {}
-    for field, attentions in places.items():
-        maps = seen[field] = []
-        for attention in attentions:
-            attention.watchers = (_keeper(maps),)
-    return seen
-
-
-def _keeper(maps: list[AttentionMap]) -> Callable:
-    def keep(query, key, value, options: dict) -> None:
-        maps.append(AttentionMap(query, key, mask=options["mask"], bias=options["bias"], scale=options["scale"]))
-
-    return keep
-
-
-def _unwatch(model: nn.Module) -> None:
-    for module in model.modules():
-        if isinstance(module, uwaga.nn.MultiHeadAttention):
-            module.watchers = ()
+        return {layer.attention: "attentions" for layer in model.layers}
+    layers = {layer.attention: "encoder_attentions" for layer in model.encoder.layers}
+    for layer in () if model.decoder is None else model.decoder.layers:
+        layers |= {layer.attention: "decoder_attentions", layer.cross_attention: "cross_attentions"}
+    return layers
 
 
 def test_what_is_saved_here_loads_there_with_nothing_missing(twins) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import uwaga
+from uwaga._base import threads
 from uwaga.inspect import head_table
 from uwaga.train.metrics import attention
 
@@ -37,7 +38,7 @@ def test_measuring_does_not_change_the_model(parts: Callable) -> None:
     model.train()
     attention.measure(model, next(corpus.validation.evaluation_batches()))
     assert model.training
-    assert not any(getattr(module, "watchers", ()) for module in model.modules())
+    assert not threads.any_open
     assert all(weight.grad is None for weight in model.parameters())
 
 

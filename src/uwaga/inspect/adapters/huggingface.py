@@ -5,12 +5,13 @@ Letters: B batch, T tokens, M model width, V vocabulary.
 
 import inspect
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from uwaga._base.threads import of_this_thread
+from uwaga._base.threads import calling_here
 from uwaga.inspect.adapters.adapter import Head
 from uwaga.inspect.layers import huggingface
 
@@ -149,7 +150,6 @@ class HuggingFaceAdapter:
         """
         calls: list[nn.Module] = []
 
-        @of_this_thread  # others may run a text meanwhile
         def replaced(module: nn.Module, _: object, output: Any) -> Any:
             is_stack = (
                 getattr(output, "last_hidden_state", None) is not None
@@ -169,13 +169,11 @@ class HuggingFaceAdapter:
             "attention_mask": torch.ones_like(one),
             **({"decoder_input_ids": one} if self.has_both else {}),
         }
-        hooks = [each.register_forward_hook(replaced) for each in inside.values()]
-        try:
-            with torch.no_grad():
-                output = self._model(**given, **_no_cache(self._model))
-        finally:
-            for hook in hooks:
-                hook.remove()
+        with ExitStack() as stack, torch.no_grad():
+            here = stack.enter_context(calling_here())  # others may run a text meanwhile
+            for each in inside.values():
+                stack.callback(each.register_forward_hook(here(replaced)).remove)
+            output = self._model(**given, **_no_cache(self._model))
         return cast("Tensor", output.logits[0].cpu()) if calls else None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from uwaga._base.threads import of_this_thread
+from uwaga._base.threads import calling_here
 from uwaga.inspect.patches import PatchGrid
 
 
@@ -74,11 +74,11 @@ def vision_models(model: nn.Module) -> list[Any]:
 
 
 def naming(model: nn.Module, named: Callable[[list[str]], None]) -> ExitStack:
-    """A context in which `named` is called with the names of the tokens of each picture, before a vision transformer reads it in this
-    thread."""
+    """A context in which `named` is called with the names of the tokens of each picture, before a vision transformer reads it."""
     stack = ExitStack()
+    here = stack.enter_context(calling_here())
     for module in vision_models(model):
-        hook = module.register_forward_pre_hook(of_this_thread(partial(_name_tokens, named)), with_kwargs=True)
+        hook = module.register_forward_pre_hook(here(partial(_name_tokens, named)), with_kwargs=True)
         stack.callback(hook.remove)
     return stack
 

@@ -6,7 +6,7 @@ Letters: B texts, H query heads, N tokens, C queries of a block.
 import math
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,11 @@ from uwaga.inspect.cache.kept import Kept
 from uwaga.inspect.cache.layer import CacheLayer, height
 from uwaga.inspect.cache.policies import Policy
 from uwaga.inspect.cache.study import at_least, causal_layer
-from uwaga.inspect.editing import MAX_MASK_BYTES, editing_layers
+from uwaga.inspect.editing import MAX_MASK_BYTES, hooking
 from uwaga.inspect.layers import builtin, huggingface
 from uwaga.inspect.layers.attention_layers import AttentionLayers
-from uwaga.maps.map import AttentionMap
-from uwaga.nn.attention import Attend, Editor
+from uwaga.maps.map import AttentionMap, map_options
+from uwaga.ops.attention.hooks import Asked, Hook, Proceed
 from uwaga.ops.masks import DenseMask, as_mask
 from uwaga.ops.ragged import Operand
 
@@ -59,43 +59,30 @@ def cache_edit(
     wanted = sorted(numbers) if layers is None else sorted(layers)
     if missing := [number for number in wanted if number not in numbers]:
         raise ValueError(f"cache_edit: there is no layer {missing[0]}; layers are 0 to {max(numbers)}")
-    editors: dict[nn.Module, Editor] = {
+    hooks: dict[nn.Module, Hook] = {
         numbers[number]: _CacheEditor(policy, budget, prompt, number, max(numbers) + 1) for number in wanted
     }
-    # A model of transformers computes with "uwaga" inside: other implementations do not say which scores they take the softmax of.
-    with huggingface.watching(model, _unheard), editing_layers(model, editors):
+    with hooking(model, hooks):
         yield
 
 
-def _unheard(*_: object) -> None:
-    """A watcher that keeps nothing."""
-
-
 class _CacheEditor:
-    """The editor of one layer."""
+    """The hook of one layer."""
 
     def __init__(self, policy: Policy, budget: int, prompt: int | None, number: int, layers: int) -> None:
         self.policy, self.budget, self.prompt, self.number, self.layers = policy, budget, prompt, number, layers
 
-    def __call__(
-        self,
-        attend: Attend,
-        query: Operand,
-        key: Operand,
-        value: Operand,
-        options: dict[str, Any],
-        start: Tensor | int | None,
-    ) -> Operand:
-        """See `Editor`."""
+    def __call__(self, asked: Asked, _: object, proceed: Proceed) -> Operand:
+        asked = asked.whole()
+        query, key, options = asked.query, asked.key, asked.options
         if not isinstance(query, Tensor) or not isinstance(key, Tensor):
             raise ValueError("cache_edit: rows must be of one length, not ragged")
-        names = ("mask", "bias", "scale", "softcap", "sinks")
         with torch.no_grad():
-            weights = AttentionMap(query.detach(), key.detach(), **{name: options[name] for name in names})
+            weights = AttentionMap(query.detach(), key.detach(), **map_options(options))
             kept = self._kept(weights)
         mask = DenseMask(bits=kept)
         given = options["mask"]
-        return attend(query, key, value, options | {"mask": mask if given is None else as_mask(given) & mask})
+        return proceed(replace(asked, options=options | {"mask": mask if given is None else as_mask(given) & mask}))
 
     def _kept(self, weights: AttentionMap) -> Tensor:
         """(..., H, N, N) bool: which keys are read."""

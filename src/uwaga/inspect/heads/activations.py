@@ -4,22 +4,22 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
-from uwaga.inspect.editing import editing_layers
+from uwaga.inspect.editing import hooking
 from uwaga.inspect.heads.gradients import GradientMap, cross_gradient_rollout, gradient_rollout
 from uwaga.inspect.heads.rollout import PerToken
 from uwaga.inspect.layers import builtin, huggingface
 from uwaga.inspect.layers.attention_layers import AttentionLayers
 from uwaga.inspect.recordings.recording import describe_layers
 from uwaga.inspect.recordings.stack import AttentionId
-from uwaga.maps.map import AttentionMap
-from uwaga.nn.attention import Attend
+from uwaga.maps.map import AttentionMap, map_options
 from uwaga.nn.operand import values_of
+from uwaga.ops.attention.hooks import Asked, Proceed
 from uwaga.ops.ragged import Operand
 
 
@@ -35,9 +35,8 @@ class HeadActivations:
 
     def map(self) -> AttentionMap:
         """The weights of the layer."""
-        names = ("mask", "bias", "scale", "softcap", "sinks")
         detached: dict[str, Any] = {
-            name: x.detach() if isinstance(x := self.options[name], Tensor) else x for name in names
+            name: x.detach() if isinstance(x, Tensor) else x for name, x in map_options(self.options).items()
         }
         return AttentionMap(_detached(self.query), _detached(self.key), **detached)
 
@@ -117,37 +116,21 @@ def activations(
     result = AttentionLayers.of([*builtin.find_attentions(model), *huggingface.find_attentions(model)])
     wanted = result.select(type(model).__name__, layers, kinds)
     kept = Activations()
-    keepers = {module: _Keeper(kept, where, gradients) for module, where in result.ids.items() if where in wanted}
-    with ExitStack() as stack:
-        stack.enter_context(huggingface.watching(model, lambda *_: None))
-        stack.enter_context(editing_layers(model, keepers))
+
+    def keep(asked: Asked, module: Any, proceed: Proceed) -> Operand:
+        asked = asked.whole()
+        output = proceed(asked)
+        if gradients and values_of(output).requires_grad:
+            values_of(output).retain_grad()
+        kept.layers[result.ids[module]] = HeadActivations(
+            query=asked.query, key=asked.key, value=asked.value, output=output, options=asked.options
+        )
+        return output
+
+    with hooking(model, {module: keep for module, where in result.ids.items() if where in wanted}):
         yield kept
     if not kept:
         raise ValueError(f"activations: nothing was kept: {type(model).__name__} computed no attention in this thread")
-
-
-class _Keeper:
-    """An editor that changes nothing and keeps the operands and the result of a layer."""
-
-    needs_operands = True
-
-    def __init__(self, kept: Activations, where: AttentionId, gradients: bool) -> None:
-        self.kept, self.where, self.gradients = kept, where, gradients
-
-    def __call__(
-        self,
-        attend: Attend,
-        query: Operand,
-        key: Operand,
-        value: Operand,
-        options: dict[str, Any],
-        start: Tensor | int | None,
-    ) -> Operand:
-        output = attend(query, key, value, options)
-        if self.gradients and values_of(output).requires_grad:
-            values_of(output).retain_grad()
-        self.kept.layers[self.where] = HeadActivations(query, key, value, output, options)
-        return output
 
 
 def _detached(x: Operand) -> Operand:

@@ -1,19 +1,11 @@
 """Attention layers of this package, which call `watcher` on every forward pass."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from typing import Any
-
 from torch import nn
 
 from uwaga.inspect.layers.attention_layers import AttentionLayer
 from uwaga.inspect.recordings.stack import AttentionId
-from uwaga.nn import MultiHeadAttention, attention
+from uwaga.nn import MultiHeadAttention
 from uwaga.nn.layers import DecoderLayer
-from uwaga.ops.ragged import Operand
-
-OnCall = Callable[[nn.Module, Operand, Operand, Operand, dict[str, Any]], None]
 
 
 def find_attentions(model: nn.Module) -> list[AttentionLayer]:
@@ -41,12 +33,3 @@ def find_attentions(model: nn.Module) -> list[AttentionLayer]:
         results.append(AttentionLayer(path, module, AttentionId(kind, counts[kind])))
         counts[kind] += 1
     return results
-
-
-@contextmanager
-def watching(modules: Iterable[nn.Module], on_call: OnCall) -> Iterator[None]:
-    """A context in which MultiHeadAttention among the modules call `on_call` for what this thread computes, after the watchers
-    that they had before."""
-    layers = [module for module in modules if isinstance(module, MultiHeadAttention)]
-    with attention.watching({layer: partial(on_call, layer) for layer in layers}):
-        yield

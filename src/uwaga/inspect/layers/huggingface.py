@@ -2,19 +2,15 @@
 
 import re
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import nn
 
-from uwaga._base.threads import of_this_thread
 from uwaga.inspect.layers.attention_layers import AttentionLayer
 from uwaga.inspect.recordings.passes import PassSlice
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.recordings.stack import AttentionId
-from uwaga.nn.attention import Editor
 
 _CROSS = re.compile(r"cross|encdec|encoder_attn", re.IGNORECASE)
 
@@ -53,47 +49,21 @@ def outermost(model: nn.Module) -> list[tuple[str, Any]]:
     return results
 
 
-@contextmanager
-def watching(model: nn.Module, on_call: Callable) -> Iterator[None]:
-    """A context in which the transformers models of a model compute attention with uwaga, and call `on_call` each time.
+def computing(model: nn.Module, operation: str = "watch") -> AbstractContextManager[object]:
+    """A context in which the transformers models of a model compute attention with uwaga, in this thread and task.
 
     Raises:
         ValueError: a model that computes attention by itself.
     """
     models = [module for _, module in outermost(model)]
     if not models:
-        yield
-        return
-    from uwaga.integrations.transformers.editors import switched
-    from uwaga.integrations.transformers.observers import observing
-    from uwaga.integrations.transformers.register import register_with_transformers
-
-    register_with_transformers()
-    for each in models:
-        if not each._can_set_attn_implementation():
-            raise own_attention_error(each)
-    with switched(configs_of(models), is_watch=True), observing(on_call):
-        yield
-
-
-@contextmanager
-def editing(model: nn.Module, editors: Mapping[nn.Module, Editor]) -> Iterator[None]:
-    """A context in which the transformers models of a model compute attention with these editors around it.
-
-    Raises:
-        ValueError: a model that computes attention by itself, or with an implementation that cannot be edited.
-    """
-    models = [module for _, module in outermost(model)]
-    if not models:
-        yield
-        return
-    from uwaga.integrations.transformers import editors as calls
+        return nullcontext()
+    from uwaga.integrations.transformers.register import computing_with_uwaga
 
     for each in models:
         if not each._can_set_attn_implementation():
-            raise own_attention_error(each, "edit")
-    with calls.editing(configs_of(models), editors):
-        yield
+            raise own_attention_error(each, operation)
+    return computing_with_uwaga(configs_of(models))
 
 
 def _where(path: str, module: nn.Module) -> AttentionId:
@@ -140,10 +110,6 @@ def configs_of(models: list[Any]) -> list[Any]:
     return list(results.values())
 
 
-_LOCK = threading.Lock()  # while models get their hook, and lose it
-_HOOK = "_get_candidate_generator"  # which transformers calls when speculative decoding (assisted generation) begins
-
-
 class SpeculativeRecording(Recording):
     """A recording that raises ValueError where speculative decoding may have added tokens that were rejected.
 
@@ -153,6 +119,9 @@ class SpeculativeRecording(Recording):
 
     has_candidates = False  # whether candidate tokens may have been read
 
+    def note_candidates(self) -> None:
+        self.has_candidates = True
+
     def _paths(self, kind: str) -> list[list[PassSlice]] | None:
         if kind == "decoder" and self.has_candidates and self._chosen is None:
             raise ValueError(
@@ -160,43 +129,3 @@ class SpeculativeRecording(Recording):
                 "recording.of(texts), with all ids that the decoder read and wrote"
             )
         return super()._paths(kind)
-
-
-@contextmanager
-def detect_speculative_decoding(model: nn.Module, recording: SpeculativeRecording) -> Iterator[None]:
-    """A context in which the recording is marked when a transformers model of this one begins speculative decoding in this thread."""
-
-    @of_this_thread
-    def mark() -> None:
-        recording.has_candidates = True
-
-    models = [module for module in model.modules() if hasattr(module, _HOOK)]
-    with _LOCK:
-        for module in models:
-            if not isinstance(vars(module).get(_HOOK), _Marking):
-                setattr(module, _HOOK, _Marking(getattr(module, _HOOK), vars(module).get(_HOOK)))
-            getattr(module, _HOOK).marks.append(mark)
-    try:
-        yield
-    finally:  # others may have begun, and not ended, since
-        with _LOCK:
-            for module in models:
-                hook = getattr(module, _HOOK)
-                hook.marks = [each for each in hook.marks if each is not mark]
-                if not hook.marks:
-                    delattr(module, _HOOK)
-                    if hook.before is not None:
-                        setattr(module, _HOOK, hook.before)
-
-
-class _Marking:
-    """A model's `_get_candidate_generator`, which marks recordings when it is called."""
-
-    def __init__(self, original: Callable, before: Callable | None) -> None:
-        self.original, self.before = original, before  # before: what the model itself had, beside its class
-        self.marks: list[Callable[[], None]] = []
-
-    def __call__(self, *args: Any, **kwargs: Any) -> object:
-        for mark in self.marks:
-            mark()
-        return self.original(*args, **kwargs)

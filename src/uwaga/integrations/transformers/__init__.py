@@ -4,7 +4,6 @@ register          register_with_transformers()
 mask_plan         the mask function, called once for all layers; mask_functions reads the masks of transformers
 attention         the attention function, called in every layer; layer_call gives the arguments of uwaga.attention
 packed_states     hidden states without padding between two attentions
-observers         AttentionMap of each layer's call
-editors           the calls that uwaga.edit changes, of eager and sdpa attention too
+layer_map         the AttentionMap of a layer's call, with gradients
 packed_conv1d     GPT-2's linear map as uwaga.integrations.pack_linear computes it
 """

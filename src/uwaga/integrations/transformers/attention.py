@@ -5,17 +5,14 @@ sequence, R ragged rows.
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from uwaga.integrations.transformers.editors import around, editors_of, start_of_dense
 from uwaga.integrations.transformers.layer_call import (
     AttentionCall,
     LayerArguments,
-    QueryKeyValue,
     attention_call,
     check_documents,
     is_output_collected,
@@ -25,11 +22,11 @@ from uwaga.integrations.transformers.layer_call import (
     remaining_layers,
     whole_mask,
 )
-from uwaga.integrations.transformers.observers import MapOptions, ObservedCall, map_of_call, notify, notify_observers
+from uwaga.integrations.transformers.layer_map import map_of_call
 from uwaga.integrations.transformers.packed_states import PackedStates, Packing
 from uwaga.maps.map import AttentionMap
-from uwaga.nn.attention import Editor
 from uwaga.ops.attention.api import attention
+from uwaga.ops.attention.hooks import Asked, around, hooks_of, looking
 from uwaga.ops.masks import DenseMask, Mask
 from uwaga.ops.ragged import Operand, Ragged
 
@@ -94,91 +91,42 @@ def uwaga_attention(
     _check_packed(layer, query)
     check_documents(layer, others.get("position_ids"))
     wants_map = _wants("attentions", others)
-    if editors := editors_of(module):
-        return _edited(
-            editors,
-            layer,
-            (query, key, value),
-            others,
-            wants_map,
-            MapOptions(mask=None, bias=None, scale=scaling, softcap=softcap, sinks=s_aux),
-            dropout,
-        )
-    seen = notify_observers(layer, query, key, value, scale=scaling, softcap=softcap, sinks=s_aux, is_wanted=wants_map)
     call = attention_call(layer, (query, key, value))
-    attend = partial(attention, scale=scaling, softcap=softcap, sinks=s_aux, dropout=dropout)
-    output = attend(call.query, call.key, call.value, mask=call.mask, bias=call.bias)
-    if call.last is not None:
-        last = attend(call.last.query, call.last.key, call.last.value, mask=call.last.mask)
-        output = put_last(output, last, call.last)
-    expected = _as_expected(layer, call, output, query.shape[2], others)
-    return expected, map_of_call(seen, expected, value) if wants_map and seen is not None else None
+    own = {"scale": scaling, "softcap": softcap, "sinks": s_aux, "dropout": dropout}
+    computed: list[Operand] = []
 
-
-def _edited(
-    editors: tuple[Editor, ...],
-    layer: LayerArguments,
-    tensors: QueryKeyValue,
-    others: Mapping[str, object],
-    wants_map: bool,
-    own: MapOptions,
-    dropout: float,
-) -> tuple[Tensor, AttentionMap | None]:
-    """`uwaga_attention` with editors around it.
-
-    Where only outputs of heads change, the call is that without an edit; else it is over the whole batch, whose positions are those
-    that the editors mean.
-    """
-    query, key, value = tensors
-    scale, softcap, sinks = own["scale"], own["softcap"], own["sinks"]
-    seen: list[ObservedCall | None] = []
-    if not any(getattr(editor, "needs_operands", True) for editor in editors):
-        seen.append(
-            notify_observers(layer, query, key, value, scale=scale, softcap=softcap, sinks=sinks, is_wanted=wants_map)
+    def whole() -> Asked:
+        all_query, all_key, all_value = plain_tensors(query, key, value)
+        mask, bias = whole_mask(layer, all_query, all_key)
+        return Asked(
+            query=all_query,
+            key=all_key,
+            value=all_value,
+            options={"mask": mask, "bias": bias} | own,
+            start=_start(layer, mask, bias),
+            has_positions=layer.query_offsets is None,
         )
-        call = attention_call(layer, tensors)
-        start = None
-    else:
-        if layer.query_offsets is not None:
-            raise ValueError(
-                "edit: a packed batch (cu_seq_lens_q) has no positions of texts; only outputs of heads can be edited in it"
-            )
-        query, key, value = plain_tensors(*tensors)
-        mask, bias = whole_mask(layer, query, key)
-        call = AttentionCall(query, key, value, mask, bias)
-        start = _start(layer, mask, bias)
 
-    def attend(
-        query: Operand, key: Operand, value: Operand, options: dict[str, Any], *, is_first: bool = True
-    ) -> Operand:
-        if is_first and not seen:
-            assert isinstance(query, Tensor)
-            assert isinstance(key, Tensor)
-            assert isinstance(value, Tensor)
-            at = MapOptions(mask=options["mask"], bias=options["bias"], scale=scale, softcap=softcap, sinks=sinks)
-            seen.append(notify(layer.module, query, key, value, at, is_wanted=wants_map))
-        output: Operand = attention(query, key, value, **options)
-        if call.last is not None:
-            last = attention(
-                call.last.query, call.last.key, call.last.value, **options | {"mask": call.last.mask, "bias": None}
-            )
+    def compute(asked: Asked) -> Operand:
+        output = attention(asked.query, asked.key, asked.value, **asked.options)
+        if call.last is not None and isinstance(asked.query, Ragged):
+            of_last = asked.options | {"mask": call.last.mask, "bias": None}
+            last = attention(call.last.query, call.last.key, call.last.value, **of_last)
             output = put_last(output, last, call.last)
+        computed.append(output)
         return output
 
-    options = {
-        "mask": call.mask,
-        "bias": call.bias,
-        "scale": scale,
-        "softcap": softcap,
-        "sinks": sinks,
-        "dropout": dropout,
-    }
-    output = around(editors, attend, start)(call.query, call.key, call.value, options)
-    expected = _as_expected(layer, call, output, tensors[0].shape[2], others)
-    if not wants_map or seen[0] is None:
+    of_layer = hooks_of(module)
+    seen: list[Asked] = []
+    if wants_map:
+        of_layer = (looking(lambda asked, _: seen.append(asked)), *of_layer)
+    options = {"mask": call.mask, "bias": call.bias} | own
+    asked = Asked(query=call.query, key=call.key, value=call.value, options=options, whole_batch=whole)
+    output = around(of_layer, asked, module, compute)
+    expected = _as_expected(layer, call, output, query.shape[2], others)
+    if not wants_map:
         return expected, None
-    # Without the gradients of LayerMap, which are those of the output before it was edited.
-    return expected, AttentionMap(seen[0].query, seen[0].key, **seen[0].options)
+    return expected, map_of_call(seen[0], expected if output is computed[0] else None)
 
 
 def _start(layer: LayerArguments, mask: Mask | None, bias: Tensor | None) -> int | None:
@@ -186,10 +134,20 @@ def _start(layer: LayerArguments, mask: Mask | None, bias: Tensor | None) -> int
     if not getattr(layer.module, "is_causal", False):
         return None
     if isinstance(mask, DenseMask):
-        return start_of_dense(mask.bits)
+        return _start_of_dense(mask.bits)
     if mask is None and bias is not None and bias.shape[-2] > 1:
-        return start_of_dense(bias > torch.finfo(bias.dtype).min / 2)
+        return _start_of_dense(bias > torch.finfo(bias.dtype).min / 2)
     return None
+
+
+def _start_of_dense(visible: Tensor) -> int:
+    """The position of the first query of causal attention among the keys, from a mask (..., Q, K): a query that is no padding is at
+    the last key that it sees. A cache of fixed size has more keys than tokens."""
+    queries, keys = visible.shape[-2:]
+    last = torch.where(visible, torch.arange(keys, device=visible.device), -1).amax(-1)
+    last = last - torch.arange(queries, device=visible.device)
+    seen = visible.any(-1)
+    return int(last[seen].max()) if bool(seen.any()) else keys - queries
 
 
 def _is_causal(module: nn.Module, query_offsets: Tensor | None) -> bool:

@@ -3,10 +3,8 @@
 Letters as in attention.py.
 """
 
-import sys
 import warnings
 from functools import cache
-from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -110,51 +108,12 @@ def _ids(offsets: Tensor, tokens: int) -> Tensor:
     return torch.searchsorted(offsets[1:].contiguous(), torch.arange(tokens, device=offsets.device), right=True)
 
 
-def attends_to_itself(module: nn.Module) -> bool | None:
-    """Whether this call of the layer was given one sequence of states, so that its keys are those of its queries. None: that
-    cannot be told.
-
-    Cross-attention is given the states of the other sequence beside its own, and its padding mask says nothing about its own
-    tokens. What counts is what the layer got, whatever its parameters are called: transformers renames them.
-    """
-    given = _arguments_of_call(module)
-    if given is None:
-        return None
-    floating = [x for x in given if isinstance(x, Tensor) and x.is_floating_point()]
-    if not floating:
-        return None
-    states = floating[0]  # (B, N, M)
-    # What turns queries and keys, such as cosines and sines, has the width of a head.
-    others = [x for each in given if isinstance(each, list | tuple) for x in each if isinstance(x, Tensor)]
-    if any(x.dim() == 3 and x.shape[-1] == states.shape[-1] for x in others if x is not states):
-        return False
-    return all(x is states or x.dim() != 3 for x in floating)
-
-
-def _arguments_of_call(module: nn.Module) -> list[object] | None:
-    """What the innermost call of the module was given, from the frame of torch.nn.Module; None where its forward was called
-    directly."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is _MODULE_CALL and frame.f_locals["self"] is module:
-            return [*frame.f_locals["args"], *frame.f_locals["kwargs"].values()]
-        frame = frame.f_back
-    return None
-
-
-_MODULE_CALL = nn.Module._call_impl.__code__  # (self, *args, **kwargs)
-
-
 @cache
 def _warn_once(layer: type, message: str) -> None:
     """Once for each class of layers."""
     warnings.warn(f"attn_implementation='uwaga': {message.format(layer.__name__)}", stacklevel=1)
 
 
-_UNKNOWN_PADDING = (
-    "it cannot be told whether {} attends to its own input, since its forward was called without the module's __call__ or without "
-    "states; the padding of a batch is masked there, and computed in the layers around it"
-)
 _MIXED_DOCUMENTS = (
     "position_ids start again at 0 within a row, but the documents of {} see each other: with padding, with a cache that is not empty or "
     "has a fixed size, or where the model gives its mask no positions, only cu_seq_lens_q and cu_seq_lens_k keep them apart"
@@ -306,15 +265,9 @@ def _in_a_row(tensors: QueryKeyValue) -> QueryKeyValue:
 def _segments(layer: LayerArguments) -> Segments | None:
     """Those of the plan, where queries and keys are the same tokens and there is no position bias."""
     plan = layer.plan
-    if plan is None or plan.segments is None or layer.position_bias is not None or layer.query_offsets is not None:
+    if plan is None or not plan.is_self_attention or layer.position_bias is not None or layer.query_offsets is not None:
         return None
-    if plan.is_self_attention:
-        return plan.segments
-    of_itself = attends_to_itself(layer.module)
-    if of_itself is None:
-        kind: Any = type(layer.module)  # a class may be hashed, whatever its modules say
-        _warn_once(kind, _UNKNOWN_PADDING)
-    return plan.segments if of_itself else None
+    return plan.segments
 
 
 def _is_of(packing: Packing, x: PackedStates) -> bool:

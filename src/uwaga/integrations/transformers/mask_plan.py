@@ -25,6 +25,9 @@ from uwaga.integrations.transformers.mask_functions import (
 from uwaga.ops.masks import Both, Causal, Documents, Either, KeyLengths, Mask
 from uwaga.ops.score_shape import ScoreShape
 
+# Of a padding mask, whether it is of the tokens that are queries: with encoder_hidden_states it says nothing about those.
+OF_ITSELF = "uwaga_is_of_itself"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Segments:
@@ -280,16 +283,17 @@ def build_plan(function: Callable, region: MaskRegion, padding: Tensor | None) -
         segments = packed_segments(packed[0], inner) if depends_on_distance_alone(inner) else None
         return MaskPlan(mask=mask, segments=segments, is_self_attention=True, is_packed=True)
     is_causal = _is_causal(mask)
+    of_itself = is_causal or getattr(padding, OF_ITSELF, False)
     seen_BK = visible_keys(padding, region.key_offset, region.keys)
     if padding is None or seen_BK is None:
-        return MaskPlan(mask=mask, is_self_attention=is_causal)
+        return MaskPlan(mask=mask, is_self_attention=of_itself)
     of_padding = _hide(seen_BK, padding, region, is_causal)
     whole = of_padding if mask is None else mask & of_padding
     if region.queries != region.keys or region.start != 0 or not depends_on_distance_alone(mask):
-        return MaskPlan(mask=whole, is_self_attention=is_causal)
+        return MaskPlan(mask=whole, is_self_attention=of_itself)
     segments = padded_segments(seen_BK, read(function, replace(region, relative=True)))
     if not is_causal or segments is None or bool(seen_BK[:, -1].all()):
-        return MaskPlan(mask=whole, segments=segments, is_self_attention=is_causal, tokens=seen_BK)
+        return MaskPlan(mask=whole, segments=segments, is_self_attention=of_itself, tokens=seen_BK)
 
     def band(starts_B: Tensor) -> Mask:
         result = read(function, replace(region, queries=1, starts=starts_B))

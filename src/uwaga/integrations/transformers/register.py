@@ -2,16 +2,20 @@
 
 import inspect
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
 from torch import Tensor
 
+from uwaga._base import threads
 from uwaga._base.tracing import is_intercepted
-from uwaga.integrations.transformers.editors import own_name
 from uwaga.integrations.transformers.mask_functions import documents_of_positions
+from uwaga.integrations.transformers.mask_plan import OF_ITSELF
 
 NAME = "uwaga"
+_OWN = "_attn_implementation_internal"  # where a config has the name
 
 
 def register_with_transformers() -> None:
@@ -30,7 +34,14 @@ def register_with_transformers() -> None:
         ImportError: transformers is not installed, or older than 5.
     """
     try:
-        from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel, masking_utils
+        from transformers import (
+            AttentionInterface,
+            AttentionMaskInterface,
+            GenerationMixin,
+            PreTrainedConfig,
+            PreTrainedModel,
+            masking_utils,
+        )
     except ImportError as error:
         raise ImportError("register_with_transformers: needs the package 'transformers', version 5 or newer") from error
     from uwaga.integrations.transformers.attention import uwaga_attention
@@ -41,10 +52,21 @@ def register_with_transformers() -> None:
     AttentionMaskInterface.register(NAME, lazy_mask)
     if not hasattr(PreTrainedModel.get_correct_attn_implementation, "_uwaga"):
         _check_when_chosen(PreTrainedModel)
+        _answer_by_context(PreTrainedConfig)
+        _tell_of_candidates(GenerationMixin)
         _find_documents(masking_utils)
         from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
 
         _allow_continuous_batching(ContinuousBatchingManager)
+
+
+@contextmanager
+def computing_with_uwaga(configs: list[Any]) -> Iterator[None]:
+    """A context in which models of these configs compute with uwaga: in this thread and task, so that another thread inside a forward
+    pass keeps the attention for which its masks were made. The configs do not change."""
+    register_with_transformers()
+    with threads.block({id(config): NAME for config in configs}):
+        yield
 
 
 def _check_when_chosen(base: Any) -> None:
@@ -69,6 +91,38 @@ def _check_when_chosen(base: Any) -> None:
     base.set_attn_implementation = set_attn_implementation
 
 
+def _answer_by_context(base: Any) -> None:
+    """Let configs answer as `computing_with_uwaga` says."""
+
+    def is_switched(config: Any) -> bool:
+        return threads.any_open and bool(threads.acting(id(config)))
+
+    def get(config: Any) -> str | None:
+        if _OWN not in vars(config):
+            raise AttributeError(_OWN)
+        return NAME if is_switched(config) else vars(config)[_OWN]
+
+    def put(config: Any, name: str | None) -> None:
+        # A model that is made of a config sets the name that it reads there, which is no choice of the user's.
+        if name != NAME or not is_switched(config):
+            vars(config)[_OWN] = name
+
+    setattr(base, _OWN, property(get, put))
+
+
+def _tell_of_candidates(base: Any) -> None:
+    """Call what acts at a model when it begins speculative decoding (assisted generation), which reads tokens that it may reject."""
+    own = base._get_candidate_generator
+
+    @wraps(own)
+    def _get_candidate_generator(self: Any, *args: Any, **kwargs: Any) -> object:
+        for note in threads.acting((self, "candidates")):
+            note()
+        return own(self, *args, **kwargs)
+
+    base._get_candidate_generator = _get_candidate_generator
+
+
 def _find_documents(masks: Any) -> None:
     """Let causal masks of this attention separate the documents of a packed row with a mask of ones, or an empty cache, too. transformers
     looks for them only without either, except in FlashAttention, which finds them by itself."""
@@ -87,10 +141,14 @@ def _find_documents(masks: Any) -> None:
         result: tuple = own(*args, **kwargs)
         given = dict(zip(names, args, strict=False)) | kwargs
         is_done, padding, documents, queries, keys, query_offset, key_offset = result
-        position_ids = given.get("position_ids")
-        if is_intercepted() or is_done or documents is not None or not isinstance(position_ids, Tensor):
+        if is_intercepted() or is_done or given["config"]._attn_implementation != NAME:
             return result
-        if not (given["config"]._attn_implementation or "").startswith(NAME) or position_ids.dim() != 2:
+        if isinstance(padding, Tensor) and given.get("encoder_hidden_states") is None:
+            padding = padding.view_as(padding)  # a tensor of this mask alone
+            setattr(padding, OF_ITSELF, True)
+            result = (is_done, padding, *result[2:])
+        position_ids = given.get("position_ids")
+        if documents is not None or not isinstance(position_ids, Tensor) or position_ids.dim() != 2:
             return result
         is_whole = queries == keys == position_ids.shape[1] and int(query_offset) == key_offset == 0
         if not is_whole or not (padding is None or bool(padding.all())):
@@ -107,9 +165,8 @@ def _allow_continuous_batching(manager: Any) -> None:
 
     @wraps(switch)
     def switch_to_cb_friendly_attn(self: Any, model: Any, *others: Any, **more: Any) -> None:
-        if (
-            own_name(model.config) != NAME
-        ):  # it computes in another thread, where the model is neither watched nor edited
+        # It computes in another thread, where the model is neither watched nor edited.
+        if vars(model.config).get(_OWN) != NAME:
             switch(self, model, *others, **more)
 
     manager.switch_to_cb_friendly_attn = switch_to_cb_friendly_attn

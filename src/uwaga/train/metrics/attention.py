@@ -7,18 +7,17 @@ Preventing Attention Entropy Collapse", 2023); one with all its weight on the fi
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from uwaga.maps.map import AttentionMap
+from uwaga.maps.map import AttentionMap, map_options
 from uwaga.maps.per_head import has_visible_key, per_head
 from uwaga.nn import MultiHeadAttention
-from uwaga.nn.attention import watching
 from uwaga.nn.evaluation_mode import evaluation_mode
-from uwaga.ops.ragged import Operand, Ragged
+from uwaga.ops.attention.hooks import Asked, hooked, looking
+from uwaga.ops.ragged import Ragged
 from uwaga.train.data.batch import Batch
 from uwaga.train.objective import Objective
 from uwaga.train.step import objective_inputs
@@ -81,13 +80,12 @@ def _statistics(name: str, attention_map: AttentionMap) -> HeadStatistics:
 @contextmanager
 def _recording(model: nn.Module, maps: dict[str, AttentionMap]) -> Iterator[None]:
     """A context in which every attention layer puts its map into `maps`, by name."""
-    layers = dict(_attentions(model))
+    names = {module: name for name, module in _attentions(model)}
 
-    def keep(name: str, query: Operand, key: Operand, value: Operand, options: dict[str, Any]) -> None:
-        given = {option: value for option, value in options.items() if option != "dropout"}
-        maps[name] = AttentionMap(query, key, **given)
+    def keep(asked: Asked, module: Any) -> None:
+        maps[names[module]] = AttentionMap(asked.query, asked.key, **map_options(asked.options))
 
-    with watching({module: partial(keep, name) for name, module in layers.items()}):
+    with hooked(dict.fromkeys(names, looking(keep)), only_look=True):
         yield
 
 
