@@ -3,7 +3,6 @@
 import copy
 import itertools
 import re
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
@@ -14,7 +13,6 @@ import transformers
 from tiny_models import DECODERS, ENCODERS, PAIRS, VOCABULARY, make
 from tolerance import assert_as_exact
 from torch import Tensor, nn
-from waiting import HANG
 
 import uwaga
 from uwaga._base import threads
@@ -383,39 +381,6 @@ def test_what_cannot_be_edited_says_so() -> None:
         llama(**packed)
 
 
-@torch.no_grad()
-def test_two_threads_edit_one_model_each_by_itself() -> None:
-    model, given = model_of("gpt2", "sdpa"), inputs_of("gpt2")
-    before, result = run(model, given), {}
-    right = {}
-    for head in (0, 1):
-        with uwaga.edit(model, heads={("decoder", 1, head): 0.0}):
-            right[head] = run(model, given)
-    both, first_left = threading.Barrier(2, timeout=HANG), threading.Event()
-
-    def edited(head: int) -> None:
-        with torch.no_grad():
-            with uwaga.edit(model, heads={("decoder", 1, head): 0.0}):
-                both.wait()
-                result[head] = run(model, given)
-                both.wait()
-                if head == 1:
-                    assert first_left.wait(HANG)
-                    result["after the other left"] = run(model, given)
-            first_left.set()
-
-    threads = [threading.Thread(target=edited, args=(head,)) for head in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert torch.equal(result[0], right[0])
-    assert torch.equal(result[1], right[1])
-    assert torch.equal(result["after the other left"], right[1])
-    assert torch.equal(run(model, given), before)
-    assert model.config._attn_implementation == "sdpa"
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
@@ -450,20 +415,6 @@ def test_the_mean_of_a_step_is_that_of_its_tokens_whatever_the_cache() -> None:
                                  return_dict_in_generate=True, disable_compile=True, cache_implementation=cache)  # fmt: skip
         results.append(torch.stack(out.logits))
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("implementation", ["uwaga", "eager"])
-@torch.no_grad()
-def test_a_compiled_model_is_edited_too(implementation: str) -> None:
-    model, given = model_of("bert", implementation), inputs_of("bert")
-    compiled = torch.compile(model, backend="eager")
-    before = run(compiled, given)
-    with uwaga.edit(model, heads={("encoder", 1, 0): 0.0}):
-        result, expected = run(compiled, given), run(model, given)
-    torch.testing.assert_close(result, expected)
-    assert not torch.equal(result, before)
-    assert torch.equal(run(compiled, given), before)
-    torch.compiler.reset()
 
 
 def _orders(contexts: int) -> list[tuple[int, ...]]:

@@ -2,14 +2,12 @@
 
 import copy
 import importlib.util
-import threading
 from pathlib import Path
 
 import pytest
 import torch
 from tolerance import assert_as_exact, once
 from torch import Tensor, nn
-from waiting import HANG
 
 import uwaga
 from uwaga._base import threads
@@ -271,38 +269,6 @@ def test_watches_nest_and_leave_nothing_behind() -> None:
     assert len(told) == 1
     assert not threads.any_open
     assert not model.embeddings.token_embedding._forward_pre_hooks
-
-
-@torch.no_grad()
-def test_what_other_threads_compute_is_not_recorded() -> None:
-    model, ids, others = bert(), torch.tensor([[4, 5, 6]]), torch.tensor([[7, 8, 9, 10]])
-    began, first_ran, second_ran, first_ended = (threading.Event() for _ in range(4))
-    results: list[uwaga.Recording] = []
-
-    @torch.no_grad()
-    def second() -> None:
-        with uwaga.watch(model) as recording:
-            began.set()
-            assert first_ran.wait(HANG)
-            model(others[:, :2])
-            second_ran.set()
-            assert first_ended.wait(HANG)
-            model(others)
-        results.append(recording)
-
-    thread = threading.Thread(target=second)
-    with uwaga.watch(model) as recording:
-        thread.start()
-        assert began.wait(HANG)
-        model(ids)
-        first_ran.set()
-        assert second_ran.wait(HANG)
-    first_ended.set()
-    thread.join()
-    assert recording.tokens == {"encoder": [["4", "5", "6"]]}
-    assert results[0].tokens == {"encoder": [["7", "8", "9", "10"]]}
-    assert {m.shape[-2] for m in results[0].maps.values()} == {4}
-    assert not threads.any_open
 
 
 def test_gradients_flow_as_before_and_none_is_recorded() -> None:

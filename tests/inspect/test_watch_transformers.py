@@ -220,32 +220,6 @@ def test_a_model_attends_as_before_also_after_an_exception() -> None:
     assert model.config._attn_implementation == "sdpa"
 
 
-@torch.no_grad()
-@torch.no_grad()
-def test_a_watch_of_another_thread_outlives_the_one_that_began_before_it() -> None:
-    model, ids = tiny.make("llama", DECODERS["llama"], transformers.AutoModel), tiny.tokens(1, 5)
-    began, first_ended = threading.Event(), threading.Event()
-    results: list[uwaga.Recording] = []
-
-    @torch.no_grad()
-    def second() -> None:
-        with uwaga.watch(model) as recording:
-            began.set()
-            assert first_ended.wait(HANG)
-            model(ids)
-        results.append(recording)
-
-    thread, before = threading.Thread(target=second), model.config._attn_implementation
-    with uwaga.watch(model):
-        thread.start()
-        assert began.wait(HANG)
-        model(ids)
-    first_ended.set()
-    thread.join()
-    assert results
-    assert model.config._attn_implementation == before
-
-
 def test_a_part_of_somebody_elses_model_is_watched_too() -> None:
     class Mine(nn.Module):
         def __init__(self) -> None:

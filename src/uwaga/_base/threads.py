@@ -5,6 +5,7 @@ began, also after the `with` has ended; `asyncio.to_thread` takes that context i
 """
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
+
+import torch
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -47,6 +50,8 @@ def block(of: Mapping[Any, Any] | None = None, *, first: bool = False) -> Iterat
         of: what acts, by the place where it acts.
         first: before all others, and not after those that began before it.
     """
+    global _read
+    _read = untraced(_read)
     mine = Block({} if of is None else of)
     others = _BLOCKS.get()
     _BLOCKS.set((mine, *others) if first else (*others, mine))
@@ -61,9 +66,18 @@ def block(of: Mapping[Any, Any] | None = None, *, first: bool = False) -> Iterat
 
 def acting(where: object) -> tuple[Any, ...]:
     """What acts at a place, in this thread and task."""
-    if not any_open:
-        return ()
+    return _read(where) if any_open else ()
+
+
+def _read(where: object) -> tuple[Any, ...]:
     return tuple(each.of[where] for each in _BLOCKS.get() if where in each.of and each.is_here())
+
+
+def untraced(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """The function as torch.compile calls it, between two graphs; importing its compiler takes seconds where nothing is compiled."""
+    if "torch._dynamo" not in sys.modules or hasattr(function, "_torchdynamo_disable"):
+        return function
+    return torch.compiler.disable(function)
 
 
 @contextmanager
@@ -81,7 +95,7 @@ def calling_here() -> Iterator[Callable[[Callable[_P, _R]], Callable[_P, _R | No
             def called(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:
                 return function(*args, **kwargs) if mine.is_here() else None
 
-            return called
+            return untraced(called)
 
         yield here
 

@@ -48,7 +48,7 @@ def watch(
     What is recorded is the last pass through the model, or the last generation: its passes are joined, and each map is that
     of one pass over the whole text. See `Recording`. Copies are kept, without gradients: Q and K of the selected layers
     and heads. Nothing of size Q x K is stored, except dense masks and biases of the model that are no function of the distance.
-    Contexts may be nested; each records separately. Other threads and code compiled by torch.compile are not recorded.
+    Contexts may be nested; each records separately. What is recorded is computed in this thread, or in a task that began in the context.
 
     Args:
         model: with attention of `uwaga.nn`, or of transformers, anywhere inside.

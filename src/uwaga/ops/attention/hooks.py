@@ -4,14 +4,12 @@
 `uwaga._base.threads` says: in the thread that installed them and in tasks that begin in their block, until it ends.
 """
 
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from uwaga._base import threads
@@ -49,9 +47,7 @@ def hooked(hooks: Mapping[Any, Hook], *, only_look: bool = False) -> AbstractCon
         hooks: by layer.
         only_look: they change nothing, and are innermost, so that they see what all others have changed.
     """
-    if "torch._dynamo" in sys.modules:  # they are called between two graphs; the import takes seconds
-        hooks = {where: torch.compiler.disable(hook) for where, hook in hooks.items()}
-    return threads.block(hooks, first=only_look)
+    return threads.block({where: threads.untraced(hook) for where, hook in hooks.items()}, first=only_look)
 
 
 def hooks_of(where: object) -> tuple[Hook, ...]:

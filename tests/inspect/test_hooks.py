@@ -1,0 +1,287 @@
+"""Where hooks act: in the thread that installed them and in tasks that begin in their block, until it ends."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from waiting import HANG
+
+import uwaga
+from uwaga._base import threads
+from uwaga.inspect import cache, cache_edit
+from uwaga.models import GPT2Config, GPT2Model
+from uwaga.nn import EncoderLayer
+from uwaga.ops.attention.hooks import Asked, Proceed, hooked, looking
+from uwaga.ops.ragged import Operand
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+IDS = torch.randint(3, 30, (2, 7), generator=torch.Generator().manual_seed(0))
+EDIT = {"heads": {("decoder", 1, 0): 0.0}, "scores": {("decoder", 0, 1): uwaga.Links([3, 4], [1, 2])}}
+OTHER = {"heads": {("decoder", 1, 1): -2.0}}
+
+
+def ours() -> nn.Module:
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=30, d_model=16, num_layers=2, num_heads=2, d_ff=32, max_position_embeddings=20)
+    return GPT2Model(config).eval()
+
+
+def theirs() -> nn.Module:
+    transformers = pytest.importorskip("transformers", minversion="5")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(vocab_size=30, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+                                      intermediate_size=32, use_cache=False)  # fmt: skip
+    return transformers.LlamaForCausalLM._from_config(config, attn_implementation="sdpa").eval()
+
+
+@pytest.fixture(params=[ours, theirs], ids=["ours", "theirs"])
+def model(request: pytest.FixtureRequest) -> nn.Module:
+    return request.param()
+
+
+def run(model: nn.Module) -> Tensor:
+    with torch.no_grad():
+        return model(IDS).logits
+
+
+def edited(model: nn.Module, changes: dict = EDIT) -> Tensor:
+    with uwaga.edit(model, **changes):
+        return run(model)
+
+
+Run = Callable[[], Tensor]
+
+
+def in_a_new_thread(compute: Run) -> Tensor:
+    results: list[Tensor] = []
+    thread = threading.Thread(target=lambda: results.append(compute()))
+    thread.start()
+    thread.join(HANG)
+    return results[0]
+
+
+def by_to_thread(compute: Run) -> Tensor:
+    """It copies the context, and with it the ContextVar."""
+    return asyncio.run(asyncio.to_thread(compute))
+
+
+POOL = ThreadPoolExecutor(1)
+ELSEWHERE: dict[str, Callable[[Run], Tensor]] = {
+    "new thread": in_a_new_thread,
+    "pool": lambda compute: POOL.submit(compute).result(HANG),
+    "asyncio.to_thread": by_to_thread,
+}
+
+
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_other_threads_compute_as_without_hooks(model: nn.Module, where: str) -> None:
+    POOL.submit(lambda: None).result(HANG)
+    plain, right = run(model), edited(model)
+    assert not torch.allclose(plain, right)
+    with uwaga.edit(model, **EDIT), uwaga.watch(model) as recording, uwaga.inspect.activations(model) as kept:
+        assert torch.equal(ELSEWHERE[where](lambda: run(model)), plain)
+        assert not recording.maps
+        assert not kept
+        assert torch.equal(run(model), right)
+    assert len(recording.maps) == len(kept) == 2
+    with cache_edit(model, cache.window, 3):
+        assert torch.equal(ELSEWHERE[where](lambda: run(model)), plain)
+        assert not torch.allclose(run(model), plain)
+    assert torch.equal(run(model), plain)
+    assert not threads.any_open
+
+
+def test_tasks_compute_with_the_hooks_of_the_block_in_which_they_begin(model: nn.Module) -> None:
+    plain, right, other = run(model), edited(model), edited(model, OTHER)
+
+    async def main() -> list[Tensor]:
+        begin = asyncio.Event()
+
+        async def wait() -> Tensor:
+            await begin.wait()
+            return run(model)
+
+        async def change() -> Tensor:
+            with uwaga.edit(model, **OTHER):
+                await begin.wait()
+                return run(model)
+
+        before, beside = asyncio.create_task(wait()), asyncio.create_task(change())
+        await asyncio.sleep(0)
+        with uwaga.edit(model, **EDIT):
+            inside = asyncio.create_task(wait())
+            begin.set()
+            results = [await before, await beside, await inside]
+            begin.clear()
+            outlives = asyncio.create_task(wait())
+            await asyncio.sleep(0)
+        begin.set()
+        return [*results, await outlives]
+
+    results = asyncio.run(main())
+    assert [torch.equal(*pair) for pair in zip(results, [plain, other, right, plain], strict=True)] == [True] * 4
+    assert not threads.any_open
+
+
+def test_two_threads_watch_and_edit_one_model_at_once(model: nn.Module) -> None:
+    plain, results, maps = run(model), {}, {}
+    right = {name: edited(model, changes) for name, changes in (("a", EDIT), ("b", OTHER))}
+    both, left = threading.Barrier(3, timeout=HANG), threading.Event()
+
+    def work(name: str, changes: dict) -> None:
+        with uwaga.watch(model) as recording, uwaga.edit(model, **changes):
+            both.wait()
+            first = run(model)
+            both.wait()
+            if name == "a":
+                assert left.wait(HANG)  # b has ended
+            results[name] = [first, run(model)]
+        maps[name] = recording.maps["decoder", 0].to_dense()[:, 1, 3, 1]
+        left.set()
+
+    workers = [threading.Thread(target=work, args=each) for each in (("a", EDIT), ("b", OTHER))]
+    for worker in workers:
+        worker.start()
+    both.wait()
+    assert torch.equal(run(model), plain)
+    both.wait()
+    for worker in workers:
+        worker.join(HANG)
+    assert all(torch.equal(result, right[name]) for name in right for result in results[name])
+    assert not maps["a"].any()
+    assert maps["b"].all()
+    assert not threads.any_open
+
+
+def test_who_looks_sees_what_all_others_have_changed_whatever_the_order() -> None:
+    layer, seen = ours().layers[0].attention, []
+
+    def double(asked: Asked, _: object, proceed: Proceed) -> Operand:
+        more = Asked(query=asked.query * 2, key=asked.key, value=asked.value, options=asked.options)
+        again = Asked(query=asked.query, key=asked.key, value=asked.value, options=asked.options, is_repeat=True)
+        return proceed(more) + proceed(again)
+
+    x = torch.randn(1, 3, 16)
+    query = layer.project(x, x, x).query
+    for looks_first in (True, False):
+        seen.clear()
+        look = hooked({layer: looking(lambda asked, _: seen.append(asked.query))}, only_look=True)
+        contexts = [look, hooked({layer: double})][:: 1 if looks_first else -1]
+        with contexts[0], contexts[1], torch.no_grad():
+            layer(x)
+        (only,) = seen
+        assert torch.equal(only, query * 2)
+
+
+def gradients(model: nn.Module, backward: Callable[[Tensor], None], changes: dict | None = None) -> Tensor:
+    model.zero_grad()
+    with uwaga.edit(model, **EDIT if changes is None else changes):
+        backward(model(IDS).logits.square().mean())
+    return torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
+
+
+def in_another_thread(loss: Tensor) -> None:
+    in_a_new_thread(lambda: loss.backward())
+
+
+def checkpointed(model: nn.Module) -> None:
+    if hasattr(model, "activation_checkpointing_enable"):
+        model.activation_checkpointing_enable({"use_reentrant": False})
+        model.train()
+        return
+    for layer in model.layers:
+        forward = layer.forward
+        layer.forward = lambda *x, forward=forward, **y: checkpoint(forward, *x, use_reentrant=False, **y)
+
+
+def test_gradients_are_those_of_the_edit_wherever_the_backward_pass_runs(model: nn.Module) -> None:
+    right = gradients(model, Tensor.backward)
+    assert torch.equal(gradients(model, in_another_thread), right)
+    with uwaga.inspect.activations(model, gradients=True) as kept:
+        in_another_thread(model(IDS).logits.square().mean())
+    assert kept["decoder", 0].gradient_map().to_dense().any()
+
+
+def test_a_checkpointed_model_is_computed_again_in_the_block(model: nn.Module) -> None:
+    right = gradients(model, Tensor.backward)
+    checkpointed(model)
+    assert torch.equal(gradients(model, Tensor.backward), right)
+    losses: list[Tensor] = []
+    with uwaga.edit(model, **EDIT):
+        losses.append(model(IDS).logits.square().mean())
+    with pytest.raises(torch.utils.checkpoint.CheckpointError):  # outside, other tensors are saved
+        losses[0].backward()
+
+
+_FORK = """
+import os, sys, threading, torch
+sys.path.insert(0, {folder!r})
+from test_hooks import EDIT, OTHER, edited, {name}, run
+import uwaga
+
+def fork(check):
+    child = os.fork()
+    if not child:
+        os._exit(0 if check() else 1)
+    return os.waitpid(child, 0)[1] == 0
+
+torch.set_num_threads(1)
+model = {name}()
+plain, right, other = run(model), edited(model), edited(model, OTHER)
+with uwaga.edit(model, **EDIT):
+    assert torch.equal(run(model), right)
+    assert fork(lambda: torch.equal(run(model), right)), "the thread in its block"
+    results = []
+    thread = threading.Thread(target=lambda: results.append(
+        fork(lambda: torch.equal(run(model), plain) and torch.equal(edited(model, OTHER), other))))
+    thread.start()
+    thread.join()
+    assert results == [True], "another thread"
+assert torch.equal(run(model), plain)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
+@pytest.mark.parametrize("name", ["ours", "theirs"])
+def test_a_fork_goes_on_where_its_thread_was(name: str) -> None:
+    folder = os.path.dirname(__file__)
+    path = os.pathsep.join([os.path.dirname(folder), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    code = _FORK.format(folder=folder, name=name)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], env=environment, capture_output=True, text=True, timeout=HANG
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_compiled_code_is_hooked_between_two_graphs_and_never_in_one(model: nn.Module) -> None:
+    torch.compiler.reset()
+    plain, right = run(model), edited(model)
+    whole, parts = (torch.compile(model, backend="eager", fullgraph=full) for full in (True, False))
+    torch.testing.assert_close(run(whole), plain)
+    with uwaga.edit(model, **EDIT), uwaga.watch(model) as recording:
+        with pytest.raises(torch._dynamo.exc.Unsupported):  # no result is better than one without the hooks
+            run(whole)
+        torch.testing.assert_close(run(parts), right)
+        assert len(recording.maps) == 2
+    torch.testing.assert_close(run(whole), plain)
+    torch.testing.assert_close(run(parts), plain)
+    torch.compiler.reset()
+
+
+def test_a_layer_alone_is_hooked_too() -> None:
+    layer = EncoderLayer(uwaga.nn.LayerSpec(d_model=8, num_heads=2, d_ff=12))
+    seen: list[object] = []
+    with hooked({layer.attention: looking(lambda _, where: seen.append(where))}, only_look=True):
+        layer(torch.randn(1, 3, 8))
+    assert seen == [layer.attention]
