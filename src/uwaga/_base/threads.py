@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-import torch
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -77,6 +75,8 @@ def untraced(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """The function as torch.compile calls it, between two graphs; importing its compiler takes seconds where nothing is compiled."""
     if "torch._dynamo" not in sys.modules or hasattr(function, "_torchdynamo_disable"):
         return function
+    import torch
+
     return torch.compiler.disable(function)
 
 

@@ -110,9 +110,7 @@ def uwaga_attention(
     def compute(asked: Asked) -> Operand:
         output = attention(asked.query, asked.key, asked.value, **asked.options)
         if call.last is not None and isinstance(asked.query, Ragged):
-            of_last = asked.options | {"mask": call.last.mask, "bias": None}
-            last = attention(call.last.query, call.last.key, call.last.value, **of_last)
-            output = put_last(output, last, call.last)
+            output = put_last(asked, output, call.last)
         computed.append(output)
         return output
 

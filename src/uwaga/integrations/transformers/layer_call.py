@@ -15,6 +15,9 @@ from uwaga.integrations.torch_patch import autocast, is_supported
 from uwaga.integrations.transformers.mask_functions import has_documents, reach
 from uwaga.integrations.transformers.mask_plan import InvalidPlan, LazyMask, MaskPlan, Segments
 from uwaga.integrations.transformers.packed_states import PackedStates, Packing, plain
+from uwaga.nn.operand import values_of
+from uwaga.ops.attention.api import attention
+from uwaga.ops.attention.hooks import Asked
 from uwaga.ops.masks import Both, Causal, Documents, Mask, Window, as_mask
 from uwaga.ops.ragged import Operand, Ragged
 
@@ -168,9 +171,8 @@ class AttentionCall(NamedTuple):
     mask: Mask | None = None
     bias: Tensor | None = None
     packing: Packing | None = None  # where the operands are packed states
-    last: "AttentionCall | None" = (
-        None  # a separate call for the last position of each sequence, whose result replaces that of this one
-    )
+    # A separate call for the last position of each sequence, whose result replaces that of this one: offsets of the sequences, and its mask.
+    last: tuple[Tensor, Mask] | None = None
 
 
 def attention_call(layer: LayerArguments, tensors: QueryKeyValue) -> AttentionCall:
@@ -215,7 +217,7 @@ def _packed_states_call(layer: LayerArguments, segments: Segments, tensors: Quer
     query, key, value = autocast(*(x.values for x in states))
     call = _ragged((query, key, value), packing.offsets, packing.offsets, segments.mask, packing)
     last = None if layer.plan is None or layer.plan.last is None else layer.plan.last.of_tokens
-    return call if last is None else call._replace(last=_last((query, key, value), packing.offsets, last))
+    return call if last is None else call._replace(last=(packing.offsets, last))
 
 
 def _segments_call(layer: LayerArguments, segments: Segments, tensors: QueryKeyValue) -> AttentionCall | None:
@@ -228,7 +230,7 @@ def _segments_call(layer: LayerArguments, segments: Segments, tensors: QueryKeyV
         return call
     batch, _, length, _ = tensors[0].shape
     offsets = torch.arange(batch + 1, device=segments.offsets.device) * length
-    return call._replace(last=_last(rows, offsets, layer.plan.last.of_batch))
+    return call._replace(last=(offsets, layer.plan.last.of_batch))
 
 
 def _packed_batch_call(layer: LayerArguments, tensors: QueryKeyValue) -> AttentionCall | None:
@@ -274,20 +276,17 @@ def _is_of(packing: Packing, x: PackedStates) -> bool:
     return x.is_packed and x.heads_first and x.packing.has_same_tokens(packing)
 
 
-def _last(tensors: QueryKeyValue, offsets: Tensor, mask: Mask) -> AttentionCall:
-    """The last query of each sequence, with all keys of it."""
-    query, key, value = tensors
-    one_each = torch.arange(len(offsets), device=offsets.device)
-    return _ragged((query.index_select(0, offsets[1:] - 1), key, value), one_each, offsets, mask)
-
-
-def put_last(output: Operand, last: Operand, call: AttentionCall) -> Ragged:
-    """The output with the rows of the last queries replaced by those of `last`."""
+def put_last(asked: Asked, output: Operand, last: tuple[Tensor, Mask]) -> Ragged:
+    """The output with the rows of the last query of each sequence replaced: it may see all keys of the sequence."""
     assert isinstance(output, Ragged)
-    assert isinstance(last, Ragged)
-    assert isinstance(call.key, Ragged)
+    offsets, mask = last
+    at, one_each = offsets[1:] - 1, torch.arange(len(offsets), device=offsets.device)
+    query = Ragged(values_of(asked.query).index_select(0, at), one_each)
+    key = Ragged(values_of(asked.key), offsets)
+    value = key.with_values(values_of(asked.value))
+    rows = attention(query, key, value, **asked.options | {"mask": mask, "bias": None})
     put = Tensor.index_copy if torch.is_grad_enabled() else Tensor.index_copy_
-    return output.with_values(put(output.values, 0, call.key.offsets[1:] - 1, last.values))
+    return output.with_values(put(output.values, 0, at, values_of(rows)))
 
 
 def _ragged(
