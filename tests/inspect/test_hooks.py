@@ -1,12 +1,14 @@
 """Where hooks act: in the thread that installed them and in tasks that begin in their block, until it ends."""
 
 import asyncio
+import contextvars
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -158,6 +160,18 @@ def test_two_threads_watch_and_edit_one_model_at_once(model: nn.Module) -> None:
     assert all(torch.equal(result, right[name]) for name in right for result in results[name])
     assert not maps["a"].any()
     assert maps["b"].all()
+    assert not threads.any_open
+
+
+def test_a_block_may_end_in_another_context_than_it_began(model: nn.Module) -> None:
+    """As that of a generator does, which somebody else closes."""
+    plain, right, context = run(model), edited(model), contextvars.copy_context()
+    stack = ExitStack()
+    context.run(stack.enter_context, uwaga.edit(model, **EDIT))
+    assert torch.equal(run(model), plain)
+    assert torch.equal(context.run(run, model), right)
+    stack.close()
+    assert torch.equal(context.run(run, model), plain)
     assert not threads.any_open
 
 

@@ -26,10 +26,6 @@ class Block:
     thread: int = field(default_factory=threading.get_ident)
     is_open: bool = True
 
-    def is_here(self) -> bool:
-        """Whether it acts in this thread and task."""
-        return self.is_open and self.thread == threading.get_ident() and self in _BLOCKS.get()
-
 
 _BLOCKS: ContextVar[tuple[Block, ...]] = ContextVar("uwaga_blocks", default=())
 _LOCK = threading.Lock()
@@ -57,7 +53,7 @@ def block(of: Mapping[Any, Any] | None = None, *, first: bool = False) -> Iterat
     try:
         yield mine
     finally:
-        mine.is_open = False
+        mine.is_open, mine.of = False, {}  # a task's context may keep it for long
         _BLOCKS.set(tuple(each for each in _BLOCKS.get() if each is not mine))
         _add(-1)
 
@@ -68,7 +64,13 @@ def acting(where: object) -> tuple[Any, ...]:
 
 
 def _read(where: object) -> tuple[Any, ...]:
-    return tuple(each.of[where] for each in _BLOCKS.get() if where in each.of and each.is_here())
+    return tuple(each.of[where] for each in _here() if where in each.of)
+
+
+def _here() -> list[Block]:
+    """The blocks that act in this thread and task."""
+    thread = threading.get_ident()
+    return [each for each in _BLOCKS.get() if each.is_open and each.thread == thread]
 
 
 def untraced(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -93,7 +95,7 @@ def calling_here() -> Iterator[Callable[[Callable[_P, _R]], Callable[_P, _R | No
         def here(function: Callable[_P, _R]) -> Callable[_P, _R | None]:
             @wraps(function)
             def called(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:
-                return function(*args, **kwargs) if mine.is_here() else None
+                return function(*args, **kwargs) if mine in _here() else None
 
             return untraced(called)
 
