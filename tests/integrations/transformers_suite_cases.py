@@ -45,7 +45,7 @@ class Tester:
 
     def get_config(self):
         options = {name: 2 if name in tiny.LAYERS else value for name, value in self._options.items()}
-        return transformers.AutoConfig.for_model(self._family, **tiny._SHARED | options)
+        return transformers.AutoConfig.for_model(self._family, **tiny.SHARED | options)
 
     def prepare_config_and_inputs_for_common(self):
         ids = common.ids_tensor([self.batch_size, self.seq_length], self.vocab_size - 4) + 3
