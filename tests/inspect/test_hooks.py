@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import copy
 import os
 import subprocess
 import sys
@@ -283,7 +284,9 @@ def test_compiled_code_is_hooked_between_two_graphs_and_never_in_one(model: nn.M
     plain, right = run(model), edited(model)
     whole, parts = (torch.compile(model, backend="eager", fullgraph=full) for full in (True, False))
     torch.testing.assert_close(run(whole), plain)
+    other = torch.compile(copy.deepcopy(model), backend="eager", fullgraph=True)
     with uwaga.edit(model, **EDIT), uwaga.watch(model) as recording:
+        torch.testing.assert_close(run(other), plain)
         with pytest.raises(torch._dynamo.exc.Unsupported):  # no result is better than one without the hooks
             run(whole)
         torch.testing.assert_close(run(parts), right)

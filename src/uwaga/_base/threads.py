@@ -7,7 +7,8 @@ began, also after the `with` has ended; `asyncio.to_thread` takes that context i
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -20,57 +21,69 @@ _R = TypeVar("_R")
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """One `with`, and what acts in it, by the place where it acts."""
+    """One `with`, and what acts in it: by the id of the place where it acts, the place, which it keeps, and what acts there."""
 
-    of: Mapping[Any, Any]
+    of: dict[int, tuple[Any, Any]]
     thread: int = field(default_factory=threading.get_ident)
     is_open: bool = True
 
 
 _BLOCKS: ContextVar[tuple[Block, ...]] = ContextVar("uwaga_blocks", default=())
 _LOCK = threading.Lock()
-_count = 0
-any_open = False  # whether any thread is in a block: torch.compile guards this, and cannot trace a ContextVar
+# Of the blocks of all threads: how many act at a place, by its id. torch.compile guards these two, and cannot trace a ContextVar; the
+# first is a bool, so that without blocks no graph is of one place alone.
+any_open = False
+_PLACES: Counter[int] = Counter()
 
 if hasattr(os, "register_at_fork"):  # another thread may hold the lock, which nobody would release in the child
     os.register_at_fork(after_in_child=lambda: globals().update(_LOCK=threading.Lock()))
 
 
 @contextmanager
-def block(of: Mapping[Any, Any] | None = None, *, first: bool = False) -> Iterator[Block]:
+def block(acts: Iterable[tuple[Any, Any]] = (), *, first: bool = False) -> Iterator[Block]:
     """A context in which this acts. Contexts of a thread may end in any order, and in another context than they began.
 
     Args:
-        of: what acts, by the place where it acts.
+        acts: places (layers, configs, models), and what acts there.
         first: before all others, and not after those that began before it.
     """
     global _read
     _read = untraced(_read)
-    mine = Block({} if of is None else of)
+    mine = Block({id(place): (place, what) for place, what in acts})
     others = _BLOCKS.get()
     _BLOCKS.set((mine, *others) if first else (*others, mine))
-    _add(1)
+    _count(mine, 1)
     try:
         yield mine
     finally:
-        mine.is_open, mine.of = False, {}  # a task's context may keep it for long
         _BLOCKS.set(tuple(each for each in _BLOCKS.get() if each is not mine))
-        _add(-1)
+        _count(mine, -1)
+        mine.is_open, mine.of = False, {}  # a task's context may keep it for long
 
 
-def acting(where: object) -> tuple[Any, ...]:
+def acting(place: object) -> tuple[Any, ...]:
     """What acts at a place, in this thread and task."""
-    return _read(where) if any_open else ()
+    return _read(place) if any_open and id(place) in _PLACES else ()
 
 
-def _read(where: object) -> tuple[Any, ...]:
-    return tuple(each.of[where] for each in _here() if where in each.of)
+def _read(place: object) -> tuple[Any, ...]:
+    return tuple(each.of[id(place)][1] for each in _here() if id(place) in each.of)
 
 
 def _here() -> list[Block]:
     """The blocks that act in this thread and task."""
     thread = threading.get_ident()
     return [each for each in _BLOCKS.get() if each.is_open and each.thread == thread]
+
+
+def _count(block: Block, more: int) -> None:
+    global any_open
+    with _LOCK:
+        for place in block.of:
+            _PLACES[place] += more
+            if not _PLACES[place]:
+                del _PLACES[place]
+        any_open = bool(_PLACES)
 
 
 def untraced(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -100,10 +113,3 @@ def calling_here() -> Iterator[Callable[[Callable[_P, _R]], Callable[_P, _R | No
             return untraced(called)
 
         yield here
-
-
-def _add(more: int) -> None:
-    global _count, any_open
-    with _LOCK:
-        _count += more
-        any_open = _count > 0

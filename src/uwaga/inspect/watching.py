@@ -106,9 +106,7 @@ def watch(
         stack.enter_context(vision.naming(model, strings.name_patches))
         stack.enter_context(huggingface.computing(model))
         stack.enter_context(hooked(dict.fromkeys(result.ids, looking(record)), only_look=True))
-        stack.enter_context(
-            threads.block({(each, "candidates"): recording.note_candidates for each in model.modules()})
-        )
+        stack.enter_context(threads.block((each, recording.note_candidates) for each in huggingface.generating(model)))
         stack.callback(recording.close)
         yield recording
     if not recording.maps:

@@ -66,6 +66,11 @@ def computing(model: nn.Module, operation: str = "watch") -> AbstractContextMana
     return computing_with_uwaga(configs_of(models))
 
 
+def generating(model: nn.Module) -> list[nn.Module]:
+    """The transformers models in a model that can generate."""
+    return [each for each in model.modules() if hasattr(each, "_get_candidate_generator")]
+
+
 def _where(path: str, module: nn.Module) -> AttentionId:
     index = getattr(module, "layer_idx", None)
     numbers = [int(part) for part in path.split(".") if part.isdigit()]

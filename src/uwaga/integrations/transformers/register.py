@@ -2,8 +2,8 @@
 
 import inspect
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any
 
@@ -60,13 +60,11 @@ def register_with_transformers() -> None:
         _allow_continuous_batching(ContinuousBatchingManager)
 
 
-@contextmanager
-def computing_with_uwaga(configs: list[Any]) -> Iterator[None]:
+def computing_with_uwaga(configs: Iterable[Any]) -> AbstractContextManager[object]:
     """A context in which models of these configs compute with uwaga: in this thread and task, so that another thread inside a forward
     pass keeps the attention for which its masks were made. The configs do not change."""
     register_with_transformers()
-    with threads.block({id(config): NAME for config in configs}):
-        yield
+    return threads.block((config, NAME) for config in configs)
 
 
 def _check_when_chosen(base: Any) -> None:
@@ -94,17 +92,14 @@ def _check_when_chosen(base: Any) -> None:
 def _answer_by_context(base: Any) -> None:
     """Let configs answer as `computing_with_uwaga` says."""
 
-    def is_switched(config: Any) -> bool:
-        return threads.any_open and bool(threads.acting(id(config)))
-
     def get(config: Any) -> str | None:
         if _OWN not in vars(config):
             raise AttributeError(_OWN)
-        return NAME if is_switched(config) else vars(config)[_OWN]
+        return NAME if threads.acting(config) else vars(config)[_OWN]
 
     def put(config: Any, name: str | None) -> None:
         # A model that is made of a config sets the name that it reads there, which is no choice of the user's.
-        if name != NAME or not is_switched(config):
+        if name != NAME or not threads.acting(config):
             vars(config)[_OWN] = name
 
     setattr(base, _OWN, property(get, put))
@@ -116,7 +111,7 @@ def _tell_of_candidates(base: Any) -> None:
 
     @wraps(own)
     def _get_candidate_generator(self: Any, *args: Any, **kwargs: Any) -> object:
-        for note in threads.acting((self, "candidates")):
+        for note in threads.acting(self):
             note()
         return own(self, *args, **kwargs)
 

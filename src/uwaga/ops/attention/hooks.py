@@ -47,7 +47,7 @@ def hooked(hooks: Mapping[Any, Hook], *, only_look: bool = False) -> AbstractCon
         hooks: by layer.
         only_look: they change nothing, and are innermost, so that they see what all others have changed.
     """
-    return threads.block({where: threads.untraced(hook) for where, hook in hooks.items()}, first=only_look)
+    return threads.block(((where, threads.untraced(hook)) for where, hook in hooks.items()), first=only_look)
 
 
 def hooks_of(where: object) -> tuple[Hook, ...]:
