@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
-from uwaga._base import keywords
+from uwaga._base import keywords, threads
 from uwaga._base.errors import ShapeError
 from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.fused_qkv import fused_linears, is_worthwhile
@@ -171,7 +171,7 @@ class MultiHeadAttention(nn.Module):
             "sinks": sinks,
             "dropout": self.dropout if self.training else 0.0,
         }
-        if of_layer := hooks.hooks_of(self):
+        if threads.any_open and (of_layer := hooks.hooks_of(self)):
             asked = hooks.Asked(query=query_heads, key=kv.key, value=kv.value, options=options, start=kv.start_R)
             heads = hooks.around(of_layer, asked, self, _compute)
         else:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
+from uwaga._base import threads
 from uwaga.nn.attention import MultiHeadAttention
 from uwaga.nn.feed_forward import FeedForward
 from uwaga.nn.kv_cache import KeyValueCache, LayerCache
@@ -185,7 +186,7 @@ class EncoderLayer(nn.Module):
     def _computes_alone(self, mask: Any, bias: Any, cache: LayerCache | None) -> bool:
         """Whether attention may be computed of one query of each row: no hook reads the others, and the mask and the bias
         can be told the position of that query."""
-        is_seen = bool(hooks.hooks_of(self.attention))
+        is_seen = threads.any_open and bool(hooks.hooks_of(self.attention))
         return not is_seen and cache is None and _has_no_start(mask) and _has_no_start(bias)
 
 
