@@ -20,7 +20,7 @@ _R = TypeVar("_R")
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class _OpenBlock:
     """One `with`, and what acts in it: by the id of the place where it acts, the place, which it keeps, and what acts there."""
 
     of: dict[int, tuple[Any, Any]]
@@ -28,7 +28,7 @@ class Block:
     is_open: bool = True
 
 
-_BLOCKS: ContextVar[tuple[Block, ...]] = ContextVar("uwaga_blocks", default=())
+_BLOCKS: ContextVar[tuple[_OpenBlock, ...]] = ContextVar("uwaga_blocks", default=())
 _LOCK = threading.Lock()
 # Of the blocks of all threads: how many act at a place, by its id. torch.compile guards these two, and cannot trace a ContextVar; the
 # first is a bool, so that without blocks no graph is of one place alone.
@@ -40,7 +40,7 @@ if hasattr(os, "register_at_fork"):  # another thread may hold the lock, which n
 
 
 @contextmanager
-def block(acts: Iterable[tuple[Any, Any]] = (), *, first: bool = False) -> Iterator[Block]:
+def block(acts: Iterable[tuple[Any, Any]] = (), *, first: bool = False) -> Iterator[_OpenBlock]:
     """A context in which this acts. Contexts of a thread may end in any order, and in another context than they began.
 
     Args:
@@ -49,7 +49,7 @@ def block(acts: Iterable[tuple[Any, Any]] = (), *, first: bool = False) -> Itera
     """
     global _read
     _read = untraced(_read)
-    mine = Block({id(place): (place, what) for place, what in acts})
+    mine = _OpenBlock({id(place): (place, what) for place, what in acts})
     others = _BLOCKS.get()
     _BLOCKS.set((mine, *others) if first else (*others, mine))
     _count(mine, 1)
@@ -70,13 +70,13 @@ def _read(place: object) -> tuple[Any, ...]:
     return tuple(each.of[id(place)][1] for each in _here() if id(place) in each.of)
 
 
-def _here() -> list[Block]:
+def _here() -> list[_OpenBlock]:
     """The blocks that act in this thread and task."""
     thread = threading.get_ident()
     return [each for each in _BLOCKS.get() if each.is_open and each.thread == thread]
 
 
-def _count(block: Block, more: int) -> None:
+def _count(block: _OpenBlock, more: int) -> None:
     global any_open
     with _LOCK:
         for place in block.of:
