@@ -284,7 +284,8 @@ def _picture_view(picture: Any, model: str, title: str | None) -> ViewModel:
         reader = pictures.load_vision(model, "float32")
         reading = pictures.record_picture(reader, picture)
     except RecordError as error:
-        raise type(error)(f"view: {error}") from error
+        error.args = (f"view: {error}",)
+        raise
     shown = ViewModel.create(reading.recording, title=named or tr("Picture"), model=reader.title)
     return shown.with_picture(reading.pixels, reading.grid)
 
@@ -297,7 +298,8 @@ def _text_service(
     try:
         first = runner.run(request, max_tokens=None, title=title, second_title=second_title)
     except RecordError as error:
-        raise type(error)(f"view: {error}") from error
+        error.args = (f"view: {error}",)
+        raise
     return ViewService(first, runner=runner, typed=request)
 
 

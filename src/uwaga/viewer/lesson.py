@@ -48,7 +48,7 @@ class Lesson:
     >>> from uwaga.viewer.lesson import work_through
     >>> worked = work_through("a pen .")
     >>> worked
-    Lesson('a pen .', 24 steps, 266 matrices)
+    Lesson('a pen .', 24 steps, 267 matrices)
     >>> worked["weights"].sum(axis=1).round(5)
     array([1., 1., 1.], dtype=float32)
     """
