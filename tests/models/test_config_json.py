@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from uwaga._base import options
+from uwaga._base import validators as options
 from uwaga._base.errors import CheckpointError
 from uwaga.models.bert import checkpoint, factorized, rotary
 from uwaga.models.checkpoints import load_save

@@ -1,13 +1,10 @@
 """The training configuration: defaults, overrides, and the messages of its errors."""
 
-import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from uwaga.train.config import Config, to_toml
+from uwaga.train.config import Config
 from uwaga.train.errors import ConfigError
 
 _TEXT = """
@@ -106,22 +103,22 @@ def test_an_unknown_key_names_the_nearest(override: str, message: str) -> None:
     ("override", "message"),
     [
         ("objective=translate", "objective must be one of 'language-model', 'encoder-decoder', 'masked-language-model', not 'translate'"),
-        ("optimizer.lr=fast", "optimizer.lr must be a positive number, not 'fast'"),
-        ("optimizer.lr=nan", "optimizer.lr must be a positive number, not nan"),
-        ("optimizer.lr=0", "optimizer.lr must be a positive number, not 0.0"),
+        ("optimizer.lr=fast", "optimizer.lr must be a number above 0, not 'fast'"),
+        ("optimizer.lr=nan", "optimizer.lr must be a number above 0, not nan"),
+        ("optimizer.lr=0", "optimizer.lr must be a number above 0, not 0"),
         ("optimizer.betas=[0.9]", "optimizer.betas must be a list of two numbers from 0 to less than 1, not [0.9]"),
-        ("optimizer.max_grad_norm=-1", "optimizer.max_grad_norm must be a number of at least 0, not -1.0"),
+        ("optimizer.max_grad_norm=-1", "optimizer.max_grad_norm must be a number of at least 0, not -1"),
         ("optimizer.dtype=float16", "optimizer.dtype must be one of 'float32', 'bfloat16', not 'float16'"),
         ("schedule.final_lr_ratio=1.5", "schedule.final_lr_ratio must be a number from 0 to 1, not 1.5"),
         ("schedule.steps=0", "schedule.steps must be a whole number of at least 1, not 0"),
-        ("run.threads=4097", "run.threads must be a whole number from 1 to 4096, not 4097"),
-        ("tokenizer.vocab_size=4194305", "tokenizer.vocab_size must be a whole number from 1 to 4194304, not 4194305"),
+        ("run.threads=4097", "run.threads must be a whole number from 1 to 4,096, not 4097"),
+        ("tokenizer.vocab_size=4194305", "tokenizer.vocab_size must be a whole number from 1 to 4,194,304, not 4194305"),
         ("run.seed=true", "run.seed must be a whole number of at least 0, not True"),
-        ("run.output_dir=7", "run.output_dir must be a string that is not empty, not 7"),
-        ("run.sample_prompts=[1]", "run.sample_prompts must be a list of strings, not [1]"),
+        ("run.output_dir=7", "run.output_dir must be a string that is not empty and has no NUL character, not 7"),
+        ("run.sample_prompts=[1]", "run.sample_prompts[0] must be a string that is not empty, not 1"),
         ("run.compile=1", "run.compile must be true or false, not 1"),
-        ("data.validation_fraction=1", "data.validation_fraction must be a number from 0 to less than 1, not 1.0"),
-        ("data.mlm_probability=0", "data.mlm_probability must be a number above 0 and up to 1, not 0.0"),
+        ("data.validation_fraction=1", "data.validation_fraction must be a number from 0 to less than 1, not 1"),
+        ("data.mlm_probability=0", "data.mlm_probability must be a number above 0 and up to 1, not 0"),
         ("data.remove_characters=1", "data.remove_characters must be a string, not 1"),
         ("data.sources=1", "data.sources must be a table of tables, not 1"),
         ("data.sources.x=1", "data.sources.x must be a table, not 1"),
@@ -251,34 +248,12 @@ def test_errors_of_a_file_name_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ('run.output_dir="a\\u0000b"', "run.output_dir must have no NUL character, which no file name has: 'a\\x00b'"),
-        ('data.train=["a\\u0000b"]', "data.train must have no NUL character, which no file name has: ('a\\x00b',)"),
+        ('run.output_dir="a\\u0000b"', "run.output_dir must be a string that is not empty and has no NUL character, not 'a\\x00b'"),
+        ('data.train=["a\\u0000b"]', "data.train[0] must be a string that is not empty and has no NUL character, not 'a\\x00b'"),
         ("model.num_layers=100000000", "model.num_layers must be at most 1000, not 100000000"),
-        (f"optimizer.eps=1{'0' * 400}", f"optimizer.eps must be a positive number, not 1{'0' * 199}..."),
-        ("optimizer.eps=1e400", "optimizer.eps must be a positive number, not inf"),
+        (f"optimizer.eps=1{'0' * 400}", "optimizer.eps must be a number above 0, not an integer of more than 20 digits"),
+        ("optimizer.eps=1e400", "optimizer.eps must be a number above 0, not inf"),
     ],
 )
 def test_values_out_of_range_are_refused(override: str, message: str) -> None:
     assert _message(override) == message
-
-
-# Writing TOML.
-
-
-_ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
-_VALUE = st.one_of(
-    st.booleans(), st.integers(-(2**62), 2**62), st.floats(allow_nan=False, allow_infinity=False), _ANY_TEXT
-)
-_TABLE = st.recursive(
-    st.dictionaries(_ANY_TEXT, _VALUE | st.lists(_VALUE)), lambda inside: st.dictionaries(_ANY_TEXT, _VALUE | inside)
-)
-
-
-@pytest.mark.slow
-@given(_TABLE)
-def test_any_table_reads_back_equal(table: dict) -> None:
-    assert tomllib.loads(to_toml(table)) == table
-
-
-def test_none_is_left_out_of_toml() -> None:
-    assert to_toml({"run": {"out": "a", "threads": None}}) == '[run]\nout = "a"\n'

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from uwaga._base.options import is_number
 from uwaga._base.terminal import short
+from uwaga._base.validators import is_number
 from uwaga.inspect.recordings.passes import rows
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.recordings.stack import KINDS

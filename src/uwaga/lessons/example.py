@@ -16,8 +16,8 @@ from torch import Tensor
 
 from uwaga._base import languages
 from uwaga._base.languages import tr
-from uwaga._base.options import SWITCH, OptionValidator, number, one_of, whole
 from uwaga._base.terminal import short
+from uwaga._base.validators import SWITCH, OptionValidator, number, one_of, whole
 from uwaga.models.text.token_text import split_words
 
 MAX_TOKENS, MAX_WIDTH, MAX_HEADS, MAX_SENTENCES = 12, 8, 4, 6

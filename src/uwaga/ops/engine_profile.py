@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import torch
 
 from uwaga._base import durable, env, native, processor, untrusted
-from uwaga._base.options import is_number
 from uwaga._base.terminal import printable
+from uwaga._base.validators import is_number
 
 PROFILE_BYTES = 2**16  # a profile has about 3,000
 DTYPES = ("float32", "bfloat16", "float16")

@@ -7,9 +7,9 @@ optimizer.safetensors, training.json, config.toml  what a run is resumed from
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from uwaga._base import durable, json_files, safetensors_files
 from uwaga._base.durable import create_file
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import is_number
+from uwaga._base.options import Count, OptionError, Real, Text, options, read
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import load_save, state_dict_check, weight_files
 from uwaga.train import run_folder
@@ -28,76 +28,41 @@ from uwaga.train.optimizer import Moment
 from uwaga.train.run_folder import STATE
 
 OPTIMIZER, CONFIG = "optimizer.safetensors", "config.toml"
-_FORMAT = 1  # of training.json
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class BestEvaluation:
     """The evaluation with the lowest validation loss so far."""
 
-    step: int
-    loss: float
+    step: Count
+    loss: Real
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class TrainingState:
     """Progress of a run: training.json. It holds no generator state, since random numbers are functions of the seed and a name."""
 
-    step: int  # number of optimizer steps taken
-    tokens: int  # read so far
-    seconds: float  # spent in steps
+    format: Literal[1] = 1
+    step: Count  # number of optimizer steps taken
+    tokens: Count  # read so far
+    seconds: Real  # spent in steps
     best: BestEvaluation | None
-    metrics: int  # size of metrics.jsonl in bytes
-    seed: int
-    data: str  # Corpus.digest
+    metrics: Count  # size of metrics.jsonl in bytes
+    seed: Count
+    data: Text  # Corpus.digest
 
     def write(self, folder: Path) -> None:
-        best = None if self.best is None else {"step": self.best.step, "loss": self.best.loss}
-        result = {
-            "format": _FORMAT, "step": self.step, "tokens": self.tokens, "seconds": self.seconds, "best": best,
-            "metrics": self.metrics, "seed": self.seed, "data": self.data,
-        }  # fmt: skip
         with create_file(folder / STATE) as file:
-            file.write((json.dumps(result, indent=2) + "\n").encode())
+            file.write((json.dumps(asdict(self), indent=2) + "\n").encode())
 
     @staticmethod
     def read(folder: Path) -> "TrainingState":
         """From a checkpoint's folder. Raises CheckpointError."""
         path = folder / STATE
-        fields = json_files.read(path)
-        if _field(path, fields, "format", "a whole number", _is_count) != _FORMAT:
-            raise CheckpointError(f"{path} has format {fields['format']}, and this version reads {_FORMAT}")
-        best = _field(path, fields, "best", "null or an object", lambda x: x is None or isinstance(x, dict))
-        return TrainingState(
-            step=_count(path, fields, "step"),
-            tokens=_count(path, fields, "tokens"),
-            seconds=_number(path, fields, "seconds"),
-            best=None
-            if best is None
-            else BestEvaluation(step=_count(path, best, "step"), loss=_number(path, best, "loss")),
-            metrics=_count(path, fields, "metrics"),
-            seed=_count(path, fields, "seed"),
-            data=_field(path, fields, "data", "a string", lambda x: isinstance(x, str)),
-        )
-
-
-def _count(path: Path, fields: Mapping[str, Any], key: str) -> int:
-    return int(_field(path, fields, key, "a whole number of at least 0", _is_count))
-
-
-def _number(path: Path, fields: Mapping[str, Any], key: str) -> float:
-    return float(_field(path, fields, key, "a finite number", is_number))
-
-
-def _field(path: Path, fields: Mapping[str, Any], key: str, words: str, accepts: Callable[[Any], bool]) -> Any:
-    if key not in fields or not accepts(fields[key]):
-        value = printable(repr(fields[key])) if key in fields else "missing"
-        raise CheckpointError(f"{path}: {key} must be {words}, and is {value}")
-    return fields[key]
-
-
-def _is_count(x: Any) -> bool:
-    return type(x) is int and 0 <= x < 2**62
+        try:
+            return read(TrainingState, json_files.read(path))
+        except OptionError as error:
+            raise CheckpointError(f"{path}: {error}") from error
 
 
 class CheckpointParts(NamedTuple):

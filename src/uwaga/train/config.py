@@ -1,233 +1,185 @@
 """The configuration of a training run: a TOML file, with overrides from the command line, validated as a whole."""
 
-import dataclasses
 import datetime
-import json
-import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, Literal
 
-from uwaga._base import untrusted
-from uwaga._base.options import POSITIVE, SWITCH, OptionValidator, number, one_of
-from uwaga.train import families, settings
+import tomli_w
+from annotated_types import Ge, Gt, Le
+from pydantic import StringConstraints
+
+from uwaga._base import env, untrusted
+from uwaga._base.options import (
+    Count,
+    FractionBelow1,
+    Name,
+    NotNegative,
+    OptionError,
+    Positive,
+    Real,
+    Share,
+    Size,
+    Switch,
+    Text,
+    Words,
+    options,
+    read,
+)  # fmt: skip
+from uwaga.train import families
 from uwaga.train.errors import ConfigError
-from uwaga.train.families import OBJECTIVES
-from uwaga.train.settings import (
-    BETAS,
-    COUNT,
-    NAME,
-    NAMES,
-    NOT_NEGATIVE,
-    PART,
-    SECONDS,
-    SHARE,
-    SIZE,
-    TEXT,
-    THREADS,
-    VOCABULARY,
-    Named,
-)
+from uwaga.train.families import Objective
 
-TOKENIZERS = ("characters", "words", "byte-pair", "given")
-DATA = ("text", "jsonl", "parquet", "pairs")
-PAIR_FORMATS = ("tsv", "cmudict", "jsonl", "parquet", "parallel")
-_SHA256 = OptionValidator(
-    "64 hexadecimal digits", lambda x: isinstance(x, str) and len(x) == 64 and not set(x) - set("0123456789abcdef")
-)
+TokenizerKind = Literal["characters", "words", "byte-pair", "given"]
+_NoNul = StringConstraints(pattern=r"^[^\x00]+$")
+_FileName = Annotated[Text, _NoNul, Words("a string that is not empty and has no NUL character")]
+_Sha256 = Annotated[Text, StringConstraints(pattern="^[0-9a-f]{64}$"), Words("64 hexadecimal digits")]
+_Betas = Annotated[tuple[FractionBelow1, FractionBelow1], Words("a list of two numbers from 0 to less than 1")]
+# The tokenizers library allocates as many entries as a vocabulary may get, and PyTorch as many threads.
+_VocabularySize = Annotated[Size, Le(untrusted.TOKENIZER_IDS)]
+_Threads = Annotated[Size, Le(env.MAX_THREADS)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class TargetConfig:
     """The tokenizer of targets, where the data is pairs."""
 
-    kind: str = "words"  # as of TokenizerConfig
-    shared: bool = False  # one vocabulary and embedding for sources and targets: characters and words only
-    vocab_size: int | None = None
-    path: str | None = None
-    lowercase: bool = False
-
-    KINDS: ClassVar[Mapping[str, OptionValidator]] = {
-        "kind": one_of(*TOKENIZERS), "shared": SWITCH, "vocab_size": VOCABULARY, "path": NAME, "lowercase": SWITCH,
-    }  # fmt: skip
-    SECTIONS: ClassVar[Mapping[str, Any]] = {}
+    kind: TokenizerKind = "words"
+    shared: Switch = False  # one vocabulary and embedding for sources and targets: characters and words only
+    vocab_size: _VocabularySize | None = None
+    path: _FileName | None = None
+    lowercase: Switch = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class TokenizerConfig:
     """How texts become tokens. "words" are separated by spaces."""
 
-    kind: str = "characters"  # "characters", "words", "byte-pair", or "given": loaded from `path`
-    vocab_size: int | None = None  # at most, with special tokens; required for byte-pair; None: all characters or words
-    path: str | None = None  # of a given tokenizer: its directory, or its tokenizer.json
-    lowercase: bool = False
+    kind: TokenizerKind = "characters"  # "given": loaded from `path`
+    vocab_size: _VocabularySize | None = None  # at most, with special tokens; required for byte-pair; None: no limit
+    path: _FileName | None = None  # of a given tokenizer: its directory, or its tokenizer.json
+    lowercase: Switch = False
     target: TargetConfig | None = None  # of the targets of pairs; None: the same
 
-    KINDS: ClassVar[Mapping[str, OptionValidator]] = {
-        "kind": one_of(*TOKENIZERS), "vocab_size": VOCABULARY, "path": NAME, "lowercase": SWITCH,
-    }  # fmt: skip
-    SECTIONS: ClassVar[Mapping[str, Any]] = {"target": TargetConfig}
 
-
-@dataclass(frozen=True, kw_only=True)
+@options
 class SourceConfig:
     """The official source of a data file. Its name may be used in data.train in place of a path."""
 
-    sha256: str  # of the decompressed file
-    url: str  # of the file, or of the project that it was made from
-    member: str = ""  # the file inside of the zip archive at the URL
-    files: tuple[str, ...] = ()  # names under UWAGA_DATA; a download is stored under the first
-    instructions: str = ""  # how to make the file, where it cannot be downloaded from the URL
-
-    KINDS: ClassVar[Mapping[str, OptionValidator]] = {
-        "sha256": _SHA256, "url": NAME, "member": TEXT, "files": NAMES, "instructions": TEXT,
-    }  # fmt: skip
-    SECTIONS: ClassVar[Mapping[str, Any]] = {}
+    sha256: _Sha256  # of the decompressed file
+    url: Name  # of the file, or of the project that it was made from
+    member: Text = ""  # the file inside of the zip archive at the URL
+    files: tuple[_FileName, ...] = ()  # names under UWAGA_DATA; a download is stored under the first
+    instructions: Text = ""  # how to make the file, where it cannot be downloaded from the URL
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class DataConfig:
     """Which data is read, how it is split, and how it is cut into rows."""
 
-    kind: str = "text"
-    train: tuple[str, ...] = ()  # files, or names of sources; relative paths start where the command runs
-    validation: tuple[str, ...] = ()  # files; none: a fraction of the training files
-    validation_fraction: float = (
-        0.1  # of documents or sources, by a hash of their content; with windows, the end of the text
-    )
-    document: str = (
-        "file"  # of text: what a document is; or "line" or "paragraph" (up to an empty line), without empty ones
-    )
-    text_field: str = "text"  # of jsonl and parquet
-    pair_format: str = "tsv"  # of pairs
-    source_field: str = "source"  # of pairs in jsonl and parquet
-    target_field: str = "target"
-    target_files: tuple[str, ...] = ()  # of pairs in parallel files: line n is the target of line n of data.train
-    validation_target_files: tuple[str, ...] = ()
-    remove_characters: str = ""  # from targets, such as the digits that mark stress in CMUdict
-    context_length: int = 256  # the most tokens of a row
-    windows: bool = False  # rows are random windows of all texts joined, as in nanoGPT
-    mlm_probability: float = 0.15  # of a masked language model: the fraction of tokens that are predicted
-    download: bool = False  # download sources that are not under UWAGA_DATA
-    sources: Mapping[str, SourceConfig] = dataclasses.field(default_factory=dict)
-
-    KINDS: ClassVar[Mapping[str, OptionValidator]] = {
-        "kind": one_of(*DATA), "train": NAMES, "validation": NAMES, "validation_fraction": PART,
-        "document": one_of("file", "line", "paragraph"), "text_field": NAME, "pair_format": one_of(*PAIR_FORMATS),
-        "source_field": NAME, "target_field": NAME, "target_files": NAMES, "validation_target_files": NAMES, "remove_characters": TEXT,
-        "context_length": SIZE, "windows": SWITCH, "mlm_probability": number("a number above 0 and up to 1", lambda x: 0 < x <= 1),
-        "download": SWITCH,
-    }  # fmt: skip
-    SECTIONS: ClassVar[Mapping[str, Any]] = {"sources": Named(SourceConfig)}
+    kind: Literal["text", "jsonl", "parquet", "pairs"] = "text"
+    train: tuple[_FileName, ...] = ()  # files, or names of sources; relative paths start where the command runs
+    validation: tuple[_FileName, ...] = ()  # files; none: a fraction of the training files
+    # Of documents or sources, by a hash of their content; with windows, the end of the text.
+    validation_fraction: FractionBelow1 = 0.1
+    # Of text: what a document is; a paragraph ends at an empty line, and empty lines and paragraphs are left out.
+    document: Literal["file", "line", "paragraph"] = "file"
+    text_field: Name = "text"  # of jsonl and parquet
+    pair_format: Literal["tsv", "cmudict", "jsonl", "parquet", "parallel"] = "tsv"  # of pairs
+    source_field: Name = "source"  # of pairs in jsonl and parquet
+    target_field: Name = "target"
+    target_files: tuple[_FileName, ...] = ()  # of pairs in parallel files: line n is the target of line n of data.train
+    validation_target_files: tuple[_FileName, ...] = ()
+    remove_characters: Text = ""  # from targets, such as the digits that mark stress in CMUdict
+    context_length: Size = 256  # the most tokens of a row
+    windows: Switch = False  # rows are random windows of all texts joined, as in nanoGPT
+    # Of a masked language model: the fraction of tokens that are predicted.
+    mlm_probability: Annotated[Real, Gt(0), Le(1)] = 0.15
+    download: Switch = False  # download sources that are not under UWAGA_DATA
+    sources: dict[str, SourceConfig] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class BatchConfig:
     """Sizes in tokens that the model reads, sources and targets together."""
 
-    tokens_per_batch: int = 4096  # of a micro-batch, at most
-    tokens_per_step: int | None = None  # of an optimizer step, a multiple of tokens_per_batch; None: one micro-batch
-
-    KINDS: ClassVar[Mapping[str, OptionValidator]] = {"tokens_per_batch": SIZE, "tokens_per_step": SIZE}
-    SECTIONS: ClassVar[Mapping[str, Any]] = {}
+    tokens_per_batch: Size = 4096  # of a micro-batch, at most
+    tokens_per_step: Size | None = None  # of an optimizer step, a multiple of tokens_per_batch; None: one micro-batch
 
     @property
     def gradient_accumulation_steps(self) -> int:
-        """MicroBatch-batches of a step."""
+        """Micro-batches of a step."""
         return 1 if self.tokens_per_step is None else self.tokens_per_step // self.tokens_per_batch
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class OptimizerConfig:
     """AdamW (Loshchilov and Hutter 2019) and the loss."""
 
-    lr: float = 3e-4
-    betas: tuple[float, ...] = (0.9, 0.95)
-    eps: float = 1e-8
-    weight_decay: float = 0.1  # of matrices, not of norms and biases
-    max_grad_norm: float = 1.0  # gradients are clipped to this global norm; 0: not clipped
-    label_smoothing: float = 0.0
-    dtype: str = "float32"  # of the computation; "bfloat16" is autocast over float32 weights
-
-    KINDS: ClassVar[Mapping[str, OptionValidator]] = {
-        "lr": POSITIVE, "betas": BETAS, "eps": POSITIVE, "weight_decay": NOT_NEGATIVE, "max_grad_norm": NOT_NEGATIVE,
-        "label_smoothing": PART, "dtype": one_of("float32", "bfloat16"),
-    }  # fmt: skip
-    SECTIONS: ClassVar[Mapping[str, Any]] = {}
+    lr: Positive = 3e-4
+    betas: _Betas = (0.9, 0.95)
+    eps: Positive = 1e-8
+    weight_decay: NotNegative = 0.1  # of matrices, not of norms and biases
+    max_grad_norm: NotNegative = 1.0  # gradients are clipped to this global norm; 0: not clipped
+    label_smoothing: FractionBelow1 = 0.0
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; "bfloat16" is autocast over float32 weights
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class ScheduleConfig:
     """The learning rate over the steps: it rises to optimizer.lr, then falls (unless "constant")."""
 
-    kind: str = "cosine"
-    steps: int  # optimizer steps of the run
-    warmup_steps: int = 0  # steps until the full rate
-    final_lr_ratio: float = 0.1  # learning rate of the last step, divided by optimizer.lr
-
-    KINDS: ClassVar[Mapping[str, OptionValidator]] = {
-        "kind": one_of("cosine", "linear", "constant"), "steps": SIZE, "warmup_steps": COUNT, "final_lr_ratio": SHARE,
-    }  # fmt: skip
-    SECTIONS: ClassVar[Mapping[str, Any]] = {}
+    kind: Literal["cosine", "linear", "constant"] = "cosine"
+    steps: Size  # optimizer steps of the run
+    warmup_steps: Count = 0  # steps until the full rate
+    final_lr_ratio: Share = 0.1  # learning rate of the last step, divided by optimizer.lr
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class ParallelConfig:
     """How the processes that torchrun started share the work."""
 
-    context: int = 1  # so many processes share each sequence, by the ring of uwaga.sequence_parallel; micro-batches are divided over the rest
-    timeout: float = (
-        3600.0  # seconds within which, on CPUs, a process is told that another ended or hangs; it waits a third of them
-    )
-
-    KINDS: ClassVar[Mapping[str, OptionValidator]] = {"context": SIZE, "timeout": SECONDS}
-    SECTIONS: ClassVar[Mapping[str, Any]] = {}
+    # So many processes share each sequence, by the ring of uwaga.sequence_parallel; micro-batches are divided over the others.
+    context: Size = 1
+    # Seconds within which, on CPUs, a process is told that another ended or hangs; it waits a third of them.
+    timeout: Annotated[Real, Ge(1), Le(1_000_000)] = 3600.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class RunConfig:
     """Where a run is stored, and what it logs."""
 
-    output_dir: str  # the folder of checkpoints and metrics
-    init_from: str | None = None  # a model's directory whose weights training starts with; None: random ones
-    seed: int = 0  # of initial weights, data order, masks and dropout
-    log_every: int = 10  # steps; all of *_every are
-    eval_every: int = 250
-    eval_tokens: int | None = None  # evaluate on about so many; None: all
-    save_every: int | None = None  # None: as eval_every
-    keep_last: int = 2  # the newest checkpoints to keep, beside the best one
-    sample_every: int = 0  # 0: never
-    sample_prompts: tuple[str, ...] = ()  # prompts, or sources of pairs
-    sample_tokens: int = 200  # the most new tokens of a sample
-    attention_every: int = 0  # attention statistics of every head; 0: never
-    tensorboard: bool = False
-    threads: int | None = None  # of PyTorch; None: its default
-    compile: bool = False
-    device: str = "auto"  # "auto": CUDA where it is available
-
-    KINDS: ClassVar[Mapping[str, OptionValidator]] = {
-        "output_dir": NAME, "init_from": NAME, "seed": COUNT, "log_every": SIZE, "eval_every": SIZE, "eval_tokens": SIZE, "save_every": SIZE,
-        "keep_last": SIZE, "sample_every": COUNT, "sample_prompts": NAMES, "sample_tokens": SIZE, "attention_every": COUNT,
-        "tensorboard": SWITCH, "threads": THREADS, "compile": SWITCH, "device": one_of("auto", "cpu", "cuda"),
-    }  # fmt: skip
-    SECTIONS: ClassVar[Mapping[str, Any]] = {}
+    output_dir: _FileName  # the folder of checkpoints and metrics
+    init_from: _FileName | None = None  # a model's directory whose weights training starts with; None: random ones
+    seed: Count = 0  # of initial weights, data order, masks and dropout
+    log_every: Size = 10  # steps; all of *_every are
+    eval_every: Size = 250
+    eval_tokens: Size | None = None  # evaluate on about so many; None: all
+    save_every: Size | None = None  # None: as eval_every
+    keep_last: Size = 2  # the newest checkpoints to keep, beside the best one
+    sample_every: Count = 0  # 0: never
+    sample_prompts: tuple[Name, ...] = ()  # prompts, or sources of pairs
+    sample_tokens: Size = 200  # the most new tokens of a sample
+    attention_every: Count = 0  # attention statistics of every head; 0: never
+    tensorboard: Switch = False
+    threads: _Threads | None = None  # of PyTorch; None: its default
+    compile: Switch = False
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # "auto": CUDA where it is available
 
 
-_TABLE = OptionValidator("a table", lambda x: isinstance(x, Mapping))
-
-
-@dataclass(frozen=True, kw_only=True)
+@options
 class Config:
     """The configuration of a training run. Sections are TOML tables of these names.
 
     Raises:
-        ConfigError: a value of the wrong type or out of range, or values that contradict each other.
+        ValueError: a value of the wrong type or out of range.
+        ConfigError: values that contradict each other.
     """
 
-    objective: str  # of uwaga.train.families.OBJECTIVES
-    model: Mapping[str, Any]  # "family", and settings of its config class; vocab_size comes from the tokenizer
+    objective: Objective
+    model: dict[str, Any]  # "family", and settings of its config class; vocab_size comes from the tokenizer
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     data: DataConfig
     batch: BatchConfig = field(default_factory=BatchConfig)
@@ -236,14 +188,7 @@ class Config:
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     run: RunConfig
 
-    KINDS: ClassVar[Mapping[str, OptionValidator]] = {"objective": one_of(*OBJECTIVES), "model": _TABLE}
-    SECTIONS: ClassVar[Mapping[str, Any]] = {
-        "tokenizer": TokenizerConfig, "data": DataConfig, "batch": BatchConfig, "optimizer": OptimizerConfig,
-        "schedule": ScheduleConfig, "parallel": ParallelConfig, "run": RunConfig,
-    }  # fmt: skip
-
     def __post_init__(self) -> None:
-        settings.check(self)
         families.check(self.model, self.objective)
         for check in (_check_files, _check_objective, _check_sizes, _check_tokenizers, _check_parallel):
             check(self)
@@ -280,11 +225,14 @@ class Config:
             raise ConfigError(f"is not TOML: {error}") from error
         for override in overrides:
             _override(table, override)
-        return settings.read(Config, table, "", frozenset(settings.keys(Config)))
+        try:
+            return read(Config, table)
+        except OptionError as error:
+            raise ConfigError(str(error)) from None
 
     def text(self) -> str:
         """As TOML with every key that has a value: `Config.parse` of it is equal to this."""
-        return to_toml(_as_dict(self))
+        return tomli_w.dumps(_without_none(asdict(self)))
 
 
 # Values that contradict each other. Each function raises ConfigError.
@@ -402,11 +350,10 @@ def _check_parallel(config: Config) -> None:
 # TOML in and out.
 
 
-def _as_dict(value: Any) -> Any:
-    if is_dataclass(value):
-        return {each.name: _as_dict(getattr(value, each.name)) for each in fields(value)}
+def _without_none(value: Any) -> Any:
+    """Tables without keys whose value is None: TOML has no null."""
     if isinstance(value, Mapping):
-        return {name: _as_dict(each) for name, each in value.items()}
+        return {name: _without_none(each) for name, each in value.items() if each is not None}
     return value
 
 
@@ -438,60 +385,3 @@ def _parsed(text: str) -> Any:
         return text
     # 2024-05-01 is a date in TOML, and here the name of a folder.
     return text if isinstance(value, datetime.date | datetime.time) else value
-
-
-# Written by hand: the standard library reads TOML and does not write it, and a package for these 40 lines (tomli-w) would be one
-# more dependency of every installation. Tests read what is written back by tomllib.
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-
-
-def to_toml(tables: Mapping[str, Any]) -> str:
-    r"""Tables and values as TOML, which `tomllib` reads back equal. Keys whose value is None are left out: TOML has no null.
-
-    >>> print(to_toml({"steps": 3, "rates": [1e-05, 2.0], "run": {"output_dir": "a\\b", "model": {"num_layers": 2}}}), end="")
-    steps = 3
-    rates = [1e-05, 2.0]
-    <BLANKLINE>
-    [run]
-    output_dir = "a\\b"
-    <BLANKLINE>
-    [run.model]
-    num_layers = 2
-    """
-    lines: list[str] = []
-    _append_table(tables, (), lines)
-    return "\n".join(lines).lstrip("\n") + "\n"
-
-
-def _append_table(table: Mapping[str, Any], path: tuple[str, ...], lines: list[str]) -> None:
-    given = {name: value for name, value in table.items() if value is not None}
-    values = {name: value for name, value in given.items() if not isinstance(value, Mapping)}
-    if path and (values or not given):
-        lines.extend(("", f"[{'.'.join(map(_key, path))}]"))
-    lines.extend(f"{_key(name)} = {_value_text(value)}" for name, value in values.items())
-    for name, value in given.items():
-        if isinstance(value, Mapping):
-            _append_table(value, (*path, name), lines)
-
-
-def _key(name: str) -> str:
-    """A key, in quotes unless it may be bare."""
-    return name if _BARE_KEY.fullmatch(name) else _string(name)
-
-
-def _value_text(value: object) -> str:
-    """A value other than a table."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, str):
-        return _string(value)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value_text, value))}]"
-    raise TypeError(f"{type(value).__name__} is not a type of TOML")
-
-
-def _string(text: str) -> str:
-    # JSON's escapes are valid in TOML, which also forbids a raw DEL.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
+from uwaga._base.options import unknown_key
 from uwaga.train.errors import ConfigError
-from uwaga.train.settings import unknown
 
 # A limit, since each layer is several modules, which take time and memory even without weights. 1,000 have been trained
 # (Wang et al. 2022, DeepNet).
 MOST_LAYERS = 1000
-OBJECTIVES = ("language-model", "encoder-decoder", "masked-language-model")
+Objective = Literal["language-model", "encoder-decoder", "masked-language-model"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class ModelFamily:
 
     Attributes:
         module, name: of its config class.
-        objectives: those of OBJECTIVES that it can be trained for.
+        objectives: those that it can be trained for.
         given: settings that the tokenizer or the objective decides.
         fixed: by objective, settings that it decides, with their values.
     """
@@ -92,7 +92,7 @@ def model_config(model: Mapping[str, Any], objective: str, tokens: Mapping[str, 
         elif name in family.given:
             raise ConfigError(f"model.{name} is not configurable: the tokenizer and the objective decide it")
         elif f"model.{name}" not in known:
-            raise unknown(f"model.{name}", known)
+            raise ConfigError(unknown_key(f"model.{name}", known))
     # TOML has arrays where configs have tuples.
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in model.items() if k != "family"}
     try:

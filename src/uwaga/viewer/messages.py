@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from uwaga._base.languages import LANGUAGES
-from uwaga._base.options import OptionValidator
 from uwaga._base.terminal import short
 from uwaga._base.untrusted import check_json_depth
+from uwaga._base.validators import OptionValidator
 from uwaga.viewer.view_model import KINDS
 
 Request = Mapping[str, object]

@@ -3,7 +3,7 @@
 To add a model type: its keys in KEYS, its names in NAMES, and a line in checkpoints/load_save.py.
 """
 
-from uwaga._base.options import POSITIVE, SWITCH, OptionValidator
+from uwaga._base.validators import POSITIVE, SWITCH, OptionValidator
 from uwaga.models.bert.family import Tables
 from uwaga.models.bert.names import ARCHITECTURES, BERT_LAYERS, EMBEDDINGS, POOLER, POSITIONS, TOKENS, TYPES, Names
 from uwaga.models.checkpoints.config_json import (

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from uwaga._base.options import POSITIVE, SWITCH, check, number, one_of, optional
+from uwaga._base.validators import POSITIVE, SWITCH, check, number, one_of, optional
 from uwaga.models.checkpoints.config_json import COUNT, OPTIONAL_COUNT, OPTIONAL_SIZE, PROBABILITY, SIZE
 from uwaga.nn.rotary_scaling import RotaryScaling
 

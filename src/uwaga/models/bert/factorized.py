@@ -3,7 +3,7 @@
 ALBERT's layers share weights by groups (`BertConfig.layer_weights`).
 """
 
-from uwaga._base.options import POSITIVE
+from uwaga._base.validators import POSITIVE
 from uwaga.models.bert.checkpoint import BERT_KEYS, COMMON_KEYS
 from uwaga.models.bert.config import BertConfig
 from uwaga.models.bert.family import Tables

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import whole
 from uwaga._base.terminal import printable
+from uwaga._base.validators import whole
 from uwaga.models.bert.config import WITHOUT_TYPES, BertConfig
 from uwaga.models.bert.model import BertModel
 from uwaga.models.bert.names import COLBERT, Names

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import FRACTION_BELOW_1, OptionValidator, one_of, optional, whole
 from uwaga._base.terminal import printable
+from uwaga._base.validators import FRACTION_BELOW_1, OptionValidator, one_of, optional, whole
 
 # The product of two sizes, in bytes, must stay far below 2**63.
 _LARGEST_SIZE = 2**28

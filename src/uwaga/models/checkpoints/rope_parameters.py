@@ -5,8 +5,8 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import POSITIVE, SWITCH, OptionValidator, is_number, optional
 from uwaga._base.terminal import printable
+from uwaga._base.validators import POSITIVE, SWITCH, OptionValidator, is_number, optional
 from uwaga.models.checkpoints.config_json import SIZE
 from uwaga.nn.rotary_scaling import KINDS, RotaryScaling
 

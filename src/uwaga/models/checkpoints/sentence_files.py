@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import SWITCH, OptionValidator, one_of, whole
 from uwaga._base.terminal import printable
+from uwaga._base.validators import SWITCH, OptionValidator, one_of, whole
 
 COMPUTED, HARMLESS = "computed", "no effect"
 INSTEAD = (

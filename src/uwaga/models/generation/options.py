@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from uwaga._base.options import POSITIVE, OptionValidator, check, is_number, number, whole
+from uwaga._base.validators import POSITIVE, OptionValidator, check, is_number, number, whole
 
 _ALWAYS = {
     "max_new_tokens": whole(1),

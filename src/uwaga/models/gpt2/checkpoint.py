@@ -7,7 +7,7 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import POSITIVE, SWITCH
+from uwaga._base.validators import POSITIVE, SWITCH
 from uwaga.models.checkpoints import config_json
 from uwaga.models.checkpoints.config_json import (
     ACTIVATION,

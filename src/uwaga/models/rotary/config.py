@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from uwaga._base.options import POSITIVE, SWITCH, OptionValidator, check, one_of, optional
+from uwaga._base.validators import POSITIVE, SWITCH, OptionValidator, check, one_of, optional
 from uwaga.models.checkpoints.config_json import IDS, OPTIONAL_COUNT, PROBABILITY, SIZE
 from uwaga.models.checkpoints.rope_parameters import Rope
 from uwaga.nn import LayerSpec

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import POSITIVE, SWITCH, OptionValidator, one_of
+from uwaga._base.validators import POSITIVE, SWITCH, OptionValidator, one_of
 from uwaga.models.checkpoints import config_json
 from uwaga.models.checkpoints.config_json import (
     EOS_TOKEN_ID,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from uwaga._base.options import POSITIVE, SWITCH, check, one_of
+from uwaga._base.validators import POSITIVE, SWITCH, check, one_of
 from uwaga.models.checkpoints.config_json import COUNT, IDS, OPTIONAL_COUNT, PROBABILITY, SIZE
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")

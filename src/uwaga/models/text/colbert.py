@@ -20,8 +20,8 @@ from tokenizers import Tokenizer as Backend
 
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import SWITCH, OptionValidator, one_of, optional
 from uwaga._base.terminal import printable
+from uwaga._base.validators import SWITCH, OptionValidator, one_of, optional
 from uwaga.models.bert.names import COLBERT
 from uwaga.models.checkpoints import sentence_files
 from uwaga.models.checkpoints.config_json import OPTIONAL_SIZE, SIZE

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from uwaga._base.options import OptionValidator, check
+from uwaga._base.validators import OptionValidator, check
 from uwaga.models.bert.model import BertModel
 from uwaga.models.checkpoints.state_dict_check import is_finite
 from uwaga.models.rotary.model import RotaryModel

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar, cast
 import numpy as np
 from tokenizers import Encoding
 
-from uwaga._base.options import OptionValidator, check, one_of
+from uwaga._base.validators import OptionValidator, check, one_of
 from uwaga.models.text.chat_template import ChatTemplate
 from uwaga.models.text.report import DocumentError, Report
 from uwaga.models.text.spans import SpansOf, SpanTokens, places_in, span_tokens

@@ -11,8 +11,8 @@ from typing import Any
 
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import OptionValidator, one_of, optional
 from uwaga._base.terminal import printable
+from uwaga._base.validators import OptionValidator, one_of, optional
 from uwaga.models.checkpoints import modules_json, sentence_files
 from uwaga.models.checkpoints.config_json import OPTIONAL_SIZE
 from uwaga.models.checkpoints.modules_json import SentenceModule, SentenceModules

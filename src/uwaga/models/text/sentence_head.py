@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import SWITCH
 from uwaga._base.terminal import printable
+from uwaga._base.validators import SWITCH
 from uwaga.models.checkpoints import sentence_files, state_dict_check, weight_files
 from uwaga.models.checkpoints.config_json import SIZE
 from uwaga.models.checkpoints.modules_json import SentenceModule

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import SWITCH
+from uwaga._base.validators import SWITCH
 from uwaga.models.checkpoints import config_json
 from uwaga.models.checkpoints.config_json import (
     ACTIVATION,

@@ -16,15 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from uwaga._base import durable, json_files, untrusted
 from uwaga._base.durable import atomic_replace, file_lock, fsync
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import one_of
-from uwaga._base.terminal import printable
+from uwaga._base.options import Count, OptionError, Text, options, read
 from uwaga.train.config import Config
 from uwaga.train.data import sources
 from uwaga.train.data.splits import (
@@ -40,11 +39,9 @@ from uwaga.train.data.splits import (
 from uwaga.train.data.store import Answers, TokenWriter, remake_hint
 from uwaga.train.data.tokenizers import CountCharacters, Tokenizers, train_tokenizers
 from uwaga.train.errors import DataError
-from uwaga.train.settings import COUNT, TEXT
 
 METADATA, ANSWERS = "metadata.json", "answers.jsonl"
 _FORMAT = 2  # of the prepared files; increased when their meaning changes
-_METADATA = {"rows": COUNT, "tokens": COUNT, "dtype": one_of("<u2", "<u4"), "sha256": TEXT}
 _UNFINISHED = re.compile(r"data-[0-9a-f]+\.unfinished")
 _FILES = re.compile(
     rf"{re.escape(METADATA)}|{re.escape(ANSWERS)}|(target_)?tokenizer(_config)?\.json"
@@ -75,6 +72,16 @@ class Progress(NamedTuple):
 
 
 Listener = Callable[[Progress], object]
+
+
+@options
+class _TokenFile:
+    """What metadata.json says of a token file."""
+
+    rows: Count
+    tokens: Count
+    dtype: Literal["<u2", "<u4"]
+    sha256: Text
 
 
 class Prepared(NamedTuple):
@@ -164,13 +171,10 @@ def _read_metadata(path: Path) -> dict[str, Any]:
         result = json_files.read(path)
     except CheckpointError as error:
         raise DataError(f"{error}; {remake_hint(path.parent)}") from error
-    for name, each in result.items():
-        if not isinstance(each, dict) or not all(
-            key in each and kind.accepts(each[key]) for key, kind in _METADATA.items()
-        ):
-            raise DataError(
-                f"{path}: {printable(name)} must have rows, tokens, dtype and sha256; {remake_hint(path.parent)}"
-            )
+    try:
+        read(dict[str, _TokenFile], result)
+    except OptionError as error:
+        raise DataError(f"{path}: {error}; {remake_hint(path.parent)}") from error
     return result
 
 

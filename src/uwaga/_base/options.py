@@ -1,0 +1,237 @@
+"""Options: classes whose annotations are their rules. Files, requests and Python callers are checked by one declaration.
+
+`options` makes a frozen dataclass that checks its fields. `read` makes one from a table of TOML or JSON. pydantic checks; the words of an
+error are made here from the annotation, so that no version of pydantic changes a message. A field's annotation is one of the types below,
+a Literal, an options class, or a tuple, dict or union of these. Rules between fields are a `__post_init__` that raises ValueError.
+
+This module imports pydantic, 0.2 s: import it where options are needed, not where a package begins.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from difflib import SequenceMatcher
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from pydantic import ConfigDict, Strict, TypeAdapter, ValidationError
+from pydantic import dataclasses as pydantic_dataclasses
+
+from uwaga._base.terminal import printable, short
+
+_LARGEST = 2**62  # what is below fits into 64 bits with room to count
+
+
+class Words(NamedTuple):
+    """An annotation: the rule in words that follow "must be", where they are not made from the type."""
+
+    text: str
+
+
+Switch = Annotated[bool, Strict()]
+Integer = Annotated[int, Strict()]
+Text = Annotated[str, Strict()]
+Name = Annotated[Text, MinLen(1)]
+Count = Annotated[Integer, Ge(0), Lt(_LARGEST)]
+Size = Annotated[Integer, Ge(1), Lt(_LARGEST)]
+Real = Annotated[float, Strict()]  # an integer is accepted, and becomes the same float
+Positive = Annotated[Real, Gt(0)]
+NotNegative = Annotated[Real, Ge(0)]
+Share = Annotated[Real, Ge(0), Le(1)]
+FractionBelow1 = Annotated[Real, Ge(0), Lt(1)]
+
+_T = TypeVar("_T")
+_CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
+_CHECKED_TYPES = (bool, int, float, str)
+
+
+class OptionError(ValueError):
+    """An option that breaks its rule: `path` is its place, such as "optimizer.lr"."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def options(made: type[_T]) -> type[_T]:
+    """A class decorator: a frozen dataclass of keywords, checked when it is made. Its constructor raises ValueError "CLASS: FIELD must be ..."."""
+    for name, kind in get_type_hints(made, include_extras=True).items():
+        if kind in _CHECKED_TYPES:
+            raise TypeError(
+                f"{made.__name__}.{name}: {kind.__name__} would accept other types; use a type of uwaga._base.options"
+            )
+    checked = pydantic_dataclasses.dataclass(frozen=True, kw_only=True, config=_CONFIG)(made)
+    init: Callable[..., None] = checked.__init__
+
+    def __init__(self: object, *arguments: object, **values: object) -> None:
+        try:
+            init(self, *arguments, **values)
+        except ValidationError as error:
+            found = _explain(error, checked, values, "")
+            raise (
+                OptionError(found.path, f"{made.__name__}: {found}") if isinstance(found, OptionError) else found
+            ) from None
+
+    # pydantic calls an __init__ that it does not know for each section inside, and would lose where the section stands.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+    checked.__init__ = __init__  # type: ignore[method-assign]
+    return checked  # type: ignore[return-value]
+
+
+def read(kind: type[_T], table: object, *, path: str = "") -> _T:
+    """Options from a table of TOML or JSON: sections are tables, tuples are lists.
+
+    Args:
+        kind: a class made by `options`, or any annotation.
+        table: what a parser returned.
+        path: of the table itself, in messages.
+
+    Raises:
+        OptionError: the first unknown key, else the first missing one, else the first value that breaks the rule of its field.
+        What a `__post_init__` raises if it is a ValueError.
+    """
+    try:
+        return TypeAdapter(kind).validate_python(table)
+    except ValidationError as error:
+        raise _explain(error, kind, table, path) from None
+
+
+def keys(kind: Any, path: str = "") -> Iterator[str]:
+    """The paths of all fields of an options class, those of sections inside included; NAME stands for a free name."""
+    for name, each in get_type_hints(kind, include_extras=True).items():
+        yield (here := _join(path, name))
+        for part in _members(each):
+            if get_origin(part) is dict:
+                part, here = get_args(part)[1], f"{here}.NAME"
+            if is_dataclass(part):
+                yield from keys(part, here)
+
+
+def unknown_key(path: str, known: Iterable[str]) -> str:
+    """The message about a key that does not exist, with the known one that looks most like it."""
+    path = path if len(path) <= 100 else path[:100] + "..."  # likeness takes the square of the length in time
+    wanted = path.rpartition(".")[2]
+    initials = "".join(word[:1] for word in wanted.split("_"))
+
+    def likeness(candidate: str) -> tuple[float, float, str]:
+        last = candidate.rpartition(".")[2]
+        whole = SequenceMatcher(None, path, candidate).ratio()
+        own = 1.0 if last == initials else SequenceMatcher(None, wanted, last).ratio()
+        return max(whole, own), whole, candidate
+
+    return f"there is no key {path}; the nearest is {max(known, key=likeness)}"
+
+
+def _explain(error: ValidationError, kind: Any, given: Any, path: str) -> ValueError:
+    """The error to raise for one of pydantic: what a `__post_init__` raised, or an OptionError about the field."""
+    found = error.errors(include_url=False)
+    order = ("unexpected_keyword_argument", "missing")
+    first = min(found, key=lambda each: order.index(each["type"]) if each["type"] in order else len(order))
+    own = first.get("ctx", {}).get("error")
+    if isinstance(own, ValueError):
+        return own
+    at, field, value, is_missing = path, kind, given, first["type"] == "missing"
+    for part in first["loc"]:
+        if (inside := _inside(field, part)) is None:
+            if first["type"] in ("unexpected_keyword_argument", "invalid_key"):
+                at = _join(at, printable(str(part)))
+                return OptionError(at, unknown_key(at, keys(kind, path)))
+            is_missing = False
+            break
+        field, at = inside, f"{at}[{part}]" if isinstance(part, int) else _join(at, printable(str(part)))
+        if not (is_missing and part == first["loc"][-1]):
+            value = value[part] if isinstance(value, Mapping | Sequence) else getattr(value, str(part))
+    rule = f"must be {words(field)}"
+    return OptionError(at, f"{at} is missing: it {rule}" if is_missing else f"{at} {rule}, not {short(value)}")
+
+
+def words(kind: Any) -> str:
+    """The rule of an annotation, in words that follow "must be".
+
+    >>> words(Size), words(Literal["a", "b"]), words(tuple[FractionBelow1, ...] | None)
+    ('a whole number of at least 1', "one of 'a', 'b'", 'a list, each a number from 0 to less than 1')
+    """
+    plain, rules = _split(kind)
+    for each in rules:
+        if isinstance(each, Words):
+            return each.text
+    origin, inside = get_origin(plain), get_args(plain)
+    if origin in (Union, UnionType):
+        return " or ".join(words(each) for each in inside if each is not NoneType)  # a key can be left out
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, inside))}" if len(inside) > 1 else repr(inside[0])
+    if origin is tuple:
+        if inside[-1] is Ellipsis:
+            return f"a list, each {words(inside[0])}"
+        return f"a list of {len(inside)}: {', '.join(map(words, inside))}"
+    if origin is dict:
+        return "a table of tables" if is_dataclass(inside[1]) else "a table"
+    named = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+    if plain is str and any(isinstance(each, MinLen) for each in rules):
+        return "a string that is not empty"
+    return named.get(plain, "a table") + _limits(rules)
+
+
+def _limits(rules: Iterable[object]) -> str:
+    """
+    >>> _limits([Gt(0), Le(1)]), _limits([Ge(1), Lt(2**62)]), _limits([Ge(1), Le(4096)])
+    (' above 0 and up to 1', ' of at least 1', ' from 1 to 4,096')
+    """
+    low = high = ""
+    for each in rules:
+        match each:
+            case Gt(x):
+                low = f" above {x:,}"
+            case Ge(x):
+                low = f" from {x:,}"
+            case Le(x):
+                high = f" and up to {x:,}" if " above" in low else f" to {x:,}"
+            case Lt(x) if x != _LARGEST:
+                high = f" to less than {x:,}"
+    return low + high if high else low.replace(" from ", " of at least ")
+
+
+def _split(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A type without its annotations, and the annotations."""
+    if get_origin(kind) is Annotated:
+        plain, *rules = get_args(kind)
+        return plain, tuple(rules)
+    return kind, ()
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
+    plain, _ = _split(kind)
+    return get_args(plain) if get_origin(plain) in (Union, UnionType) else (kind,)
+
+
+def _inside(kind: Any, part: str | int) -> Any:
+    """The annotation of a part of a value, as pydantic names parts; None if it is the branch of a union, or the
+    rule of the whole has words of its own."""
+    members = [each for each in _members(kind) if each is not NoneType]
+    plain, rules = _split(members[0])
+    if len(members) > 1 or any(isinstance(each, Words) for each in rules):
+        return None
+    origin, inside = get_origin(plain), get_args(plain)
+    if is_dataclass(plain):
+        return get_type_hints(plain, include_extras=True).get(str(part))
+    if origin is dict:
+        return inside[1] if part != "[key]" else None
+    if origin is tuple and isinstance(part, int):
+        return inside[0] if inside[-1] is Ellipsis else inside[part]
+    return None
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
