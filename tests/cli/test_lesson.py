@@ -121,7 +121,7 @@ def test_a_terminal_does_not_obey_words() -> None:
         (("--plain", " "), "text must have 1 to 12 words and punctuation marks, not 0"),
         (("--plain", "a " * 13), "text must have 1 to 12 words and punctuation marks, not 13"),
         (("--plain", "a b", "--query", "3"), "--query 3 is out of range: there are 2 tokens"),
-        (("--plain", "--heads", "5"), "heads must be an integer from 1 to 4, not 5"),
+        (("--plain", "--heads", "5"), "heads must be a whole number from 1 to 4, not 5"),
         (("--plain", "\udcff"), "text has a lone surrogate, which is not a character"),
     ],
 )

@@ -12,7 +12,7 @@ from uwaga.viewer.service import ViewService
 from uwaga.viewer.view_model import ViewModel
 
 ROW = [1.0, 0.0, 0.0, 0.0]
-RANGE = "a number from -1000 to 1000"
+RANGE = "a number from -1,000 to 1,000"
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"token": ["a"]}, "unknown argument 'token'"),
@@ -53,16 +53,16 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"settings": {"wq": [ROW, None, ROW, ROW]}}, "wq[1] is missing"),
     ({"settings": {"wk": [[1.0]] * 4}}, "wk must have 2 columns, not 1"),
     ({"settings": {"wo": [[1.0]] * 3}}, "wo must have 4 columns, not 1"),
-    ({"settings": {"heads": 5}}, "heads must be an integer from 1 to 4, not 5"),
-    ({"settings": {"heads": True}}, "heads must be an integer from 1 to 4, not True"),
+    ({"settings": {"heads": 5}}, "heads must be a whole number from 1 to 4, not 5"),
+    ({"settings": {"heads": True}}, "heads must be a whole number from 1 to 4, not True"),
     (
         {"settings": {"heads": 2, "wo": [ROW] * 4}},
         "wo must be a list of 3 rows, not 4 rows",
     ),
     ({"settings": {"scaled": 1}}, "scaled must be true or false, not 1"),
-    ({"settings": {"window": -1}}, "window must be an integer from 0 to 12, not -1"),
-    ({"settings": {"length": 6}}, "length must be an integer from 0 to 5, not 6"),
-    ({"settings": {"length": 1.0}}, "length must be an integer from 0 to 5, not 1.0"),
+    ({"settings": {"window": -1}}, "window must be a whole number from 0 to 12, not -1"),
+    ({"settings": {"length": 6}}, "length must be a whole number from 0 to 5, not 6"),
+    ({"settings": {"length": 1.0}}, "length must be a whole number from 0 to 5, not 1.0"),
     ({"settings": {"sharpness": None}}, f"sharpness must be {RANGE}, not None"),
     ({"settings": {"payload": [[1.0]]}}, "payload must be a list of 5 rows, not 1 row"),
     ({"settings": {"sentences": []}}, "sentences must be a list of 1 to 6 sentences, not []"),
@@ -71,10 +71,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"settings": {"sentences": ["a", "!" * 13]}},
         "sentences[1] must have 1 to 12 words and punctuation marks, not 13",
     ),
-    ({"settings": {"limit": 0}}, "limit must be an integer from 1 to 12, not 0"),
+    ({"settings": {"limit": 0}}, "limit must be a whole number from 1 to 12, not 0"),
     ({"settings": {"order": [0, 1, 2, 3, 3]}}, "order must be a permutation of 0 to 4, not [0, 1, 2, 3, 3]"),
     ({"settings": {"order": [0, 1, 2, 3, "4"]}}, "order must be a permutation of 0 to 4, not [0, 1, 2, 3, '4']"),
-    ({"settings": {"seed": 2**31}}, "seed must be an integer from 0 to 2147483647, not 2147483648"),
+    ({"settings": {"seed": 2**31}}, "seed must be a whole number from 0 to 2,147,483,647, not 2147483648"),
 ]
 
 answer = ViewService(ViewModel.empty()).answer

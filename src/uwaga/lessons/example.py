@@ -9,15 +9,16 @@ Letters: N tokens, M width of a token's vector, D width of a head's queries and 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from uwaga._base import languages
 from uwaga._base.languages import tr
+from uwaga._base.options import Integer, OptionError, Real, Switch, read
 from uwaga._base.terminal import short
-from uwaga._base.validators import SWITCH, OptionValidator, number, one_of, whole
 from uwaga.models.text.token_text import split_words
 
 MAX_TOKENS, MAX_WIDTH, MAX_HEADS, MAX_SENTENCES = 12, 8, 4, 6
@@ -25,7 +26,7 @@ MAX_TOKENS, MAX_WIDTH, MAX_HEADS, MAX_SENTENCES = 12, 8, 4, 6
 MAX_NUMBER = 1000.0
 _MAX_WORD_LENGTH = 64
 _MAX_TEXT_LENGTH = MAX_TOKENS * (_MAX_WORD_LENGTH + 1)
-_NUMBER = number(f"a number from -{MAX_NUMBER:.0f} to {MAX_NUMBER:.0f}", lambda x: abs(x) <= MAX_NUMBER)
+_Number = Annotated[Real, Ge(-MAX_NUMBER), Le(MAX_NUMBER)]
 SETTINGS = (
     *("wq", "wk", "wv", "wo", "heads", "scaled", "window", "length", "sharpness", "payload", "sentences", "limit"),
     *("order", "seed", "w1", "w2", "norm", "written", "steps", "rate"),
@@ -213,24 +214,22 @@ class ExampleParser:
         )
 
     def boolean(self, name: str, default: bool) -> bool:
-        return bool(self._checked(name, self._values.get(name, default), SWITCH))
+        return bool(self._checked(name, self._values.get(name, default), Switch))
 
     def integer(self, name: str, low: int, high: int, default: int) -> int:
         """An integer with low <= value <= high."""
-        kind = OptionValidator(f"an integer from {low} to {high}", whole(low, high).accepts)
-        return int(self._checked(name, self._values.get(name, default), kind))
+        return int(self._checked(name, self._values.get(name, default), Annotated[Integer, Ge(low), Le(high)]))
 
     def number(self, name: str, default: float) -> float:
-        return float(self._checked(name, self._values.get(name, default), _NUMBER))
+        return float(self._checked(name, self._values.get(name, default), _Number))
 
     def positive(self, name: str, high: float, default: float) -> float:
         """A number with 0 < value <= high."""
-        kind = number(f"a number above 0 and at most {high:g}", lambda x: 0 < x <= high)
-        return float(self._checked(name, self._values.get(name, default), kind))
+        return float(self._checked(name, self._values.get(name, default), Annotated[Real, Gt(0), Le(high)]))
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
         """One of the choices; by default the first."""
-        return str(self._checked(name, self._values.get(name, choices[0]), one_of(*choices)))
+        return str(self._checked(name, self._values.get(name, choices[0]), Literal[tuple(choices)]))
 
     def sentence(self, name: str, max_count: int, default: Sequence[str]) -> tuple[str, ...]:
         """A text, or a list of words."""
@@ -316,12 +315,13 @@ class ExampleParser:
         if not isinstance(value, list) or not 1 <= len(value) <= max_count:
             actual = f"of {len(value)}" if isinstance(value, list) else short(value)
             raise self._error(f"{name} must be a list of 1 to {max_count} numbers, not {actual}")
-        return [float(self._checked(f"{name}[{place}]", each, _NUMBER)) for place, each in enumerate(value)]
+        return [float(self._checked(f"{name}[{place}]", each, _Number)) for place, each in enumerate(value)]
 
-    def _checked(self, name: str, value: object, kind: OptionValidator) -> Any:
-        if not kind.accepts(value):
-            raise self._wrong(name, kind.words, value)
-        return value
+    def _checked(self, name: str, value: object, rule: Any) -> Any:
+        try:
+            return read(rule, value, path=name)
+        except OptionError as error:
+            raise self._error(str(error)) from None
 
     def _wrong(self, name: str, rule: str, value: object) -> ExampleError:
         return self._error(f"{name} must be {rule}, not {short(value)}")

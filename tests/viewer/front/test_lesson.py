@@ -403,7 +403,7 @@ def test_numbers_of_an_address_that_are_not_valid_are_named(worked: Lesson, brow
         worked.view.address + "&step=heads&example=" + quote(json.dumps({"tokens": ["a"], "settings": {"heads": 9}}))
     )  # type: ignore[union-attr]
     page.wait_for_selector(TITLE)
-    said = "The numbers in the address are not shown: lesson: heads must be an integer from 1 to 4, not 9"
+    said = "The numbers in the address are not shown: lesson: heads must be a whole number from 1 to 4, not 9"
     assert page.locator(".lesson-error:visible").text_content() == said
     assert page.locator(TITLE).text_content() == "Heads: several queries at once"
     np.testing.assert_allclose(table(page, "head1_q"), work_through()["head1_q"], atol=0.0051)
