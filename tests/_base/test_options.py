@@ -97,6 +97,12 @@ def test_a_wrong_value_is_named_with_its_rule(table: dict[str, Any], message: st
         read(Outer, table)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_number_alone_is_finite(value: float) -> None:
+    with pytest.raises(OptionError, match=f"^x must be a number, not {value}$"):
+        read(Real, value, path="x")
+
+
 def test_a_caller_in_python_is_checked_alike() -> None:
     with pytest.raises(ValueError, match=r"^Inner: size must be a whole number of at least 1, not 0$"):
         Inner(size=0)

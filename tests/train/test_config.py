@@ -140,7 +140,7 @@ def test_a_value_of_the_wrong_type_is_refused(override: str, message: str) -> No
             "model.vocab_size=9",
             "model.vocab_size is not configurable: the tokenizer and the objective decide it",
         ),
-        ("model.num_layers=0.5", "model: GPT2Config: num_layers must be a whole number from 1 to 268435456, not 0.5"),
+        ("model.num_layers=0.5", "model: GPT2Config: num_layers must be a whole number from 1 to 268,435,456, not 0.5"),
         ("model.num_heads=5", "model: GPT2Config: d_model 768 is not a multiple of num_heads 5"),
         ("model={family='transformer', num_layers=2}", "model.num_layers must be 0 for a language-model, not 2"),
     ],
@@ -248,10 +248,19 @@ def test_errors_of_a_file_name_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ('run.output_dir="a\\u0000b"', "run.output_dir must be a string that is not empty and has no NUL character, not 'a\\x00b'"),
-        ('data.train=["a\\u0000b"]', "data.train[0] must be a string that is not empty and has no NUL character, not 'a\\x00b'"),
+        (
+            'run.output_dir="a\\u0000b"',
+            "run.output_dir must be a string that is not empty and has no NUL character, not 'a\\x00b'",
+        ),
+        (
+            'data.train=["a\\u0000b"]',
+            "data.train[0] must be a string that is not empty and has no NUL character, not 'a\\x00b'",
+        ),
         ("model.num_layers=100000000", "model.num_layers must be at most 1000, not 100000000"),
-        (f"optimizer.eps=1{'0' * 400}", "optimizer.eps must be a number above 0, not an integer of more than 20 digits"),
+        (
+            f"optimizer.eps=1{'0' * 400}",
+            "optimizer.eps must be a number above 0, not an integer of more than 20 digits",
+        ),
         ("optimizer.eps=1e400", "optimizer.eps must be a number above 0, not inf"),
     ],
 )

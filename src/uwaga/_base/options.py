@@ -7,9 +7,10 @@ a Literal, an options class, or a tuple, dict or union of these. Rules between f
 This module imports pydantic, 0.2 s: import it where options are needed, not where a package begins.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import is_dataclass
 from difflib import SequenceMatcher
+from functools import cache
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -25,7 +26,7 @@ from typing import (
 )
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
-from pydantic import ConfigDict, Strict, TypeAdapter, ValidationError
+from pydantic import AllowInfNan, ConfigDict, Strict, TypeAdapter, ValidationError
 from pydantic import dataclasses as pydantic_dataclasses
 
 from uwaga._base.terminal import printable, short
@@ -45,14 +46,14 @@ Text = Annotated[str, Strict()]
 Name = Annotated[Text, MinLen(1)]
 Count = Annotated[Integer, Ge(0), Lt(_LARGEST)]
 Size = Annotated[Integer, Ge(1), Lt(_LARGEST)]
-Real = Annotated[float, Strict()]  # an integer is accepted, and becomes the same float
+Real = Annotated[float, Strict(), AllowInfNan(False)]  # an integer is accepted, and becomes the same float
 Positive = Annotated[Real, Gt(0)]
 NotNegative = Annotated[Real, Ge(0)]
 Share = Annotated[Real, Ge(0), Le(1)]
 FractionBelow1 = Annotated[Real, Ge(0), Lt(1)]
 
 _T = TypeVar("_T")
-_CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
+_CONFIG = ConfigDict(extra="forbid")
 _CHECKED_TYPES = (bool, int, float, str)
 
 
@@ -90,7 +91,7 @@ def options(made: type[_T]) -> type[_T]:
     return checked  # type: ignore[return-value]
 
 
-def read(kind: type[_T], table: object, *, path: str = "") -> _T:
+def read(kind: Any, table: object, *, path: str = "") -> Any:
     """Options from a table of TOML or JSON: sections are tables, tuples are lists.
 
     Args:
@@ -103,14 +104,25 @@ def read(kind: type[_T], table: object, *, path: str = "") -> _T:
         What a `__post_init__` raises if it is a ValueError.
     """
     try:
-        return TypeAdapter(kind).validate_python(table)
+        return _adapter(kind).validate_python(table)
     except ValidationError as error:
         raise _explain(error, kind, table, path) from None
 
 
+@cache
+def field_rules(kind: Any) -> dict[str, Any]:
+    """The annotations of an options class by the names of its fields."""
+    return get_type_hints(kind, include_extras=True)
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
 def keys(kind: Any, path: str = "") -> Iterator[str]:
     """The paths of all fields of an options class, those of sections inside included; NAME stands for a free name."""
-    for name, each in get_type_hints(kind, include_extras=True).items():
+    for name, each in field_rules(kind).items():
         yield (here := _join(path, name))
         for part in _members(each):
             if get_origin(part) is dict:
@@ -152,7 +164,7 @@ def _explain(error: ValidationError, kind: Any, given: Any, path: str) -> ValueE
             break
         field, at = inside, f"{at}[{part}]" if isinstance(part, int) else _join(at, printable(str(part)))
         if not (is_missing and part == first["loc"][-1]):
-            value = value[part] if isinstance(value, Mapping | Sequence) else getattr(value, str(part))
+            value = _part(value, part)
     rule = f"must be {words(field)}"
     return OptionError(at, f"{at} is missing: it {rule}" if is_missing else f"{at} {rule}, not {short(value)}")
 
@@ -172,8 +184,8 @@ def words(kind: Any) -> str:
         return " or ".join(words(each) for each in inside if each is not NoneType)  # a key can be left out
     if origin is Literal:
         return f"one of {', '.join(map(repr, inside))}" if len(inside) > 1 else repr(inside[0])
-    if origin is tuple:
-        if inside[-1] is Ellipsis:
+    if origin in (tuple, list):
+        if origin is list or inside[-1] is Ellipsis:
             return f"a list, each {words(inside[0])}"
         return f"a list of {len(inside)}: {', '.join(map(words, inside))}"
     if origin is dict:
@@ -193,14 +205,18 @@ def _limits(rules: Iterable[object]) -> str:
     for each in rules:
         match each:
             case Gt(x):
-                low = f" above {x:,}"
+                low = f" above {_written(x)}"
             case Ge(x):
-                low = f" from {x:,}"
+                low = f" from {_written(x)}"
             case Le(x):
-                high = f" and up to {x:,}" if " above" in low else f" to {x:,}"
+                high = f" and up to {_written(x)}" if " above" in low else f" to {_written(x)}"
             case Lt(x) if x != _LARGEST:
-                high = f" to less than {x:,}"
+                high = f" to less than {_written(x)}"
     return low + high if high else low.replace(" from ", " of at least ")
+
+
+def _written(x: Any) -> str:
+    return f"{int(x):,}" if x == int(x) else str(x)
 
 
 def _split(kind: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -216,6 +232,12 @@ def _members(kind: Any) -> tuple[Any, ...]:
     return get_args(plain) if get_origin(plain) in (Union, UnionType) else (kind,)
 
 
+def _part(value: Any, part: str | int) -> Any:
+    if isinstance(value, dict):
+        return value[part]
+    return value[int(part)] if isinstance(value, list | tuple) else getattr(value, str(part), value)
+
+
 def _inside(kind: Any, part: str | int) -> Any:
     """The annotation of a part of a value, as pydantic names parts; None if it is the branch of a union, or the
     rule of the whole has words of its own."""
@@ -224,12 +246,12 @@ def _inside(kind: Any, part: str | int) -> Any:
     if len(members) > 1 or any(isinstance(each, Words) for each in rules):
         return None
     origin, inside = get_origin(plain), get_args(plain)
-    if is_dataclass(plain):
-        return get_type_hints(plain, include_extras=True).get(str(part))
+    if isinstance(plain, type) and is_dataclass(plain):
+        return field_rules(plain).get(str(part))
     if origin is dict:
         return inside[1] if part != "[key]" else None
-    if origin is tuple and isinstance(part, int):
-        return inside[0] if inside[-1] is Ellipsis else inside[part]
+    if origin in (tuple, list) and isinstance(part, int):
+        return inside[part] if origin is tuple and inside[-1] is not Ellipsis else inside[0]
     return None
 
 

@@ -197,9 +197,9 @@ CONFIGS = {
         {"model_type": "roberta", "max_position_embeddings": 2, "pad_token_id": 1},
         "BertConfig: a roberta model needs max_position_embeddings above pad_token_id + 1: 2 and 1",
     ),
-    "size": ({"num_layers": 2.0}, "BertConfig: num_layers must be a whole number from 0 to 268435456, not 2.0"),
+    "size": ({"num_layers": 2.0}, "BertConfig: num_layers must be a whole number from 0 to 268,435,456, not 2.0"),
     "chance": ({"dropout": 1.0}, "BertConfig: dropout must be a number from 0 to less than 1, not 1.0"),
-    "norm_eps": ({"norm_eps": 0}, "BertConfig: norm_eps must be a positive number, not 0"),
+    "norm_eps": ({"norm_eps": 0}, "BertConfig: norm_eps must be a number above 0, not 0"),
     "kind": (
         {"activation": "tanh"},
         "BertConfig: activation must be one of 'gelu', 'gelu_tanh', 'relu', 'silu', not 'tanh'",

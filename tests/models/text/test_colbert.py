@@ -265,9 +265,9 @@ def test_what_a_colbert_model_does_not_do_is_said(make) -> None:
     [
         ("sentence_bert_config.json", {"query_expansion": {"strategy": "long"}}, "strategy must be one of 'fixed', 'min', not 'long'"),
         ("sentence_bert_config.json", {"query_expansion": {"size": 3}}, "query_expansion is not one of sentence-transformers: {'size': 3}"),
-        ("sentence_bert_config.json", {"document_length": 0}, "document_length must be None or a whole number from 1 to 268435456, not 0"),
+        ("sentence_bert_config.json", {"document_length": 0}, "document_length must be a whole number from 1 to 268,435,456, not 0"),
         ("3_MultiVectorMask/config.json", {"skiplist_tasks": "all"}, "skiplist_tasks must be 'query', 'document' or a list of them, not 'all'"),
-        ("3_MultiVectorMask/config.json", {"skiplist_words": "."}, "skiplist_words must be None or a list of strings, not '.'"),
+        ("3_MultiVectorMask/config.json", {"skiplist_words": "."}, "skiplist_words must be a list, each a string, not '.'"),
         ("3_MultiVectorMask/config.json", {"keep_only_token_ids": ["a"]}, "keep_only_token_ids must be None or a list of token ids, not ['a']"),
         ("1_Dense/config.json", {"module_input_name": "sentence_embedding"}, "module_input_name is 'sentence_embedding'; only 'token_embeddings' is supported"),
     ],

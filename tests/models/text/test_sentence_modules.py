@@ -280,7 +280,7 @@ def test_a_router_is_refused_by_name(make: Callable, tmp_path: Path) -> None:
     ("place", "settings", "message"),
     [
         ("2_Dense", {"in_features": 8}, "in_features is 8, but the vectors before it have 16 numbers"),
-        ("2_Dense", {"out_features": 0}, "out_features must be a whole number from 1 to 268435456, not 0"),
+        ("2_Dense", {"out_features": 0}, "out_features must be a whole number from 1 to 268,435,456, not 0"),
         ("2_Dense", {"bias": 1}, "bias must be true or false, not 1"),
         (
             "2_Dense",
@@ -318,8 +318,8 @@ def test_weights_of_modules_are_compared_with_their_settings(make: Callable) -> 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"truncate_dim": 0}, "truncate_dim must be None or a whole number from 1 to 268435456, not 0"),
-        ({"similarity_fn_name": "l2"}, "similarity_fn_name must be None or one of 'cosine', 'dot', 'euclidean', 'manhattan', not 'l2'"),
+        ({"truncate_dim": 0}, "truncate_dim must be a whole number from 1 to 268,435,456, not 0"),
+        ({"similarity_fn_name": "l2"}, "similarity_fn_name must be one of 'cosine', 'dot', 'euclidean', 'manhattan', not 'l2'"),
     ],
 )  # fmt: skip
 def test_settings_of_sentence_transformers_that_are_none(make: Callable, settings: dict, message: str) -> None:

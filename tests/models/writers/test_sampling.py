@@ -114,7 +114,7 @@ _WHOLE = "must be a whole number of at least 1, not"
 WRONG: dict[str, tuple[object, dict, str]] = {
     "no tokens": ([[3]], {"max_new_tokens": 0}, f"max_new_tokens {_WHOLE} 0"),
     "a fraction of tokens": ([[3]], {"max_new_tokens": 2.5}, f"max_new_tokens {_WHOLE} 2.5"),
-    "a yes": ([[3]], {"do_sample": "yes"}, "do_sample must be True or False, not 'yes'"),
+    "a yes": ([[3]], {"do_sample": "yes"}, "do_sample must be true or false, not 'yes'"),
     "no beams": ([[3]], {"num_beams": 0}, f"num_beams {_WHOLE} 0"),
     "drawn beams": (
         [[3]],
@@ -124,31 +124,31 @@ WRONG: dict[str, tuple[object, dict, str]] = {
     "a cold text": (
         [[3]],
         {"do_sample": True, "temperature": 0},
-        "temperature must be a positive number, not 0",
+        "temperature must be a number above 0, not 0",
     ),
     "temperature of greed": ([[3]], {"temperature": 0.5}, "temperature has no effect without do_sample=True"),
     "seed of greed": ([[3]], {"seed": 1}, "seed has no effect without do_sample=True"),
     "top_k": (
         [[3]],
         {"do_sample": True, "top_k": 0},
-        "top_k must be a whole number of at least 1, or None for all, not 0",
+        "top_k must be a whole number of at least 1, not 0",
     ),
-    "top_p": ([[3]], {"do_sample": True, "top_p": 1.5}, "top_p must be greater than 0 and at most 1, not 1.5"),
+    "top_p": ([[3]], {"do_sample": True, "top_p": 1.5}, "top_p must be a number above 0 and up to 1, not 1.5"),
     "seed": (
         [[3]],
         {"do_sample": True, "seed": -1},
-        "seed must be a whole number from 0 to 2**64 - 1, not -1",
+        "seed must be a whole number from 0 to 18,446,744,073,709,551,615, not -1",
     ),
     "a penalty of one beam": ([[3]], {"length_penalty": 2.0}, "length_penalty has no effect without num_beams > 1"),
     "a penalty of nan": (
         [[3]],
         {"num_beams": 2, "length_penalty": float("nan")},
-        "length_penalty must be a finite number, not nan",
+        "length_penalty must be a number, not nan",
     ),
     "stopping": (
         [[3]],
         {"num_beams": 2, "early_stopping": "soon"},
-        "early_stopping must be True, False or 'never', not 'soon'",
+        "early_stopping must be one of True, False, 'never', not 'soon'",
     ),
     "an unknown end": ([[3]], {"eos_token_ids": 12}, "eos_token_ids must be an id from 0 to 11, not 12"),
     "an end that is a word": ([[3]], {"eos_token_ids": ["."]}, "eos_token_ids must be an id from 0 to 11, not '.'"),

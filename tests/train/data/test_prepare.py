@@ -189,7 +189,7 @@ def test_invalid_metadata_is_refused(tmp_path: Path, verses: str, make_config: M
     again = f"remove {path.parent} to prepare it again"
     for text, said in {
         "[]": f"{path} must contain a JSON object, not list",
-        '{"train": {"rows": -1}}': f"{path}: train must have rows, tokens, dtype and sha256",
+        '{"train": {"rows": -1}}': f"{path}: train.tokens is missing: it must be a whole number of at least 0",
         "{}": f"{path}: there is no train",
     }.items():
         path.write_text(text)

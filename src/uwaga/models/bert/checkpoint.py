@@ -3,60 +3,56 @@
 To add a model type: its keys in KEYS, its names in NAMES, and a line in checkpoints/load_save.py.
 """
 
-from uwaga._base.validators import POSITIVE, SWITCH, OptionValidator
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
+
+from uwaga._base.options import FractionBelow1, Integer, Words
 from uwaga.models.bert.family import Tables
 from uwaga.models.bert.names import ARCHITECTURES, BERT_LAYERS, EMBEDDINGS, POOLER, POSITIONS, TOKENS, TYPES, Names
-from uwaga.models.checkpoints.config_json import (
-    ACTIVATION,
-    COUNT,
-    OPTIONAL_COUNT,
-    OPTIONAL_PROBABILITY,
-    PROBABILITY,
-    SIZE,
-    Key,
-)
+from uwaga.models.checkpoints.config_json import Key
 from uwaga.models.checkpoints.tables import WeightMapping, pair
 
 
-def _of_mpnet(value: int) -> OptionValidator:
+def _of_mpnet(value: int) -> Any:
     words = f"{value} (MPNet of transformers takes {value} for it, whatever the file says: positions of another model have other rows)"
-    return OptionValidator(words, lambda x: type(x) is int and x == value)
+    return Annotated[Integer, Ge(value), Le(value), Words(words)]
 
 
 COMMON_KEYS = {
-    "vocab_size": Key("vocab_size", SIZE, 30522),
-    "max_position_embeddings": Key("max_position_embeddings", SIZE, 512),
-    "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 0),
-    "tie_word_embeddings": Key("tie_word_embeddings", SWITCH, True),
+    "vocab_size": Key("vocab_size", 30522),
+    "max_position_embeddings": Key("max_position_embeddings", 512),
+    "pad_token_id": Key("pad_token_id", 0),
+    "tie_word_embeddings": Key("tie_word_embeddings", True),
 }
 BERT_KEYS = COMMON_KEYS | {
-    "hidden_size": Key("d_model", SIZE, 768),
-    "num_hidden_layers": Key("num_layers", COUNT, 12),
-    "num_attention_heads": Key("num_heads", SIZE, 12),
-    "intermediate_size": Key("d_ff", SIZE, 3072),
-    "type_vocab_size": Key("type_vocab_size", COUNT, 2),
-    "hidden_act": Key("activation", ACTIVATION, "gelu"),
-    "layer_norm_eps": Key("norm_eps", POSITIVE, 1e-12),
-    "hidden_dropout_prob": Key("dropout", PROBABILITY, 0.1),
-    "attention_probs_dropout_prob": Key("attention_dropout", PROBABILITY, 0.1),
-    "classifier_dropout": Key("classifier_dropout", OPTIONAL_PROBABILITY, None),
+    "hidden_size": Key("d_model", 768),
+    "num_hidden_layers": Key("num_layers", 12),
+    "num_attention_heads": Key("num_heads", 12),
+    "intermediate_size": Key("d_ff", 3072),
+    "type_vocab_size": Key("type_vocab_size", 2),
+    "hidden_act": Key("activation", "gelu"),
+    "layer_norm_eps": Key("norm_eps", 1e-12),
+    "hidden_dropout_prob": Key("dropout", 0.1),
+    "attention_probs_dropout_prob": Key("attention_dropout", 0.1),
+    "classifier_dropout": Key("classifier_dropout", None),
 }
-_XLM_ROBERTA = BERT_KEYS | {"pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 1)}
-_ROBERTA = _XLM_ROBERTA | {"vocab_size": Key("vocab_size", SIZE, 50265)}
+_XLM_ROBERTA = BERT_KEYS | {"pad_token_id": Key("pad_token_id", 1)}
+_ROBERTA = _XLM_ROBERTA | {"vocab_size": Key("vocab_size", 50265)}
 _DISTILBERT = COMMON_KEYS | {
-    "dim": Key("d_model", SIZE, 768),
-    "n_layers": Key("num_layers", COUNT, 6),
-    "n_heads": Key("num_heads", SIZE, 12),
-    "hidden_dim": Key("d_ff", SIZE, 3072),
-    "activation": Key("activation", ACTIVATION, "gelu"),
-    "dropout": Key("dropout", PROBABILITY, 0.1),
-    "attention_dropout": Key("attention_dropout", PROBABILITY, 0.1),
-    "seq_classif_dropout": Key("classifier_dropout", OPTIONAL_PROBABILITY, 0.2),
+    "dim": Key("d_model", 768),
+    "n_layers": Key("num_layers", 6),
+    "n_heads": Key("num_heads", 12),
+    "hidden_dim": Key("d_ff", 3072),
+    "activation": Key("activation", "gelu"),
+    "dropout": Key("dropout", 0.1),
+    "attention_dropout": Key("attention_dropout", 0.1),
+    "seq_classif_dropout": Key("classifier_dropout", 0.2, FractionBelow1 | None),
 }
 _MPNET = {name: key for name, key in BERT_KEYS.items() if name not in ("type_vocab_size", "classifier_dropout")} | {
-    "vocab_size": Key("vocab_size", SIZE, 30527),
-    "pad_token_id": Key("pad_token_id", _of_mpnet(1), 1),
-    "relative_attention_num_buckets": Key("num_buckets", _of_mpnet(32), 32),
+    "vocab_size": Key("vocab_size", 30527),
+    "pad_token_id": Key("pad_token_id", 1, _of_mpnet(1)),
+    "relative_attention_num_buckets": Key("num_buckets", 32, _of_mpnet(32)),
 }
 # By model type.
 KEYS = {

@@ -1,10 +1,12 @@
 """The configuration of a BERT model. Letters: M model width, F feed-forward width, H query heads, V vocabulary."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+from typing import Annotated, Any, Literal
 
-from uwaga._base.validators import POSITIVE, SWITCH, check, number, one_of, optional
-from uwaga.models.checkpoints.config_json import COUNT, OPTIONAL_COUNT, OPTIONAL_SIZE, PROBABILITY, SIZE
+from annotated_types import Gt
+
+from uwaga._base.options import FractionBelow1, Positive, Real, Switch, Text, options
+from uwaga.models.checkpoints.config_json import Activation, ModelCount, ModelSize
 from uwaga.nn.rotary_scaling import RotaryScaling
 
 # The outputs a model can have besides its hidden states; fields of BertOutput.
@@ -22,37 +24,11 @@ CLASSIFIES_POOLED = (
     "nomic_bert",
 )  # the classifier of sequences reads the output of the pooler
 ROTARY = ("gte", "jina_embeddings_v3", "nomic_bert")  # rotary positions in place of learned ones
-MODEL_TYPES = ("bert", "distilbert", *FACTORIZED, *ROBERTA, *ROTARY)
 # Layers that share weights cost memory in no file, so that no file bounds their number.
 _MOST_SHARED = 1024
-ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
-
-_KINDS = {
-    "model_type": one_of(*MODEL_TYPES),
-    "vocab_size": SIZE,
-    "d_model": SIZE,
-    "num_layers": COUNT,
-    "num_heads": SIZE,
-    "d_ff": SIZE,
-    "max_position_embeddings": SIZE,
-    "type_vocab_size": COUNT,
-    "embedding_size": OPTIONAL_SIZE,
-    "num_hidden_groups": OPTIONAL_SIZE,
-    "inner_group_num": SIZE,
-    "num_buckets": OPTIONAL_SIZE,
-    "d_k": OPTIONAL_SIZE,
-    "rotary_base": optional(number("a number above 1", lambda x: x > 1)),
-    "activation": one_of(*ACTIVATIONS),
-    "norm_eps": POSITIVE,
-    "dropout": PROBABILITY,
-    "attention_dropout": PROBABILITY,
-    "classifier_dropout": PROBABILITY,
-    "pad_token_id": OPTIONAL_COUNT,
-    "tie_word_embeddings": SWITCH,
-}
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class BertConfig:
     """The configuration of a BertModel; the defaults are those of bert-base-uncased.
 
@@ -60,40 +36,53 @@ class BertConfig:
         ValueError: a setting of a wrong type or range, or settings that contradict each other.
     """
 
-    model_type: str = "bert"
-    vocab_size: int = 30522  # V
-    d_model: int = 768  # M
-    num_layers: int = 12
-    num_heads: int = 12  # H
-    d_ff: int = 3072  # F
-    max_position_embeddings: int = (
+    model_type: Literal[
+        "bert",
+        "distilbert",
+        "albert",
+        "electra",
+        "roberta",
+        "xlm-roberta",
+        "camembert",
+        "mpnet",
+        "gte",
+        "jina_embeddings_v3",
+        "nomic_bert",
+    ] = "bert"
+    vocab_size: ModelSize = 30522  # V
+    d_model: ModelSize = 768  # M
+    num_layers: ModelCount = 12
+    num_heads: ModelSize = 12  # H
+    d_ff: ModelSize = 3072  # F
+    max_position_embeddings: ModelSize = (
         512  # rows of the position embedding; RoBERTa uses those after the row of pad_token_id
     )
-    type_vocab_size: int = 2  # 0: no embedding of token types, as in DistilBERT and MPNet
-    embedding_size: int | None = (
+    type_vocab_size: ModelCount = 2  # 0: no embedding of token types, as in DistilBERT and MPNet
+    embedding_size: ModelSize | None = (
         None  # the width of embeddings in ALBERT and ELECTRA, which a linear map brings to M; None: M
     )
-    num_hidden_groups: int | None = (
+    num_hidden_groups: ModelSize | None = (
         None  # in ALBERT, the groups of layers with weights of their own; None: every layer has its own
     )
-    inner_group_num: int = 1  # the layers of such a group, which run one after another
-    num_buckets: int | None = None  # of the relative position bias of MPNet, shared by all layers; None: there is none
-    rotary_base: float | None = None  # of GTE, NomicBERT and Jina v3; None: learned positions
+    inner_group_num: ModelSize = 1  # the layers of such a group, which run one after another
+    num_buckets: ModelSize | None = (
+        None  # of the relative position bias of MPNet, shared by all layers; None: there is none
+    )
+    rotary_base: Annotated[Real, Gt(1)] | None = None  # of GTE, NomicBERT and Jina v3; None: learned positions
     rotary_scaling: RotaryScaling | None = None
-    d_k: int | None = None  # D; None: M / H
-    activation: str = "gelu"
-    norm_eps: float = 1e-12  # of the layer norms
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    classifier_dropout: float = 0.1  # before the classifiers of sequences and tokens
-    pad_token_id: int | None = 0  # the id of the padding token
-    outputs: tuple[str, ...] = ("pooled",)  # a subset of OUTPUTS
-    labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")  # names of the classes
-    tie_word_embeddings: bool = True  # the masked-LM head uses the token embedding
-    kept: Mapping[str, object] = field(default_factory=dict, repr=False)  # other keys of config.json, unchanged
+    d_k: ModelSize | None = None  # D; None: M / H
+    activation: Activation = "gelu"
+    norm_eps: Positive = 1e-12  # of the layer norms
+    dropout: FractionBelow1 = 0.1
+    attention_dropout: FractionBelow1 = 0.1
+    classifier_dropout: FractionBelow1 = 0.1  # before the classifiers of sequences and tokens
+    pad_token_id: ModelCount | None = 0  # the id of the padding token
+    outputs: tuple[Text, ...] = ("pooled",)  # a subset of OUTPUTS
+    labels: tuple[Text, ...] = ("LABEL_0", "LABEL_1")  # names of the classes
+    tie_word_embeddings: Switch = True  # the masked-LM head uses the token embedding
+    kept: dict[str, Any] = field(default_factory=dict, repr=False)  # other keys of config.json, unchanged
 
     def __post_init__(self) -> None:
-        check("BertConfig", self, _KINDS)
         if self.d_k is None and self.d_model % self.num_heads:
             raise ValueError(f"BertConfig: d_model {self.d_model} is not a multiple of num_heads {self.num_heads}")
         if set(self.outputs) - set(OUTPUTS) or len(set(self.outputs)) < len(self.outputs):

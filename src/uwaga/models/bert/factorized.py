@@ -3,35 +3,34 @@
 ALBERT's layers share weights by groups (`BertConfig.layer_weights`).
 """
 
-from uwaga._base.validators import POSITIVE
 from uwaga.models.bert.checkpoint import BERT_KEYS, COMMON_KEYS
 from uwaga.models.bert.config import BertConfig
 from uwaga.models.bert.family import Tables
 from uwaga.models.bert.names import ARCHITECTURES, BERT_LAYERS, EMBEDDINGS, POSITIONS, TOKENS, TYPES, Names
-from uwaga.models.checkpoints.config_json import ACTIVATION, COUNT, PROBABILITY, SIZE, Key
+from uwaga.models.checkpoints.config_json import Key, ModelSize
 from uwaga.models.checkpoints.tables import WeightMapping, pair, shared
 
 _ELECTRA = BERT_KEYS | {
-    "embedding_size": Key("embedding_size", SIZE, 128),
-    "hidden_size": Key("d_model", SIZE, 256),
-    "num_attention_heads": Key("num_heads", SIZE, 4),
-    "intermediate_size": Key("d_ff", SIZE, 1024),
+    "embedding_size": Key("embedding_size", 128, ModelSize),
+    "hidden_size": Key("d_model", 256),
+    "num_attention_heads": Key("num_heads", 4),
+    "intermediate_size": Key("d_ff", 1024),
 }
 _ALBERT = COMMON_KEYS | {
-    "vocab_size": Key("vocab_size", SIZE, 30000),
-    "embedding_size": Key("embedding_size", SIZE, 128),
-    "hidden_size": Key("d_model", SIZE, 4096),
-    "num_hidden_layers": Key("num_layers", SIZE, 12),
-    "num_hidden_groups": Key("num_hidden_groups", SIZE, 1),
-    "inner_group_num": Key("inner_group_num", SIZE, 1),
-    "num_attention_heads": Key("num_heads", SIZE, 64),
-    "intermediate_size": Key("d_ff", SIZE, 16384),
-    "type_vocab_size": Key("type_vocab_size", COUNT, 2),
-    "hidden_act": Key("activation", ACTIVATION, "gelu_new"),
-    "layer_norm_eps": Key("norm_eps", POSITIVE, 1e-12),
-    "hidden_dropout_prob": Key("dropout", PROBABILITY, 0.0),
-    "attention_probs_dropout_prob": Key("attention_dropout", PROBABILITY, 0.0),
-    "classifier_dropout_prob": Key("classifier_dropout", PROBABILITY, 0.1),
+    "vocab_size": Key("vocab_size", 30000),
+    "embedding_size": Key("embedding_size", 128, ModelSize),
+    "hidden_size": Key("d_model", 4096),
+    "num_hidden_layers": Key("num_layers", 12, ModelSize),
+    "num_hidden_groups": Key("num_hidden_groups", 1, ModelSize),
+    "inner_group_num": Key("inner_group_num", 1),
+    "num_attention_heads": Key("num_heads", 64),
+    "intermediate_size": Key("d_ff", 16384),
+    "type_vocab_size": Key("type_vocab_size", 2),
+    "hidden_act": Key("activation", "gelu_new"),
+    "layer_norm_eps": Key("norm_eps", 1e-12),
+    "hidden_dropout_prob": Key("dropout", 0.0),
+    "attention_probs_dropout_prob": Key("attention_dropout", 0.0),
+    "classifier_dropout_prob": Key("classifier_dropout", 0.1),
 }
 # Of heads of ELECTRA that are not implemented, and of ALBERT's first code, which nothing reads.
 _HARMLESS = (

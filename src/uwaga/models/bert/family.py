@@ -5,21 +5,23 @@ A family is then a table of the keys of config.json (`Key`) and one of the names
 
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
 
 from uwaga._base.errors import CheckpointError
+from uwaga._base.options import Integer
 from uwaga._base.terminal import printable
-from uwaga._base.validators import whole
 from uwaga.models.bert.config import WITHOUT_TYPES, BertConfig
 from uwaga.models.bert.model import BertModel
 from uwaga.models.bert.names import COLBERT, Names
 from uwaga.models.checkpoints import config_json, rope_parameters
-from uwaga.models.checkpoints.config_json import Key, read_activation, write_activation
+from uwaga.models.checkpoints.config_json import Key
 from uwaga.models.checkpoints.rope_parameters import Rope
 from uwaga.models.checkpoints.tables import Family
 
 # Bounded, since labels are made for all classes before the shape of the classifier is known.
-_CLASSES = whole(1, 2**16)
+_Classes = Annotated[Integer, Ge(1), Le(2**16)]
 
 # Keys that change what is computed, and their only supported values.
 _ONLY: dict[str, tuple[object, ...]] = {
@@ -65,31 +67,25 @@ class Tables:
             )
         only = _ONLY | dict(self.only)
         harmless = {*self.harmless, *(rope_parameters.KEYS if model_type in self.rotary_bases else ())}
-        read = config_json.read(config, where, keys=self.keys[model_type], only=only, harmless=harmless)
+        read = config_json.read(config, where, of=BertConfig, keys=self.keys[model_type], only=only, harmless=harmless)
         given = read.settings
         if model_type in self.rotary_bases:
             given["rotary_base"], given["rotary_scaling"] = rope_parameters.read(
                 config, where, self.rotary_bases[model_type], given["max_position_embeddings"]
             )
             given["d_k"] = given.get("d_k") or config_json.head_width(given, where)
-        given["activation"] = read_activation(given["activation"])
         if given.get("classifier_dropout") is None:
             given["classifier_dropout"] = given["dropout"]
         if model_type in WITHOUT_TYPES:
             given["type_vocab_size"] = 0
         given |= {"outputs": _outputs(self.names[model_type], config, where, names), "labels": _labels(config, where)}
-        try:
-            return BertConfig(model_type=model_type, kept=read.kept, **given)
-        except ValueError as error:
-            raise CheckpointError(f"{where}: {error}") from error
+        return config_json.make(BertConfig, where, model_type=model_type, kept=read.kept, **given)
 
     def write_config(self, config: BertConfig) -> dict[str, object]:
         """config.json as transformers reads it; unknown keys that were read are written unchanged."""
         dropped = ("torch_dtype", "num_labels", *(rope_parameters.KEYS if config.rotary_base else ()))
         written = {name: value for name, value in config.kept.items() if name not in dropped}
-        for name, key in self.keys[config.model_type].items():
-            value = getattr(config, key.ours)
-            written[name] = write_activation(value) if key.ours == "activation" else value
+        written |= config_json.written(config, self.keys[config.model_type])
         if config.rotary_base is not None:
             written["rope_parameters"] = rope_parameters.write(Rope(config.rotary_base, config.rotary_scaling))
         return written | {
@@ -120,9 +116,7 @@ def _labels(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
     """The names of the classes by index; the defaults of transformers where there are none."""
     labels = config.get("id2label")
     if labels is None:
-        number = config.get("num_labels", 2)
-        if not _CLASSES.accepts(number):
-            raise CheckpointError(f"{where}: num_labels must be {_CLASSES.words}, not {printable(repr(number))}")
+        number = config_json.setting(config, where, "num_labels", _Classes, 2)
         labels = {str(n): f"LABEL_{n}" for n in range(number)}
     if not isinstance(labels, dict) or set(labels) != {str(n) for n in range(len(labels))}:
         raise CheckpointError(f"{where}: id2label must have the keys 0, 1, ... without a gap")

@@ -13,45 +13,37 @@ from uwaga.models.bert.checkpoint import BERT_KEYS
 from uwaga.models.bert.config import BertConfig
 from uwaga.models.bert.family import Tables
 from uwaga.models.bert.names import ARCHITECTURES, POOLER, TOKENS, TYPES, WORDS, Names
-from uwaga.models.checkpoints.config_json import (
-    ACTIVATION,
-    COUNT,
-    OPTIONAL_COUNT,
-    OPTIONAL_SIZE,
-    PROBABILITY,
-    SIZE,
-    Key,
-)
+from uwaga.models.checkpoints.config_json import Key, ModelSize
 from uwaga.models.checkpoints.tables import WeightMapping, pair, stacked
 
 _GTE = BERT_KEYS | {
-    "vocab_size": Key("vocab_size", SIZE, 250048),
-    "head_dim": Key("d_k", OPTIONAL_SIZE, None),
-    "max_position_embeddings": Key("max_position_embeddings", SIZE, 8192),
-    "type_vocab_size": Key("type_vocab_size", COUNT, 1),
-    "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 1),
-    "attention_probs_dropout_prob": Key("attention_dropout", PROBABILITY, 0.0),
+    "vocab_size": Key("vocab_size", 250048),
+    "head_dim": Key("d_k", None),
+    "max_position_embeddings": Key("max_position_embeddings", 8192),
+    "type_vocab_size": Key("type_vocab_size", 1),
+    "pad_token_id": Key("pad_token_id", 1),
+    "attention_probs_dropout_prob": Key("attention_dropout", 0.0),
 }
 _NOMIC = BERT_KEYS | {
-    "vocab_size": Key("vocab_size", SIZE, 30528),
-    "head_dim": Key("d_k", OPTIONAL_SIZE, None),
-    "hidden_act": Key("activation", ACTIVATION, "silu"),
-    "hidden_dropout_prob": Key("dropout", PROBABILITY, 0.0),
-    "attention_probs_dropout_prob": Key("attention_dropout", PROBABILITY, 0.0),
-    "max_position_embeddings": Key("max_position_embeddings", SIZE, 2048),
-    "type_vocab_size": Key("type_vocab_size", SIZE, 2),
+    "vocab_size": Key("vocab_size", 30528),
+    "head_dim": Key("d_k", None),
+    "hidden_act": Key("activation", "silu"),
+    "hidden_dropout_prob": Key("dropout", 0.0),
+    "attention_probs_dropout_prob": Key("attention_dropout", 0.0),
+    "max_position_embeddings": Key("max_position_embeddings", 2048),
+    "type_vocab_size": Key("type_vocab_size", 2, ModelSize),
 }
 _JINA = BERT_KEYS | {
-    "vocab_size": Key("vocab_size", SIZE, 250002),
-    "hidden_size": Key("d_model", SIZE, 1024),
-    "num_hidden_layers": Key("num_layers", COUNT, 24),
-    "num_attention_heads": Key("num_heads", SIZE, 16),
-    "head_dim": Key("d_k", OPTIONAL_SIZE, None),
-    "intermediate_size": Key("d_ff", SIZE, 4096),
-    "max_position_embeddings": Key("max_position_embeddings", SIZE, 8194),
-    "type_vocab_size": Key("type_vocab_size", SIZE, 1),
+    "vocab_size": Key("vocab_size", 250002),
+    "hidden_size": Key("d_model", 1024),
+    "num_hidden_layers": Key("num_layers", 24),
+    "num_attention_heads": Key("num_heads", 16),
+    "head_dim": Key("d_k", None),
+    "intermediate_size": Key("d_ff", 4096),
+    "max_position_embeddings": Key("max_position_embeddings", 8194),
+    "type_vocab_size": Key("type_vocab_size", 1, ModelSize),
     "layer_norm_eps": BERT_KEYS["layer_norm_eps"]._replace(default=1e-5),
-    "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 1),
+    "pad_token_id": Key("pad_token_id", 1),
 }
 KEYS = {"gte": _GTE, "jina_embeddings_v3": _JINA, "nomic_bert": _NOMIC}
 _BASES = {"gte": 160000.0, "jina_embeddings_v3": 20000.0, "nomic_bert": 1000.0}

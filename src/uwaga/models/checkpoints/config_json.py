@@ -5,29 +5,28 @@ here, or unknown. Keys that are not read are kept, and saving writes them unchan
 """
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
+from annotated_types import Ge, Le
+
+from uwaga._base import options
 from uwaga._base.errors import CheckpointError
+from uwaga._base.options import Integer, OptionError, Words, field_rules
 from uwaga._base.terminal import printable
-from uwaga._base.validators import FRACTION_BELOW_1, OptionValidator, one_of, optional, whole
 
+_Config = TypeVar("_Config")
 # The product of two sizes, in bytes, must stay far below 2**63.
 _LARGEST_SIZE = 2**28
-
-
-SIZE, COUNT = whole(1, _LARGEST_SIZE), whole(0, _LARGEST_SIZE)
-OPTIONAL_SIZE, OPTIONAL_COUNT = optional(SIZE), optional(COUNT)
-PROBABILITY = FRACTION_BELOW_1
-OPTIONAL_PROBABILITY = optional(PROBABILITY)
-IDS = OptionValidator("a tuple of ids", lambda x: isinstance(x, tuple) and all(map(COUNT.accepts, x)))
-# eos_token_id in a config.json of transformers.
-EOS_TOKEN_ID = OptionValidator(
-    "an id, a list of ids or None",
-    lambda x: x is None or COUNT.accepts(x) or (isinstance(x, list) and all(map(COUNT.accepts, x))),
-)
+ModelSize = Annotated[Integer, Ge(1), Le(_LARGEST_SIZE)]
+ModelCount = Annotated[Integer, Ge(0), Le(_LARGEST_SIZE)]
+Ids = tuple[ModelCount, ...]
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+# As the file has them.
+_ActivationName = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"]
+_EosTokenId = Annotated[ModelCount | list[ModelCount] | None, Words("an id, a list of ids or null")]
 # Names in transformers -> ours; of several names of one function saving writes the first.
-_ACTIVATIONS = {
+_ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -35,7 +34,6 @@ _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-ACTIVATION = one_of(*_ACTIVATIONS)
 
 
 # Second names of keys in transformers (its `attribute_map`), by the keys of the families that have them: there the second name wins.
@@ -54,17 +52,17 @@ LOCAL, GLOBAL = LAYER_TYPES = ("sliding_attention", "full_attention")
 
 
 class Key(NamedTuple):
-    """A key of config.json: our name of the setting, the kind of its value, and the default of transformers."""
+    """A key of config.json: the field of our config, the default of transformers, and the rule of the value in the file."""
 
     ours: str
-    kind: OptionValidator
     default: object
+    kind: Any = None  # an annotation; None: that of the field, or null if that is the default
 
 
 class Read(NamedTuple):
     """The content of a config.json: the settings by our names, and the keys that are kept unchanged."""
 
-    settings: dict[str, Any]  # values are of the kind of their Key
+    settings: dict[str, Any]
     kept: dict[str, object]
 
 
@@ -72,6 +70,7 @@ def read(
     config: Mapping[str, object],
     where: str,
     *,
+    of: type,
     keys: Mapping[str, Key],
     only: Mapping[str, tuple[object, ...]],
     harmless: Iterable[str] = (),
@@ -81,13 +80,17 @@ def read(
     Args:
         found: the content of the file.
         where: its path, for messages.
+        of: the config class, whose fields have the rules.
         keys: the settings, by their keys in the file.
         only: the supported values of further keys, which may be absent.
         harmless: keys without effect here, besides HARMLESS.
     """
+    rules, settings = field_rules(of), {}
     for name, key in keys.items():
-        if name in config and not key.kind.accepts(config[name]):
-            raise CheckpointError(f"{where}: {name} must be {key.kind.words}, not {printable(repr(config[name]))}")
+        in_file = _IN_FILES.get(key.ours) if key.kind is None else None
+        rule = in_file.kind if in_file else key.kind or rules[key.ours]
+        found = setting(config, where, name, rule | None if key.default is None else rule, key.default)
+        settings[key.ours] = in_file.read(found) if in_file else found
     only = _ONLY | dict(only)
     for name, values in only.items():
         if name in config and config[name] not in values:
@@ -95,17 +98,42 @@ def read(
             raise CheckpointError(f"{where}: {name} is {printable(repr(config[name]))}; only {allowed} is supported")
     seconds = {second: first for second, names in SECOND_NAMES.items() for first in names if first in keys}
     for second, first in seconds.items():
-        value = config.get(first, keys[first].default)
-        if config.get(second, value) != value:
+        expected = config.get(first, keys[first].default)
+        if config.get(second, expected) != expected:
             shown = printable(repr(config[second]))
             raise CheckpointError(
-                f"{where}: {second} is another name of {first}, which is {value!r}, not {shown}: remove one"
+                f"{where}: {second} is another name of {first}, which is {expected!r}, not {shown}: remove one"
             )
-    kept = {name: value for name, value in config.items() if name not in keys}
+    kept = {name: each for name, each in config.items() if name not in keys}
     unknown = sorted(map(printable, kept.keys() - set(only) - set(harmless) - set(seconds) - HARMLESS))
     if unknown:
         warnings.warn(f"{where} has unknown keys, which have no effect: {', '.join(unknown)}")
-    return Read(settings={key.ours: config.get(name, key.default) for name, key in keys.items()}, kept=kept)
+    return Read(settings=settings, kept=kept)
+
+
+def setting(config: Mapping[str, Any], where: object, name: str, rule: Any, default: object) -> Any:
+    """The value of a key, checked. Raises CheckpointError."""
+    try:
+        return options.read(rule, config.get(name, default), path=name)
+    except OptionError as error:
+        raise CheckpointError(f"{where}: {error}") from error
+
+
+def make(of: Callable[..., _Config], where: str, **settings: Any) -> _Config:
+    """The config of these settings. Raises CheckpointError: settings that contradict each other."""
+    try:
+        return of(**settings)
+    except ValueError as error:
+        raise CheckpointError(f"{where}: {error}") from error
+
+
+def written(config: object, keys: Mapping[str, Key]) -> dict[str, Any]:
+    """The keys of a config.json with the values of a config."""
+    result = {}
+    for name, key in keys.items():
+        in_file, ours = _IN_FILES.get(key.ours) if key.kind is None else None, getattr(config, key.ours)
+        result[name] = in_file.write(ours) if in_file and ours is not None else ours
+    return result
 
 
 def check_architecture(config: Mapping[str, Any], where: str, known: Sequence[str]) -> None:
@@ -123,9 +151,9 @@ def head_width(settings: Mapping[str, Any], where: str) -> int:
     return int(width // heads)
 
 
-def read_eos_token_id(ids: int | list[int] | None) -> tuple[int, ...]:
+def _read_eos(ids: int | list[int] | None) -> tuple[int, ...]:
     """
-    >>> read_eos_token_id(None), read_eos_token_id(5), read_eos_token_id([5, 6])
+    >>> _read_eos(None), _read_eos(5), _read_eos([5, 6])
     ((), (5,), (5, 6))
     """
     if ids is None:
@@ -133,9 +161,9 @@ def read_eos_token_id(ids: int | list[int] | None) -> tuple[int, ...]:
     return tuple(ids) if isinstance(ids, list) else (ids,)
 
 
-def write_eos_token_id(ids: tuple[int, ...]) -> int | list[int] | None:
+def _write_eos(ids: tuple[int, ...]) -> int | list[int] | None:
     """
-    >>> write_eos_token_id(()), write_eos_token_id((5,)), write_eos_token_id((5, 6))
+    >>> _write_eos(()), _write_eos((5,)), _write_eos((5, 6))
     (None, 5, [5, 6])
     """
     if len(ids) > 1:
@@ -143,9 +171,9 @@ def write_eos_token_id(ids: tuple[int, ...]) -> int | list[int] | None:
     return ids[0] if ids else None
 
 
-def read_activation(theirs: str) -> str:
+def _read_activation(theirs: str) -> str:
     """
-    >>> read_activation("swish")
+    >>> _read_activation("swish")
     'silu'
     """
     return _ACTIVATIONS[theirs]
@@ -157,6 +185,21 @@ def write_activation(ours: str) -> str:
     'gelu_new'
     """
     return next(theirs for theirs, name in _ACTIVATIONS.items() if name == ours)
+
+
+class _InFile(NamedTuple):
+    """A field whose values a file has in another form."""
+
+    kind: Any
+    read: Callable[[Any], Any]
+    write: Callable[[Any], Any]
+
+
+_IN_FILES = {
+    "activation": _InFile(_ActivationName, _read_activation, write_activation),
+    "head_activation": _InFile(_ActivationName, _read_activation, write_activation),
+    "eos_token_ids": _InFile(_EosTokenId, _read_eos, _write_eos),
+}
 
 
 def read_layer_types(types: object, where: str, default: Sequence[str]) -> tuple[str, ...]:

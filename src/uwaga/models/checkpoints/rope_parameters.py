@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from annotated_types import Gt
 
 from uwaga._base.errors import CheckpointError
+from uwaga._base.options import Positive, Real, Switch
 from uwaga._base.terminal import printable
-from uwaga._base.validators import POSITIVE, SWITCH, OptionValidator, is_number, optional
-from uwaga.models.checkpoints.config_json import SIZE
+from uwaga.models.checkpoints.config_json import ModelSize, setting
 from uwaga.nn.rotary_scaling import KINDS, RotaryScaling
 
 _LENGTH = "original_max_position_embeddings"
@@ -15,24 +17,16 @@ _LENGTH = "original_max_position_embeddings"
 # rope_parameters alone.
 KEYS_BY_LAYER_TYPE = frozenset(["partial_rotary_factor", "rope_parameters", "rope_scaling"])
 KEYS = KEYS_BY_LAYER_TYPE | {_LENGTH, "rope_theta"}
-_NUMBER = optional(POSITIVE)
-# The keys of each type besides the base and the type; required are those without None.
-_OWN_KEYS: dict[str, dict[str, OptionValidator]] = {
-    "default": {},
-    "linear": {"factor": POSITIVE},
-    "dynamic": {"factor": POSITIVE},
-    "llama3": {"factor": POSITIVE, "low_freq_factor": POSITIVE, "high_freq_factor": POSITIVE, _LENGTH: SIZE},
-    "yarn": {
-        "factor": POSITIVE,
-        _LENGTH: SIZE,
-        "beta_fast": _NUMBER,
-        "beta_slow": _NUMBER,
-        "attention_factor": _NUMBER,
-        "mscale": _NUMBER,
-        "mscale_all_dim": _NUMBER,
-        "truncate": optional(SWITCH),
-    },
+_YARN = ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate")
+# The keys of each type besides the base and the type: those that it needs, and those that it may have.
+_OWN_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "default": ((), ()),
+    "linear": (("factor",), ()),
+    "dynamic": (("factor",), ()),
+    "llama3": (("factor", "low_freq_factor", "high_freq_factor", _LENGTH), ()),
+    "yarn": (("factor", _LENGTH), _YARN),
 }
+_RULES: dict[str, Any] = {_LENGTH: ModelSize, "truncate": Switch}  # of all other keys: Positive
 _DEFAULTS = {each.name: each.default for each in fields(RotaryScaling)}
 _COMMON = {"rope_theta", "rope_type", "type", "partial_rotary_factor"}
 
@@ -119,25 +113,23 @@ def _rope(config: Mapping[str, Any], given: Mapping[str, object], where: str, na
     part = given.get("partial_rotary_factor", config.get("partial_rotary_factor") or 1.0)
     if part != 1:
         raise CheckpointError(f"{where}: partial_rotary_factor must be 1, not {printable(repr(part))}")
-    base = given["rope_theta"]
-    if not is_number(base) or not base > 1:
-        raise CheckpointError(f"{where}: rope_theta of {name} must be a number above 1, not {printable(repr(base))}")
+    base = setting(given, f"{where}: {name}", "rope_theta", Annotated[Real, Gt(1)], None)
     own = {key: value for key, value in given.items() if key not in _COMMON}
-    if unknown := sorted(set(own) - set(_OWN_KEYS[kind])):
+    needed, optional = _OWN_KEYS[kind]
+    if unknown := sorted(set(own) - {*needed, *optional}):
         names = ", ".join(map(printable, unknown))
         raise CheckpointError(f"{where}: {name} of the type {kind!r} cannot have {names}")
     if kind == "default":
-        return Rope(float(base))
-    if _LENGTH in _OWN_KEYS[kind]:
+        return Rope(base)
+    if _LENGTH in needed:
         own.setdefault(_LENGTH, length)
-    for key, validator in _OWN_KEYS[kind].items():
-        if not validator.accepts(own.get(key)) or (key == "truncate" and own.get(key, True) is None):
-            shown = printable(repr(own.get(key)))
-            raise CheckpointError(f"{where}: {key} of {name} must be {validator.words}, not {shown}")
-    own = {key: value for key, value in own.items() if value is not None}
+    said = (key for key in optional if own.get(key) is not None or (key == "truncate" and key in own))
+    for key in (*needed, *said):
+        own[key] = setting(own, f"{where}: {name}", key, _RULES.get(key, Positive), None)
+    own = {key: each for key, each in own.items() if each is not None}
     make: Callable[..., RotaryScaling] = RotaryScaling
     try:
-        return Rope(float(base), make(kind=kind, **own))
+        return Rope(base, make(kind=kind, **own))
     except ValueError as error:
         raise CheckpointError(f"{where}: {name}: {error}") from error
 
@@ -152,11 +144,9 @@ def write(rope: Rope) -> dict[str, object]:
     if scaling is None:
         return written
     assert scaling.kind in KINDS
-    for name, validator in _OWN_KEYS[scaling.kind].items():
-        value = getattr(scaling, name)
-        if not validator.accepts(None) or value != _DEFAULTS[name]:
-            written[name] = value
-    return written
+    needed, optional = _OWN_KEYS[scaling.kind]
+    names = (*needed, *(name for name in optional if getattr(scaling, name) != _DEFAULTS[name]))
+    return written | {name: getattr(scaling, name) for name in names}
 
 
 def write_by_layer_type(ropes: Mapping[str, Rope]) -> dict[str, dict[str, object]]:

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
+from uwaga._base.options import Size, Switch
 from uwaga._base.terminal import printable
-from uwaga._base.validators import SWITCH, OptionValidator, one_of, whole
+from uwaga.models.checkpoints import config_json
 
 COMPUTED, HARMLESS = "computed", "no effect"
 INSTEAD = (
@@ -125,8 +126,6 @@ FILES: Mapping[str, Rules] = {
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
 ADAPTER_FILE = "adapter_config.json"
 
-_LENGTH = whole(1)
-_SIDE = one_of("left", "right")
 # What the module Transformer gives, by its task: the output of the model, and the name that the next module reads it by.
 OUTPUTS = {
     "feature-extraction": ("last_hidden_state", "token_embeddings"),
@@ -196,7 +195,7 @@ def find(folder: Path) -> tuple[Path, dict[str, Any]]:
 def lowercases(folder: Path) -> bool:
     """Whether texts are changed to lower case before anything that the tokenizer of a folder does. Raises CheckpointError."""
     path, settings = find(folder)
-    value: bool = _checked(path, "do_lower_case", settings.get("do_lower_case", False), SWITCH)
+    value: bool = config_json.setting(settings, path, "do_lower_case", Switch, False)
     return value
 
 
@@ -231,7 +230,9 @@ def read(folder: Path, *, is_module: bool) -> TransformerSettings:
         max_tokens=length,
         limited_by=file,
         lowercase=is_module and lowercases(folder),
-        truncation_side=None if side is None else _checked(said_by, "truncation_side", side, _SIDE),
+        truncation_side=None
+        if side is None
+        else config_json.setting({"truncation_side": side}, said_by, "truncation_side", Literal["left", "right"], None),
         values=settings,
     )
 
@@ -266,7 +267,7 @@ def _length(path: Path, settings: Mapping[str, Any], processor: Mapping[str, Any
         (settings, "max_seq_length"),
     ):
         if key in where and not (where is settings and where[key] is None):
-            return _checked(path, key, where[key], _LENGTH), path
+            return config_json.setting(where, path, key, Size, None), path
     return None, path
 
 
@@ -276,9 +277,3 @@ def _tokenizer_length(named: Mapping[str, Any]) -> int | None:
     if isinstance(length, int | float) and not isinstance(length, bool) and 0 < length < _NO_LIMIT:
         return int(length)
     return None
-
-
-def _checked(path: Path, key: str, value: Any, kind: OptionValidator) -> Any:
-    if not kind.accepts(value):
-        raise CheckpointError(f"{path}: {key} must be {kind.words}, not {printable(repr(value))}")
-    return value

@@ -1,25 +1,22 @@
 """The options of `generate`, checked."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from uwaga._base.validators import POSITIVE, OptionValidator, check, is_number, number, whole
+from annotated_types import Ge, Gt, Le
 
-_ALWAYS = {
-    "max_new_tokens": whole(1),
-    "do_sample": OptionValidator("True or False", lambda x: isinstance(x, bool)),
-    "num_beams": whole(1),
-}
+from uwaga._base.options import Integer, OptionError, Positive, Real, Size, Switch, read
+
+_ALWAYS = {"max_new_tokens": Size, "do_sample": Switch, "num_beams": Size}
 # By the options that they need.
 _SAMPLING = {
-    "temperature": POSITIVE,
-    "top_k": OptionValidator(f"{whole(1).words}, or None for all", whole(1).accepts),
-    "top_p": number("greater than 0 and at most 1", lambda x: 0.0 < x <= 1.0),
-    "seed": OptionValidator("a whole number from 0 to 2**64 - 1", whole(0, 2**64 - 1).accepts),
+    "temperature": Positive,
+    "top_k": Size,
+    "top_p": Annotated[Real, Gt(0), Le(1)],
+    "seed": Annotated[Integer, Ge(0), Le(2**64 - 1)],
 }
-_BEAM_SEARCH = {
-    "length_penalty": OptionValidator("a finite number", is_number),
-    "early_stopping": OptionValidator("True, False or 'never'", lambda x: isinstance(x, bool) or x == "never"),
-}
+_BEAM_SEARCH = {"length_penalty": Real, "early_stopping": Literal[True, False, "never"]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,15 +39,22 @@ class GenerationOptions:
     eos_token_ids: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        check("generate", self, _ALWAYS)
+        self._check(_ALWAYS)
         if self.do_sample and self.num_beams > 1:
             raise ValueError("generate: do_sample=True and num_beams > 1 exclude each other")
-        for mode, is_on, kinds in (
+        for mode, is_on, rules in (
             ("do_sample=True", self.do_sample, _SAMPLING),
             ("num_beams > 1", self.num_beams > 1, _BEAM_SEARCH),
         ):
-            given = {name: kind for name, kind in kinds.items() if getattr(self, name) is not None}
+            given = {name: rule for name, rule in rules.items() if getattr(self, name) is not None}
             for name in given:
                 if not is_on:
                     raise ValueError(f"generate: {name} has no effect without {mode}")
-            check("generate", self, given)
+            self._check(given)
+
+    def _check(self, rules: Mapping[str, Any]) -> None:
+        for name, rule in rules.items():
+            try:
+                read(rule, getattr(self, name), path=name)
+            except OptionError as error:
+                raise ValueError(f"generate: {error}") from None

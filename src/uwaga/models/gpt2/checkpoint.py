@@ -6,45 +6,31 @@ The weights of linear layers are stored transposed; query, key and value of a la
 from collections.abc import Mapping, Set
 from typing import Any
 
-from uwaga._base.errors import CheckpointError
-from uwaga._base.validators import POSITIVE, SWITCH
 from uwaga.models.checkpoints import config_json
-from uwaga.models.checkpoints.config_json import (
-    ACTIVATION,
-    EOS_TOKEN_ID,
-    OPTIONAL_COUNT,
-    OPTIONAL_SIZE,
-    PROBABILITY,
-    SIZE,
-    Key,
-    read_activation,
-    read_eos_token_id,
-    write_activation,
-    write_eos_token_id,
-)
+from uwaga.models.checkpoints.config_json import Key, ModelSize
 from uwaga.models.checkpoints.tables import TRANSPOSED, Family, Table, WeightMapping, pair, stacked, stacked_transposed
 from uwaga.models.gpt2.config import GPT2Config
 from uwaga.models.gpt2.model import GPT2Model
 
 _KEYS = {
-    "vocab_size": Key("vocab_size", SIZE, 50257),
-    "n_positions": Key("max_position_embeddings", SIZE, 1024),
-    "n_embd": Key("d_model", SIZE, 768),
-    "n_layer": Key("num_layers", SIZE, 12),
-    "n_head": Key("num_heads", SIZE, 12),
-    "n_inner": Key("d_ff", OPTIONAL_SIZE, None),
-    "activation_function": Key("activation", ACTIVATION, "gelu_new"),
-    "layer_norm_epsilon": Key("norm_eps", POSITIVE, 1e-5),
-    "resid_pdrop": Key("dropout", PROBABILITY, 0.1),
-    "embd_pdrop": Key("embedding_dropout", PROBABILITY, 0.1),
-    "attn_pdrop": Key("attention_dropout", PROBABILITY, 0.1),
-    "scale_attn_weights": Key("scale_attn_weights", SWITCH, True),
-    "scale_attn_by_inverse_layer_idx": Key("scale_attn_by_inverse_layer_idx", SWITCH, False),
-    "tie_word_embeddings": Key("tie_word_embeddings", SWITCH, True),
-    "eos_token_id": Key("eos_token_ids", EOS_TOKEN_ID, 50256),
-    "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, None),
+    "vocab_size": Key("vocab_size", 50257),
+    "n_positions": Key("max_position_embeddings", 1024),
+    "n_embd": Key("d_model", 768),
+    "n_layer": Key("num_layers", 12),
+    "n_head": Key("num_heads", 12),
+    "n_inner": Key("d_ff", None),
+    "activation_function": Key("activation", "gelu_new"),
+    "layer_norm_epsilon": Key("norm_eps", 1e-5),
+    "resid_pdrop": Key("dropout", 0.1),
+    "embd_pdrop": Key("embedding_dropout", 0.1),
+    "attn_pdrop": Key("attention_dropout", 0.1),
+    "scale_attn_weights": Key("scale_attn_weights", True),
+    "scale_attn_by_inverse_layer_idx": Key("scale_attn_by_inverse_layer_idx", False),
+    "tie_word_embeddings": Key("tie_word_embeddings", True),
+    "eos_token_id": Key("eos_token_ids", 50256),
+    "pad_token_id": Key("pad_token_id", None),
 }
-_BANDED = _KEYS | {"uwaga_band": Key("band", SIZE, 128)}
+_BANDED = _KEYS | {"uwaga_band": Key("band", 128, ModelSize)}
 # Keys that change what is computed, and their only supported values.
 _ONLY: dict[str, tuple[object, ...]] = {
     "add_cross_attention": (False,),
@@ -97,30 +83,22 @@ _UNREAD = {
 def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> GPT2Config:
     """The configuration from a config.json; whether the model has a head of its own follows from the names of the weights."""
     keys = _KEYS if config["model_type"] == "gpt2" else _BANDED
-    read = config_json.read(config, where, keys=keys, only=_ONLY, harmless=_HARMLESS)
+    read = config_json.read(config, where, of=GPT2Config, keys=keys, only=_ONLY, harmless=_HARMLESS)
     given = read.settings
-    given["activation"] = read_activation(given["activation"])
     given["d_ff"] = given["d_ff"] or 4 * given["d_model"]
-    given["eos_token_ids"] = read_eos_token_id(given["eos_token_ids"])
     given["has_lm_head"] = given["tie_word_embeddings"] or _HEAD in names
-    try:
-        return GPT2Config(kept=read.kept, **given)
-    except ValueError as error:
-        raise CheckpointError(f"{where}: {error}") from error
+    return config_json.make(GPT2Config, where, kept=read.kept, **given)
 
 
 def write_config(config: GPT2Config) -> dict[str, object]:
     """config.json as transformers reads it; unknown keys that were read are written unchanged."""
     written = {name: value for name, value in config.kept.items() if name != "torch_dtype"}
-    for name, key in (_KEYS if config.band is None else _BANDED).items():
-        written[name] = getattr(config, key.ours)
+    written |= config_json.written(config, _KEYS if config.band is None else _BANDED)
     return written | {
         "model_type": config.model_type,
         # transformers writes null for the default, 4 * n_embd.
         "n_inner": None if config.d_ff == 4 * config.d_model else config.d_ff,
         "architectures": ["GPT2LMHeadModel" if config.has_lm_head else "GPT2Model"],
-        "activation_function": write_activation(config.activation),
-        "eos_token_id": write_eos_token_id(config.eos_token_ids),
         "tie_word_embeddings": config.tie_word_embeddings,
     }
 

@@ -1,64 +1,21 @@
 """The configuration of a RotaryModel. Letters: M model width, F feed-forward width, H query heads, G key heads, D head width, V vocabulary."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+from typing import Annotated, Any, Literal
 
-from uwaga._base.validators import POSITIVE, SWITCH, OptionValidator, check, one_of, optional
-from uwaga.models.checkpoints.config_json import IDS, OPTIONAL_COUNT, PROBABILITY, SIZE
+from annotated_types import Gt
+
+from uwaga._base.options import FractionBelow1, Positive, Real, Switch, options
+from uwaga.models.checkpoints.config_json import Activation, Ids, ModelCount, ModelSize
 from uwaga.models.checkpoints.rope_parameters import Rope
 from uwaga.nn import LayerSpec
 from uwaga.nn.rotary_scaling import RotaryScaling
 
 GEMMA = ("gemma2", "gemma3_text")
 DECODERS = (*GEMMA, "llama", "mistral", "qwen2", "qwen3")
-MODEL_TYPES = (*DECODERS, "eurobert", "modernbert")
-ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
-
-_KINDS = {
-    "model_type": one_of(*MODEL_TYPES),
-    "vocab_size": SIZE,
-    "d_model": SIZE,
-    "num_layers": SIZE,
-    "num_heads": SIZE,
-    "num_kv_heads": SIZE,
-    "d_k": SIZE,
-    "d_ff": SIZE,
-    "max_position_embeddings": SIZE,
-    "bidirectional": SWITCH,
-    "query_pre_attn_scalar": optional(POSITIVE),
-    "softcap": optional(POSITIVE),
-    "logit_softcap": optional(POSITIVE),
-    "activation": one_of(*ACTIVATIONS),
-    "norm_eps": POSITIVE,
-    "norm_bias": SWITCH,
-    "qkv_bias": SWITCH,
-    "output_bias": SWITCH,
-    "feed_forward_bias": SWITCH,
-    "embedding_dropout": PROBABILITY,
-    "attention_dropout": PROBABILITY,
-    "activation_dropout": PROBABILITY,
-    "tie_word_embeddings": SWITCH,
-    "has_lm_head": SWITCH,
-    "lm_head_bias": SWITCH,
-    "head_activation": optional(one_of(*ACTIVATIONS)),
-    "head_bias": SWITCH,
-    "eos_token_ids": IDS,
-    "pad_token_id": OPTIONAL_COUNT,
-    "windows": OptionValidator(
-        "a tuple of sizes or None", lambda x: isinstance(x, tuple) and all(w is None or SIZE.accepts(w) for w in x)
-    ),
-    "rotary_bases": OptionValidator(
-        "a tuple of numbers above 1",
-        lambda x: isinstance(x, tuple) and all(POSITIVE.accepts(base) and base > 1 for base in x),
-    ),
-    "rotary_scaling": OptionValidator(
-        "a tuple of RotaryScaling or None",
-        lambda x: isinstance(x, tuple) and all(each is None or isinstance(each, RotaryScaling) for each in x),
-    ),
-}
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class RotaryConfig:
     """The configuration of a RotaryModel; the defaults are of a small Llama.
 
@@ -66,45 +23,46 @@ class RotaryConfig:
         ValueError: a setting of a wrong type or range, or settings that contradict each other.
     """
 
-    model_type: str = "llama"  # modernbert is an encoder, with layer norms; the others have RMS norms, and all but eurobert are decoders
-    vocab_size: int = 32000  # V
-    d_model: int = 256  # M
-    num_layers: int = 2
-    num_heads: int = 4  # H
-    num_kv_heads: int = 4  # G
-    d_k: int = 64  # D
-    d_ff: int = 1024  # F
-    max_position_embeddings: int = 2048  # the greatest number of tokens of a row
-    bidirectional: bool = False  # of a Gemma 3: an encoder, whose tokens see all others
-    query_pre_attn_scalar: float | None = None  # scores are divided by its square root; None: d_k
-    softcap: float | None = None  # of scores, and of logits: c * tanh(x / c)
-    logit_softcap: float | None = None
-    activation: str = "silu"  # of the gate of the feed-forward layers
-    norm_eps: float = 1e-6
-    norm_bias: bool = False  # of layer norms
-    qkv_bias: bool = False
-    output_bias: bool = False
-    feed_forward_bias: bool = False
+    model_type: Literal["gemma2", "gemma3_text", "llama", "mistral", "qwen2", "qwen3", "eurobert", "modernbert"] = (
+        "llama"  # modernbert is an encoder, with layer norms; the others have RMS norms, and all but eurobert are decoders
+    )
+    vocab_size: ModelSize = 32000  # V
+    d_model: ModelSize = 256  # M
+    num_layers: ModelSize = 2
+    num_heads: ModelSize = 4  # H
+    num_kv_heads: ModelSize = 4  # G
+    d_k: ModelSize = 64  # D
+    d_ff: ModelSize = 1024  # F
+    max_position_embeddings: ModelSize = 2048  # the greatest number of tokens of a row
+    bidirectional: Switch = False  # of a Gemma 3: an encoder, whose tokens see all others
+    query_pre_attn_scalar: Positive | None = None  # scores are divided by its square root; None: d_k
+    softcap: Positive | None = None  # of scores, and of logits: c * tanh(x / c)
+    logit_softcap: Positive | None = None
+    activation: Activation = "silu"  # of the gate of the feed-forward layers
+    norm_eps: Positive = 1e-6
+    norm_bias: Switch = False  # of layer norms
+    qkv_bias: Switch = False
+    output_bias: Switch = False
+    feed_forward_bias: Switch = False
     # For each layer: in a decoder, the last tokens that are seen, the token itself included; in an encoder, the tokens on each side; None: all.
-    windows: tuple[int | None, ...] = (None, None)
-    rotary_bases: tuple[float, ...] = (10000.0, 10000.0)  # for each layer
+    windows: tuple[ModelSize | None, ...] = (None, None)
+    rotary_bases: tuple[Annotated[Real, Gt(1)], ...] = (10000.0, 10000.0)  # for each layer
     rotary_scaling: tuple[RotaryScaling | None, ...] = ()  # for each layer; (): none
-    embedding_dropout: float = 0.0
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
-    tie_word_embeddings: bool = False  # logits by the token embedding; False: by lm_head, which has its own weight
-    has_lm_head: bool = True  # False: the model has no logits
-    lm_head_bias: bool = False
-    head_activation: str | None = (
+    embedding_dropout: FractionBelow1 = 0.0
+    attention_dropout: FractionBelow1 = 0.0
+    activation_dropout: FractionBelow1 = 0.0
+    tie_word_embeddings: Switch = False  # logits by the token embedding; False: by lm_head, which has its own weight
+    has_lm_head: Switch = True  # False: the model has no logits
+    lm_head_bias: Switch = False
+    head_activation: Activation | None = (
         None  # of ModernBERT: hidden states go through a linear map, this, and a norm before the logits
     )
-    head_bias: bool = False  # of that linear map
-    eos_token_ids: tuple[int, ...] = ()  # ids of the end-of-sequence tokens
-    pad_token_id: int | None = None  # the id of the padding token
-    kept: Mapping[str, object] = field(default_factory=dict, repr=False)  # other keys of config.json, unchanged
+    head_bias: Switch = False  # of that linear map
+    eos_token_ids: Ids = ()  # ids of the end-of-sequence tokens
+    pad_token_id: ModelCount | None = None  # the id of the padding token
+    kept: dict[str, Any] = field(default_factory=dict, repr=False)  # other keys of config.json, unchanged
 
     def __post_init__(self) -> None:
-        check("RotaryConfig", self, _KINDS)
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"RotaryConfig: num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"

@@ -5,55 +5,39 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from uwaga._base.errors import CheckpointError
-from uwaga._base.terminal import printable
-from uwaga._base.validators import POSITIVE, SWITCH, optional
+from uwaga._base.options import Positive, Switch
 from uwaga.models.checkpoints import config_json, rope_parameters
-from uwaga.models.checkpoints.config_json import (
-    ACTIVATION,
-    EOS_TOKEN_ID,
-    GLOBAL,
-    LOCAL,
-    OPTIONAL_COUNT,
-    OPTIONAL_SIZE,
-    PROBABILITY,
-    SIZE,
-    Key,
-    read_activation,
-    read_eos_token_id,
-    read_layer_types,
-    write_activation,
-    write_eos_token_id,
-)
+from uwaga.models.checkpoints.config_json import GLOBAL, LOCAL, Key, ModelSize, read_layer_types
 from uwaga.models.checkpoints.tables import Family
 from uwaga.models.rotary import llama
 from uwaga.models.rotary.config import RotaryConfig
 from uwaga.models.rotary.model import RotaryModel
 
 _GEMMA2 = {
-    "vocab_size": Key("vocab_size", SIZE, 256000),
-    "hidden_size": Key("d_model", SIZE, 2304),
-    "intermediate_size": Key("d_ff", SIZE, 9216),
-    "num_hidden_layers": Key("num_layers", SIZE, 26),
-    "num_attention_heads": Key("num_heads", SIZE, 8),
-    "num_key_value_heads": Key("num_kv_heads", SIZE, 4),
-    "head_dim": Key("d_k", SIZE, 256),
-    "hidden_activation": Key("activation", ACTIVATION, "gelu_pytorch_tanh"),
-    "max_position_embeddings": Key("max_position_embeddings", SIZE, 8192),
-    "rms_norm_eps": Key("norm_eps", POSITIVE, 1e-6),
-    "attention_bias": Key("qkv_bias", SWITCH, False),
-    "attention_dropout": Key("attention_dropout", PROBABILITY, 0.0),
-    "query_pre_attn_scalar": Key("query_pre_attn_scalar", POSITIVE, 256),
-    "attn_logit_softcapping": Key("softcap", optional(POSITIVE), 50.0),
-    "final_logit_softcapping": Key("logit_softcap", optional(POSITIVE), 30.0),
-    "tie_word_embeddings": Key("tie_word_embeddings", SWITCH, True),
-    "eos_token_id": Key("eos_token_ids", EOS_TOKEN_ID, 1),
-    "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 0),
+    "vocab_size": Key("vocab_size", 256000),
+    "hidden_size": Key("d_model", 2304),
+    "intermediate_size": Key("d_ff", 9216),
+    "num_hidden_layers": Key("num_layers", 26),
+    "num_attention_heads": Key("num_heads", 8),
+    "num_key_value_heads": Key("num_kv_heads", 4),
+    "head_dim": Key("d_k", 256),
+    "hidden_activation": Key("activation", "gelu_pytorch_tanh"),
+    "max_position_embeddings": Key("max_position_embeddings", 8192),
+    "rms_norm_eps": Key("norm_eps", 1e-6),
+    "attention_bias": Key("qkv_bias", False),
+    "attention_dropout": Key("attention_dropout", 0.0),
+    "query_pre_attn_scalar": Key("query_pre_attn_scalar", 256, Positive),
+    "attn_logit_softcapping": Key("softcap", 50.0),
+    "final_logit_softcapping": Key("logit_softcap", 30.0),
+    "tie_word_embeddings": Key("tie_word_embeddings", True),
+    "eos_token_id": Key("eos_token_ids", 1),
+    "pad_token_id": Key("pad_token_id", 0),
 }
 _GEMMA3 = {name: key for name, key in _GEMMA2.items() if name != "attn_logit_softcapping"} | {
-    "vocab_size": Key("vocab_size", SIZE, 262208),
-    "max_position_embeddings": Key("max_position_embeddings", SIZE, 131072),
-    "final_logit_softcapping": Key("logit_softcap", optional(POSITIVE), None),
-    "use_bidirectional_attention": Key("bidirectional", optional(SWITCH), False),
+    "vocab_size": Key("vocab_size", 262208),
+    "max_position_embeddings": Key("max_position_embeddings", 131072),
+    "final_logit_softcapping": Key("logit_softcap", None),
+    "use_bidirectional_attention": Key("bidirectional", False, Switch | None),
 }
 _KEYS = {"gemma2": _GEMMA2, "gemma3_text": _GEMMA3}
 # Keys that change what is computed, and their only supported values: attn_logit_softcapping is read by no code of Gemma 3.
@@ -83,12 +67,10 @@ def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> Rotar
     """The configuration from a config.json; whether the model has a head follows from the names of the weights, and that of a tied one from its architecture."""
     model_type = config["model_type"]
     only = llama.ONLY | {"use_bidirectional_attention": (False, None, True)} | _ONLY[model_type]
-    read = config_json.read(config, where, keys=_KEYS[model_type], only=only, harmless=_HARMLESS)
+    read = config_json.read(config, where, of=RotaryConfig, keys=_KEYS[model_type], only=only, harmless=_HARMLESS)
     known = _STEMS[model_type]
     config_json.check_architecture(config, where, known)
     given = read.settings
-    given["activation"] = read_activation(given["activation"])
-    given["eos_token_ids"] = read_eos_token_id(given["eos_token_ids"])
     given["output_bias"] = given["qkv_bias"]
     given["bidirectional"] = bool(given.get("bidirectional"))
     is_tied = given["tie_word_embeddings"] and config.get("architectures") == list(known[1:])
@@ -104,19 +86,15 @@ def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> Rotar
         ropes = rope_parameters.read_by_layer_type(config, where, length, _ROPES)
     given["windows"] = config_json.windows_of(types, window, where)
     given["rotary_bases"], given["rotary_scaling"] = zip(*(ropes[each] for each in types), strict=True)
-    try:
-        return RotaryConfig(model_type=model_type, kept=read.kept, **given)
-    except ValueError as error:
-        raise CheckpointError(f"{where}: {error}") from error
+    return config_json.make(RotaryConfig, where, model_type=model_type, kept=read.kept, **given)
 
 
 def _layers(config: Mapping[str, Any], where: str, count: int) -> tuple[tuple[str, ...], int | None]:
     """The type of each layer, and the window of the local ones."""
-    pattern = 2 if config["model_type"] == "gemma2" else config.get("sliding_window_pattern", 6)
-    window = config.get("sliding_window", 4096)
-    if not SIZE.accepts(pattern) or not OPTIONAL_SIZE.accepts(window):
-        shown = printable(repr((window, pattern)))
-        raise CheckpointError(f"{where}: sliding_window and sliding_window_pattern must be whole numbers, not {shown}")
+    pattern = 2
+    if config["model_type"] != "gemma2":
+        pattern = config_json.setting(config, where, "sliding_window_pattern", ModelSize, 6)
+    window = config_json.setting(config, where, "sliding_window", ModelSize | None, 4096)
     default = [LOCAL if (n + 1) % pattern else GLOBAL for n in range(count)]
     types = read_layer_types(config.get("layer_types"), where, default)
     return types, window
@@ -132,15 +110,13 @@ def write_config(config: RotaryConfig) -> dict[str, object]:
     if len(windows) > 1 or [ropes[kind] for kind in kinds] != list(config.ropes) or not is_one:
         raise CheckpointError(f"transformers has no {config.model_type} model with these windows and rotary bases")
     written = {name: value for name, value in config.kept.items() if name not in _LAYERS | {"torch_dtype"}}
-    for name, key in _KEYS[config.model_type].items():
-        written[name] = getattr(config, key.ours)
+    written |= config_json.written(config, _KEYS[config.model_type])
     window = next(iter(windows), 4096)
-    activation = "gelu_pytorch_tanh" if config.activation == "gelu_tanh" else write_activation(config.activation)
     return written | {
         "model_type": config.model_type,
         "architectures": [_STEMS[config.model_type][config.has_lm_head]],
-        "hidden_activation": activation,
-        "eos_token_id": write_eos_token_id(config.eos_token_ids),
+        **({"hidden_activation": "gelu_pytorch_tanh"} if config.activation == "gelu_tanh" else {}),
+        "query_pre_attn_scalar": _whole(config.query_pre_attn_scalar),
         # Without a head nothing is tied here; whoever adds one there ties it, as Gemma does.
         "tie_word_embeddings": config.tie_word_embeddings or not config.has_lm_head,
         "layer_types": kinds,
@@ -149,6 +125,11 @@ def write_config(config: RotaryConfig) -> dict[str, object]:
         if config.model_type == "gemma2"
         else rope_parameters.write_by_layer_type(ropes),
     }
+
+
+def _whole(x: float | None) -> float | None:
+    """transformers accepts only an integer."""
+    return int(x) if x is not None and x.is_integer() else x
 
 
 FAMILY = Family(

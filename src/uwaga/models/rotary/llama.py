@@ -6,73 +6,56 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from uwaga._base.errors import CheckpointError
-from uwaga._base.terminal import printable
-from uwaga._base.validators import POSITIVE, SWITCH
 from uwaga.models.checkpoints import config_json, rope_parameters
-from uwaga.models.checkpoints.config_json import (
-    ACTIVATION,
-    EOS_TOKEN_ID,
-    GLOBAL,
-    LOCAL,
-    OPTIONAL_COUNT,
-    OPTIONAL_SIZE,
-    PROBABILITY,
-    SIZE,
-    Key,
-    read_activation,
-    read_eos_token_id,
-    read_layer_types,
-    write_activation,
-    write_eos_token_id,
-)
+from uwaga.models.checkpoints.config_json import GLOBAL, LOCAL, Key, ModelCount, ModelSize, read_layer_types
 from uwaga.models.checkpoints.tables import Family, Table, WeightMapping, pair
 from uwaga.models.rotary.config import RotaryConfig
 from uwaga.models.rotary.model import RotaryModel
 
 _LLAMA = {
-    "vocab_size": Key("vocab_size", SIZE, 32000),
-    "hidden_size": Key("d_model", SIZE, 4096),
-    "intermediate_size": Key("d_ff", SIZE, 11008),
-    "num_hidden_layers": Key("num_layers", SIZE, 32),
-    "num_attention_heads": Key("num_heads", SIZE, 32),
-    "num_key_value_heads": Key("num_kv_heads", OPTIONAL_SIZE, None),
-    "head_dim": Key("d_k", OPTIONAL_SIZE, None),
-    "hidden_act": Key("activation", ACTIVATION, "silu"),
-    "max_position_embeddings": Key("max_position_embeddings", SIZE, 2048),
-    "rms_norm_eps": Key("norm_eps", POSITIVE, 1e-6),
-    "attention_bias": Key("qkv_bias", SWITCH, False),
-    "mlp_bias": Key("feed_forward_bias", SWITCH, False),
-    "attention_dropout": Key("attention_dropout", PROBABILITY, 0.0),
-    "tie_word_embeddings": Key("tie_word_embeddings", SWITCH, False),
-    "eos_token_id": Key("eos_token_ids", EOS_TOKEN_ID, 2),
-    "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, None),
+    "vocab_size": Key("vocab_size", 32000),
+    "hidden_size": Key("d_model", 4096),
+    "intermediate_size": Key("d_ff", 11008),
+    "num_hidden_layers": Key("num_layers", 32),
+    "num_attention_heads": Key("num_heads", 32),
+    "num_key_value_heads": Key("num_kv_heads", None),
+    "head_dim": Key("d_k", None),
+    "hidden_act": Key("activation", "silu"),
+    "max_position_embeddings": Key("max_position_embeddings", 2048),
+    "rms_norm_eps": Key("norm_eps", 1e-6),
+    "attention_bias": Key("qkv_bias", False),
+    "mlp_bias": Key("feed_forward_bias", False),
+    "attention_dropout": Key("attention_dropout", 0.0),
+    "tie_word_embeddings": Key("tie_word_embeddings", False),
+    "eos_token_id": Key("eos_token_ids", 2),
+    "pad_token_id": Key("pad_token_id", None),
 }
 _EUROBERT = _LLAMA | {
-    "vocab_size": Key("vocab_size", SIZE, 128256),
-    "hidden_size": Key("d_model", SIZE, 768),
-    "intermediate_size": Key("d_ff", SIZE, 3072),
-    "num_hidden_layers": Key("num_layers", SIZE, 12),
-    "num_attention_heads": Key("num_heads", SIZE, 12),
-    "max_position_embeddings": Key("max_position_embeddings", SIZE, 8192),
-    "rms_norm_eps": Key("norm_eps", POSITIVE, 1e-5),
-    "eos_token_id": Key("eos_token_ids", EOS_TOKEN_ID, 128001),
-    "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 128001),
+    "vocab_size": Key("vocab_size", 128256),
+    "hidden_size": Key("d_model", 768),
+    "intermediate_size": Key("d_ff", 3072),
+    "num_hidden_layers": Key("num_layers", 12),
+    "num_attention_heads": Key("num_heads", 12),
+    "max_position_embeddings": Key("max_position_embeddings", 8192),
+    "rms_norm_eps": Key("norm_eps", 1e-5),
+    "eos_token_id": Key("eos_token_ids", 128001),
+    "pad_token_id": Key("pad_token_id", 128001),
 }
 _MISTRAL = {name: key for name, key in _LLAMA.items() if name not in ("attention_bias", "mlp_bias")} | {
-    "intermediate_size": Key("d_ff", SIZE, 14336),
-    "num_key_value_heads": Key("num_kv_heads", OPTIONAL_SIZE, 8),
-    "max_position_embeddings": Key("max_position_embeddings", SIZE, 131072),
+    "intermediate_size": Key("d_ff", 14336),
+    "num_key_value_heads": Key("num_kv_heads", 8, ModelSize | None),
+    "max_position_embeddings": Key("max_position_embeddings", 131072),
 }
 _QWEN2 = _MISTRAL | {
-    "vocab_size": Key("vocab_size", SIZE, 151936),
-    "intermediate_size": Key("d_ff", SIZE, 22016),
-    "num_key_value_heads": Key("num_kv_heads", OPTIONAL_SIZE, 32),
-    "max_position_embeddings": Key("max_position_embeddings", SIZE, 32768),
-    "eos_token_id": Key("eos_token_ids", EOS_TOKEN_ID, None),
+    "vocab_size": Key("vocab_size", 151936),
+    "intermediate_size": Key("d_ff", 22016),
+    "num_key_value_heads": Key("num_kv_heads", 32, ModelSize | None),
+    "max_position_embeddings": Key("max_position_embeddings", 32768),
+    "eos_token_id": Key("eos_token_ids", None),
 }
 _QWEN3 = _QWEN2 | {
-    "head_dim": Key("d_k", OPTIONAL_SIZE, 128),
-    "attention_bias": Key("qkv_bias", SWITCH, False),
+    "head_dim": Key("d_k", 128, ModelSize | None),
+    "attention_bias": Key("qkv_bias", False),
 }
 _KEYS = {"eurobert": _EUROBERT, "llama": _LLAMA, "mistral": _MISTRAL, "qwen2": _QWEN2, "qwen3": _QWEN3}
 _WITHOUT_WINDOWS = ("eurobert", "llama")
@@ -98,14 +81,12 @@ _OWN_HEAD, _HEAD_BIAS = WeightMapping(HEAD, HEAD), WeightMapping("lm_head.bias",
 def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> RotaryConfig:
     """The configuration from a config.json; whether the model has a head of its own follows from the names of the weights."""
     model_type = config["model_type"]
-    read = config_json.read(config, where, keys=_KEYS[model_type], only=ONLY, harmless=_LAYERS | _HARMLESS)
+    read = config_json.read(
+        config, where, of=RotaryConfig, keys=_KEYS[model_type], only=ONLY, harmless=_LAYERS | _HARMLESS
+    )
     known = _architectures(model_type)
     config_json.check_architecture(config, where, known)
     given, layers = read.settings, read.settings["num_layers"]
-    given |= {
-        "activation": read_activation(given["activation"]),
-        "eos_token_ids": read_eos_token_id(given["eos_token_ids"]),
-    }
     given["output_bias"] = given.setdefault("qkv_bias", model_type == "qwen2") and model_type != "qwen2"
     given["has_lm_head"] = given["tie_word_embeddings"] or HEAD in names
     given["num_kv_heads"] = given["num_kv_heads"] or given["num_heads"]
@@ -114,20 +95,16 @@ def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> Rotar
     given |= {"rotary_bases": (base,) * layers, "rotary_scaling": (scaling,) * layers if scaling else ()}
     given["windows"] = (None,) * layers if model_type in _WITHOUT_WINDOWS else _windows(config, where, layers)
     given["lm_head_bias"] = model_type == "eurobert" and given["has_lm_head"] and given["feed_forward_bias"]
-    try:
-        return RotaryConfig(model_type=model_type, kept=read.kept, **given)
-    except ValueError as error:
-        raise CheckpointError(f"{where}: {error}") from error
+    return config_json.make(RotaryConfig, where, model_type=model_type, kept=read.kept, **given)
 
 
 def _windows(config: Mapping[str, Any], where: str, layers: int) -> tuple[int | None, ...]:
     """The window of each layer: of all layers of Mistral, and of those of Qwen that layer_types says."""
-    is_mistral, given = config["model_type"] == "mistral", config.get("sliding_window", 4096)
-    window = given if is_mistral or config.get("use_sliding_window") else None
-    first = 0 if is_mistral else config.get("max_window_layers", 28)
-    if not OPTIONAL_SIZE.accepts(window) or not OPTIONAL_COUNT.accepts(first):
-        shown = printable(repr((window, first)))
-        raise CheckpointError(f"{where}: sliding_window and max_window_layers must be whole numbers, not {shown}")
+    is_mistral, window, first = config["model_type"] == "mistral", None, 0
+    if is_mistral or config.get("use_sliding_window"):
+        window = config_json.setting(config, where, "sliding_window", ModelSize | None, 4096)
+    if not is_mistral:
+        first = config_json.setting(config, where, "max_window_layers", ModelCount | None, 28)
     default = [GLOBAL if window is None or n < (first or 0) else LOCAL for n in range(layers)]
     types = read_layer_types(None if is_mistral else config.get("layer_types"), where, default)
     return config_json.windows_of(types, window, where)
@@ -142,7 +119,7 @@ def write_config(config: RotaryConfig) -> dict[str, object]:
     if len(windows) > most or len(set(config.ropes)) > 1:
         raise CheckpointError(f"transformers has no {config.model_type} model with these windows and rotary bases")
     written = {name: value for name, value in config.kept.items() if name not in _LAYERS | {"torch_dtype"}}
-    written |= {name: getattr(config, key.ours) for name, key in _KEYS[config.model_type].items()}
+    written |= config_json.written(config, _KEYS[config.model_type])
     if config.model_type not in _WITHOUT_WINDOWS:
         written["sliding_window"] = next(iter(windows), None)
     if config.model_type.startswith("qwen"):
@@ -151,8 +128,6 @@ def write_config(config: RotaryConfig) -> dict[str, object]:
     return written | {
         "model_type": config.model_type,
         "architectures": [_architectures(config.model_type)[config.has_lm_head]],
-        "hidden_act": write_activation(config.activation),
-        "eos_token_id": write_eos_token_id(config.eos_token_ids),
         "rope_parameters": rope_parameters.write(config.ropes[0]),
     }
 

@@ -1,49 +1,39 @@
 """Checkpoints of the encoder ModernBERT: the keys of config.json and the names of weights, as in transformers."""
 
 from collections.abc import Mapping, Set
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge
 
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
-from uwaga._base.validators import POSITIVE, SWITCH
 from uwaga.models.checkpoints import config_json, rope_parameters
-from uwaga.models.checkpoints.config_json import (
-    ACTIVATION,
-    GLOBAL,
-    LOCAL,
-    OPTIONAL_COUNT,
-    PROBABILITY,
-    SIZE,
-    Key,
-    read_activation,
-    read_layer_types,
-    write_activation,
-)
+from uwaga.models.checkpoints.config_json import GLOBAL, LOCAL, Key, ModelSize, read_layer_types
 from uwaga.models.checkpoints.tables import Family, Table, WeightMapping, pair, stacked
 from uwaga.models.rotary.config import RotaryConfig
 from uwaga.models.rotary.model import RotaryModel
 
 _KEYS = {
-    "vocab_size": Key("vocab_size", SIZE, 50368),
-    "hidden_size": Key("d_model", SIZE, 768),
-    "intermediate_size": Key("d_ff", SIZE, 1152),
-    "num_hidden_layers": Key("num_layers", SIZE, 22),
-    "num_attention_heads": Key("num_heads", SIZE, 12),
-    "hidden_activation": Key("activation", ACTIVATION, "gelu"),
-    "max_position_embeddings": Key("max_position_embeddings", SIZE, 8192),
-    "norm_eps": Key("norm_eps", POSITIVE, 1e-5),
-    "norm_bias": Key("norm_bias", SWITCH, False),
-    "attention_bias": Key("qkv_bias", SWITCH, False),
-    "mlp_bias": Key("feed_forward_bias", SWITCH, False),
-    "embedding_dropout": Key("embedding_dropout", PROBABILITY, 0.0),
-    "mlp_dropout": Key("activation_dropout", PROBABILITY, 0.0),
-    "tie_word_embeddings": Key("tie_word_embeddings", SWITCH, True),
-    "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 50283),
+    "vocab_size": Key("vocab_size", 50368),
+    "hidden_size": Key("d_model", 768),
+    "intermediate_size": Key("d_ff", 1152),
+    "num_hidden_layers": Key("num_layers", 22),
+    "num_attention_heads": Key("num_heads", 12),
+    "hidden_activation": Key("activation", "gelu"),
+    "max_position_embeddings": Key("max_position_embeddings", 8192),
+    "norm_eps": Key("norm_eps", 1e-5),
+    "norm_bias": Key("norm_bias", False),
+    "attention_bias": Key("qkv_bias", False),
+    "mlp_bias": Key("feed_forward_bias", False),
+    "embedding_dropout": Key("embedding_dropout", 0.0),
+    "mlp_dropout": Key("activation_dropout", 0.0),
+    "tie_word_embeddings": Key("tie_word_embeddings", True),
+    "pad_token_id": Key("pad_token_id", 50283),
 }
 _HEAD_KEYS = {  # without effect where there is no head
-    "classifier_activation": Key("head_activation", ACTIVATION, "gelu"),
-    "classifier_bias": Key("head_bias", SWITCH, False),
-    "decoder_bias": Key("lm_head_bias", SWITCH, True),
+    "classifier_activation": Key("head_activation", "gelu"),
+    "classifier_bias": Key("head_bias", False),
+    "decoder_bias": Key("lm_head_bias", True),
 }
 # Keys that change what is computed, and their only supported values.
 _ONLY: dict[str, tuple[object, ...]] = {
@@ -71,13 +61,10 @@ def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> Rotar
     """The configuration from a config.json."""
     has_head = _HEAD in names
     keys, harmless = (_KEYS | _HEAD_KEYS if has_head else _KEYS), _LAYERS | _HARMLESS | set(_HEAD_KEYS)
-    read = config_json.read(config, where, keys=keys, only=_ONLY, harmless=harmless)
+    read = config_json.read(config, where, of=RotaryConfig, keys=keys, only=_ONLY, harmless=harmless)
     config_json.check_architecture(config, where, _ARCHITECTURES)
     given = read.settings
-    given["activation"] = read_activation(given["activation"])
     given |= {"output_bias": given["qkv_bias"], "num_kv_heads": given["num_heads"], "has_lm_head": has_head}
-    if has_head:
-        given["head_activation"] = read_activation(given["head_activation"])
     given["tie_word_embeddings"] = given["tie_word_embeddings"] or not has_head
     given["d_k"] = config_json.head_width(given, where)
     if config.get("head_dim") not in (None, given["d_k"]):  # transformers has it for rotary positions alone, and fails
@@ -85,24 +72,16 @@ def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> Rotar
         raise CheckpointError(
             f"{where}: head_dim must be {given['d_k']}, hidden_size / num_attention_heads, not {shown}; remove it"
         )
-    every, span = config.get("global_attn_every_n_layers", 3), config.get("local_attention", 128)
-    if not SIZE.accepts(every) or not SIZE.accepts(span) or span < 2:
-        shown = printable(repr((every, span)))
-        raise CheckpointError(
-            f"{where}: global_attn_every_n_layers and local_attention must be whole numbers of at least 1 and 2, not {shown}"
-        )
-    side = config.get("sliding_window", span // 2)  # in transformers it sets local_attention
-    if not SIZE.accepts(side):
-        raise CheckpointError(f"{where}: sliding_window must be {SIZE.words}, not {printable(repr(side))}")
+    every = config_json.setting(config, where, "global_attn_every_n_layers", ModelSize, 3)
+    span = config_json.setting(config, where, "local_attention", Annotated[ModelSize, Ge(2)], 128)
+    # In transformers it sets local_attention.
+    side = config_json.setting(config, where, "sliding_window", ModelSize, span // 2)
     default = [LOCAL if n % every else GLOBAL for n in range(given["num_layers"])]
     types = read_layer_types(config.get("layer_types"), where, default)
     ropes = rope_parameters.read_by_layer_type(config, where, given["max_position_embeddings"], _ROPES)
     given["windows"] = tuple(side if each == LOCAL else None for each in types)
     given["rotary_bases"], given["rotary_scaling"] = zip(*(ropes[each] for each in types), strict=True)
-    try:
-        return RotaryConfig(model_type="modernbert", kept=read.kept, **given)
-    except ValueError as error:
-        raise CheckpointError(f"{where}: {error}") from error
+    return config_json.make(RotaryConfig, where, model_type="modernbert", kept=read.kept, **given)
 
 
 def write_config(config: RotaryConfig) -> dict[str, object]:
@@ -114,9 +93,7 @@ def write_config(config: RotaryConfig) -> dict[str, object]:
     if len(windows) > 1 or [ropes[kind] for kind in kinds] != list(config.ropes):
         raise CheckpointError("transformers has no modernbert model with these windows and rotary bases")
     written = {name: value for name, value in config.kept.items() if name not in _LAYERS | {"torch_dtype"}}
-    for name, key in (_KEYS | _HEAD_KEYS if config.has_lm_head else _KEYS).items():
-        value = getattr(config, key.ours)
-        written[name] = write_activation(value) if key.kind is ACTIVATION else value
+    written |= config_json.written(config, _KEYS | _HEAD_KEYS if config.has_lm_head else _KEYS)
     return written | {
         "model_type": "modernbert",
         "architectures": [_ARCHITECTURES[config.has_lm_head]],

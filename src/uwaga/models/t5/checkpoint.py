@@ -5,59 +5,48 @@ both. transformers 5 writes scale_decoder_outputs for the scaling; whether the h
 """
 
 from collections.abc import Mapping, Set
-from typing import Any
+from typing import Any, Literal, get_args
 
 from uwaga._base.errors import CheckpointError
-from uwaga._base.validators import POSITIVE, SWITCH, OptionValidator, one_of
 from uwaga.models.checkpoints import config_json
-from uwaga.models.checkpoints.config_json import (
-    EOS_TOKEN_ID,
-    OPTIONAL_COUNT,
-    OPTIONAL_SIZE,
-    PROBABILITY,
-    SIZE,
-    Key,
-    read_eos_token_id,
-    write_activation,
-    write_eos_token_id,
-)
+from uwaga.models.checkpoints.config_json import Activation, Key, ModelSize, write_activation
 from uwaga.models.checkpoints.tables import Family, Table, WeightMapping
-from uwaga.models.t5.config import ACTIVATIONS, T5Config
+from uwaga.models.t5.config import T5Config
 from uwaga.models.t5.model import T5Model
 
 # feed_forward_proj -> activation, gated. "gated-gelu" is the tanh approximation in transformers, as in version 1.1. Of two
 # names with one meaning the first is written.
-_PLAIN = {write_activation(ours): (ours, False) for ours in ACTIVATIONS}
+_PLAIN = {write_activation(ours): (ours, False) for ours in get_args(Activation)}
 _PROJECTIONS = {**_PLAIN, "gated-gelu": ("gelu_tanh", True)}
 _PROJECTIONS |= {f"gated-{theirs}": (ours, True) for theirs, (ours, _) in _PLAIN.items() if ours != "gelu"}
 
+_Projection: Any = Literal[tuple(_PROJECTIONS)]
+
 _KEYS = {
-    "vocab_size": Key("vocab_size", SIZE, 32128),
-    "d_model": Key("d_model", SIZE, 512),
-    "d_kv": Key("d_kv", SIZE, 64),
-    "d_ff": Key("d_ff", SIZE, 2048),
-    "num_layers": Key("num_layers", SIZE, 6),
-    "num_decoder_layers": Key("num_decoder_layers", OPTIONAL_SIZE, None),
-    "num_heads": Key("num_heads", SIZE, 8),
-    "relative_attention_num_buckets": Key("num_buckets", SIZE, 32),
-    "relative_attention_max_distance": Key("max_distance", SIZE, 128),
-    "feed_forward_proj": Key("activation", one_of(*_PROJECTIONS), "relu"),
-    "layer_norm_epsilon": Key("norm_eps", POSITIVE, 1e-6),
-    "dropout_rate": Key("dropout", PROBABILITY, 0.1),
-    "tie_word_embeddings": Key("tie_word_embeddings", SWITCH, True),
-    "scale_decoder_outputs": Key(
-        "scale_decoder_outputs", OptionValidator("true, false or null", lambda x: x in (True, False, None)), None
-    ),
-    "eos_token_id": Key("eos_token_ids", EOS_TOKEN_ID, 1),
-    "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 0),
-    "decoder_start_token_id": Key("decoder_start_token_id", OPTIONAL_COUNT, None),
+    "vocab_size": Key("vocab_size", 32128),
+    "d_model": Key("d_model", 512),
+    "d_kv": Key("d_kv", 64),
+    "d_ff": Key("d_ff", 2048),
+    "num_layers": Key("num_layers", 6),
+    "num_decoder_layers": Key("num_decoder_layers", None, ModelSize | None),
+    "num_heads": Key("num_heads", 8),
+    "relative_attention_num_buckets": Key("num_buckets", 32),
+    "relative_attention_max_distance": Key("max_distance", 128),
+    "feed_forward_proj": Key("activation", "relu", _Projection),
+    "layer_norm_epsilon": Key("norm_eps", 1e-6),
+    "dropout_rate": Key("dropout", 0.1),
+    "tie_word_embeddings": Key("tie_word_embeddings", True),
+    "scale_decoder_outputs": Key("scale_decoder_outputs", None),
+    "eos_token_id": Key("eos_token_ids", 1),
+    "pad_token_id": Key("pad_token_id", 0),
+    "decoder_start_token_id": Key("decoder_start_token_id", None),
 }
 _MT5 = _KEYS | {
-    "vocab_size": Key("vocab_size", SIZE, 250112),
-    "d_ff": Key("d_ff", SIZE, 1024),
-    "num_layers": Key("num_layers", SIZE, 8),
-    "num_heads": Key("num_heads", SIZE, 6),
-    "feed_forward_proj": Key("activation", one_of(*_PROJECTIONS), "gated-gelu"),
+    "vocab_size": Key("vocab_size", 250112),
+    "d_ff": Key("d_ff", 1024),
+    "num_layers": Key("num_layers", 8),
+    "num_heads": Key("num_heads", 6),
+    "feed_forward_proj": Key("activation", "gated-gelu", _Projection),
 }
 # Keys that change what is computed, and their only supported values.
 _ONLY: dict[str, tuple[object, ...]] = {
@@ -79,10 +68,11 @@ _UNREAD = {
 def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> T5Config:
     """The configuration from a config.json; whether there is a decoder and an untied head follows from the names of the weights."""
     model_type = config["model_type"]
-    read = config_json.read(config, where, keys=_KEYS if model_type == "t5" else _MT5, only=_ONLY, harmless=_HARMLESS)
+    read = config_json.read(
+        config, where, of=T5Config, keys=_KEYS if model_type == "t5" else _MT5, only=_ONLY, harmless=_HARMLESS
+    )
     given = read.settings
     given["activation"], given["gated"] = _PROJECTIONS[given["activation"]]
-    given["eos_token_ids"] = read_eos_token_id(given["eos_token_ids"])
     if given["decoder_start_token_id"] is None:
         given["decoder_start_token_id"] = given["pad_token_id"] or 0
     given["num_decoder_layers"] = given["num_decoder_layers"] or given["num_layers"]
@@ -95,17 +85,13 @@ def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> T5Con
     given["tie_word_embeddings"] = (
         _HEAD not in names or not has_embedding or (is_tied and given["scale_decoder_outputs"])
     )
-    try:
-        return T5Config(model_type=model_type, kept=read.kept, **given)
-    except ValueError as error:
-        raise CheckpointError(f"{where}: {error}") from error
+    return config_json.make(T5Config, where, model_type=model_type, kept=read.kept, **given)
 
 
 def write_config(config: T5Config) -> dict[str, object]:
     """config.json as transformers reads it; unknown keys that were read are written unchanged."""
     written = {name: value for name, value in config.kept.items() if name not in ("torch_dtype", "dense_act_fn")}
-    for name, key in _KEYS.items():
-        written[name] = getattr(config, key.ours)
+    written |= config_json.written(config, _KEYS)
     stem, has_decoder = {"t5": "T5", "mt5": "MT5"}[config.model_type], config.num_decoder_layers > 0
     return written | {
         "model_type": config.model_type,
@@ -114,7 +100,6 @@ def write_config(config: T5Config) -> dict[str, object]:
         "num_decoder_layers": config.num_decoder_layers or config.num_layers,
         "feed_forward_proj": _projection(config),
         "tie_word_embeddings": config.tie_word_embeddings,
-        "eos_token_id": write_eos_token_id(config.eos_token_ids),
     }
 
 

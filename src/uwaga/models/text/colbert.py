@@ -13,18 +13,18 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
+from uwaga._base.options import Switch, Text, Words
 from uwaga._base.terminal import printable
-from uwaga._base.validators import SWITCH, OptionValidator, one_of, optional
 from uwaga.models.bert.names import COLBERT
 from uwaga.models.checkpoints import sentence_files
-from uwaga.models.checkpoints.config_json import OPTIONAL_SIZE, SIZE
+from uwaga.models.checkpoints.config_json import ModelSize, setting
 from uwaga.models.checkpoints.modules_json import SentenceModule
 
 MODEL_TYPES = ("MultiVectorEncoder", "ColBERT")  # of config_sentence_transformers.json
@@ -32,16 +32,9 @@ TASKS = ("query", "document")
 # Of the modules of a directory, those that work on the vectors of tokens; the others of sentence-transformers are refused.
 MODULES = ("Dense", "LayerNorm", "Normalize", "MultiVectorMask")
 _QUERY_LENGTH = 32  # where nothing is said, as in ColBERT's code
-_STRINGS = OptionValidator(
-    "None or a list of strings",
-    lambda x: x is None or (isinstance(x, list) and all(isinstance(each, str) for each in x)),
-)
-_TASKS = OptionValidator(
-    "'query', 'document' or a list of them",
-    lambda x: x in TASKS or (isinstance(x, list) and all(each in TASKS for each in x)),
-)
-_EXPANSION = OptionValidator("None or a JSON object", lambda x: x is None or isinstance(x, dict))
-_TEXT = optional(OptionValidator("a string", lambda x: isinstance(x, str)))
+_Strings = list[Text] | None
+_Task = Literal["query", "document"]
+_Tasks = Annotated[_Task | list[_Task], Words("'query', 'document' or a list of them")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,12 +99,12 @@ def read(folder: Path, settings: Mapping[str, Any], modules: Sequence[SentenceMo
     values = flat | {name: own[name] for name in ("query_length", "document_length", "query_expansion") if name in own}
     result = TokenVectors(
         expansion=_expansion(transformer, values.get("query_expansion")),
-        query_length=_checked(transformer, values, "query_length", OPTIONAL_SIZE, None),
-        document_length=_checked(transformer, values, "document_length", OPTIONAL_SIZE, None),
+        query_length=setting(values, transformer, "query_length", ModelSize | None, None),
+        document_length=setting(values, transformer, "document_length", ModelSize | None, None),
         prefixes=prefixes,
         prompts=prompts,
     )
-    words = _checked(path, settings, "skiplist_words", _STRINGS, None)
+    words = setting(settings, path, "skiplist_words", _Strings, None)
     if settings.get("model_type") == "ColBERT":
         skipped = string.punctuation if words is None else words
         return replace(result, skipped_words=tuple(skipped), normalize=True)
@@ -129,16 +122,16 @@ def _of_colbert(folder: Path) -> TokenVectors:
     path = folder / "artifact.metadata"
     said = json_files.optional(path) or {}
     prefixes = {
-        task: _checked(path, said, name, _TEXT, None) or default
+        task: setting(said, path, name, Text | None, None) or default
         for task, name, default in (("query", "query_token_id", "[unused0]"), ("document", "doc_token_id", "[unused1]"))
     }
     return TokenVectors(
         expansion=Expansion(
-            length=_checked(path, said, "query_maxlen", OPTIONAL_SIZE, None) or _QUERY_LENGTH,
-            attend=_checked(path, said, "attend_to_mask_tokens", SWITCH, False),
+            length=setting(said, path, "query_maxlen", ModelSize | None, None) or _QUERY_LENGTH,
+            attend=setting(said, path, "attend_to_mask_tokens", Switch, False),
         ),
-        document_length=_checked(path, said, "doc_maxlen", OPTIONAL_SIZE, None),
-        skipped_words=tuple(string.punctuation) if _checked(path, said, "mask_punctuation", SWITCH, True) else (),
+        document_length=setting(said, path, "doc_maxlen", ModelSize | None, None),
+        skipped_words=tuple(string.punctuation) if setting(said, path, "mask_punctuation", Switch, True) else (),
         prefixes=tuple(prefixes.values()),
         prompts={task: f"{prefix} " for task, prefix in prefixes.items()},
         projection=folder,
@@ -166,7 +159,7 @@ def _settings_of_pylate(path: Path, settings: Mapping[str, Any]) -> dict[str, An
     if settings.get("do_query_expansion") is False:
         return given | {"query_expansion": None}
     flag = "attend_to_expansion_tokens" if "attend_to_expansion_tokens" in settings else "attend_to_mask_tokens"
-    attend = _checked(path, settings, flag, optional(SWITCH), None)
+    attend = setting(settings, path, flag, Switch | None, None)
     length = given.pop("query_length", None) or _QUERY_LENGTH
     return given | {"query_expansion": {"strategy": "fixed", "attend": bool(attend), "length": length}}
 
@@ -178,30 +171,30 @@ def _prompts(path: Path, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], 
     for task in TASKS:
         name = f"{task}_prefix"
         if name in settings:
-            prefix = _checked(path, settings, name, _TEXT, None) or ""
+            prefix = setting(settings, path, name, Text | None, None) or ""
             prefixes.append(prefix)
             prompts[task] = prefix + (prompts.get(task) or "").removeprefix(prefix)
     return tuple(prefixes), {name: prompt or "" for name, prompt in prompts.items()}
 
 
 def _expansion(path: Path, said: Any) -> Expansion | None:
-    if not _EXPANSION.accepts(said) or (said and set(said) - {"strategy", "attend", "token", "length"}):
+    if not isinstance(said, dict | None) or (said and set(said) - {"strategy", "attend", "token", "length"}):
         raise CheckpointError(f"{path}: query_expansion is not one of sentence-transformers: {printable(repr(said))}")
     if said is None:
         return None
-    strategy = _checked(path, said, "strategy", one_of("fixed", "min"), None)
+    strategy = setting(said, path, "strategy", Literal["fixed", "min"], None)
     return Expansion(
-        length=_checked(path, said, "length", SIZE, None),
+        length=setting(said, path, "length", ModelSize, None),
         is_fixed=strategy == "fixed",
-        attend=_checked(path, said, "attend", SWITCH, False),
-        token=_checked(path, said, "token", _TEXT, None),
+        attend=setting(said, path, "attend", Switch, False),
+        token=setting(said, path, "token", Text | None, None),
     )
 
 
 def _masked(vectors: TokenVectors, path: Path) -> TokenVectors:
     said = json_files.optional(path) or {}
     sentence_files.check(path, said, "MultiVectorMask")
-    tasks = _checked(path, said, "skiplist_tasks", _TASKS, ["document"])
+    tasks = setting(said, path, "skiplist_tasks", _Tasks, ["document"])
     kept = said.get("keep_only_token_ids")
     if kept is not None and not (isinstance(kept, list) and all(type(each) is int for each in kept)):
         raise CheckpointError(
@@ -209,17 +202,10 @@ def _masked(vectors: TokenVectors, path: Path) -> TokenVectors:
         )
     return replace(
         vectors,
-        skipped_words=tuple(_checked(path, said, "skiplist_words", _STRINGS, None) or ()),
+        skipped_words=tuple(setting(said, path, "skiplist_words", _Strings, None) or ()),
         skipped_of=(tasks,) if isinstance(tasks, str) else tuple(tasks),
         kept_ids=tuple(kept or ()),
     )
-
-
-def _checked(path: Path, settings: Mapping[str, Any], name: str, kind: OptionValidator, default: Any) -> Any:
-    value = settings.get(name, default)
-    if not kind.accepts(value):
-        raise CheckpointError(f"{path}: {name} must be {kind.words}, not {printable(repr(value))}")
-    return value
 
 
 def register_prefixes(backend: Backend, prefixes: Sequence[str]) -> bool:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from uwaga._base.validators import OptionValidator, check
 from uwaga.models.bert.model import BertModel
 from uwaga.models.checkpoints.state_dict_check import is_finite
 from uwaga.models.rotary.model import RotaryModel
@@ -25,10 +24,6 @@ from uwaga.ops.validation import is_integer
 # DEFAULT_MMAP_THRESHOLD_MAX of glibc's malloc.c on 64 bits: larger blocks are always mapped anew.
 _MMAP_THRESHOLD_MAX = 32 << 20
 _PAGE_BYTES = 4096
-
-_KINDS = {
-    "tokens_per_batch": OptionValidator("at least 1 token", lambda x: is_integer(x) and x >= 1),
-}
 
 
 class Encoded(NamedTuple):
@@ -79,7 +74,8 @@ class Inference:
     selection: TokenSelection | None = None  # of tokens that have vectors; None: all
 
     def __post_init__(self) -> None:
-        check("TextEncoder", self, _KINDS)
+        if not is_integer(self.tokens_per_batch) or self.tokens_per_batch < 1:
+            raise ValueError(f"TextEncoder: tokens_per_batch must be at least 1 token, not {self.tokens_per_batch!r}")
 
     def vectors(self, groups: Iterable[Sequence[str | TokenizedText]], meter: Meter) -> Iterator[Encoded]:
         """The vectors of each group, with the same bits whatever groups came before it."""

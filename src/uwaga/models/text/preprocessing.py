@@ -16,7 +16,6 @@ from typing import NamedTuple, TypeVar, cast
 import numpy as np
 from tokenizers import Encoding
 
-from uwaga._base.validators import OptionValidator, check, one_of
 from uwaga.models.text.chat_template import ChatTemplate
 from uwaga.models.text.report import DocumentError, Report
 from uwaga.models.text.spans import SpansOf, SpanTokens, places_in, span_tokens
@@ -98,12 +97,15 @@ class OverflowPolicy:
     keeps_end: bool = False  # whether a text that is truncated loses its beginning
 
     def __post_init__(self) -> None:
-        check("TextEncoder", self, {"overflow": one_of(*OVERFLOW)})
+        if self.overflow not in OVERFLOW:
+            known = ", ".join(map(repr, OVERFLOW))
+            raise ValueError(f"TextEncoder: overflow must be one of {known}, not {self.overflow!r}")
         if self.overlap and self.overflow not in ("mean", "windows"):
             raise ValueError(f"TextEncoder: overlap needs overflow='mean' or 'windows', not {self.overflow!r}")
         allowed = "at least 0" if self.max_tokens is None else f"from 0 to {self.max_tokens - 1}"
         most = inf if self.max_tokens is None else self.max_tokens - 1
-        check("TextEncoder", self, {"overlap": OptionValidator(allowed, lambda x: is_integer(x) and 0 <= x <= most)})
+        if not is_integer(self.overlap) or not 0 <= self.overlap <= most:
+            raise ValueError(f"TextEncoder: overlap must be {allowed}, not {self.overlap!r}")
 
     def is_too_long(self, tokens: int) -> bool:
         return self.max_tokens is not None and tokens > self.max_tokens

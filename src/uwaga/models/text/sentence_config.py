@@ -7,21 +7,20 @@ causal language model.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
-from uwaga._base.validators import OptionValidator, one_of, optional
 from uwaga.models.checkpoints import modules_json, sentence_files
-from uwaga.models.checkpoints.config_json import OPTIONAL_SIZE
+from uwaga.models.checkpoints.config_json import ModelSize, setting
 from uwaga.models.checkpoints.modules_json import SentenceModule, SentenceModules
 from uwaga.models.text import chat_template, colbert
 from uwaga.models.text.chat_template import ChatTemplate
 from uwaga.models.text.colbert import TokenVectors
 
 _MAXSIM = ("maxsim", "meanmaxsim")
-_SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+_Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 _HEAD = ("Dense", "LayerNorm", "Normalize", "Dropout")
 _INSTEAD = "{}, and uwaga.integrations.sentence_transformers.unpad makes it skip padding"
 _CROSS_ENCODER = (
@@ -142,7 +141,7 @@ def read(folder: Path) -> SentenceConfig:
         raise sentence_files.unsupported(transformer.path, "processing_kwargs", calls, "null")
     prompts, default = read_prompts(path, settings if tokens is None else {**settings, "prompts": tokens.prompts})
     if tokens is None:
-        similarity = _checked(path, settings, "similarity_fn_name", optional(one_of(*_SIMILARITIES)), None) or "cosine"
+        similarity = setting(settings, path, "similarity_fn_name", _Similarity | None, None) or "cosine"
     else:  # PyLate writes the names of other comparisons, and compares by MaxSim
         named = settings.get("similarity_fn_name")
         similarity = named if named in _MAXSIM else "maxsim"
@@ -150,7 +149,7 @@ def read(folder: Path) -> SentenceConfig:
         pooling=modules.pooling or ("mean",),
         include_prompt=modules.include_prompt,
         head=modules.others,
-        truncate_dim=_checked(path, settings, "truncate_dim", OPTIONAL_SIZE, None),
+        truncate_dim=setting(settings, path, "truncate_dim", ModelSize | None, None),
         similarity=similarity,
         prompt=default,
         prompts=prompts,
@@ -203,13 +202,6 @@ def _refuse(
                 raise CheckpointError(
                     f"{folder} holds {what} ({printable(str(name))}), and TextEncoder cannot use it; {reader}"
                 )
-
-
-def _checked(path: Path, settings: Mapping[str, Any], name: str, kind: OptionValidator, default: Any) -> Any:
-    value = settings.get(name, default)
-    if not kind.accepts(value):
-        raise CheckpointError(f"{path}: {name} must be {kind.words}, not {printable(repr(value))}")
-    return value
 
 
 def read_prompts(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, str], str]:

@@ -14,10 +14,10 @@ from torch.nn import functional
 
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
+from uwaga._base.options import Switch
 from uwaga._base.terminal import printable
-from uwaga._base.validators import SWITCH
 from uwaga.models.checkpoints import sentence_files, state_dict_check, weight_files
-from uwaga.models.checkpoints.config_json import SIZE
+from uwaga.models.checkpoints.config_json import ModelSize, setting
 from uwaga.models.checkpoints.modules_json import SentenceModule
 from uwaga.models.checkpoints.tables import Table, WeightMapping
 from uwaga.models.text.colbert import TokenVectors
@@ -33,7 +33,7 @@ _DENSE = {
     "activation_function": "torch.nn.modules.activation.Tanh",
     "use_residual": False,
 }
-_KINDS = {"out_features": SIZE, "bias": SWITCH, "use_residual": SWITCH}
+_RULES = {"out_features": ModelSize, "bias": Switch, "use_residual": Switch}
 
 
 class SentenceHead(NamedTuple):
@@ -148,9 +148,8 @@ def read_tokens(vectors: TokenVectors, modules: Sequence[SentenceModule], width:
 def _dense(path: Path, settings: dict[str, object], width: int) -> Dense:
     _check_width(path, "in_features", settings.get("in_features"), width)
     given = {name: settings.get(name, default) for name, default in _DENSE.items()}
-    for name, kind in _KINDS.items():
-        if not kind.accepts(given[name]):
-            raise CheckpointError(f"{path}: {name} must be {kind.words}, not {printable(repr(given[name]))}")
+    for name, rule in _RULES.items():
+        setting(given, path, name, rule, None)
     where, _, activation = str(given["activation_function"]).rpartition(".")
     if not where.startswith("torch.nn") or activation not in _ACTIVATIONS:
         shown, known = printable(repr(given["activation_function"])), ", ".join(_ACTIVATIONS)

@@ -8,44 +8,31 @@ from dataclasses import fields
 from typing import Any
 
 from uwaga._base.errors import CheckpointError
-from uwaga._base.validators import SWITCH
+from uwaga._base.options import field_rules
 from uwaga.models.checkpoints import config_json
-from uwaga.models.checkpoints.config_json import (
-    ACTIVATION,
-    COUNT,
-    EOS_TOKEN_ID,
-    OPTIONAL_COUNT,
-    OPTIONAL_SIZE,
-    PROBABILITY,
-    SIZE,
-    Key,
-    read_activation,
-    read_eos_token_id,
-    write_activation,
-    write_eos_token_id,
-)
+from uwaga.models.checkpoints.config_json import Key, ModelSize
 from uwaga.models.checkpoints.tables import Family, Table, WeightLayout, WeightMapping, pair
-from uwaga.models.transformer.config import KINDS, TransformerConfig
+from uwaga.models.transformer.config import TransformerConfig
 from uwaga.models.transformer.model import Transformer
 
 _KEYS = {
-    "vocab_size": Key("vocab_size", SIZE, 58101),
-    "decoder_vocab_size": Key("decoder_vocab_size", OPTIONAL_SIZE, None),
-    "d_model": Key("d_model", SIZE, 1024),
-    "encoder_layers": Key("num_layers", SIZE, 12),
-    "decoder_layers": Key("num_decoder_layers", SIZE, 12),
-    "encoder_attention_heads": Key("num_heads", SIZE, 16),
-    "decoder_attention_heads": Key("num_decoder_heads", SIZE, 16),
-    "encoder_ffn_dim": Key("d_ff", SIZE, 4096),
-    "decoder_ffn_dim": Key("decoder_d_ff", SIZE, 4096),
-    "activation_function": Key("activation", ACTIVATION, "gelu"),
-    "scale_embedding": Key("scale_embedding", SWITCH, False),
-    "dropout": Key("dropout", PROBABILITY, 0.1),
-    "attention_dropout": Key("attention_dropout", PROBABILITY, 0.0),
-    "activation_dropout": Key("activation_dropout", PROBABILITY, 0.0),
-    "eos_token_id": Key("eos_token_ids", EOS_TOKEN_ID, 0),
-    "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 58100),
-    "decoder_start_token_id": Key("decoder_start_token_id", COUNT, 58100),
+    "vocab_size": Key("vocab_size", 58101),
+    "decoder_vocab_size": Key("decoder_vocab_size", None),
+    "d_model": Key("d_model", 1024),
+    "encoder_layers": Key("num_layers", 12, ModelSize),
+    "decoder_layers": Key("num_decoder_layers", 12, ModelSize),
+    "encoder_attention_heads": Key("num_heads", 16),
+    "decoder_attention_heads": Key("num_decoder_heads", 16, ModelSize),
+    "encoder_ffn_dim": Key("d_ff", 4096),
+    "decoder_ffn_dim": Key("decoder_d_ff", 4096, ModelSize),
+    "activation_function": Key("activation", "gelu"),
+    "scale_embedding": Key("scale_embedding", False),
+    "dropout": Key("dropout", 0.1),
+    "attention_dropout": Key("attention_dropout", 0.0),
+    "activation_dropout": Key("activation_dropout", 0.0),
+    "eos_token_id": Key("eos_token_ids", 0),
+    "pad_token_id": Key("pad_token_id", 58100),
+    "decoder_start_token_id": Key("decoder_start_token_id", 58100),
 }
 # Keys that change what is computed, and their only supported values. The first five are of models related to Marian.
 _ONLY: dict[str, tuple[object, ...]] = {
@@ -75,7 +62,9 @@ _HARMLESS = [
     "num_beams",
 ]
 # The keys of a model that is not Marian: the names of the fields of TransformerConfig.
-_OWN = {name: Key(name, kind, None) for name, kind in KINDS.items() if name != "eos_token_ids"}
+_FIELDS = {each.name: each for each in fields(TransformerConfig) if each.name not in ("eos_token_ids", "kept")}
+_OWN = {name: Key(name, each.default, field_rules(TransformerConfig)[name]) for name, each in _FIELDS.items()}
+_OWN |= {"eos_token_ids": Key("eos_token_ids", 0)}
 
 _HEAD, _SHARED = "lm_head.weight", "model.shared.weight"
 _WORDS = {stack: f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")}
@@ -92,26 +81,16 @@ def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> Trans
 
 
 def _read_marian(config: Mapping[str, Any], where: str) -> TransformerConfig:
-    read = config_json.read(config, where, keys=_KEYS, only=_ONLY, harmless=_HARMLESS)
+    read = config_json.read(config, where, of=TransformerConfig, keys=_KEYS, only=_ONLY, harmless=_HARMLESS)
     given = read.settings
-    given["activation"] = read_activation(given["activation"])
-    given["eos_token_ids"] = read_eos_token_id(given["eos_token_ids"])
     is_shared = config.get("share_encoder_decoder_embeddings", True)
     given["decoder_vocab_size"] = None if is_shared else given["decoder_vocab_size"] or given["vocab_size"]
     return TransformerConfig(sinusoid_layout="halves", lm_head_bias=True, kept=read.kept, **given)
 
 
 def _read_own(config: Mapping[str, Any], where: str) -> TransformerConfig:
-    defaults = {each.name: each.default for each in fields(TransformerConfig)}
-    keys = {name: key._replace(default=defaults[name]) for name, key in _OWN.items()}
-    if isinstance(config.get("alibi_slopes"), list):  # JSON has no tuples
-        config = {**config, "alibi_slopes": tuple(config["alibi_slopes"])}
-    read = config_json.read(
-        config, where, keys=keys | {"eos_token_ids": Key("eos_token_ids", EOS_TOKEN_ID, 0)}, only={}
-    )
-    return TransformerConfig(
-        kept=read.kept, **(read.settings | {"eos_token_ids": read_eos_token_id(read.settings["eos_token_ids"])})
-    )
+    read = config_json.read(config, where, of=TransformerConfig, keys=_OWN, only={})
+    return TransformerConfig(kept=read.kept, **read.settings)
 
 
 def write_config(config: TransformerConfig) -> dict[str, object]:
@@ -119,17 +98,10 @@ def write_config(config: TransformerConfig) -> dict[str, object]:
     written = {name: value for name, value in config.kept.items() if name != "torch_dtype"}
     written["model_type"] = config.model_type
     if config.model_type != "marian":
-        own = {name: getattr(config, name) for name in _OWN}
-        return (
-            written
-            | own
-            | {"eos_token_ids": write_eos_token_id(config.eos_token_ids), "architectures": ["Transformer"]}
-        )
-    written |= {name: getattr(config, key.ours) for name, key in _KEYS.items()}
+        return written | config_json.written(config, _OWN) | {"architectures": ["Transformer"]}
+    written |= config_json.written(config, _KEYS)
     return written | {
         "architectures": ["MarianMTModel"],
-        "activation_function": write_activation(config.activation),
-        "eos_token_id": write_eos_token_id(config.eos_token_ids),
         "decoder_vocab_size": config.output_vocab_size,
         "decoder_attention_heads": config.num_decoder_heads or config.num_heads,
         "decoder_ffn_dim": config.decoder_d_ff or config.d_ff,

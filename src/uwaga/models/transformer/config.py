@@ -1,48 +1,17 @@
 """The configuration of an original Transformer. Letters: M model width, F feed-forward width, H query heads, V vocabulary."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+from typing import Annotated, Any, Literal
 
-from uwaga._base.validators import POSITIVE, SWITCH, OptionValidator, check, is_number, one_of, optional
-from uwaga.models.checkpoints.config_json import COUNT, IDS, OPTIONAL_COUNT, OPTIONAL_SIZE, PROBABILITY, SIZE
+from annotated_types import Ge, Le
 
-ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
-MODEL_TYPES = ("marian", "uwaga-transformer")
+from uwaga._base.options import FractionBelow1, Positive, Real, Switch, options
+from uwaga.models.checkpoints.config_json import Activation, Ids, ModelCount, ModelSize
 
-_SLOPES = OptionValidator(
-    "a tuple of numbers from 0 to 1024",
-    lambda x: isinstance(x, tuple) and all(is_number(each) and 0 <= each <= 1024 for each in x),
-)
-
-KINDS = {
-    "vocab_size": SIZE,
-    "decoder_vocab_size": OPTIONAL_SIZE,
-    "d_model": SIZE,
-    "num_layers": COUNT,
-    "num_decoder_layers": COUNT,
-    "num_heads": SIZE,
-    "num_decoder_heads": OPTIONAL_SIZE,
-    "d_ff": SIZE,
-    "decoder_d_ff": OPTIONAL_SIZE,
-    "activation": one_of(*ACTIVATIONS),
-    "norm": one_of("post", "pre"),
-    "norm_eps": POSITIVE,
-    "position_encoding": one_of("sinusoidal", "alibi"),
-    "alibi_slopes": optional(_SLOPES),
-    "sinusoid_layout": one_of("interleaved", "halves"),
-    "scale_embedding": SWITCH,
-    "tie_word_embeddings": SWITCH,
-    "lm_head_bias": SWITCH,
-    "dropout": PROBABILITY,
-    "attention_dropout": PROBABILITY,
-    "activation_dropout": PROBABILITY,
-    "eos_token_ids": IDS,
-    "pad_token_id": OPTIONAL_COUNT,
-    "decoder_start_token_id": COUNT,
-}
+_Slope = Annotated[Real, Ge(0), Le(1024)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class TransformerConfig:
     """The configuration of a Transformer; the defaults are those of the paper's base model (Vaswani et al. 2017, table 3).
 
@@ -50,39 +19,42 @@ class TransformerConfig:
         ValueError: a setting of a wrong type or range, or settings that contradict each other.
     """
 
-    vocab_size: int = 37000  # V
-    decoder_vocab_size: int | None = (
+    vocab_size: ModelSize = 37000  # V
+    decoder_vocab_size: ModelSize | None = (
         None  # of the decoder, which then has its own embedding; None: encoder and decoder share one
     )
-    d_model: int = 512  # M
-    num_layers: int = 6  # of the encoder; 0: only a decoder, a language model
-    num_decoder_layers: int = 6  # 0: only an encoder
-    num_heads: int = 8  # H
-    num_decoder_heads: int | None = None  # None: as the encoder
-    d_ff: int = 2048  # F
-    decoder_d_ff: int | None = None  # None: as the encoder
-    activation: str = "relu"
-    norm: str = "post"  # "pre": before attention and feed-forward layers, with a final norm
-    norm_eps: float = 1e-5  # of the norms
-    position_encoding: str = "sinusoidal"  # added to the embeddings; "alibi": a bias of the scores of self-attention
+    d_model: ModelSize = 512  # M
+    num_layers: ModelCount = 6  # of the encoder; 0: only a decoder, a language model
+    num_decoder_layers: ModelCount = 6  # 0: only an encoder
+    num_heads: ModelSize = 8  # H
+    num_decoder_heads: ModelSize | None = None  # None: as the encoder
+    d_ff: ModelSize = 2048  # F
+    decoder_d_ff: ModelSize | None = None  # None: as the encoder
+    activation: Activation = "relu"
+    norm: Literal["post", "pre"] = "post"  # "pre": before attention and feed-forward layers, with a final norm
+    norm_eps: Positive = 1e-5  # of the norms
+    position_encoding: Literal["sinusoidal", "alibi"] = (
+        "sinusoidal"  # added to the embeddings; "alibi": a bias of the scores of self-attention
+    )
     # Of ALiBi, one for each head; a head of slope 0 has no positions (NoPE; Kazemnejad et al. 2023). None: the paper's.
-    alibi_slopes: tuple[float, ...] | None = None
-    sinusoid_layout: str = "interleaved"  # sines and cosines alternate; "halves": all sines first
-    scale_embedding: bool = True  # the embedding is multiplied by sqrt(M)
-    tie_word_embeddings: bool = (
+    alibi_slopes: tuple[_Slope, ...] | None = None
+    sinusoid_layout: Literal["interleaved", "halves"] = (
+        "interleaved"  # sines and cosines alternate; "halves": all sines first
+    )
+    scale_embedding: Switch = True  # the embedding is multiplied by sqrt(M)
+    tie_word_embeddings: Switch = (
         True  # logits by the decoder's token embedding; False: by lm_head, which has its own weight
     )
-    lm_head_bias: bool = False
-    dropout: float = 0.1  # of embeddings and of the output of attention and feed-forward layers
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
-    eos_token_ids: tuple[int, ...] = (0,)  # ids of the end-of-sequence tokens
-    pad_token_id: int | None = None  # the id of the padding token, which is never generated
-    decoder_start_token_id: int = 0  # the id of the decoder's first token
-    kept: Mapping[str, object] = field(default_factory=dict, repr=False)  # other keys of config.json, unchanged
+    lm_head_bias: Switch = False
+    dropout: FractionBelow1 = 0.1  # of embeddings and of the output of attention and feed-forward layers
+    attention_dropout: FractionBelow1 = 0.0
+    activation_dropout: FractionBelow1 = 0.0
+    eos_token_ids: Ids = (0,)  # ids of the end-of-sequence tokens
+    pad_token_id: ModelCount | None = None  # the id of the padding token, which is never generated
+    decoder_start_token_id: ModelCount = 0  # the id of the decoder's first token
+    kept: dict[str, Any] = field(default_factory=dict, repr=False)  # other keys of config.json, unchanged
 
     def __post_init__(self) -> None:
-        check("TransformerConfig", self, KINDS)
         if not self.num_layers and not self.num_decoder_layers:
             raise ValueError("TransformerConfig: num_layers and num_decoder_layers are both 0: the model has no layers")
         for heads in (self.num_heads, self.num_decoder_heads or self.num_heads):
