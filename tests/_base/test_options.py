@@ -67,9 +67,9 @@ def test_a_table_becomes_options() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({}, "inner is missing: it must be a table"),
-        ({"inner": 1}, "inner must be a table, not 1"),
-        ({"inner": {}, "tables": 1}, "tables must be a table of tables, not 1"),
+        ({}, "inner is missing: it must be an object"),
+        ({"inner": 1}, "inner must be an object, not 1"),
+        ({"inner": {}, "tables": 1}, "tables must be an object of objects, not 1"),
         ({"inner": {}, "tables": {"x": {"sise": 1}}}, "there is no key tables.x.sise; the nearest is tables.NAME.size"),
         ({"inner": {"sise": 1, "rate": 0}}, "there is no key inner.sise; the nearest is inner.size"),
         ({"inner": {5: 1}}, "there is no key inner.5; the nearest is inner"),
@@ -124,7 +124,7 @@ def test_a_caller_in_python_is_checked_alike() -> None:
         (Annotated[Real, Ge(1), Le(1_000_000)], "a number from 1 to 1,000,000"),
         (FractionBelow1, "a number from 0 to less than 1"),
         (Literal["x"], "'x'"),
-        (dict[str, Any], "a table"),
+        (dict[str, Any], "an object"),
         (tuple[Size, Size], "a list of 2: a whole number of at least 1, a whole number of at least 1"),
     ],
 )

@@ -32,7 +32,7 @@ def test_a_written_state_reads_back_equal(tmp_path: Path, state: TrainingState) 
         ),
         ({"tokens": True}, "training.json: tokens must be a whole number of at least 0, not True"),
         ({"seconds": "1"}, "training.json: seconds must be a number, not '1'"),
-        ({"best": [1]}, "training.json: best must be a table, not [1]"),
+        ({"best": [1]}, "training.json: best must be an object, not [1]"),
         ({"best": {"step": 1}}, "training.json: best.loss is missing: it must be a number"),
         ({"data": "a\x1b" * 300}, None),
         ({"data": 5}, "training.json: data must be a string, not 5"),

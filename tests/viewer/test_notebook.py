@@ -50,7 +50,7 @@ def test_a_reply_is_a_header_and_a_buffer(service: ViewService, sent: Sent) -> N
     [
         ({"id": 1}, "a request must be a JSON object"),
         ({"id": 1, "request": "about"}, "a request must be a JSON object"),
-        ({"id": 1, "request": {"request": "about", "more": 1}}, "about: unknown argument 'more'"),
+        ({"id": 1, "request": {"request": "about", "more": 1}}, "about: there is no key more; the nearest is run"),
     ],
 )
 def test_errors_are_sent_to_the_page(service: ViewService, sent: Sent, message: object, error: str) -> None:

@@ -91,13 +91,14 @@ def options(made: type[_T]) -> type[_T]:
     return checked  # type: ignore[return-value]
 
 
-def read(kind: Any, table: object, *, path: str = "") -> Any:
+def read(kind: Any, table: object, *, path: str = "", noun: str = "object") -> Any:
     """Options from a table of TOML or JSON: sections are tables, tuples are lists.
 
     Args:
         kind: a class made by `options`, or any annotation.
         table: what a parser returned.
         path: of the table itself, in messages.
+        noun: what messages call a table: "object" in JSON, "table" in TOML.
 
     Raises:
         OptionError: the first unknown key, else the first missing one, else the first value that breaks the rule of its field.
@@ -106,7 +107,7 @@ def read(kind: Any, table: object, *, path: str = "") -> Any:
     try:
         return _adapter(kind).validate_python(table)
     except ValidationError as error:
-        raise _explain(error, kind, table, path) from None
+        raise _explain(error, kind, table, path, noun) from None
 
 
 @cache
@@ -146,7 +147,7 @@ def unknown_key(path: str, known: Iterable[str]) -> str:
     return f"there is no key {path}; the nearest is {max(known, key=likeness)}"
 
 
-def _explain(error: ValidationError, kind: Any, given: Any, path: str) -> ValueError:
+def _explain(error: ValidationError, kind: Any, given: Any, path: str, noun: str = "object") -> ValueError:
     """The error to raise for one of pydantic: what a `__post_init__` raised, or an OptionError about the field."""
     found = error.errors(include_url=False)
     order = ("unexpected_keyword_argument", "missing")
@@ -165,35 +166,36 @@ def _explain(error: ValidationError, kind: Any, given: Any, path: str) -> ValueE
         field, at = inside, f"{at}[{part}]" if isinstance(part, int) else _join(at, printable(str(part)))
         if not (is_missing and part == first["loc"][-1]):
             value = _part(value, part)
-    rule = f"must be {words(field)}"
+    rule = f"must be {words(field, noun)}"
     return OptionError(at, f"{at} is missing: it {rule}" if is_missing else f"{at} {rule}, not {short(value)}")
 
 
-def words(kind: Any) -> str:
+def words(kind: Any, noun: str = "object") -> str:
     """The rule of an annotation, in words that follow "must be".
 
     >>> words(Size), words(Literal["a", "b"]), words(tuple[FractionBelow1, ...] | None)
     ('a whole number of at least 1', "one of 'a', 'b'", 'a list, each a number from 0 to less than 1')
     """
     plain, rules = _split(kind)
+    of_table = f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
     for each in rules:
         if isinstance(each, Words):
             return each.text
     origin, inside = get_origin(plain), get_args(plain)
     if origin in (Union, UnionType):
-        return " or ".join(words(each) for each in inside if each is not NoneType)  # a key can be left out
+        return " or ".join(words(each, noun) for each in inside if each is not NoneType)  # a key can be left out
     if origin is Literal:
         return f"one of {', '.join(map(repr, inside))}" if len(inside) > 1 else repr(inside[0])
     if origin in (tuple, list):
         if origin is list or inside[-1] is Ellipsis:
-            return f"a list, each {words(inside[0])}"
-        return f"a list of {len(inside)}: {', '.join(map(words, inside))}"
+            return f"a list, each {words(inside[0], noun)}"
+        return f"a list of {len(inside)}: {', '.join(words(each, noun) for each in inside)}"
     if origin is dict:
-        return "a table of tables" if is_dataclass(inside[1]) else "a table"
+        return f"{of_table} of {noun}s" if is_dataclass(inside[1]) else of_table
     named = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
     if plain is str and any(isinstance(each, MinLen) for each in rules):
         return "a string that is not empty"
-    return named.get(plain, "a table") + _limits(rules)
+    return named.get(plain, of_table) + _limits(rules)
 
 
 def _limits(rules: Iterable[object]) -> str:

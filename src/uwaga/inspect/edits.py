@@ -5,16 +5,16 @@
 Letters: B batch, H query heads, Q queries, K keys, P positions, D query/key width, E value width.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
 
 from uwaga._base.terminal import short
-from uwaga._base.validators import is_number
 from uwaga.inspect.recordings.passes import rows
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.recordings.stack import KINDS
@@ -335,7 +335,7 @@ def _ablation(key: object, value: object) -> Ablation:
     elif isinstance(value, str):
         if value == "mean":
             return value
-    elif is_number(value):
+    elif _is_finite(value):
         return float(value)
     shown = f"a tensor {tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else short(value)
     raise ValueError(f'edit: heads {short(key)} must be a finite number, "mean" or a floating tensor (E,), not {shown}')
@@ -373,8 +373,12 @@ def _positions(name: str, given: object) -> tuple[int, ...] | None:
     return result
 
 
+def _is_finite(x: object) -> TypeGuard[float]:
+    return isinstance(x, int | float) and not isinstance(x, bool) and abs(x) <= sys.float_info.max
+
+
 def _number(name: str, given: object) -> float:
-    if not is_number(given):
+    if not _is_finite(given):
         raise ValueError(f"{name} must be a finite number, not {short(given)}")
     return float(given)
 

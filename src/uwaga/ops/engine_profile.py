@@ -20,7 +20,6 @@ import torch
 
 from uwaga._base import durable, env, native, processor, untrusted
 from uwaga._base.terminal import printable
-from uwaga._base.validators import is_number
 
 PROFILE_BYTES = 2**16  # a profile has about 3,000
 DTYPES = ("float32", "bfloat16", "float16")
@@ -188,9 +187,13 @@ def _orders(path: Path, operation: str, value: object) -> dict[str, tuple[str, .
     return results
 
 
+def _is_ratio(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
+
+
 def _check_ratios(path: Path, what: str, value: object, engines: list[str]) -> None:
     for engine, ratios in _table(path, value, what, engines).items():
-        if not (isinstance(ratios, dict) and all(is_number(ratio) and ratio > 0 for ratio in ratios.values())):
+        if not (isinstance(ratios, dict) and all(map(_is_ratio, ratios.values()))):
             raise ProfileError(f"{path}: {what}.{engine} must be an object of positive numbers")
 
 

@@ -226,7 +226,7 @@ class Config:
         for override in overrides:
             _override(table, override)
         try:
-            return read(Config, table)
+            return read(Config, table, noun="table")
         except OptionError as error:
             raise ConfigError(str(error)) from None
 

@@ -13,16 +13,16 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
+from annotated_types import MaxLen
 from numpy.typing import NDArray
 
 from uwaga._base.languages import LANGUAGES
-from uwaga._base.terminal import short
+from uwaga._base.options import Integer, OptionError, Switch, Text, Words, options, read
+from uwaga._base.terminal import printable, short
 from uwaga._base.untrusted import check_json_depth
-from uwaga._base.validators import OptionValidator
-from uwaga.viewer.view_model import KINDS
 
 Request = Mapping[str, object]
 
@@ -94,76 +94,131 @@ class Service(Protocol):
 
 
 MAX_EXACT = 512  # requests, such as for tiles, whose exact replies a page adds to its snapshot
-MERGES = ("tokens", "words")
-SPECIALS = ("show", "hide")
+Kind = Literal["encoder", "decoder", "cross"]
+Merge = Literal["tokens", "words"]
+Specials = Literal["show", "hide"]
+_Language = Annotated[Literal["en", "pl", "pt", "ja", "zh"], Words(f"one of {', '.join(LANGUAGES)}")]
+_Pair = Annotated[tuple[Integer, Integer], Words("a pair [a, b] of whole numbers")]
+_Example = Any  # uwaga.lessons.example declares and checks the parts of an example
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+# What each request says, beside its name. Which sides, heads and tokens there are depends on the text; the handlers check it.
 
 
-def _is_pair(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(_is_integer, value))
+@options
+class About:
+    run: Integer | None = None  # the number of a text that was run; None: what the view opened with
 
 
-def _one_of(*names: str) -> OptionValidator:
-    return OptionValidator(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names)
+@options
+class Layer(About):
+    side: Text
+    kind: Kind
+    layer: Integer
 
 
-_TEXT = OptionValidator("a string", lambda value: isinstance(value, str))
-_TEXT_OR_NULL = OptionValidator("a string or null", lambda value: value is None or isinstance(value, str))
-_OBJECT_OR_NULL = OptionValidator("an object or null", lambda value: value is None or isinstance(value, dict))
-_INTEGER = OptionValidator("an integer", _is_integer)
-_BOOLEAN = OptionValidator("true or false", lambda value: isinstance(value, bool))
-_INTEGER_OR_NULL = OptionValidator("an integer or null", lambda value: value is None or _is_integer(value))
-_PAIR = OptionValidator("a pair [a, b] of integers", _is_pair)
-_REQUESTS = OptionValidator(
-    f"a list of at most {MAX_EXACT} requests",
-    lambda value: isinstance(value, list) and len(value) <= MAX_EXACT and all(isinstance(each, dict) for each in value),
-)
-_RUN = OptionValidator("the number of a text that was run", lambda value: value is None or _is_integer(value))
-_LONG = OptionValidator("null, first or copyist", lambda value: value in (None, "first", "copyist"))
-_LANGUAGE = _one_of(*LANGUAGES)
-_EXAMPLE = OptionValidator(
-    "a part of an example", lambda value: True
-)  # uwaga.lessons.example declares and checks these
+@options
+class Shown(Layer):
+    merge: Merge
+    specials: Specials
 
-_LAYER = {"side": _TEXT, "kind": _one_of(*KINDS), "layer": _INTEGER}
-_SHOWN = {"merge": _one_of(*MERGES), "specials": _one_of(*SPECIALS)}
-_HEAD = {**_LAYER, "head": _INTEGER, **_SHOWN}
-_POOLING = {"pooling": _one_of("sum", "max")}
-_BLOCK = {**_HEAD, "rows": _PAIR, "columns": _PAIR}
 
-# What each request says, beside its name and, where it is not about what the view opened with, the number "run" of its text.
-# Which sides, heads and tokens there are depends on the text; the handlers check it.
-REQUESTS: Mapping[str, Mapping[str, OptionValidator]] = {
-    "about": {},
-    "items": {"side": _TEXT, "stack": _TEXT, **_SHOWN, "first": _INTEGER, "count": _INTEGER},
-    "overview": {**_LAYER, **_SHOWN, **_POOLING},
-    "tile": {**_HEAD, **_POOLING, "level": _INTEGER, "row": _INTEGER, "column": _INTEGER},
-    "entry": {**_HEAD, "query": _INTEGER, "key": _INTEGER},
-    "row": {**_HEAD, "query": _INTEGER},
-    "column": {**_HEAD, "key": _INTEGER},
-    "heads": {**_LAYER, "axis": _one_of("row", "column"), "item": _INTEGER},
-    "picture": {},
-    "statistics": _LAYER,
-    "labels": {**_LAYER, **_SHOWN},
-    "weights": _BLOCK,
-    "npz": _BLOCK,
-    "why": {
-        **_HEAD,
-        "query": _INTEGER,
-        "key": _INTEGER,
-        "than": _INTEGER_OR_NULL,
-        "by": _one_of("pairs", "query", "key"),
-    },
-    "predictions": {"side": _TEXT, "first": _INTEGER, "count": _INTEGER},
-    "run": {"text": _TEXT, "second": _TEXT_OR_NULL, "target": _TEXT_OR_NULL, "edits": _OBJECT_OR_NULL, "long": _LONG},
-    "stop": {},
-    "page": {"exact": _REQUESTS, "language": _LANGUAGE, "lesson": _BOOLEAN},
-    "lesson": {"language": _LANGUAGE, "text": _EXAMPLE, "tokens": _EXAMPLE, "x": _EXAMPLE, "settings": _EXAMPLE},
-}
-_MAY_BE_MISSING = {"run": ("long",), "page": ("language", "lesson"), "lesson": tuple(REQUESTS["lesson"])}
+@options
+class Overview(Shown):
+    pooling: Literal["sum", "max"]
+
+
+@options
+class Items(About):
+    side: Text
+    stack: Text
+    merge: Merge
+    specials: Specials
+    first: Integer
+    count: Integer
+
+
+@options
+class Column(Shown):
+    head: Integer
+    key: Integer
+
+
+@options
+class Row(Shown):
+    head: Integer
+    query: Integer
+
+
+@options
+class Entry(Row):
+    key: Integer
+
+
+@options
+class Why(Entry):
+    than: Integer | None
+    by: Literal["pairs", "query", "key"]
+
+
+@options
+class Tile(Overview):
+    head: Integer
+    level: Integer
+    row: Integer
+    column: Integer
+
+
+@options
+class Block(Shown):
+    head: Integer
+    rows: _Pair
+    columns: _Pair
+
+
+@options
+class Heads(Layer):
+    axis: Literal["row", "column"]
+    item: Integer
+
+
+@options
+class Predictions(About):
+    side: Text
+    first: Integer
+    count: Integer
+
+
+@options
+class Run(About):
+    text: Text
+    second: Text | None
+    target: Text | None
+    edits: dict[str, Any] | None
+    long: Literal["first", "copyist"] | None = None
+
+
+@options
+class Page(About):
+    exact: Annotated[list[dict[str, Any]], MaxLen(MAX_EXACT), Words(f"a list of at most {MAX_EXACT} requests")]
+    language: _Language = "en"
+    lesson: Switch = False
+
+
+@options
+class Lesson(About):
+    language: _Language = "en"
+    text: _Example = None
+    tokens: _Example = None
+    x: _Example = None
+    settings: _Example = None
+
+
+REQUESTS: Mapping[str, type[About]] = {
+    "about": About, "items": Items, "overview": Overview, "tile": Tile, "entry": Entry, "row": Row, "column": Column, "heads": Heads,
+    "picture": About, "statistics": Layer, "labels": Shown, "weights": Block, "npz": Block, "why": Why, "predictions": Predictions,
+    "run": Run, "stop": About, "page": Page, "lesson": Lesson,
+}  # fmt: skip
 
 
 class RequestParser:
@@ -178,40 +233,46 @@ class RequestParser:
     """
 
     def __init__(self, request: Request) -> None:
-        self._request = request
+        name = request.get("request")
         if "request" not in request:
             raise RequestError('request: the key "request" is missing')
-        self.name: str = self._checked("request", _TEXT)
-        if self.name not in REQUESTS:
-            raise self.invalid("request", f"one of {', '.join(REQUESTS)}", self.name)
-        kinds = REQUESTS[self.name]
-        for name in request:
-            if name not in ("request", "run", *kinds):
-                raise RequestError(f"{self.name}: unknown argument {short(name)}")
-        for name, kind in (("run", _RUN), *kinds.items()):
-            if name in request:
-                self._checked(name, kind)
-            elif name != "run" and name not in _MAY_BE_MISSING.get(self.name, ()):
-                raise RequestError(f"{self.name}: {name} is missing")
+        if not isinstance(name, str) or name not in REQUESTS:
+            raise RequestError(f"{_title(name)}: request must be one of {', '.join(REQUESTS)}, not {short(name)}")
+        self.name = name
+        self._given = {key: value for key, value in request.items() if key != "request"}
+        for key, value in self._given.items():
+            try:
+                check_json_depth(value)
+            except RecursionError as error:
+                raise RequestError(f"{name}: {printable(key)} is {error}") from error
+        try:
+            self._fields = read(REQUESTS[name], self._given)
+        except OptionError as error:
+            raise RequestError(f"{name}: {error}") from error
+
+    def check_name(self, choices: Sequence[str]) -> None:
+        """Raises RequestError: the request is another one."""
+        if self.name not in choices:
+            raise self.invalid("request", f"one of {', '.join(choices)}", self.name)
 
     def value(self, name: str) -> Any:
-        """An argument as it is; None where it is missing."""
-        return self._request.get(name)
+        """An argument as it is, or its default."""
+        return getattr(self._fields, name)
 
     def values(self, *names: str) -> dict[str, Any]:
         """Those of these arguments that are there."""
-        return {name: self._request[name] for name in names if name in self._request}
+        return {name: self._given[name] for name in names if name in self._given}
 
     def text(self, name: str, choices: Sequence[str]) -> str:
         """One of the choices."""
-        value: str = self._request[name]  # type: ignore[assignment]
+        value: str = self.value(name)
         if value not in choices:
             raise self.invalid(name, f"one of {', '.join(choices)}", value)
         return value
 
     def integer(self, name: str, low: int, high: int) -> int:
         """An integer with low <= value < high."""
-        value: int = self._request[name]  # type: ignore[assignment]
+        value: int = self.value(name)
         if not low <= value < high:
             rule = f"from {low} to {high - 1}" if low < high else f"in range({low}, {high}), which is empty"
             raise self.invalid(name, rule, value)
@@ -219,33 +280,19 @@ class RequestParser:
 
     def range(self, name: str, size: int) -> tuple[int, int]:
         """[a, b] with 0 <= a <= b <= size."""
-        return self._pair(name, self.value(name), size)
+        first, last = self.value(name)
+        if not 0 <= first <= last <= size:
+            raise self.invalid(name, f"[a, b] with 0 <= a <= b <= {size}", [first, last])
+        return first, last
 
     def invalid(self, name: str, rule: str, value: object) -> RequestError:
         """The error for an argument that breaks a rule."""
-        return RequestError(f"{self._title}: {name} must be {rule}, not {short(value)}")
+        return RequestError(f"{self.name}: {name} must be {rule}, not {short(value)}")
 
-    @property
-    def _title(self) -> str:
-        """The request's name in messages."""
-        name = self._request.get("request")
-        return name if isinstance(name, str) and len(name) <= 20 else "request"
 
-    def _checked(self, name: str, kind: OptionValidator) -> Any:
-        value = self._request[name]
-        if not kind.accepts(value):
-            raise self.invalid(name, kind.words, value)
-        try:
-            check_json_depth(value)
-        except RecursionError as error:
-            raise RequestError(f"{self._title}: {name} is {error}") from error
-        return value
-
-    def _pair(self, name: str, pair: Sequence[int], size: int) -> tuple[int, int]:
-        first, last = pair
-        if not 0 <= first <= last <= size:
-            raise self.invalid(name, f"[a, b] with 0 <= a <= b <= {size}", pair)
-        return first, last
+def _title(name: object) -> str:
+    """A request's name in messages."""
+    return name if isinstance(name, str) and len(name) <= 20 else "request"
 
 
 def _padded(data: bytes, filler: bytes) -> bytes:

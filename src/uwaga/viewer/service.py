@@ -123,7 +123,7 @@ class ViewService:
         exact, language = parser.value("exact"), parser.value("language") or "en"
         for at, request in enumerate(exact):
             try:
-                RequestParser(request).text("request", _IN_SNAPSHOT)
+                RequestParser(request).check_name(_IN_SNAPSHOT)
             except RequestError as error:
                 raise RequestError(f"page: exact[{at}]: {error}") from error
         page = make_snapshot(

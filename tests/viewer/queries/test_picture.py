@@ -80,7 +80,7 @@ def test_what_a_page_is_told(shown: ViewModel) -> None:
         ({"request": "heads", **LAYER, "axis": "row", "item": 37}, "heads: item must be from 0 to 36, not 37"),
         (
             {"request": "heads", **LAYER, "axis": "both", "item": 0},
-            "heads: axis must be one of row, column, not 'both'",
+            "heads: axis must be one of 'row', 'column', not 'both'",
         ),
         (
             {"request": "heads", **LAYER, "layer": 5, "axis": "row", "item": 0},

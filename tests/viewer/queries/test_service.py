@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import uwaga
-from uwaga.viewer.messages import Reply, RequestError
+from uwaga.viewer.messages import REQUESTS, Reply, RequestError
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.view_model import ViewModel
 
@@ -114,20 +114,23 @@ def nested(depth: int) -> list[object]:
 HEAD = {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
 WRONG = [
     ({}, 'request: the key "request" is missing'),
-    ({"request": 3}, "request: request must be a string, not 3"),
+    ({"request": 3}, "request: request must be one of " + ", ".join(REQUESTS) + ", not 3"),
     (
         {"request": "nothing"},
         "nothing: request must be one of about, items, overview, tile, entry, row, column, heads, picture, statistics, labels, weights, "
         "npz, why, predictions, run, stop, page, lesson, not 'nothing'",
     ),
-    ({"request": "about", "more": 1}, "about: unknown argument 'more'"),
-    ({"request": "about", "run": []}, "about: run must be the number of a text that was run, not []"),
-    ({"request": "stop", "run": "0"}, "stop: run must be the number of a text that was run, not '0'"),
-    ({"request": "row", **HEAD, "kind": [], "query": 0}, "row: kind must be one of encoder, decoder, cross, not []"),
+    ({"request": "about", "more": 1}, "about: there is no key more; the nearest is run"),
+    ({"request": "about", "run": []}, "about: run must be a whole number, not []"),
+    ({"request": "stop", "run": "0"}, "stop: run must be a whole number, not '0'"),
+    (
+        {"request": "row", **HEAD, "kind": [], "query": 0},
+        "row: kind must be one of 'encoder', 'decoder', 'cross', not []",
+    ),
     ({"request": "row", **HEAD, "side": {}, "query": 0}, "row: side must be a string, not {}"),
     (
         {"request": "weights", **HEAD, "rows": 3, "columns": [0, 1]},
-        "weights: rows must be a pair [a, b] of integers, not 3",
+        "weights: rows must be a pair [a, b] of whole numbers, not 3",
     ),
     ({"request": "lesson", "x": nested(100)}, "lesson: x is nested deeper than 100"),
     (
@@ -135,20 +138,26 @@ WRONG = [
         "page: exact[0]: about: request must be one of tile, overview, entry, row, column, statistics, items, lesson, "
         "predictions, labels, heads, picture, not 'about'",
     ),
-    ({"request": "page", "exact": [{"request": "row", **HEAD}]}, "page: exact[0]: row: query is missing"),
-    ({"request": "page", "exact": [], "language": []}, "page: language must be one of en, pl, pt, ja, zh, not []"),
-    ({"request": "row", **HEAD}, "row: query is missing"),
+    (
+        {"request": "page", "exact": [{"request": "row", **HEAD}]},
+        "page: exact[0]: row: query is missing: it must be a whole number",
+    ),
+    (
+        {"request": "page", "exact": [], "language": []},
+        "page: language must be one of en, pl, pt, ja, zh, not []",
+    ),
+    ({"request": "row", **HEAD}, "row: query is missing: it must be a whole number"),
     ({"request": "row", **HEAD, "side": "1", "query": 0}, "row: side must be one of 0, not '1'"),
     ({"request": "row", **HEAD, "side": "difference", "query": 0}, "row: side must be one of 0, not 'difference'"),
     (
         {"request": "row", **HEAD, "kind": "middle", "query": 0},
-        "row: kind must be one of encoder, decoder, cross, not 'middle'",
+        "row: kind must be one of 'encoder', 'decoder', 'cross', not 'middle'",
     ),
     ({"request": "row", **HEAD, "layer": 2, "query": 0}, "row: there is no encoder layer 2 on side 0"),
     ({"request": "row", **HEAD, "head": 3, "query": 0}, "row: head must be from 0 to 2, not 3"),
     ({"request": "row", **HEAD, "query": 11}, "row: query must be from 0 to 10, not 11"),
-    ({"request": "row", **HEAD, "query": True}, "row: query must be an integer, not True"),
-    ({"request": "row", **HEAD, "query": 1.5}, "row: query must be an integer, not 1.5"),
+    ({"request": "row", **HEAD, "query": True}, "row: query must be a whole number, not True"),
+    ({"request": "row", **HEAD, "query": 1.5}, "row: query must be a whole number, not 1.5"),
     ({"request": "row", **HEAD, "query": -1}, "row: query must be from 0 to 10, not -1"),
     (
         {"request": "tile", **HEAD, "pooling": "sum", "level": 0, "row": 1, "column": 0},
@@ -160,7 +169,7 @@ WRONG = [
     ),
     (
         {"request": "tile", **HEAD, "pooling": "mean", "level": 0, "row": 0, "column": 0},
-        "tile: pooling must be one of sum, max, not 'mean'",
+        "tile: pooling must be one of 'sum', 'max', not 'mean'",
     ),
     (
         {"request": "weights", **HEAD, "rows": [3, 2], "columns": [0, 1]},
