@@ -10,11 +10,12 @@ import pytest
 from annotated_types import Ge, Gt, Le
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import StringConstraints
+from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from uwaga._base.options import (
     Count,
     FractionBelow1,
+    ListOf,
     Name,
     OptionError,
     Positive,
@@ -130,6 +131,14 @@ def test_a_caller_in_python_is_checked_alike() -> None:
 )
 def test_words_come_from_the_annotation(kind: Any, rule: str) -> None:
     assert words(kind) == rule
+
+
+def test_a_million_wrong_entries_of_a_list_are_one_error() -> None:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(ListOf[Text]).validate_python([0] * 1_000_000)
+    assert caught.value.error_count() == 1
+    with pytest.raises(OptionError, match=r"^x\[0\] must be a string, not 0$"):
+        read(ListOf[Text], [0] * 1_000_000, path="x")
 
 
 def test_a_field_must_not_accept_other_types() -> None:

@@ -26,7 +26,7 @@ from typing import (
 )
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
-from pydantic import AllowInfNan, ConfigDict, Strict, TypeAdapter, ValidationError
+from pydantic import AllowInfNan, ConfigDict, FailFast, Strict, TypeAdapter, ValidationError
 from pydantic import dataclasses as pydantic_dataclasses
 
 from uwaga._base.terminal import printable, short
@@ -38,6 +38,12 @@ class Words(NamedTuple):
     """An annotation: the rule in words that follow "must be", where they are not made from the type."""
 
     text: str
+
+
+class _FirstError(FailFast):
+    """An annotation of a list of an untrusted file: a million wrong entries are one error."""
+
+    __hash__ = object.__hash__  # readers are cached by the annotation
 
 
 Switch = Annotated[bool, Strict()]
@@ -53,6 +59,7 @@ Share = Annotated[Real, Ge(0), Le(1)]
 FractionBelow1 = Annotated[Real, Ge(0), Lt(1)]
 
 _T = TypeVar("_T")
+ListOf = Annotated[list[_T], _FirstError()]
 _CONFIG = ConfigDict(extra="forbid")
 _CHECKED_TYPES = (bool, int, float, str)
 

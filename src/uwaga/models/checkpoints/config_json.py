@@ -12,7 +12,7 @@ from annotated_types import Ge, Le
 
 from uwaga._base import options
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import Integer, OptionError, Words, field_rules
+from uwaga._base.options import Integer, ListOf, OptionError, Words, field_rules
 from uwaga._base.terminal import printable
 
 _Config = TypeVar("_Config")
@@ -24,7 +24,7 @@ Ids = tuple[ModelCount, ...]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 # As the file has them.
 _ActivationName = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish"]
-_EosTokenId = Annotated[ModelCount | list[ModelCount] | None, Words("an id, a list of ids or null")]
+_EosTokenId = Annotated[ModelCount | ListOf[ModelCount] | None, Words("an id, a list of ids or null")]
 # Names in transformers -> ours; of several names of one function saving writes the first.
 _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",

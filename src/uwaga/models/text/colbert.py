@@ -20,7 +20,7 @@ from tokenizers import Tokenizer as Backend
 
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import Switch, Text, Words
+from uwaga._base.options import ListOf, Switch, Text, Words
 from uwaga._base.terminal import printable
 from uwaga.models.bert.names import COLBERT
 from uwaga.models.checkpoints import sentence_files
@@ -32,9 +32,9 @@ TASKS = ("query", "document")
 # Of the modules of a directory, those that work on the vectors of tokens; the others of sentence-transformers are refused.
 MODULES = ("Dense", "LayerNorm", "Normalize", "MultiVectorMask")
 _QUERY_LENGTH = 32  # where nothing is said, as in ColBERT's code
-_Strings = list[Text] | None
+_Strings = ListOf[Text] | None
 _Task = Literal["query", "document"]
-_Tasks = Annotated[_Task | list[_Task], Words("'query', 'document' or a list of them")]
+_Tasks = Annotated[_Task | ListOf[_Task], Words("'query', 'document' or a list of them")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
