@@ -106,30 +106,30 @@ _Example = Any  # uwaga.lessons.example declares and checks the parts of an exam
 
 
 @options
-class About:
+class AboutRequest:
     run: Integer | None = None  # the number of a text that was run; None: what the view opened with
 
 
 @options
-class Layer(About):
+class LayerRequest(AboutRequest):
     side: Text
     kind: Kind
     layer: Integer
 
 
 @options
-class Shown(Layer):
+class ShownRequest(LayerRequest):
     merge: Merge
     specials: Specials
 
 
 @options
-class Overview(Shown):
+class OverviewRequest(ShownRequest):
     pooling: Literal["sum", "max"]
 
 
 @options
-class Items(About):
+class ItemsRequest(AboutRequest):
     side: Text
     stack: Text
     merge: Merge
@@ -139,30 +139,30 @@ class Items(About):
 
 
 @options
-class Column(Shown):
+class ColumnRequest(ShownRequest):
     head: Integer
     key: Integer
 
 
 @options
-class Row(Shown):
+class RowRequest(ShownRequest):
     head: Integer
     query: Integer
 
 
 @options
-class Entry(Row):
+class EntryRequest(RowRequest):
     key: Integer
 
 
 @options
-class Why(Entry):
+class WhyRequest(EntryRequest):
     than: Integer | None
     by: Literal["pairs", "query", "key"]
 
 
 @options
-class Tile(Overview):
+class TileRequest(OverviewRequest):
     head: Integer
     level: Integer
     row: Integer
@@ -170,27 +170,27 @@ class Tile(Overview):
 
 
 @options
-class Block(Shown):
+class BlockRequest(ShownRequest):
     head: Integer
     rows: _Pair
     columns: _Pair
 
 
 @options
-class Heads(Layer):
+class HeadsRequest(LayerRequest):
     axis: Literal["row", "column"]
     item: Integer
 
 
 @options
-class Predictions(About):
+class PredictionsRequest(AboutRequest):
     side: Text
     first: Integer
     count: Integer
 
 
 @options
-class Run(About):
+class RunTextRequest(AboutRequest):
     text: Text
     second: Text | None
     target: Text | None
@@ -199,14 +199,14 @@ class Run(About):
 
 
 @options
-class Page(About):
+class PageRequest(AboutRequest):
     exact: Annotated[list[dict[str, Any]], MaxLen(MAX_EXACT), Words(f"a list of at most {MAX_EXACT} requests")]
     language: _Language = "en"
     lesson: Switch = False
 
 
 @options
-class Lesson(About):
+class LessonRequest(AboutRequest):
     language: _Language = "en"
     text: _Example = None
     tokens: _Example = None
@@ -214,10 +214,10 @@ class Lesson(About):
     settings: _Example = None
 
 
-REQUESTS: Mapping[str, type[About]] = {
-    "about": About, "items": Items, "overview": Overview, "tile": Tile, "entry": Entry, "row": Row, "column": Column, "heads": Heads,
-    "picture": About, "statistics": Layer, "labels": Shown, "weights": Block, "npz": Block, "why": Why, "predictions": Predictions,
-    "run": Run, "stop": About, "page": Page, "lesson": Lesson,
+REQUESTS: Mapping[str, type[AboutRequest]] = {
+    "about": AboutRequest, "items": ItemsRequest, "overview": OverviewRequest, "tile": TileRequest, "entry": EntryRequest, "row": RowRequest, "column": ColumnRequest, "heads": HeadsRequest,
+    "picture": AboutRequest, "statistics": LayerRequest, "labels": ShownRequest, "weights": BlockRequest, "npz": BlockRequest, "why": WhyRequest, "predictions": PredictionsRequest,
+    "run": RunTextRequest, "stop": AboutRequest, "page": PageRequest, "lesson": LessonRequest,
 }  # fmt: skip
 
 
