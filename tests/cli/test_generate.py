@@ -190,7 +190,7 @@ def test_characters_that_the_model_has_no_token_for() -> None:
     [
         (["--max-new-tokens", "0"], "--max-new-tokens must be a whole number of at least 1, not 0"),
         (["--temperature", "0.5"], "--temperature has no effect without --do-sample"),
-        (["--do-sample", "--top-p", "2"], "--top-p must be greater than 0 and at most 1, not 2.0"),
+        (["--do-sample", "--top-p", "2"], "--top-p must be a number above 0 and up to 1, not 2.0"),
         (["--length-penalty", "2"], "--length-penalty has no effect without --num-beams > 1"),
         (["--do-sample", "--num-beams", "2"], "--do-sample and --num-beams > 1 exclude each other"),
         (["--do-sample", "--top-k", "0"], "--top-k must be a whole number of at least 1, not 0"),

@@ -15,7 +15,7 @@ ROW = [1.0, 0.0, 0.0, 0.0]
 RANGE = "a number from -1,000 to 1,000"
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"token": ["a"]}, "unknown argument 'token'"),
+    ({"token": ["a"]}, "there is no key token; the nearest is tokens"),
     ({"language": []}, "language must be one of en, pl, pt, ja, zh, not []"),
     ({"language": {"en": 1}}, "language must be one of en, pl, pt, ja, zh, not {'en': 1}"),
     ({"language": None}, "language must be one of en, pl, pt, ja, zh, not None"),

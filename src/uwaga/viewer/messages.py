@@ -236,7 +236,9 @@ class RequestParser:
         name = request.get("request")
         if "request" not in request:
             raise RequestError('request: the key "request" is missing')
-        if not isinstance(name, str) or name not in REQUESTS:
+        if not isinstance(name, str):
+            raise RequestError(f"request: request must be a string, not {short(name)}")
+        if name not in REQUESTS:
             raise RequestError(f"{_title(name)}: request must be one of {', '.join(REQUESTS)}, not {short(name)}")
         self.name = name
         self._given = {key: value for key, value in request.items() if key != "request"}
@@ -290,9 +292,9 @@ class RequestParser:
         return RequestError(f"{self.name}: {name} must be {rule}, not {short(value)}")
 
 
-def _title(name: object) -> str:
+def _title(name: str) -> str:
     """A request's name in messages."""
-    return name if isinstance(name, str) and len(name) <= 20 else "request"
+    return name if len(name) <= 20 else "request"
 
 
 def _padded(data: bytes, filler: bytes) -> bytes:
