@@ -217,7 +217,7 @@ def test_of_a_text_that_is_too_long_the_first_tokens_are_read(bert: TextRunner) 
     about = service.answer({"request": "about", "run": number}).meta
     assert about["sides"][0]["model"] == "copyist"
     assert about["typed"] == {"text": text, "second": None, "target": None, "edits": None, "long": "copyist"}
-    with pytest.raises(RequestError, match="run: long must be null, first or copyist, not 'bard'"):
+    with pytest.raises(RequestError, match="run: long must be one of 'first', 'copyist', not 'bard'"):
         service.answer({**request, "long": "bard"})
     assert bert.run(RunRequest("the cat " * 3, long="first"), max_tokens=5).view_model.sides[0].sizes["encoder"] == 5
 
