@@ -129,14 +129,15 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def keys(kind: Any, path: str = "") -> Iterator[str]:
-    """The paths of all fields of an options class, those of sections inside included; NAME stands for a free name."""
-    for name, each in field_rules(kind).items():
-        yield (here := _join(path, name))
-        for part in _members(each):
-            if get_origin(part) is dict:
-                part, here = get_args(part)[1], f"{here}.NAME"
-            if is_dataclass(part):
-                yield from keys(part, here)
+    """The paths of all fields in an annotation, those of sections inside included; NAME stands for a free name."""
+    for part in _members(kind):
+        plain, here = part, path
+        if get_origin(plain) is dict:
+            plain, here = get_args(plain)[1], _join(path, "NAME")
+        if isinstance(plain, type) and is_dataclass(plain):
+            for name, each in field_rules(plain).items():
+                yield _join(here, name)
+                yield from keys(each, _join(here, name))
 
 
 def unknown_key(path: str, known: Iterable[str]) -> str:
