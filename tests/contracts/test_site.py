@@ -77,3 +77,8 @@ def test_llms_txt_lists_every_page_with_its_first_sentence(root: Path, tmp_path:
     load(root, "build").write_llms(tmp_path, tmp_path)
     lines = (tmp_path / "llms.txt").read_text().splitlines()
     assert lines[6:] == ["- [Maps](docs/maps.html): A map is a virtual array.", "- [Start](index.html)"]
+
+
+def test_every_page_has_a_place_in_the_menu(root: Path) -> None:
+    listed = (root / "docs/site/index.md").read_text(encoding="utf-8").splitlines()
+    assert {f"docs/{page.stem}" for page in (root / "docs").glob("*.md")} <= set(listed)
