@@ -90,22 +90,10 @@ def outcome(call: Callable[[], Any]) -> Any:
 @section
 def names() -> Values:
     """The public names of all packages."""
-    for package in (
-        "",
-        "corpora",
-        "inspect",
-        "integrations",
-        "maps",
-        "models",
-        "nn",
-        "plots",
-        "sequence_parallel",
-        "store",
-        "train",
-        "viewer",
-    ):
+    for package in ("", *sorted(path.parent.name for path in Path(uwaga.__file__).parent.glob("*/__init__.py"))):
         module = importlib.import_module(f"uwaga.{package}".rstrip("."))
-        yield package or "uwaga", sorted(module.__all__)
+        if hasattr(module, "__all__"):
+            yield package or "uwaga", sorted(module.__all__)
 
 
 @section

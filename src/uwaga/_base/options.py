@@ -156,7 +156,7 @@ def unknown_key(path: str, known: Iterable[str]) -> str:
 
 
 def _explain(error: ValidationError, kind: Any, given: Any, path: str, noun: str = "object") -> ValueError:
-    """The error to raise for one of pydantic: what a `__post_init__` raised, or an OptionError about the field."""
+    """Return the error that replaces pydantic's: the one that a `__post_init__` raised, or an OptionError about the field."""
     found = error.errors(include_url=False)
     order = ("unexpected_keyword_argument", "missing")
     first = min(found, key=lambda each: order.index(each["type"]) if each["type"] in order else len(order))
@@ -164,7 +164,7 @@ def _explain(error: ValidationError, kind: Any, given: Any, path: str, noun: str
     if isinstance(own, ValueError):
         return own
     at, field, value, is_missing = path, kind, given, first["type"] == "missing"
-    for part in first["loc"]:
+    for left, part in reversed(list(enumerate(reversed(first["loc"])))):
         if (inside := _inside(field, part)) is None:
             if first["type"] in ("unexpected_keyword_argument", "invalid_key"):
                 at = _join(at, printable(str(part)))
@@ -172,7 +172,7 @@ def _explain(error: ValidationError, kind: Any, given: Any, path: str, noun: str
             is_missing = False
             break
         field, at = inside, f"{at}[{part}]" if isinstance(part, int) else _join(at, printable(str(part)))
-        if not (is_missing and part == first["loc"][-1]):
+        if left or not is_missing:
             value = _part(value, part)
     rule = f"must be {words(field, noun)}"
     return OptionError(at, f"{at} is missing: it {rule}" if is_missing else f"{at} {rule}, not {short(value)}")
