@@ -38,15 +38,17 @@ def lines(path: Path) -> int:
 def imports(root: Path) -> dict[str, set[str]]:
     """For each module the modules of the package that it imports, other than packages that it lies in."""
     known = modules(root)
-    graph: dict[str, set[str]] = {name: set() for name in known}
-    for name, path in known.items():
-        if path.name == "__init__.py" and "_base.lazy" in path.read_text(encoding="utf-8"):
-            continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            for target in _targets(node, known):
-                if target != name and not name.startswith(target + "."):
-                    graph[name].add(target)
-    return graph
+    return {name: set() if is_lazy(path) else _imports(name, path, known) for name, path in known.items()}
+
+
+def is_lazy(path: Path) -> bool:
+    return path.name == "__init__.py" and "_base.lazy" in path.read_text(encoding="utf-8")
+
+
+def _imports(name: str, path: Path, known: Mapping[str, Path]) -> set[str]:
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    targets = {target for node in nodes for target in _targets(node, known)}
+    return {target for target in targets if target != name and not name.startswith(target + ".")}
 
 
 def _targets(node: ast.AST, known: Mapping[str, Path]) -> Iterable[str]:
@@ -106,19 +108,15 @@ def small_with_one_importer(root: Path) -> dict[str, str]:
     for name, targets in imports(root).items():
         for target in targets:
             importers[target].add(name)
-    for name, path in modules(root).items():
-        for target in _strings(path) & modules(root).keys() if path.name == "__init__.py" else ():
+    known = modules(root)
+    for name, path in known.items():
+        for target in _imports(name, path, known) if is_lazy(path) else ():
             importers[target].add(name)  # the home of a lazy public name
     return {
         name: next(iter(importers[name]))
         for name, path in modules(root).items()
         if path.name not in ("__init__.py", "__main__.py") and len(importers[name]) == 1 and lines(path) < SMALL
     }
-
-
-def _strings(path: Path) -> set[str]:
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
 def table(root: Path) -> dict[str, object]:

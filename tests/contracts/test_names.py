@@ -1,8 +1,10 @@
-"""The public surface is a list: a name that comes or goes is a decision, and shows up here."""
+"""Public names: each stands once, as an import in its package's `__init__.py`, where a name that comes or goes is a decision."""
 
+import ast
 import importlib
 import pkgutil
 import re
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -10,76 +12,57 @@ import pytest
 
 import uwaga
 
+sys.path.insert(0, str(Path(__file__).parent))  # for `import structure`: the tests are no package
+
+import structure
+
+ROOT = Path(__file__).parents[2]
+LAZY = {name: path for name, path in structure.modules(ROOT).items() if structure.is_lazy(path)}
+
 for _module in pkgutil.walk_packages(uwaga.__path__, "uwaga."):
     if not _module.name.endswith("__main__"):
         importlib.import_module(_module.name)
 
-PUBLIC = [
-    "AlibiBias",
-    "AttentionMap",
-    "Causal",
-    "Documents",
-    "Edits",
-    "KeyLengths",
-    "Links",
-    "Patch",
-    "Ragged",
-    "Recording",
-    "RelativeBias",
-    "Reranker",
-    "ShapeError",
-    "SoftDatabase",
-    "TextEncoder",
-    "Window",
-    "__version__",
-    "attend",
-    "attention",
-    "edit",
-    "explain",
-    "lesson",
-    "linear",
-    "maxsim",
-    "view",
-    "watch",
-]
+
+def public_imports(path: Path) -> dict[str, str]:
+    """The module of each name under `if TYPE_CHECKING:`, one to an import, as `from MODULE import NAME as NAME`."""
+    (block,) = (node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.If))
+    assert ast.unparse(block.test) == "TYPE_CHECKING"
+    names = [(node.module, *(alias.name for alias in node.names)) for node in block.body]
+    assert [ast.unparse(node) for node in block.body] == [f"from {at} import {name} as {name}" for at, name in names]
+    homes = {name: at for at, name in names}
+    assert len(homes) == len(names)
+    return homes
 
 
-def test_the_public_names_are_these() -> None:
-    assert sorted(uwaga.__all__) == PUBLIC
+@pytest.mark.parametrize("package", LAZY)
+def test_every_public_name_stands_once_and_is_there(package: str) -> None:
+    homes, module = public_imports(LAZY[package]), importlib.import_module(package)
+    also = {"uwaga": ["__version__"], "uwaga.integrations": ["sentence_transformers"]}.get(package, [])
+    assert dir(module) == sorted([*homes, *also])
+    assert module.__all__ == sorted([*(name for name, at in homes.items() if at != package), *also])
+    for name in dir(module):
+        home = importlib.import_module(homes.get(name, package))
+        assert getattr(module, name) is getattr(home, name)
+    star: dict[str, object] = {}
+    exec(f"from {package} import *", star)
+    assert star.keys() - {"__builtins__"} == set(module.__all__)
 
 
-def test_every_public_name_is_there_and_listed() -> None:
-    for name in PUBLIC:
-        assert getattr(uwaga, name) is not None
-        assert name in dir(uwaga)
+def test_only_lazy_packages_list_names() -> None:
+    listing = [path for path in structure.modules(ROOT).values() if "__all__" in path.read_text(encoding="utf-8")]
+    assert {*listing} - {ROOT / "src/uwaga/_base/lazy.py"} == {*LAZY.values()}
 
 
-@pytest.mark.parametrize(
-    "package_name",
-    [
-        "corpora",
-        "inspect",
-        "integrations",
-        "maps",
-        "models",
-        "nn",
-        "plots",
-        "sequence_parallel",
-        "store",
-        "train",
-        "viewer",
-    ],
-)
-def test_packages_with_names_of_their_own_need_no_import(package_name: str) -> None:
-    package = getattr(uwaga, package_name)
-    for name in package.__all__:
-        assert getattr(package, name) is not None
+def test_packages_need_no_import() -> None:
+    assert {name.partition(".")[2] for name in LAZY} - {""} <= {*dir(uwaga), "inspect.cache"}
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+@pytest.mark.parametrize("package", LAZY)
+def test_an_unknown_name_is_an_attribute_error(package: str) -> None:
     with pytest.raises(AttributeError) as caught:
-        uwaga.atention  # noqa: B018
-    assert str(caught.value) == "module 'uwaga' has no attribute 'atention'"
+        importlib.import_module(package).atention  # noqa: B018
+    assert str(caught.value) == f"module '{package}' has no attribute 'atention'"
 
 
 def test_installed_version_is_the_one_in_the_source(root: Path) -> None:

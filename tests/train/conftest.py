@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from uwaga.train.config import Config
-from uwaga.train.data import Corpus
+from uwaga.train.data.corpus import Corpus
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `import trainings`: the tests are no package
 

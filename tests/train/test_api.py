@@ -53,7 +53,7 @@ def test_fit_returns_losses_and_checkpoints(train: Callable[..., Result], tmp_pa
 def test_the_loaded_checkpoint_has_the_validation_loss_that_training_reported(
     train: Callable[..., Result], make: Make
 ) -> None:
-    from uwaga.train.data import Corpus
+    from uwaga.train.data.corpus import Corpus
 
     result = train()
     model = load(result.checkpoint)
@@ -204,7 +204,7 @@ def break_loss(monkeypatch: pytest.MonkeyPatch, at: int, value: float) -> None:
 def test_a_nan_or_infinite_loss_names_step_batch_and_checkpoint(
     train: Callable[..., Result], make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: float, said: str
 ) -> None:
-    from uwaga.train.data import Corpus
+    from uwaga.train.data.corpus import Corpus
 
     break_loss(monkeypatch, 10, value)
     with pytest.raises(TrainingError) as caught:

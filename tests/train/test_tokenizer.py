@@ -17,7 +17,7 @@ from uwaga.models.tokenizers.loading import Tokenizer
 from uwaga.models.tokenizers.text_tokenizer import SPECIAL_TOKENS, TextTokenizer, recut
 from uwaga.train import families
 from uwaga.train.config import TargetConfig, TokenizerConfig
-from uwaga.train.data import Corpus
+from uwaga.train.data.corpus import Corpus
 from uwaga.train.data.tokenizers import (
     SymbolCounter,
     as_target_tokenizer,

@@ -13,10 +13,6 @@ from typing import TYPE_CHECKING
 from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
-    from uwaga.corpora.batches import BatchEncoder
-
-__all__ = ["BatchEncoder"]
-
-_HOME = {"BatchEncoder": "uwaga.corpora.batches"}
-
-__getattr__, __dir__ = names(__name__, _HOME)
+    from uwaga.corpora.batches import BatchEncoder as BatchEncoder
+else:
+    __all__, __getattr__, __dir__ = names(__name__)

@@ -8,48 +8,21 @@ from typing import TYPE_CHECKING
 from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
-    from uwaga.maps.attended import Attended, attend
-    from uwaga.maps.base import WeightMap
-    from uwaga.maps.derived import DifferenceMap, SubsetMap, WordMap, word_labels, word_spans
-    from uwaga.maps.map import AttentionMap, Peak, Pooled, ScoreMap, Sink, TopK
-    from uwaga.maps.signals import RequestSignals, request_signals
-
-__all__ = [
-    "Attended",
-    "AttentionMap",
-    "DifferenceMap",
-    "Peak",
-    "Pooled",
-    "RequestSignals",
-    "ScoreMap",
-    "Sink",
-    "SubsetMap",
-    "TopK",
-    "WeightMap",
-    "WordMap",
-    "attend",
-    "request_signals",
-    "word_labels",
-    "word_spans",
-]
-
-_HOME = {
-    "Attended": "uwaga.maps.attended",
-    "AttentionMap": "uwaga.maps.map",
-    "DifferenceMap": "uwaga.maps.derived",
-    "SubsetMap": "uwaga.maps.derived",
-    "Peak": "uwaga.maps.map",
-    "Pooled": "uwaga.maps.map",
-    "RequestSignals": "uwaga.maps.signals",
-    "ScoreMap": "uwaga.maps.map",
-    "Sink": "uwaga.maps.map",
-    "TopK": "uwaga.maps.map",
-    "WeightMap": "uwaga.maps.base",
-    "WordMap": "uwaga.maps.derived",
-    "attend": "uwaga.maps.attended",
-    "request_signals": "uwaga.maps.signals",
-    "word_labels": "uwaga.maps.derived",
-    "word_spans": "uwaga.maps.derived",
-}
-
-__getattr__, __dir__ = names(__name__, _HOME)
+    from uwaga.maps.attended import Attended as Attended
+    from uwaga.maps.attended import attend as attend
+    from uwaga.maps.base import WeightMap as WeightMap
+    from uwaga.maps.derived import DifferenceMap as DifferenceMap
+    from uwaga.maps.derived import SubsetMap as SubsetMap
+    from uwaga.maps.derived import WordMap as WordMap
+    from uwaga.maps.derived import word_labels as word_labels
+    from uwaga.maps.derived import word_spans as word_spans
+    from uwaga.maps.map import AttentionMap as AttentionMap
+    from uwaga.maps.map import Peak as Peak
+    from uwaga.maps.map import Pooled as Pooled
+    from uwaga.maps.map import ScoreMap as ScoreMap
+    from uwaga.maps.map import Sink as Sink
+    from uwaga.maps.map import TopK as TopK
+    from uwaga.maps.signals import RequestSignals as RequestSignals
+    from uwaga.maps.signals import request_signals as request_signals
+else:
+    __all__, __getattr__, __dir__ = names(__name__)

@@ -12,57 +12,21 @@ from typing import TYPE_CHECKING
 from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
-    from uwaga.nn.attention import MultiHeadAttention
-    from uwaga.nn.feed_forward import FeedForward
-    from uwaga.nn.kv_cache import KeyValueCache
-    from uwaga.nn.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerSpec
-    from uwaga.nn.memory_attention import MemoryAttention
-    from uwaga.nn.norms import ZeroCenteredRMSNorm
-    from uwaga.nn.positions import (
-        AlibiPositions,
-        LearnedPositions,
-        RelativePositions,
-        RotaryPositions,
-        SinusoidalPositions,
-    )
-    from uwaga.nn.rotary_scaling import RotaryScaling
-
-__all__ = [
-    "AlibiPositions",
-    "Decoder",
-    "DecoderLayer",
-    "Encoder",
-    "EncoderLayer",
-    "FeedForward",
-    "KeyValueCache",
-    "LayerSpec",
-    "LearnedPositions",
-    "MemoryAttention",
-    "MultiHeadAttention",
-    "RelativePositions",
-    "RotaryPositions",
-    "RotaryScaling",
-    "SinusoidalPositions",
-    "ZeroCenteredRMSNorm",
-]
-
-_HOME = {
-    "AlibiPositions": "uwaga.nn.positions",
-    "Decoder": "uwaga.nn.layers",
-    "DecoderLayer": "uwaga.nn.layers",
-    "Encoder": "uwaga.nn.layers",
-    "EncoderLayer": "uwaga.nn.layers",
-    "FeedForward": "uwaga.nn.feed_forward",
-    "KeyValueCache": "uwaga.nn.kv_cache",
-    "LayerSpec": "uwaga.nn.layers",
-    "LearnedPositions": "uwaga.nn.positions",
-    "MemoryAttention": "uwaga.nn.memory_attention",
-    "MultiHeadAttention": "uwaga.nn.attention",
-    "RelativePositions": "uwaga.nn.positions",
-    "RotaryPositions": "uwaga.nn.positions",
-    "RotaryScaling": "uwaga.nn.rotary_scaling",
-    "SinusoidalPositions": "uwaga.nn.positions",
-    "ZeroCenteredRMSNorm": "uwaga.nn.norms",
-}
-
-__getattr__, __dir__ = names(__name__, _HOME)
+    from uwaga.nn.attention import MultiHeadAttention as MultiHeadAttention
+    from uwaga.nn.feed_forward import FeedForward as FeedForward
+    from uwaga.nn.kv_cache import KeyValueCache as KeyValueCache
+    from uwaga.nn.layers import Decoder as Decoder
+    from uwaga.nn.layers import DecoderLayer as DecoderLayer
+    from uwaga.nn.layers import Encoder as Encoder
+    from uwaga.nn.layers import EncoderLayer as EncoderLayer
+    from uwaga.nn.layers import LayerSpec as LayerSpec
+    from uwaga.nn.memory_attention import MemoryAttention as MemoryAttention
+    from uwaga.nn.norms import ZeroCenteredRMSNorm as ZeroCenteredRMSNorm
+    from uwaga.nn.positions import AlibiPositions as AlibiPositions
+    from uwaga.nn.positions import LearnedPositions as LearnedPositions
+    from uwaga.nn.positions import RelativePositions as RelativePositions
+    from uwaga.nn.positions import RotaryPositions as RotaryPositions
+    from uwaga.nn.positions import SinusoidalPositions as SinusoidalPositions
+    from uwaga.nn.rotary_scaling import RotaryScaling as RotaryScaling
+else:
+    __all__, __getattr__, __dir__ = names(__name__)

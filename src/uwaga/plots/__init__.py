@@ -13,37 +13,15 @@ from typing import TYPE_CHECKING
 from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
-    from uwaga.plots.animation import animate
-    from uwaga.plots.arc_diagram import arcs
-    from uwaga.plots.budgets import cache_budgets
-    from uwaga.plots.figures import save
-    from uwaga.plots.heatmaps import changed_heads, head_grid, head_matrix, heatmap, patching_effects
-    from uwaga.plots.pictures import patch_attention
-
-__all__ = [
-    "animate",
-    "arcs",
-    "cache_budgets",
-    "changed_heads",
-    "head_grid",
-    "head_matrix",
-    "heatmap",
-    "patch_attention",
-    "patching_effects",
-    "save",
-]
-
-_HOME = {
-    "animate": "uwaga.plots.animation",
-    "arcs": "uwaga.plots.arc_diagram",
-    "cache_budgets": "uwaga.plots.budgets",
-    "changed_heads": "uwaga.plots.heatmaps",
-    "head_grid": "uwaga.plots.heatmaps",
-    "head_matrix": "uwaga.plots.heatmaps",
-    "heatmap": "uwaga.plots.heatmaps",
-    "patch_attention": "uwaga.plots.pictures",
-    "patching_effects": "uwaga.plots.heatmaps",
-    "save": "uwaga.plots.figures",
-}
-
-__getattr__, __dir__ = names(__name__, _HOME)
+    from uwaga.plots.animation import animate as animate
+    from uwaga.plots.arc_diagram import arcs as arcs
+    from uwaga.plots.budgets import cache_budgets as cache_budgets
+    from uwaga.plots.figures import save as save
+    from uwaga.plots.heatmaps import changed_heads as changed_heads
+    from uwaga.plots.heatmaps import head_grid as head_grid
+    from uwaga.plots.heatmaps import head_matrix as head_matrix
+    from uwaga.plots.heatmaps import heatmap as heatmap
+    from uwaga.plots.heatmaps import patching_effects as patching_effects
+    from uwaga.plots.pictures import patch_attention as patch_attention
+else:
+    __all__, __getattr__, __dir__ = names(__name__)

@@ -13,34 +13,14 @@ from typing import TYPE_CHECKING
 from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
-    from uwaga.sequence_parallel.diagnosis import Process, doctor
-    from uwaga.sequence_parallel.exchange import ProcessGroupError
-    from uwaga.sequence_parallel.models import forward, part
-    from uwaga.sequence_parallel.sequence import attention, sequence_parallel
-    from uwaga.sequence_parallel.sequence_map import SequenceMap, attention_map
-
-__all__ = [
-    "Process",
-    "ProcessGroupError",
-    "SequenceMap",
-    "attention",
-    "attention_map",
-    "doctor",
-    "forward",
-    "part",
-    "sequence_parallel",
-]
-
-_HOME = {
-    "Process": "uwaga.sequence_parallel.diagnosis",
-    "ProcessGroupError": "uwaga.sequence_parallel.exchange",
-    "SequenceMap": "uwaga.sequence_parallel.sequence_map",
-    "attention": "uwaga.sequence_parallel.sequence",
-    "attention_map": "uwaga.sequence_parallel.sequence_map",
-    "doctor": "uwaga.sequence_parallel.diagnosis",
-    "forward": "uwaga.sequence_parallel.models",
-    "part": "uwaga.sequence_parallel.models",
-    "sequence_parallel": "uwaga.sequence_parallel.sequence",
-}
-
-__getattr__, __dir__ = names(__name__, _HOME)
+    from uwaga.sequence_parallel.diagnosis import Process as Process
+    from uwaga.sequence_parallel.diagnosis import doctor as doctor
+    from uwaga.sequence_parallel.exchange import ProcessGroupError as ProcessGroupError
+    from uwaga.sequence_parallel.models import forward as forward
+    from uwaga.sequence_parallel.models import part as part
+    from uwaga.sequence_parallel.sequence import attention as attention
+    from uwaga.sequence_parallel.sequence import sequence_parallel as sequence_parallel
+    from uwaga.sequence_parallel.sequence_map import SequenceMap as SequenceMap
+    from uwaga.sequence_parallel.sequence_map import attention_map as attention_map
+else:
+    __all__, __getattr__, __dir__ = names(__name__)

@@ -20,53 +20,23 @@ from typing import TYPE_CHECKING
 from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
-    from uwaga._base.errors import SoftDatabaseError
-    from uwaga.store.database import Answer, SoftDatabase, Top
-    from uwaga.store.encoders import Match, TokenAnswer, ask, ask_tokens, encoder_of, model_name
-    from uwaga.store.files import AddedFiles, add_files
-    from uwaga.store.segments import Damage, StoredRow, StoredTokens
-    from uwaga.store.token_database import TokenDatabase, TokenMatches, open_database
-
-__all__ = [
-    "AddedFiles",
-    "Answer",
-    "Damage",
-    "Match",
-    "SoftDatabase",
-    "SoftDatabaseError",
-    "StoredRow",
-    "StoredTokens",
-    "TokenAnswer",
-    "TokenDatabase",
-    "TokenMatches",
-    "Top",
-    "add_files",
-    "ask",
-    "ask_tokens",
-    "encoder_of",
-    "model_name",
-    "open_database",
-]
-
-_HOME = {
-    "AddedFiles": "uwaga.store.files",
-    "Answer": "uwaga.store.database",
-    "Damage": "uwaga.store.segments",
-    "StoredRow": "uwaga.store.segments",
-    "SoftDatabase": "uwaga.store.database",
-    "SoftDatabaseError": "uwaga._base.errors",
-    "Match": "uwaga.store.encoders",
-    "StoredTokens": "uwaga.store.segments",
-    "TokenAnswer": "uwaga.store.encoders",
-    "TokenDatabase": "uwaga.store.token_database",
-    "TokenMatches": "uwaga.store.token_database",
-    "Top": "uwaga.store.database",
-    "add_files": "uwaga.store.files",
-    "ask": "uwaga.store.encoders",
-    "ask_tokens": "uwaga.store.encoders",
-    "open_database": "uwaga.store.token_database",
-    "encoder_of": "uwaga.store.encoders",
-    "model_name": "uwaga.store.encoders",
-}
-
-__getattr__, __dir__ = names(__name__, _HOME)
+    from uwaga._base.errors import SoftDatabaseError as SoftDatabaseError
+    from uwaga.store.database import Answer as Answer
+    from uwaga.store.database import SoftDatabase as SoftDatabase
+    from uwaga.store.database import Top as Top
+    from uwaga.store.encoders import Match as Match
+    from uwaga.store.encoders import TokenAnswer as TokenAnswer
+    from uwaga.store.encoders import ask as ask
+    from uwaga.store.encoders import ask_tokens as ask_tokens
+    from uwaga.store.encoders import encoder_of as encoder_of
+    from uwaga.store.encoders import model_name as model_name
+    from uwaga.store.files import AddedFiles as AddedFiles
+    from uwaga.store.files import add_files as add_files
+    from uwaga.store.segments import Damage as Damage
+    from uwaga.store.segments import StoredRow as StoredRow
+    from uwaga.store.segments import StoredTokens as StoredTokens
+    from uwaga.store.token_database import TokenDatabase as TokenDatabase
+    from uwaga.store.token_database import TokenMatches as TokenMatches
+    from uwaga.store.token_database import open_database as open_database
+else:
+    __all__, __getattr__, __dir__ = names(__name__)

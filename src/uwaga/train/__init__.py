@@ -11,19 +11,11 @@ from typing import TYPE_CHECKING
 from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
-    from uwaga.train.api import Result, fit
-    from uwaga.train.config import Config
-    from uwaga.train.errors import ConfigError, DataError, TrainingError
-
-__all__ = ["Config", "ConfigError", "DataError", "Result", "TrainingError", "fit"]
-
-_HOME = {
-    "Config": "uwaga.train.config",
-    "ConfigError": "uwaga.train.errors",
-    "DataError": "uwaga.train.errors",
-    "Result": "uwaga.train.api",
-    "TrainingError": "uwaga.train.errors",
-    "fit": "uwaga.train.api",
-}
-
-__getattr__, __dir__ = names(__name__, _HOME)
+    from uwaga.train.api import Result as Result
+    from uwaga.train.api import fit as fit
+    from uwaga.train.config import Config as Config
+    from uwaga.train.errors import ConfigError as ConfigError
+    from uwaga.train.errors import DataError as DataError
+    from uwaga.train.errors import TrainingError as TrainingError
+else:
+    __all__, __getattr__, __dir__ = names(__name__)

@@ -1,8 +1,7 @@
 """Errors of training that users can cause. The full text of each message has a test."""
 
-from uwaga._base.errors import ConfigError, DataError
-
-__all__ = ["ConfigError", "DataError", "LostProcessError", "TrainingError", "TrainingInterrupted"]
+from uwaga._base.errors import ConfigError as ConfigError
+from uwaga._base.errors import DataError as DataError
 
 
 class TrainingError(RuntimeError):

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from uwaga._base import durable
 from uwaga._base.durable import atomic_replace, fsync
-from uwaga.models.checkpoints.directories import BEST, CHECKPOINT_NAME, LAST, read_pointer, read_pointer_name
-
-__all__ = ["BEST", "LAST", "STATE", "read_pointer", "read_pointer_name"]
+from uwaga.models.checkpoints.directories import BEST, CHECKPOINT_NAME, LAST
+from uwaga.models.checkpoints.directories import read_pointer as read_pointer
+from uwaga.models.checkpoints.directories import read_pointer_name as read_pointer_name
 
 STATE = "training.json"
 # Suffixes of folders that are being written and that are being removed; no reader takes them for checkpoints.

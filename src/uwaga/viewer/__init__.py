@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING
 from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
-    from uwaga.viewer.api import view
-
-__all__ = ["view"]
-
-_HOME = {
-    "view": "uwaga.viewer.api",
-}
-
-__getattr__, __dir__ = names(__name__, _HOME, ("lesson",))
+    from uwaga.viewer import lesson as lesson
+    from uwaga.viewer.api import view as view
+else:
+    __all__, __getattr__, __dir__ = names(__name__)

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from uwaga.viewer.notebook import Widget
     from uwaga.viewer.server.server import Server
 
-__all__ = ["View", "view"]
-
 
 class View:
     """A view that is served to a browser on this machine; as a context manager it closes at the end of the block.

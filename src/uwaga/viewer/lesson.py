@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from uwaga.viewer.api import View
     from uwaga.viewer.notebook import Widget
 
-__all__ = ["Lesson", "lesson", "work_through"]
 
 Inputs = str | Sequence[str] | ArrayLike
 FRAGMENT = "tab=lesson"  # opens a page at the lesson

@@ -5,7 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from uwaga.train.data import Corpus, MicroBatch, ReferencePair
+from uwaga.train.data.batch import MicroBatch
+from uwaga.train.data.corpus import Corpus
+from uwaga.train.data.store import ReferencePair
 
 Make = Callable[..., Corpus]
 _VERSES = (

@@ -13,7 +13,7 @@ import pytest
 from waiting import HANG
 
 from uwaga.train.config import Config, TokenizerConfig
-from uwaga.train.data import Corpus
+from uwaga.train.data.corpus import Corpus
 from uwaga.train.data.prepare import Progress, prepare
 from uwaga.train.errors import DataError
 
@@ -24,7 +24,7 @@ _PROGRAM = """
 import os, signal, sys
 from pathlib import Path
 from uwaga.train.config import Config, TokenizerConfig
-from uwaga.train.data import Corpus
+from uwaga.train.data.corpus import Corpus
 
 calls = 0
 def listener(progress):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from uwaga.train import Config
-from uwaga.train.data import Corpus
+from uwaga.train.data.corpus import Corpus
 from uwaga.train.families import model_config
 from uwaga.train.model import new_model
 

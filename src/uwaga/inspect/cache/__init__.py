@@ -16,58 +16,21 @@ from typing import TYPE_CHECKING
 from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
-    from uwaga.inspect.cache.kept import Chosen, Evicted, Kept, KeptKeys, Lines
-    from uwaga.inspect.cache.layer import CacheLayer
-    from uwaga.inspect.cache.policies import (
-        POLICIES,
-        h2o,
-        oracle,
-        pyramid_kv,
-        quest,
-        snap_kv,
-        streaming_llm,
-        tova,
-        vertical_slash,
-        window,
-    )
-
-__all__ = [
-    "POLICIES",
-    "CacheLayer",
-    "Chosen",
-    "Evicted",
-    "Kept",
-    "KeptKeys",
-    "Lines",
-    "h2o",
-    "oracle",
-    "pyramid_kv",
-    "quest",
-    "snap_kv",
-    "streaming_llm",
-    "tova",
-    "vertical_slash",
-    "window",
-]
-
-_HOME = {
-    **dict.fromkeys(("Chosen", "Evicted", "Kept", "KeptKeys", "Lines"), "uwaga.inspect.cache.kept"),
-    "CacheLayer": "uwaga.inspect.cache.layer",
-    **dict.fromkeys(
-        (
-            "POLICIES",
-            "h2o",
-            "oracle",
-            "pyramid_kv",
-            "quest",
-            "snap_kv",
-            "streaming_llm",
-            "tova",
-            "vertical_slash",
-            "window",
-        ),
-        "uwaga.inspect.cache.policies",
-    ),
-}
-
-__getattr__, __dir__ = names(__name__, _HOME)
+    from uwaga.inspect.cache.kept import Chosen as Chosen
+    from uwaga.inspect.cache.kept import Evicted as Evicted
+    from uwaga.inspect.cache.kept import Kept as Kept
+    from uwaga.inspect.cache.kept import KeptKeys as KeptKeys
+    from uwaga.inspect.cache.kept import Lines as Lines
+    from uwaga.inspect.cache.layer import CacheLayer as CacheLayer
+    from uwaga.inspect.cache.policies import POLICIES as POLICIES
+    from uwaga.inspect.cache.policies import h2o as h2o
+    from uwaga.inspect.cache.policies import oracle as oracle
+    from uwaga.inspect.cache.policies import pyramid_kv as pyramid_kv
+    from uwaga.inspect.cache.policies import quest as quest
+    from uwaga.inspect.cache.policies import snap_kv as snap_kv
+    from uwaga.inspect.cache.policies import streaming_llm as streaming_llm
+    from uwaga.inspect.cache.policies import tova as tova
+    from uwaga.inspect.cache.policies import vertical_slash as vertical_slash
+    from uwaga.inspect.cache.policies import window as window
+else:
+    __all__, __getattr__, __dir__ = names(__name__)

@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 import torch
 import triton
 import triton.language as tl
-from triton import TritonError
+from triton import TritonError as TritonError
 from triton.runtime.interpreter import InterpretedFunction
-
-__all__ = ["IS_INTERPRETED", "RECORD", "Chosen", "Program", "RowResults", "Scores", "TritonError", "dot_type", "probe"]
 
 # A record: code, start mode, start, low, high, address, address of query ids, four strides in elements, and nothing.
 RECORD = 12

@@ -11,17 +11,3 @@ step.
     rows        the rows of a model, and their order in an epoch
     batch       what a model is given
 """
-
-from uwaga._base.lazy import names
-
-__all__ = ["Batch", "Corpus", "MicroBatch", "ReferencePair", "Split"]
-
-_HOME = {
-    "Batch": "uwaga.train.data.batch",
-    "Corpus": "uwaga.train.data.corpus",
-    "MicroBatch": "uwaga.train.data.batch",
-    "ReferencePair": "uwaga.train.data.store",
-    "Split": "uwaga.train.data.corpus",
-}
-
-__getattr__, __dir__ = names(__name__, _HOME)

@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
-__all__ = ["FRONT", "Bundle", "BundleError", "bundle", "join", "pack"]
-
 FRONT = Path(__file__).parents[1] / "front"
 _PACKED = FRONT.with_suffix(".json.bz2")  # in place of the folder, in a wheel
 _EXCLUDED = ("tests", "node_modules")  # folders that no page needs
