@@ -1,6 +1,6 @@
 """How far does a reader walk through the package to follow one call, from where a user comes in to where it is computed?
 
-Seven walks. A reader reads each function once, in the order in which the call first enters them: a stay is a run of functions in
+Nine walks. A reader reads each function once, in the order in which the call first enters them: a stay is a run of functions in
 one module, a room is a module, and a return is a stay in a room that was left before. Fewer stays and rooms are easier to follow.
 
     python benchmarks/walks.py [--verbose]       # --verbose: the modules of each walk, in order
@@ -154,6 +154,17 @@ def train(folder: Path) -> Walk:
     return walk
 
 
+def attribution(folder: Path) -> Walk:
+    from uwaga.inspect import logit_attribution, score_attribution
+
+    model = uwaga.models.load("copyist")
+    ids = torch.arange(60, 100).repeat(1, 2)
+    with Walk() as walk:
+        score_attribution(model, ids, layer=1, head=2, i=60, j=21).top(3)
+        logit_attribution(model, ids, answer=81).total()
+    return walk
+
+
 def write_model(folder: Path) -> Path:
     """A random BERT of width 16 with its tokenizer."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
@@ -184,6 +195,7 @@ WALKS: dict[str, Callable[[Path], Walk]] = {
     "encode": encode,
     "attention over 2 processes": sequence_parallel,
     "train": train,
+    "attribution": attribution,
 }
 
 
