@@ -29,7 +29,7 @@ class ServerClock:
             self._rounds += 1
 
         patch.setattr(server._reaper, "reap", counted)
-        patch.setattr("uwaga.viewer.server.limits.time", self)
+        patch.setattr("uwaga._base.connections.time", self)
 
     def monotonic(self) -> float:
         return self._now

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from uwaga._base.connections import ConnectionTimeouts, IdleConnectionReaper
 from uwaga._base.options import field_rules
 from uwaga.inspect.patches import PatchGrid
 from uwaga.inspect.run_text import load
@@ -25,7 +26,7 @@ from uwaga.viewer.messages import REQUESTS
 from uwaga.viewer.page.snapshot import Snapshot, SnapshotBuilder
 from uwaga.viewer.server.access import AccessControl
 from uwaga.viewer.server.app import application
-from uwaga.viewer.server.limits import ConcurrencyLimiter, ConnectionTimeouts, IdleConnectionReaper
+from uwaga.viewer.server.limits import ConcurrencyLimiter
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.text_runner import RunRequest, TextRunner
 from uwaga.viewer.view_model import Picture, ViewModel

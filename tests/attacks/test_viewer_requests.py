@@ -31,9 +31,9 @@ from waiting import HANG, ServerClock, until
 pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'uwaga[view]'")
 
 import uwaga
+from uwaga._base.connections import MAX_UNSENT_BYTES, ConnectionTimeouts
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.server import app
-from uwaga.viewer.server.limits import MAX_UNSENT_BYTES, ConnectionTimeouts
 from uwaga.viewer.server.server import Server
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.text_runner import RunRequest, RunResult

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from uwaga._base import untrusted
+from uwaga._base import connections, untrusted
 from uwaga.inspect import editing, edits, run_text
 from uwaga.models.checkpoints import weight_files
 from uwaga.models.tokenizers import tokenizer_file
@@ -11,7 +11,7 @@ from uwaga.ops import engine_profile
 from uwaga.serve import app as serve_app
 from uwaga.serve.requests import Limits
 from uwaga.viewer import runs, text_runner
-from uwaga.viewer.server import app, limits
+from uwaga.viewer.server import app
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
@@ -40,11 +40,11 @@ def test_the_limits_of_reading_are_those_of_the_code() -> None:
 
 
 def test_the_limits_of_the_server_are_those_of_the_code() -> None:
-    timeouts = limits.ConnectionTimeouts()
-    assert _row("connections, and no more than half") == [limits.MAX_CONNECTIONS]
+    timeouts = connections.ConnectionTimeouts()
+    assert _row("connections, and no more than half") == [connections.MAX_CONNECTIONS]
     crowded = f"connections that wait for their peer longer than {timeouts.crowded:g} seconds"
-    assert _row(crowded) == [limits.MAX_WAITING]
-    assert _row("bytes of replies that all connections") == [limits.MAX_UNSENT_BYTES]
+    assert _row(crowded) == [connections.MAX_WAITING]
+    assert _row("bytes of replies that all connections") == [connections.MAX_UNSENT_BYTES]
     assert _row("bytes of a request's URL") == [app.MAX_HEADER_BYTES]
     assert _row("bytes of a request's body") == [app.MAX_BODY_BYTES]
     assert _row("depth of nesting in each field") == [untrusted.JSON_DEPTH]

@@ -41,8 +41,8 @@ for name in names:
 assert len(names) > 200 and not absent & {"fcntl", "resource"}, absent
 assert native.reason_unavailable() is None
 assert not native.library().thread_pool.shared
-from uwaga.viewer.server import limits
-assert limits.max_connections() == limits.MAX_CONNECTIONS
+from uwaga._base import connections
+assert connections.max_connections() == connections.MAX_CONNECTIONS
 """
 FILES = """
 import threading, time

@@ -18,13 +18,13 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from uwaga._base.connections import IdleConnectionReaper
 from uwaga._base.terminal import printable
 from uwaga.serve import openapi
 from uwaga.serve.metrics import CONTENT_TYPE, Metrics
 from uwaga.serve.models import EmbeddingModel, Ranker, TokenBudget, Work, check_finite
 from uwaga.serve.requests import ApiError, Form, Limits, RerankRequest, embeddings_request, rerank_request
 from uwaga.serve.scheduler import Job, QueueFullError, QueueSize, Run, Scheduler
-from uwaga.viewer.server.limits import IdleConnectionReaper
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

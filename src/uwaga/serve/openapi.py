@@ -2,11 +2,11 @@
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-import uwaga
 from uwaga.serve.requests import Limits
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -111,7 +111,7 @@ def document(name: str, width: int, limits: Limits, *, has_keys: bool) -> dict[s
     schemes = {"key": {"type": "http", "scheme": "bearer"}} if has_keys else {}
     return {
         "openapi": "3.1.0",
-        "info": {"title": f"uwaga serve {name}", "version": uwaga.__version__},
+        "info": {"title": f"uwaga serve {name}", "version": sys.modules["uwaga"].__version__},
         "paths": paths,
         "components": {"securitySchemes": schemes},
     }

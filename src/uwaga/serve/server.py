@@ -17,11 +17,11 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from uwaga._base import untrusted
+from uwaga._base.connections import ConnectionTimeouts, IdleConnectionReaper, max_connections
 from uwaga._base.errors import DataError
 from uwaga.serve.app import Service, application, digest_of
 from uwaga.serve.metrics import Metrics
 from uwaga.serve.scheduler import QueueSize
-from uwaga.viewer.server.limits import ConnectionTimeouts, IdleConnectionReaper, max_connections
 
 _BACKLOG = 1024  # connections that are not accepted yet
 _KEEP_ALIVE = 75  # seconds that a connection may wait for its next request, as nginx has it

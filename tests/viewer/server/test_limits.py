@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from waiting import HANG, ServerClock, until
 
+from uwaga._base.connections import ConnectionTimeouts, IdleConnectionReaper
 from uwaga.viewer.server.app import _KINDS
-from uwaga.viewer.server.limits import BusyError, ConcurrencyLimiter, ConnectionTimeouts, IdleConnectionReaper
+from uwaga.viewer.server.limits import BusyError, ConcurrencyLimiter
 from uwaga.viewer.server.server import Server
 
 
@@ -44,7 +45,7 @@ def test_an_idle_connection_is_closed(server, client, monkeypatch: pytest.Monkey
 
 
 def test_the_longest_idle_of_too_many_connections_are_closed(service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.viewer.server.limits.MAX_WAITING", 8)
+    monkeypatch.setattr("uwaga._base.connections.MAX_WAITING", 8)
     timeouts = ConnectionTimeouts(idle=float("inf"), crowded=0.2)
     with Server(service, title="a text", timeouts=timeouts) as server, ExitStack() as stack:
         address = ("127.0.0.1", server.port)
@@ -56,7 +57,7 @@ def test_the_longest_idle_of_too_many_connections_are_closed(service, monkeypatc
 
 
 def test_connections_of_a_crowd_have_their_time(server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.viewer.server.limits.MAX_WAITING", 8)
+    monkeypatch.setattr("uwaga._base.connections.MAX_WAITING", 8)
     clock = ServerClock(server, monkeypatch)
     crowded = ConnectionTimeouts().crowded
     with ExitStack() as stack:

@@ -13,12 +13,13 @@ from starlette.requests import Request, cookie_parser
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from uwaga._base.connections import IdleConnectionReaper
 from uwaga._base.languages import LANGUAGES, of_header
 from uwaga.viewer.messages import RequestError, Service
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.html import served_html
 from uwaga.viewer.server.access import COOKIE_PATH, TOKEN_HEADER, AccessControl, CodeUsedError, Refusal
-from uwaga.viewer.server.limits import BusyError, ConcurrencyLimiter, IdleConnectionReaper, Kind
+from uwaga.viewer.server.limits import BusyError, ConcurrencyLimiter, Kind
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -16,11 +16,12 @@ from typing import Any, cast
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from uwaga._base.connections import ConnectionTimeouts, IdleConnectionReaper, max_connections
 from uwaga._base.durable import PrivateFolder
 from uwaga.viewer.messages import Service
 from uwaga.viewer.server.access import AccessControl
 from uwaga.viewer.server.app import application
-from uwaga.viewer.server.limits import ConcurrencyLimiter, ConnectionTimeouts, IdleConnectionReaper, max_connections
+from uwaga.viewer.server.limits import ConcurrencyLimiter
 
 _LOOPBACK = "127.0.0.1"
 # Browsers that run in the terminal. Without a display, the module webbrowser finds only these.
