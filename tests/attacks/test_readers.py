@@ -64,7 +64,7 @@ OTHER_OPENERS = {
 NOT_IN_TABLE = {
     "uwaga._base.json_files:parse": "what was read already: the header of a safetensors file",
     "uwaga.cli.generate:_text": "standard input",
-    "uwaga.serve.requests:__init__": "the body of a request; hostile ones are in tests/flood.py and tests/serve",
+    "uwaga.serve.requests:read_body": "the body of a request; hostile ones are in tests/flood.py and tests/serve",
 }
 
 

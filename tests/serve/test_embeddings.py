@@ -113,9 +113,7 @@ def test_a_prompt_is_put_before_the_texts(serving, encoder) -> None:
         answer = await client.post("/v1/embeddings", {"input": "a cat", "prompt_name": "query"})
         assert vectors(answer).tobytes() == encoder.encode(["a cat"], prompt="the dog and ").tobytes()
         refused = await client.post("/v1/embeddings", {"input": "a cat", "prompt_name": "passage"})
-        assert (
-            refused.json["error"]["message"] == "prompt_name is 'passage', and the model's prompts are: query, document"
-        )
+        assert refused.json["error"]["message"] == "prompt_name must be one of query, document, not 'passage'"
 
     serving(test)
 
@@ -256,11 +254,11 @@ def test_tei_reads_prompts_and_truncates(serving, encoder) -> None:
 
 # Bodies, their status, and the message of their error.
 WRONG_TEI = [
-    ({"input": "a"}, 422, "the request has no inputs"),
-    ({"inputs": []}, 422, "inputs must be a string, a list of strings, a list of token ids or a list of such lists, not empty, not []"),
+    ({"input": "a"}, 422, "there is no key input; the nearest is inputs; the server's option --ignore-key lets a key through unread"),
+    ({"inputs": []}, 422, "inputs must be a string or a list that is not empty, of strings, of token ids or of lists of token ids, not []"),
     ({"inputs": ["a", ""]}, 422, "inputs[1] is empty: it has no tokens"),
     ({"inputs": "a", "normalize": 1}, 422, "normalize must be true or false, not 1"),
-    ({"inputs": "a", "encoding_format": "float"}, 422, "the request has keys that are not known here: encoding_format; the server's option --ignore-key lets a key through unread"),
+    ({"inputs": "a", "encoding_format": "float"}, 422, "there is no key encoding_format; the nearest is normalize; the server's option --ignore-key lets a key through unread"),
     ({"inputs": "the cat sat on the mat and then it ran away"}, 413, "inputs has 11 tokens, and the model takes at most 10; send truncate: true to truncate it"),
     ({"inputs": ["a"] * 8}, 413, "inputs has 8 entries, more than the limit of 7"),
     ({"inputs": [[20, 5]]}, 422, "inputs[0] is not what this model's tokenizer makes of a text: send strings, or ids of its own tokenizer "
@@ -301,7 +299,7 @@ def test_truncation_direction_is_computed_or_refused_by_name(serving, encoder) -
             assert answer.status == 200
             answer = await client.post(path, asked | {"truncation_direction": "Both"})
             assert (
-                "truncation_direction must be 'Left' or 'left' or 'Right' or 'right', not 'Both'"
+                "truncation_direction must be one of 'Left', 'left', 'Right', 'right', not 'Both'"
                 in answer.json["error"]
             )
 

@@ -196,7 +196,8 @@ def words(kind: Any, noun: str = "object") -> str:
         return f"one of {', '.join(map(repr, inside))}" if len(inside) > 1 else repr(inside[0])
     if origin in (tuple, list):
         if origin is list or inside[-1] is Ellipsis:
-            return f"a list, each {words(inside[0], noun)}"
+            not_empty = " that is not empty" * any(isinstance(each, MinLen) for each in rules)
+            return f"a list{not_empty}, each {words(inside[0], noun)}"
         return f"a list of {len(inside)}: {', '.join(words(each, noun) for each in inside)}"
     if origin is dict:
         return f"{of_table} of {noun}s" if is_dataclass(inside[1]) else of_table

@@ -5,25 +5,41 @@ import base64
 import hashlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from functools import partial
+from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 import numpy as np
+from pydantic import TypeAdapter
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from uwaga._base.connections import IdleConnectionReaper
-from uwaga._base.terminal import printable
-from uwaga.serve import openapi
+from uwaga._base.terminal import printable, short
 from uwaga.serve.metrics import CONTENT_TYPE, Metrics
 from uwaga.serve.models import EmbeddingModel, Ranker, TokenBudget, Work, check_finite
-from uwaga.serve.requests import ApiError, Form, Limits, RerankRequest, embeddings_request, rerank_request
+from uwaga.serve.requests import (
+    GOT,
+    POSTED,
+    ApiError,
+    Body,
+    CohereRerank,
+    Embeddings,
+    Limits,
+    OpenAIEmbeddings,
+    TeiEmbeddings,
+    TeiRerank,
+    check_direction,
+    read_body,
+    texts_of,
+)
 from uwaga.serve.scheduler import Job, QueueFullError, QueueSize, Run, Scheduler
 
 if TYPE_CHECKING:
@@ -32,10 +48,11 @@ if TYPE_CHECKING:
 MAX_HEADER_BYTES = 1 << 15  # URL and headers of a request
 _CHUNK = 1 << 16  # bytes of a response that are sent at once
 _READERS = 2  # threads that parse and tokenize requests; the tokenizer works outside of Python's lock
-_LARGE = (
-    1 << 18
-)  # bytes of a body that has a thread of its own kind, so that seconds of its tokenizer hold up no small one
+# Bytes of a body that has a thread of its own kind, so that seconds of its tokenizer hold up no small one.
+_LARGE = 1 << 18
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_STYLE = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}pre{overflow:auto;padding:.75rem;border:1px solid}"
 _LOG = logging.getLogger("uwaga.serve")
 T = TypeVar("T")
 
@@ -44,13 +61,12 @@ class Prepared(NamedTuple):
     """A request that is checked and tokenized."""
 
     works: Sequence[Work]
-    reply: Callable[
-        [Sequence[np.ndarray]], Iterable[bytes]
-    ]  # from the rows of each work to the JSON of the response, in pieces
+    # From the rows of each work to the JSON of the response, in pieces.
+    reply: Callable[[Sequence[np.ndarray]], Iterable[bytes]]
 
 
 class Service:
-    """What the endpoints share. Belongs to one event loop but for `embeddings` and `rerank`, which read requests in threads.
+    """What the endpoints share. Belongs to one event loop but for `prepare`, which reads requests in threads.
 
     Args:
         model: of the vectors.
@@ -77,7 +93,7 @@ class Service:
         log: Callable[[str], object] | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        self.model, self.ranker, self.name, self.limits, self._keys = model, ranker, name, limits, keys
+        self.model, self.ranker, self.name, self.limits, self.keys = model, ranker, name, limits, keys
         self._truncate, self.log = truncate, log
         self.metrics = metrics or Metrics()
         most = QueueSize(limits.queue_requests, limits.queue_items, limits.queue_tokens)
@@ -92,65 +108,65 @@ class Service:
             each.shutdown(wait=True, cancel_futures=True)
         self.scheduler.close()
 
-    def check_key(self, headers: Headers) -> None:
-        """Raises ApiError: the request has no key, or none that is known. Digests are compared, so that the time tells nothing."""
-        if self._keys is None:
-            return
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or digest_of(key.strip()) not in self._keys:
-            message = "the key is missing or wrong: send the header Authorization: Bearer KEY"
-            raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
-
-    def embeddings(self, form: Form, body: bytes) -> Prepared:
+    def prepare(self, path: str, body: bytes) -> Prepared:
         """Raises ApiError."""
-        model, limits = self.model, self.limits
-        request = embeddings_request(
-            body,
-            model=self.name,
-            form=form,
-            width=model.width,
-            prompts=model.prompts,
-            truncate=self._truncate,
-            truncates_left=model.truncates_left,
-            limits=limits,
-        )
-        given, budget = request.input, TokenBudget(limits.tokens)
-        if request.ids is not None:
-            given = given._replace(texts=model.texts_of(request.ids, given, limits))
-        work = model.work(given, prompt=request.prompt, budget=budget, normalize=request.normalize)
+        request = read_body(path, body, self.limits.unread_keys)
+        if request.model not in (None, self.name):
+            message = f"there is no model {short(request.model)} here; this server has {self.name!r}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+        return self._embeddings(request) if isinstance(request, Embeddings) else self._ranking(request)
 
-        def reply(rows: Sequence[np.ndarray]) -> Iterator[bytes]:
+    def _embeddings(self, request: OpenAIEmbeddings | TeiEmbeddings) -> Prepared:
+        model, prompt, normalize = self.model, request.prompt_name, None
+        given = texts_of(request, request.key, truncate=self._truncate, limits=self.limits)
+        if request.dimensions is not None and request.dimensions > model.width:
+            message = f"dimensions must be a whole number from 1 to {model.width:,}, not {request.dimensions}"
+            raise ApiError(422, message, param="dimensions")
+        if prompt is not None and prompt not in model.prompts:
+            known = ", ".join(map(printable, model.prompts))
+            raise ApiError(422, f"prompt_name must be one of {known}, not {short(prompt)}", param="prompt_name")
+        if isinstance(request, TeiEmbeddings):
+            check_direction(request, given.is_cut, model.truncates_left)
+            normalize = request.normalize
+        budget = TokenBudget(self.limits.tokens)
+        if not isinstance(given.texts[0], str):
+            given = given._replace(texts=model.texts_of(given, self.limits))
+        work = model.work(
+            given, prompt=None if prompt is None else model.prompts[prompt], budget=budget, normalize=normalize
+        )
+
+        def reply(rows: Sequence[np.ndarray]) -> Iterable[bytes]:
             check_finite(rows[0], given, "vector")
-            vectors = model.shortened(rows[0], request.dimensions, request.normalize)
-            if form == "tei":
+            vectors = model.shortened(rows[0], request.dimensions, normalize)
+            if isinstance(request, TeiEmbeddings):
                 return _list_of_lists(vectors)
-            return _embeddings_json(vectors, is_base64=request.is_base64, name=self.name, tokens=budget.spent)
+            is_base64 = request.encoding_format == "base64"
+            return _embeddings_json(vectors, is_base64=is_base64, name=self.name, tokens=budget.spent)
 
         return Prepared([work], reply)
 
-    def rerank(self, form: Form, body: bytes) -> Prepared:
-        """Raises ApiError."""
-        request = rerank_request(
-            body,
-            model=self.name,
-            form=form,
-            truncate=self._truncate,
-            truncates_left=self.ranker.truncates_left,
-            limits=self.limits,
+    def _ranking(self, request: CohereRerank | TeiRerank) -> Prepared:
+        query, passages = (
+            texts_of(request, key, truncate=self._truncate, limits=self.limits) for key in ("query", request.key)
         )
-        budget = TokenBudget(self.limits.tokens)
-        works, given, counts = self.ranker.works(request, budget)
+        check_direction(request, query.is_cut, self.ranker.truncates_left)
+        budget, most_tokens, most_chunks = TokenBudget(self.limits.tokens), None, None
+        if isinstance(request, CohereRerank):
+            most_tokens, most_chunks = request.max_tokens_per_doc, request.max_chunks_per_doc
+        works, given, counts = self.ranker.works(query, passages, budget, most_tokens, most_chunks)
 
         def reply(rows: Sequence[np.ndarray]) -> list[bytes]:
-            parts = iter(self.ranker.scores(rows, given, raw=request.raw_scores))
+            is_raw = isinstance(request, TeiRerank) and request.raw_scores
+            parts = iter(self.ranker.scores(rows, given, raw=is_raw))
             scores = [max(islice(parts, count)) for count in counts]
-            return [json.dumps(_ranking(request, scores, name=self.name, tokens=budget.spent)).encode()]
+            ranked = _ranked(request, passages.texts, scores, name=self.name, tokens=budget.spent)
+            return [json.dumps(ranked).encode()]
 
         return Prepared(works, reply)
 
-    def reader(self, body: bytes) -> ThreadPoolExecutor:
+    def reader(self, body_bytes: int) -> ThreadPoolExecutor:
         """What prepares a request."""
-        return self._large_reader if len(body) > _LARGE else self._readers
+        return self._large_reader if body_bytes > _LARGE else self._readers
 
     def submit(self, works: Sequence[Work]) -> list[Job]:
         """Put all works into the queue, or none. Raises ApiError."""
@@ -171,173 +187,39 @@ class Service:
 
 
 def application(service: Service, reaper: IdleConnectionReaper | None = None) -> "ASGIApp":
-    """The ASGI application of a server. reaper: told of the chunks of responses that were sent."""
-    document = openapi.document(service.name, service.model.width, service.limits, has_keys=service._keys is not None)
-    page = openapi.page(document)
+    """The ASGI application of a server: headers, errors and metrics around every response, which is sent in chunks, each after the one
+    before it was sent. reaper: told of the chunks that were sent."""
+    document = _document(service)
+    page, model = _page(document), {"id": service.name, "object": "model", "created": 0, "owned_by": "uwaga"}
+    got: dict[str, Callable[[], Response]] = {
+        "/v1/models": lambda: JSONResponse({"object": "list", "data": [model]}),
+        "/health": lambda: JSONResponse(
+            {"status": "ok", "model": service.name, "queue": service.scheduler.held._asdict()}
+        ),
+        "/metrics": lambda: Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE}),
+        "/openapi.json": lambda: JSONResponse(document),
+        "/docs": lambda: HTMLResponse(page, headers={"Content-Security-Policy": _POLICY}),
+    }
 
-    async def health(request: Request) -> Response:
-        return JSONResponse({"status": "ok", "model": service.name, "queue": service.scheduler.held._asdict()})
+    async def answer(path: str, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        # h11 limits headers that arrive in parts, but not those that arrive at once.
+        size = len(scope["raw_path"]) + sum(len(name) + len(value) for name, value in scope["headers"])
+        if size > MAX_HEADER_BYTES:
+            raise ApiError(431, f"URL and headers exceed {MAX_HEADER_BYTES} bytes")
+        if path not in POSTED and path not in GOT:
+            raise ApiError(404, "there is no such path; /docs lists those that there are", code="not_found")
+        method, request = "POST" if path in POSTED else "GET", Request(scope, receive)
+        if request.method not in (method, "HEAD" if method == "GET" else method):
+            raise ApiError(405, f"send the request by {method}", headers={"Allow": method})
+        if path in POSTED:
+            _check_key(service, request.headers)
+            await _post(service, path, request, send)
+        else:
+            if GOT[path][1]:
+                _check_key(service, request.headers)
+            await got[path]()(scope, receive, send)
 
-    async def models(request: Request) -> Response:
-        service.check_key(request.headers)
-        listed = {"id": service.name, "object": "model", "created": 0, "owned_by": "uwaga"}
-        return JSONResponse({"object": "list", "data": [listed]})
-
-    async def metrics(request: Request) -> Response:
-        service.check_key(request.headers)
-        return Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
-
-    async def described(request: Request) -> Response:
-        return JSONResponse(document)
-
-    async def documents(request: Request) -> Response:
-        return HTMLResponse(page, headers={"Content-Security-Policy": openapi.POLICY})
-
-    return _Guarded(
-        {
-            "/v1/embeddings": ("POST", Endpoint(service, partial(service.embeddings, "openai"))),
-            "/embed": ("POST", Endpoint(service, partial(service.embeddings, "tei"))),
-            "/v1/rerank": ("POST", Endpoint(service, partial(service.rerank, "cohere"))),
-            "/v2/rerank": ("POST", Endpoint(service, partial(service.rerank, "cohere"))),
-            "/rerank": ("POST", Endpoint(service, partial(service.rerank, "tei"))),
-            "/v1/models": ("GET", _Got(models)),
-            "/health": ("GET", _Got(health)),
-            "/metrics": ("GET", _Got(metrics)),
-            "/openapi.json": ("GET", _Got(described)),
-            "/docs": ("GET", _Got(documents)),
-        },
-        service,
-        reaper,
-    )
-
-
-class _Got:
-    """An endpoint that only reads."""
-
-    def __init__(self, respond: Callable[[Request], Awaitable[Response]]) -> None:
-        self._respond = respond
-
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        response = await self._respond(Request(scope, receive))
-        await response(scope, receive, send)
-
-
-class Endpoint:
-    """POST a JSON object; 200 and the reply, or another status and an error in the form of the interface."""
-
-    def __init__(self, service: Service, prepare: Callable[[bytes], Prepared]) -> None:
-        self._service, self._prepare = service, prepare
-
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        service, headers = self._service, Headers(scope=scope)
-        service.check_key(headers)
-        if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-            raise ApiError(415, "the Content-Type of a request must be application/json")
-        reading = _Reading(service)
-        try:
-            async with asyncio.timeout(service.limits.seconds):
-                jobs, pieces = await self._computed(await reading.body(headers, receive), receive)
-            try:
-                await _send(pieces, send)
-            finally:
-                service.release(jobs)
-        except _GoneError:
-            service.metrics.gone()
-        except TimeoutError:
-            message = f"the request was not answered within {service.limits.seconds:g} seconds; retry later, or send less at once"
-            raise ApiError(504, message, code="timeout") from None
-        finally:
-            reading.close()
-
-    async def _computed(self, body: bytes, receive: "Receive") -> tuple[list[Job], Iterable[bytes]]:
-        """The jobs of a request, done, and its reply. Raises ApiError, _GoneError."""
-        service, jobs = self._service, list[Job]()
-        gone = asyncio.ensure_future(_disconnected(receive))
-        try:
-            loop = asyncio.get_running_loop()
-            prepared = await _unless(gone, loop.run_in_executor(service.reader(body), self._prepare, body))
-            jobs = service.submit(prepared.works)
-            rows = [await _unless(gone, job.result) for job in jobs]
-            return jobs, prepared.reply(rows)
-        except BaseException:
-            service.release(jobs)
-            raise
-        finally:
-            gone.cancel()
-
-
-class _GoneError(Exception):
-    """The client has disconnected."""
-
-
-async def _unless(gone: "asyncio.Future[None]", result: "asyncio.Future[T]") -> T:
-    """The result; where the client disconnects first, raises _GoneError and cancels it."""
-    try:
-        both: set[asyncio.Future[Any]] = {gone, result}
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if result.done():
-            return result.result()
-        raise _GoneError
-    finally:
-        result.cancel()
-
-
-async def _disconnected(receive: "Receive") -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-class _Reading:
-    """The body of one request, as it arrives; its bytes count among those of all requests until `close`."""
-
-    def __init__(self, service: Service) -> None:
-        self._service, self._bytes = service, 0
-
-    async def body(self, headers: Headers, receive: "Receive") -> bytes:
-        """Raises ApiError before more than the limit is in memory, and _GoneError."""
-        limits = self._service.limits
-        too_large = ApiError(413, f"the body of the request exceeds {limits.body_bytes:,} bytes")
-        announced = headers.get("content-length", "0")
-        if announced.isdecimal() and int(announced[:20]) > limits.body_bytes:
-            raise too_large
-        body = bytearray()
-        try:
-            async with asyncio.timeout(limits.body_seconds):
-                while True:
-                    message: Message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise _GoneError
-                    part = message.get("body", b"")
-                    self._count(len(part))
-                    body += part
-                    if len(body) > limits.body_bytes:
-                        raise too_large
-                    if not message.get("more_body", False):
-                        return bytes(body)
-        except TimeoutError:
-            message_ = f"the body of the request was not complete within {limits.body_seconds:g} seconds"
-            raise ApiError(408, message_) from None
-
-    def close(self) -> None:
-        self._service.body_bytes -= self._bytes
-        self._bytes = 0
-
-    def _count(self, more: int) -> None:
-        if self._service.body_bytes + more > self._service.limits.all_bodies_bytes:
-            raise busy("the requests that are not answered are too large together")
-        self._bytes += more
-        self._service.body_bytes += more
-
-
-class _Guarded:
-    """Headers, errors and metrics around an application, and responses sent in chunks, each after the one before it was sent."""
-
-    def __init__(
-        self, endpoints: "Mapping[str, tuple[str, ASGIApp]]", service: Service, reaper: IdleConnectionReaper | None
-    ) -> None:
-        self._endpoints, self._service, self._reaper = endpoints, service, reaper
-
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+    async def guarded(scope: "Scope", receive: "Receive", send: "Send") -> None:
         assert scope["type"] == "http", "the server offers neither websockets nor a lifespan"
         loop, status = asyncio.get_running_loop(), 0
         begun, path = loop.time(), scope["path"]
@@ -349,13 +231,13 @@ class _Guarded:
                 status = message["status"]
                 MutableHeaders(scope=message).update(_HEADERS)
             elif is_last:  # before it is sent: who has an answer finds it counted, even if this process is killed then
-                self._service.metrics.answered(path, status, loop.time() - begun)
+                service.metrics.answered(path, status, loop.time() - begun)
             await send(message)
-            if self._reaper is not None and message["type"] == "http.response.body":
-                self._reaper.record_progress(scope["client"], complete=is_last)
+            if reaper is not None and message["type"] == "http.response.body":
+                reaper.record_progress(scope["client"], complete=is_last)
 
         try:
-            await self._answer(path, scope, receive, send_guarded)
+            await answer(path, scope, receive, send_guarded)
         except ApiError as error:
             await _error(path, error)(scope, receive, send_guarded)
         except Exception:  # whatever it is, the client gets an answer and the log the traceback
@@ -365,20 +247,85 @@ class _Guarded:
             internal = ApiError(500, "internal error; the server's log has the traceback", code="internal_error")
             await _error(path, internal)(scope, receive, send_guarded)
         finally:
-            if self._service.log is not None:
-                self._service.log(_access_line(scope, status, loop.time() - begun))
+            if service.log is not None:
+                service.log(_access_line(scope, status, loop.time() - begun))
 
-    async def _answer(self, path: str, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        # h11 limits headers that arrive in parts, but not those that arrive at once.
-        size = len(scope["raw_path"]) + sum(len(name) + len(value) for name, value in scope["headers"])
-        if size > MAX_HEADER_BYTES:
-            raise ApiError(431, f"URL and headers exceed {MAX_HEADER_BYTES} bytes")
-        if path not in self._endpoints:
-            raise ApiError(404, "there is no such path; /docs lists those that there are", code="not_found")
-        method, endpoint = self._endpoints[path]
-        if scope["method"] not in (method, "HEAD" if method == "GET" else method):
-            raise ApiError(405, f"send the request by {method}", headers={"Allow": method})
-        await endpoint(scope, receive, send)
+    return guarded
+
+
+def _check_key(service: Service, headers: Headers) -> None:
+    """Raises ApiError: the request has no key, or none that is known. Digests are compared, so that the time tells nothing."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if service.keys is not None and (scheme.lower() != "bearer" or digest_of(key.strip()) not in service.keys):
+        message = "the key is missing or wrong: send the header Authorization: Bearer KEY"
+        raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+
+
+async def _post(service: Service, path: str, request: Request, send: "Send") -> None:
+    """Compute a request and send its reply. Raises ApiError."""
+    if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+        raise ApiError(415, "the Content-Type of a request must be application/json")
+    limits, jobs, body = service.limits, list[Job](), bytearray()
+    try:
+        async with asyncio.timeout(limits.seconds):
+            await _receive(service, request, body)
+            gone = asyncio.ensure_future(_disconnected(request.receive))
+            try:
+                loop = asyncio.get_running_loop()
+                reading = loop.run_in_executor(service.reader(len(body)), service.prepare, path, bytes(body))
+                prepared = await _unless(gone, reading)
+                jobs = service.submit(prepared.works)
+                pieces = prepared.reply([await _unless(gone, job.result) for job in jobs])
+            finally:
+                gone.cancel()
+        await _send(pieces, send)
+    except ClientDisconnect:
+        service.metrics.gone()
+    except TimeoutError:
+        message = f"the request was not answered within {limits.seconds:g} seconds; retry later, or send less at once"
+        raise ApiError(504, message, code="timeout") from None
+    finally:
+        service.release(jobs)
+        service.body_bytes -= len(body)
+
+
+async def _receive(service: Service, request: Request, body: bytearray) -> None:
+    """Append what arrives to the body, whose bytes count among those of all requests. Raises ApiError before more than the limit is in
+    memory, and ClientDisconnect."""
+    limits = service.limits
+    too_large = ApiError(413, f"the body of the request exceeds {limits.body_bytes:,} bytes")
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced[:20]) > limits.body_bytes:
+        raise too_large
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            async for part in request.stream():
+                if service.body_bytes + len(part) > limits.all_bodies_bytes:
+                    raise busy("the requests that are not answered are too large together")
+                body += part
+                service.body_bytes += len(part)
+                if len(body) > limits.body_bytes:
+                    raise too_large
+    except TimeoutError:
+        message = f"the body of the request was not complete within {limits.body_seconds:g} seconds"
+        raise ApiError(408, message) from None
+
+
+async def _unless(gone: "asyncio.Future[None]", result: "asyncio.Future[T]") -> T:
+    """The result; where the client disconnects first, raises ClientDisconnect and cancels it."""
+    try:
+        both: set[asyncio.Future[Any]] = {gone, result}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if result.done():
+            return result.result()
+        raise ClientDisconnect
+    finally:
+        result.cancel()
+
+
+async def _disconnected(receive: "Receive") -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def _access_line(scope: "Scope", status: int, seconds: float) -> str:
@@ -426,23 +373,17 @@ def _numbers(vector_E: np.ndarray) -> bytes:
     return json.dumps(vector_E.tolist(), separators=(",", ":"), allow_nan=False).encode()
 
 
-def _ranking(request: RerankRequest, scores: Sequence[float], *, name: str, tokens: int) -> object:
+def _ranked(
+    request: CohereRerank | TeiRerank, texts: Sequence[str], scores: Sequence[float], *, name: str, tokens: int
+) -> object:
     """The response of a ranking. Of passages with the same score, the first comes first."""
     order = sorted(range(len(scores)), key=lambda index: -scores[index])
-    texts = request.passages.texts
-    if request.form == "tei":
-        return [
-            {"index": index, "score": scores[index], **({"text": texts[index]} if request.with_texts else {})}
-            for index in order
-        ]
-    results = [
-        {
-            "index": index,
-            "relevance_score": scores[index],
-            **({"document": {"text": texts[index]}} if request.with_texts else {}),
-        }
-        for index in order[: request.top]
-    ]
+    own: list[dict[str, Any]]
+    if isinstance(request, TeiRerank):
+        own = [{"text": text} if request.return_text else {} for text in texts]
+        return [{"index": index, "score": scores[index], **own[index]} for index in order]
+    own = [{"document": {"text": text}} if request.return_documents else {} for text in texts]
+    results = [{"index": index, "relevance_score": scores[index], **own[index]} for index in order[: request.top_n]]
     # Cohere's keys and Jina's; what one of them does not know, it does not read.
     units = {"api_version": {"version": "1"}, "billed_units": {"search_units": 1}}
     usage = {"total_tokens": tokens, "prompt_tokens": tokens}
@@ -484,3 +425,69 @@ def _error(path: str, error: ApiError) -> Response:
         kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
         content = {"error": {"message": message, "type": kind, "param": error.param, "code": error.code}}
     return JSONResponse(content, error.status, headers=dict(error.headers))
+
+
+_ERRORS = {
+    "401": "the key is missing or wrong",
+    "408": "the body did not arrive in time",
+    "413": "a body, a list, a text or all texts together are too long",
+    "415": "the body is not application/json",
+    "422": "the body is not what the schema says",
+    "429": "the queue is full; Retry-After says when to retry",
+    "500": "internal error",
+    "504": "not answered in time",
+}
+
+
+def _document(service: Service) -> dict[str, Any]:
+    """The OpenAPI description: the schemas of the bodies, and what this model and these limits add to them."""
+    has_keys, most = service.keys is not None, {"maxItems": service.limits.items}
+    own: dict[str, dict[str, Any]] = {
+        "model": {"enum": [service.name, None]},
+        "dimensions": {"maximum": service.model.width},
+        "documents": most,
+        "texts": most,
+    }
+    unread = {f"^({'|'.join(map(re.escape, service.limits.unread_keys))})$": {"description": "Not read."}}
+
+    def schema(kind: type[Body]) -> dict[str, Any]:
+        made = TypeAdapter(kind).json_schema()
+        for name in own.keys() & made["properties"].keys():
+            made["properties"][name] |= own[name]
+        return made | {"patternProperties": unread}
+
+    def operation(summary: str, asks_for_key: bool) -> dict[str, Any]:
+        security: list[dict[str, list[str]]] = [{"key": []}] if asks_for_key and has_keys else []
+        return {"summary": summary, "security": security, "responses": {"200": {"description": "done"}}}
+
+    paths = {}
+    errors = {code: {"description": each} for code, each in _ERRORS.items() if has_keys or code != "401"}
+    for path, (summary, kinds) in POSTED.items():
+        content = {"application/json": {"schema": {"oneOf": [schema(kind) for kind in kinds]}}}
+        posted = operation(summary, True) | {"requestBody": {"required": True, "content": content}}
+        posted["responses"] |= errors
+        paths[path] = {"post": posted}
+    paths |= {path: {"get": operation(summary, asks_for_key)} for path, (summary, asks_for_key) in GOT.items()}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": f"uwaga serve {service.name}", "version": sys.modules["uwaga"].__version__},
+        "paths": paths,
+        "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}} if has_keys else {}},
+    }
+
+
+def _page(described: Mapping[str, Any]) -> str:
+    """The description as HTML, without scripts and without anything from elsewhere."""
+    title = escape(described["info"]["title"])
+    parts = [
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style><h1>{title}</h1>"
+    ]
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            parts.append(f"<h2>{method.upper()} <code>{escape(path)}</code></h2><p>{escape(operation['summary'])}</p>")
+            if body := operation.get("requestBody"):
+                schema = json.dumps(body["content"]["application/json"]["schema"], indent=2)
+                parts.append(f"<details><summary>Body</summary><pre>{escape(schema)}</pre></details>")
+            codes = "; ".join(f"{code}: {escape(each['description'])}" for code, each in operation["responses"].items())
+            parts.append(f"<p>{codes}</p>")
+    return "".join(parts)

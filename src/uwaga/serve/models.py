@@ -7,7 +7,7 @@ import sys
 from array import array
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from uwaga.models.text.preprocessing import TokenizedText
 from uwaga.models.text.reranker import Reranker, sigmoid
 from uwaga.models.text.token_text import join_tokens, token_text
 from uwaga.models.tokenizers.loading import Tokenizer, prefix_end
-from uwaga.serve.requests import ApiError, Limits, RerankRequest, Texts
+from uwaga.serve.requests import ApiError, Limits, Texts
 from uwaga.serve.scheduler import Item
 
 _PIECE = 1 << 16  # characters that are tokenized at a time: some 30 MB of memory where each is a token
@@ -56,22 +56,10 @@ class EmbeddingModel:
 
     def __init__(self, encoder: TextEncoder) -> None:
         self._encoder = encoder
-        self.width = encoder.embedding_dim
-        self.has_unit_vectors = encoder.has_unit_vectors
+        self.tokenizer, self.truncates_left = encoder.tokenizer, encoder.truncates_left
+        self.width, self.has_unit_vectors = encoder.embedding_dim, encoder.has_unit_vectors
+        self.max_tokens = encoder.max_tokens  # of a text, special ones not counted
         self.prompts: Mapping[str, str] = encoder.prompts
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._encoder.tokenizer
-
-    @property
-    def truncates_left(self) -> bool:
-        return self._encoder.truncates_left
-
-    @property
-    def max_tokens(self) -> int:
-        """The most tokens of a text, special ones not counted."""
-        return self._encoder.max_tokens
 
     def length(self, text: str, prompt: str) -> int:
         """Tokens of a text after a prompt, special ones not counted."""
@@ -88,8 +76,7 @@ class EmbeddingModel:
             normalize: as `TextEncoder.encode`.
         """
         prompt = self._encoder.config.prompt if prompt is None else prompt
-        tokenizer, items, is_cut = self._encoder.tokenizer, list[TokenizedText](), given.truncation.is_on
-        is_left = self.truncates_left
+        tokenizer, items, is_cut, is_left = self.tokenizer, list[TokenizedText](), given.is_cut, self.truncates_left
         kept = slice(-self.max_tokens, None) if is_left else slice(self.max_tokens)
         for group in _groups([len(prompt) + len(text) for text in given.texts]):
             texts = [self._encoder.whole_text(text, prompt) for text in given.texts[group]]
@@ -109,14 +96,14 @@ class EmbeddingModel:
                 budget.spend(len(items[-1]) + tokenizer.num_special_tokens)
         return Work(items, [len(item) + tokenizer.num_special_tokens for item in items], VectorKind(prompt, normalize))
 
-    def texts_of(self, ids: Sequence[Sequence[int]], given: Texts, limits: Limits) -> list[str]:
+    def texts_of(self, given: Texts, limits: Limits) -> list[str]:
         """The texts of token ids. Raises ApiError, also where they are more than a request may hold."""
-        if sum(map(len, ids)) > limits.tokens:
+        if sum(map(len, given.texts)) > limits.tokens:
             raise too_many_tokens(limits.tokens)
-        most, is_cut = self.max_tokens + self._encoder.tokenizer.num_special_tokens, given.truncation.is_on
+        most = self.max_tokens + self.tokenizer.num_special_tokens
         texts, characters = [], 0
-        for number, own in enumerate(ids):
-            if len(own) > most and not is_cut:
+        for number, own in enumerate(given.texts):
+            if len(own) > most and not given.is_cut:
                 raise too_long(given, number, f"{len(own):,} token ids, special ones included", most)
             texts.append(self.text_of(own, given, number))
             characters += len(texts[-1])
@@ -131,7 +118,7 @@ class EmbeddingModel:
 
         Raises ApiError: there is none. So ids of another tokenizer never become the vector of something else.
         """
-        tokenizer = self._encoder.tokenizer
+        tokenizer = self.tokenizer
         before, behind = tokenizer.prefix_ids, tokenizer.suffix_ids
         own = list(ids)
         if before + behind and own[: len(before)] == before and own[len(own) - len(behind) :] == behind:
@@ -172,29 +159,6 @@ class EmbeddingModel:
         return (first / np.maximum(norms, np.finfo(np.float64).tiny)).astype(np.float32)
 
 
-class Ranker(Protocol):
-    """Scores passages for a query."""
-
-    @property
-    def truncates_left(self) -> bool:
-        """Whether a text that is truncated loses its beginning."""
-        ...
-
-    def run(self, items: Sequence[Item], kind: Any) -> np.ndarray:
-        """Compute items of any kind that the server has, in the model's thread."""
-        ...
-
-    def works(self, request: RerankRequest, budget: "TokenBudget") -> tuple[list[Work], list[Texts], Sequence[int]]:
-        """What must be computed, the query and the parts of passages, and of how many of them the score of each passage is the greatest.
-        Raises ApiError."""
-        ...
-
-    def scores(self, rows: Sequence[np.ndarray], given: Sequence[Texts], *, raw: bool) -> list[float]:
-        """For each part of a passage a number, from the rows of each work; higher is better. given: the query and the parts. raw: before any
-        sigmoid. Raises ApiError: one is NaN or infinite."""
-        ...
-
-
 class SimilarityRanker:
     """Ranks by the cosine of the vectors of query and passage: what an embedding model can say. The prompts "query" and
     "document" are put before them, as encode_query and encode_document do."""
@@ -202,25 +166,32 @@ class SimilarityRanker:
     def __init__(self, model: EmbeddingModel) -> None:
         self._model = model
         self._query, self._passage = model.prompts["query"], model.prompts["document"]
+        self.truncates_left, self.run = model.truncates_left, model.run
 
-    @property
-    def truncates_left(self) -> bool:
-        return self._model.truncates_left
-
-    def run(self, items: Sequence[Item], kind: Any) -> np.ndarray:
-        return self._model.run(items, kind)
-
-    def works(self, request: RerankRequest, budget: "TokenBudget") -> tuple[list[Work], list[Texts], Sequence[int]]:
+    def works(
+        self,
+        query: Texts,
+        passages: Texts,
+        budget: "TokenBudget",
+        most_tokens: int | None = None,
+        most_chunks: int | None = None,
+    ) -> "tuple[list[Work], list[Texts], Sequence[int]]":
+        """What must be computed, the query and the parts of passages (`passage_parts`), and of how many of them the score of each passage is
+        the greatest. Raises ApiError."""
         model = self._model
 
         def length(text: str) -> int:
             return model.length(text, self._passage)
 
-        query = model.work(request.query, prompt=self._query, budget=budget)
-        parts, counts = passage_parts(request, model.tokenizer, budget, length, model.max_tokens)
-        return [query, model.work(parts, prompt=self._passage, budget=budget)], [request.query, parts], counts
+        first = model.work(query, prompt=self._query, budget=budget)
+        parts, counts = passage_parts(
+            passages, model.tokenizer, budget, length, model.max_tokens, most_tokens, most_chunks
+        )
+        return [first, model.work(parts, prompt=self._passage, budget=budget)], [query, parts], counts
 
     def scores(self, rows: Sequence[np.ndarray], given: Sequence[Texts], *, raw: bool) -> list[float]:
+        """For each part of a passage a number, from the rows of each work; higher is better. given: the query and the parts. raw: before any
+        sigmoid. Raises ApiError: one is NaN or infinite."""
         for each, texts in zip(rows, given, strict=True):
             check_finite(each, texts, "vector")
         query, passages = (each.astype(np.float64) for each in rows)
@@ -234,11 +205,7 @@ class CrossEncoderRanker:
     """Ranks by a model that reads query and passage together. Beside it, the vectors of `model` are computed."""
 
     def __init__(self, model: EmbeddingModel, reranker: Reranker) -> None:
-        self._model, self._reranker = model, reranker
-
-    @property
-    def truncates_left(self) -> bool:
-        return self._reranker.truncates_left
+        self._model, self._reranker, self.truncates_left = model, reranker, reranker.truncates_left
 
     def run(self, items: Sequence[Item], kind: Any) -> np.ndarray:
         if kind is not _PAIRS:
@@ -250,26 +217,33 @@ class CrossEncoderRanker:
         ]
         return np.concatenate(parts)[:, None]
 
-    def works(self, request: RerankRequest, budget: "TokenBudget") -> tuple[list[Work], list[Texts], Sequence[int]]:
-        reranker, (query,) = self._reranker, request.query.texts
-        most, is_cut = reranker.max_tokens, request.query.truncation.is_on
+    def works(
+        self,
+        query: Texts,
+        passages: Texts,
+        budget: "TokenBudget",
+        most_tokens: int | None = None,
+        most_chunks: int | None = None,
+    ) -> "tuple[list[Work], list[Texts], Sequence[int]]":
+        """As of SimilarityRanker, and so `scores`."""
+        reranker, most, is_cut, (asked,) = self._reranker, self._reranker.max_tokens, query.is_cut, query.texts
 
         def length(text: str) -> int:
-            return len(reranker.tokenize([(query, text)])[0])
+            return len(reranker.tokenize([(asked, text)])[0])
 
-        if is_blank(query):
-            raise empty(request.query, 0)
+        if is_blank(asked):
+            raise empty(query, 0)
         if is_cut:
-            budget.check_whole(reranker.tokenizer, query)
+            budget.check_whole(reranker.tokenizer, asked)
         else:
-            check_length(reranker.tokenizer, [query], request.query, 0, most)
-        (encoding,) = reranker.tokenizer.encode([query], with_offsets=False)
+            check_length(reranker.tokenizer, [asked], query, 0, most)
+        (encoding,) = reranker.tokenizer.encode([asked], with_offsets=False)
         if len(encoding) > most and not is_cut:
-            raise too_long(request.query, 0, f"{len(encoding):,} tokens", most)
-        budget.check(len(encoding) * len(request.passages.texts))  # it is tokenized with every passage
-        parts, counts = passage_parts(request, reranker.tokenizer, budget, length, most)
-        pairs, lengths = [(query, text) for text in parts.texts], list[int]()
-        for group in _groups([len(query) + len(text) for text in parts.texts]):
+            raise too_long(query, 0, f"{len(encoding):,} tokens", most)
+        budget.check(len(encoding) * len(passages.texts))  # it is tokenized with every passage
+        parts, counts = passage_parts(passages, reranker.tokenizer, budget, length, most, most_tokens, most_chunks)
+        pairs, lengths = [(asked, text) for text in parts.texts], list[int]()
+        for group in _groups([len(asked) + len(text) for text in parts.texts]):
             for number, text in enumerate(parts.texts[group], start=group.start):
                 if is_blank(text):
                     raise empty(parts, number)
@@ -282,12 +256,15 @@ class CrossEncoderRanker:
                     raise too_long(parts, number, f"{len(encoding):,} tokens with the query", most)
                 lengths.append(min(len(encoding), most))
                 budget.spend(lengths[-1])
-        return [Work(pairs, lengths, _PAIRS)], [request.query, parts], counts
+        return [Work(pairs, lengths, _PAIRS)], [query, parts], counts
 
     def scores(self, rows: Sequence[np.ndarray], given: Sequence[Texts], *, raw: bool) -> list[float]:
         check_finite(rows[0], given[1], "score")
         logits = rows[0][:, 0]
         return (sigmoid(logits) if self._reranker.has_sigmoid and not raw else logits).tolist()
+
+
+Ranker = SimilarityRanker | CrossEncoderRanker
 
 
 class TokenBudget:
@@ -344,14 +321,22 @@ def beginning(tokenizer: Tokenizer, text: str, most: int, budget: TokenBudget) -
 
 
 def passage_parts(
-    request: RerankRequest, tokenizer: Tokenizer, budget: TokenBudget, length: Callable[[str], int], most: int
+    passages: Texts,
+    tokenizer: Tokenizer,
+    budget: TokenBudget,
+    length: Callable[[str], int],
+    most: int,
+    cut: int | None,
+    chunks: int | None,
 ) -> tuple[Texts, Sequence[int]]:
     """The texts that are scored, and how many each passage has: one, or where the request asks for chunks, as many as the model takes
-    one after the other.
+    one after the other. Raises ApiError.
 
-    length: tokens of a text as the model reads it, of which it takes `most`. Raises ApiError.
+    Args:
+        length: tokens of a text as the model reads it, of which it takes `most`.
+        cut: tokens of a passage beyond which nothing is read; None: all are read.
+        chunks: that a passage is divided into, each as long as the model takes; None: it is not divided.
     """
-    passages, cut, chunks = request.passages, request.max_tokens, request.max_chunks
     if cut is None and chunks is None:
         return passages, [1] * len(passages.texts)
     parts, places, counts, tokens = list[str](), list[str](), list[int](), 0
@@ -396,7 +381,7 @@ def empty(given: Texts, number: int) -> ApiError:
 
 def too_long(given: Texts, number: int, has: str, most: int) -> ApiError:
     message = f"{given.places[number]} has {has}, and the model takes at most {most:,}"
-    return ApiError(413, f"{message}; send {given.truncation.key}: true to truncate it", param=given.key)
+    return ApiError(413, f"{message}; send {given.truncation_key}: true to truncate it", param=given.key)
 
 
 def too_many_tokens(limit: int) -> ApiError:

@@ -158,7 +158,7 @@ def test_scores_of_a_classifier(write, kind: str) -> None:
 
 def test_a_text_has_the_same_bits_alone_and_in_the_server(write) -> None:
     from uwaga.serve.models import EmbeddingModel, TokenBudget
-    from uwaga.serve.requests import Texts, Truncation
+    from uwaga.serve.requests import Texts
 
     encoder = TextEncoder.load(write())
     vectors = encoder.encode(TEXTS, overflow="truncate")
@@ -166,7 +166,7 @@ def test_a_text_has_the_same_bits_alone_and_in_the_server(write) -> None:
         x.tobytes() for x in vectors
     ]
     served = EmbeddingModel(encoder)
-    given = Texts("input", TEXTS, Truncation("truncate", is_on=True), [f"input[{n}]" for n in range(len(TEXTS))])
+    given = Texts("input", TEXTS, "truncate", True, [f"input[{n}]" for n in range(len(TEXTS))])
     work = served.work(given, prompt=None, budget=TokenBudget(2**16))
     np.testing.assert_allclose(served.run(work.items, work.kind), vectors, rtol=1e-5, atol=1e-6)
 

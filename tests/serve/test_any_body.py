@@ -1,0 +1,130 @@
+"""Bodies that nobody wrote for these interfaces: any JSON, and 4 MB of the worst kinds."""
+
+import json
+import resource
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from uwaga import TextEncoder
+from uwaga._base import options
+from uwaga._base.options import field_rules
+from uwaga._base.terminal import printable
+from uwaga.serve.app import Service
+from uwaga.serve.models import EmbeddingModel, SimilarityRanker
+from uwaga.serve.requests import POSTED, ApiError
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["a cat", "Left", "float"]),
+    lambda inside: st.lists(inside) | st.dictionaries(st.text() | st.just("text"), inside),
+    max_leaves=8,
+)
+KEYS = sorted({key for _, kinds in POSTED.values() for kind in kinds for key in field_rules(kind)})
+RIGHT = {key: ["a cat", "a dog"] for key in ("input", "inputs", "documents", "texts")} | {"query": "a cat"}
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> tuple[str, object]:
+    """A path with any value, or with an object whose keys it mostly knows."""
+    path = draw(st.sampled_from(sorted(POSTED)))
+    if draw(st.integers(0, 3)) == 0:
+        return path, draw(VALUES)
+    kind = draw(st.sampled_from(POSTED[path][1]))
+    known = sorted(field_rules(kind))
+    own = draw(st.dictionaries(st.sampled_from(known) | st.sampled_from(KEYS) | st.text(), VALUES, max_size=2))
+    return path, {key: RIGHT[key] for key in known if key in RIGHT} | own
+
+
+@pytest.fixture
+def service(encoder: TextEncoder) -> Iterator[Service]:
+    model = EmbeddingModel(encoder)
+    made = Service(model, SimilarityRanker(model), name="tiny")
+    yield made
+    made.close()
+
+
+def replied(service: Service, path: str, body: bytes) -> object:
+    """The reply to a body, or the error in its place."""
+    try:
+        works, reply = service.prepare(path, body)
+        return json.loads(b"".join(reply([service.ranker.run(work.items, work.kind) for work in works])))
+    except ApiError as error:
+        return error
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=200,
+    deadline=None,
+    derandomize=True,
+    database=None,
+)
+@given(bodies())
+def test_any_json_gives_a_reply_or_an_error_that_names_the_key(service: Service, body: tuple[str, object]) -> None:
+    path, value = body
+    found = replied(service, path, json.dumps(value).encode())
+    if not isinstance(found, ApiError):
+        assert isinstance(value, dict)
+    elif found.param is None:  # of no key: it is no object, or holds what is no JSON, or a lone surrogate
+        assert found.status == 422
+        assert found.message.startswith(("the request must be a JSON object, not ", "the request is not valid JSON: "))
+    else:
+        assert found.status in (404, 413, 422)
+        assert found.param in {*KEYS, *map(printable, value)}
+        assert found.param[:100] in found.message  # which cuts longer keys
+
+
+def large(size: int) -> dict[str, tuple[str, bytes, str]]:
+    """Bodies of up to so many bytes: a path, the body, and the key of its error."""
+    keys = b",".join(b'"%x":0' % number for number in range(size // 10))
+
+    def repeated(each: bytes) -> bytes:
+        return each * min(size // len(each), 1_900_000, 490_000 if each[:1] in b"[{" else size)
+
+    return {
+        "strings": ("/v1/embeddings", b'{"input":[%b""]}' % repeated(b'"",'), "input"),
+        "numbers and a string": ("/v1/embeddings", b'{"input":[%b"a"]}' % repeated(b"1,"), "input"),
+        "lists": ("/embed", b'{"inputs":[%b[]]}' % repeated(b"[],"), "inputs"),
+        "wrong lists": ("/embed", b'{"inputs":[%b["a"]]}' % repeated(b'["a"],'), "inputs"),
+        "wrong passages": ("/v1/rerank", b'{"query":"a","documents":[%b1]}' % repeated(b"1,"), "documents"),
+        "objects": ("/rerank", b'{"query":"a","texts":[%b1]}' % repeated(b'{"tex":""},'), "texts"),
+        "keys of the body": ("/v1/embeddings", b"{%b}" % keys, "0"),
+        "keys of a passage": ("/v1/rerank", b'{"query":"a","documents":[{%b}]}' % keys, "documents"),
+        "keys of a value": ("/v1/embeddings", b'{"input":{%b}}' % keys, "input"),
+    }
+
+
+@pytest.mark.parametrize("kind", large(0))
+def test_a_large_wrong_body_is_one_error(service: Service, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """For each form that a value may have; pydantic would make one of each wrong entry and each unknown key."""
+    path, body, key = large(100_000)[kind]
+    counts: list[int] = []
+    explain = options._explain
+
+    def counted(error: ValidationError, *rest: Any) -> ValueError:
+        counts.append(error.error_count())
+        return explain(error, *rest)
+
+    monkeypatch.setattr(options, "_explain", counted)
+    found = replied(service, path, body)
+    assert isinstance(found, ApiError)
+    assert found.param == key
+    assert max(counts, default=0) <= 4
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("kind", large(0))
+def test_a_large_wrong_body_costs_neither_seconds_nor_gigabytes(service: Service, kind: str) -> None:
+    """Parsing takes half a second and 100 MB; 400,000 errors took 6 seconds and 1.4 GB."""
+    path, body, key = large(4 << 20)[kind]
+    begun, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = replied(service, path, body)
+    assert isinstance(found, ApiError)
+    assert found.param == key
+    assert time.process_time() - begun < 3
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400 << 10
