@@ -310,9 +310,10 @@ def test_a_port_that_is_taken(bert: Path) -> None:
 
 
 def test_without_the_extra(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uwaga.viewer.server.server", None)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "uwaga.viewer.server.server")
+    for name in ("uwaga.viewer.server.server", "uwaga._base.connections"):
+        monkeypatch.setitem(sys.modules, name, None)
+        monkeypatch.delitem(sys.modules, name)
     expected = "uwaga.view needs uvicorn, which is not installed: pip install 'uwaga[view]'"
     assert refusal("cat", "--model", bert) == expected
 

@@ -6,10 +6,14 @@ one, and responses are sent in chunks, each after the one before it was sent. Th
 waiting time of all connections together.
 """
 
+import asyncio
 import time
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_WAITING = 512  # connections that wait for their peer
 MAX_UNSENT_BYTES = 16 << 20  # of all connections together
@@ -107,6 +111,35 @@ class IdleConnectionReaper:
         """Close at once: unsent data is dropped."""
         self._since.pop(connection, None)
         connection.transport.abort()
+
+
+def uvicorn_server(application: Any, reaper: IdleConnectionReaper, **options: Any) -> uvicorn.Server:
+    """A server of an ASGI application, whose connections the reaper limits as long as its `reap` is called with them. It logs errors of its
+    own alone, and leaves the program's logging configuration as it is. options: of uvicorn.Config."""
+
+    def accept(**options: Any) -> H11Protocol:
+        """The protocol of a new connection."""
+        reaper.make_room(server.server_state.connections)
+        connection = H11Protocol(**options)
+        reaper.record_accepted(connection)
+        return connection
+
+    config = uvicorn.Config(
+        application,
+        # h11 limits the size of headers; httptools, where it is installed, does not.
+        http=cast("type[asyncio.Protocol]", accept),
+        loop="asyncio",
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        log_level="error",  # each malformed request is a warning, and anybody can send them
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        **options,
+    )
+    server = uvicorn.Server(config)
+    return server
 
 
 def max_connections() -> int:

@@ -11,13 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, cast
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from uwaga._base import untrusted
-from uwaga._base.connections import ConnectionTimeouts, IdleConnectionReaper, max_connections
+from uwaga._base.connections import ConnectionTimeouts, IdleConnectionReaper, max_connections, uvicorn_server
 from uwaga._base.errors import DataError
 from uwaga.serve.app import Service, application, digest_of
 from uwaga.serve.metrics import Metrics
@@ -87,7 +85,7 @@ def run(service: Service, listening: socket.socket, say: Say = lambda message: N
     say: called when the server stops, and when it has stopped.
     """
     reaper = IdleConnectionReaper(_TIMEOUTS, max_connections())
-    server = _server(service, reaper)
+    server = uvicorn_server(application(service, reaper), reaper, backlog=_BACKLOG, timeout_keep_alive=_KEEP_ALIVE)
     # uvicorn handles signals only while it serves: one that comes before is for these, which stop it as its own do. It raises
     # the signals again when it has stopped.
     before = {each: signal.signal(each, server.handle_exit) for each in (signal.SIGTERM, signal.SIGINT)}
@@ -187,34 +185,6 @@ def _stop(processes: Sequence[BaseProcess], grace: float) -> None:
             )
             each.kill()
             each.join()
-
-
-def _server(service: Service, reaper: IdleConnectionReaper) -> uvicorn.Server:
-    def accept(**options: Any) -> H11Protocol:
-        """The protocol of a new connection."""
-        reaper.make_room(server.server_state.connections)
-        connection = H11Protocol(**options)
-        reaper.record_accepted(connection)
-        return connection
-
-    server = uvicorn.Server(
-        uvicorn.Config(
-            application(service, reaper),
-            # h11 limits the size of headers; httptools, where it is installed, does not.
-            http=cast("type[asyncio.Protocol]", accept),
-            backlog=_BACKLOG,
-            loop="asyncio",
-            lifespan="off",
-            ws="none",
-            log_config=None,  # does not change the program's logging configuration
-            log_level="error",  # each malformed request is a warning, and anybody can send them
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE,
-        )
-    )
-    return server
 
 
 async def _serve(server: uvicorn.Server, reaper: IdleConnectionReaper, listening: socket.socket, say: Say) -> None:

@@ -11,12 +11,8 @@ from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, cast
 
-import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from uwaga._base.connections import ConnectionTimeouts, IdleConnectionReaper, max_connections
+from uwaga._base.connections import ConnectionTimeouts, IdleConnectionReaper, max_connections, uvicorn_server
 from uwaga._base.durable import PrivateFolder
 from uwaga.viewer.messages import Service
 from uwaga.viewer.server.access import AccessControl
@@ -93,22 +89,7 @@ class Server:
             reaper=self._reaper,
             renew=self._renew,
         )
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                # h11 limits the size of headers; httptools, where it is installed, does not.
-                http=cast("type[asyncio.Protocol]", self._accept),
-                backlog=_BACKLOG,
-                loop="asyncio",
-                lifespan="off",
-                ws="none",
-                log_config=None,  # does not change the program's logging configuration
-                log_level="error",  # each malformed request is a warning, and any user of the machine can send them
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-            )
-        )
+        self._server = uvicorn_server(app, self._reaper, backlog=_BACKLOG)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=[listening], name="uwaga-view", daemon=True)
         self._thread.start()
@@ -192,13 +173,6 @@ class Server:
         if self._announced != self.address:
             self._announced = self.address
             self._announce(self._announced)
-
-    def _accept(self, **options: Any) -> H11Protocol:
-        """The protocol of a new connection."""
-        self._reaper.make_room(self._server.server_state.connections)
-        connection = H11Protocol(**options)
-        self._reaper.record_accepted(connection)
-        return connection
 
     def _serve(self, listening: socket.socket) -> None:
         try:
