@@ -82,6 +82,11 @@ _Input = Annotated[
 ]
 
 
+def _said(description: str) -> Any:
+    """The annotation that describes a field."""
+    return Field(description=description)
+
+
 def _text_of(passage: object) -> object:
     return passage["text"] if isinstance(passage, dict) and passage.keys() == {"text"} else passage
 
@@ -99,20 +104,10 @@ _Passage = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string"}, _OBJECT]}),
     Words("a string or an object with a text"),
 ]
-_Truncate = Annotated[
-    Switch | None,
-    Field(description="Read the beginning of texts that are longer than the model, in place of an error."),
-]
+_Truncate = Annotated[Switch | None, _said("Read the beginning of texts longer than the model, in place of an error.")]
 _Direction = Annotated[
     Literal["Left", "left", "Right", "right"] | None,
-    Field(description="With truncate, no other than the side on which the model's directory truncates."),
-]
-_Tokens = Annotated[Size | None, Field(description="Read only the first so many tokens of each document.")]
-_Chunks = Annotated[
-    Size | None,
-    Field(
-        description="Divide each document into chunks as long as the model takes, and give the score of the best of the first so many."
-    ),
+    _said("With truncate, no other than the side on which the model's directory truncates."),
 ]
 
 
@@ -122,15 +117,13 @@ class Body:
 
     key = ""  # the field with its texts
     truncation_key = "truncate"
-    model: Annotated[Text | None, Field(description="May be left out.")] = None
+    model: Annotated[Text | None, _said("May be left out.")] = None
 
 
 @options
 class Embeddings(Body):
-    dimensions: Annotated[Size | None, Field(description="Only the first so many numbers of each vector.")] = None
-    prompt_name: Annotated[Text | None, Field(description="A prompt of the model, which is put before every text.")] = (
-        None
-    )
+    dimensions: Annotated[Size | None, _said("Only the first so many numbers of each vector.")] = None
+    prompt_name: Annotated[Text | None, _said("A prompt of the model, put before every text.")] = None
     truncate: _Truncate = None
 
 
@@ -139,14 +132,14 @@ class OpenAIEmbeddings(Embeddings):
     key = "input"
     input: _Input
     encoding_format: Literal["float", "base64"] = "float"
-    user: Annotated[Text | None, Field(description="Not read.")] = None
+    user: Annotated[Text | None, _said("Not read.")] = None
 
 
 @options
 class TeiEmbeddings(Embeddings):
     key = "inputs"
     inputs: _Input
-    normalize: Annotated[Switch, Field(description="Vectors of length 1.")] = True
+    normalize: Annotated[Switch, _said("Vectors of length 1.")] = True
     truncation_direction: _Direction = None
 
 
@@ -164,8 +157,10 @@ class CohereRerank(Rerank):
     top_n: Size | None = None
     return_documents: Switch = False
     truncation: _Truncate = None
-    max_tokens_per_doc: _Tokens = None
-    max_chunks_per_doc: _Chunks = None
+    max_tokens_per_doc: Annotated[Size | None, _said("Read only the first so many tokens of each document.")] = None
+    max_chunks_per_doc: Annotated[
+        Size | None, _said("Divide each document into so many chunks at most; its score is that of the best one.")
+    ] = None
 
 
 @options
