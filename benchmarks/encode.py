@@ -225,30 +225,19 @@ def model_folder(chosen: argparse.Namespace, shape: str = "minilm") -> Iterator[
 
 def _model(shape: str, *, tiny: bool) -> nn.Module:
     """Of published sizes, but for the vocabulary."""
-    from uwaga.models import BertConfig, BertModel, RotaryConfig, RotaryModel
+    from uwaga.models import Transformer, config
+    from uwaga.models.checkpoints.rope_parameters import Rope
 
     torch.manual_seed(0)
     shared = {"vocab_size": len(_WORDS) + 4, "max_position_embeddings": 514, "pad_token_id": 1}
     size = {"d_model": 16, "num_layers": 2, "num_heads": 2, "d_ff": 32} if tiny else _SIZES[shape]
-    layers = size["num_layers"]
-    if shape == "minilm":
-        return BertModel(BertConfig(outputs=(), **shared, **size)).eval()
-    if shape == "mpnet":
-        mpnet = {"model_type": "mpnet", "type_vocab_size": 0, "num_buckets": 32, "norm_eps": 1e-5}
-        return BertModel(BertConfig(outputs=(), **mpnet, **shared, **size)).eval()
-    shared |= {"has_lm_head": False, "rotary_bases": (1e6,) * layers, "windows": (None,) * layers}
-    if shape == "qwen3":
-        heads = {"num_kv_heads": size["num_heads"] // 2, "d_k": 8 if tiny else 128}
-        return RotaryModel(RotaryConfig(model_type="qwen3", **shared, **size, **heads)).eval()
-    shared |= {
-        "windows": tuple(64 if n % 3 else None for n in range(layers)),
-        "rotary_bases": tuple(1e4 if n % 3 else 1.6e5 for n in range(layers)),
-        "num_kv_heads": size["num_heads"],
-        "d_k": size["d_model"] // size["num_heads"],
-        "activation": "gelu",
-        "norm_eps": 1e-5,
-    }
-    return RotaryModel(RotaryConfig(model_type="modernbert", **shared, **size)).eval()
+    ropes = (Rope(1e6),) * size["num_layers"]
+    more = {
+        "mpnet": {"norm_eps": 1e-5},
+        "qwen3": {"num_kv_heads": size["num_heads"] // 2, "d_k": 8 if tiny else 128, "ropes": ropes},
+    }.get(shape, {})
+    model_type = {"minilm": "bert"}.get(shape, shape)
+    return Transformer(config(model_type, outputs=(), **shared, **size, **more)).eval()
 
 
 _SIZES = {
@@ -327,7 +316,7 @@ def flops_of(model: nn.Module, lengths: Sequence[int]) -> int:
     """
     maps = sum(2 * layer.weight.numel() for layer in model.modules() if isinstance(layer, nn.Linear))
     layers = [layer for layer in model.modules() if isinstance(layer, MultiHeadAttention)]
-    windows = getattr(getattr(model, "config", None), "windows", (None,) * len(layers))
+    windows = getattr(getattr(model, "config", None), "windows", ()) or (None,) * len(layers)
     is_causal = bool(getattr(model, "is_decoder_only", False))
     scores = sum(
         2
@@ -340,7 +329,7 @@ def flops_of(model: nn.Module, lengths: Sequence[int]) -> int:
 
 
 def _pairs(length: int, window: int | None, *, is_causal: bool) -> int:
-    """Of a query and a key that it sees; window: as RotaryConfig.windows."""
+    """Of a query and a key that it sees; window: as in `Config.windows`."""
     before = length if window is None else window - 1 if is_causal else window
     return sum(min(at, before) + 1 + (0 if is_causal else min(length - 1 - at, before)) for at in range(length))
 

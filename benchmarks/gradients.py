@@ -15,7 +15,7 @@ from harness import Report, in_a_process, options, parse, peak, resident
 
 import uwaga
 from uwaga.inspect import GradientMap, activation_patching
-from uwaga.models import GPT2Config, GPT2Model
+from uwaga.models import Transformer, config
 
 HEADINGS = ("work", "H", "N", "D", "CPU s", "of backward", "beyond MiB", "whole process MiB")
 MASKS = {"none": None, "causal": uwaga.Causal()}
@@ -46,7 +46,7 @@ def gradient(name: str, heads: int, tokens: int, width: int) -> tuple[float, flo
 def patching(heads: int, tokens: int, width: int) -> tuple[float, int]:
     """CPU seconds of one run of activation patching, and the peak of the whole process in bytes."""
     sizes = {"vocab_size": 1000, "d_model": heads * width, "num_heads": heads, "d_ff": 4 * heads * width}
-    model = GPT2Model(GPT2Config(num_layers=6, max_position_embeddings=tokens, **sizes)).eval()
+    model = Transformer(config("gpt2", num_layers=6, max_position_embeddings=tokens, **sizes)).eval()
     clean, corrupted = (torch.randint(1000, (1, tokens)) for _ in range(2))
     runs = 4
 
@@ -55,7 +55,7 @@ def patching(heads: int, tokens: int, width: int) -> tuple[float, int]:
 
     started = process_time()
     result = activation_patching(
-        model, {"ids": clean, "logits": False}, {"ids": corrupted, "logits": False}, metric,
+        model, {"ids": clean, "outputs": ()}, {"ids": corrupted, "outputs": ()}, metric,
         kind="decoder", positions=[list(range(tokens // 2, tokens))], limit=runs,
     )  # fmt: skip
     assert int((~result.values.isnan()).sum()) == runs

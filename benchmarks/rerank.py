@@ -23,7 +23,7 @@ from harness import DTYPES, Report, options, parse
 
 from uwaga import Reranker
 from uwaga.cli.timing import compare
-from uwaga.models import BertConfig, BertModel, save
+from uwaga.models import Transformer, config, save
 
 HEADINGS = (
     "type",
@@ -62,7 +62,7 @@ def write_cross_encoder(folder: Path, chosen: argparse.Namespace) -> None:
     size = {"d_model": 384, "num_layers": 6, "num_heads": 12, "d_ff": 1536}
     size = {"d_model": 16, "num_layers": 2, "num_heads": 2, "d_ff": 32} if chosen.quick else size
     outputs = {"outputs": ("pooled", "sequence"), "labels": ("LABEL_0",)}
-    save(BertModel(BertConfig(vocab_size=len(_WORDS) + 4, max_position_embeddings=512, **size, **outputs)), folder)
+    save(Transformer(config("bert", vocab_size=len(_WORDS) + 4, **size, **outputs)), folder)
     _write_tokenizer(folder)
 
 

@@ -15,7 +15,7 @@ from harness import Report, in_a_process, options, parse, peak
 
 import uwaga
 from uwaga.inspect import score_attribution
-from uwaga.models import GPT2Config, GPT2Model
+from uwaga.models import Transformer, config
 
 HEADINGS = [
     "N",
@@ -33,12 +33,12 @@ HEADINGS = [
 def measure(tokens: int, layer: int, count: int, layers: int) -> tuple[float, float, float, float, int]:
     """Seconds of the recorded pass, of the strongest scores, of one and of one step back from it, and bytes."""
     sizes = {"vocab_size": 1000, "d_model": 768, "num_heads": 12, "d_ff": 3072}
-    model = GPT2Model(GPT2Config(num_layers=layers, max_position_embeddings=tokens, **sizes)).eval()
+    model = Transformer(config("gpt2", num_layers=layers, max_position_embeddings=tokens, **sizes)).eval()
     ids = torch.randint(1000, (1, tokens))
     with torch.no_grad():
         started = process_time()
         with uwaga.watch(model, values=True) as recording:
-            model(ids, logits=False)
+            model(ids, outputs=())
         recorded = process_time() - started
         started = process_time()
         several = peak(lambda: score_attribution(model, recording, layer, 3, most=count))

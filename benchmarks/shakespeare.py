@@ -16,11 +16,11 @@ from harness import Report, options, parse
 from torch import Tensor, nn
 from training import PlainTraining, Size, text
 
-from uwaga.train import Config, families
-from uwaga.train.data import Corpus, sources
-from uwaga.train.data.corpus import Split
+from uwaga.train import Config
+from uwaga.train.data import sources
+from uwaga.train.data.corpus import Corpus, Split
 from uwaga.train.metrics.evaluation import validation_loss
-from uwaga.train.model import new_model
+from uwaga.train.model import model_config, new_model
 from uwaga.train.optimizer import lr_ratio
 from uwaga.train.parallel import World
 from uwaga.train.step import StepRunner, TrainableModel
@@ -32,7 +32,7 @@ Step, Evaluate = Callable[[int], float], Callable[[], float]
 
 def our_side(config: Config, corpus: Corpus) -> tuple[Step, Evaluate]:
     world = World(rank=0, size=1, device=torch.device("cpu"))
-    model = new_model(families.model_config(config.model, config.objective, corpus.model_settings), config.run.seed)
+    model = new_model(model_config(config.model, config.objective, corpus.model_settings), config.run.seed)
     trainable = TrainableModel(model, config, world)
     trainable.module.train()
     steps = StepRunner(trainable.module, trainable.optimizer, corpus.train, config, world)

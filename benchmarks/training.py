@@ -18,9 +18,9 @@ from harness import Report, options, parse, some_of
 from torch import Tensor, nn
 
 from uwaga.cli.timing import compare
-from uwaga.train import Config, families
-from uwaga.train.data import Corpus
-from uwaga.train.model import new_model
+from uwaga.train import Config
+from uwaga.train.data.corpus import Corpus
+from uwaga.train.model import model_config, new_model
 from uwaga.train.parallel import World
 from uwaga.train.step import StepRunner, TrainableModel
 
@@ -146,7 +146,7 @@ def our_step(folder: Path, size: Size, dtype: str) -> tuple[Callable[[], float],
     )
     config = Config.parse(text)
     corpus, world = Corpus.prepare(config, folder), World(rank=0, size=1, device=torch.device("cpu"))
-    model = new_model(families.model_config(config.model, config.objective, corpus.model_settings), config.run.seed)
+    model = new_model(model_config(config.model, config.objective, corpus.model_settings), config.run.seed)
     trainable = TrainableModel(model, config, world)
     trainable.module.train()
     steps, done = StepRunner(trainable.module, trainable.optimizer, corpus.train, config, world), iter(range(100000))

@@ -169,12 +169,10 @@ def write_model(folder: Path) -> Path:
     """A random BERT of width 16 with its tokenizer."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-    from uwaga.models import save
-    from uwaga.models.bert.config import BertConfig
-    from uwaga.models.bert.model import BertModel
+    from uwaga.models import Transformer, config, save
 
     sizes = {"d_model": 16, "num_layers": 2, "num_heads": 2, "d_ff": 32, "max_position_embeddings": 16}
-    save(BertModel(BertConfig(vocab_size=len(WORDS), outputs=(), **sizes)), folder)
+    save(Transformer(config("bert", vocab_size=len(WORDS), outputs=(), **sizes)), folder)
     vocabulary = {word: number for number, word in enumerate(WORDS)}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)

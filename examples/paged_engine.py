@@ -241,11 +241,7 @@ class Engine:
 
     def _states(self, ids: Ragged) -> Tensor:
         """(N, M): the model's last hidden states."""
-        if hasattr(self._model, "decode"):  # uwaga.models.Transformer
-            hidden = self._model.decode(ids, cache=self._cache)
-        else:
-            hidden = self._model(ids, cache=self._cache).last_hidden_state
-        states: Tensor = hidden.values
+        states: Tensor = self._model.decode(ids, cache=self._cache).values
         return states
 
     @staticmethod

@@ -105,22 +105,13 @@ def small_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write_model() -> Callable[..., Path]:
     """Write a random BERT of width 16 with its tokenizer: a plain Hugging Face directory; its path comes back."""
 
-    def write(folder: Path, *, positions: int = 12, seed: int = 0) -> Path:
-        from uwaga.models import save
-        from uwaga.models.bert.config import BertConfig
-        from uwaga.models.bert.model import BertModel
+    def write(folder: Path, *, positions: int = 12, seed: int = 0, **settings: object) -> Path:
+        from tiny_transformer import tiny
 
-        torch.manual_seed(seed)
-        config = BertConfig(
-            vocab_size=len(SPECIAL + WORDS),
-            d_model=16,
-            num_layers=2,
-            num_heads=2,
-            d_ff=32,
-            max_position_embeddings=positions,
-            outputs=(),
-        )
-        save(BertModel(config), folder)
+        from uwaga.models import save
+
+        sizes = {"vocab_size": len(SPECIAL + WORDS), "num_heads": 2, "max_position_embeddings": positions}
+        save(tiny("bert", seed=seed, **sizes | {"outputs": ()} | settings), folder)
         write_tokenizer(folder)
         return folder
 
@@ -128,30 +119,10 @@ def write_model() -> Callable[..., Path]:
 
 
 @pytest.fixture
-def write_reranker(tmp_path: Path) -> Callable[[], Path]:
+def write_reranker(tmp_path: Path, write_model: Callable[..., Path]) -> Callable[[], Path]:
     """Write a random BERT of width 16 with a classifier of one label, and its tokenizer."""
-
-    def write() -> Path:
-        from uwaga.models import save
-        from uwaga.models.bert.config import BertConfig
-        from uwaga.models.bert.model import BertModel
-
-        torch.manual_seed(0)
-        config = BertConfig(
-            vocab_size=len(SPECIAL + WORDS),
-            d_model=16,
-            num_layers=2,
-            num_heads=2,
-            d_ff=32,
-            max_position_embeddings=24,
-            outputs=("pooled", "sequence"),
-            labels=("LABEL_0",),
-        )
-        save(BertModel(config), tmp_path / "reranker")
-        write_tokenizer(tmp_path / "reranker")
-        return tmp_path / "reranker"
-
-    return write
+    head = {"outputs": ("pooled", "sequence"), "labels": ("LABEL_0",)}
+    return lambda: write_model(tmp_path / "reranker", positions=24, **head)
 
 
 @pytest.fixture(scope="session")

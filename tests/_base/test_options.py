@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from annotated_types import Ge, Gt, Le
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import StringConstraints, TypeAdapter, ValidationError
 
@@ -29,13 +29,13 @@ from uwaga._base.options import (
     read,
     words,
 )  # fmt: skip
-from uwaga.models import BertConfig, GPT2Config, RotaryConfig, T5Config, TransformerConfig
+from uwaga.models import Config as ModelConfig
 from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import Config
 from uwaga.viewer.messages import REQUESTS
 
 OPTIONS: list[Any] = [
-    Config, TrainingState, dict[str, TrainingState], BertConfig, GPT2Config, RotaryConfig, T5Config, TransformerConfig,
+    Config, TrainingState, dict[str, TrainingState], ModelConfig,
     *dict.fromkeys(REQUESTS.values()),
 ]  # fmt: skip
 
@@ -168,6 +168,7 @@ _JSON = st.recursive(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", OPTIONS, ids=lambda kind: getattr(kind, "__name__", None))
+@settings(suppress_health_check=[HealthCheck.too_slow])  # it looks at the clock
 @given(data=st.data())
 def test_any_json_gives_a_value_or_an_error_that_names_the_field(kind: Any, data: st.DataObject) -> None:
     known = list(keys(kind))

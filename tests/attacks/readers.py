@@ -30,6 +30,7 @@ import torch
 from pyarrow import parquet
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from tiny_transformer import tiny
 from tiny_vision import write_photo
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, processors
@@ -40,7 +41,7 @@ from uwaga.inspect import pictures
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.inspect.watching import watch
-from uwaga.models import BertConfig, BertModel, load, save
+from uwaga.models import Transformer, load, save
 from uwaga.models.checkpoints.fingerprints import fingerprint
 from uwaga.models.text import chat_template, vector_files
 from uwaga.models.text.corpus import DocumentFile
@@ -102,12 +103,12 @@ class Kind:
     names: tuple[str, ...] = ()
 
 
+def _bert(**settings: object) -> Transformer:
+    return tiny("bert", seed=0, d_model=8, num_layers=1, num_heads=2, d_ff=16, max_position_embeddings=12, **settings)
+
+
 def _model(folder: Path) -> None:
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(_TOKENS), d_model=8, num_layers=1, num_heads=2, d_ff=16, max_position_embeddings=12, outputs=()
-    )
-    save(BertModel(config), folder)
+    save(_bert(vocab_size=len(_TOKENS), outputs=()), folder)
     vocabulary = {word: number for number, word in enumerate(_TOKENS)}
     backend = Backend(models.WordPiece(vocabulary, unk_token="[UNK]"))
     backend.normalizer, backend.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
@@ -324,10 +325,7 @@ def _updated(folder: Path) -> None:
 def _recording(folder: Path) -> None:
     """Of a model with masks, biases, values and tokens; every part of the description is there."""
     folder.mkdir()
-    torch.manual_seed(0)
-    model = BertModel(
-        BertConfig(vocab_size=8, d_model=8, num_layers=1, num_heads=2, d_ff=16, max_position_embeddings=12)
-    )
+    model = _bert(vocab_size=8)
     lists = [torch.tensor([2, 5, 6]), torch.tensor([2, 7])]
     with torch.no_grad(), watch(model, values=True, tokens=[list("abc"), list("de")]) as recording:
         model(Ragged.from_list(lists))

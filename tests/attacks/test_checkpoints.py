@@ -23,21 +23,19 @@ import pytest
 import safetensors
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_transformer import tiny
 
 from uwaga._base import json_files, untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
-from uwaga.models import BertConfig, BertModel, load, save
+from uwaga.models import load, save
 from uwaga.models.checkpoints import torch_files, weight_files
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=20, d_model=8, num_layers=1, num_heads=2, d_ff=16, max_position_embeddings=10, outputs=()
-    )
-    save(BertModel(config), tmp_path / "model")
+    sizes = {"vocab_size": 20, "d_model": 8, "num_layers": 1, "num_heads": 2, "d_ff": 16, "max_position_embeddings": 10}
+    save(tiny("bert", seed=0, **sizes, outputs=()), tmp_path / "model")
     load(tmp_path / "model")  # imports what the first load of a process imports, which `message` shall not measure
     return tmp_path / "model"
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from uwaga.train.config import Config
-from uwaga.train.data import Corpus
+from uwaga.train.data.corpus import Corpus
 from uwaga.train.errors import DataError
 
 _MODELS = {
@@ -76,7 +76,7 @@ def test_the_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 import os, sys
 from pathlib import Path
 from uwaga.train.config import Config
-from uwaga.train.data import Corpus
+from uwaga.train.data.corpus import Corpus
 for name in sys.argv[1:]:
     if os.fork():
         assert os.wait()[1] == 0

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_tokenizer import read_as_it_is
+from tiny_transformer import tiny
 from typer.testing import CliRunner
 
 from uwaga.cli import app
-from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, generate, load, save
+from uwaga.models import Transformer, generate, load, save
 
 # Letters of one, two, three and four bytes, each byte a token of its own.
 STORY = " there was a snowman: ☃. Żółw 🐢 saw it"
@@ -41,38 +42,32 @@ def story_model(tmp_path: Path) -> Path:
     return write(tmp_path / "story_model", model_of_text(STORY))
 
 
-def model_of_text(story: str) -> GPT2Model:
+def model_of_text(story: str) -> Transformer:
     told = [0, 0, 0, *tokenizer().encode(story + END).ids]
-    config = GPT2Config(
-        vocab_size=257,
-        d_model=80,
-        num_layers=1,
-        num_heads=2,
-        d_ff=8,
-        max_position_embeddings=80,
-        tie_word_embeddings=False,
-        eos_token_ids=(256,),
-        dropout=0.0,
-    )
-    model = GPT2Model(config)
+    sizes = {
+        "vocab_size": 257,
+        "d_model": 80,
+        "num_layers": 1,
+        "num_heads": 2,
+        "d_ff": 8,
+        "max_position_embeddings": 80,
+    }
+    model = tiny("gpt2", **sizes, tie_word_embeddings=False, eos_token_ids=(256,))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-        model.norm.weight.fill_(1.0)
-        model.positions.weight.copy_(torch.eye(80))
-        model.lm_head.weight[told, torch.arange(len(told))] = 1.0
-        model.lm_head.weight[0, :3] = 0.0
+        model.decoder.norm.weight.fill_(1.0)
+        model.embeddings.positions.weight.copy_(torch.eye(80))
+        model.lm_head.decoder.weight[told, torch.arange(len(told))] = 1.0
+        model.lm_head.decoder.weight[0, :3] = 0.0
     return model
 
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Path:
     """A random GPT-2."""
-    torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=257, d_model=16, num_layers=2, num_heads=2, d_ff=32, max_position_embeddings=40, eos_token_ids=(256,)
-    )
-    return write(tmp_path / "writer", GPT2Model(config))
+    model = tiny("gpt2", seed=0, vocab_size=257, num_heads=2, max_position_embeddings=40, eos_token_ids=(256,))
+    return write(tmp_path / "writer", model)
 
 
 def run(*arguments: object, **given) -> str:
@@ -145,18 +140,8 @@ def test_options_reach_generate(writer: Path, options: list[str], same: dict) ->
 
 
 def test_an_encoder_and_a_decoder_answer(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    config = T5Config(
-        vocab_size=257,
-        d_model=16,
-        num_layers=1,
-        num_decoder_layers=1,
-        num_heads=2,
-        d_kv=8,
-        d_ff=32,
-        eos_token_ids=(256,),
-    )
-    folder = write(tmp_path / "t5", T5Model(config))
+    model = tiny("t5", seed=0, vocab_size=257, num_layers=1, num_heads=2, d_k=8, eos_token_ids=(256,))
+    folder = write(tmp_path / "t5", model)
     expected = generate(load(folder), [tokenizer().encode("Once").ids], max_new_tokens=5)[0]
     assert run(folder, "Once", "--max-new-tokens", 5) == tokenizer().decode(expected) + "\n"
 
@@ -203,7 +188,7 @@ def test_options_that_do_not_fit(writer: Path, options: list[str], message: str)
 
 def test_models_that_do_not_fit(writer: Path, tmp_path: Path, write_model: Callable[..., Path]) -> None:
     bert = write_model(tmp_path / "bert")
-    assert refusal(bert, "the cat") == f"{bert}: a BertModel does not generate text"
+    assert refusal(bert, "the cat") == f"{bert}: a bert model has only an encoder, and does not generate text"
     (writer / "tokenizer.json").unlink()
     assert refusal(writer, "Once") == (
         f"there is no {writer / 'tokenizer.json'}; transformers writes one: "

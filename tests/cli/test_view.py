@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import typer
 from saved_pages import about, replies
 from tiny_tokenizer import read_as_it_is
+from tiny_transformer import tiny
 from typer.testing import CliRunner
 
 from uwaga.cli import app
 from uwaga.inspect import run_text
-from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, save
+from uwaga.models import save
 from uwaga.models.checkpoints import directories
 from uwaga.viewer.messages import Reply
 
@@ -45,24 +45,14 @@ def bert(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
 
 @pytest.fixture
 def gpt2(tmp_path: Path) -> Path:
-    torch.manual_seed(0)
-    save(
-        GPT2Model(
-            GPT2Config(vocab_size=256, d_model=16, num_layers=3, num_heads=2, d_ff=32, max_position_embeddings=40)
-        ),
-        tmp_path / "gpt2",
-    )
+    save(tiny("gpt2", seed=0, vocab_size=256, num_layers=3, num_heads=2, max_position_embeddings=40), tmp_path / "gpt2")
     byte_tokenizer(tmp_path / "gpt2")
     return tmp_path / "gpt2"
 
 
 @pytest.fixture
 def t5(tmp_path: Path) -> Path:
-    torch.manual_seed(0)
-    config = T5Config(
-        vocab_size=256, d_model=16, num_layers=1, num_decoder_layers=2, num_heads=2, d_kv=8, d_ff=32, eos_token_ids=(1,)
-    )
-    save(T5Model(config), tmp_path / "t5")
+    save(tiny("t5", seed=0, vocab_size=256, num_layers=1, num_decoder_layers=2, num_heads=2, d_k=8), tmp_path / "t5")
     byte_tokenizer(tmp_path / "t5")
     return tmp_path / "t5"
 

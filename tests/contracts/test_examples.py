@@ -7,14 +7,11 @@ from types import ModuleType
 
 import pytest
 import torch
+from tiny_transformer import tiny
 
 import uwaga
 from uwaga import AttentionMap, Causal
 from uwaga.models import generate
-from uwaga.models.gpt2.config import GPT2Config
-from uwaga.models.gpt2.model import GPT2Model
-from uwaga.models.rotary.config import RotaryConfig
-from uwaga.models.rotary.model import RotaryModel
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [2], [3, 1, 4, 1, 5, 9, 2, 6, 8, 8, 8, 8, 8, 8, 8], [7, 7, 7]]
 
@@ -32,26 +29,11 @@ def engine(root: Path) -> ModuleType:
 
 @pytest.fixture(scope="module", params=["gpt2", "llama"])
 def model(request: pytest.FixtureRequest) -> torch.nn.Module:
-    torch.manual_seed(0)
-    if request.param == "gpt2":
-        small = GPT2Config(vocab_size=20, d_model=32, num_layers=2, num_heads=4, d_ff=48, max_position_embeddings=64)
-        made: torch.nn.Module = GPT2Model(small)
-    else:
-        made = RotaryModel(
-            RotaryConfig(
-                vocab_size=20,
-                d_model=32,
-                num_layers=2,
-                num_heads=4,
-                num_kv_heads=2,
-                d_k=8,
-                d_ff=48,
-                max_position_embeddings=64,
-            )
-        )
+    grouped = {"llama": {"num_kv_heads": 2, "d_k": 8}}.get(request.param, {})
+    made = tiny(request.param, seed=0, vocab_size=20, d_model=32, d_ff=48, max_position_embeddings=64, **grouped)
     for x in made.parameters():
         torch.nn.init.normal_(x, std=0.4)
-    return made.eval()
+    return made
 
 
 @pytest.mark.parametrize(("block_size", "tokens_per_step", "blocks"), [(1, 4, 80), (4, 7, 20), (16, 128, 4)])

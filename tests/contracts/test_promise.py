@@ -13,14 +13,14 @@ import numpy as np
 import processors
 import pytest
 import torch
+from tiny_transformer import tiny
 from torch import Tensor, nn
 
 import uwaga
 from uwaga import Links, Ragged, TextEncoder
 from uwaga._base import native
 from uwaga._base.processor import Processor
-from uwaga.models import BertModel, GPT2Config, GPT2Model, T5Config, T5Model, load, save
-from uwaga.models.bert.config import BertConfig
+from uwaga.models import load, save
 from uwaga.ops import engine_table
 from uwaga.ops.linear import explain
 
@@ -36,17 +36,14 @@ LENGTHS = (1, 2, 3, 7, 1, 33, 70)
 ANSWERS = (3, 1, 2, 5, 7, 1, 9)
 
 
-def _bert() -> BertModel:
-    outputs = ("pooled", "masked_lm", "next_sentence")
-    return BertModel(BertConfig(vocab_size=60, type_vocab_size=2, max_position_embeddings=80, outputs=outputs, **_WIDE))
-
-
 MODELS: dict[str, Callable[[], nn.Module]] = {
-    "bert": _bert,
-    "gpt2": lambda: GPT2Model(GPT2Config(vocab_size=60, max_position_embeddings=80, **_SMALL)),
-    "t5": lambda: T5Model(T5Config(vocab_size=60, num_decoder_layers=2, d_kv=16, **_SMALL)),
-    "t5 gated": lambda: T5Model(
-        T5Config(vocab_size=60, num_decoder_layers=1, d_kv=16, gated=True, activation="gelu_tanh", **_SMALL)
+    "bert": lambda: tiny(
+        "bert", vocab_size=60, max_position_embeddings=80, outputs=("pooled", "logits", "sequence"), **_WIDE
+    ),
+    "gpt2": lambda: tiny("gpt2", vocab_size=60, max_position_embeddings=80, **_SMALL),
+    "t5": lambda: tiny("t5", vocab_size=60, d_k=16, **_SMALL),
+    "t5 gated": lambda: tiny(
+        "t5", vocab_size=60, num_decoder_layers=1, d_k=16, gated=True, activation="gelu_tanh", **_SMALL
     ),
 }
 models = pytest.mark.parametrize("name", MODELS)
@@ -80,7 +77,7 @@ def _documents(model: nn.Module) -> list[list[Tensor]]:
     torch.manual_seed(1)
     return [
         [torch.randint(3, 60, (length,)) for length in lengths]
-        for lengths in (LENGTHS, ANSWERS)[: 2 if hasattr(model, "decode") else 1]
+        for lengths in (LENGTHS, ANSWERS)[: 2 if model.config.has_both else 1]
     ]
 
 
@@ -123,7 +120,7 @@ def test_rows_of_one_length_have_the_bits_of_each_alone(name: str) -> None:
     """Dense attention, as of a batch without padding."""
     model = _model(name)
     torch.manual_seed(1)
-    ids = [torch.randint(3, 60, (5, 12))] + ([torch.randint(3, 60, (5, 4))] if hasattr(model, "decode") else [])
+    ids = [torch.randint(3, 60, (5, 12))] + ([torch.randint(3, 60, (5, 4))] if model.config.has_both else [])
     together = model(*ids)
     for row in range(5):
         _assert_equal(_tensors(model(*(each[row : row + 1] for each in ids)), 0), _tensors(together, row))
@@ -144,9 +141,8 @@ def test_the_16_bit_types_keep_the_promise_or_say_that_they_do_not(name: str, dt
 def _encoder(folder: Path, write_model: Callable[..., Path]) -> TextEncoder:
     """A text encoder of the widths of MiniLM, with the vocabulary of the models of tests."""
     written = write_model(folder / "small")
-    torch.manual_seed(0)
     vocabulary = load(written).config.vocab_size
-    wide = BertModel(BertConfig(vocab_size=vocabulary, max_position_embeddings=12, outputs=(), **_WIDE))
+    wide = tiny("bert", seed=0, vocab_size=vocabulary, max_position_embeddings=12, outputs=(), **_WIDE)
     save(wide, folder / "wide")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / "wide" / name).write_bytes((written / name).read_bytes())

@@ -12,13 +12,14 @@ import pyarrow as pa
 import pytest
 import torch
 from pyarrow import parquet
+from tiny_transformer import tiny
 
 import uwaga
 from uwaga import plots
 from uwaga._base.durable import PathConflictError
 from uwaga._base.errors import SoftDatabaseError
 from uwaga.inspect.recordings.recording import AttentionId
-from uwaga.models import GPT2Config, GPT2Model, save
+from uwaga.models import save
 from uwaga.models.text.vector_files import VectorsError, check_numpy, write_numpy
 from uwaga.ops import engine_profile
 from uwaga.viewer.lesson import work_through
@@ -58,7 +59,7 @@ def _model(path: Path) -> None:
     """The weights; the directory is the one that the path is in."""
     sizes = {"d_model": 4, "num_layers": 1, "num_heads": 1, "d_ff": 4, "max_position_embeddings": 4}
     path.with_name("model.safetensors").symlink_to(path)
-    save(GPT2Model(GPT2Config(vocab_size=4, **sizes)), path.parent)
+    save(tiny("gpt2", vocab_size=4, **sizes), path.parent)
 
 
 # By name: what writes to a path, and the first bytes of the file.

@@ -19,9 +19,7 @@ from uwaga import SoftDatabase
 from uwaga.cli import app
 from uwaga.inspect.recordings.recording import TokenStrings
 from uwaga.inspect.recordings.stack import AttentionId
-from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, Transformer, TransformerConfig, generate, save
-from uwaga.models.bert.config import BertConfig
-from uwaga.models.bert.model import BertModel
+from uwaga.models import Transformer, config, generate, save
 from uwaga.models.text import preprocessing
 from uwaga.models.text.vector_files import VectorFile
 from uwaga.train import Config, fit
@@ -41,28 +39,26 @@ run = {output_dir = "run", log_every = 1, eval_every = 2, device = "cpu", thread
 """
 
 
-def models() -> dict[str, torch.nn.Module]:
+def models() -> dict[str, Transformer]:
     torch.manual_seed(0)
     small = {"vocab_size": 40, "d_model": 16, "num_heads": 2, "d_ff": 32}
-    return {
-        "bert": BertModel(
-            BertConfig(**small, num_layers=2, max_position_embeddings=16, outputs=("pooled", "masked_lm"))
-        ),
-        "gpt2": GPT2Model(GPT2Config(**small, num_layers=2, max_position_embeddings=16, eos_token_ids=(0,))),
-        "t5": T5Model(T5Config(**small, d_kv=8, num_layers=1, num_decoder_layers=1)),
-        "transformer": Transformer(TransformerConfig(**small, num_layers=1, num_decoder_layers=1)),
+    of_one, of_two = {"num_layers": 2, "max_position_embeddings": 16}, {"num_layers": 1, "num_decoder_layers": 1}
+    configs = {
+        "bert": config("bert", **small, **of_one, outputs=("pooled", "logits")),
+        "gpt2": config("gpt2", **small, **of_one, eos_token_ids=(0,)),
+        "t5": config("t5", **small, **of_two, d_k=8),
+        "transformer": config("uwaga-transformer", **small, **of_two),
     }
+    return {name: Transformer(each) for name, each in configs.items()}
 
 
-def outputs(model: torch.nn.Module) -> torch.Tensor:
+def outputs(model: Transformer) -> torch.Tensor:
     """Logits of the texts IDS, one after another, (tokens, V)."""
     results = []
     with torch.no_grad():
         for ids in IDS:
             row = torch.tensor([ids])
-            has_two = isinstance(model, (T5Model, Transformer))
-            result = model.eval()(row, row) if has_two else model.eval()(row)
-            results.append((result.masked_lm if isinstance(model, BertModel) else result.logits)[0])
+            results.append(model.eval()(row, row if model.config.has_both else None).logits[0])
     return torch.cat(results)
 
 
@@ -138,15 +134,12 @@ def write_vectors(folder: Path) -> None:
     """A finished file, and the folder of one that was interrupted after two of three shards."""
     sys.path.insert(0, str(HERE.parent))
     from tiny_tokenizer import SPECIAL, WORDS, write_tokenizer
+    from tiny_transformer import tiny
 
     folder.mkdir()
     model = folder / "model"
-    config = BertConfig(
-        vocab_size=len(SPECIAL + WORDS), d_model=16, num_layers=1, num_heads=2, d_ff=32, max_position_embeddings=12,
-        outputs=(),
-    )  # fmt: skip
-    torch.manual_seed(0)
-    save(BertModel(config), model)
+    sizes = {"vocab_size": len(SPECIAL + WORDS), "num_layers": 1, "num_heads": 2, "max_position_embeddings": 12}
+    save(tiny("bert", seed=0, **sizes, outputs=()), model)
     write_tokenizer(model)
     documents = folder / "documents.jsonl"
     documents.write_text("".join(json.dumps({"id": f"d{n}", "text": text}) + "\n" for n, text in enumerate(DOCUMENTS)))

@@ -157,15 +157,10 @@ def write(name: str, folder: Path) -> Path:
 
 
 def new(family: str, settings: dict[str, Any]) -> nn.Module:
-    """A model of one of uwaga's own classes."""
+    """A model of one of uwaga's own types."""
     torch.manual_seed(0)
-    if family == "gpt2":
-        return models.GPT2Model(models.GPT2Config(**settings))
-    if family == "bert":
-        return models.BertModel(models.BertConfig(**settings))
-    if family == "t5":
-        return models.T5Model(models.T5Config(**settings))
-    return models.Transformer(models.TransformerConfig(**settings))
+    model_type = {"transformer": "uwaga-transformer"}.get(family, family)
+    return models.Transformer(models.config(model_type, **settings))
 
 
 def write_tokenizer(folder: Path) -> None:

@@ -153,9 +153,13 @@ def _outputs(model: torch.nn.Module, name: str) -> dict[str, Any]:
     with torch.no_grad():
         for kind, ids in (("ragged", ragged), ("padded", padded), ("alone", torch.tensor(IDS[:1]))):
             output = model(*(ids, ids) if two else (ids,))
-            for field in ("last_hidden_state", "memory", "logits", "pooled", "masked_lm", "sequence", "tokens"):
+            for field in ("memory", "last_hidden_state", "masked_lm", "logits", "pooled", "sequence", "tokens"):
                 if (value := getattr(output, field, None)) is not None:
-                    result[f"{kind} {field}"] = value
+                    # One name for what several classes called differently.
+                    key = {"masked_lm": "logits"}.get(
+                        field, "last_hidden_state" if field == "memory" and not two else field
+                    )
+                    result[f"{kind} {key}"] = value
     return result
 
 
@@ -174,7 +178,7 @@ def model_types() -> Values:
             yield from ((f"{name}: {key}", value) for key, value in _outputs(model, name).items())
             yield (
                 f"{name}: parameters",
-                [(key, tuple(each.shape), str(each.dtype)) for key, each in model.named_parameters()],
+                sorted((tuple(each.shape), str(each.dtype)) for each in model.parameters()),
             )
             for key, options in {
                 "greedy": {},
@@ -520,18 +524,18 @@ def seeds() -> Values:
     """Weights that a seed gives, of uwaga's own classes and of a training."""
     small = {"vocab_size": VOCABULARY, "d_model": 16, "num_layers": 2, "num_heads": 2, "d_ff": 24}
     cases = {
-        "bert": small | {"max_position_embeddings": 16, "outputs": ("pooled", "masked_lm")},
+        "bert": small | {"max_position_embeddings": 16, "outputs": ("pooled", "logits")},
         "gpt2": small | {"max_position_embeddings": 16},
-        "t5": small | {"d_kv": 8, "num_decoder_layers": 1},
+        "t5": small | {"d_k": 8, "num_decoder_layers": 1},
         "transformer": small | {"num_decoder_layers": 1},
     }
     from uwaga.train.model import new_model
 
     for family, settings in cases.items():
         model = new(family, settings)
-        yield f"{family}: made", [[key, each] for key, each in model.state_dict().items()]
+        yield f"{family}: made", list(model.state_dict().values())
         trained = new_model(model.config, 3)
-        yield f"{family}: to train", [[key, each] for key, each in trained.state_dict().items()]
+        yield f"{family}: to train", list(trained.state_dict().values())
 
 
 def processor() -> str:
@@ -574,7 +578,9 @@ def main() -> None:
     now = record(sections, chosen.values)
     file = HERE / "golden.json"
     if chosen.write:
-        file.write_text(json.dumps({"processor": here, "values": now}, indent=0) + "\n")
+        kept = json.loads(file.read_text())["values"] if file.exists() else {}
+        kept = {key: each for key, each in kept.items() if key.split("/")[0] not in sections}
+        file.write_text(json.dumps({"processor": here, "values": kept | now}, indent=0) + "\n")
         return
     kept = json.loads(file.read_text())
     if kept["processor"] != here:

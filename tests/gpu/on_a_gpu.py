@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_transformer import tiny
 
 import uwaga
-from uwaga.models import GPT2Config, GPT2Model
 from uwaga.train import fit
 from uwaga.train.config import Config
 
@@ -14,8 +14,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_what_is_recorded_is_kept_in_the_memory_of_the_host() -> None:
-    config = GPT2Config(vocab_size=40, d_model=64, num_layers=3, num_heads=4, d_ff=32, max_position_embeddings=2048)
-    model, ids = GPT2Model(config).eval().to("cuda"), torch.randint(40, (2, 2048), device="cuda")
+    model = tiny("gpt2", d_model=64, num_layers=3, max_position_embeddings=2048).to("cuda")
+    ids = torch.randint(40, (2, 2048), device="cuda")
     recordings = []
     for device in (None, "cpu"):
         with uwaga.watch(model, device=device) as recording, torch.no_grad():

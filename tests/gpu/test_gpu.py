@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_transformer import tiny
 from torch import Tensor
 from torch.nn.attention import varlen
 
@@ -13,17 +14,7 @@ import uwaga
 from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, Window, attention, explain
 from uwaga.inspect import PatchGrid
 from uwaga.maps import request_signals
-from uwaga.models import (
-    BertConfig,
-    BertModel,
-    GPT2Config,
-    GPT2Model,
-    T5Config,
-    T5Model,
-    Transformer,
-    TransformerConfig,
-    generate,
-)
+from uwaga.models import generate
 from uwaga.ops.attention.engines import torch_fused
 from uwaga.train import fit
 from uwaga.train.config import Config
@@ -152,23 +143,17 @@ def test_varlen_attn_that_knows_no_groups(gpu, heads: int, engine: str, monkeypa
 
 
 MODELS = {
-    "gpt2": lambda: GPT2Model(
-        GPT2Config(vocab_size=40, d_model=16, num_layers=2, num_heads=4, d_ff=32, max_position_embeddings=64)
-    ),
-    "bert": lambda: BertModel(
-        BertConfig(vocab_size=40, d_model=16, num_layers=2, num_heads=4, d_ff=32, max_position_embeddings=64)
-    ),
-    "t5": lambda: T5Model(T5Config(vocab_size=40, d_model=16, num_heads=4, d_ff=32, num_layers=2)),
-    "transformer": lambda: Transformer(
-        TransformerConfig(vocab_size=40, d_model=16, num_heads=4, d_ff=32, num_layers=2, num_decoder_layers=2)
-    ),
+    "gpt2": lambda: tiny("gpt2", max_position_embeddings=64),
+    "bert": lambda: tiny("bert", max_position_embeddings=64),
+    "t5": lambda: tiny("t5"),
+    "transformer": lambda: tiny("uwaga-transformer", num_decoder_layers=2),
 }
 
 
 @pytest.mark.parametrize("kind", ["padded", "ragged"])
 @pytest.mark.parametrize("name", MODELS)
 def test_models(gpu, name: str, kind: str) -> None:
-    model = MODELS[name]().eval()
+    model = MODELS[name]()
     ids = torch.tensor([[5, 6, 7, 8], [9, 5, 6, 7]])
     inputs = [ids if kind == "padded" else Ragged.from_list([ids[0], ids[1, :2]])] * (2 - (name in ("gpt2", "bert")))
     there = [_there(x) if kind == "padded" else Ragged(_there(x.values), _there(x.offsets)) for x in inputs]
@@ -179,13 +164,13 @@ def test_models(gpu, name: str, kind: str) -> None:
 
 
 def _hidden(output) -> Tensor:
-    hidden = output.logits if hasattr(output, "logits") else output.last_hidden_state
+    hidden = output.last_hidden_state if output.logits is None else output.logits
     return hidden.values if isinstance(hidden, Ragged) else hidden
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 2}, {"do_sample": True, "seed": 1}], ids=str)
 def test_generation_from_lists_of_ids(gpu, options: dict) -> None:
-    model = MODELS["gpt2"]().eval()
+    model = MODELS["gpt2"]()
     expected = generate(model, [[5, 6, 7], [8]], max_new_tokens=5, **options)
     assert generate(model.to("cuda"), [[5, 6, 7], [8]], max_new_tokens=5, **options) == expected
 

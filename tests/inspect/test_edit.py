@@ -27,9 +27,7 @@ HEAD = 1
 
 
 def run(model: nn.Module, ids: Tensor = IDS) -> Tensor:
-    takes_two = getattr(model, "is_decoder_only", None) is False
-    result = model(ids, ids[:, :4]) if takes_two else model(ids)
-    return result.last_hidden_state
+    return model(ids, ids[:, :4] if model.config.has_both else None).last_hidden_state
 
 
 def kinds_of(model: nn.Module) -> list[tuple[str, MultiHeadAttention]]:
@@ -514,11 +512,11 @@ def test_gradients_reach_everything_but_what_was_replaced() -> None:
 BAD = [
     (
         {"heads": {("decoder", 7, 0): 0.0}},
-        "edit: GPT2Model has no layer 'decoder' 7; there are decoder 0, 1, 2",
+        "edit: Transformer has no layer 'decoder' 7; there are decoder 0, 1, 2",
     ),
     (
         {"heads": {("cross", 0, 0): 0.0}},
-        "edit: GPT2Model has no layer 'cross' 0; there are decoder 0, 1, 2",
+        "edit: Transformer has no layer 'cross' 0; there are decoder 0, 1, 2",
     ),
     (
         {"heads": {("decoder", 0, 2): 0.0}},
@@ -563,7 +561,7 @@ def test_what_does_not_fit_the_model_is_named(changes: dict, message: str) -> No
 
 @torch.no_grad()
 def test_a_block_without_a_pass_and_a_model_without_attention_are_errors() -> None:
-    rule = "edit: nothing was changed: GPT2Model computed none of the edited attentions in this thread while they were edited"
+    rule = "edit: nothing was changed: Transformer computed none of the edited attentions in this thread while they were edited"
     with pytest.raises(ValueError, match=rule), uwaga.edit(gpt2(), heads={("decoder", 0, 0): 0.0}):
         pass
     rule = "edit: Linear has no attention that can be edited: neither uwaga.nn.MultiHeadAttention nor a model of "

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 
 import pytest
 import torch
+from tiny_transformer import tiny
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from waiting import HANG
@@ -20,7 +21,6 @@ from waiting import HANG
 import uwaga
 from uwaga._base import threads
 from uwaga.inspect import cache, cache_edit
-from uwaga.models import GPT2Config, GPT2Model
 from uwaga.nn import EncoderLayer
 from uwaga.ops.attention.hooks import Asked, Proceed, hooked, looking
 from uwaga.ops.ragged import Operand
@@ -32,9 +32,7 @@ OTHER = {"heads": {("decoder", 1, 1): -2.0}}
 
 
 def ours() -> nn.Module:
-    torch.manual_seed(0)
-    config = GPT2Config(vocab_size=30, d_model=16, num_layers=2, num_heads=2, d_ff=32, max_position_embeddings=20)
-    return GPT2Model(config).eval()
+    return tiny("gpt2", seed=0, vocab_size=30, num_heads=2, max_position_embeddings=20)
 
 
 def theirs() -> nn.Module:
@@ -177,7 +175,7 @@ def test_a_block_may_end_in_another_context_than_it_began(model: nn.Module) -> N
 
 
 def test_who_looks_sees_what_all_others_have_changed_whatever_the_order() -> None:
-    layer, seen = ours().layers[0].attention, []
+    layer, seen = ours().decoder.layers[0].attention, []
 
     def double(asked: Asked, _: object, proceed: Proceed) -> Operand:
         more = Asked(query=asked.query * 2, key=asked.key, value=asked.value, options=asked.options)
@@ -212,7 +210,7 @@ def checkpointed(model: nn.Module) -> None:
         model.activation_checkpointing_enable({"use_reentrant": False})
         model.train()
         return
-    for layer in model.layers:
+    for layer in model.decoder.layers:
         forward = layer.forward
         layer.forward = lambda *x, forward=forward, **y: checkpoint(forward, *x, use_reentrant=False, **y)
 

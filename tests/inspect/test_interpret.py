@@ -12,6 +12,7 @@ import pytest
 import torch
 from test_watch import WRITERS, bert, gpt2, ragged
 from tiny_models import DECODERS, make
+from tiny_transformer import tiny
 from torch import Tensor, nn
 
 import uwaga
@@ -22,7 +23,6 @@ from uwaga.inspect import (
     logit_attribution,
     logit_lens,
 )
-from uwaga.models import Transformer, TransformerConfig
 from uwaga.plots import patching_effects
 
 IDS = torch.tensor([[4, 5, 6, 7, 8], [9, 10, 11, 12, 13]])
@@ -30,9 +30,8 @@ CLEAN, CORRUPTED = IDS[:1], torch.tensor([[4, 14, 6, 15, 8]])
 
 
 def pre_norm() -> nn.Module:
-    sizes = {"vocab_size": 20, "d_model": 8, "num_heads": 2, "d_ff": 16, "num_layers": 2, "num_decoder_layers": 2}
-    torch.manual_seed(0)
-    return Transformer(TransformerConfig(**sizes, norm="pre", lm_head_bias=True)).eval()
+    sizes = {"vocab_size": 20, "d_model": 8, "num_heads": 2, "d_ff": 16, "num_decoder_layers": 2}
+    return tiny("uwaga-transformer", seed=0, **sizes, norm="pre", lm_head_bias=True)
 
 
 def huggingface(family: str) -> nn.Module:
@@ -54,7 +53,7 @@ def tolerance(name: str) -> dict[str, float]:
 
 
 def inputs(model: nn.Module) -> tuple[Tensor, ...]:
-    return (IDS, IDS[:, :4]) if getattr(model, "is_decoder_only", None) is False else (IDS,)
+    return (IDS, IDS[:, :4]) if getattr(model.config, "has_both", False) else (IDS,)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -122,13 +121,13 @@ def test_the_lens_is_the_norm_and_the_head_of_every_hidden_state() -> None:
     states = model(IDS, output_hidden_states=True).hidden_states
     result = logit_lens(model, IDS, top=20)
     for layer, state in enumerate(states):
-        right = model.logits(model.norm(state)).softmax(-1)
+        right = model.logits(model.decoder.norm(state)).softmax(-1)
         torch.testing.assert_close(result.probabilities[layer], right.topk(20).values)
 
 
 @torch.no_grad()
 def test_other_architectures_and_inputs_are_refused() -> None:
-    rule = "interpret: BertModel has no residual stream that is known here, with one final norm before its logits; "
+    rule = "interpret: Transformer has no residual stream that is known here, with one final norm before its logits; "
     with pytest.raises(ValueError, match=f"^{re.escape(rule)}"):
         logit_lens(bert(), IDS)
     post = WRITERS["transformer"]()
@@ -158,7 +157,7 @@ def output_by_hook(
     model: nn.Module, layer: int, head: int | None, source: Tensor | None, at: list[int] | None
 ) -> Tensor:
     """The metric of the corrupted text with the inputs of W_O replaced by a hook; or, without a source, those inputs."""
-    linear, seen = model.layers[layer].attention.output, []
+    linear, seen = model.decoder.layers[layer].attention.output, []
 
     def hook(_: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
         heads = given[0].clone().unflatten(-1, (2, -1))
@@ -275,7 +274,7 @@ def test_what_cannot_be_patched_says_so() -> None:
         ({"metric": lambda _: float("nan")}, "activation_patching: the metric of the clean run is nan"),
         ({"clean": ragged([[4, 5, 6, 7, 8]]), "metric": lambda out: float(out.last_hidden_state.values.sum())
           if isinstance(out.last_hidden_state, uwaga.Ragged) else 0.5}, "texts must be a padded batch of one length, not ragged"),
-        ({"layers": [3]}, "watch: GPT2Model has no layer 3; there are decoder 0, 1, 2"),
+        ({"layers": [3]}, "watch: Transformer has no layer 3; there are decoder 0, 1, 2"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=re.escape(rule)):
             run(**options)
@@ -304,7 +303,7 @@ def test_a_picture_names_layers_and_heads_or_positions() -> None:
 def dense_gradient(model: nn.Module, given: tuple[Tensor, ...], layer: int) -> Tensor:
     """a * grad_a of a decoder layer by autograd on the dense weights, in a copy of the model."""
     replaced = copy.deepcopy(model)
-    attention, kept = replaced.layers[layer].attention, []
+    attention, kept = replaced.decoder.layers[layer].attention, []
 
     class Dense(nn.Module):
         def __init__(self) -> None:
@@ -317,7 +316,7 @@ def dense_gradient(model: nn.Module, given: tuple[Tensor, ...], layer: int) -> T
             kept.append(m.to_dense().detach().requires_grad_())
             return attention.output((kept[0] @ qkv.value).transpose(-3, -2).flatten(-2))
 
-    replaced.layers[layer].attention = Dense()
+    replaced.decoder.layers[layer].attention = Dense()
     replaced(*given).logits[:, -1, 3].sum().backward()
     return kept[0].detach() * kept[0].grad
 
@@ -388,7 +387,7 @@ def test_activations_that_are_missing_are_named() -> None:
         result.gradient_maps("encoder")
     with (
         pytest.raises(
-            ValueError, match=r"^activations: nothing was kept: GPT2Model computed no attention in this thread$"
+            ValueError, match=r"^activations: nothing was kept: Transformer computed no attention in this thread$"
         ),
         activations(model),
     ):
@@ -407,7 +406,7 @@ def test_what_another_thread_runs_meanwhile_is_no_part_of_a_logit() -> None:
             threads[0].start()
             threads[0].join()
 
-    hook = model.layers[1].register_forward_pre_hook(run_elsewhere)
+    hook = model.decoder.layers[1].register_forward_pre_hook(run_elsewhere)
     result = logit_attribution(model, IDS, answer=3).total()
     hook.remove()
     assert len(threads) == 1

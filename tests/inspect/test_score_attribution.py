@@ -12,43 +12,32 @@ import torch
 from test_interpret import pre_norm
 from test_watch import WRITERS, bert, drawn, gpt2
 from tiny_models import DECODERS, ENCODERS, PAIRS, make, small
+from tiny_transformer import tiny
 from tolerance import assert_as_exact, once
 from torch import Tensor, nn
 
 import uwaga
 from uwaga.inspect import Part, activations, score_attribution
-from uwaga.models import (
-    BertConfig,
-    BertModel,
-    GPT2Model,
-    RotaryConfig,
-    RotaryModel,
-    Transformer,
-    TransformerConfig,
-)
+from uwaga.models.checkpoints.rope_parameters import Rope
 
 IDS = torch.tensor([[4, 5, 6, 7, 8, 4, 5], [9, 10, 11, 12, 13, 9, 10]])
 SHORT = IDS[:, :4]
 _SIZES = {"vocab_size": 20, "d_model": 8, "num_heads": 2, "d_ff": 16}
-_ROTARY = _SIZES | {"num_layers": 3, "num_kv_heads": 1, "d_k": 4, "max_position_embeddings": 40, "windows": (None,) * 3,
-                    "rotary_bases": (100.0,) * 3}  # fmt: skip
+_THREE = _SIZES | {"num_layers": 3, "max_position_embeddings": 40}
+_ROPES = {"ropes": (Rope(100.0),) * 3}
 
 
 def rotary(model_type: str, **options: object) -> nn.Module:
-    return drawn(RotaryModel(RotaryConfig(model_type=model_type, **_ROTARY | options)))
+    return drawn(tiny(model_type, **_THREE | _ROPES | {"num_kv_heads": 1, "d_k": 4} | options))
 
 
 def of_bert(model_type: str, **options: object) -> nn.Module:
-    return drawn(
-        BertModel(
-            BertConfig(model_type=model_type, num_layers=3, max_position_embeddings=40, outputs=(), **_SIZES | options)
-        )
-    )
+    return drawn(tiny(model_type, outputs=(), **_THREE | options))
 
 
 def alibi(**options: object) -> nn.Module:
     sizes = _SIZES | {"num_layers": 0, "num_decoder_layers": 3, "position_encoding": "alibi", "norm": "pre"}
-    return drawn(Transformer(TransformerConfig(**sizes | options)))
+    return drawn(tiny("uwaga-transformer", **sizes | options))
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -56,17 +45,16 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "gpt2 banded": lambda: gpt2(band=3),
     "bert": bert,
     "roberta": lambda: of_bert("roberta", pad_token_id=1),
-    "distilbert": lambda: of_bert("distilbert", type_vocab_size=0),
-    "mpnet": lambda: of_bert("mpnet", type_vocab_size=0, num_buckets=8, pad_token_id=1),
+    "distilbert": lambda: of_bert("distilbert"),
+    "mpnet": lambda: of_bert("mpnet", pad_token_id=1),
     "albert": lambda: of_bert("albert", embedding_size=6, num_hidden_groups=1),
-    "nomic": lambda: of_bert("nomic_bert", rotary_base=100.0, activation="silu"),
+    "nomic": lambda: of_bert("nomic_bert", **_ROPES),
     "llama": lambda: rotary("llama"),
-    "qwen2": lambda: rotary("qwen2", qkv_bias=True),
+    "qwen2": lambda: rotary("qwen2"),
     "qwen3": lambda: rotary("qwen3"),
-    "gemma2": lambda: rotary("gemma2", softcap=2.0, activation="gelu_tanh"),
-    "gemma3": lambda: rotary("gemma3_text", windows=(3, None, 3)),
-    "modernbert": lambda: rotary("modernbert", windows=(None, 2, None), activation="gelu", head_activation="gelu", norm_bias=True,
-                                 num_kv_heads=2),
+    "gemma2": lambda: rotary("gemma2", softcap=2.0, scale=0.5, windows=(None,) * 3),
+    "gemma3": lambda: rotary("gemma3_text", scale=0.5, windows=(3, None, 3)),
+    "modernbert": lambda: drawn(tiny("modernbert", windows=(None, 2, None), norm_bias=True, pad_token_id=None, **_THREE, **_ROPES)),
     "alibi": alibi,
     "t5": WRITERS["t5"],
     "post-norm pair": WRITERS["transformer"],
@@ -75,7 +63,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 def inputs(model: nn.Module) -> object:
-    return (IDS, SHORT) if getattr(model, "decoder", None) is not None and not model.is_decoder_only else IDS
+    return (IDS, SHORT) if model.config.has_both else IDS
 
 
 def kinds(model: nn.Module) -> list[str]:
@@ -155,7 +143,7 @@ def brute_force(
 
     split: a layer and a head whose output is a part for each token that it looks at, "from 0" and so on.
     """
-    layers = model.encoder.layers if isinstance(model, BertModel) else getattr(model, "decoder", model).layers
+    layers = (model.encoder or model.decoder).layers
     seen: dict[int, Tensor] = {}
     hooks = [
         each.feed_forward.register_forward_hook(lambda _, __, output, n=n: seen.__setitem__(n, output[row]))
@@ -205,16 +193,13 @@ def through(norm: nn.Module, parts: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def embeddings(model: nn.Module, token: int, row: int) -> dict[str, Tensor]:
-    if isinstance(model, BertModel):
-        of = model.embeddings
-        parts = {"token": of.token_embedding.weight[IDS[row, token]], "type": of.token_types.weight[0]}
-        return through(of.norm, parts | {"position": of.positions.weight[token]})
-    scale = 8**0.5 if getattr(model.config, "is_gemma", False) or isinstance(model, Transformer) else 1.0
-    parts = {"token": model.token_embedding.weight[IDS[row, token]] * scale}
-    if isinstance(model, GPT2Model):
-        parts["position"] = model.positions.weight[token]
-    norm = getattr(model, "embedding_norm", None)
-    return parts if norm is None else through(norm, parts)
+    of, scale = model.embeddings, 8**0.5 if model.config.scale_embedding else 1.0
+    parts = {"token": of.token_embedding.weight[IDS[row, token]] * scale}
+    if of.token_types is not None:
+        parts["type"] = of.token_types.weight[0]
+    if of.positions is not None:
+        parts["position"] = of.positions.weight[token]
+    return parts if of.norm is None else through(of.norm, parts)
 
 
 def project(
@@ -230,8 +215,8 @@ def project(
     if norm is not None:
         matrix, _ = norm_matrix(norm, sum(result.values()))
         result = {each: matrix @ x for each, x in result.items()}
-    if isinstance(model, RotaryModel):
-        turned = rotation(token, width, model.config.rotary_bases[layer])
+    if model.config.ropes:
+        turned = rotation(token, width, model.config.ropes[layer].base)
         result = {each: turned @ x for each, x in result.items()}
     return result
 

@@ -10,6 +10,7 @@ import torch
 from test_score_attribution import IDS, SHORT, alibi
 from test_watch import bert, drawn, gpt2, ragged
 from tiny_models import DECODERS, ENCODERS, PAIRS, make
+from tiny_transformer import tiny
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,7 +19,7 @@ from uwaga._base.errors import CheckpointError
 from uwaga.inspect import Part, ScoreAttribution, score_attribution
 from uwaga.inspect.attribution import attribute as module
 from uwaga.inspect.attribution import reading
-from uwaga.models import GPT2Config, GPT2Model, generate
+from uwaga.models import generate
 from uwaga.models.checkpoints import load_save
 
 V, TEXT = 8, 20
@@ -28,9 +29,7 @@ def induction_model() -> nn.Module:
     """Two layers of attention alone, by hand: head 0.0 copies each token's predecessor into a space of its own, and head 1.1 looks, from
     a token, for the place that followed the same token (Elhage et al. 2021, "induction heads")."""
     width = 2 * V + TEXT
-    config = GPT2Config(vocab_size=V, d_model=width, num_layers=2, num_heads=2, d_ff=4, max_position_embeddings=TEXT, has_lm_head=False,
-                        tie_word_embeddings=False)  # fmt: skip
-    model = GPT2Model(config).eval()
+    model = tiny("gpt2", vocab_size=V, d_model=width, num_heads=2, d_ff=4, max_position_embeddings=TEXT, outputs=())
     token, position, before = slice(0, V), slice(V, V + TEXT), slice(V + TEXT, width)
     with torch.no_grad():
         for x in model.parameters():
@@ -38,9 +37,9 @@ def induction_model() -> nn.Module:
         for norm in model.modules():
             if isinstance(norm, nn.LayerNorm):
                 norm.weight.fill_(1.0)
-        model.token_embedding.weight[:, token] = torch.eye(V)
-        model.positions.weight[:, position] = torch.eye(TEXT)
-        first, second = (layer.attention for layer in model.layers)
+        model.embeddings.token_embedding.weight[:, token] = torch.eye(V)
+        model.embeddings.positions.weight[:, position] = torch.eye(TEXT)
+        first, second = (layer.attention for layer in model.decoder.layers)
         half = width // 2  # head 1 of each layer has the rows after these
         first.query.weight[: TEXT - 1, position] = 30 * torch.eye(TEXT)[1:]
         first.key.weight[: TEXT - 1, position] = torch.eye(TEXT)[:-1]
@@ -207,11 +206,11 @@ def test_what_does_not_exist_or_is_missing_is_named() -> None:
 
     whole = recorded(values=True)
     other = gpt2()
-    other.token_embedding.weight.mul_(2)
+    other.embeddings.token_embedding.weight.mul_(2)
     for arguments, options, rule in (
-        ((model, IDS, 3, 0), {}, "score_attribution: GPT2Model has no layer 3 of kind 'decoder'; there are decoder 0, 1, 2"),
+        ((model, IDS, 3, 0), {}, "score_attribution: Transformer has no layer 3 of kind 'decoder'; there are decoder 0, 1, 2"),
         ((model, IDS, True, 0), {}, "score_attribution: layer must be an integer, not True"),
-        ((model, IDS, 0, 0), {"kind": "cross"}, "GPT2Model has no layer 0 of kind 'cross'; there are decoder 0, 1, 2"),
+        ((model, IDS, 0, 0), {"kind": "cross"}, "Transformer has no layer 0 of kind 'cross'; there are decoder 0, 1, 2"),
         ((model, IDS, 0, 2), {}, "score_attribution: there is no head 2; heads are 0 to 1"),
         ((model, IDS, 0, 0, 7, 0), {}, "score_attribution: there is no query 7; queries are 0 to 6"),
         ((model, IDS, 0, 0, 6, -8), {}, "score_attribution: there is no key -8; keys are 0 to 6"),
@@ -235,8 +234,8 @@ def test_what_does_not_exist_or_is_missing_is_named() -> None:
         ((model, recorded(values=True, layers=[1]), 0, 0, 2, 1), {}, "the recording has no decoder 0; there are decoder 1"),
         ((model, recorded(values=True, heads=[1]), 1, 0, 2, 1), {}, "the recording has 1 of the 2 heads of decoder 1; watch all of them"),
         ((other, whole, 1, 0, 2, 1), {}, "farther than rounding takes it ("),
-        ((nn.Linear(2, 2).eval(), IDS, 0, 0), {}, "Linear is of no family that is known here; supported are BertModel, GPT2Model, RotaryModel"),
-        ((gpt2().train(), IDS, 0, 0), {}, "score_attribution: GPT2Model is in training mode, in which dropout changes what it computes"),
+        ((nn.Linear(2, 2).eval(), IDS, 0, 0), {}, "Linear is of no family that is known here; supported are uwaga.models.Transformer, and of "),
+        ((gpt2().train(), IDS, 0, 0), {}, "score_attribution: Transformer is in training mode, in which dropout changes what it computes"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=re.escape(rule)):
             score_attribution(*arguments, **options)
@@ -272,13 +271,9 @@ def test_the_strongest_scores_of_a_head_need_no_matrix_of_all_pairs(monkeypatch:
     tokens, bytes_at_once = 4096, 2**18
     monkeypatch.setattr(module, "BYTES", bytes_at_once)
     monkeypatch.setattr(reading, "BYTES", bytes_at_once)
-    model = drawn(
-        GPT2Model(
-            GPT2Config(num_layers=2, max_position_embeddings=tokens, vocab_size=20, d_model=8, num_heads=2, d_ff=16)
-        )
-    )
+    model = drawn(tiny("gpt2", max_position_embeddings=tokens, vocab_size=20, d_model=8, num_heads=2, d_ff=16))
     with uwaga.watch(model, values=True) as recording:
-        model(torch.randint(20, (1, tokens), generator=torch.Generator().manual_seed(0)), logits=False)
+        model(torch.randint(20, (1, tokens), generator=torch.Generator().manual_seed(0)), outputs=())
     with Largest() as largest:
         assert len(score_attribution(model, recording, 1, 1, most=100)) == 100
     assert largest.bytes <= 2 * bytes_at_once < tokens**2 * 4 // 64  # of weights, and of their double
@@ -288,7 +283,8 @@ def test_transformers_that_cannot_be_read_say_so() -> None:
     import transformers
 
     with pytest.raises(
-        ValueError, match=r"^score_attribution: BartModel is of no family that is known here; supported are BertModel, "
+        ValueError,
+        match=r"^score_attribution: BartModel is of no family that is known here; supported are uwaga\.models\.Transformer, ",
     ):
         score_attribution(make("bart", PAIRS["bart"], transformers.AutoModel), (IDS, SHORT), 0, 0)
 
@@ -304,11 +300,10 @@ def test_a_model_of_transformers_is_a_model_of_this_package_without_a_copy() -> 
     ):
         theirs = make(name, {**ENCODERS, **DECODERS}[name], maker)
         ours = load_save.of_transformers(theirs)
-        layers = ours.encoder.layers if name == "bert" else ours.layers
+        layers = (ours.encoder or ours.decoder).layers
         storage = layers[0].attention.query.weight.untyped_storage().data_ptr()
         assert storage == pointer(theirs).untyped_storage().data_ptr()
-        logits = ours(IDS).masked_lm if name == "bert" else ours(IDS).logits
-        torch.testing.assert_close(logits, theirs(IDS).logits, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(ours(IDS).logits, theirs(IDS).logits, rtol=1e-4, atol=1e-4)
     assert load_save.of_transformers(make("bart", PAIRS["bart"], transformers.AutoModel)) is None
     unsupported = make("gpt2", DECODERS["gpt2"] | {"add_cross_attention": True}, transformers.AutoModel)
     rule = "GPT2Model: add_cross_attention is True; only False is supported"

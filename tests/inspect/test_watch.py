@@ -1,28 +1,16 @@
 """Maps of this package's models while they are watched. Letters: B batch, Q queries, K keys."""
 
 import copy
-import importlib.util
-from pathlib import Path
 
 import pytest
 import torch
-from tolerance import assert_as_exact, once
+from tiny_transformer import tiny
+from tolerance import assert_as_exact
 from torch import Tensor, nn
 
 import uwaga
 from uwaga._base import threads
-from uwaga.models import (
-    BertConfig,
-    BertModel,
-    GPT2Config,
-    GPT2Model,
-    T5Config,
-    T5Model,
-    Transformer,
-    TransformerConfig,
-    generate,
-    load,
-)
+from uwaga.models import generate
 from uwaga.nn import Encoder, LayerSpec, MultiHeadAttention
 from uwaga.ops.attention.hooks import hooked, looking
 
@@ -42,22 +30,20 @@ def drawn(model: nn.Module) -> nn.Module:
 
 
 def bert() -> nn.Module:
-    return drawn(BertModel(BertConfig(num_layers=3, max_position_embeddings=40, **_SIZES)))
+    return drawn(tiny("bert", num_layers=3, max_position_embeddings=40, **_SIZES))
 
 
 def gpt2(**options: object) -> nn.Module:
-    return drawn(
-        GPT2Model(GPT2Config(num_layers=3, max_position_embeddings=40, eos_token_ids=(3,), **_SIZES, **options))
-    )
+    return drawn(tiny("gpt2", num_layers=3, max_position_embeddings=40, eos_token_ids=(3,), **_SIZES, **options))
 
 
 WRITERS = {
     "gpt2": gpt2,
     "gpt2 banded": lambda: gpt2(band=3),
-    "t5": lambda: drawn(T5Model(T5Config(d_kv=4, **_PAIR))),
-    "transformer": lambda: drawn(Transformer(TransformerConfig(**_PAIR))),
-    "transformer of one layer": lambda: drawn(Transformer(TransformerConfig(**_PAIR | {"num_decoder_layers": 1}))),
-    "decoder alone": lambda: drawn(Transformer(TransformerConfig(**_PAIR | {"num_layers": 0}))),
+    "t5": lambda: drawn(tiny("t5", d_k=4, **_PAIR)),
+    "transformer": lambda: drawn(tiny("uwaga-transformer", **_PAIR)),
+    "transformer of one layer": lambda: drawn(tiny("uwaga-transformer", **_PAIR | {"num_decoder_layers": 1})),
+    "decoder alone": lambda: drawn(tiny("uwaga-transformer", **_PAIR | {"num_layers": 0})),
 }
 
 
@@ -68,47 +54,6 @@ def matrices(m: uwaga.AttentionMap) -> list[Tensor]:
 
 def ragged(texts: list[list[int]]) -> uwaga.Ragged:
     return uwaga.Ragged.from_list([torch.tensor(text) for text in texts])
-
-
-CHECKPOINTS = {
-    "BertModel": {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 20},
-    "GPT2Model": {"n_embd": 24, "n_head": 4, "n_layer": 2},
-    "T5Model": {"d_model": 20, "d_kv": 6, "num_heads": 3, "num_layers": 2, "d_ff": 16, "decoder_start_token_id": 0},
-    "MarianMTModel": {
-        "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 4,
-        "encoder_ffn_dim": 24, "decoder_ffn_dim": 20, "pad_token_id": 39, "eos_token_id": 1, "decoder_start_token_id": 39,
-        "forced_eos_token_id": None,
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", CHECKPOINTS)
-@torch.no_grad()
-def test_maps_are_those_that_transformers_gives(name: str, tmp_path: Path) -> None:
-    if importlib.util.find_spec("transformers") is None:
-        pytest.skip("transformers is not installed: the extra `test` brings it")
-    import transformers
-
-    there = getattr(transformers, name)
-    torch.manual_seed(0)
-    drawn(there(there.config_class(vocab_size=40, **CHECKPOINTS[name]))).save_pretrained(tmp_path)
-    peer = there.from_pretrained(tmp_path, attn_implementation="eager").eval()
-    exact = there.from_pretrained(tmp_path, attn_implementation="eager", dtype=torch.float64).eval()
-    ids, answer = torch.randint(5, 38, (2, 9)), torch.randint(5, 38, (2, 6))
-    is_pair = peer.config.is_encoder_decoder
-    theirs = {"input_ids": ids} | ({"decoder_input_ids": answer} if is_pair else {})
-    ours = load(tmp_path)
-    with uwaga.watch(ours) as recording:
-        ours(ids, answer) if is_pair else ours(ids)
-    one_kind = {"BertModel": "encoder"}.get(name, "decoder")
-    names = {kind: f"{kind}_attentions" for kind in KINDS} if is_pair else {one_kind: "attentions"}
-    float32 = peer(**theirs, output_attentions=True)
-    float64 = once(lambda: exact(**theirs, output_attentions=True))
-    assert {kind for kind, _ in recording.maps} == set(names)
-    for kind, field in names.items():
-        for layer, weights in enumerate(float32[field]):
-            result = recording.maps[(kind, layer)].to_dense()
-            assert_as_exact(result, weights, lambda field=field, layer=layer: float64()[field][layer])
 
 
 @pytest.mark.parametrize(
@@ -295,8 +240,8 @@ def test_any_module_with_attention_inside_is_watched() -> None:
 def test_what_there_is_not_is_named() -> None:
     t5, ids = WRITERS["t5"](), torch.tensor([[4, 5, 6]])
     messages = {
-        "watch: T5Model has no kind 'self'; there are encoder 0, 1; decoder 0, 1; cross 0, 1": {"kinds": ["self"]},
-        "watch: T5Model has no layer 2; there are encoder 0, 1; decoder 0, 1; cross 0, 1": {"layers": [0, 2]},
+        "watch: Transformer has no kind 'self'; there are encoder 0, 1; decoder 0, 1; cross 0, 1": {"kinds": ["self"]},
+        "watch: Transformer has no layer 2; there are encoder 0, 1; decoder 0, 1; cross 0, 1": {"layers": [0, 2]},
         "watch: there is no head 2 in encoder 0, whose heads are 0 to 1": {"heads": [0, 2]},
     }
     for message, options in messages.items():
@@ -318,6 +263,6 @@ def test_nothing_recorded_is_an_error() -> None:
     with pytest.raises(ValueError) as caught, uwaga.watch(bert()):
         pass
     assert str(caught.value) == (
-        "watch: nothing was recorded: BertModel computed no attention in this thread, outside torch.compile, while it was "
+        "watch: nothing was recorded: Transformer computed no attention in this thread, outside torch.compile, while it was "
         "watched"
     )

@@ -2,32 +2,22 @@
 
 import inspect
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import torch
 
-from uwaga import models
-from uwaga.models import GPT2Config, T5Config, TransformerConfig, generate
-from uwaga.models.bert.config import OUTPUTS, BertConfig
-from uwaga.models.checkpoints import load_save
+from uwaga.models import Transformer, config, families, generate
+from uwaga.models.transformer import Output
 
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
-# Of the table of names: a config of the kind, and what stands before the names of a layer there and here.
+# Of the table of names: a model type of the kind, and what stands before the names of a layer there and here.
 _KINDS = {
-    "BERT, RoBERTa": (BertConfig(), "encoder.layer.0.", "encoder.layers.0."),
-    "DistilBERT": (
-        BertConfig(model_type="distilbert", type_vocab_size=0, outputs=()),
-        "transformer.layer.0.",
-        "encoder.layers.0.",
-    ),
-    "GPT-2": (GPT2Config(), "h.0.", "layers.0."),
-    "T5": (T5Config(), "encoder.block.0.layer.", "encoder.layers.0."),
-    "Marian": (
-        TransformerConfig(sinusoid_layout="halves", lm_head_bias=True),
-        "model.encoder.layers.0.",
-        "encoder.layers.0.",
-    ),
+    "BERT, RoBERTa": ("bert", "encoder.layer.0.", "encoder.layers.0."),
+    "DistilBERT": ("distilbert", "transformer.layer.0.", "encoder.layers.0."),
+    "GPT-2": ("gpt2", "h.0.", "decoder.layers.0."),
+    "T5": ("t5", "encoder.block.0.layer.", "encoder.layers.0."),
+    "Marian": ("marian", "model.encoder.layers.0.", "encoder.layers.0."),
 }
 
 
@@ -43,25 +33,22 @@ def _names(cell: str) -> list[str]:
     return re.findall(r"`(\w+)[^`]*`", cell)
 
 
-def test_the_families_are_those_that_load() -> None:
-    listed = {row[0].strip("`"): row[1].strip("`") for row in _rows("model type")[2:]}
-    assert listed == {name: load_save.family_of(name, "").build.__name__ for name in load_save.MODEL_TYPES}
+def test_the_model_types_are_those_that_load() -> None:
+    listed = {row[0].strip("`"): row[1] for row in _rows("model type")[2:]}
+    made = {kind: config(kind) for kind in families.model_types()}
+    assert listed == {
+        kind: "both" if each.has_both else "decoder" if each.is_causal else "encoder" for kind, each in made.items()
+    }
 
 
-def test_the_options_of_configs_are_there() -> None:
-    for owner, cell in (row for row in _rows("class")[2:]):
-        kind = getattr(models, owner.strip("`"))
-        known = {field.name for field in fields(kind)} | {
-            *OUTPUTS,
-            "tied",
-            "own",
-            "none",
-            "post",
-            "pre",
-            "sinusoidal",
-            "alibi",
-        }
-        assert set(_names(cell)) <= known, owner
+def test_the_settings_are_those_of_the_tables() -> None:
+    listed = [name for row in _rows("group")[2:] for name in _names(row[1])]
+    known = [families.family_of(kind, "").settings for kind in families.model_types()]
+    assert sorted(listed) == sorted(set().union(*known))
+
+
+def test_the_outputs_are_those_of_a_call() -> None:
+    assert [name for row in _rows("field")[2:] for name in _names(row[0])] == list(Output._fields)
 
 
 def test_the_options_of_generate_are_its_own() -> None:
@@ -72,11 +59,13 @@ def test_the_options_of_generate_are_its_own() -> None:
 
 @pytest.mark.parametrize("kind", _KINDS)
 def test_the_names_of_a_layer_are_those_of_its_table(kind: str) -> None:
-    config, theirs, ours = _KINDS[kind]
+    model_type, theirs, ours = _KINDS[kind]
     heading, _, *rows = _rows("ours")
     column = heading.index(kind)
     listed = {row[0].strip("`"): row[column].strip("`") for row in rows}
-    table = load_save.family_of(config.model_type, "").table(config)
+    made = config(model_type)
+    with torch.device("meta"):
+        table = families.family_of(model_type, "").table(made, Transformer(made).state_dict())
     results = {
         name.removeprefix(ours).removesuffix(".weight"): row.theirs.removeprefix(theirs).removesuffix(".weight")
         for row in table.rows()

@@ -330,3 +330,12 @@ def test_qk_clip_refuses_what_it_cannot_clip() -> None:
         ValueError, match=r"^MultiHeadAttention.qk_clip: softcap=5.0 bounds the logits of this layer already$"
     ):
         capped.qk_clip(torch.zeros(4), 1.0)
+
+
+def test_logits_that_norms_bound_are_not_clipped() -> None:
+    attention = MultiHeadAttention(16, 4, qk_norm_eps=1e-6)
+    with pytest.raises(ValueError) as caught:
+        attention.qk_clip(torch.ones(4), 1.0)
+    assert str(caught.value) == (
+        "MultiHeadAttention.qk_clip: the norms of queries and keys bound the logits of this layer already"
+    )

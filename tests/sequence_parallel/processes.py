@@ -123,7 +123,7 @@ def models(rank: int, size: int) -> Any:
         for lengths in ragged_cases.TEXTS:
             model, tokens, options = ragged_cases.model_and_inputs(name, lengths)
             torch.manual_seed(5)
-            output = ragged_cases.output_of(name, uwaga.sequence_parallel.forward(model, tokens, **options))
+            output = ragged_cases.output_of(uwaga.sequence_parallel.forward(model, tokens, **options))
             gradients = torch.autograd.grad(output.values.square().sum(), list(model.parameters()), allow_unused=True)
             results[name, lengths] = [output.values.detach(), gradients]
     for name in ragged_cases.FOREIGN:

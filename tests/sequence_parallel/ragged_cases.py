@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 from sequence_cases import ids
+from tiny_transformer import tiny
 from torch import Tensor
 
 import uwaga
-from uwaga.models import BertConfig, BertModel, GPT2Config, GPT2Model, RotaryConfig, RotaryModel, T5Config, T5Model
 from uwaga.ops.ragged import Cut, Ragged
 
 LONG = (5, 0, 4700, 7, 0, 700)  # one row longer than all others together, and more than two chunks of keys
@@ -147,17 +147,14 @@ def parts_of(call: RaggedCall, size: int, rank: int, seed: str) -> tuple[list[Ra
     return [call.query.part(*cuts), call.key.part(*of_keys), call.value.part(*of_keys)], slice(first, last)
 
 
-_SIZES = {"d_model": 16, "num_heads": 2, "d_ff": 24}
+_SIZES = {"vocab_size": 30, "num_heads": 2, "d_ff": 24}
+_SHORT = _SIZES | {"max_position_embeddings": 80}
 TEXTS = ((70,), (9, 33, 1, 20))
 MODELS: dict[str, Callable[[], torch.nn.Module]] = {
-    "gpt2": lambda: GPT2Model(GPT2Config(vocab_size=30, num_layers=2, max_position_embeddings=80, **_SIZES)),
-    "bert": lambda: BertModel(
-        BertConfig(vocab_size=30, num_layers=2, max_position_embeddings=80, outputs=("masked_lm",), **_SIZES)
-    ),
-    "llama": lambda: RotaryModel(
-        RotaryConfig(vocab_size=30, num_layers=2, num_kv_heads=1, d_k=8, max_position_embeddings=80, **_SIZES)
-    ),
-    "t5": lambda: T5Model(T5Config(vocab_size=30, num_layers=1, num_decoder_layers=1, d_kv=8, **_SIZES)),
+    "gpt2": lambda: tiny("gpt2", **_SHORT),
+    "bert": lambda: tiny("bert", outputs=("logits",), **_SHORT),
+    "llama": lambda: tiny("llama", num_kv_heads=1, d_k=8, **_SHORT),
+    "t5": lambda: tiny("t5", num_layers=1, d_k=8, **_SIZES),
 }
 HEADS = ("AutoModelForMaskedLM", "AutoModelForTokenClassification")  # of RoBERTa
 FOREIGN = ("llama", "gpt2", "roberta", "modernbert", "gemma3_text")
@@ -166,7 +163,7 @@ FOREIGN = ("llama", "gpt2", "roberta", "modernbert", "gemma3_text")
 def model_and_inputs(name: str, lengths: tuple[int, ...]) -> Any:
     """A model in training mode, ids, and options; a decoder reads other rows than its encoder."""
     torch.manual_seed(3)
-    model = MODELS[name]()
+    model = MODELS[name]().train()
     tokens = Ragged(torch.randint(4, 30, (sum(lengths),)), torch.tensor([0, *lengths]).cumsum(0))
     options = {}
     if name == "t5":
@@ -178,18 +175,13 @@ def model_and_inputs(name: str, lengths: tuple[int, ...]) -> Any:
 
 def classifier_and_ids() -> Any:
     """A BERT whose outputs are of first tokens, and two rows that no process shares where there are two."""
-    torch.manual_seed(3)
-    outputs = ("pooled", "sequence")
-    config = BertConfig(
-        vocab_size=30, num_layers=1, max_position_embeddings=80, outputs=outputs, labels=("a", "b"), **_SIZES
-    )
-    return BertModel(config).eval(), torch.randint(4, 30, (6, 5))  # 1, 2 or 3 processes have 6, 3 or 2 rows each
+    model = tiny("bert", seed=3, num_layers=1, outputs=("pooled", "sequence"), **_SHORT)
+    return model, torch.randint(4, 30, (6, 5))  # 1, 2 or 3 processes have 6, 3 or 2 rows each
 
 
-def output_of(name: str, output: Any) -> Ragged:
-    result = output.masked_lm if name == "bert" else output.logits
-    assert isinstance(result, Ragged)
-    return result
+def output_of(output: Any) -> Ragged:
+    assert isinstance(output.logits, Ragged)
+    return output.logits
 
 
 def foreign_model_and_ids(name: str, auto: str = "AutoModel", **config_options: Any) -> Any:

@@ -58,7 +58,7 @@ def test_models_have_the_bits_of_one_process(name: str, size: int, result: Calla
     for lengths in TEXTS:
         model, tokens, options = model_and_inputs(name, lengths)
         torch.manual_seed(5)
-        output = output_of(name, model(tokens, **options))
+        output = output_of(model(tokens, **options))
         gradients = torch.autograd.grad(output.values.square().sum(), list(model.parameters()), allow_unused=True)
         values, by_process = zip(*(of_rank[name, lengths] for of_rank in result(f"models:{size}")), strict=True)
         assert torch.equal(torch.cat(values), output.values)
@@ -129,7 +129,7 @@ NO_DIVISION = "is not divided over processes"
 SERVED = "served are ForCausalLM, LMHeadModel, ForMaskedLM, ForTokenClassification, and models without a head"
 NOT_ONE = "does not have the bits of one process: call eval(), or set its dropout to 0"
 UNCUT = (
-    "outputs of single tokens of BertModel need rows that lie with one process; the first row of rank 1 began before"
+    "outputs of single tokens of Transformer need rows that lie with one process; the first row of rank 1 began before"
 )
 OF_FORWARD = {
     "classifier": f"RobertaForSequenceClassification has a head that may read single tokens; {SERVED}",
@@ -140,14 +140,14 @@ OF_FORWARD = {
     "short": "texts of length 1 are too short for 2 processes, of which each needs a token",
     "last": UNCUT,
     "pooled": UNCUT,
-    "empty row": "row 2 is empty: it has no token for BertModel's outputs of single tokens",
-    "unknown id": "tokens of GPT2Model must lie between 0 and 29",
-    "too long": "a row has 81 tokens; GPT2Model has 80 positions",
+    "empty row": "row 2 is empty: it has no token for Transformer's outputs of single tokens",
+    "unknown id": "tokens of Transformer must lie between 0 and 29",
+    "too long": "a row has 81 tokens; Transformer has 80 positions",
 }
 DROPPED = {
     "dropout of transformers": "GPT2Model drops hidden states by PyTorch's random numbers: call eval(), or set its dropouts to 0",
-    "autocast": f"GPT2Model drops hidden states, which with torch.autocast {NOT_ONE}",
-    "dropout of a decoder": f"T5Model drops hidden states, which with decoder_ids {NOT_ONE}",
+    "autocast": f"Transformer drops hidden states, which with torch.autocast {NOT_ONE}",
+    "dropout of a decoder": f"Transformer drops hidden states, which with decoder_ids {NOT_ONE}",
 }
 ROWS = f"{AT.split(':')[0]}: Ragged: rows that are cut as others must be as many: "
 

@@ -220,18 +220,13 @@ def test_documents_are_cut_by_their_own_tokens(serving, encoder, reranker, is_cr
 @pytest.fixture
 def reranker(encoder):
     """A cross-encoder with the tokenizer of the embedding model: whose pairs it cannot tell from one text."""
-    import torch
+    from tiny_transformer import tiny
 
     from uwaga import Reranker
-    from uwaga.models.bert.config import BertConfig
-    from uwaga.models.bert.model import BertModel
 
-    torch.manual_seed(1)
-    config = BertConfig(
-        vocab_size=encoder.tokenizer.vocab_size, d_model=16, num_layers=1, num_heads=2, d_ff=32,
-        max_position_embeddings=16, outputs=("pooled", "sequence"), labels=("relevance",),
-    )  # fmt: skip
-    return Reranker(BertModel(config), encoder.tokenizer, max_tokens=16, has_sigmoid=True)
+    head = {"outputs": ("pooled", "sequence"), "labels": ("relevance",), "max_position_embeddings": 16}
+    model = tiny("bert", seed=1, vocab_size=encoder.tokenizer.vocab_size, num_layers=1, num_heads=2, **head)
+    return Reranker(model, encoder.tokenizer, max_tokens=16, has_sigmoid=True)
 
 
 def test_a_cross_encoder_ranks_where_there_is_one(serving, encoder, reranker) -> None:

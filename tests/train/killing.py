@@ -20,7 +20,6 @@ from pathlib import Path
 
 import pydantic  # noqa: F401  # typer imports it at the first command
 
-import uwaga.models.transformer.checkpoint
 import uwaga.train.api  # noqa: F401
 from uwaga.cli import app
 

@@ -25,10 +25,6 @@ import torch._dynamo  # FSDP2 imports it, which takes seconds in every run
 import torch.distributed.fsdp
 import torch.distributed.tensor  # noqa: F401
 
-import uwaga.models.bert.checkpoint
-import uwaga.models.gpt2.checkpoint
-import uwaga.models.t5.checkpoint
-import uwaga.models.transformer.checkpoint
 import uwaga.sequence_parallel.sequence
 import uwaga.train.api  # noqa: F401
 from uwaga.cli import app

@@ -325,24 +325,24 @@ def optimizer(last: Path, change: Callable[[dict[str, Tensor]], object]) -> None
     ("change", "said"),
     [
         (
-            lambda x: x.pop("exp_avg/norm.bias"),
-            " is not of this configuration's model\n  missing      exp_avg/norm.bias (16,)",
+            lambda x: x.pop("exp_avg/decoder.norm.bias"),
+            " is not of this configuration's model\n  missing      exp_avg/decoder.norm.bias (16,)",
         ),
         (
             lambda x: x.update({"\x1b[2J": torch.zeros(2)}),
             " is not of this configuration's model\n  unexpected   '\\x1b[2J' (2,)",
         ),
         (
-            lambda x: x.update({"exp_avg/norm.bias": torch.zeros(17)}),
-            " is not of this configuration's model\n  wrong shape  exp_avg/norm.bias (17,) must be (16,)",
+            lambda x: x.update({"exp_avg/decoder.norm.bias": torch.zeros(17)}),
+            " is not of this configuration's model\n  wrong shape  exp_avg/decoder.norm.bias (17,) must be (16,)",
         ),
         (
-            lambda x: x.update({"exp_avg/norm.bias": torch.zeros(16, dtype=torch.float16)}),
-            ": exp_avg/norm.bias is float16, and must be float32",
+            lambda x: x.update({"exp_avg/decoder.norm.bias": torch.zeros(16, dtype=torch.float16)}),
+            ": exp_avg/decoder.norm.bias is float16, and must be float32",
         ),
         (
-            lambda x: x.update({"exp_avg/norm.bias": torch.full((16,), torch.nan)}),
-            ": exp_avg/norm.bias holds NaN or infinity",
+            lambda x: x.update({"exp_avg/decoder.norm.bias": torch.full((16,), torch.nan)}),
+            ": exp_avg/decoder.norm.bias holds NaN or infinity",
         ),
     ],
 )

@@ -140,8 +140,8 @@ def test_a_value_of_the_wrong_type_is_refused(override: str, message: str) -> No
             "model.vocab_size=9",
             "model.vocab_size is not configurable: the tokenizer and the objective decide it",
         ),
-        ("model.num_layers=0.5", "model: GPT2Config: num_layers must be a whole number from 1 to 268,435,456, not 0.5"),
-        ("model.num_heads=5", "model: GPT2Config: d_model 768 is not a multiple of num_heads 5"),
+        ("model.num_layers=0.5", "model: Config: num_layers must be a whole number from 1 to 268,435,456, not 0.5"),
+        ("model.num_heads=5", "model: Config: d_model 768 is not a multiple of 5 heads"),
         ("model={family='transformer', num_layers=2}", "model.num_layers must be 0 for a language-model, not 2"),
     ],
 )

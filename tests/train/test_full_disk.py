@@ -13,7 +13,6 @@ pytestmark = pytest.mark.slow
 PROGRAM = """
 import os, subprocess, sys
 from pathlib import Path
-import uwaga.models.gpt2.checkpoint
 import uwaga.train.api
 from uwaga.cli import app
 from uwaga.models import load

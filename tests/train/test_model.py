@@ -7,15 +7,15 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from uwaga.models import BertConfig, GPT2Config, T5Config, TransformerConfig
+from uwaga.models import Config, config
 from uwaga.train.errors import ConfigError
-from uwaga.train.model import Settings, new_model
+from uwaga.train.model import new_model
 
-SETTINGS: dict[str, Callable[[], Settings]] = {
-    "bert": lambda: BertConfig(vocab_size=300, d_model=128, num_layers=2, num_heads=4, d_ff=256, max_position_embeddings=64, outputs=("masked_lm",)),
-    "gpt2": lambda: GPT2Config(vocab_size=300, d_model=128, num_layers=8, num_heads=4, d_ff=256, max_position_embeddings=64, tie_word_embeddings=False),
-    "t5": lambda: T5Config(vocab_size=300, d_model=128, num_layers=2, num_decoder_layers=2, num_heads=4, d_kv=16, d_ff=256, gated=True, tie_word_embeddings=False),
-    "transformer": lambda: TransformerConfig(vocab_size=300, d_model=128, num_layers=2, num_decoder_layers=2, num_heads=4, d_ff=256),
+SETTINGS: dict[str, Callable[[], Config]] = {
+    "bert": lambda: config("bert", vocab_size=300, d_model=128, num_layers=2, num_heads=4, d_ff=256, max_position_embeddings=64, outputs=("logits",)),
+    "gpt2": lambda: config("gpt2", vocab_size=300, d_model=128, num_layers=8, num_heads=4, d_ff=256, max_position_embeddings=64, tie_word_embeddings=False),
+    "t5": lambda: config("t5", vocab_size=300, d_model=128, num_layers=2, num_decoder_layers=2, num_heads=4, d_k=16, d_ff=256, gated=True, tie_word_embeddings=False),
+    "transformer": lambda: config("uwaga-transformer", vocab_size=300, d_model=128, num_layers=2, num_decoder_layers=2, num_heads=4, d_ff=256),
 }  # fmt: skip
 
 
@@ -40,12 +40,12 @@ def test_norms_are_ones_and_biases_zeros(family: str) -> None:
 
 # Standard deviations of matrices by the end of their names.
 EXPECTED = {
-    "gpt2": {"token_embedding": 0.02, "query": 0.02, "up": 0.02, "output": 0.02 / 4, "down": 0.02 / 4, "positions": 0.02, "lm_head": 0.02},
+    "gpt2": {"token_embedding": 0.02, "query": 0.02, "up": 0.02, "output": 0.02 / 4, "down": 0.02 / 4, "positions": 0.02, "decoder": 0.02},
     # A normal distribution truncated at two standard deviations has 0.88 of the standard deviation.
     "bert": {"token_embedding": 0.0176, "query": 0.0176, "down": 0.0176},
     "t5": {
         "token_embedding": 1.0, "query": (128 * 16) ** -0.5, "key": 128**-0.5, "value": 128**-0.5, "output": 64**-0.5,
-        "up": 128**-0.5, "gate": 128**-0.5, "down": 256**-0.5, "lm_head": 128**-0.5,
+        "up": 128**-0.5, "gate": 128**-0.5, "down": 256**-0.5, "decoder": 128**-0.5,
     },
     # Uniform up to sqrt(6 / (in + out)).
     "transformer": {"token_embedding": 128**-0.5, "query": math.sqrt(2 / 256), "up": math.sqrt(2 / 384), "down": math.sqrt(2 / 384)},
@@ -79,7 +79,9 @@ def test_the_initial_loss_is_about_that_of_uniform_predictions(family: str, one_
 def test_a_model_larger_than_the_memory_of_the_machine_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         new_model(
-            GPT2Config(vocab_size=10, d_model=2**20, num_heads=2, d_ff=2**20, num_layers=2, max_position_embeddings=8),
+            config(
+                "gpt2", vocab_size=10, d_model=2**20, num_heads=2, d_ff=2**20, num_layers=2, max_position_embeddings=8
+            ),
             0,
         )
     match = re.fullmatch(

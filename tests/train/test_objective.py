@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import uwaga
-from uwaga.models import BertConfig, GPT2Config, T5Config, TransformerConfig
+from uwaga.models import config
 from uwaga.train import objective
 from uwaga.train.data.batch import Batch
 from uwaga.train.model import new_model
@@ -17,12 +17,12 @@ from uwaga.train.step import objective_inputs
 
 SIZES = {"vocab_size": 30, "d_model": 16, "num_heads": 2, "d_ff": 32}
 MODELS: dict[str, Callable[[], nn.Module]] = {
-    "gpt2": lambda: new_model(GPT2Config(**SIZES, num_layers=1, max_position_embeddings=20), 0),
-    "gpt2-untied": lambda: new_model(GPT2Config(**SIZES, num_layers=1, max_position_embeddings=20, tie_word_embeddings=False), 0),
-    "bert": lambda: new_model(BertConfig(**SIZES, num_layers=1, max_position_embeddings=20, outputs=("masked_lm",)), 0),
-    "t5": lambda: new_model(T5Config(**SIZES, num_layers=1, num_decoder_layers=1, d_kv=8), 0),
-    "transformer": lambda: new_model(TransformerConfig(**SIZES, num_layers=1, num_decoder_layers=1, decoder_vocab_size=25), 0),
-    "decoder": lambda: new_model(TransformerConfig(**SIZES, num_layers=0, num_decoder_layers=1), 0),
+    "gpt2": lambda: new_model(config("gpt2", **SIZES, num_layers=1, max_position_embeddings=20), 0),
+    "gpt2-untied": lambda: new_model(config("gpt2", **SIZES, num_layers=1, max_position_embeddings=20, tie_word_embeddings=False), 0),
+    "bert": lambda: new_model(config("bert", **SIZES, num_layers=1, max_position_embeddings=20, outputs=("logits",)), 0),
+    "t5": lambda: new_model(config("t5", **SIZES, num_layers=1, num_decoder_layers=1, d_k=8), 0),
+    "transformer": lambda: new_model(config("uwaga-transformer", **SIZES, num_layers=1, num_decoder_layers=1, decoder_vocab_size=25), 0),
+    "decoder": lambda: new_model(config("uwaga-transformer", **SIZES, num_layers=0, num_decoder_layers=1), 0),
 }  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -40,8 +40,7 @@ def batch(name: str) -> Batch:
 
 
 def logits(model: nn.Module, x: Batch) -> Tensor:
-    output = model(x.ids) if x.decoder_ids is None else model(x.ids, x.decoder_ids)
-    return (output.masked_lm if hasattr(output, "masked_lm") else output.logits).values
+    return model(x.ids, x.decoder_ids).logits.values
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

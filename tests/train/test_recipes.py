@@ -14,19 +14,19 @@ import pytest
 import torch
 
 from uwaga._base import env
-from uwaga.models import BertModel, GPT2Model, Transformer, load
+from uwaga.models import Transformer, load
 from uwaga.models.checkpoints import directories
-from uwaga.train import families
 from uwaga.train.config import Config
-from uwaga.train.data import Corpus, sources
+from uwaga.train.data import sources
+from uwaga.train.data.corpus import Corpus
 from uwaga.train.metrics.evaluation import ErrorRateEvaluator, validation_loss
+from uwaga.train.model import model_config
 from uwaga.train.objective import Objective
 from uwaga.train.parallel import World
 
 _PROGRAMS = Path(__file__).parents[2] / "recipes"
-_FOLDER = Path(families.__file__).parent / "recipes"
+_FOLDER = Path(sources.__file__).parents[1] / "recipes"
 _RECIPES = sorted(path.name for path in _FOLDER.glob("*.toml"))
-_CLASSES = {"gpt2": GPT2Model, "bert": BertModel, "transformer": Transformer}
 _LARGEST_BUNDLED = 8_000_000  # bytes
 
 
@@ -119,9 +119,7 @@ def test_the_shakespeare_recipes_have_the_settings_of_nanogpt() -> None:
 def test_a_recipe_with_its_real_data(name: str, prepared: Callable[[str], tuple[Config, Corpus]]) -> None:
     config, corpus = prepared(name)
     with torch.device("meta"):
-        model = _CLASSES[config.model["family"]](
-            families.model_config(config.model, config.objective, corpus.model_settings)
-        )
+        model = Transformer(model_config(config.model, config.objective, corpus.model_settings))
     size = 4 * sum(weight.numel() for weight in model.parameters())
     if name in ("bard.toml", "speller.toml"):
         assert size < _LARGEST_BUNDLED - 100_000  # the tokenizer and config.json

@@ -12,10 +12,9 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
-from uwaga.models import BertModel, GPT2Model, Transformer, save
+from uwaga.models import Transformer, save
 from uwaga.models.tokenizers.loading import Tokenizer
 from uwaga.models.tokenizers.text_tokenizer import SPECIAL_TOKENS, TextTokenizer, recut
-from uwaga.train import families
 from uwaga.train.config import TargetConfig, TokenizerConfig
 from uwaga.train.data.corpus import Corpus
 from uwaga.train.data.tokenizers import (
@@ -25,10 +24,10 @@ from uwaga.train.data.tokenizers import (
     train_symbol_tokenizer,
 )
 from uwaga.train.errors import ConfigError
+from uwaga.train.model import model_config
 
 _OBJECTIVE = "language-model"
 _TEXT = "Once upon a time there were  three little pigs,\nand the tea was İstanbul's; naïve 東京 <|endoftext|> </s>"
-_CLASSES = {"language-model": GPT2Model, "encoder-decoder": Transformer, "masked-language-model": BertModel}
 
 
 def _characters(text: str, **options: object) -> TextTokenizer:
@@ -148,7 +147,7 @@ def test_a_vocabulary_shared_by_sources_and_targets() -> None:
 
 
 @pytest.mark.parametrize("kind", ["characters", "byte-pair"])
-@pytest.mark.parametrize("objective", list(_CLASSES))
+@pytest.mark.parametrize("objective", ["language-model", "encoder-decoder", "masked-language-model"])
 def test_transformers_reads_the_tokenizer_of_a_saved_model(
     objective: str,
     kind: str,
@@ -163,7 +162,7 @@ def test_transformers_reads_the_tokenizer_of_a_saved_model(
     more = ["data.pair_format=cmudict"] if is_pairs else ["data.document=paragraph"]
     given = (objective, [words if is_pairs else verses], f"tokenizer.kind={kind}", *more, *size)
     config, corpus, folder = make_config(*given), make_corpus(*given), tmp_path / "model"
-    save(_CLASSES[objective](families.model_config(config.model, objective, corpus.model_settings)), folder)
+    save(Transformer(model_config(config.model, objective, corpus.model_settings)), folder)
     corpus.save_tokenizers(folder)
     ours, theirs = Tokenizer.load(folder), AutoTokenizer.from_pretrained(folder)
     for text in ("Line 3 of 7, so it goes.", "K AE1"):

@@ -13,7 +13,7 @@ MODELS = {
     "transformer": "num_decoder_layers = 1\ndropout = 0.1\nattention_dropout = 0.1",
     "gpt2": "num_layers = 2\nmax_position_embeddings = 40",
     "bert": "num_layers = 1\nmax_position_embeddings = 40\ndropout = 0.0",
-    "t5": "num_layers = 1\nnum_decoder_layers = 1\nd_kv = 8",
+    "t5": "num_layers = 1\nnum_decoder_layers = 1\nd_k = 8",
     "pairs": "num_layers = 1\nnum_decoder_layers = 2",
 }
 OBJECTIVES = {"bert": "masked-language-model", "t5": "encoder-decoder", "pairs": "encoder-decoder"}

@@ -33,12 +33,9 @@ def test_it_serves_and_prints_the_address(attention: uwaga.AttentionMap, capsys:
 
 
 def test_a_recording_has_its_own_tokens_and_title(one_thread: None) -> None:
-    from uwaga.models import GPT2Config, GPT2Model
+    from tiny_transformer import tiny
 
-    model = GPT2Model(
-        GPT2Config(vocab_size=40, d_model=16, num_layers=2, num_heads=4, d_ff=32, max_position_embeddings=64)
-    ).eval()
-    with uwaga.watch(model) as recording, torch.no_grad():
+    with uwaga.watch(model := tiny("gpt2")) as recording, torch.no_grad():
         model(torch.tensor([[5, 6, 7, 8]]))
     with uwaga.view(recording, model="tiny", browser=False, block=False) as view:
         (side,) = view.service.answer({"request": "about"}).meta["sides"]

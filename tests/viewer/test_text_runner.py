@@ -132,7 +132,7 @@ def test_vectors_are_those_of_the_encoder(bert: TextRunner) -> None:
                 "the", edits=Edits.from_dict({"heads": [{"kind": "encoder", "layer": 9, "head": 0, "value": 0.0}]})
             ),
             RecordError,
-            "BertModel has no layer 'encoder' 9",
+            "Transformer has no layer 'encoder' 9",
         ),
         (
             RunRequest(

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from tiny_transformer import tiny
 
 import uwaga
-from uwaga.models import GPT2Config, GPT2Model
 from uwaga.viewer.view_model import ViewModel
 
 
@@ -13,10 +13,7 @@ def a_map(*shape: int, **options) -> uwaga.AttentionMap:
 
 
 def test_the_tokens_of_a_recording_are_used() -> None:
-    model = GPT2Model(
-        GPT2Config(vocab_size=40, d_model=16, num_layers=2, num_heads=4, d_ff=32, max_position_embeddings=64)
-    ).eval()
-    with uwaga.watch(model, tokens=["a", "Ġb", "c"]) as recording, torch.no_grad():
+    with uwaga.watch(model := tiny("gpt2"), tokens=["a", "Ġb", "c"]) as recording, torch.no_grad():
         model(torch.tensor([[5, 6, 7]]))
     (side,) = ViewModel.create(recording).sides
     assert list(side.maps) == [("decoder", 0), ("decoder", 1)]

@@ -144,7 +144,7 @@ def test_a_model_of_transformers_reads_texts_and_what_is_typed() -> None:
 def test_a_model_of_this_package_has_its_own_tokenizer(bert: Path) -> None:
     model = uwaga.models.load(bert)
     (side,) = sides("The cat sat", model=model)
-    assert (side["model"], side["title"]) == ("BertModel", "The cat sat")
+    assert (side["model"], side["title"]) == ("Transformer", "The cat sat")
 
 
 def test_two_models_that_are_in_memory() -> None:

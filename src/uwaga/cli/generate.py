@@ -14,8 +14,8 @@ from uwaga.cli.terminal import echo, echo_json, fail, in_option_names
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from uwaga.models.generation.decoding import Generator
     from uwaga.models.tokenizers.loading import Tokenizer
+    from uwaga.models.transformer import Transformer
 
 Storage = Literal["float32", "bfloat16"]
 
@@ -27,7 +27,7 @@ class PromptError(ValueError):
 class _LoadedModel(NamedTuple):
     """A model, its tokenizer, and that of its decoder, which may be another one."""
 
-    model: "Generator"
+    model: "Transformer"
     tokenizer: "Tokenizer"
     decoder: "Tokenizer"
 
@@ -97,9 +97,11 @@ def _load(model: str, dtype: str) -> _LoadedModel:
     tokenizer = Tokenizer.load(transformer)
     target = Tokenizer.load_target(transformer) or tokenizer
     result = load(folder, dtype=getattr(torch, dtype))
-    if not hasattr(result, "decoding"):
-        raise CheckpointError(f"{folder}: a {type(result).__name__} does not generate text")
-    return _LoadedModel(cast("Generator", result), tokenizer, target)
+    if result.decoder is None:
+        raise CheckpointError(
+            f"{folder}: a {result.config.model_type} model has only an encoder, and does not generate text"
+        )
+    return _LoadedModel(result, tokenizer, target)
 
 
 def _write(loaded: _LoadedModel, texts: Sequence[str], options: dict[str, Any], *, as_json: bool) -> None:

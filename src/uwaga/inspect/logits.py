@@ -17,14 +17,13 @@ from torch import Tensor, nn
 
 from uwaga._base.threads import calling_here
 from uwaga.inspect.heads.activations import activations
-from uwaga.models.gpt2.model import GPT2Model
-from uwaga.models.rotary.model import RotaryModel
-from uwaga.models.t5.model import T5Model
-from uwaga.models.transformer.model import Transformer
+from uwaga.models.transformer import Transformer
 from uwaga.nn import MultiHeadAttention
 from uwaga.ops.linear.api import linear_map
 
-_SUPPORTED = "GPT2Model, a RotaryModel that decodes (but Gemma), the decoder of T5Model, a pre-norm Transformer, and of transformers GPT-2 and Llama-like models"
+_SUPPORTED = (
+    "a pre-norm uwaga.models.Transformer with a decoder, except Gemma, and of transformers GPT-2 and Llama-like models"
+)
 
 
 class Block(NamedTuple):
@@ -47,7 +46,7 @@ class ResidualStream(NamedTuple):
     @staticmethod
     def of(model: nn.Module) -> "ResidualStream":
         """Raises ValueError: a model of another architecture."""
-        if isinstance(model, GPT2Model | RotaryModel | T5Model | Transformer):
+        if isinstance(model, Transformer):
             result = _of_this_package(model)
         else:
             result = _of_transformers(model)
@@ -256,19 +255,12 @@ def _weight(output: nn.Module) -> Tensor:
     return weight.T if isinstance(output, nn.Linear) else weight
 
 
-def _of_this_package(model: GPT2Model | RotaryModel | T5Model | Transformer) -> ResidualStream | None:
-    if isinstance(model, GPT2Model | RotaryModel):
-        layers: Any = model.layers
-        norm: nn.Module = model.norm
-        if not model.config.has_lm_head:
-            return None
-        # An encoder's logits are of the token itself, and norms of outputs stand between a head and the stream.
-        if isinstance(model, RotaryModel) and (not model.config.is_causal or model.config.is_gemma):
-            return None
-    else:
-        if model.decoder is None or model.decoder.norm is None:
-            return None
-        layers, norm = model.decoder.layers, model.decoder.norm
+def _of_this_package(model: Transformer) -> ResidualStream | None:
+    decoder, head = model.decoder, model.lm_head
+    # An encoder's logits are of the token itself, and norms of outputs stand between a head and the stream.
+    if decoder is None or decoder.norm is None or head is None or model.config.output_norms:
+        return None
+    layers, norm = decoder.layers, decoder.norm
     blocks = []
     for n, layer in enumerate(layers):
         attentions: list[tuple[tuple[str, int], nn.Module, nn.Module]] = []
@@ -279,13 +271,8 @@ def _of_this_package(model: GPT2Model | RotaryModel | T5Model | Transformer) -> 
                 attentions.append((where, module, module.output))
         feed_forward: Any = layer.feed_forward
         blocks.append(Block(layer, attentions, feed_forward))
-    words: nn.Module = model.token_embedding
-    if isinstance(model, Transformer) and model.decoder_token_embedding is not None:
-        words = model.decoder_token_embedding
-    head: Any = words if model.lm_head is None else model.lm_head
-    scale = model.config.d_model**-0.5 if isinstance(model, T5Model) and model.config.scale_decoder_outputs else 1.0
-    bias = model.lm_head_bias if isinstance(model, Transformer) else None
-    return ResidualStream(blocks, norm, head.weight, bias, scale)
+    words = model.output_embeddings.token_embedding.weight if head.decoder is None else head.decoder.weight
+    return ResidualStream(blocks, norm, words, head.bias, head.factor)
 
 
 def _of_transformers(model: Any) -> ResidualStream | None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uwaga._base.threads import calling_here
 
@@ -146,7 +146,7 @@ def of_module(model: "nn.Module", tokenizer: object = None) -> LoadedModel:
     folder = getattr(model, "directory", None) or (Path(name) if name and Path(name).is_dir() else None)
     if tokenizer is not None:
         own = target = loading.tokenizer_of(tokenizer)
-    elif hasattr(model, "directory"):
+    elif getattr(model, "directory", None) is not None:
         own, target = of_model(model), of_model(model, decoder=True)
     elif folder is not None:
         own = target = loading.tokenizer(folder)
@@ -155,9 +155,7 @@ def of_module(model: "nn.Module", tokenizer: object = None) -> LoadedModel:
     result = LoadedModel("", title, model, own, target, folder)
     if not hasattr(result.adapter, "max_tokens"):
         raise ValueError(f"{type(model).__name__} is neither a model of uwaga.models nor of transformers")
-    sizes = [
-        int(cast("Any", each).num_embeddings) for each in token_embeddings(model) if hasattr(each, "num_embeddings")
-    ]
+    sizes: list[Any] = [getattr(each, "token_embedding", each).num_embeddings for each in token_embeddings(model)]
     if sizes and own.vocab_size > max(sizes):
         raise ValueError(
             f"the tokenizer has the token id {own.vocab_size - 1}, and {type(model).__name__} has {max(sizes)} embeddings"

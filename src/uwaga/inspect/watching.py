@@ -17,6 +17,7 @@ from uwaga.inspect.layers.attention_layers import AttentionLayers, token_embeddi
 from uwaga.inspect.layers.huggingface import SpeculativeRecording
 from uwaga.inspect.recordings.recording import Recording, TokenLists, TokenStrings
 from uwaga.maps.map import map_options
+from uwaga.models.transformer import Transformer
 from uwaga.nn.operand import values_of
 from uwaga.ops.attention.hooks import Asked, hooked, looking
 from uwaga.ops.ragged import Operand, Ragged
@@ -121,6 +122,8 @@ def _number_of_tokens(query: Operand) -> int:
 
 
 def _model_name(model: nn.Module) -> str:
-    """The directory or hub id that a model of transformers was loaded from, else the name of its class."""
-    name = getattr(getattr(model, "config", None), "name_or_path", "")
+    """The directory or hub id that a model of transformers was loaded from, the model type of one of this package, else the name of its
+    class."""
+    config = getattr(model, "config", None)
+    name = getattr(config, "name_or_path", "") or (isinstance(model, Transformer) and model.config.model_type)
     return name if isinstance(name, str) and name else type(model).__name__

@@ -27,7 +27,7 @@ _SAME = (
     "the state of torch's random generator, by which hidden states are dropped (checksums)",
 )
 # Options of models that are about no single token.
-_OPTIONS = ("decoder_ids", "only", "outputs", "output_hidden_states", "logits")
+_OPTIONS = ("decoder_ids", "only", "outputs", "output_hidden_states")
 _OPTIONS_OF_TRANSFORMERS = ("output_hidden_states", "return_dict", "use_cache")
 # Heads of transformers that read each token alone; sequence classifiers, say, read the last one, or the first.
 _HEADS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForTokenClassification")
@@ -64,7 +64,7 @@ def forward(model: nn.Module, tokens: Operand, *, group: dist.ProcessGroup | Non
             bits of one process after `uwaga.integrations.pack_linear(model)`.
         tokens: ids (N,), (B, N), or Ragged with values (N,), the whole in every process. transformers' models take no Ragged.
         group: as in `attention`.
-        options: for the model: decoder_ids, the whole as well, which are cut as the tokens are, only, outputs, output_hidden_states, logits; of
+        options: for the model: decoder_ids, the whole as well, which are cut as the tokens are, only, outputs, output_hidden_states; of
             transformers output_hidden_states. `only` and outputs of first tokens where no row lies with two processes.
 
     Returns:

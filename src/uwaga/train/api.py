@@ -11,7 +11,7 @@ from torch import nn
 from uwaga._base import durable
 from uwaga.models.checkpoints import directories
 from uwaga.train import checkpoint as checkpoint_files
-from uwaga.train import families, run_folder, seeds
+from uwaga.train import run_folder, seeds
 from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import Config
 from uwaga.train.data.corpus import Corpus
@@ -29,7 +29,7 @@ from uwaga.train.metrics.logger import (
     read_losses,
 )
 from uwaga.train.metrics.samples import SampleGenerator
-from uwaga.train.model import new_model
+from uwaga.train.model import model_config, new_model
 from uwaga.train.parallel import World, process_group
 from uwaga.train.step import TrainableModel
 
@@ -111,7 +111,7 @@ def _fit(
     config: Config, corpus: Corpus, world: World, checkpoint: Path | None, *, fsdp: bool, progress: bool
 ) -> TrainingState:
     out = Path(config.run.output_dir)
-    model = new_model(families.model_config(config.model, config.objective, corpus.model_settings), config.run.seed)
+    model = new_model(model_config(config.model, config.objective, corpus.model_settings), config.run.seed)
     state = TrainingState(step=0, tokens=0, seconds=0.0, best=None, metrics=0, seed=config.run.seed, data=corpus.digest)
     if checkpoint is not None:
         state = _resumed_state(checkpoint, config, corpus)

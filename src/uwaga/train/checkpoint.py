@@ -22,6 +22,7 @@ from uwaga._base.errors import CheckpointError
 from uwaga._base.options import Count, OptionError, Real, Text, options, read
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import load_save, state_dict_check, weight_files
+from uwaga.models.families import family_of
 from uwaga.train import run_folder
 from uwaga.train.errors import TrainingError
 from uwaga.train.optimizer import Moment
@@ -104,7 +105,7 @@ def write(out: Path, parts: CheckpointParts) -> Path:
 def read_model(folder: Path, model: nn.Module) -> None:
     """Load a checkpoint's weights into a model of the same shapes. Raises CheckpointError."""
     config: Any = model.config
-    table = load_save.family_of(config.model_type, str(folder)).table(config)
+    table = family_of(config.model_type, str(folder)).table(config, model.state_dict())
     if not (folder / weight_files.SINGLE).is_file():  # training writes no pickles: one in its place is not read
         raise CheckpointError(f"there is no {folder / weight_files.SINGLE}")
     matched = state_dict_check.match(table, weight_files.find(folder), model.state_dict())

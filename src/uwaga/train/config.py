@@ -28,9 +28,8 @@ from uwaga._base.options import (
     options,
     read,
 )  # fmt: skip
-from uwaga.train import families
 from uwaga.train.errors import ConfigError
-from uwaga.train.families import Objective
+from uwaga.train.model import Objective, hidden_dropouts, max_tokens
 
 TokenizerKind = Literal["characters", "words", "byte-pair", "given"]
 _NoNul = StringConstraints(pattern=r"^[^\x00]+$")
@@ -189,7 +188,7 @@ class Config:
     run: RunConfig
 
     def __post_init__(self) -> None:
-        families.check(self.model, self.objective)
+        max_tokens(self.model, self.objective)  # which checks that there can be such a model
         for check in (_check_files, _check_objective, _check_sizes, _check_tokenizers, _check_parallel):
             check(self)
 
@@ -286,7 +285,7 @@ def _check_sizes(config: Config) -> None:
             f"batch.tokens_per_step must be a multiple of batch.tokens_per_batch, {batch.tokens_per_batch}, "
             f"not {batch.tokens_per_step}"
         )
-    longest = families.max_tokens(config.model, config.objective)
+    longest = max_tokens(config.model, config.objective)
     if longest is not None and data.context_length > longest:
         raise ConfigError(f"data.context_length is {data.context_length}, and the model has {longest} positions")
     if config.objective == "masked-language-model" and data.context_length < 3:
@@ -339,7 +338,7 @@ def _check_parallel(config: Config) -> None:
         raise ConfigError(f"{is_set} run.compile is true: attention by several processes cannot be compiled")
     if config.run.device == "cuda":
         raise ConfigError(f"{is_set} run.device is 'cuda': attention by several processes is computed on CPUs")
-    if dropouts := families.hidden_dropouts(config.model, config.objective):
+    if dropouts := hidden_dropouts(config.model, config.objective):
         named = " and ".join(f"model.{name}" for name in dropouts)
         if config.objective == "encoder-decoder":
             raise ConfigError(f"{is_set} for an encoder-decoder {named} must then be 0")

@@ -9,8 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from torch import nn
-
+from uwaga.models.transformer import Transformer
 from uwaga.train import checkpoint, run_folder
 from uwaga.train.checkpoint import BestEvaluation, CheckpointParts, TrainingState
 from uwaga.train.config import Config
@@ -137,7 +136,7 @@ class Loop:
     def _log_attention(self) -> None:
         self._log_model(lambda logger, model: logger.log_attention(self._state.step, model))
 
-    def _log_model(self, log: Callable[[MetricsLogger, nn.Module], None]) -> None:
+    def _log_model(self, log: Callable[[MetricsLogger, Transformer], None]) -> None:
         """What the first process measures of the whole model, while the others wait."""
         model = self._trainable.full_model()
 

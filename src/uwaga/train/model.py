@@ -1,45 +1,123 @@
-"""A model with random initial weights, as its family's paper or code initializes them.
-
-Letters: M model width, F hidden width, H heads, D head width.
-"""
+"""The model of a training: its table [model], and random initial weights."""
 
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
-from torch.nn import init
 
-from uwaga.models.bert.config import BertConfig
-from uwaga.models.bert.model import BertModel
-from uwaga.models.gpt2.config import GPT2Config
-from uwaga.models.gpt2.model import GPT2Model
-from uwaga.models.t5.config import T5Config
-from uwaga.models.t5.model import T5Model
-from uwaga.models.transformer.config import TransformerConfig
-from uwaga.models.transformer.model import Transformer
+from uwaga._base.options import unknown_key
+from uwaga.models.configuration import Config
+from uwaga.models.families import config as model_settings
+from uwaga.models.families import family_of
+from uwaga.models.transformer import Transformer
 from uwaga.train import seeds
 from uwaga.train.errors import ConfigError
 
-Settings = BertConfig | GPT2Config | T5Config | TransformerConfig
-# Draws the numbers of one matrix, by its name.
-_Draw = Callable[[str, Tensor, torch.Generator], object]
+# A limit, since each layer is several modules, which take time and memory even without weights. 1,000 have been trained
+# (Wang et al. 2022, DeepNet).
+MOST_LAYERS = 1000
+Objective = Literal["language-model", "encoder-decoder", "masked-language-model"]
+# Settings that the tokenizer and the objective decide.
+_DECIDED = {
+    "vocab_size",
+    "decoder_vocab_size",
+    "eos_token_ids",
+    "pad_token_id",
+    "decoder_start_token_id",
+    "outputs",
+    "labels",
+}
 
 
-def new_model(settings: Settings, seed: int) -> nn.Module:
+# By the name in a TOML: the model type, and what it can be trained for.
+_FAMILIES = {
+    "bert": ("bert", ("masked-language-model",)),
+    "gpt2": ("gpt2", ("language-model",)),
+    "t5": ("t5", ("encoder-decoder",)),
+    "transformer": ("uwaga-transformer", ("language-model", "encoder-decoder")),
+}
+
+
+def max_tokens(model: Mapping[str, Any], objective: str) -> int | None:
+    """The longest row that a model of the table [model] has positions for; None: no limit. Raises ConfigError."""
+    return model_config(model, objective, {"vocab_size": 2**16}).max_tokens
+
+
+def hidden_dropouts(model: Mapping[str, Any], objective: str) -> list[str]:
+    """The settings by which such a model drops hidden states in training. Raises ConfigError."""
+    made = model_config(model, objective, {"vocab_size": 2**16})
+    settable = family_of(made.model_type, "model").settings - {"attention_dropout", "classifier_dropout"}
+    return [x.name for x in fields(made) if "dropout" in x.name and x.name in settable and getattr(made, x.name)]
+
+
+def model_config(model: Mapping[str, Any], objective: str, tokens: Mapping[str, Any]) -> Config:
+    """The configuration of a model.
+
+    Args:
+        model: the table [model].
+        objective: of the run.
+        tokens: settings that the tokenizer decides, as `Corpus.model_settings`; at least "vocab_size".
+
+    Raises:
+        ConfigError: a setting is unknown, not configurable, or has an invalid value.
+    """
+    model_type = _model_type(model, objective)
+    settable = family_of(model_type, "model").settings
+    fixed = {"num_layers": 0} if objective == "language-model" and "num_decoder_layers" in settable else {}
+    known = frozenset(f"model.{name}" for name in (*(settable - _DECIDED - set(fixed)), "family"))
+    for name, value in model.items():
+        if name in fixed:
+            if value != fixed[name]:
+                raise ConfigError(f"model.{name} must be {fixed[name]!r} for a {objective}, not {value!r}")
+        elif name in _DECIDED & settable:
+            raise ConfigError(f"model.{name} is not configurable: the tokenizer and the objective decide it")
+        elif f"model.{name}" not in known:
+            raise ConfigError(unknown_key(f"model.{name}", known))
+    # TOML has arrays where configs have tuples.
+    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in model.items() if k != "family"}
+    outputs = {"outputs": ("logits",)} if objective == "masked-language-model" else {}
+    try:
+        made = model_settings(model_type, **(settings | dict(tokens) | outputs | fixed))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"model: {error}") from error
+    for name in ("num_layers", "num_decoder_layers"):
+        if getattr(made, name) > MOST_LAYERS:
+            raise ConfigError(f"model.{name} must be at most {MOST_LAYERS}, not {getattr(made, name)}")
+    if objective == "encoder-decoder" and not made.has_both:
+        absent = "num_layers" if made.is_causal else "num_decoder_layers"
+        raise ConfigError(f"model.{absent} must be at least 1 for an {objective}, not 0")
+    return made
+
+
+def _model_type(model: Mapping[str, Any], objective: str) -> str:
+    name = model.get("family")
+    if not isinstance(name, str) or name not in _FAMILIES:
+        known = ", ".join(map(repr, _FAMILIES))
+        raise ConfigError(f"model.family must be one of {known}, not {name!r}")
+    model_type, objectives = _FAMILIES[name]
+    if objective not in objectives:
+        able = ", ".join(each for each, (_, objectives) in _FAMILIES.items() if objective in objectives)
+        raise ConfigError(f"model.family {name!r} has no objective {objective!r}; these have: {able}")
+    return model_type
+
+
+def new_model(config: Config, seed: int) -> Transformer:
     """A model with initial float32 weights on the CPU, in training mode; the same seed gives the same bits.
 
-    Norm weights are ones, biases zeros, and matrices are drawn as below. The state of PyTorch's generator is restored.
+    Norm weights are ones, biases zeros, and matrices are drawn as its family says. The state of PyTorch's generator is restored.
 
     Raises:
         ConfigError: the weights would not fit into the memory of this machine.
     """
-    _check_memory(settings)
+    _check_memory(config)
     with seeds.fork_rng(torch.device("cpu")):  # layers draw weights of their own, which are drawn again
-        model = empty_model(settings)
-    generator, draw = torch.Generator().manual_seed(seed), _drawing(settings)
+        model = Transformer(config)
+    generator, initial = torch.Generator().manual_seed(seed), family_of(config.model_type, "model").initial
+    assert initial is not None
+    draw = initial(config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() > 1:
@@ -49,10 +127,10 @@ def new_model(settings: Settings, seed: int) -> nn.Module:
     return model.train()
 
 
-def _check_memory(settings: Settings) -> None:
+def _check_memory(config: Config) -> None:
     """Raises ConfigError, before anything is allocated: the weights alone are larger than this machine's memory."""
     with torch.device("meta"):
-        weights = sum(weight.numel() for weight in empty_model(settings).parameters())
+        weights = sum(weight.numel() for weight in Transformer(config).parameters())
     needed, there = 4 * weights, _memory_bytes()
     if needed > there:
         raise ConfigError(
@@ -71,70 +149,3 @@ def _memory_bytes() -> int:
     if not ctypes.windll.kernel32.GlobalMemoryStatusEx(status):
         raise ctypes.WinError()
     return status[1]
-
-
-def empty_model(settings: Settings) -> nn.Module:
-    """The module of a model config, with the weights that its layers create."""
-    match settings:
-        case BertConfig():
-            return BertModel(settings)
-        case GPT2Config():
-            return GPT2Model(settings)
-        case T5Config():
-            return T5Model(settings)
-    return Transformer(settings)
-
-
-def _drawing(settings: Settings) -> _Draw:
-    match settings:
-        case BertConfig():
-            return _bert
-        case GPT2Config():
-            return _gpt2(settings)
-        case T5Config():
-            return _t5(settings)
-    return _transformer(settings)
-
-
-def _bert(name: str, weight: Tensor, generator: torch.Generator) -> None:
-    """Devlin et al.'s code: a normal distribution of deviation 0.02, truncated at two deviations."""
-    init.trunc_normal_(weight, std=0.02, a=-0.04, b=0.04, generator=generator)
-
-
-def _gpt2(settings: GPT2Config) -> _Draw:
-    """Radford et al. 2019, section 2.3: what is added to the residual stream is divided by the root of how often."""
-    added = ("attention.output.weight", "feed_forward.down.weight")
-    residual = 0.02 * (2 * settings.num_layers) ** -0.5
-
-    def draw(name: str, weight: Tensor, generator: torch.Generator) -> None:
-        init.normal_(weight, std=residual if name.endswith(added) else 0.02, generator=generator)
-
-    return draw
-
-
-def _t5(settings: T5Config) -> _Draw:
-    """Raffel et al.'s code: as the width of what a map reads asks for; scores are not divided by the root of D, so that
-    queries are."""
-    read = settings.d_model**-0.5
-    deviations: dict[str, float] = {
-        "token_embedding": 1.0,
-        "query": read * settings.d_kv**-0.5,
-        "output": (settings.num_heads * settings.d_kv) ** -0.5,
-        "down": settings.d_ff**-0.5,
-    }
-
-    def draw(name: str, weight: Tensor, generator: torch.Generator) -> None:
-        init.normal_(weight, std=deviations.get(name.split(".")[-2], read), generator=generator)
-
-    return draw
-
-
-def _transformer(settings: TransformerConfig) -> _Draw:
-    """The authors' tensor2tensor: Glorot and Bengio's uniform distribution, and embeddings of deviation 1 / root of M."""
-
-    def draw(name: str, weight: Tensor, generator: torch.Generator) -> Any:
-        if name.endswith("token_embedding.weight"):
-            return init.normal_(weight, std=settings.d_model**-0.5, generator=generator)
-        return init.xavier_uniform_(weight, generator=generator)
-
-    return draw

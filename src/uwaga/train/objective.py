@@ -4,17 +4,13 @@ Letters: N packed tokens, S scored ones, M model width, V vocabulary.
 """
 
 from collections.abc import Callable
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from uwaga.models.bert.model import BertModel
-from uwaga.models.gpt2.model import GPT2Model
-from uwaga.models.t5.model import T5Model
-from uwaga.models.transformer.model import Transformer
+from uwaga.models.transformer import Transformer
 from uwaga.ops.attention.api import active_override
 from uwaga.ops.ragged import Operand, Ragged
 
@@ -30,7 +26,7 @@ class Objective(nn.Module):
         smoothing: label smoothing: this fraction of the target probability is uniform over all tokens (Szegedy et al. 2016).
     """
 
-    def __init__(self, model: nn.Module, smoothing: float = 0.0) -> None:
+    def __init__(self, model: Transformer, smoothing: float = 0.0) -> None:
         super().__init__()
         self.model, self.smoothing = model, smoothing
 
@@ -45,37 +41,17 @@ class Objective(nn.Module):
         """
         hidden_NM = self._hidden(*_lowered(ids, decoder_ids))
         hidden_SM = hidden_NM if scored is None else hidden_NM[scored]
-        return cross_entropy(self._logits, hidden_SM, labels, self._smoothing, self._vocabulary)
+        return cross_entropy(self.model.logits, hidden_SM, labels, self._smoothing, self.model.config.output_vocab_size)
 
     @property
     def _smoothing(self) -> float:
         """None in evaluation mode: the loss is then the cross-entropy of the labels."""
         return self.smoothing if self.training else 0.0
 
-    @property
-    def _vocabulary(self) -> int:
-        config: Any = self.model.config
-        return int(config.vocab_size if isinstance(self.model, BertModel) else config.output_vocab_size)
-
     def _hidden(self, ids: Operand, decoder_ids: Operand | None) -> Tensor:
         """(N, M): the hidden states before the head."""
-        model = self.model
-        if isinstance(model, BertModel):
-            hidden = model(ids, outputs=()).last_hidden_state
-        elif isinstance(model, GPT2Model):
-            hidden = model(ids, logits=False).last_hidden_state
-        else:
-            assert isinstance(model, T5Model | Transformer)
-            hidden = model.decode(ids) if decoder_ids is None else model.decode(decoder_ids, model(ids).memory)
+        hidden = self.model(ids, decoder_ids, outputs=()).last_hidden_state
         return hidden.values if isinstance(hidden, Ragged) else hidden.flatten(0, 1)
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        model = self.model
-        if isinstance(model, BertModel):
-            assert model.masked_lm is not None
-            return cast(Tensor, model.masked_lm(hidden, embedding_VM=model.embeddings.token_embedding.weight))
-        assert isinstance(model, GPT2Model | T5Model | Transformer)
-        return model.logits(hidden)
 
 
 def _lowered(ids: Ragged, decoder_ids: Ragged | None) -> tuple[Operand, Operand | None]:

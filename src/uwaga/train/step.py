@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from uwaga.models.transformer import Transformer
 from uwaga.train import checkpoint, parallel, seeds
 from uwaga.train.config import Config
 from uwaga.train.data.batch import IGNORED, Batch, MicroBatch, moved
 from uwaga.train.data.corpus import Split
-from uwaga.train.model import empty_model
 from uwaga.train.objective import Objective
 from uwaga.train.optimizer import Optimizer, lr_ratio
 from uwaga.train.parallel import World
@@ -34,7 +34,7 @@ class TrainableModel:
         optimizer: of the weights.
     """
 
-    def __init__(self, model: nn.Module, config: Config, world: World, *, fsdp: bool = False) -> None:
+    def __init__(self, model: Transformer, config: Config, world: World, *, fsdp: bool = False) -> None:
         self._world, self._is_sharded = world, fsdp
         self._model = model.to(world.device)
         self.objective = Objective(self._model, config.optimizer.label_smoothing)
@@ -44,7 +44,7 @@ class TrainableModel:
         self.module = wrap(self.objective, world)
         self.optimizer = Optimizer(self._model, config.optimizer)
 
-    def full_model(self) -> nn.Module | None:
+    def full_model(self) -> Transformer | None:
         """The model with all its weights, in the first process; None in the others, which must call this too."""
         if not self._is_sharded:
             return self._model if self._world.is_first else None
@@ -54,7 +54,7 @@ class TrainableModel:
         if not self._world.is_first:
             return None
         with torch.device("meta"):
-            copy = empty_model(cast(Any, self._model).config)
+            copy = Transformer(cast(Any, self._model).config)
         copy.load_state_dict(gathered, assign=True)
         return copy
 

@@ -376,12 +376,14 @@ class Predictions:
 def _vector(reader: LoadedModel, reading: Reading) -> NDArray[np.float32] | None:
     """The text's vector of length 1, pooled as the model's directory says; None for a model that predicts tokens, or cannot pool."""
     from uwaga._base.errors import CheckpointError
-    from uwaga.models.bert.model import BertModel
     from uwaga.models.text import sentence_config
     from uwaga.models.text.pooling import pool
+    from uwaga.models.transformer import Transformer
     from uwaga.ops.ragged import Ragged
 
-    if not isinstance(reader.model, BertModel) or reader.model.masked_lm is not None or reader.folder is None:
+    if not isinstance(reader.model, Transformer) or reader.folder is None:
+        return None
+    if reader.model.encoder is None or reader.model.lm_head is not None:
         return None
     try:
         config = sentence_config.read(reader.folder)

@@ -171,7 +171,7 @@ def test_what_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
         (gpt2, {"prompt": -1}, "cache_edit: prompt must be at least 0, not -1"),
         (gpt2, {"prompt": 1.5}, "cache_edit: prompt must be an integer, not 1.5"),
         (gpt2, {"layers": [1, 7]}, "cache_edit: there is no layer 7; layers are 0 to 2"),
-        (bert, {}, "cache_edit: BertModel has no self-attention of a decoder"),
+        (bert, {}, "cache_edit: Transformer has no self-attention of a decoder"),
         (lambda: nn.Linear(2, 2), {}, "cache_edit: Linear has no self-attention of a decoder"),
     ],
 )

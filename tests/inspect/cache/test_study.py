@@ -15,21 +15,19 @@ import torch
 from test_policies import BUDGETS, POLICIES
 from test_watch import bert, gpt2, ragged
 from tiny_models import DECODERS, make
+from tiny_transformer import tiny
 from torch import nn
 
 import uwaga
 from uwaga.inspect import CacheStudy, cache, cache_study
 from uwaga.inspect.cache import CacheLayer, losses, study
 from uwaga.inspect.cache import layer as layers
-from uwaga.models import RotaryConfig, RotaryModel
 
 IDS = torch.randint(3, 20, (1, 40), generator=torch.Generator().manual_seed(0))
 
 
 def llama() -> nn.Module:
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 20, "d_model": 16, "num_heads": 4, "num_kv_heads": 2, "d_k": 8, "d_ff": 16}
-    model = RotaryModel(RotaryConfig(**sizes, num_layers=2, max_position_embeddings=64)).eval()
+    model = tiny("llama", seed=0, vocab_size=20, num_kv_heads=2, d_k=8, d_ff=16, eos_token_ids=())
     for parameter in model.parameters():
         nn.init.normal_(parameter, 0.0, 0.3)
     return model

@@ -6,7 +6,7 @@ import torch
 from uwaga.inspect import Edits, WinogradPair, coreference_heads
 from uwaga.inspect.heads import coreference
 from uwaga.inspect.run_text import load, record_text
-from uwaga.models import BertModel
+from uwaga.models import Transformer
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.text_runner import RunRequest, TextRunner
 
@@ -51,7 +51,7 @@ def test_one_head_of_minilm_follows_pronouns() -> None:
 def test_no_head_of_a_random_model_does(seed: int) -> None:
     reader = load("minilm", "float32")
     torch.manual_seed(seed)
-    model = BertModel(reader.model.config).eval()
+    model = Transformer(reader.model.config).eval()
     for layer in model.encoder.layers:
         torch.nn.init.normal_(layer.attention.query.weight, std=0.2)  # weights that are far from equal
         torch.nn.init.normal_(layer.attention.key.weight, std=0.2)

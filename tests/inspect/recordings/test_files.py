@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from tiny_transformer import tiny
 from torch import Tensor
 
 import uwaga
@@ -21,7 +22,7 @@ from uwaga._base.errors import DataError
 from uwaga.inspect.recordings.copies import tensors
 from uwaga.inspect.recordings.recording import TokenStrings
 from uwaga.inspect.recordings.stack import AttentionId
-from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, generate
+from uwaga.models import Transformer, generate
 from uwaga.ops.attention.hooks import hooked, looking
 from uwaga.ops.mask_program import MaskProgramBuilder
 from uwaga.ops.masks import Mask
@@ -30,12 +31,8 @@ ENCODER, CROSS = AttentionId("encoder", 0), AttentionId("cross", 0)
 H, G, T, D, E = 6, 2, 9, 8, 5
 
 
-def decoder(vocab_size: int = 40) -> GPT2Model:
-    torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=vocab_size, d_model=16, num_layers=2, num_heads=4, d_ff=32, max_position_embeddings=64
-    )
-    return GPT2Model(config).eval()
+def decoder(vocab_size: int = 40) -> Transformer:
+    return tiny("gpt2", seed=0, vocab_size=vocab_size, max_position_embeddings=64)
 
 
 def recorded(query, key, value=None, **options) -> uwaga.Recording:
@@ -124,14 +121,12 @@ def test_a_generation_of_rows_of_other_lengths(tmp_path: Path) -> None:
         generate(model, [[5, 6, 7], [8]], max_new_tokens=4)
     result = again(recording, tmp_path)
     assert_same(recording, result)
-    assert result.model == "GPT2Model"
+    assert result.model == "gpt2"
     assert [x.shape[1] for x in result.maps["decoder", 1].to_dense()] == [6, 4]
 
 
 def test_an_encoder_and_a_decoder_with_biases_by_distance(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    config = T5Config(vocab_size=40, d_model=16, num_layers=2, num_decoder_layers=1, num_heads=4, d_kv=4, d_ff=32)
-    model = T5Model(config).eval()
+    model = tiny("t5", seed=0, num_decoder_layers=1, d_k=4)
     names = {"encoder": lambda ids: [f"e{x}" for x in ids], "decoder": lambda ids: [f"d{x}" for x in ids]}
     with uwaga.watch(model, tokenizer=names, values=True) as recording:
         generate(model, [[5, 6, 7, 1]], max_new_tokens=4)

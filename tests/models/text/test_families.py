@@ -18,7 +18,8 @@ from tolerance import assert_as_exact
 from torch import nn
 
 from uwaga import TextEncoder
-from uwaga.models.checkpoints import load_save
+from uwaga.models import load
+from uwaga.models.families import family_of
 
 transformers = pytest.importorskip("transformers", minversion="5")
 peer = pytest.importorskip("sentence_transformers", minversion="6")
@@ -201,8 +202,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_prefixed_names_in_shards_are_the_same_model(folder: Path) -> None:
     """As a directory of a model with a head has them, or one that was too large for a file."""
     expected = TextEncoder.load(folder).encode(TEXTS)
-    config = load_save.load(folder).config
-    prefix = load_save.family_of(config.model_type, "").table(config).prefix
+    prefix = family_of(load(folder).config.model_type, "").prefix
     tensors = {prefix + name: x for name, x in load_file(folder / "model.safetensors").items()}
     (folder / "model.safetensors").unlink()
     names = sorted(tensors)

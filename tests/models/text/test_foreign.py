@@ -21,6 +21,7 @@ from torch import nn
 from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
 from uwaga.models.checkpoints import transformers_directories
+from uwaga.models.families import family_of, model_types
 from uwaga.models.text import foreign
 
 transformers = pytest.importorskip("transformers", minversion="5")
@@ -59,6 +60,8 @@ CASES: dict[str, tuple[str, dict, str, str]] = {
     "experts": ("mixtral", _DECODER | {"num_local_experts": 4}, ONE_BY_ONE, "which may give a text other bits beside others"),
     "umt5": ("umt5", {"d_model": 32, "d_ff": 48, "d_kv": 8, "num_layers": 2, "num_heads": 4}, ONE_BY_ONE, "makes a bias of the whole row"),
 }  # fmt: skip
+# Families of which uwaga has a class without a head. GPT-2 runs through transformers.
+OWN = ", ".join(kind for kind in model_types() if kind != "gpt2" and () in family_of(kind, "").architectures.values())
 _WITHOUT = {("xlnet", "max_position_embeddings")}  # there is no limit
 # XLNet and Funnel tell the last and the first special token apart by a type of its own.
 _TYPED = {"funnel": "[CLS]:2 $A:0 [SEP]:0", "xlnet": "$A:0 [SEP]:0 [CLS]:2"}
@@ -182,7 +185,7 @@ def test_without_transformers_the_error_says_what_to_install(make: Callable, mon
     monkeypatch.setattr(foreign, "find_spec", lambda name: None)
     assert refusal(folder) == (
         f"{folder}/config.json: model_type is 'deberta-v2', which uwaga runs through the package transformers, version 5 or newer: "
-        f"pip install 'transformers>=5'. Without it: {', '.join(foreign.OWN)}"
+        f"pip install 'transformers>=5'. Without it: {OWN}"
     )
 
 
@@ -193,7 +196,7 @@ def test_a_family_that_transformers_does_not_have_is_refused(make: Callable, cod
     path = described(folder, model_type="new", **code)
     never = " The code that comes with it is never run here;" if code else ""
     assert refusal(folder) == (
-        f"{path}: model_type is 'new'; uwaga's own are {', '.join(foreign.OWN)}, and transformers {transformers.__version__} has no model "
+        f"{path}: model_type is 'new'; uwaga's own are {OWN}, and transformers {transformers.__version__} has no model "
         f"of it.{never} sentence_transformers.SentenceTransformer may read it with trust_remote_code=True"
     )
 

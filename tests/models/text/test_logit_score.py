@@ -291,8 +291,6 @@ def test_a_pair_has_the_same_bits_alone(write, dtype: torch.dtype) -> None:
 
 
 def test_the_output_projection_is_of_two_rows(write, monkeypatch: pytest.MonkeyPatch) -> None:
-    from uwaga.models.rotary.model import RotaryModel
-
     shapes, linear_map = [], logit_score.linear_map
 
     def counted(x: Tensor, weight: Tensor) -> Tensor:
@@ -300,7 +298,9 @@ def test_the_output_projection_is_of_two_rows(write, monkeypatch: pytest.MonkeyP
         return linear_map(x, weight)
 
     monkeypatch.setattr(logit_score, "linear_map", counted)
-    monkeypatch.setattr(RotaryModel, "logits", lambda *_, **__: pytest.fail("logits of the whole vocabulary"))
+    monkeypatch.setattr(
+        "uwaga.models.transformer.Transformer.logits", lambda *_, **__: pytest.fail("logits of the whole vocabulary")
+    )
     Reranker.load(write()).rank(QUERY, PASSAGES)
     assert shapes == [((6, 32), (2, 32))]
 

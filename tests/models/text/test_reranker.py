@@ -12,9 +12,7 @@ from tiny_tokenizer import WORDS, write_tokenizer
 from torch import Tensor
 
 from uwaga._base.errors import CheckpointError
-from uwaga.models import save
-from uwaga.models.bert.config import BertConfig
-from uwaga.models.bert.model import BertModel
+from uwaga.models import Transformer, config, save
 from uwaga.models.checkpoints import sentence_files
 from uwaga.models.text.reranker import Reranker, sigmoid
 
@@ -27,12 +25,12 @@ def write(tmp_path: Path) -> Callable[..., Path]:
     def made(*, model_type: str = "bert", labels: tuple[str, ...] = ("LABEL_0",), **files: object) -> Path:
         folder = tmp_path / "cross"
         torch.manual_seed(0)
-        config = BertConfig(
-            model_type=model_type, vocab_size=5 + len(WORDS), d_model=64, num_layers=2, num_heads=2, d_ff=64,
-            max_position_embeddings=40, type_vocab_size={"bert": 2, "roberta": 1, "distilbert": 0}[model_type],
-            outputs=("pooled", "sequence") if model_type == "bert" else ("sequence",), labels=labels,
+        types = {} if model_type == "distilbert" else {"type_vocab_size": 2 if model_type == "bert" else 1}
+        described = config(
+            model_type, vocab_size=5 + len(WORDS), d_model=64, num_layers=2, num_heads=2, d_ff=64, max_position_embeddings=40,
+            outputs=("pooled", "sequence") if model_type == "bert" else ("sequence",), labels=labels, **types,
         )  # fmt: skip
-        save(BertModel(config), folder)
+        save(Transformer(described), folder)
         write_tokenizer(folder)
         settings = json.loads((folder / "tokenizer_config.json").read_text()) | {"model_max_length": 30}
         tokenizer_class = {"bert": "BertTokenizer"}.get(model_type, "PreTrainedTokenizerFast")

@@ -330,15 +330,11 @@ def test_settings_of_sentence_transformers_that_are_none(make: Callable, setting
 
 
 def test_a_model_that_is_no_encoder_is_refused(make: Callable) -> None:
-    from uwaga.models import Transformer, TransformerConfig, save
+    from uwaga.models import Transformer, config, save
 
     folder = make(Pooling(16))
-    save(
-        Transformer(
-            TransformerConfig(vocab_size=40, d_model=16, num_heads=2, d_ff=16, num_layers=1, num_decoder_layers=1)
-        ),
-        folder,
-    )
+    sizes = {"vocab_size": 40, "d_model": 16, "num_heads": 2, "d_ff": 16, "num_layers": 1, "num_decoder_layers": 1}
+    save(Transformer(config("uwaga-transformer", **sizes)), folder)
     assert refusal(folder) == (
-        f"{folder} holds a Transformer, and TextEncoder cannot use it; sentence_transformers.SentenceTransformer reads it{UNPAD}"
+        f"{folder} holds a uwaga-transformer model, and TextEncoder cannot use it; sentence_transformers.SentenceTransformer reads it{UNPAD}"
     )

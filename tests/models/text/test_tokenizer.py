@@ -13,7 +13,7 @@ from tokenizers.processors import TemplateProcessing
 
 from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
-from uwaga.models import GPT2Config, GPT2Model, generate, load, save, tokenizer
+from uwaga.models import Transformer, config, generate, load, save, tokenizer
 from uwaga.models.tokenizers.loading import Tokenizer, encode_prefixes, of_model
 from uwaga.models.tokenizers.tokenizer_file import read
 
@@ -220,13 +220,12 @@ def test_a_decoder_may_have_a_tokenizer_of_its_own() -> None:
 
 
 def test_a_model_that_was_not_loaded_has_no_tokenizer(tmp_path: Path) -> None:
-    model = GPT2Model(
-        GPT2Config(vocab_size=8, d_model=8, num_layers=1, num_heads=1, d_ff=8, max_position_embeddings=8)
-    ).eval()
+    sizes = {"vocab_size": 8, "d_model": 8, "num_layers": 1, "num_heads": 1, "d_ff": 8, "max_position_embeddings": 8}
+    model = Transformer(config("gpt2", **sizes)).eval()
     with pytest.raises(ValueError, match="tokenizer: ") as raised:
         generate(model, ["a text"])
     assert str(raised.value) == (
-        "tokenizer: this GPT2Model was not read by uwaga.models.load; give the directory of its tokenizer.json"
+        "tokenizer: this Transformer was not read by uwaga.models.load; give the directory of its tokenizer.json"
     )
     save(model, tmp_path)
     with pytest.raises(CheckpointError, match=r"there is no .*tokenizer\.json; transformers writes one"):

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from uwaga.train.data import Batch, Corpus
-from uwaga.train.data.batch import IGNORED
+from uwaga.train.data.batch import IGNORED, Batch
+from uwaga.train.data.corpus import Corpus
 from uwaga.train.data.rows import EpochOrder, RowSlices, fill_batches
 from uwaga.train.seeds import permutation, random_bits
 

@@ -8,8 +8,7 @@ from torch import nn
 
 from uwaga.train import Config
 from uwaga.train.data.corpus import Corpus
-from uwaga.train.families import model_config
-from uwaga.train.model import new_model
+from uwaga.train.model import model_config, new_model
 
 Parts = tuple[Config, Corpus, nn.Module]
 

@@ -55,7 +55,7 @@ def test_a_limited_number_of_rows_is_measured(parts: Callable, monkeypatch: pyte
 def test_a_collapsed_head_is_named(parts: Callable) -> None:
     _, corpus, model = parts("language-model")
     with torch.no_grad():  # the queries and keys of head 1 are 10,000 times as large
-        layer = model.layers[0].attention
+        layer = model.decoder.layers[0].attention
         layer.query.weight[8:] *= 1e4
         layer.key.weight[8:] *= 1e4
     result = attention.measure(model, next(corpus.validation.evaluation_batches()))

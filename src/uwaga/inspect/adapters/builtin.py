@@ -1,14 +1,12 @@
 """Models of this package as they read texts."""
 
 from collections.abc import Collection, Sequence
-from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from uwaga.inspect.adapters.adapter import Head
-from uwaga.models.bert.model import BertModel
 from uwaga.models.generation.generate import generate
 from uwaga.nn import DecoderLayer, EncoderLayer, MultiHeadAttention
 from uwaga.ops.ragged import Ragged
@@ -71,15 +69,6 @@ class BuiltinAdapter:
     def head(self) -> Head | None:
         """See `Adapter`."""
         model = self._model
-        if isinstance(model, BertModel):
-            if model.masked_lm is None:
-                return None
-            return Head("masked", partial(_masked_lm, model))
-        if getattr(model.config, "has_lm_head", self.continues):
-            return Head("next" if self.continues else "masked", model.logits)
-        return None
-
-
-def _masked_lm(model: BertModel, states: Tensor) -> Tensor:
-    assert model.masked_lm is not None
-    return cast("Tensor", model.masked_lm(states, model.embeddings.token_embedding.weight))
+        if model.lm_head is None:
+            return None
+        return Head("next" if self.continues else "masked", model.logits)

@@ -15,7 +15,9 @@ from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.inspect.adapters import vision
 from uwaga.inspect.adapters.huggingface import HuggingFaceAdapter
-from uwaga.models.checkpoints import load_save, transformers_directories, weight_files
+from uwaga.models.checkpoints import transformers_directories, weight_files
+from uwaga.models.families import family_of, model_types
+from uwaga.models.families.family import File
 from uwaga.models.tokenizers.loading import Tokenizer
 
 _VOCABULARIES = ("*.model", "vocab*.json", "*vocab.txt")
@@ -25,11 +27,13 @@ def is_own(folder: Path) -> bool:
     """Whether this package has the family of a directory, with all that its config.json asks for. Raises CheckpointError: no config.json."""
     file = folder / "config.json"
     described = json_files.read(file)
-    if described.get("model_type") not in load_save.MODEL_TYPES:
+    if described.get("model_type") not in model_types():
         return False
     try:
         stored = frozenset(weight_files.find(folder).stored)
-        load_save.family_of(described["model_type"], str(file)).read_config(described, str(file), stored)
+        family_of(described["model_type"], str(file)).read(
+            described["model_type"], File(described, str(file), stored), {}
+        )
     except CheckpointError:
         return False
     return True
@@ -70,7 +74,7 @@ def _load(folder: Path, dtype: torch.dtype) -> nn.Module:
     try:
         import transformers
     except ImportError as error:
-        known = ", ".join(load_save.MODEL_TYPES)
+        known = ", ".join(model_types())
         rule = f"supported: {known}; with transformers installed others too: pip install transformers"
         raise CheckpointError(f"{file}: model_type is {kind}; {rule}") from error
     found = transformers_directories.weights_of(folder, described)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from uwaga.inspect.attribution.reading import BYTES, NAME, Operand, Reader
 from uwaga.inspect.attribution.scores import ScoreAttribution, index, positive
-from uwaga.inspect.attribution.streams import MODELS, stacks
+from uwaga.inspect.attribution.streams import stacks
 from uwaga.inspect.layers import huggingface
 from uwaga.inspect.recordings.recording import Recording, describe_layers
 from uwaga.inspect.recordings.stack import AttentionId
@@ -21,10 +21,9 @@ from uwaga.maps.engines import reference
 from uwaga.maps.indexing import integer
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.spec import Selection
-from uwaga.models.bert.model import BertModel
 from uwaga.models.checkpoints import load_save
-from uwaga.models.gpt2.model import GPT2Model
-from uwaga.models.rotary.model import RotaryModel
+from uwaga.models.families import model_types
+from uwaga.models.transformer import Transformer
 from uwaga.ops.attention.call import Call
 
 _FIRST = 8  # weights of each query that are compared before any query's others
@@ -275,7 +274,7 @@ def _weights(m: AttentionMap, cells: list[tuple[int, int]]) -> Tensor:
     return torch.cat(results)
 
 
-def _of_this_package(model: nn.Module) -> nn.Module:
+def _of_this_package(model: nn.Module) -> Transformer:
     """The model itself, or one of transformers as the model of this package that it is, with the same weights."""
     found = huggingface.outermost(model)
     if model.training:
@@ -287,19 +286,19 @@ def _of_this_package(model: nn.Module) -> nn.Module:
         raise ValueError(
             f"{NAME}: the model must be on the CPU, not on {device}; of a recording, watch(..., device='cpu')"
         )
-    if isinstance(model, MODELS):
+    if isinstance(model, Transformer):
         return model
     if len(found) == 1:
         own = load_save.of_transformers(found[0][1])
-        if isinstance(own, MODELS):
+        if own is not None:
             return own
     raise UnknownFamilyError(
-        f"{NAME}: {type(model).__name__} is of no family that is known here; supported are {', '.join(x.__name__ for x in MODELS)}, "
-        f"and of transformers: {', '.join(load_save.MODEL_TYPES)}"
+        f"{NAME}: {type(model).__name__} is of no family that is known here; supported are uwaga.models.Transformer, and of transformers: "
+        f"{', '.join(model_types())}"
     )
 
 
-def _where(model: nn.Module, kind: str | None, layer: int, name: str) -> AttentionId:
+def _where(model: Transformer, kind: str | None, layer: int, name: str) -> AttentionId:
     known = [each.where for stack in stacks(model).values() for each in stack.sublayers if each.where is not None]
     kinds = {where.kind for where in known}
     kind = kind if kind is not None else "decoder" if "decoder" in kinds else "encoder"
@@ -314,9 +313,7 @@ def _recorded(model: nn.Module, inputs: Any, where: AttentionId, options: dict[s
     without: dict[str, Any] = {}
     called: Any = model
     given: tuple[Any, ...] = inputs if isinstance(inputs, tuple) else (inputs,)
-    if isinstance(model, GPT2Model):
-        without = {"logits": False}
-    elif isinstance(model, BertModel | RotaryModel):
+    if isinstance(model, Transformer):
         without = {"outputs": ()}
     elif huggingface.outermost(model):
         called = huggingface.outermost(model)[0][1].base_model

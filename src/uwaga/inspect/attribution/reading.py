@@ -17,6 +17,7 @@ from uwaga.inspect.attribution.streams import Part, Reached, Scale, Stack, Subla
 from uwaga.inspect.recordings.recording import Recording, describe_layers
 from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.maps.map import AttentionMap
+from uwaga.models.transformer import Transformer
 from uwaga.nn import MultiHeadAttention
 from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import values_of
@@ -62,7 +63,7 @@ class Reader:
     """One row of a recording, with the model that was recorded.
 
     Args:
-        model: one of `streams.MODELS`, with the weights of the recorded model.
+        model: with the weights of the recorded model.
         recording: with values, of all heads.
         row: of the recording.
         token_types: of all rows, (R, N) or Ragged (N,), or None: all 0.
@@ -74,7 +75,7 @@ class Reader:
     """
 
     def __init__(
-        self, model: nn.Module, recording: Recording, row: int, token_types: Any, finest: torch.dtype, ids: Any = None
+        self, model: Transformer, recording: Recording, row: int, token_types: Any, finest: torch.dtype, ids: Any = None
     ) -> None:
         self.stacks, self.recording, self.row = stacks(model), recording, row
         self.dtype = next(model.parameters()).dtype

@@ -11,23 +11,18 @@ the rest belongs to the model, so that any chain of norms is one matrix of the m
 Letters: T tokens, M model width, H query heads, D query/key width, E value width, W width of what is written, n parts.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from uwaga.inspect.recordings.stack import AttentionId
-from uwaga.models.bert.model import BertModel
-from uwaga.models.gpt2.model import GPT2Model
-from uwaga.models.rotary.model import RotaryModel
-from uwaga.models.t5.model import T5Model
-from uwaga.models.transformer.model import Transformer
-from uwaga.nn import MultiHeadAttention, RotaryPositions
+from uwaga.models.embeddings import Embeddings
+from uwaga.models.transformer import Transformer
+from uwaga.nn import LearnedPositions, MultiHeadAttention, RotaryPositions
 from uwaga.nn.norms import ZeroCenteredRMSNorm
-from uwaga.nn.positions import roberta_positions
-
-MODELS = (BertModel, GPT2Model, RotaryModel, T5Model, Transformer)
 
 
 class Part(NamedTuple):
@@ -130,44 +125,26 @@ class Stack(NamedTuple):
 Tape = list[Write | Scale | Linear]
 
 
-def stacks(model: nn.Module) -> dict[str, Stack]:
-    """By kind, "encoder" and "decoder". `model` is one of MODELS."""
-    if isinstance(model, GPT2Model):
-        return {"decoder": _stack("decoder", model.layers, model.norm, lambda *at: _gpt2(model, *at))}
-    if isinstance(model, RotaryModel):
-        kind, rotary = (
-            ("decoder" if model.is_decoder_only else "encoder"),
-            [model._rotary[x] for x in model.config.ropes],
-        )
-        return {kind: _stack(kind, model.layers, model.norm, lambda *at: _rotary(model, *at), rotary)}
-    if isinstance(model, BertModel):
-        rotaries = [model._rotary] * len(model.encoder.layers)
-        has_types, encoder = model.embeddings.token_types is not None, model.encoder
-        return {
-            "encoder": _stack(
-                "encoder", encoder.layers, encoder.norm, lambda *at: _bert(model, *at), rotaries, has_types
-            )
-        }
-    assert isinstance(model, T5Model | Transformer)
+def stacks(model: Transformer) -> dict[str, Stack]:
+    """By kind, "encoder" and "decoder"."""
     results = {}
     for kind, part in (("encoder", model.encoder), ("decoder", model.decoder)):
         if part is not None:
-            words: nn.Module = model.token_embedding
-            if kind == "decoder" and isinstance(model, Transformer) and model.decoder_token_embedding is not None:
-                words = model.decoder_token_embedding
-            results[kind] = _stack(kind, part.layers, part.norm, lambda *at, words=words: _words(model, words, *at))
+            embeddings = model.embeddings if kind == "encoder" else model.output_embeddings
+            rotary: list[RotaryPositions | None] = [part.rotary[rope] for rope in part.config.ropes]
+            results[kind] = Stack(
+                kind,
+                list(_sublayers(kind, part.layers)),
+                part.config.norm == "pre",
+                part.norm,
+                rotary or [None] * len(part.layers),
+                partial(_embedded, embeddings),
+                embeddings.token_types is not None,
+            )
     return results
 
 
-def _stack(
-    kind: str,
-    layers: nn.ModuleList,
-    final_norm: nn.Module | None,
-    embed: Callable[..., Tape],
-    rotary: Sequence[RotaryPositions | None] | None = None,
-    has_types: bool = False,
-) -> Stack:
-    sublayers = []
+def _sublayers(kind: str, layers: nn.ModuleList) -> Iterator[Sublayer]:
     for n, layer in enumerate(layers):
         for name in ("attention", "cross_attention", "feed_forward"):
             module: Any = getattr(layer, name, None)
@@ -175,66 +152,33 @@ def _stack(
                 where = AttentionId("cross" if name == "cross_attention" else kind, n)
                 is_attention = isinstance(module, MultiHeadAttention)
                 norms = getattr(layer, f"{name}_norm"), getattr(layer, f"{name}_output_norm", None)
-                sublayers.append(Sublayer(module, where if is_attention else None, n, *norms))
-    is_pre = bool(getattr(layers[0], "is_pre", True)) if len(layers) else True
-    return Stack(kind, sublayers, is_pre, final_norm, list(rotary or [None] * len(layers)), embed, has_types)
+                yield Sublayer(module, where if is_attention else None, n, *norms)
 
 
-def _gpt2(model: GPT2Model, ids_N: Tensor, tokens_T: Tensor, _: Tensor | None) -> Tape:
-    return [
-        _written("token", model.token_embedding.weight[ids_N[tokens_T]]),
-        _written("position", model.positions.weight[tokens_T]),
-    ]
-
-
-def _rotary(model: RotaryModel, ids_N: Tensor, tokens_T: Tensor, _: Tensor | None) -> Tape:
-    words_TM = model.token_embedding.weight[ids_N[tokens_T]]
-    if model.config.is_gemma:
-        words_TM = words_TM * torch.tensor(model.config.d_model**0.5, dtype=words_TM.dtype)
-    return _normed([_written("token", words_TM)], model.embedding_norm)
-
-
-def _bert(model: BertModel, ids_N: Tensor, tokens_T: Tensor, types_N: Tensor | None) -> Tape:
-    embeddings = model.embeddings
-    tape: Tape = [_written("token", embeddings.token_embedding.weight[ids_N[tokens_T]])]
+def _embedded(embeddings: Embeddings, ids_N: Tensor, tokens_T: Tensor, types_N: Tensor | None) -> Tape:
+    words_TM = embeddings.words(ids_N[tokens_T])
+    tape: Tape = [_written("token", words_TM)]
     if embeddings.token_types is not None:
         types = torch.zeros_like(tokens_T) if types_N is None else types_N[tokens_T]
         tape.append(_written("type", embeddings.token_types.weight[types]))
-    if embeddings.positions is not None:
-        at = tokens_T
-        if embeddings.padding_position is not None:
-            positions = roberta_positions(ids_N[None], embeddings.padding_position)
-            assert isinstance(positions, Tensor)
-            at = positions[0, tokens_T]
-        tape.append(_written("position", embeddings.positions.weight[at]))
-    tape = _normed(tape, embeddings.norm)
-    projection = model.embedding_projection
-    if projection is not None:
-        weight, bias = _double(projection.weight), _double(projection.bias)
+    positions = embeddings.positions
+    if isinstance(positions, LearnedPositions):
+        tape.append(_written("position", positions.weight[embeddings.position_ids(ids_N[None]).view(-1)[tokens_T]]))
+    elif positions is not None:
+        added = positions(torch.zeros_like(words_TM)[:, None], start=tokens_T)
+        assert isinstance(added, Tensor)
+        tape.append(_written("position", added[:, 0]))
+    if embeddings.norm is not None:
+        tape.append(Scale.of(embeddings.norm, stream(tape)))
+    if embeddings.projection is not None:
+        weight, bias = _double(embeddings.projection.weight), _double(embeddings.projection.bias)
         assert weight is not None
         tape.append(Linear(weight, bias))
     return tape
 
 
-def _words(model: T5Model | Transformer, words: nn.Module, ids_N: Tensor, tokens_T: Tensor, _: Tensor | None) -> Tape:
-    table: Any = words.weight
-    x_TM = table[ids_N[tokens_T]]
-    if not isinstance(model, Transformer):
-        return [_written("token", x_TM)]
-    x_TM = x_TM * (model.config.d_model**0.5 if model.config.scale_embedding else 1.0)
-    if model.positions is None:
-        return [_written("token", x_TM)]
-    added = model.positions(torch.zeros_like(x_TM)[:, None], start=tokens_T)
-    assert isinstance(added, Tensor)
-    return [_written("token", x_TM), _written("position", added[:, 0])]
-
-
 def _written(name: str, x_TM: Tensor) -> Write:
     return Write((Part(name),), x_TM.double()[:, None])
-
-
-def _normed(tape: Tape, norm: nn.Module | None) -> Tape:
-    return tape if norm is None else [*tape, Scale.of(norm, stream(tape))]
 
 
 def stream(tape: Tape) -> Tensor:

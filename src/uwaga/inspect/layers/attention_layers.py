@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from uwaga.inspect.recordings.recording import describe_layers
 from uwaga.inspect.recordings.stack import AttentionId
-from uwaga.models.bert.model import BertEmbeddings
+from uwaga.models.embeddings import Embeddings
 
 
 class AttentionLayer(NamedTuple):
@@ -66,26 +66,20 @@ class AttentionLayers:
 
 
 def token_embeddings(model: nn.Module) -> list[nn.Module]:
-    """The modules that are called with token ids as their first argument: embeddings called token_embedding in this package, and
-    get_input_embeddings() of transformers.
+    """The modules that are called with token ids as their first argument: `Embeddings` of this package, and get_input_embeddings() of
+    transformers.
 
-    In place of BERT's token embedding its BertEmbeddings: with a hook on the embedding itself, it would no longer be computed in one
-    operation with positions and norm, and a watched model would have other bits.
+    With a hook on the token embedding inside, `Embeddings` would not compute it in one operation with positions and norm, and a watched
+    model would have other bits.
     """
     weights: set[int] = set()
-    whole: list[BertEmbeddings] = []
-    for path, module in model.named_modules():
-        if isinstance(module, BertEmbeddings):
-            whole.append(module)
-        elif isinstance(module, nn.Embedding) and path.split(".")[-1].endswith("token_embedding"):
-            weights.add(id(module.weight))
+    whole = [module for module in model.modules() if isinstance(module, Embeddings)]
     library = sys.modules.get("transformers")
     if library is not None:
         huggingface_models = [module for module in model.modules() if isinstance(module, library.PreTrainedModel)]
         weights |= {id(weight) for module in huggingface_models if (weight := _input_weight(module)) is not None}
-    inside = {id(each.token_embedding.weight) for each in whole}
     modules = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    return [*whole, *(module for module in modules if id(module.weight) in weights - inside)]
+    return [*whole, *(module for module in modules if id(module.weight) in weights)]
 
 
 def _input_weight(model: Any) -> Tensor | None:

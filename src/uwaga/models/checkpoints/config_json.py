@@ -6,6 +6,7 @@ here, or unknown. Keys that are not read are kept, and saving writes them unchan
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from annotated_types import Ge, Le
@@ -74,6 +75,7 @@ def read(
     keys: Mapping[str, Key],
     only: Mapping[str, tuple[object, ...]],
     harmless: Iterable[str] = (),
+    reasons: Mapping[str, str] = MappingProxyType({}),
 ) -> Read:
     """The settings of a config.json. Raises CheckpointError: a value that is not supported. Warns of unknown keys.
 
@@ -84,6 +86,7 @@ def read(
         keys: the settings, by their keys in the file.
         only: the supported values of further keys, which may be absent.
         harmless: keys without effect here, besides HARMLESS.
+        reasons: why a key of `only` is refused with other values, or "key value" with this one, where that is not evident.
     """
     rules, settings = field_rules(of), {}
     for name, key in keys.items():
@@ -94,8 +97,9 @@ def read(
     only = _ONLY | dict(only)
     for name, values in only.items():
         if name in config and config[name] not in values:
-            allowed = " or ".join(map(repr, values))
-            raise CheckpointError(f"{where}: {name} is {printable(repr(config[name]))}; only {allowed} is supported")
+            why = reasons.get(f"{name} {config[name]}", reasons.get(name))
+            rest = f": {why}" if why else f"; only {' or '.join(map(repr, values))} is supported"
+            raise CheckpointError(f"{where}: {name} is {printable(repr(config[name]))}{rest}")
     seconds = {second: first for second, names in SECOND_NAMES.items() for first in names if first in keys}
     for second, first in seconds.items():
         expected = config.get(first, keys[first].default)

@@ -8,7 +8,6 @@ import json
 import os
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,45 +17,12 @@ from torch.overrides import TorchFunctionMode
 
 from uwaga._base import durable, json_files
 from uwaga._base.errors import CheckpointError
-from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import directories, mapped_weights, state_dict_check, weight_files
-from uwaga.models.checkpoints.tables import Config, Family, Table
 from uwaga.models.checkpoints.weight_files import Weights
-
-# model_type of config.json -> the module with its FAMILY, imported when needed.
-_MODULES = {
-    "albert": "uwaga.models.bert.factorized",
-    "bert": "uwaga.models.bert.checkpoint",
-    "camembert": "uwaga.models.bert.checkpoint",
-    "distilbert": "uwaga.models.bert.checkpoint",
-    "electra": "uwaga.models.bert.factorized",
-    "eurobert": "uwaga.models.rotary.llama",
-    "gemma2": "uwaga.models.rotary.gemma",
-    "gemma3_text": "uwaga.models.rotary.gemma",
-    "gpt2": "uwaga.models.gpt2.checkpoint",
-    "gte": "uwaga.models.bert.rotary",
-    "jina_embeddings_v3": "uwaga.models.bert.rotary",
-    "llama": "uwaga.models.rotary.llama",
-    "marian": "uwaga.models.transformer.checkpoint",
-    "mistral": "uwaga.models.rotary.llama",
-    "modernbert": "uwaga.models.rotary.modernbert",
-    "mpnet": "uwaga.models.bert.checkpoint",
-    "mt5": "uwaga.models.t5.checkpoint",
-    "nomic_bert": "uwaga.models.bert.rotary",
-    "qwen2": "uwaga.models.rotary.llama",
-    "qwen3": "uwaga.models.rotary.llama",
-    "roberta": "uwaga.models.bert.checkpoint",
-    "t5": "uwaga.models.t5.checkpoint",
-    "uwaga-gpt3": "uwaga.models.gpt2.checkpoint",
-    "uwaga-transformer": "uwaga.models.transformer.checkpoint",
-    "xlm-roberta": "uwaga.models.bert.checkpoint",
-}
-MODEL_TYPES = tuple(sorted(_MODULES))
-
-
-def has_classifiers(model_type: object) -> bool:
-    """Whether it is a family of ours whose classifiers of sequences are read: BERT and its relatives."""
-    return isinstance(model_type, str) and _MODULES.get(model_type, "").startswith("uwaga.models.bert.")
+from uwaga.models.configuration import Config
+from uwaga.models.families import family_of, model_types
+from uwaga.models.families.family import Family, File
+from uwaga.models.transformer import Transformer
 
 
 def load(
@@ -65,7 +31,7 @@ def load(
     dtype: torch.dtype | None = None,
     revision: str | None = None,
     allow_nonfinite: bool = False,
-) -> nn.Module:
+) -> Transformer:
     """Load a model from a directory of transformers or sentence-transformers, a bundled one, or one from the hub.
 
     Args:
@@ -78,8 +44,8 @@ def load(
         allow_nonfinite: accept weights that are NaN or infinite, which are an error otherwise.
 
     Returns:
-        the model of config.json's model_type, such as uwaga.models.BertModel, on the CPU, in evaluation mode. Its attribute
-        `directory` is where it was read from, for its tokenizer (`uwaga.models.tokenizer`).
+        the model, on the CPU, in evaluation mode. Its attribute `directory` is where it was read from, for its tokenizer
+        (`uwaga.models.tokenizer`).
 
     Raises:
         CheckpointError: the files are invalid or describe something that is not supported; one message lists all missing
@@ -103,7 +69,7 @@ def load_folder(
     has_head: bool = True,
     shared: mapped_weights.SharedFile | None = None,
     keeps_float16: bool = False,
-) -> nn.Module:
+) -> Transformer:
     """As `load`, of a directory with config.json. has_head: False leaves out weights of heads, whatever they are. shared: the file to map
     the weights from (`mapped_weights`); None: a copy in memory. keeps_float16: otherwise, without a dtype, weights that are stored in
     float16 become float32, since activations may exceed float16."""
@@ -112,17 +78,16 @@ def load_folder(
     described = json_files.read(file)
     family = family_of(described.get("model_type"), str(file))
     weights = weight_files.find(folder)
-    weights = weights if has_head else _without_heads(weights, family, described["model_type"])
-    config = family.read_config(described, str(file), frozenset(weights.stored))
-    table = family.table(config)
-    _check_layer_count(table, weights, file)
-    with torch.device("meta"), _NoInitialisation():
-        model = family.build(config)
-    matched = state_dict_check.match(table, weights, model.state_dict())
+    weights = weights if has_head else _without_heads(weights, family)
+    config = family.read(described["model_type"], File(described, str(file), frozenset(weights.stored)), {})
+    _check_layer_count(config, weights, file)
+    model = _empty(config)
+    ours = model.state_dict()
+    matched = state_dict_check.match(family.table(config, ours), weights, ours)
     if dtype is None and not keeps_float16 and state_dict_check.only_dtype(matched) is torch.float16:
         dtype = torch.float32
     read = partial(state_dict_check.read, matched, dtype, allow_nonfinite=allow_nonfinite)
-    shapes = {name: x.shape for name, x in model.state_dict().items()}
+    shapes = {name: x.shape for name, x in ours.items()}
     model.load_state_dict(read() if shared is None else mapped_weights.mapped(shared, read, shapes), assign=True)
     assert not any(x.is_meta for x in (*model.parameters(), *model.buffers())), (
         "buffers must be persistent, or computed"
@@ -131,7 +96,13 @@ def load_folder(
     return model.eval()
 
 
-def of_transformers(model: Any) -> nn.Module | None:
+def _empty(config: Config) -> Transformer:
+    """A model without memory for its weights."""
+    with torch.device("meta"), _NoInitialisation():
+        return Transformer(config)
+
+
+def of_transformers(model: Any) -> Transformer | None:
     """A model of this package that shares the weights of one of transformers, in evaluation mode; None: of another family.
 
     Nothing is copied: a weight that is stored transposed, or several in one, is a view.
@@ -143,14 +114,13 @@ def of_transformers(model: Any) -> nn.Module | None:
     described = json.loads(model.config.to_json_string()) | {
         "architectures": [where]
     }  # as it is written to config.json
-    if described.get("model_type") not in MODEL_TYPES:
+    if described.get("model_type") not in model_types():
         return None
     theirs = model.state_dict()
     family = family_of(described["model_type"], where)
-    config = family.read_config(described, where, frozenset(theirs))
-    table = family.table(config)
-    with torch.device("meta"), _NoInitialisation():
-        made = family.build(config)
+    config = family.read(described["model_type"], File(described, where, frozenset(theirs)), {})
+    made = _empty(config)
+    table = family.table(config, made.state_dict())
     by_name = {table.canonical(name): x for name, x in theirs.items()}
     missing = [row.theirs for row in table.rows() if row.theirs not in by_name]
     if missing:
@@ -164,13 +134,12 @@ def of_transformers(model: Any) -> nn.Module | None:
     return made.eval()
 
 
-def _without_heads(weights: Weights, family: Family, model_type: str) -> Weights:
-    """Those of the body: of parts that a model of default sizes has, whose configuration is read without a word of unknown keys."""
-    default = family.read_config({"model_type": model_type}, model_type, frozenset(weights.stored))
-    table = family.table(default)
-    parts = {row.theirs.partition(".")[0] for row in table.body}
-    stored = {name: x for name, x in weights.stored.items() if table.canonical(name).partition(".")[0] in parts}
-    return replace(weights, stored=stored)
+def _without_heads(weights: Weights, family: Family) -> Weights:
+    """Those of the body."""
+    bare, parts = family.bare, family.modules()
+    return replace(
+        weights, stored={name: x for name, x in weights.stored.items() if bare(name).partition(".")[0] in parts}
+    )
 
 
 class _NoInitialisation(TorchFunctionMode):
@@ -193,10 +162,10 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """
     from safetensors.torch import save_file
 
-    config = cast(Config, model.config)
+    config, ours = cast(Config, model.config), model.state_dict()
     family = family_of(config.model_type, "save")
-    described = family.write_config(config)
-    tensors = state_dict_check.write(family.table(config), model.state_dict())
+    described = family.written(config)
+    tensors = state_dict_check.write(family.table(config, ours), ours)
     described["dtype"] = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     folder = Path(path)
     weight_files.check_no_shards(folder)
@@ -211,16 +180,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         file.write((json.dumps(described, indent=2, sort_keys=True) + "\n").encode())
 
 
-def _check_layer_count(table: Table, weights: Weights, file: Path) -> None:
+def _check_layer_count(config: Config, weights: Weights, file: Path) -> None:
     """Bound the number of layers in config.json before a model with that many is built. Raises CheckpointError."""
-    most = max(table.counts.values(), default=0)
+    most = max(config.num_layers, config.num_decoder_layers)
     if most > len(weights.stored):
         raise CheckpointError(f"{file} says {most} layers, and {weights.path} has {len(weights.stored)} weights in all")
-
-
-def family_of(model_type: object, where: str) -> Family:
-    """The family of a model type; `where` is the file that has it, for messages. Raises CheckpointError."""
-    if not isinstance(model_type, str) or model_type not in _MODULES:
-        known = ", ".join(MODEL_TYPES)
-        raise CheckpointError(f"{where}: model_type is {printable(repr(model_type))}; supported: {known}")
-    return cast(Family, import_module(_MODULES[model_type]).FAMILY)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -41,32 +40,3 @@ class Decoding:
         if bool(logits_RV.isnan().any()):
             raise ValueError("generate: the model's logits contain NaN")
         return logits_RV
-
-
-class GeneratorConfig(Protocol):
-    """The configuration of a model that generates text."""
-
-    vocab_size: int
-    eos_token_ids: tuple[int, ...]  # ids of tokens that end a text
-    pad_token_id: int | None  # the id of the padding token
-
-    @property
-    def output_vocab_size(self) -> int:
-        """The number of ids that can be generated; it may differ from `vocab_size`, the number of ids that can be read."""
-
-    @property
-    def max_tokens(self) -> int | None:
-        """The number of positions of a row; None: no limit."""
-
-
-class Generator(Protocol):
-    """A model that generates text."""
-
-    config: GeneratorConfig
-    training: bool
-    is_decoder_only: (
-        bool  # whether new tokens take the positions after the prompt's (decoder-only), else positions from 0
-    )
-
-    def decoding(self, prompts: Ragged, new_tokens: int) -> Decoding:
-        """The state before the first new token of prompts, (N,) ids; the cache has capacity for `new_tokens` more."""

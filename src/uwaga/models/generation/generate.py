@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from uwaga.models.generation.beam_search import beam_search
-from uwaga.models.generation.decoding import Generator
 from uwaga.models.generation.options import GenerationOptions
 from uwaga.models.generation.sampling import Streamer, generate_tokens, token_chooser
 from uwaga.models.tokenizers import loading as tokenizers
 from uwaga.models.tokenizers import token_ids
+from uwaga.models.transformer import Transformer
 from uwaga.ops.ragged import Ragged
 
 Ids = Sequence[Sequence[int]] | Ragged | Tensor
@@ -24,7 +24,7 @@ Prompts = Sequence[str] | Ids
 
 @torch.no_grad()
 def generate(
-    model: Generator,
+    model: Transformer,
     prompts: Prompts,
     *,
     lengths: Tensor | None = None,
@@ -47,7 +47,7 @@ def generate(
     transformers generates for each prompt alone, unless rounding decides between two tokens.
 
     Args:
-        model: a GPT2Model, RotaryModel of a decoder, T5Model or Transformer, in evaluation mode; an encoder-decoder reads the prompts with its encoder.
+        model: with a decoder, in evaluation mode; an encoder-decoder reads the prompts with its encoder.
         prompts: texts, for a model that `uwaga.models.load` returned, whose tokenizer is used; or token ids as a list of lists,
             as Ragged (N,), or as a tensor (R, T) with padding on the right.
         lengths: (R,) tokens of each padded prompt; None: there is no padding.
@@ -77,21 +77,18 @@ def generate(
             the model has positions, a model in training mode, logits that contain NaN, texts for a model without a directory.
         CheckpointError: texts for a model whose directory has no tokenizer that fits.
 
-    >>> from uwaga.models.gpt2.config import GPT2Config
-    >>> from uwaga.models.gpt2.model import GPT2Model
-    >>> model = GPT2Model(GPT2Config(vocab_size=20, d_model=8, num_layers=1, num_heads=2, d_ff=16, max_position_embeddings=10)).eval()
+    >>> from uwaga.models import Transformer, config
+    >>> model = Transformer(config("gpt2", vocab_size=20, d_model=8, num_layers=1, num_heads=2, d_ff=16, max_position_embeddings=10)).eval()
     >>> [len(ids) for ids in generate(model, [[3, 4, 5], [6]], max_new_tokens=4)]
     [4, 4]
     >>> from uwaga.models.checkpoints.load_save import load
     >>> generate(load("speller"), ["attention", "cat"])
     ['AH T EH N SH AH N', 'K AE T']
     """
-    if not hasattr(model, "decoding"):
+    if getattr(model, "decoder", None) is None or not hasattr(model, "decoding"):
         kind = getattr(getattr(model, "config", None), "model_type", None)
         named = type(model).__name__ + (f" ({kind})" if isinstance(kind, str) else "")
-        raise ValueError(
-            f"generate: {named} does not continue texts; a GPT2Model, T5Model, Transformer, or a RotaryModel of a decoder does"
-        )
+        raise ValueError(f"generate: {named} does not continue texts; a uwaga.models.Transformer with a decoder does")
     if _are_texts(prompts):
         return _generate_texts(
             model, prompts, lengths=lengths, max_new_tokens=max_new_tokens, do_sample=do_sample, temperature=temperature, top_k=top_k,
@@ -128,7 +125,7 @@ def _are_texts(prompts: Prompts) -> TypeGuard[Sequence[str]]:
     return len(prompts) > 0 and all(isinstance(each, str) for each in prompts)
 
 
-def _generate_texts(model: Generator, texts: Sequence[str], **options: Any) -> list[str]:
+def _generate_texts(model: Transformer, texts: Sequence[str], **options: Any) -> list[str]:
     own, decoder = (tokenizers.of_model(cast(torch.nn.Module, model), decoder=which) for which in (False, True))
     for number, text in enumerate(texts):
         tokenizers.check_text(f"generate: prompt {number}", text)
@@ -144,7 +141,7 @@ def unknown_text(unknown: Sequence[str]) -> str:
     return f"the model has no token for {shown}: it cannot tell what is written there"
 
 
-def _new_tokens(model: Generator, prompts: Ragged, options: GenerationOptions, streamer: Streamer | None) -> Ragged:
+def _new_tokens(model: Transformer, prompts: Ragged, options: GenerationOptions, streamer: Streamer | None) -> Ragged:
     if not len(prompts):
         return prompts
     decoding = model.decoding(prompts, options.max_new_tokens)
@@ -155,7 +152,7 @@ def _new_tokens(model: Generator, prompts: Ragged, options: GenerationOptions, s
     return generate_tokens(decoding, token_chooser(options, prompts), options, streamer)
 
 
-def _eos_token_ids(given: int | Sequence[int] | None, model: Generator) -> tuple[int, ...]:
+def _eos_token_ids(given: int | Sequence[int] | None, model: Transformer) -> tuple[int, ...]:
     if given is None:
         return model.config.eos_token_ids
     ids = (given,) if isinstance(given, int) else tuple(given)
@@ -164,7 +161,7 @@ def _eos_token_ids(given: int | Sequence[int] | None, model: Generator) -> tuple
     return ids
 
 
-def _pad_token_id(given: int | None, prompts: Ids, options: GenerationOptions, model: Generator) -> int | None:
+def _pad_token_id(given: int | None, prompts: Ids, options: GenerationOptions, model: Transformer) -> int | None:
     if not isinstance(prompts, Tensor):
         if given is not None:
             raise ValueError("generate: pad_token_id needs prompts that are a tensor")
@@ -178,7 +175,7 @@ def _pad_token_id(given: int | None, prompts: Ids, options: GenerationOptions, m
     return options.eos_token_ids[0] if options.eos_token_ids else 0
 
 
-def _check_id(name: str, value: object, model: Generator) -> None:
+def _check_id(name: str, value: object, model: Transformer) -> None:
     if type(value) is not int or not 0 <= value < model.config.output_vocab_size:
         raise ValueError(
             f"generate: {name} must be an id from 0 to {model.config.output_vocab_size - 1}, not {value!r}"
@@ -196,7 +193,7 @@ def _check_streamer(streamer: Streamer | None, prompts: Ragged, options: Generat
         raise ValueError(f"generate: a streamer takes one prompt, not {len(prompts)}")
 
 
-def _pack(prompts: Ids, lengths: Tensor | None, model: Generator) -> Ragged:
+def _pack(prompts: Ids, lengths: Tensor | None, model: Transformer) -> Ragged:
     """(N,) ids of all prompts, checked."""
     if lengths is not None and not isinstance(prompts, Tensor):
         raise ValueError("generate: lengths need prompts that are a padded tensor (R, T)")
@@ -208,7 +205,7 @@ def _pack(prompts: Ids, lengths: Tensor | None, model: Generator) -> Ragged:
     return result.with_values(result.values.long())
 
 
-def _device(model: Generator) -> torch.device:
+def _device(model: Transformer) -> torch.device:
     """Where the ids of prompts that are lists belong: beside the model's weights."""
     return next(cast(torch.nn.Module, model).parameters()).device
 
@@ -236,7 +233,7 @@ def _is_ids(prompt: object) -> bool:
     return isinstance(prompt, Sequence) and all(type(each) is int for each in prompt)
 
 
-def _check_positions(prompts: Ragged, new_tokens: int, model: Generator) -> None:
+def _check_positions(prompts: Ragged, new_tokens: int, model: Transformer) -> None:
     """ValueError unless the model has a position for every token that it will read: all but the last new one."""
     most = model.config.max_tokens
     if most is None or not len(prompts):

@@ -22,10 +22,10 @@ from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import ListOf, Switch, Text, Words
 from uwaga._base.terminal import printable
-from uwaga.models.bert.names import COLBERT
 from uwaga.models.checkpoints import sentence_files
 from uwaga.models.checkpoints.config_json import ModelSize, setting
 from uwaga.models.checkpoints.modules_json import SentenceModule
+from uwaga.models.families.bert import COLBERT
 
 MODEL_TYPES = ("MultiVectorEncoder", "ColBERT")  # of config_sentence_transformers.json
 TASKS = ("query", "document")

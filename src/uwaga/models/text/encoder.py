@@ -18,11 +18,9 @@ from uwaga._base import json_files, keywords
 from uwaga._base.arguments import check_iterable
 from uwaga._base.errors import CheckpointError, ShapeError
 from uwaga.integrations.transformers.ragged_model import RaggedModel
-from uwaga.models.bert.model import BertModel
 from uwaga.models.checkpoints import directories, load_save, mapped_weights, sentence_files
 from uwaga.models.checkpoints.state_dict_check import is_finite
-from uwaga.models.rotary.model import RotaryModel
-from uwaga.models.t5.model import T5Model
+from uwaga.models.families import family_of
 from uwaga.models.text import colbert, foreign, sentence_config, sentence_head
 from uwaga.models.text.colbert import TokenVectors
 from uwaga.models.text.inference import Encoded, EncodedTokens, Inference, TokenSelection, keep_freed_memory
@@ -34,6 +32,7 @@ from uwaga.models.text.report import Report
 from uwaga.models.text.sentence_config import SentenceConfig
 from uwaga.models.text.spans import SpansOf, spans_of
 from uwaga.models.tokenizers.loading import Tokenizer, check_text
+from uwaga.models.transformer import Transformer
 from uwaga.ops.engine_choice import Choice
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.maxsim import maxsim
@@ -43,7 +42,7 @@ from uwaga.ops.validation import is_integer, tensor_of
 # Activations of so many tokens stay in the cache of the processor, and matrix products are large enough to be fast.
 TOKENS_PER_BATCH = 2048
 
-Model = BertModel | RotaryModel | T5Model | RaggedModel
+Model = Transformer | RaggedModel
 
 
 class TokenOptions(TypedDict, total=False):
@@ -70,7 +69,7 @@ class TextEncoder:
     `tokens_per_batch` tokens without padding, and their vectors come out in the order of the texts.
 
     Attributes:
-        model: a BertModel, RotaryModel, or T5Model, whose encoder alone runs; a RaggedModel of any other family, by transformers.
+        model: a Transformer, of which with both stacks the encoder alone runs; a RaggedModel of any other family, by transformers.
         tokenizer: its tokenizer.
         config: maximum length, prompts, pooling and what follows it.
         max_tokens: the most tokens of a text that the model reads, special tokens not counted.
@@ -625,9 +624,9 @@ def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) ->
             )
         return foreign.load(config.folder, tokens, dtype, file), tokens
     model = load_save.load_folder(config.folder, dtype, has_head=False, shared=file)
-    if not isinstance(model, BertModel | RotaryModel | T5Model):
+    if () not in family_of(model.config.model_type, "load").architectures.values():
         raise CheckpointError(
-            f"{config.folder} holds a {type(model).__name__}, and TextEncoder cannot use it; {sentence_config.PEER_READS_IT}"
+            f"{config.folder} holds a {model.config.model_type} model, and TextEncoder cannot use it; {sentence_config.PEER_READS_IT}"
         )
     tokens = Tokenizer.load(config.folder, lowercase=config.lowercase)
     return model, tokens if config.chat is None else tokens.without_special_tokens()
@@ -645,12 +644,6 @@ def _check_fit(model: Model, tokenizer: Tokenizer, config: SentenceConfig) -> No
         raise CheckpointError(
             f"{config.folder}: its tokenizer has truncation_side 'left', which cuts the prompt, and its Pooling include_prompt false, which "
             f"leaves the prompt out; only 'right' is supported then; {sentence_files.INSTEAD}"
-        )
-    expansion = None if config.tokens is None else config.tokens.expansion
-    if isinstance(model, T5Model) and expansion is not None and not expansion.attend:
-        raise CheckpointError(
-            f"{model_file}: is a T5, which cannot read the mask tokens of query_expansion without seeing them; "
-            "sentence_transformers.MultiVectorEncoder reads it"
         )
     if tokenizer.vocab_size > model.config.vocab_size:
         raise CheckpointError(

@@ -20,11 +20,9 @@ from uwaga.integrations.transformers.ragged_classifier import RaggedClassifier
 from uwaga.integrations.transformers.ragged_model import RaggedModel
 from uwaga.models.checkpoints import load_save, mapped_weights, transformers_directories
 from uwaga.models.checkpoints.mapped_weights import SharedFile
+from uwaga.models.families import family_of, model_types
 from uwaga.models.tokenizers.loading import Tokenizer
 
-# Model types that TextEncoder reads by itself: those of uwaga.models.load but for decoders with learned positions, which run through
-# transformers too, and for models that translate.
-OWN = tuple(each for each in load_save.MODEL_TYPES if each not in ("gpt2", "marian", "uwaga-gpt3", "uwaga-transformer"))
 # Encoder-decoders of which the encoder alone runs, as in sentence-transformers, and its class.
 _ENCODERS = {
     "longt5": "LongT5EncoderModel",
@@ -34,17 +32,25 @@ _ENCODERS = {
 _INSTALL = "pip install 'transformers>=5'"
 
 
+def _own() -> tuple[str, ...]:
+    """Model types that TextEncoder reads by itself: those that have a class without a head, except GPT-2, which runs through transformers."""
+    return tuple(
+        kind for kind in model_types() if kind != "gpt2" and () in family_of(kind, "load").architectures.values()
+    )
+
+
 def is_needed(folder: Path) -> bool:
     """Whether the model in a folder is of a family that is not ours."""
     model_type = json_files.read(folder / "config.json").get("model_type")
-    return model_type not in load_save.MODEL_TYPES or model_type == "gpt2"
+    return model_type not in model_types() or model_type == "gpt2"
 
 
 def is_classifier(folder: Path) -> bool:
     """Whether the model in a folder is one for sequence classification, of a family whose classifiers are not ours: BERT's relatives have
     theirs."""
     described = json_files.read(folder / "config.json")
-    if load_save.has_classifiers(described.get("model_type")):
+    kind = described.get("model_type")
+    if kind in model_types() and any("sequence" in has for has in family_of(kind, "load").architectures.values()):
         return False
     names = described.get("architectures")
     return isinstance(names, list) and len(names) == 1 and str(names[0]).endswith("ForSequenceClassification")
@@ -81,7 +87,7 @@ def _load(folder: Path, dtype: torch.dtype | None, *, classifies: bool) -> tuple
     described = json_files.read(path)
     shown = printable(repr(described.get("model_type")))
     if find_spec("transformers") is None or int(import_module("transformers").__version__.partition(".")[0]) < 5:
-        known = ", ".join(OWN)
+        known = ", ".join(_own())
         raise CheckpointError(
             f"{path}: model_type is {shown}, which uwaga runs through the package transformers, version 5 or newer: {_INSTALL}. "
             f"Without it: {known}"
@@ -106,7 +112,7 @@ def _maker(path: Path, described: Mapping[str, Any], shown: str, *, classifies: 
     if config is None or config not in models:
         code = " The code that comes with it is never run here;" if described.get("auto_map") else ""
         raise CheckpointError(
-            f"{path}: model_type is {shown}; uwaga's own are {', '.join(OWN)}, and transformers {transformers.__version__} has no "
+            f"{path}: model_type is {shown}; uwaga's own are {', '.join(_own())}, and transformers {transformers.__version__} has no "
             f"{'classifier' if classifies else 'model'} of it.{code} sentence_transformers."
             f"{'CrossEncoder' if classifies else 'SentenceTransformer'} may read it with trust_remote_code=True"
         )

@@ -9,14 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from uwaga.models.bert.model import BertModel
 from uwaga.models.checkpoints.state_dict_check import is_finite
-from uwaga.models.rotary.model import RotaryModel
-from uwaga.models.t5.model import T5Model
 from uwaga.models.text.pooling import mean_rows, pool
 from uwaga.models.text.preprocessing import Preprocessor, TokenizedGroup, TokenizedText, batches
 from uwaga.models.text.progress import Meter
 from uwaga.models.text.report import DocumentError, Report, not_finite
+from uwaga.models.transformer import Transformer
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.ragged import Ragged
 from uwaga.ops.validation import is_integer
@@ -94,7 +92,7 @@ class Inference:
 
     def _only(self, skipped_S: Tensor | None) -> str | None:
         """Which token's state is all that is pooled of each sequence, so that the last layer need compute no other; None: several."""
-        if not isinstance(self.model, BertModel | RotaryModel):
+        if not isinstance(self.model, Transformer) or self.model.config.has_both:
             return None
         first, last = self.pooling == ("cls",) and skipped_S is None, self.pooling == ("lasttoken",)
         return "first" if first else "last" if last else None
@@ -221,10 +219,8 @@ class Inference:
 
 def _last_hidden_state(model: nn.Module, packed: Ragged, **options: Any) -> Ragged:
     """Of an encoder, or of the encoder of an encoder-decoder alone."""
-    if isinstance(model, T5Model):
-        memory: Ragged = model(packed, **options).memory
-        return memory
-    result: Ragged = model(packed, outputs=(), **options).last_hidden_state
+    output = model(packed, outputs=(), **options)
+    result: Ragged = output.memory if output.last_hidden_state is None else output.last_hidden_state
     return result
 
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
@@ -16,8 +15,8 @@ from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints.modules_json import SentenceModule
-from uwaga.models.rotary.model import RotaryModel
 from uwaga.models.text.chat_template import ChatTemplate
+from uwaga.models.transformer import Transformer
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.ragged import Ragged
 
@@ -40,24 +39,24 @@ class LogitScore(NamedTuple):
     true_id: int
     false_id: int | None  # None: the score is the logit of true_id, and no difference
 
-    def __call__(self, model: RotaryModel, ids: Ragged) -> Tensor:
+    def __call__(self, model: Transformer, ids: Ragged) -> Tensor:
         """(P,) float32, of the last token of each text. Two rows of the output projection are multiplied, and not the vocabulary's."""
         states_PM = model(ids, outputs=(), only="last").last_hidden_state.values
-        table_VM = model.token_embedding.weight if model.lm_head is None else model.lm_head.weight
+        assert model.lm_head is not None
+        decoder = model.lm_head.decoder
+        table_VM = model.output_embeddings.token_embedding.weight if decoder is None else decoder.weight
         rows = [self.true_id] if self.false_id is None else [self.true_id, self.false_id]
-        logits_P2 = linear_map(states_PM, table_VM[rows]).float()
-        softcap = model.config.logit_softcap
-        logits_P2 = logits_P2 if softcap is None else torch.tanh(logits_P2 / softcap) * softcap
+        logits_P2 = model.lm_head.cap(linear_map(states_PM, table_VM[rows]).float())
         return logits_P2[:, 0] if self.false_id is None else logits_P2[:, 0] - logits_P2[:, 1]
 
 
-def read(folder: Path, modules: Sequence[SentenceModule], model: RotaryModel, backend: Backend) -> LogitScore:
+def read(folder: Path, modules: Sequence[SentenceModule], model: Transformer, backend: Backend) -> LogitScore:
     """Of a directory with a causal language model.
 
     modules: those of modules.json after the Transformer. Raises CheckpointError: the model has no logits, or the tokenizer no tokens "yes"
     and "no" where no module LogitScore names others.
     """
-    if not (model.config.is_causal and model.config.has_lm_head):
+    if not (model.config.is_causal and "logits" in model.config.outputs):
         raise CheckpointError(f"{folder} has no logits of a next token, which a reranker of this family is read from")
     path = next((each.folder / "config.json" for each in modules if each.kind == "LogitScore"), None)
     if path is None:

@@ -22,11 +22,9 @@ from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable, short
 from uwaga.integrations.transformers.ragged_classifier import RaggedClassifier
 from uwaga.integrations.transformers.ragged_model import RaggedModel
-from uwaga.models.bert.model import BertModel
-from uwaga.models.bert.names import COLBERT
 from uwaga.models.checkpoints import directories, load_save, modules_json, sentence_files
 from uwaga.models.checkpoints.modules_json import SentenceModule
-from uwaga.models.rotary.model import RotaryModel
+from uwaga.models.families.bert import COLBERT
 from uwaga.models.text import chat_template, colbert, foreign, logit_score, sentence_config, sentence_head
 from uwaga.models.text.chat_template import ChatTemplate
 from uwaga.models.text.logit_score import LogitScore
@@ -35,6 +33,7 @@ from uwaga.models.text.preprocessing import batches
 from uwaga.models.text.report import not_finite
 from uwaga.models.tokenizers.loading import Tokenizer, check_text
 from uwaga.models.tokenizers.tokenizer_file import library_errors
+from uwaga.models.transformer import Transformer
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.engine_choice import Choice
 from uwaga.ops.ragged import Ragged
@@ -50,7 +49,7 @@ _UNTYPED_FAMILIES = {"nomic_bert": 2, "gte": 1, "jina_embeddings_v3": 1}
 _NO_INSTRUCTION = "Reranker: an instruction is for causal language models, such as Qwen3-Reranker"
 _ACTIVATIONS = {"Sigmoid": True, "Identity": False}  # of torch.nn, by the last part of their names
 
-Model = BertModel | RotaryModel | RaggedClassifier | RaggedModel
+Model = Transformer | RaggedClassifier | RaggedModel
 
 
 class Ranking(NamedTuple):
@@ -80,7 +79,7 @@ class Reranker:
     `tokenize`.
 
     Attributes:
-        model: a BertModel with the output "sequence", a RotaryModel with logits, a RaggedClassifier of transformers' model, or an encoder.
+        model: a Transformer with the output "sequence" or with logits of a next token, a RaggedClassifier of transformers' model, or an encoder.
         tokenizer: of the model.
         max_tokens: the most tokens of a pair that the model reads, special ones included.
         has_sigmoid: whether scores are between 0 and 1, as the model's configuration says.
@@ -191,14 +190,14 @@ class Reranker:
             raise CheckpointError(f"{folder} {_NO_CLASSIFIER}")
         model = load_save.load_folder(folder, dtype)
         tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase)
-        if isinstance(model, RotaryModel):
+        if model.config.is_causal:
             score = logit_score.read(folder, found.others, model, tokenizer.backend)
             if instruction is not None and found.chat is not None and not found.chat.reads_prompt():
                 raise ValueError(f"Reranker: the template of {folder} has no place for an instruction")
             return made(model, tokenizer, model.config.max_tokens, logit_score=score, instruction=instruction)
         if instruction is not None:
             raise ValueError(_NO_INSTRUCTION)
-        if not isinstance(model, BertModel) or "sequence" not in model.config.outputs:
+        if "sequence" not in model.config.outputs:
             raise CheckpointError(f"{folder} {_NO_CLASSIFIER}")
         if len(model.config.labels) != 1:
             raise CheckpointError(
@@ -319,7 +318,7 @@ class Reranker:
         device = next(self.model.parameters()).device
         rows = [self._whole(each.ids) for each in encodings]
         if self._logit_score is not None:
-            assert isinstance(self.model, RotaryModel)
+            assert isinstance(self.model, Transformer)
             tensors = [torch.tensor(row, device=device) for row in rows]
             with evaluation_mode(self.model):
                 return self._logit_score(self.model, Ragged.from_list(tensors)).cpu()
@@ -332,11 +331,10 @@ class Reranker:
         if isinstance(self.model, RaggedClassifier):
             with evaluation_mode(self.model):
                 return self.model(ids, types.values).float().cpu()
-        if isinstance(self.model, RotaryModel | RaggedModel):
+        if isinstance(self.model, RaggedModel):
             assert self._pooled_score is not None
-            given = {"token_types": types.values} if isinstance(self.model, RaggedModel) else {}
             with evaluation_mode(self.model):
-                return self._pooled_score(self.model(ids, outputs=(), **given).last_hidden_state).cpu()
+                return self._pooled_score(self.model(ids, outputs=(), token_types=types.values).last_hidden_state).cpu()
         types_N = types if self._gives_types and self.model.config.type_vocab_size > 1 else None
         with evaluation_mode(self.model):
             if self._pooled_score is not None:
@@ -416,14 +414,14 @@ def _read(found: Path) -> _Directory:
     return _Directory(found, folder, described, settings, modules.others, modules.pooling, chat, prompt, has_sigmoid)
 
 
-def _encoder(folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None) -> BertModel | RotaryModel | RaggedModel:
+def _encoder(folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None) -> Transformer | RaggedModel:
     """The model of a folder, whose states are pooled. Raises CheckpointError."""
     if foreign.is_needed(folder):
         return foreign.load(folder, tokenizer, dtype)
     model = load_save.load_folder(folder, dtype, has_head=False)
-    if not isinstance(model, BertModel | RotaryModel):
+    if model.config.has_both:
         raise CheckpointError(
-            f"{folder} holds a {type(model).__name__}, and Reranker pools no states of it; {sentence_files.INSTEAD}"
+            f"{folder} holds a {model.config.model_type} model, and Reranker pools no states of it; {sentence_files.INSTEAD}"
         )
     return model
 

@@ -122,7 +122,7 @@ class Corpus:
 
     @property
     def model_settings(self) -> dict[str, Any]:
-        """The settings of a model's config that the tokenizers decide, for `uwaga.train.families.model_config`."""
+        """The settings of a model's config that the tokenizers decide, for `uwaga.train.model.model_config`."""
         own, target = self.tokenizer, self.target_tokenizer or self.tokenizer
         family, settings = self._config.model["family"], {"vocab_size": own.vocab_size}
         if family == "bert":

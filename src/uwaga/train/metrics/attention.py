@@ -14,6 +14,7 @@ from torch import nn
 
 from uwaga.maps.map import AttentionMap, map_options
 from uwaga.maps.per_head import has_visible_key, per_head
+from uwaga.models.transformer import Transformer
 from uwaga.nn import MultiHeadAttention
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.attention.hooks import Asked, hooked, looking
@@ -43,7 +44,7 @@ def first_rows(batch: Batch) -> Batch:
     return Batch(ids=ids, decoder_ids=other, labels=batch.labels[:kept])
 
 
-def measure(model: nn.Module, batch: Batch) -> list[HeadStatistics]:
+def measure(model: Transformer, batch: Batch) -> list[HeadStatistics]:
     """Statistics of all attention layers of a model on a batch, in evaluation mode and float32, on the model's device."""
     maps: dict[str, AttentionMap] = {}
     objective = Objective(model)

@@ -22,6 +22,7 @@ from torch import nn
 from uwaga._base import durable, untrusted
 from uwaga._base.terminal import escape_controls
 from uwaga._base.untrusted import TextFileError
+from uwaga.models.transformer import Transformer
 from uwaga.train.checkpoint import TrainingState
 from uwaga.train.data.batch import Batch
 from uwaga.train.errors import TrainingError
@@ -99,7 +100,7 @@ class MetricsLogger:
             self._jsonl.write(step, "sample", {"prompt": sample.prompt, "text": sample.text})
             self._display.message(f"step {step:,}: {format_sample(sample)}")
 
-    def log_attention(self, step: int, model: nn.Module) -> None:
+    def log_attention(self, step: int, model: Transformer) -> None:
         measured = attention.measure(model, attention.first_rows(self._attention_batch))
         self._jsonl.write(step, "attention", {"heads": attention.by_name(measured)})
         for each in measured:

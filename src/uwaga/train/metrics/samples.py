@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from uwaga._base.terminal import escape_controls
-from uwaga.models.bert.model import BertModel
 from uwaga.models.generation.generate import generate
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.ragged import Ragged
@@ -49,7 +48,9 @@ class SampleGenerator:
         if not self._prompts:
             return []
         with evaluation_mode(model):
-            texts = self._fill_masks(model) if isinstance(model, BertModel) else self._generate(model)
+            texts = (
+                self._fill_masks(model) if self._config.objective == "masked-language-model" else self._generate(model)
+            )
         return [Sample(prompt, text) for prompt, text in zip(self._prompts, texts, strict=True)]
 
     def _generate(self, model: nn.Module) -> list[str]:
@@ -70,11 +71,11 @@ class SampleGenerator:
         reads = self._corpus.target_tokenizer or self._corpus.tokenizer
         return [reads.decode(each.tolist()) for each in cast(Ragged, written).to_list()]
 
-    def _fill_masks(self, model: BertModel) -> list[str]:
+    def _fill_masks(self, model: nn.Module) -> list[str]:
         """The prompts with the most probable token in place of each mask."""
         ids = Ragged.from_list([torch.tensor(self._ids(prompt)) for prompt in self._prompts])
         device = next(model.parameters()).device
-        output = model(Ragged(ids.values.to(device), ids.offsets.to(device)), outputs=("masked_lm",)).masked_lm
+        output = model(Ragged(ids.values.to(device), ids.offsets.to(device)), outputs=("logits",)).logits
         best = cast(Ragged, output).values.argmax(-1).cpu()
         is_masked = ids.values == torch.tensor(self._mask)
         filled = torch.where(is_masked, best, ids.values)

@@ -1,0 +1,243 @@
+"""The configuration of a Transformer. Letters: M model width, F feed-forward width, H query heads, G key heads, D head width, V vocabulary."""
+
+from collections.abc import Iterator, Set
+from dataclasses import field, replace
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le
+from torch import nn
+
+from uwaga._base.options import FractionBelow1, Positive, Real, Switch, Text, options
+from uwaga.models.checkpoints.config_json import Activation, Ids, ModelCount, ModelSize
+from uwaga.models.checkpoints.rope_parameters import Rope
+from uwaga.nn import LayerSpec
+
+# Layers that share weights cost memory in no file, so that no file bounds their number.
+_MOST_SHARED = 1024
+_Slope = Annotated[Real, Ge(0), Le(1024)]
+Output = Literal["pooled", "logits", "sequence", "tokens"]
+OUTPUTS: tuple[Output, ...] = ("pooled", "logits", "sequence", "tokens")
+
+
+@options
+class Config:
+    """What a `Transformer` consists of. `uwaga.models.config` makes one with the settings of a model type.
+
+    Raises:
+        ValueError: a setting of a wrong type or range, or settings that contradict each other.
+    """
+
+    model_type: Text  # as in config.json of transformers
+    vocab_size: ModelSize  # V
+    decoder_vocab_size: ModelSize | None = (
+        None  # of a decoder with its own embedding; None: encoder and decoder share one
+    )
+    d_model: ModelSize  # M
+    num_layers: ModelSize  # of the encoder, or of the only stack
+    num_decoder_layers: ModelCount = 0  # of a decoder that reads the encoder's output
+    is_causal: Switch = False  # the only stack is a decoder: no token sees those after it
+    num_heads: ModelSize  # H
+    num_decoder_heads: ModelSize | None = None  # None: as the encoder
+    num_kv_heads: ModelSize | None = None  # G; None: H
+    d_k: ModelSize | None = None  # D; None: M / H
+    d_ff: ModelSize  # F
+    decoder_d_ff: ModelSize | None = None  # None: as the encoder
+
+    # Embeddings.
+    embedding_size: ModelSize | None = None  # their width, which a linear map brings to M; None: M
+    projects_embeddings: Switch = False  # whether there is such a map
+    type_vocab_size: ModelCount = 0  # 0: no embedding of token types
+    position_encoding: Literal["learned", "sinusoidal", "alibi"] | None = (
+        None  # ALiBi: a bias of the scores of self-attention
+    )
+    max_position_embeddings: ModelSize | None = (
+        None  # rows of learned positions; the greatest number of tokens of a row
+    )
+    positions_after_padding: Switch = False  # RoBERTa: learned positions begin after the row of pad_token_id
+    sinusoid_layout: Literal["interleaved", "halves"] = (
+        "interleaved"  # sines and cosines alternate; "halves": all sines first
+    )
+    # Of ALiBi, one for each head; a head of slope 0 has no positions (NoPE; Kazemnejad et al. 2023). None: the paper's.
+    alibi_slopes: tuple[_Slope, ...] | None = None
+    scale_embedding: Switch = False  # token embeddings are multiplied by sqrt(M)
+    rounds_scale: Switch = False  # and that factor is rounded to the dtype of the weights first, as in Gemma
+    embedding_norm: Switch = False
+
+    # Layers.
+    num_buckets: ModelSize | None = (
+        None  # of a relative position bias that the layers of a stack share; None: there is none
+    )
+    max_distance: ModelSize = 128  # distances from here on share the last bucket
+    ropes: tuple[Rope, ...] = ()  # rotary positions of each layer; (): there are none
+    # For each layer: in a decoder, the last tokens that are seen, the token itself included; in an encoder, the tokens on each
+    # side; None: all. (): all in all layers.
+    windows: tuple[ModelSize | None, ...] = ()
+    num_hidden_groups: ModelSize | None = (
+        None  # ALBERT's groups of layers that share weights; None: each layer has its own
+    )
+    inner_group_num: ModelSize = 1  # the layers of such a group, which run one after another
+    norm: Literal["post", "pre"] = "post"
+    norm_type: Literal["layer", "rms", "zero_centered_rms"] = "layer"
+    norm_eps: Positive = 1e-5
+    norm_bias: Switch = True  # of layer norms
+    output_norms: Switch = False  # of the outputs of attention and of the feed-forward layer
+    first_norm: Switch = True  # False: the first layer's attention has no norm, since its input is normed already
+    activation: Activation = "gelu"
+    gated: Switch = False  # the feed-forward layers have a gate
+    qkv_bias: Switch = True
+    output_bias: Switch = True
+    feed_forward_bias: Switch = True
+    down_bias: Switch | None = None  # of the last map of the feed-forward layer; None: as feed_forward_bias
+    qk_norm: Switch = False
+    scale: Positive | None = None  # of scores; None: 1 / sqrt(D)
+    scale_by_layer: Switch = False  # which is divided by the layer's number, counted from 1
+    softcap: Positive | None = None  # of scores, and of logits: c * tanh(x / c)
+
+    # Outputs.
+    outputs: tuple[Output, ...] = ()  # the heads that it has
+    tie_word_embeddings: Switch = True  # logits by the token embedding; False: by a weight of their own
+    head_activation: Activation | None = (
+        None  # hidden states go through a linear map, this, and a norm before the logits
+    )
+    head_bias: Switch = True  # of that linear map
+    lm_head_bias: Switch = False
+    scale_decoder_outputs: Switch = False  # hidden states are divided by sqrt(M) before the logits
+    logit_softcap: Positive | None = None
+    classifier: Literal["pooled", "tanh", "gelu", "relu"] = (
+        "pooled"  # of sequences: over the pooler's output, or a layer of its own
+    )
+    labels: tuple[Text, ...] = ("LABEL_0", "LABEL_1")  # names of the classes
+
+    dropout: FractionBelow1 = 0.0  # of the outputs of attention and of the feed-forward layer
+    embedding_dropout: FractionBelow1 = 0.0
+    attention_dropout: FractionBelow1 = 0.0
+    activation_dropout: FractionBelow1 = 0.0
+    final_dropout: FractionBelow1 = 0.0  # of the last hidden states of a stack
+    classifier_dropout: FractionBelow1 = 0.0
+
+    eos_token_ids: Ids = ()  # ids of the end-of-sequence tokens
+    pad_token_id: ModelCount | None = None  # the id of the padding token
+    never_generated: Ids = ()
+    decoder_start_token_id: ModelCount = 0  # the id of the decoder's first token
+    kept: dict[str, Any] = field(default_factory=dict, repr=False)  # other keys of config.json, unchanged
+
+    def __post_init__(self) -> None:
+        for rule in self._broken_rules():
+            raise ValueError(f"Config: {rule}")
+
+    def _broken_rules(self) -> Iterator[str]:
+        heads = {self.num_heads, self.num_decoder_heads or self.num_heads}
+        if self.d_k is None and any(self.d_model % each for each in heads):
+            yield f"d_model {self.d_model} is not a multiple of {next(each for each in heads if self.d_model % each)} heads"
+        if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
+            yield f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
+        if self.ropes and self.head_width % 2:
+            yield f"d_k must be even for rotary positions, not {self.head_width}"
+        for name in ("windows", "ropes"):
+            if len(getattr(self, name)) not in (0, self.num_layers):
+                yield f"{name} must have one for each of {self.num_layers} layers, not {getattr(self, name)}"
+        if len(set(self.outputs)) < len(self.outputs):
+            yield f"outputs must all be different, not {self.outputs}"
+        if "sequence" in self.outputs and self.classifier == "pooled" and "pooled" not in self.outputs:
+            yield "output sequence is computed from pooled, which is not in outputs"
+        if not self.labels or len(set(self.labels)) < len(self.labels):
+            yield "labels must be at least one name, and all different"
+        if self.decoder_vocab_size is not None and not self.num_decoder_layers:
+            yield "decoder_vocab_size needs an encoder and a decoder"
+        for name in ("pad_token_id", "decoder_start_token_id"):
+            if (getattr(self, name) or 0) >= self.output_vocab_size:
+                yield f"{name} {getattr(self, name)} is not in the vocabulary of {self.output_vocab_size}"
+        yield from self._broken_rules_of_positions(heads)
+        if self.num_hidden_groups is not None and self.num_hidden_groups > self.num_layers:
+            yield f"num_hidden_groups must be from 1 to num_layers {self.num_layers}, not {self.num_hidden_groups}"
+        if self.num_layers * self.inner_group_num > _MOST_SHARED and self.num_hidden_groups is not None:
+            yield f"num_layers {self.num_layers} times inner_group_num {self.inner_group_num} is more than {_MOST_SHARED} layers"
+
+    def _broken_rules_of_positions(self, heads: Set[int]) -> Iterator[str]:
+        if self.position_encoding == "learned" and self.max_position_embeddings is None:
+            yield "learned positions need max_position_embeddings"
+        if self.position_encoding == "sinusoidal" and self.embedding_width % 2:
+            yield f"d_model {self.embedding_width} must be even for sinusoidal positions"
+        if self.alibi_slopes is not None and self.position_encoding != "alibi":
+            yield f"alibi_slopes is for position_encoding 'alibi', not {self.position_encoding!r}"
+        if self.alibi_slopes is not None and heads != {len(self.alibi_slopes)}:
+            yield f"alibi_slopes has {len(self.alibi_slopes)} slopes for {next(iter(heads - {len(self.alibi_slopes)}))} heads"
+        if self.positions_after_padding and (
+            self.pad_token_id is None or (self.max_tokens is not None and self.max_tokens < 1)
+        ):
+            given = f"{self.max_position_embeddings} and {self.pad_token_id}"
+            yield f"max_position_embeddings must be above pad_token_id + 1, not {given}"
+
+    @property
+    def embedding_width(self) -> int:
+        """The width of the embeddings."""
+        return self.embedding_size or self.d_model
+
+    @property
+    def head_width(self) -> int:
+        """D."""
+        return self.d_k or self.d_model // self.num_heads
+
+    @property
+    def has_both(self) -> bool:
+        """Whether it has an encoder and a decoder that reads the encoder's output."""
+        return self.num_decoder_layers > 0
+
+    @property
+    def output_vocab_size(self) -> int:
+        """The number of ids that it can output."""
+        return self.decoder_vocab_size or self.vocab_size
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The greatest number of tokens of a row; None: rows of any length, since positions are computed."""
+        if self.max_position_embeddings is None:
+            return None
+        return (
+            self.max_position_embeddings - (self.pad_token_id or 0) - 1
+            if self.positions_after_padding
+            else self.max_position_embeddings
+        )
+
+    @property
+    def layer_weights(self) -> tuple[int, ...]:
+        """For each layer that runs, the number of its weights: those of ALBERT share them by groups."""
+        if self.num_hidden_groups is None:
+            return tuple(range(self.num_layers))
+        share = self.num_layers / self.num_hidden_groups
+        groups = (int(n / share) for n in range(self.num_layers))
+        return tuple(group * self.inner_group_num + inner for group in groups for inner in range(self.inner_group_num))
+
+    def layer(self, n: int = 0, *, is_second: bool = False) -> LayerSpec:
+        """What layer n consists of; is_second: of the decoder of a model with both."""
+        scale = self.scale
+        if self.scale_by_layer:
+            scale = (self.head_width**-0.5 if scale is None else scale) / (n + 1)
+        return LayerSpec(
+            d_model=self.d_model,
+            num_heads=(is_second and self.num_decoder_heads) or self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            d_k=self.d_k,
+            d_ff=(is_second and self.decoder_d_ff) or self.d_ff,
+            norm=self.norm,
+            norm_type=self.norm_type,
+            norm_eps=self.norm_eps,
+            norm_bias=self.norm_bias,
+            output_norms=self.output_norms,
+            activation=self.activation,
+            gated=self.gated,
+            qkv_bias=self.qkv_bias,
+            output_bias=self.output_bias,
+            feed_forward_bias=self.feed_forward_bias,
+            down_bias=self.down_bias,
+            qk_norm=self.qk_norm,
+            scale=scale,
+            softcap=self.softcap,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+            activation_dropout=self.activation_dropout,
+        )
+
+    def norm_of(self, width: int) -> nn.Module:
+        """A norm as the layers have it, of another width."""
+        return replace(self.layer(), d_model=width).new_norm()

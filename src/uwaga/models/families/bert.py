@@ -1,0 +1,233 @@
+"""BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), DistilBERT (Sanh et al. 2019) and MPNet (Song et al. 2020)."""
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
+from torch.nn import init
+
+from uwaga._base.errors import CheckpointError
+from uwaga._base.options import FractionBelow1, Integer, Words
+from uwaga.models.checkpoints import config_json
+from uwaga.models.checkpoints.config_json import Key
+from uwaga.models.configuration import Config
+from uwaga.models.families.family import Draw, Family, File, classes, layers
+
+# Bounded, since labels are made for all classes before the shape of the classifier is known.
+_Classes = Annotated[Integer, Ge(1), Le(2**16)]
+# Of the architecture that ColBERT's own code writes (Khattab and Zaharia 2020): a BertModel and this weight.
+COLBERT = "HF_ColBERT"
+# Of files with model_type bert or xlm-roberta: models with code in their own directory.
+_OWN_CODE = {
+    "position_embedding_type alibi": "a Jina v2, whose code is in its own directory; transformers has no class for it to compare with, so that it is not read",
+    "position_embedding_type rotary": "a Jina v3 or GTE of code in its own directory; those of transformers have the model_type jina_embeddings_v3 and gte",
+}
+HEADS = {
+    "Model": (), "ForMaskedLM": ("logits",), "ForSequenceClassification": ("sequence",), "ForTokenClassification": ("tokens",),
+}  # fmt: skip
+POOLED_HEADS = HEADS | {"ForSequenceClassification": ("pooled", "sequence")}
+COMMON_KEYS = {
+    "vocab_size": Key("vocab_size", 30522),
+    "max_position_embeddings": Key("max_position_embeddings", 512),
+    "pad_token_id": Key("pad_token_id", 0),
+    "tie_word_embeddings": Key("tie_word_embeddings", True),
+}
+BERT_KEYS = COMMON_KEYS | {
+    "hidden_size": Key("d_model", 768),
+    "num_hidden_layers": Key("num_layers", 12),
+    "num_attention_heads": Key("num_heads", 12),
+    "intermediate_size": Key("d_ff", 3072),
+    "type_vocab_size": Key("type_vocab_size", 2),
+    "hidden_act": Key("activation", "gelu"),
+    "layer_norm_eps": Key("norm_eps", 1e-12),
+    "hidden_dropout_prob": Key("dropout", 0.1),
+    "attention_probs_dropout_prob": Key("attention_dropout", 0.1),
+    "classifier_dropout": Key("classifier_dropout", None),
+}
+
+
+def settle(settings: dict[str, Any], file: File) -> None:
+    """Of all families of this shape: what follows from other settings, and the names of the classes."""
+    if settings.get("classifier_dropout") is None:
+        settings["classifier_dropout"] = settings["dropout"]
+    settings.setdefault("embedding_dropout", settings["dropout"])
+    settings.setdefault("head_activation", settings["activation"])
+    settings.setdefault("labels", _labels(file))
+
+
+def _labels(file: File) -> tuple[str, ...]:
+    """The names of the classes by index; the defaults of transformers where there are none."""
+    labels = file.config.get("id2label")
+    if labels is None:
+        number = config_json.setting(file.config, file.where, "num_labels", _Classes, 2)
+        labels = {str(n): f"LABEL_{n}" for n in range(number)}
+    if not isinstance(labels, dict) or set(labels) != {str(n) for n in range(len(labels))}:
+        raise CheckpointError(f"{file.where}: id2label must have the keys 0, 1, ... without a gap")
+    return tuple(str(labels[str(n)]) for n in range(len(labels)))
+
+
+def write(config: Config) -> dict[str, object]:
+    """The names of the classes."""
+    return {
+        "id2label": {str(n): label for n, label in enumerate(config.labels)},
+        "label2id": {label: n for n, label in enumerate(config.labels)},
+    }
+
+
+def _initial(_: Config) -> Draw:
+    """Devlin et al.'s code: a normal distribution of deviation 0.02, truncated at two deviations."""
+    return lambda _, weight, generator: init.trunc_normal_(weight, std=0.02, a=-0.04, b=0.04, generator=generator)
+
+
+EMBEDDINGS = {"embeddings.word_embeddings": "embeddings.token_embedding", "embeddings.LayerNorm": "embeddings.norm"}
+BODY = EMBEDDINGS | {
+    "embeddings.position_embeddings": "embeddings.positions",
+    "embeddings.token_type_embeddings": "embeddings.token_types",
+    **layers("encoder.layer.{n}", "encoder.layers.{n}", {
+        "attention.self.query": "attention.query",
+        "attention.self.key": "attention.key",
+        "attention.self.value": "attention.value",
+        "attention.output.dense": "attention.output",
+        "attention.output.LayerNorm": "attention_norm",
+        "intermediate.dense": "feed_forward.up",
+        "output.dense": "feed_forward.down",
+        "output.LayerNorm": "feed_forward_norm",
+    }),
+    "pooler.dense": "pooler.dense",
+}  # fmt: skip
+ROBERTA_HEADS = {
+    "lm_head.dense": "lm_head.dense",
+    "lm_head.layer_norm": "lm_head.norm",
+    "classifier.dense": "sequence.dense",
+    "classifier.out_proj": "sequence.output",
+    "classifier": "tokens.output",
+}
+UNREAD = {"embeddings.position_ids": "counts up from 0; a buffer of transformers before 4.31"}
+_NEXT_SENTENCE = "of the head that says whether a sentence follows another, which is not computed"
+
+
+def _unread(config: Config) -> dict[str, str]:
+    unread = UNREAD | dict.fromkeys(("cls.seq_relationship.weight", "cls.seq_relationship.bias"), _NEXT_SENTENCE)
+    if config.kept.get("architectures") == [COLBERT]:
+        unread["linear.weight"] = "ColBERT's projection of hidden states, which TextEncoder reads"
+    return unread
+
+
+BERT = Family(
+    keys=BERT_KEYS,
+    fixed={"position_encoding": "learned", "embedding_norm": True, "lm_head_bias": True},
+    extra=("labels",),
+    outputs=("pooled",),
+    only={
+        "position_embedding_type": ("absolute", None),
+        "is_decoder": (False,),
+        "add_cross_attention": (False,),
+        "is_encoder_decoder": (False,),
+        "pruned_heads": ({}, None),
+    },
+    reasons=_OWN_CODE,
+    # DistilBERT's initialisation of positions, and settings of heads that are not implemented.
+    harmless=("sinusoidal_pos_embds", "qa_dropout", "tie_weights_"),
+    names=BODY | {
+        "cls.predictions.transform.dense": "lm_head.dense",
+        "cls.predictions.transform.LayerNorm": "lm_head.norm",
+        "classifier": "sequence.output/tokens.output",
+    },
+    prefix="bert.",
+    logits=("cls.predictions.decoder", "cls.predictions.bias"),
+    architectures=classes("Bert", POOLED_HEADS | {"ForPreTraining": ("logits",), "ForNextSentencePrediction": ()}) | {COLBERT: ()},
+    unread=_unread,
+    # TensorFlow's names, which the first converted checkpoints have, among them bert-base-uncased.
+    legacy={".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"},
+    dropped=("num_labels",),
+    settle=settle,
+    write=write,
+    initial=_initial,
+)  # fmt: skip
+
+ROBERTA = replace(
+    BERT,
+    keys=BERT_KEYS | {"pad_token_id": Key("pad_token_id", 1)},
+    fixed=BERT.fixed | {"positions_after_padding": True, "head_activation": "gelu", "classifier": "tanh"},
+    names=BODY | ROBERTA_HEADS,
+    prefix="roberta.",
+    logits=("lm_head.decoder", "lm_head.bias"),
+    architectures=classes("Roberta", HEADS),
+    unread=lambda _: UNREAD,
+)
+
+
+def _of_mpnet(value: int) -> Any:
+    words = f"{value} (MPNet of transformers takes {value} for it, whatever the file says: positions of another model have other rows)"
+    return Annotated[Integer, Ge(value), Le(value), Words(words)]
+
+
+_MPNET = replace(
+    ROBERTA,
+    keys={name: key for name, key in BERT_KEYS.items() if name not in ("type_vocab_size", "classifier_dropout")} | {
+        "vocab_size": Key("vocab_size", 30527),
+        "pad_token_id": Key("pad_token_id", 1, _of_mpnet(1)),
+        "relative_attention_num_buckets": Key("num_buckets", 32, _of_mpnet(32)),
+    },
+    names=EMBEDDINGS | {
+        "embeddings.position_embeddings": "embeddings.positions",
+        "encoder.relative_attention_bias": "encoder.positions",
+        **layers("encoder.layer.{n}", "encoder.layers.{n}", {
+            "attention.attn.q": "attention.query",
+            "attention.attn.k": "attention.key",
+            "attention.attn.v": "attention.value",
+            "attention.attn.o": "attention.output",
+            "attention.LayerNorm": "attention_norm",
+            "intermediate.dense": "feed_forward.up",
+            "output.dense": "feed_forward.down",
+            "output.LayerNorm": "feed_forward_norm",
+        }),
+        "pooler.dense": "pooler.dense",
+    } | ROBERTA_HEADS,
+    prefix="mpnet.",
+    architectures=classes("MPNet", HEADS),
+)  # fmt: skip
+_DISTILBERT = replace(
+    BERT,
+    keys=COMMON_KEYS | {
+        "dim": Key("d_model", 768),
+        "n_layers": Key("num_layers", 6),
+        "n_heads": Key("num_heads", 12),
+        "hidden_dim": Key("d_ff", 3072),
+        "activation": Key("activation", "gelu"),
+        "dropout": Key("dropout", 0.1),
+        "attention_dropout": Key("attention_dropout", 0.1),
+        "seq_classif_dropout": Key("classifier_dropout", 0.2, FractionBelow1 | None),
+    },
+    fixed=BERT.fixed | {"classifier": "relu", "norm_eps": 1e-12},
+    outputs=(),
+    names=EMBEDDINGS | {
+        "embeddings.position_embeddings": "embeddings.positions",
+        **layers("transformer.layer.{n}", "encoder.layers.{n}", {
+            "attention.q_lin": "attention.query",
+            "attention.k_lin": "attention.key",
+            "attention.v_lin": "attention.value",
+            "attention.out_lin": "attention.output",
+            "sa_layer_norm": "attention_norm",
+            "ffn.lin1": "feed_forward.up",
+            "ffn.lin2": "feed_forward.down",
+            "output_layer_norm": "feed_forward_norm",
+        }),
+        "vocab_transform": "lm_head.dense",
+        "vocab_layer_norm": "lm_head.norm",
+        "pre_classifier": "sequence.dense",
+        "classifier": "sequence.output/tokens.output",
+    },
+    prefix="distilbert.",
+    unread=lambda _: UNREAD,
+    logits=("vocab_projector", "vocab_projector.bias"),
+    architectures=classes("DistilBert", HEADS),
+)  # fmt: skip
+FAMILIES = {
+    "bert": BERT,
+    "camembert": replace(ROBERTA, architectures=classes("Camembert", HEADS)),
+    "distilbert": _DISTILBERT,
+    "mpnet": _MPNET,
+    "roberta": replace(ROBERTA, keys=ROBERTA.keys | {"vocab_size": Key("vocab_size", 50265)}),
+    "xlm-roberta": replace(ROBERTA, architectures=classes("XLMRoberta", HEADS)),
+}

@@ -1,0 +1,111 @@
+"""ELECTRA (Clark et al. 2020) and ALBERT (Lan et al. 2020), whose embeddings are narrower than the model. ALBERT's layers share weights by
+groups (`Config.layer_weights`)."""
+
+from dataclasses import replace
+from typing import Any
+
+from uwaga.models.checkpoints.config_json import Key, ModelSize
+from uwaga.models.configuration import Config
+from uwaga.models.families import bert
+from uwaga.models.families.bert import BERT, BERT_KEYS, BODY, COMMON_KEYS, HEADS, POOLED_HEADS, UNREAD
+from uwaga.models.families.family import File, classes, layers
+
+# Of heads of ELECTRA that are not implemented, and of ALBERT's first code, which nothing reads.
+_HARMLESS = (
+    "summary_type", "summary_use_proj", "summary_activation", "summary_last_dropout", "down_scale_factor", "gap_size",
+    "layers_to_keep", "net_structure_type", "num_memory_blocks",
+)  # fmt: skip
+_REPLACED = "of the head that says whether a token was replaced, which is not computed"
+_ORDER = "of the head that says which of two sentences is first, which is not computed"
+
+
+def _settle_electra(settings: dict[str, Any], file: File) -> None:
+    bert.settle(settings, file)
+    settings["projects_embeddings"] = settings["embedding_size"] != settings["d_model"]
+
+
+_ELECTRA = replace(
+    BERT,
+    keys=BERT_KEYS | {
+        "embedding_size": Key("embedding_size", 128, ModelSize),
+        "hidden_size": Key("d_model", 256),
+        "num_attention_heads": Key("num_heads", 4),
+        "intermediate_size": Key("d_ff", 1024),
+    },
+    fixed=BERT.fixed | {"head_activation": "gelu", "classifier": "gelu"},
+    outputs=(),
+    harmless=_HARMLESS,
+    names=BODY | {
+        "embeddings_project": "embeddings.projection",
+        "generator_predictions.dense": "lm_head.dense",
+        "generator_predictions.LayerNorm": "lm_head.norm",
+        "classifier.dense": "sequence.dense",
+        "classifier.out_proj": "sequence.output",
+        "classifier": "tokens.output",
+    },
+    prefix="electra.",
+    logits=("generator_lm_head", "generator_lm_head.bias"),
+    architectures=classes("Electra", HEADS | {"ForPreTraining": ()}),
+    unread=lambda _: UNREAD | {
+        f"discriminator_predictions.{name}.{part}": _REPLACED for name in ("dense", "dense_prediction") for part in ("weight", "bias")
+    },
+    settle=_settle_electra,
+)  # fmt: skip
+
+_ALBERT_LAYER = {
+    "attention.query": "attention.query",
+    "attention.key": "attention.key",
+    "attention.value": "attention.value",
+    "attention.dense": "attention.output",
+    "attention.LayerNorm": "attention_norm",
+    "ffn": "feed_forward.up",
+    "ffn_output": "feed_forward.down",
+    "full_layer_layer_norm": "feed_forward_norm",
+}
+
+
+def _albert_names(config: Config) -> dict[str, str]:
+    names = {theirs: ours for theirs, ours in BODY.items() if theirs.startswith("embeddings")}
+    names["encoder.embedding_hidden_mapping_in"] = "embeddings.projection"
+    for own in sorted(set(config.layer_weights)):
+        group, inner = divmod(own, config.inner_group_num)
+        sharing = "|".join(str(n) for n, weights in enumerate(config.layer_weights) if weights == own)
+        here = {theirs: f"{ours}=" for theirs, ours in _ALBERT_LAYER.items()}
+        names |= layers(
+            f"encoder.albert_layer_groups.{group}.albert_layers.{inner}", f"encoder.layers.({sharing})", here
+        )
+    return names | {
+        "pooler": "pooler.dense",
+        "predictions.dense": "lm_head.dense",
+        "predictions.LayerNorm": "lm_head.norm",
+        "classifier": "sequence.output/tokens.output",
+    }
+
+
+_ALBERT = replace(
+    BERT,
+    keys=COMMON_KEYS | {
+        "vocab_size": Key("vocab_size", 30000),
+        "embedding_size": Key("embedding_size", 128, ModelSize),
+        "hidden_size": Key("d_model", 4096),
+        "num_hidden_layers": Key("num_layers", 12, ModelSize),
+        "num_hidden_groups": Key("num_hidden_groups", 1, ModelSize),
+        "inner_group_num": Key("inner_group_num", 1),
+        "num_attention_heads": Key("num_heads", 64),
+        "intermediate_size": Key("d_ff", 16384),
+        "type_vocab_size": Key("type_vocab_size", 2),
+        "hidden_act": Key("activation", "gelu_new"),
+        "layer_norm_eps": Key("norm_eps", 1e-12),
+        "hidden_dropout_prob": Key("dropout", 0.0),
+        "attention_probs_dropout_prob": Key("attention_dropout", 0.0),
+        "classifier_dropout_prob": Key("classifier_dropout", 0.1),
+    },
+    fixed=BERT.fixed | {"projects_embeddings": True},
+    harmless=_HARMLESS,
+    names=_albert_names,
+    prefix="albert.",
+    logits=("predictions.decoder", "predictions.bias"),
+    architectures=classes("Albert", POOLED_HEADS | {"ForPreTraining": ("logits",)}),
+    unread=lambda _: UNREAD | dict.fromkeys(("sop_classifier.classifier.weight", "sop_classifier.classifier.bias"), _ORDER),
+)  # fmt: skip
+FAMILIES = {"albert": _ALBERT, "electra": _ELECTRA}

@@ -1,0 +1,254 @@
+"""A family of models: how the keys of config.json and the names of weights in a directory of transformers become a `Transformer`, and back.
+
+The tables beside this file are data, and at most one function each way. Adding a model type is adding one table, as FAMILIES of its module.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+from torch import Generator, Tensor
+
+from uwaga._base.errors import CheckpointError
+from uwaga._base.options import unknown_key
+from uwaga.models.checkpoints import config_json
+from uwaga.models.checkpoints.config_json import Key
+from uwaga.models.checkpoints.tables import AS_IS, ROW, Table, WeightLayout, WeightMapping, joined, shared
+from uwaga.models.configuration import OUTPUTS, Config
+
+_FIELDS = frozenset(each.name for each in fields(Config))
+# Our modules -> the output that they are of.
+_HEADS = {"pooler": "pooled", "lm_head": "logits", "sequence": "sequence", "tokens": "tokens"}
+_MARKS = "^=~"
+_EMBEDDING, _SECOND_EMBEDDING = "embeddings.token_embedding", "decoder_embeddings.token_embedding"
+
+
+# (name, matrix, generator)
+Draw = Callable[[str, Tensor, Generator], object]
+
+
+class File(NamedTuple):
+    """What a directory says of its model; of a model that is made without one, nothing."""
+
+    config: Mapping[str, Any] = {}  # of config.json
+    where: str = "config"  # its path, for messages
+    names: Set[str] | None = None  # of the weights, without prefix; None: there are no files
+
+    def has(self, name: str) -> bool:
+        """Whether there is a weight of this name."""
+        return self.names is not None and name in self.names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """The table of one model type.
+
+    Attributes:
+        keys: of config.json, with our settings. A setting that is no field of `Config` is for `settle`.
+        fixed: settings that all its models have.
+        extra: settings besides those of `keys` that a Python caller or a training may give.
+        outputs: of a model that is made without a file.
+        only, harmless, reasons: as in `config_json.read`.
+        names: their modules -> ours, or a function of the config that returns these. `{n}` counts layers, `{stack}` is "encoder" or "decoder".
+            "attention.(query|key|value)": three of ours in one of theirs. After ours, "^": the weight is transposed, "=": layers share it,
+            "~": it has a dimension of 1 before its own. Between two of ours, "/": whichever the model has. What it lacks is left out.
+        prefix: of the names of a model with a head; old_prefixes: as in `Table`.
+        logits: their output projection, and the name of its bias where the projection is tied to the embedding.
+        architectures: the names of classes, with their outputs; first the one without a head.
+        tied: further second names of weights -> the first.
+        any_class: whether a file of another class is read, if its weights are those of the table.
+        unread: a function of the config that gives `Table.unread`; `{n}` counts layers. legacy: as in `Table`.
+        dropped: keys of a file that are not written again.
+        settle: (settings, file) -> None: completes the settings where they are more than another name of a key.
+        write: config -> keys of config.json besides those of `keys`.
+        initial: config -> what draws the initial numbers of one matrix, by its name; None: of families that are not trained.
+    """
+
+    keys: dict[str, Key]
+    fixed: dict[str, Any] = field(default_factory=dict)
+    extra: Collection[str] = ()
+    outputs: tuple[str, ...] = ()
+    only: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    harmless: Collection[str] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] | Callable[[Config], Mapping[str, str]]
+    prefix: str = ""
+    old_prefixes: tuple[str, ...] = ()
+    logits: tuple[str, str] = ("", "")
+    architectures: Mapping[str, tuple[str, ...]]
+    any_class: bool = False
+    tied: Mapping[str, str] = field(default_factory=dict)
+    unread: Callable[[Config], Mapping[str, str]] = lambda config: {}
+    legacy: Mapping[str, str] = field(default_factory=dict)
+    dropped: Collection[str] = ()
+    settle: Callable[[dict[str, Any], File], None] = lambda given, file: None
+    write: Callable[[Config], Mapping[str, object]] = lambda config: {}
+    initial: Callable[[Config], Draw] | None = None
+
+    @property
+    def settings(self) -> frozenset[str]:
+        """Those that a Python caller or a training may give."""
+        return _FIELDS & {key.ours for key in self.keys.values()} | {*self.extra, "outputs"}
+
+    def read(self, model_type: str, file: File, given: Mapping[str, Any]) -> Config:
+        """The configuration of a directory, or with an empty file that of a model with these settings.
+
+        Raises:
+            CheckpointError: of a file.
+            ValueError: of settings; one that this model type does not have.
+        """
+        for name in given:
+            if name not in self.settings:
+                raise ValueError(
+                    f"config: {model_type}: {unknown_key(name, self.settings).replace('key', 'setting', 1)}"
+                )
+        read = config_json.read(
+            file.config,
+            file.where,
+            of=Config,
+            keys=self.keys,
+            only=self.only,
+            harmless=self.harmless,
+            reasons=self.reasons,
+        )
+        file = file._replace(names=None if file.names is None else frozenset(map(self.bare, file.names)))
+        settings = {"model_type": model_type, **self.fixed, **read.settings, **given, "kept": read.kept}
+        if "outputs" not in given:
+            settings["outputs"] = self.outputs if file.names is None else self._stored_outputs(file)
+        self.settle(settings, file)
+        return Config(**settings) if file.names is None else config_json.make(Config, file.where, **settings)
+
+    def written(self, config: Config) -> dict[str, object]:
+        """config.json as transformers reads it; unknown keys that were read are written unchanged. Raises CheckpointError: transformers
+        has no such model."""
+        kept = {name: value for name, value in config.kept.items() if name not in {"torch_dtype", *self.dropped}}
+        keys = {name: key for name, key in self.keys.items() if key.ours in _FIELDS}
+        more = {"model_type": config.model_type, **self.write(config)}
+        if "architectures" not in more:
+            more["architectures"] = [self.architecture(config.outputs)]
+        return kept | config_json.written(config, keys) | more
+
+    def architecture(self, outputs: Collection[str]) -> str:
+        """The class of transformers with these outputs, with or without a pooler. Raises CheckpointError: it has none."""
+        for name, has in self.architectures.items():
+            if {*outputs, "pooled"} == {*has, "pooled"}:
+                return name
+        raise CheckpointError(
+            f"transformers has no {next(iter(self.architectures))} with the outputs {', '.join(outputs)}"
+        )
+
+    def _stored_outputs(self, file: File) -> tuple[str, ...]:
+        """The outputs whose weights are in the file."""
+        if not self.any_class:
+            config_json.check_architecture(file.config, file.where, tuple(self.architectures))
+        of_class = self.architectures.get(str((file.config.get("architectures") or [""])[0]), ())
+        found = (
+            ours for theirs, text in self._named(None).items() if _is_stored(theirs, file) for ours in text.split("/")
+        )
+        stored = {_HEADS[part] for ours in found if (part := _head(ours))}
+        if self.logits[0] and file.has(f"{self.logits[0]}.weight"):
+            stored.add("logits")
+        # `classifier` is a name for sequences and for tokens, and the class says which.
+        stored -= {"sequence", "tokens"} - set(of_class)
+        return tuple(name for name in OUTPUTS if name in stored)
+
+    def _named(self, config: Config | None) -> Mapping[str, str]:
+        if isinstance(self.names, Mapping):
+            return self.names
+        return self.names(self.read("", File(), {}) if config is None else config)
+
+    def modules(self) -> set[str]:
+        """The first parts of the names of weights that are of no head."""
+        return {theirs.partition(".")[0] for theirs, ours in self._named(None).items() if _head(ours) in ("", "pooler")}
+
+    def table(self, config: Config, ours: Mapping[str, Tensor]) -> Table:
+        """The table of a model with this configuration, whose state dict is `ours`."""
+        left, rows = dict(ours), list[WeightMapping]()
+        stack = "decoder" if config.is_causal else "encoder"
+        layers = range(max(len(config.layer_weights), config.num_decoder_layers))
+        for theirs, text in self._named(config).items():
+            for n in layers if "{n}" in theirs else (0,):
+                there, here = (x.replace("{n}", str(n)).replace("{stack}", stack) for x in (theirs, text))
+                rows += [row for each in here.split("/") for row in _rows(there, each, left)]
+        projection, bias = self.logits
+        words = next(row.theirs for row in rows if row.ours[0] == f"{_second(ours)}.weight")
+        tied = dict(self.tied)
+        if projection and config.tie_word_embeddings and "logits" in config.outputs:
+            tied |= {f"{projection}.weight": words, f"{projection}.bias": bias}
+        unread = dict(self.unread(config))
+        if not config.tie_word_embeddings and bias and bias != f"{projection}.bias":
+            unread[bias] = "transformers adds the decoder's own bias where the decoder is not tied"
+            bias = f"{projection}.bias"
+        rows += _rows(f"{projection}.weight", "lm_head.decoder.weight", left) + _rows(bias, "lm_head.bias", left)
+        assert not left, f"the table of {config.model_type} lacks {', '.join(left)}"
+        known = {row.theirs for row in rows}
+        is_head = {row.theirs: _head(row.ours[0]) not in ("", "pooler") for row in rows}
+        return Table(
+            body=tuple(row for row in rows if not is_head[row.theirs]),
+            heads=tuple(row for row in rows if is_head[row.theirs]),
+            prefix=self.prefix,
+            old_prefixes=self.old_prefixes,
+            is_prefixed=bool(set(config.outputs) - {"pooled"}),
+            tied={second: first for second, first in tied.items() if first in known and second not in known},
+            unread={name.replace("{n}", str(n)): why for name, why in unread.items() for n in layers},
+            legacy=self.legacy,
+        )
+
+    def bare(self, name: str) -> str:
+        """A name of a file without prefix, as the names of the table are."""
+        return Table(body=(), prefix=self.prefix, old_prefixes=self.old_prefixes, legacy=self.legacy).canonical(name)
+
+
+def _head(ours: str) -> str:
+    """The first part of our name, where it is one of a head."""
+    part = ours.rstrip(_MARKS).partition(".")[0]
+    return part if part in _HEADS else ""
+
+
+def _is_stored(theirs: str, file: File) -> bool:
+    return any(file.has(f"{theirs}{part}") for part in ("", ".weight", ".bias"))
+
+
+def _second(ours: Mapping[str, Tensor]) -> str:
+    return _SECOND_EMBEDDING if f"{_SECOND_EMBEDDING}.weight" in ours else _EMBEDDING
+
+
+def _rows(theirs: str, text: str, left: dict[str, Tensor]) -> list[WeightMapping]:
+    """The rows of one module, whose weights of ours are taken out of `left`."""
+    start, _, joined_names = text.rstrip(_MARKS).partition("(")
+    inside, _, end = joined_names.partition(")")
+    names, rows = [start + name + end for name in inside.split("|")], []
+    for part in ("", ".weight", ".bias"):
+        mine = [name + part for name in names]
+        if all(name in left for name in mine):
+            sizes = [left.pop(name).shape[0] for name in dict.fromkeys(mine)]
+            rows.append(WeightMapping(theirs + part, *mine, layout=_layout(text[-1], sizes, part)))
+    return rows
+
+
+def _layout(mark: str, sizes: Sequence[int], part: str) -> WeightLayout:
+    if mark == "=":
+        return shared(len(sizes))
+    if mark == "~":
+        return ROW
+    if mark == "^" and part == ".weight":
+        return joined(sizes, transposed=True)
+    return joined(sizes) if len(sizes) > 1 else AS_IS
+
+
+def layers(theirs: str, ours: str, names: Mapping[str, str]) -> dict[str, str]:
+    """The rows of a layer: their names after `theirs`, ours after `ours`.
+
+    >>> layers("h.{n}", "decoder.layers.{n}", {"ln_1": "attention_norm"})
+    {'h.{n}.ln_1': 'decoder.layers.{n}.attention_norm'}
+    """
+    return {f"{theirs}.{there}": f"{ours}.{here}" for there, here in names.items()}
+
+
+def classes(stem: str, heads: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """The names of classes: the stem with each ending.
+
+    >>> classes("Llama", {"Model": (), "ForCausalLM": ("logits",)})
+    {'LlamaModel': (), 'LlamaForCausalLM': ('logits',)}
+    """
+    return {stem + ending: outputs for ending, outputs in heads.items()}

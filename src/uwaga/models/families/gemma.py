@@ -1,0 +1,138 @@
+"""The decoders Gemma 2 and 3 (Gemma Team 2024, 2025), and EmbeddingGemma (Vera et al. 2025), a Gemma 3 without a causal mask."""
+
+from dataclasses import replace
+from typing import Any
+
+from uwaga._base.errors import CheckpointError
+from uwaga._base.options import Positive, Switch
+from uwaga.models.checkpoints import config_json, rope_parameters
+from uwaga.models.checkpoints.config_json import GLOBAL, LOCAL, Key, ModelSize, read_layer_types
+from uwaga.models.configuration import Config
+from uwaga.models.families import llama
+from uwaga.models.families.family import File, layers
+from uwaga.models.families.llama import LLAMA, NAMES
+
+_GEMMA2_KEYS = {
+    "vocab_size": Key("vocab_size", 256000),
+    "hidden_size": Key("d_model", 2304),
+    "intermediate_size": Key("d_ff", 9216),
+    "num_hidden_layers": Key("num_layers", 26),
+    "num_attention_heads": Key("num_heads", 8),
+    "num_key_value_heads": Key("num_kv_heads", 4),
+    "head_dim": Key("d_k", 256),
+    "hidden_activation": Key("activation", "gelu_pytorch_tanh"),
+    "max_position_embeddings": Key("max_position_embeddings", 8192),
+    "rms_norm_eps": Key("norm_eps", 1e-6),
+    "attention_bias": Key("qkv_bias", False),
+    "attention_dropout": Key("attention_dropout", 0.0),
+    "query_pre_attn_scalar": Key("query_pre_attn_scalar", 256, Positive),
+    "attn_logit_softcapping": Key("softcap", 50.0),
+    "final_logit_softcapping": Key("logit_softcap", 30.0),
+    "tie_word_embeddings": Key("tie_word_embeddings", True),
+    "eos_token_id": Key("eos_token_ids", 1),
+    "pad_token_id": Key("pad_token_id", 0),
+}
+_GEMMA3_KEYS = {name: key for name, key in _GEMMA2_KEYS.items() if name != "attn_logit_softcapping"} | {
+    "vocab_size": Key("vocab_size", 262208),
+    "max_position_embeddings": Key("max_position_embeddings", 131072),
+    "final_logit_softcapping": Key("logit_softcap", None),
+    "use_bidirectional_attention": Key("bidirectional", False, Switch | None),
+}
+# Keys that are read below; a saved file has those of today.
+_LAYERS = rope_parameters.KEYS | {"layer_types", "rope_local_base_freq", "sliding_window", "sliding_window_pattern"}
+# Of Gemma 3; rope_scaling is of the global layers alone.
+_ROPES = {
+    GLOBAL: rope_parameters.Defaults("rope_theta", 1e6, is_scaled=True),
+    LOCAL: rope_parameters.Defaults("rope_local_base_freq", 10000.0, is_scaled=False),
+}
+
+
+def _settle(settings: dict[str, Any], file: File) -> None:
+    config, where, is_gemma2 = file.config, file.where, settings["model_type"] == "gemma2"
+    settings.setdefault("scale", settings.pop("query_pre_attn_scalar") ** -0.5)
+    is_bidirectional = bool(settings.pop("bidirectional", False))
+    settings.setdefault("is_causal", not is_bidirectional)
+    pattern = 2 if is_gemma2 else config_json.setting(config, where, "sliding_window_pattern", ModelSize, 6)
+    window = config_json.setting(config, where, "sliding_window", ModelSize | None, 4096)
+    default = [LOCAL if (n + 1) % pattern else GLOBAL for n in range(settings["num_layers"])]
+    types = read_layer_types(config.get("layer_types"), where, default)
+    if window is not None and not settings["is_causal"]:
+        window //= 2  # on each side
+    settings.setdefault("windows", config_json.windows_of(types, window, where))
+    length = settings["max_position_embeddings"]
+    if is_gemma2:
+        ropes = dict.fromkeys(types, rope_parameters.read(config, where, 10000.0, length))
+    else:
+        ropes = rope_parameters.read_by_layer_type(config, where, length, _ROPES)
+    settings.setdefault("ropes", tuple(ropes[each] for each in types))
+    if file.names is not None:  # a tied head has no weight: the class says whether there is one
+        has_head = "ForCausalLM" in str(config.get("architectures")) and settings["tie_word_embeddings"]
+        settings["tie_word_embeddings"] &= has_head
+        settings["outputs"] = ("logits",) if has_head or file.has(llama.HEAD) else ()
+    llama.settle(settings, file)
+
+
+def _write(config: Config) -> dict[str, object]:
+    kinds = [GLOBAL if window is None else LOCAL for window in config.windows]
+    windows = set(config.windows) - {None}
+    ropes = dict(zip(kinds, config.ropes, strict=True))
+    is_gemma2 = config.model_type == "gemma2"
+    is_one = len(windows) <= 1 and [ropes[kind] for kind in kinds] == list(config.ropes)
+    if not is_one or (is_gemma2 and len(set(config.ropes)) > 1):
+        raise CheckpointError(f"transformers has no {config.model_type} model with these windows and rotary bases")
+    assert config.scale is not None
+    window = next(iter(windows), None) or 4096
+    written: dict[str, object] = {
+        **({"hidden_activation": "gelu_pytorch_tanh"} if config.activation == "gelu_tanh" else {}),
+        "query_pre_attn_scalar": _whole(round(config.scale**-2, 9)),
+        # Without a head nothing is tied here; whoever adds one there ties it, as Gemma does.
+        "tie_word_embeddings": config.tie_word_embeddings or "logits" not in config.outputs,
+        "layer_types": kinds,
+        "sliding_window": window if config.is_causal else 2 * window,
+    }
+    if is_gemma2:
+        return written | {"rope_parameters": rope_parameters.write(config.ropes[0])}
+    rope = rope_parameters.write_by_layer_type(ropes)
+    return written | {"rope_parameters": rope, "use_bidirectional_attention": not config.is_causal}
+
+
+def _whole(x: float) -> float:
+    """transformers accepts only an integer."""
+    return int(x) if x.is_integer() else x
+
+
+_GEMMA2 = replace(
+    LLAMA,
+    keys=_GEMMA2_KEYS,
+    fixed={
+        "norm": "pre", "norm_type": "zero_centered_rms", "output_norms": True, "gated": True, "feed_forward_bias": False,
+        "scale_embedding": True, "rounds_scale": True,
+    },
+    extra=("is_causal", "ropes", "scale", "windows"),
+    only=LLAMA.only,
+    # transformers reads layer_types and sliding_window_pattern in place of the first, and hidden_activation in place of the last.
+    harmless=_LAYERS | {"_sliding_window_pattern", "cache_implementation", "hidden_act"},
+    names={theirs: ours for theirs, ours in NAMES.items() if "layernorm" not in theirs} | layers(
+        "layers.{n}", "{stack}.layers.{n}", {
+            "input_layernorm": "attention_norm",
+            "post_attention_layernorm": "attention_output_norm",
+            "pre_feedforward_layernorm": "feed_forward_norm",
+            "post_feedforward_layernorm": "feed_forward_output_norm",
+        },
+    ),
+    architectures={"Gemma2Model": (), "Gemma2ForCausalLM": ("logits",)},
+    dropped=_LAYERS,
+    settle=_settle,
+    write=_write,
+)  # fmt: skip
+FAMILIES = {
+    "gemma2": _GEMMA2,
+    "gemma3_text": replace(
+        _GEMMA2,
+        keys=_GEMMA3_KEYS,
+        fixed=_GEMMA2.fixed | {"qk_norm": True},
+        # attn_logit_softcapping is read by no code of Gemma 3.
+        only=LLAMA.only | {"use_bidirectional_attention": (False, None, True), "attn_logit_softcapping": (None,)},
+        architectures={"Gemma3TextModel": (), "Gemma3ForCausalLM": ("logits",)},
+    ),
+}

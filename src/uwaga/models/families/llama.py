@@ -1,0 +1,176 @@
+"""The decoders Llama (Touvron et al. 2023), Mistral (Jiang et al. 2023), Qwen2 and Qwen3 (Yang et al. 2024, 2025), and the encoder EuroBERT
+(Boizard et al. 2025), which has Llama's shape."""
+
+from dataclasses import replace
+from typing import Any
+
+from uwaga._base.errors import CheckpointError
+from uwaga.models.checkpoints import config_json, rope_parameters
+from uwaga.models.checkpoints.config_json import GLOBAL, LOCAL, Key, ModelCount, ModelSize, read_layer_types
+from uwaga.models.configuration import Config
+from uwaga.models.families.family import Family, File, classes, layers
+
+_KEYS = {
+    "vocab_size": Key("vocab_size", 32000),
+    "hidden_size": Key("d_model", 4096),
+    "intermediate_size": Key("d_ff", 11008),
+    "num_hidden_layers": Key("num_layers", 32),
+    "num_attention_heads": Key("num_heads", 32),
+    "num_key_value_heads": Key("num_kv_heads", None),
+    "head_dim": Key("d_k", None),
+    "hidden_act": Key("activation", "silu"),
+    "max_position_embeddings": Key("max_position_embeddings", 2048),
+    "rms_norm_eps": Key("norm_eps", 1e-6),
+    "attention_bias": Key("qkv_bias", False),
+    "mlp_bias": Key("feed_forward_bias", False),
+    "attention_dropout": Key("attention_dropout", 0.0),
+    "tie_word_embeddings": Key("tie_word_embeddings", False),
+    "eos_token_id": Key("eos_token_ids", 2),
+    "pad_token_id": Key("pad_token_id", None),
+}
+_EUROBERT_KEYS = _KEYS | {
+    "vocab_size": Key("vocab_size", 128256),
+    "hidden_size": Key("d_model", 768),
+    "intermediate_size": Key("d_ff", 3072),
+    "num_hidden_layers": Key("num_layers", 12),
+    "num_attention_heads": Key("num_heads", 12),
+    "max_position_embeddings": Key("max_position_embeddings", 8192),
+    "rms_norm_eps": Key("norm_eps", 1e-5),
+    "eos_token_id": Key("eos_token_ids", 128001),
+    "pad_token_id": Key("pad_token_id", 128001),
+}
+_MISTRAL_KEYS = {name: key for name, key in _KEYS.items() if name not in ("attention_bias", "mlp_bias")} | {
+    "intermediate_size": Key("d_ff", 14336),
+    "num_key_value_heads": Key("num_kv_heads", 8, ModelSize | None),
+    "max_position_embeddings": Key("max_position_embeddings", 131072),
+}
+_QWEN2_KEYS = _MISTRAL_KEYS | {
+    "vocab_size": Key("vocab_size", 151936),
+    "intermediate_size": Key("d_ff", 22016),
+    "num_key_value_heads": Key("num_kv_heads", 32, ModelSize | None),
+    "max_position_embeddings": Key("max_position_embeddings", 32768),
+    "eos_token_id": Key("eos_token_ids", None),
+}
+_QWEN3_KEYS = _QWEN2_KEYS | {"head_dim": Key("d_k", 128, ModelSize | None), "attention_bias": Key("qkv_bias", False)}
+# Keys that are read below; a saved file has those of today.
+_LAYERS = rope_parameters.KEYS | {"layer_types", "max_window_layers", "sliding_window", "use_sliding_window"}
+ATTENTION = {f"self_attn.{name[0]}_proj": f"attention.{name}" for name in ("query", "key", "value", "output")}
+NAMES = {
+    "embed_tokens": "embeddings.token_embedding",
+    **layers("layers.{n}", "{stack}.layers.{n}", ATTENTION | {
+        "self_attn.q_norm": "attention.query_norm",
+        "self_attn.k_norm": "attention.key_norm",
+        "mlp.gate_proj": "feed_forward.gate",
+        "mlp.up_proj": "feed_forward.up",
+        "mlp.down_proj": "feed_forward.down",
+        "input_layernorm": "attention_norm",
+        "post_attention_layernorm": "feed_forward_norm",
+    }),
+    "norm": "{stack}.norm",
+}  # fmt: skip
+HEAD = "lm_head.weight"
+
+
+def settle(settings: dict[str, Any], file: File) -> None:
+    """Of all decoders with rotary positions: the widths of heads, positions, and whether there are logits."""
+    settings.setdefault("output_bias", settings["qkv_bias"])
+    settings["num_kv_heads"] = settings["num_kv_heads"] or settings["num_heads"]
+    settings["d_k"] = settings["d_k"] or config_json.head_width(settings, file.where)
+    if settings["tie_word_embeddings"] and file.names is not None:
+        settings["outputs"] = ("logits",)
+    if "ropes" not in settings:
+        rope = rope_parameters.read(file.config, file.where, 10000.0, settings["max_position_embeddings"])
+        settings["ropes"] = (rope,) * settings["num_layers"]
+
+
+def _settle_windows(settings: dict[str, Any], file: File) -> None:
+    """The window of each layer: of all layers of Mistral, and of those of Qwen that layer_types says."""
+    settle(settings, file)
+    config, where, window, first = file.config, file.where, None, 0
+    is_mistral = settings["model_type"] == "mistral"
+    if is_mistral or config.get("use_sliding_window"):
+        window = config_json.setting(config, where, "sliding_window", ModelSize | None, 4096)
+    if not is_mistral:
+        first = config_json.setting(config, where, "max_window_layers", ModelCount | None, 28)
+    default = [GLOBAL if window is None or n < (first or 0) else LOCAL for n in range(settings["num_layers"])]
+    types = read_layer_types(None if is_mistral else config.get("layer_types"), where, default)
+    settings.setdefault("windows", config_json.windows_of(types, window, where))
+
+
+def _settle_eurobert(settings: dict[str, Any], file: File) -> None:
+    settle(settings, file)
+    settings["lm_head_bias"] = settings["feed_forward_bias"]
+
+
+def _write(config: Config) -> dict[str, object]:
+    windows = set(config.windows) - {None}
+    most = 0 if config.model_type in ("eurobert", "llama") else 1
+    most = int(set(config.windows) == windows) if config.model_type == "mistral" else most
+    if len(windows) > most or len(set(config.ropes)) > 1:
+        raise CheckpointError(f"transformers has no {config.model_type} model with these windows and rotary bases")
+    written: dict[str, object] = {"rope_parameters": rope_parameters.write(config.ropes[0])}
+    if most or config.model_type == "mistral":
+        written["sliding_window"] = next(iter(windows), None)
+    if config.model_type.startswith("qwen"):
+        kinds = [GLOBAL if window is None else LOCAL for window in config.windows]
+        written |= {"layer_types": kinds, "use_sliding_window": bool(windows)}
+    return written
+
+
+DECODER = {"Model": (), "ForCausalLM": ("logits",)}
+LLAMA = Family(
+    keys=_KEYS,
+    fixed={"is_causal": True, "norm": "pre", "norm_type": "rms", "gated": True},
+    extra=("ropes", "windows"),
+    outputs=("logits",),
+    only={
+        "add_cross_attention": (False,),
+        "is_causal": (True,),
+        "is_encoder_decoder": (False,),
+        "rope_interleaved": (False,),
+        "pretraining_tp": (1, None),
+        "use_bidirectional_attention": (False, None),
+    },
+    # Settings of the classifiers of EuroBERT, and what SmolLM says of itself.
+    harmless=_LAYERS | {"classifier_pooling", "is_llama_config", "mask_token_id", "transformers.js_config"},
+    names=NAMES,
+    prefix="model.",
+    logits=("lm_head", "lm_head.bias"),
+    architectures=classes("Llama", DECODER),
+    unread=lambda _: {"layers.{n}.self_attn.rotary_emb.inv_freq": "a buffer of transformers before 4.32"},
+    dropped=_LAYERS,
+    settle=settle,
+    write=_write,
+)
+_NO_BIAS = {"qkv_bias": False, "feed_forward_bias": False}
+FAMILIES = {
+    "eurobert": replace(
+        LLAMA,
+        keys=_EUROBERT_KEYS,
+        fixed=LLAMA.fixed | {"is_causal": False},
+        architectures=classes("EuroBert", {"Model": (), "ForMaskedLM": ("logits",)}),
+        settle=_settle_eurobert,
+    ),
+    "llama": LLAMA,
+    "mistral": replace(
+        LLAMA,
+        keys=_MISTRAL_KEYS,
+        fixed=LLAMA.fixed | _NO_BIAS,
+        architectures=classes("Mistral", DECODER),
+        settle=_settle_windows,
+    ),
+    "qwen2": replace(
+        LLAMA,
+        keys=_QWEN2_KEYS,
+        fixed=LLAMA.fixed | {"qkv_bias": True, "output_bias": False, "feed_forward_bias": False},
+        architectures=classes("Qwen2", DECODER),
+        settle=_settle_windows,
+    ),
+    "qwen3": replace(
+        LLAMA,
+        keys=_QWEN3_KEYS,
+        fixed=LLAMA.fixed | {"qk_norm": True, "feed_forward_bias": False},
+        architectures=classes("Qwen3", DECODER),
+        settle=_settle_windows,
+    ),
+}

@@ -1,0 +1,115 @@
+"""The encoder ModernBERT (Warner et al., "Smarter, Better, Faster, Longer", 2024), whose layers see all tokens or a window on both sides."""
+
+from typing import Annotated, Any
+
+from annotated_types import Ge
+
+from uwaga._base.errors import CheckpointError
+from uwaga._base.terminal import printable
+from uwaga.models.checkpoints import config_json, rope_parameters
+from uwaga.models.checkpoints.config_json import GLOBAL, LOCAL, Key, ModelSize, read_layer_types
+from uwaga.models.configuration import Config
+from uwaga.models.families.family import Family, File, layers
+
+_KEYS = {
+    "vocab_size": Key("vocab_size", 50368),
+    "hidden_size": Key("d_model", 768),
+    "intermediate_size": Key("d_ff", 1152),
+    "num_hidden_layers": Key("num_layers", 22),
+    "num_attention_heads": Key("num_heads", 12),
+    "hidden_activation": Key("activation", "gelu"),
+    "max_position_embeddings": Key("max_position_embeddings", 8192),
+    "norm_eps": Key("norm_eps", 1e-5),
+    "norm_bias": Key("norm_bias", False),
+    "attention_bias": Key("qkv_bias", False),
+    "mlp_bias": Key("feed_forward_bias", False),
+    "embedding_dropout": Key("embedding_dropout", 0.0),
+    "mlp_dropout": Key("activation_dropout", 0.0),
+    "tie_word_embeddings": Key("tie_word_embeddings", True),
+    "pad_token_id": Key("pad_token_id", 50283),
+    "classifier_activation": Key("head_activation", "gelu"),
+    "classifier_bias": Key("head_bias", False),
+    "decoder_bias": Key("lm_head_bias", True),
+}
+# Keys that are read below; a saved file has those of today.
+_LAYERS = rope_parameters.KEYS_BY_LAYER_TYPE | {
+    "global_attn_every_n_layers", "global_rope_theta", "layer_types", "local_attention", "local_rope_theta", "sliding_window"
+}  # fmt: skip
+_ROPES = {
+    GLOBAL: rope_parameters.Defaults("global_rope_theta", 160000.0, is_scaled=True),
+    LOCAL: rope_parameters.Defaults("local_rope_theta", 10000.0, is_scaled=True),
+}
+
+
+def _settle(settings: dict[str, Any], file: File) -> None:
+    config, where = file.config, file.where
+    if file.names is not None:
+        settings["outputs"] = ("logits",) if file.has("head.dense.weight") else ()
+        settings["tie_word_embeddings"] |= not settings["outputs"]
+    settings.setdefault("output_bias", settings["qkv_bias"])
+    settings["d_k"] = config_json.head_width(settings, where)
+    if config.get("head_dim") not in (
+        None,
+        settings["d_k"],
+    ):  # transformers has it for rotary positions alone, and fails
+        shown = printable(repr(config["head_dim"]))
+        rule = f"head_dim must be {settings['d_k']}, hidden_size / num_attention_heads, not {shown}; remove it"
+        raise CheckpointError(f"{where}: {rule}")
+    every = config_json.setting(config, where, "global_attn_every_n_layers", ModelSize, 3)
+    span = config_json.setting(config, where, "local_attention", Annotated[ModelSize, Ge(2)], 128)
+    # In transformers it sets local_attention.
+    side = config_json.setting(config, where, "sliding_window", ModelSize, span // 2)
+    default = [LOCAL if n % every else GLOBAL for n in range(settings["num_layers"])]
+    types = read_layer_types(config.get("layer_types"), where, default)
+    ropes = rope_parameters.read_by_layer_type(config, where, settings["max_position_embeddings"], _ROPES)
+    settings.setdefault("windows", config_json.windows_of(types, side, where))
+    settings.setdefault("ropes", tuple(ropes[each] for each in types))
+
+
+def _write(config: Config) -> dict[str, object]:
+    kinds = [GLOBAL if window is None else LOCAL for window in config.windows]
+    windows = {window for window in config.windows if window is not None}
+    ropes = dict(zip(kinds, config.ropes, strict=True))
+    if len(windows) > 1 or [ropes[kind] for kind in kinds] != list(config.ropes):
+        raise CheckpointError("transformers has no modernbert model with these windows and rotary bases")
+    return {
+        "layer_types": kinds,
+        "local_attention": 2 * next(iter(windows), 64),
+        "rope_parameters": rope_parameters.write_by_layer_type(ropes),
+    }
+
+
+_MODERNBERT = Family(
+    keys=_KEYS,
+    fixed={"norm": "pre", "gated": True, "embedding_norm": True, "first_norm": False},
+    extra=("ropes", "windows"),
+    outputs=("logits",),
+    only={"attention_dropout": (0.0,), "is_encoder_decoder": (False,)},  # the first: of the output of attention too, in training
+    # Its initialisation and heads, and settings of the checkpoint's own code.
+    harmless=_LAYERS | {
+        "classifier_dropout", "classifier_pooling", "cls_token_id", "deterministic_flash_attn", "head_dim", "initializer_cutoff_factor", "layer_norm_eps", "position_embedding_type", "reference_compile",
+        "repad_logits_with_grad", "sparse_pred_ignore_index", "sparse_prediction",
+    },
+    names={
+        "embeddings.tok_embeddings": "embeddings.token_embedding",
+        "embeddings.norm": "embeddings.norm",
+        **layers("layers.{n}", "encoder.layers.{n}", {
+            "attn_norm": "attention_norm",
+            "attn.Wqkv": "attention.(query|key|value)",
+            "attn.Wo": "attention.output",
+            "mlp_norm": "feed_forward_norm",
+            "mlp.Wi": "feed_forward.(gate|up)",
+            "mlp.Wo": "feed_forward.down",
+        }),
+        "final_norm": "encoder.norm",
+        "head.dense": "lm_head.dense",
+        "head.norm": "lm_head.norm",
+    },
+    prefix="model.",
+    logits=("decoder", "decoder.bias"),
+    architectures={"ModernBertModel": (), "ModernBertForMaskedLM": ("logits",)},
+    dropped=_LAYERS,
+    settle=_settle,
+    write=_write,
+)  # fmt: skip
+FAMILIES = {"modernbert": _MODERNBERT}

@@ -1,0 +1,417 @@
+"""The Transformer: an encoder, a decoder, or both, and heads over their hidden states.
+
+Letters: B batch, Q tokens, K tokens of the encoder, M model width, N packed tokens, R ragged rows, V vocabulary, C classes.
+"""
+
+from collections.abc import Collection
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from uwaga.models.configuration import Config
+from uwaga.models.embeddings import Embeddings
+from uwaga.models.generation.decoding import Decoding
+from uwaga.models.heads import LanguageModelHead, Pooler, SequenceHead, TokenHead
+from uwaga.models.tokenizers import token_ids
+from uwaga.nn import DecoderLayer, EncoderLayer, KeyValueCache, RelativePositions, RotaryPositions
+from uwaga.nn.operand import map_values, tokens_of_rows
+from uwaga.nn.plain_modules import apply_dropout
+from uwaga.nn.positions import alibi_slopes
+from uwaga.ops.biases import AlibiBias, RelativeBias
+from uwaga.ops.masks import Causal, Mask, Window
+from uwaga.ops.ragged import Operand, Ragged
+
+_NAME = "Transformer"
+_OF_FIRST_TOKEN = {"pooled", "sequence"}  # outputs
+
+
+class Output(NamedTuple):
+    """The outputs of a Transformer: Ragged where the ids are, None where the model has no such head or it was not requested."""
+
+    last_hidden_state: Operand | None = (
+        None  # (B, Q, M), after the last layer and the final norm; of a decoder without decoder_ids None
+    )
+    logits: Operand | None = None  # (B, Q, V), of the next token; in an encoder of the token itself
+    pooled: Tensor | None = None  # (B, M), or (R, M)
+    sequence: Tensor | None = None  # (B, C), logits
+    tokens: Operand | None = None  # (B, Q, C), logits
+    memory: Operand | None = None  # (B, K, M), the encoder's output, which a decoder reads
+    hidden_states: tuple[Operand, ...] | None = None  # of the embeddings and of every layer, before the final norm
+    encoder_hidden_states: tuple[Operand, ...] | None = None
+
+
+class Transformer(nn.Module):
+    """The Transformer (Vaswani et al., "Attention Is All You Need", 2017) in the shape of its config: an encoder and a decoder, or one of them.
+
+    Submodules: embeddings; decoder_embeddings, None unless config.decoder_vocab_size is given; encoder and decoder, of which one is None
+    unless config.num_decoder_layers is given; and pooler, lm_head, sequence, tokens, each None unless its output is in config.outputs (lm_head
+    gives logits, pooler pooled). Where ALBERT's layers share weights, each is a module, and their parameters are the same.
+
+    >>> import torch, uwaga
+    >>> config = uwaga.models.config("bert", vocab_size=20, d_model=8, num_layers=2, num_heads=2, d_ff=16, max_position_embeddings=10)
+    >>> model = Transformer(config).eval()
+    >>> documents = uwaga.Ragged.from_list([torch.tensor([3, 4, 5]), torch.tensor([6])])
+    >>> output = model(documents)
+    >>> output.last_hidden_state.values.shape, output.pooled.shape
+    (torch.Size([4, 8]), torch.Size([2, 8]))
+
+    >>> sizes = {"d_model": 8, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2, "d_ff": 16}
+    >>> model = Transformer(uwaga.models.config("uwaga-transformer", vocab_size=20, **sizes)).eval()
+    >>> translations = uwaga.Ragged.from_list([torch.tensor([0, 5]), torch.tensor([0])])
+    >>> model(documents, translations).logits.values.shape
+    torch.Size([3, 20])
+    """
+
+    directory: Path | None  # where it was read from; None: it was made
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.__dict__["directory"] = None  # nn.Module's annotations allow tensors and modules alone
+        self.config = config
+        has = config.outputs.__contains__
+        self.embeddings = Embeddings(config, config.vocab_size)
+        second = config.decoder_vocab_size
+        self.decoder_embeddings = None if second is None else Embeddings(config, second)
+        self.encoder = None if config.is_causal else Stack(config, len(config.layer_weights))
+        self.decoder: Stack | None = None
+        if config.is_causal:
+            self.decoder = Stack(config, config.num_layers)
+        elif config.has_both:
+            self.decoder = Stack(config, config.num_decoder_layers, is_second=True)
+        self.pooler = Pooler(config) if has("pooled") else None
+        self.lm_head = LanguageModelHead(config) if has("logits") else None
+        self.sequence = SequenceHead(config) if has("sequence") else None
+        self.tokens = TokenHead(config) if has("tokens") else None
+        if config.scale_embedding:  # with this deviation, initial logits of a tied head are near 1
+            nn.init.normal_(self.embeddings.token_embedding.weight, std=config.d_model**-0.5)
+
+    def forward(
+        self,
+        ids: Operand,
+        decoder_ids: Operand | None = None,
+        *,
+        token_types: Operand | None = None,
+        lengths: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        key_lengths: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        outputs: Collection[str] | None = None,
+        output_hidden_states: bool = False,
+        only: str | None = None,
+    ) -> Output:
+        """The hidden states, and the outputs of the heads. In a model with both stacks the encoder reads ids, and where decoder_ids are given
+        the decoder reads them and the encoder's output.
+
+        Args:
+            ids: token ids (B, Q), or Ragged with values (N,): texts one after another, without padding.
+            decoder_ids: of a model with both stacks, (B, Q), or Ragged with as many rows where ids are: config.decoder_start_token_id and the
+                tokens so far. Padding after them does not change what comes before it.
+            token_types: integers of the shape of ids; None: all 0.
+            lengths: (B,) the number of tokens of each row of padded ids. Padding comes after them; no token attends to it,
+                and its own hidden states are meaningless.
+            attention_mask: (B, Q) bool, True is a token; an alternative to lengths. The first token is pooled. Positions
+                are counted from the start of the row, as in transformers (RoBERTa: from the first token).
+            key_lengths: (R,) of Ragged ids: the first so many tokens of each row are seen; those after them see these and are seen by
+                none, as the mask tokens that lengthen a query of ColBERT.
+            cache: of a model with a decoder alone, keys and values of the tokens before these, made by `new_cache`; those of `ids` are
+                appended. Rows may have different lengths, without padding.
+            outputs: which of config.outputs to compute; None: all of them, (): only the hidden states.
+            output_hidden_states: also return the hidden states of the embeddings and of every layer.
+            only: "first" or "last", of Ragged ids: the hidden states and logits are those of this token of each row alone, Ragged with R
+                values and the same bits, and the last layer computes no other.
+
+        Raises:
+            ShapeError, ValueError: ids of a wrong shape, dtype or range; rows longer than config.max_tokens; decoder_ids of another type or
+                number of rows than ids, or of a model with one stack; outputs that are not in config.outputs; an empty row where the first
+                token is pooled; padding together with a cache, or a cache of an encoder; `only` with padded ids, with outputs of other
+                tokens, with output_hidden_states or in a model with both stacks.
+        """
+        config, wanted = self.config, self._wanted(outputs)
+        self._check_only(only, ids, wanted, states=output_hidden_states)
+        token_ids.check_ids(_NAME, "ids", ids, config.vocab_size)
+        self._check_length(ids)
+        self._check_types(ids, token_types)
+        if cache is not None:
+            self._check_cache(cache, is_padded=any(x is not None for x in (lengths, attention_mask, key_lengths)))
+        if decoder_ids is not None:
+            if not config.has_both:
+                raise ValueError(f"{_NAME}: this model has one stack, which reads ids: decoder_ids must be None")
+            token_ids.check_same_rows(_NAME, ids, decoder_ids)
+        padding = token_ids.padding_mask(_NAME, ids, lengths, attention_mask, key_lengths)
+        start = 0 if cache is None else cache.start
+        x = self.embeddings(ids, token_types, start)
+        states, every = self._only_stack(x, padding, cache=cache, states=output_hidden_states, only=only, start=start)
+        result = Output(states, hidden_states=every)
+        if config.has_both:
+            result = Output(memory=states, encoder_hidden_states=every)
+            if decoder_ids is None:
+                return result
+            states, every = self._decode(decoder_ids, states, padding, None, states=output_hidden_states)
+            result = result._replace(last_hidden_state=states, hidden_states=every)
+        return result._replace(**self._heads(states, wanted, attention_mask, batch_invariant=cache is None))
+
+    @property
+    def _only_stack(self) -> "Stack":
+        """The encoder, or the decoder of a model that has no encoder."""
+        stack = self.decoder if self.encoder is None else self.encoder
+        assert stack is not None
+        return stack
+
+    @property
+    def is_decoder_only(self) -> bool:
+        """Whether it has a decoder and no encoder."""
+        return self.config.is_causal
+
+    def decode(
+        self, decoder_ids: Operand, memory: Operand | None = None, *, cache: KeyValueCache | None = None
+    ) -> Operand:
+        """The decoder's last hidden states (B, Q, M), without padding; with a cache decoder_ids are the next tokens.
+
+        Args:
+            decoder_ids: (B, Q), or Ragged (N,).
+            memory: (B, K, M), or Ragged (N, M) of as many rows; None where the cache already holds its keys and
+                values, or without an encoder.
+            cache: made by `new_cache`.
+        """
+        return self._decode(decoder_ids, memory, None, cache, states=False)[0]
+
+    def logits(self, hidden: Tensor, *, batch_invariant: bool = True) -> Tensor:
+        """(..., V) from hidden states (..., M); batch_invariant as in `uwaga.nn.FeedForward`. Raises ValueError: the model has no
+        head."""
+        if self.lm_head is None:
+            raise ValueError(f"{_NAME}: this model has no head for logits")
+        result: Tensor = self.lm_head(
+            hidden, self.output_embeddings.token_embedding.weight, batch_invariant=batch_invariant
+        )
+        return result
+
+    @property
+    def output_embeddings(self) -> Embeddings:
+        """Of the stack that logits are computed from."""
+        return self.embeddings if self.decoder_embeddings is None else self.decoder_embeddings
+
+    def new_cache(self, *, capacity: int = 0) -> KeyValueCache:
+        """An empty cache for the decoder; capacity: tokens per row to allocate in advance. Raises ValueError: an encoder."""
+        return KeyValueCache(len(self._required_decoder.layers), capacity=capacity)
+
+    def decoding(self, prompts: Ragged, new_tokens: int) -> Decoding:
+        """For `uwaga.models.generate`: the state before the first new token of each prompt; prompts: ids (N,). Raises ValueError: an
+        encoder, or a model without logits."""
+        has_both, start = self.config.has_both, self.config.decoder_start_token_id
+        cache = self.new_cache(capacity=new_tokens + (0 if has_both else prompts.max_length))
+        memory = self(prompts).memory if has_both else None
+        return Decoding(
+            first=token_ids.decoder_start(prompts, start) if has_both else prompts,
+            cache=cache,
+            states=lambda ids: self.decode(ids, None if len(cache.lengths) else memory, cache=cache),
+            logits=self._next_logits,
+        )
+
+    def _next_logits(self, hidden: Tensor) -> Tensor:
+        """-inf for tokens that are never generated: Marian uses the padding token as the decoder's start token."""
+        logits = self.logits(hidden, batch_invariant=False)
+        for number in self.config.never_generated:
+            logits[..., number] = -torch.inf
+        return logits
+
+    @property
+    def _required_decoder(self) -> "Stack":
+        if self.decoder is None:
+            kind = self.config.model_type
+            raise ValueError(f"{_NAME}: this {kind} model has only an encoder, and does not continue texts")
+        return self.decoder
+
+    def _decode(
+        self,
+        ids: Operand,
+        memory: Operand | None,
+        padding: Mask | Tensor | None,
+        cache: KeyValueCache | None,
+        *,
+        states: bool,
+    ) -> tuple[Operand, tuple[Operand, ...] | None]:
+        decoder = self._required_decoder
+        token_ids.check_ids(_NAME, "decoder_ids" if self.config.has_both else "ids", ids, self.config.output_vocab_size)
+        self._check_length(ids)
+        start = 0 if cache is None else cache.start
+        x = self.output_embeddings(ids, None, start)
+        return decoder(x, padding, memory=memory, cache=cache, states=states, start=start)
+
+    def _heads(
+        self, hidden: Operand, wanted: Collection[str], attention_mask: Tensor | None, *, batch_invariant: bool
+    ) -> dict[str, Any]:
+        results: dict[str, Any] = {}
+        if _OF_FIRST_TOKEN & set(wanted):
+            first_BM = _first_tokens(hidden, attention_mask)
+            pooled_BM = None if self.pooler is None else self.pooler(first_BM)
+            if "pooled" in wanted:
+                results["pooled"] = pooled_BM
+            if "sequence" in wanted and self.sequence is not None:
+                results["sequence"] = self.sequence(first_BM, pooled_BM)
+        if "logits" in wanted:
+            results["logits"] = map_values(partial(self.logits, batch_invariant=batch_invariant), hidden)
+        if "tokens" in wanted and self.tokens is not None:
+            results["tokens"] = map_values(self.tokens, hidden)
+        return results
+
+    def reads_first_tokens(self, outputs: Collection[str] | None) -> bool:
+        """Whether one of these outputs of `forward` is of the first token of each row. Raises ValueError for unknown ones."""
+        return not _OF_FIRST_TOKEN.isdisjoint(self._wanted(outputs))
+
+    def _wanted(self, outputs: Collection[str] | None) -> Collection[str]:
+        if outputs is None:
+            return self.config.outputs
+        absent = sorted(set(outputs) - set(self.config.outputs))
+        if absent:
+            has = ", ".join(self.config.outputs) or "none"
+            raise ValueError(f"{_NAME}: the model has no output {', '.join(absent)}; its outputs: {has}")
+        return outputs
+
+    def _check_only(self, only: str | None, ids: Operand, wanted: Collection[str], *, states: bool) -> None:
+        if only is None:
+            return
+        tokens_of_rows(_NAME, ids, only)
+        if states:
+            raise ValueError(f"{_NAME}: only={only!r} leaves out states that output_hidden_states asks for")
+        if self.config.has_both:
+            raise ValueError(f"{_NAME}: only={only!r} is for a model with one stack")
+        others = sorted(set(wanted) - {"logits"} - (_OF_FIRST_TOKEN if only == "first" else set()))
+        if others:
+            raise ValueError(f"{_NAME}: with only={only!r} there is no output {', '.join(others)}, of other tokens")
+
+    def _check_length(self, ids: Operand) -> None:
+        if self.config.max_tokens is not None:
+            token_ids.check_length(_NAME, ids, self.config.max_tokens)
+
+    def _check_types(self, ids: Operand, token_types: Operand | None) -> None:
+        if token_types is None:
+            return
+        if self.embeddings.token_types is None:
+            raise ValueError(f"{_NAME}: this {self.config.model_type} model has no token types")
+        token_ids.check_same_shape(_NAME, ids, "token_types", token_types)
+        token_ids.check_ids(_NAME, "token_types", token_types, self.config.type_vocab_size)
+
+    def _check_cache(self, cache: KeyValueCache, *, is_padded: bool) -> None:
+        if not self.config.is_causal:
+            raise ValueError(f"{_NAME}: a cache is for a model with a decoder alone; `decode` takes that of both")
+        if is_padded:
+            raise ValueError(
+                f"{_NAME}: a cache does not support padding: give Ragged ids instead of lengths or attention_mask"
+            )
+        if len(cache) != self.config.num_layers:
+            raise ValueError(f"{_NAME}: the cache has {len(cache)} layers, the model {self.config.num_layers}")
+
+
+class Stack(nn.Module):
+    """The layers of an encoder or a decoder, with what all of them are told of positions.
+
+    Submodules: layers (a ModuleList), norm, the final norm of a pre-norm stack, else None, and positions, the relative position bias of all
+    layers, else None.
+
+    Args:
+        count: the number of layers.
+        is_second: of a decoder that reads an encoder's output.
+    """
+
+    def __init__(self, config: Config, count: int, *, is_second: bool = False) -> None:
+        super().__init__()
+        self.config, self.crosses, self.is_causal = config, is_second, is_second or config.is_causal
+        made = DecoderLayer if is_second else EncoderLayer
+        self.layers = nn.ModuleList(made(config.layer(n, is_second=is_second)) for n in range(count))
+        if not config.first_norm:
+            self.layers[0].attention_norm = nn.Identity()
+        if config.num_hidden_groups is not None:
+            _share_weights(self)
+            self.register_load_state_dict_post_hook(_share_weights)
+        self.norm = config.layer().new_norm() if config.norm == "pre" else None
+        self.positions: RelativePositions | None = None
+        if config.num_buckets is not None:
+            self.positions = RelativePositions(
+                config.num_heads,
+                num_buckets=config.num_buckets,
+                max_distance=config.max_distance,
+                bidirectional=not self.is_causal,
+            )
+        self.dropout = nn.Dropout(config.final_dropout)
+        width = config.head_width
+        self.rotary = {
+            rope: RotaryPositions(width, base=rope.base, layout="halves", scaling=rope.scaling)
+            for rope in dict.fromkeys(config.ropes)
+        }
+
+    def forward(
+        self,
+        x: Operand,
+        padding: Mask | Tensor | None,
+        *,
+        memory: Operand | None = None,
+        cache: KeyValueCache | None = None,
+        states: bool = False,
+        only: str | None = None,
+        start: int | Tensor = 0,
+    ) -> tuple[Operand, tuple[Operand, ...] | None]:
+        """The last hidden states, after the final norm, and with `states` the input and the output of every layer, before it.
+
+        Args:
+            padding: the mask that hides it: of x, in a decoder that reads an encoder's output of that.
+            memory, cache: as in `Transformer.decode`.
+            only: as in `Transformer.forward`.
+            start: the position of the first token.
+        """
+        every = [x]
+        rotations = {rope: rotary(x, start) for rope, rotary in self.rotary.items()}
+        bias, ropes = self._bias(), self.config.ropes
+        for n, layer in enumerate(self.layers):
+            mask: Mask | Tensor | None = self._mask(n)
+            told: dict[str, Any] = {"bias": bias, "cache": None if cache is None else cache[n]}
+            if self.crosses:
+                x = layer(x, memory, mask=mask, memory_mask=padding, **told)
+            else:
+                mask = mask if padding is None else padding if mask is None else mask & padding
+                last = {"only": only} if only and n == len(self.layers) - 1 else {}
+                x = layer(x, mask=mask, rotary=rotations[ropes[n]] if ropes else None, **told, **last)
+            if states:
+                every.append(x)
+        x = x if self.norm is None else map_values(self.norm, x)
+        return map_values(partial(apply_dropout, self.dropout), x), tuple(every) if states else None
+
+    def _mask(self, n: int) -> Mask | None:
+        window = self.config.windows[n] if self.config.windows else None
+        if not self.is_causal:
+            return None if window is None else Window(window, window)
+        return Causal() if window is None else Window(window - 1, 0)
+
+    def _bias(self) -> AlibiBias | RelativeBias | None:
+        """Of self-attention. That of ALiBi is no buffer: one that is not saved would be lost on loading."""
+        if self.positions is not None:
+            bias: RelativeBias = self.positions()
+            return bias
+        if self.config.position_encoding != "alibi":
+            return None
+        attention: Any = self.layers[0].attention
+        slopes = self.config.alibi_slopes or alibi_slopes(attention.num_heads)
+        return AlibiBias(torch.tensor(slopes, dtype=torch.float32, device=attention.query.weight.device))
+
+
+def _share_weights(stack: Stack, _: object = None) -> None:
+    """Give layers with one number in config.layer_weights the same parameters; after loading too, which may replace them."""
+    first: dict[int, nn.Module] = {}
+    for layer, number in zip(stack.layers, stack.config.layer_weights, strict=True):
+        for path, parameter in first.setdefault(number, layer).named_parameters():
+            module, _, name = path.rpartition(".")
+            setattr(layer.get_submodule(module), name, parameter)
+
+
+def _first_tokens(x: Operand, attention_mask: Tensor | None) -> Tensor:
+    """(..., M): the hidden state of the first token of each row of (..., Q, M); (R, M) for Ragged (N, M)."""
+    if isinstance(x, Ragged):
+        return x.values[tokens_of_rows(_NAME, x, "first")]
+    if x.shape[-2] == 0:
+        raise ValueError(f"{_NAME}: the rows are empty: they have no first token to pool")
+    if attention_mask is None:
+        return x[..., 0, :]
+    first = attention_mask.int().argmax(-1)[..., None, None]
+    return x.take_along_dim(first, -2).squeeze(-2)

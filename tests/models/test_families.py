@@ -1,0 +1,489 @@
+"""Every model type of the tables against transformers, on small random directories, and back; and what their tables promise.
+
+Letters: B batch, Q tokens, H heads.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_families
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_families import BASE, CASES, PADDING, THEIRS, WHERE, Twins, ids, named, read_config, theirs
+from tolerance import once
+from torch import Tensor
+
+from uwaga import Ragged, watch
+from uwaga._base.errors import CheckpointError
+from uwaga.models import Transformer, config, generate, load, save
+from uwaga.models.checkpoints.load_save import load_folder, of_transformers
+from uwaga.models.families import family_of, model_types
+from uwaga.models.families.family import File
+
+transformers = pytest.importorskip("transformers", minversion="5")
+
+LENGTHS, DECODER_LENGTHS = (13, 1, 6, 3, 9), (2, 7, 1, 4, 3)
+_OF_FIRST_TOKEN = ("pooled", "sequence")
+
+
+@pytest.fixture(params=CASES)
+def twins(request: pytest.FixtureRequest) -> Twins:
+    return tiny_families.twins(request.param)
+
+
+@pytest.fixture(params=THEIRS)
+def pair(request: pytest.FixtureRequest) -> Twins:
+    return tiny_families.twins(request.param)
+
+
+def _rows(twins: Twins) -> list[list[Tensor]]:
+    """Ids of rows, and those of a decoder's; a padding token among them, for which RoBERTa counts no position."""
+    first = [ids(length, seed=length) for length in LENGTHS]
+    first[0][3] = twins.ours.config.pad_token_id or 0
+    second = [ids(length, seed=length) for length in DECODER_LENGTHS]
+    return [first, second] if twins.ours.config.has_both else [first]
+
+
+def _types(twins: Twins, given: Tensor) -> Tensor | None:
+    """Token types, where the model has several."""
+    types = twins.ours.config.type_vocab_size
+    return torch.arange(given.shape[-1]).expand_as(given) // 3 % types if types > 1 else None
+
+
+def _named_types(types: Tensor | None) -> dict[str, Tensor]:
+    return {} if types is None else {"token_type_ids": types}
+
+
+# Against transformers.
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("side", "name"),
+    # In float64, padding of transformers' gemma2 that sees no token gets NaN, which spreads.
+    [(side, name) for side in ("whole", "left") for name in THEIRS if side == "whole" or "gemma2" not in name],
+)
+def test_a_batch_is_that_of_transformers(side: str, name: str, assert_as_exact: Callable) -> None:
+    """Padded on the left, its hidden states alone: what transformers pools there is the state of the padding."""
+    pair = tiny_families.twins(name)
+    given, decoder = ids(5, 13), (ids(5, 7, seed=4),) if pair.ours.config.has_both else ()
+    is_token = (
+        torch.arange(13) >= torch.tensor([0, 12, 3, 7, 5])[:, None] if side == "left" else torch.ones(5, 13).bool()
+    )
+    types = _types(pair, given)
+    inputs = {"attention_mask": is_token.long(), **_named_types(types)}
+    mask = {} if side == "whole" else {"attention_mask": is_token}
+    ours = named(pair.ours(given, *decoder, token_types=types, output_hidden_states=True, **mask))
+    peer = theirs(pair, pair.peer, given, *decoder, **inputs)
+    exact = once(lambda: theirs(pair, pair.exact, given, *decoder, **inputs))
+    for name, value in peer.items():
+        if side == "left" and name in _OF_FIRST_TOKEN:
+            continue
+        where = is_token if value.shape[:2] == is_token.shape else slice(None)
+        assert_as_exact(ours[name][where], value[where], lambda name=name, where=where: exact()[name][where])
+
+
+@torch.no_grad()
+def test_rows_are_those_that_transformers_computes_alone(pair: Twins, assert_as_exact: Callable) -> None:
+    """Without padding, and padded on the right by lengths and by a mask."""
+    rows = _rows(pair)
+    ragged = named(pair.ours(*map(Ragged.from_list, rows), output_hidden_states=True))
+    padded = [torch.nn.utils.rnn.pad_sequence(each, batch_first=True, padding_value=PADDING) for each in rows]
+    lengths = torch.tensor(LENGTHS)
+    by_lengths = named(pair.ours(*padded, lengths=lengths, output_hidden_states=True))
+    by_mask = named(pair.ours(*padded, attention_mask=torch.arange(13) < lengths[:, None], output_hidden_states=True))
+
+    def alone(model: Any) -> dict[str, list[Tensor]]:
+        outputs = [theirs(pair, model, *(each[None] for each in row)) for row in zip(*rows, strict=True)]
+        return {name: [output[name][0] for output in outputs] for name in outputs[0]}
+
+    peer, exact = alone(pair.peer), once(lambda: alone(pair.exact))
+    assert set(peer) - {"pooled"} <= set(ragged)
+    for name, values in peer.items():
+        right = lambda name=name: _flat(exact()[name])  # noqa: E731
+        if name in _OF_FIRST_TOKEN:
+            found = [list(output[name]) for output in (ragged, by_lengths, by_mask)]
+        else:
+            found = [ragged[name].to_list()]
+            found += [
+                [row[: len(x)] for row, x in zip(output[name], values, strict=True)] for output in (by_lengths, by_mask)
+            ]
+        assert_as_exact(_flat(found[0]), _flat(values), right)
+        assert_as_exact(_flat(found[1]), _flat(values), right)
+        assert torch.equal(_flat(found[1]), _flat(found[2]))
+
+
+def _flat(parts: Iterable[Tensor]) -> Tensor:
+    return torch.cat([x.flatten() for x in parts])
+
+
+@pytest.mark.parametrize("name", [name for name in BASE.values() if name in THEIRS])
+@torch.no_grad()
+def test_attention_maps_are_those_of_transformers(name: str, assert_as_exact: Callable) -> None:
+    pair = tiny_families.twins(name)
+    given, decoder = ids(2, 9), (ids(2, 6, seed=4),) if pair.ours.config.has_both else ()
+    # In float64, padding of transformers' models that sees no token of a window gets NaN, which spreads.
+    is_token = torch.arange(9) < torch.tensor([9, 9 if any(pair.ours.config.windows) else 4])[:, None]
+    with watch(pair.ours) as recording:
+        pair.ours(given, *decoder, attention_mask=is_token)
+    inputs = {"input_ids": given, "attention_mask": is_token.long(), "output_attentions": True}
+    inputs |= {"decoder_input_ids": decoder[0]} if decoder else {}
+
+    def weights(model: Any) -> Any:
+        before = model.config._attn_implementation
+        model.set_attn_implementation("eager")
+        output = model(**inputs)
+        model.set_attn_implementation(before)
+        return output
+
+    peer, exact = weights(pair.peer), once(lambda: weights(pair.exact))
+    fields = {kind: f"{kind}_attentions" if decoder else "attentions" for kind, _ in recording.maps}
+    assert len(recording.maps) == sum(len(peer[field]) for field in fields.values())
+    for (kind, n), found in recording.maps.items():
+        rows = torch.ones(2, 6).bool() if decoder and kind != "encoder" else is_token
+        of = lambda output, n=n, kind=kind, rows=rows: output[fields[kind]][n].transpose(1, 2)[rows]  # noqa: E731
+        assert_as_exact(found.to_dense().transpose(1, 2)[rows], of(peer), lambda of=of: of(exact()))
+
+
+@torch.no_grad()
+def test_greedy_texts_are_those_of_transformers(twins: Twins) -> None:
+    """Of uwaga's own models: those of reading everything again for each token. Without logits or a decoder there are none."""
+    ours, settings = twins.ours, twins.ours.config
+    prompts = [row.tolist() for row in _rows(twins)[0]]
+    if ours.decoder is None or ours.lm_head is None:
+        with pytest.raises(ValueError) as caught:
+            generate(ours, prompts)
+        only = f"generate: Transformer ({settings.model_type}) does not continue texts; a uwaga.models.Transformer with a decoder does"
+        assert str(caught.value) == (only if ours.decoder is None else "Transformer: this model has no head for logits")
+        return
+    for ends in ((), (6, 9, 17, 22, 31)):
+        written = generate(ours, prompts, max_new_tokens=8, eos_token_ids=ends)
+        assert max(map(len, written)) <= 8
+        for prompt, row in zip(prompts, written, strict=True):
+            if twins.peer is None:
+                expected = _read_again(ours, prompt)
+            elif type(twins.peer).__name__ in ("GPT2Model", "T5Model"):
+                break  # has no head there
+            else:
+                options = {
+                    "do_sample": False,
+                    "max_new_tokens": 8,
+                    "eos_token_id": list(ends) or None,
+                    "pad_token_id": PADDING,
+                }
+                if settings.never_generated:
+                    options["bad_words_ids"] = [[each] for each in settings.never_generated]
+                given = torch.tensor([prompt])
+                new = twins.peer.generate(given, attention_mask=torch.ones_like(given), **options)[0]
+                expected = new[1 if settings.has_both else len(prompt) :].tolist()
+            end = next((n + 1 for n, token in enumerate(expected) if token in ends), len(expected))
+            assert row == expected[:end]
+
+
+def _read_again(model: Transformer, prompt: list[int]) -> list[int]:
+    written: list[int] = []
+    start = [model.config.decoder_start_token_id] if model.config.has_both else prompt
+    for _ in range(8):
+        rows = [[prompt], [start + written]] if model.config.has_both else [[start + written]]
+        logits = model(*map(torch.tensor, rows)).logits[0, -1]
+        logits[list(model.config.never_generated)] = -torch.inf
+        written.append(int(logits.argmax()))
+    return written
+
+
+# Rows among others, in pieces, and of one token alone.
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@torch.no_grad()
+def test_a_ragged_row_has_the_bits_of_the_row_alone(twins: Twins, dtype: torch.dtype) -> None:
+    model = load(twins.folder, dtype=dtype)
+    assert {x.dtype for x in model.parameters()} == {dtype}
+    rows = _rows(twins)
+    together = named(model(*map(Ragged.from_list, rows), output_hidden_states=True))
+    for n, row in enumerate(zip(*rows, strict=True)):
+        alone = named(model(*(Ragged.from_list([each]) for each in row), output_hidden_states=True))
+        assert alone.keys() == together.keys()
+        for name, value in alone.items():
+            among = together[name].to_list()[n] if isinstance(value, Ragged) else together[name][n]
+            assert torch.equal(among, value.values if isinstance(value, Ragged) else value[0]), name
+    if not model.config.has_both:
+        _check_one_token_of_each_row(model, Ragged.from_list(rows[0]))
+
+
+def _check_one_token_of_each_row(model: Transformer, batch: Ragged) -> None:
+    """It has the bits that it has among all, and the last layer computes no other."""
+    stack, seen = model.decoder if model.encoder is None else model.encoder, list[int]()
+    hook = stack.layers[-1].feed_forward.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0].values)))
+    for only, at in (("first", batch.offsets[:-1]), ("last", batch.offsets[1:] - 1)):
+        heads = () if only == "last" else [x for x in model.config.outputs if x in _OF_FIRST_TOKEN]
+        alone, among = model(batch, outputs=heads, only=only), model(batch, outputs=heads)
+        assert torch.equal(alone.last_hidden_state.values, among.last_hidden_state.values[at])
+        assert all(torch.equal(getattr(alone, head), getattr(among, head)) for head in heads)
+    hook.remove()
+    assert seen == [len(LENGTHS), len(batch.values)] * 2
+
+
+@torch.no_grad()
+def test_rows_read_in_pieces_with_a_cache_are_the_whole(twins: Twins) -> None:
+    if twins.ours.decoder is None:
+        with pytest.raises(ValueError, match="has only an encoder, and does not continue texts"):
+            twins.ours.new_cache()
+        return
+    model = load(twins.folder, dtype=torch.float64)
+    *prompts, rows = _rows(twins)
+    rows = [torch.cat((row, row[:1])) for row in rows]
+    memory, cache = model(Ragged.from_list(prompts[0])).memory if prompts else None, model.new_cache()
+    pieces: list[list[Tensor]] = [[] for _ in rows]
+    for a, b in ((0, 1), (1, 2), (2, 5), (5, 14)):
+        part = Ragged.from_list([row[a:b] for row in rows])
+        for kept, piece in zip(pieces, model.decode(part, memory, cache=cache).to_list(), strict=True):
+            kept.append(piece)
+    whole = model.decode(Ragged.from_list(rows), memory).to_list()
+    for kept, row in zip(pieces, whole, strict=True):
+        torch.testing.assert_close(torch.cat(kept), row, rtol=0, atol=1e-12)
+
+
+# Saved, loaded, made.
+
+
+def test_what_is_saved_is_loaded_here(twins: Twins, tmp_path: Path) -> None:
+    save(twins.ours, tmp_path / "one")
+    again = load(tmp_path / "one")
+    assert dataclasses.replace(again.config, kept={}) == dataclasses.replace(twins.ours.config, kept={})
+    state = again.state_dict()
+    assert state.keys() == twins.ours.state_dict().keys()
+    for name, weight in twins.ours.state_dict().items():
+        assert torch.equal(state[name], weight), name
+    save(again, tmp_path / "two")
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+@torch.no_grad()
+def test_what_is_saved_is_loaded_by_transformers(pair: Twins, tmp_path: Path) -> None:
+    save(pair.ours, tmp_path)
+    # The class that reads it: of a bare model whose embedding is tied, that with a head; of a head that is not computed, that without.
+    there = getattr(transformers, transformers.AutoConfig.from_pretrained(tmp_path).architectures[0])
+    back, info = there.from_pretrained(tmp_path, output_loading_info=True)
+    family = family_of(pair.case.model_type, "")
+    unread = set(family.table(pair.ours.config, pair.ours.state_dict()).unread)
+    assert all(
+        "pooler" in name for name in info["unexpected_keys"]
+    )  # of ForPreTraining, saved as ForMaskedLM, which has none
+    assert not info["mismatched_keys"]
+    assert set(info["missing_keys"]) <= unread
+    ours, peers = ({family.bare(name): x for name, x in model.state_dict().items()} for model in (back, pair.peer))
+    heads = ("pooler", "lm_head", "cls.seq_relationship", "sop_classifier", "discriminator_predictions")
+    assert all(name.startswith(heads) for name in ours.keys() ^ peers.keys())
+    for name in (ours.keys() & peers.keys()) - unread:
+        assert torch.equal(ours[name], peers[name]), name
+    # They complete what their own saved config left out; what both say must agree.
+    ours, peers = (_with_one_name(model.config.to_dict()) for model in (back, pair.peer))
+    differ = {key for key in peers if peers[key] != ours.get(key)}
+    assert (
+        differ
+        <= {
+            "_name_or_path",
+            "classifier_dropout",
+            "dtype",
+            "architectures",
+            "tie_word_embeddings",
+            "is_encoder_decoder",
+        }
+        | _OLD
+    )
+    given, decoder = ids(2, 13), (ids(2, 7),) if pair.ours.config.has_both else ()
+    ours, peers = theirs(pair, back.eval(), given, *decoder), theirs(pair, pair.peer, given, *decoder)
+    assert all(torch.equal(ours[name], peers[name]) for name in peers if name.rstrip("0123456789").endswith("states "))
+
+
+# layer_types says these, and an encoder has no decoder.
+_OLD = {"global_attn_every_n_layers", "max_window_layers", "num_decoder_layers"}
+_SAME = {"swish": "silu", "gelu_pytorch_tanh": "gelu_new"}
+
+
+def _with_one_name(described: dict) -> dict:
+    """Two names of one activation are the same."""
+    name = described.get("activation_function")
+    return described if name is None else described | {"activation_function": _SAME.get(name, name)}
+
+
+@pytest.mark.parametrize("name", [name for name in BASE.values() if name in THEIRS])
+def test_a_model_of_transformers_is_read_without_a_copy(name: str) -> None:
+    pair = tiny_families.twins(name)
+    addresses = {x.untyped_storage().data_ptr() for x in pair.peer.state_dict().values()}
+    if pair.case.model_type in (
+        "gte",
+        "jina_embeddings_v3",
+        "nomic_bert",
+    ):  # weights have other names there than in files
+        with pytest.raises(
+            CheckpointError, match=f"{pair.case.of_class} has no weight .*, which a {pair.case.model_type} model"
+        ):
+            of_transformers(pair.peer)
+        return
+    made = of_transformers(pair.peer)
+    assert made is not None
+    state = made.state_dict()
+    for ours, weight in pair.ours.state_dict().items():
+        assert torch.equal(state[ours], weight), ours
+        assert state[ours].untyped_storage().data_ptr() in addresses, ours
+
+
+# The others are no encoders of texts, and have logits in any case.
+@pytest.mark.parametrize(
+    "name", [name for name in CASES if CASES[name].model_type not in ("marian", "uwaga-transformer")]
+)
+@torch.no_grad()
+def test_the_states_need_no_head(name: str) -> None:
+    """As encoders are loaded: a head of a wrong shape, or of no name that the table has, does not matter then."""
+    twins = tiny_families.twins(name)
+    body = load_folder(twins.folder, None, has_head=False)
+    assert not {"sequence", "tokens"} & set(body.config.outputs)
+    assert body.lm_head is None or body.lm_head.decoder is None
+    given = [ids(2, 13), ids(2, 7)] if twins.ours.config.has_both else [ids(2, 13)]
+    states = [model(*given, outputs=()).last_hidden_state for model in (body, twins.ours)]
+    assert torch.equal(*states)
+
+
+def _rewritten(twins: Twins, folder: Path, weights: dict[str, Tensor]) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_bytes((twins.folder / "config.json").read_bytes())
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_a_tied_weight_may_have_any_one_of_its_names(twins: Twins, tmp_path: Path) -> None:
+    ours, family = twins.ours.state_dict(), family_of(twins.case.model_type, "")
+    stored = load_file(twins.folder / "model.safetensors")
+    by_name = {family.bare(name): name for name in stored}
+    seconds = family.table(twins.ours.config, ours).tied
+    for second, first in seconds.items():
+        if second.startswith("decoder.") and not twins.ours.config.has_both:
+            continue  # an encoder of T5 has none
+        rest = {name: x for name, x in stored.items() if name != by_name[first]}
+        tied = stored[by_name[first]]
+        for given in ({second: tied}, {second: tied.clone(), by_name[first]: tied}):
+            folder = _rewritten(twins, tmp_path, rest | given)
+            again = load(folder).state_dict()
+            # A T5 whose file has a head and an embedding may have both: they are equal.
+            assert again.keys() - ours.keys() <= {"lm_head.decoder.weight"}
+            assert all(torch.equal(x, ours.get(name, tied)) for name, x in again.items())
+            if twins.peer is not None and ("For" in twins.case.of_class or "LM" in twins.case.of_class):
+                _, told = type(twins.peer).from_pretrained(folder, output_loading_info=True)
+                assert not told["missing_keys"]
+        _rewritten(twins, tmp_path, stored | {second: tied + 1})
+        if {"lm_head.weight"} != {second} or twins.case.model_type not in ("t5", "mt5"):
+            with pytest.raises(CheckpointError) as caught:
+                load(tmp_path)
+            assert str(caught.value).splitlines()[1:] == [
+                f"  not tied  {second} {tuple(tied.shape)} differs from {by_name[first]}"
+            ]
+
+
+@pytest.mark.parametrize("name", BASE.values())
+def test_every_weight_is_needed_and_no_other(name: str, tmp_path: Path) -> None:
+    twins = tiny_families.twins(name)
+    family, stored = family_of(twins.case.model_type, ""), load_file(twins.folder / "model.safetensors")
+    body = {row.theirs for row in family.table(twins.ours.config, twins.ours.state_dict()).body}
+    gone = [each for each in stored if family.bare(each) in body][-3:]
+    wrong = {each: x[None].clone() for each, x in stored.items() if each not in gone}
+    _rewritten(twins, tmp_path, wrong | {"strange.weight": torch.ones(2)})
+    with pytest.raises(CheckpointError) as caught:
+        load(tmp_path)
+    lines = [line.split() for line in str(caught.value).splitlines()]
+    assert sorted(line[1] for line in lines if line[0] == "missing") == sorted(gone)
+    assert sorted(line[2] for line in lines if line[:2] == ["wrong", "shape"]) == sorted(wrong)
+    assert ["unexpected", "strange.weight", "(2,)"] in lines
+
+
+@pytest.mark.parametrize("name", BASE.values())
+@torch.no_grad()
+def test_a_seed_decides_the_weights_of_a_new_model(name: str) -> None:
+    twins = tiny_families.twins(name)
+
+    def made(seed: int) -> Transformer:
+        torch.manual_seed(seed)
+        return Transformer(twins.ours.config).eval()
+
+    first, same, other = made(3).state_dict(), made(3).state_dict(), made(4).state_dict()
+    assert first.keys() == twins.ours.state_dict().keys()
+    assert all(torch.equal(x, same[name]) for name, x in first.items())
+    words = "embeddings.token_embedding.weight"
+    assert not torch.equal(first[words], other[words])
+    for name, value in named(made(3)(*([ids(2, 5)] * (1 + twins.ours.config.has_both)))).items():
+        assert value.isfinite().all(), name
+
+
+# config.json.
+
+
+@pytest.fixture(params=model_types())
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def test_a_key_of_a_wrong_type_is_refused_by_name(kind: str) -> None:
+    for key in family_of(kind, WHERE).keys:
+        with pytest.raises(CheckpointError) as caught:
+            read_config(kind, {key: {"x": 1}})
+        assert str(caught.value).startswith(f"{WHERE}: {key} must be "), key
+
+
+def test_any_value_of_any_key_is_read_or_refused(kind: str) -> None:
+    def outcome(changes: dict[str, object]) -> str:
+        try:
+            return f"{WHERE}: {type(read_config(kind, changes))}"
+        except CheckpointError as error:
+            return str(error)
+
+    values = (None, True, False, -1, 0, 1, 2.5, 1e400, 10**12, "8", "gelu", [], [0, 5], [None], {})
+    for key in family_of(kind, WHERE).keys:
+        for value in values:
+            assert outcome({key: value}).startswith(f"{WHERE}: "), (key, value)
+
+
+def test_a_value_that_is_not_computed_is_refused(kind: str) -> None:
+    family = family_of(kind, WHERE)
+    for key, values in {**family.only, "quantization_config": (None,), "per_layer_config": (None,)}.items():
+        other = next(each for each in (True, False, 7, "relative_key") if each not in values)
+        with pytest.raises(CheckpointError) as caught:
+            read_config(kind, {key: other})
+        if key not in family.keys and key not in family.reasons:
+            allowed = " or ".join(map(repr, values))
+            assert str(caught.value) == f"{WHERE}: {key} is {other!r}; only {allowed} is supported"
+        assert str(caught.value).startswith(f"{WHERE}: {key} ")
+
+
+def test_unknown_keys_are_warned_of_and_kept(kind: str) -> None:
+    with pytest.warns(UserWarning, match="unknown keys") as caught:
+        config = read_config(kind, {"new_trick": 7, "_name_or_path": "x"})
+    assert [str(each.message) for each in caught] == [f"{WHERE} has unknown keys, which have no effect: new_trick"]
+    written = family_of(kind, WHERE).written(config)
+    assert (written["new_trick"], written["_name_or_path"]) == (7, "x")
+
+
+# "as hidden_dropout_prob"; of GTE, Jina v3 and NomicBERT a model's own default.
+_OWN_DEFAULTS = {"classifier_dropout", "head_dim"}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in model_types() if not kind.startswith("uwaga-")])
+def test_what_is_absent_is_what_transformers_takes(kind: str) -> None:
+    """So that a short config.json means the same here and there; also in a model that is made without a file."""
+    there, family = transformers.CONFIG_MAPPING[kind]().to_dict(), family_of(kind, WHERE)
+    read = family.read(kind, File({"model_type": kind}, WHERE, frozenset()), {})
+    for ours in (family.written(read), family.written(config(kind))):
+        for key in (*family.keys, "rope_parameters", "layer_types", "sliding_window"):
+            if key in there and key in ours and not (there[key] is None and key in _OWN_DEFAULTS):
+                assert ours[key] == there[key], key
+
+
+def test_a_setting_that_a_type_does_not_have_is_refused(kind: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        config(kind, decoder_layerdrop=0.5)
+    assert str(caught.value).startswith(f"config: {kind}: ")
+    assert "decoder_layerdrop" in str(caught.value)

@@ -1,0 +1,358 @@
+"""What models write, token for token as transformers' generate: greedy, by beams, drawn, and where texts end. Greedy texts of every model type
+are in test_families.py.
+
+Letters: R rows, V vocabulary, T tokens.
+"""
+
+import pytest
+import tiny_families
+import torch
+from tiny_families import Twins
+from torch import Tensor
+
+from uwaga import Ragged
+from uwaga.models import Transformer, config, generate
+from uwaga.models.generation.options import GenerationOptions
+from uwaga.models.generation.sampling import inverse_cdf, process_logits
+
+CASES = [
+    "gpt2-GPT2LMHeadModel",
+    "t5-T5ForConditionalGeneration",
+    "t5-1.1",
+    "marian-MarianMTModel",
+    "marian-two-vocabularies",
+]
+LENGTHS = (5, 1, 9, 3, 7)
+ENDS = {"none": (), "many": (1, 6, 9, 17, 22, 31)}
+BEAMS = {
+    "plain": {},
+    "short": {"length_penalty": 0.0},
+    "shorter": {"length_penalty": -0.5},
+    "long": {"length_penalty": 2.0},
+    "early": {"early_stopping": True},
+    "never": {"early_stopping": "never", "length_penalty": 0.7},
+}
+
+
+@pytest.fixture(params=CASES)
+def twins(request: pytest.FixtureRequest) -> Twins:
+    return tiny_families.twins(request.param)
+
+
+@pytest.fixture
+def prompts() -> list[list[int]]:
+    return [tiny_families.ids(length, seed=length).tolist() for length in LENGTHS]
+
+
+def theirs(twins, prompts: list[list[int]], ends: tuple[int, ...], **options) -> list[list[int]]:
+    """What transformers writes after prompts that it pads: on the left, or for an encoder on the right."""
+    config, is_pair, longest = twins.peer.config, twins.peer.config.is_encoder_decoder, max(map(len, prompts))
+    pad = config.pad_token_id
+    fills = [[pad] * (longest - len(ids)) for ids in prompts]
+    rows = [ids + fill if is_pair else fill + ids for ids, fill in zip(prompts, fills, strict=True)]
+    masks = [
+        [1] * len(ids) + [0] * len(fill) if is_pair else [0] * len(fill) + [1] * len(ids)
+        for ids, fill in zip(prompts, fills, strict=True)
+    ]
+    if config.model_type == "marian":
+        options["bad_words_ids"] = [[pad]]
+    written = twins.peer.generate(
+        torch.tensor(rows),
+        attention_mask=torch.tensor(masks),
+        eos_token_id=list(ends) or None,
+        pad_token_id=pad,
+        **({"do_sample": False} | options),
+    )
+    new = written[:, 1:] if is_pair else written[:, longest:]
+    return [_until_end(row, ends) for row in new.tolist()]
+
+
+def _until_end(row: list[int], ends: tuple[int, ...]) -> list[int]:
+    places = [place for place, token in enumerate(row) if token in ends]
+    return row[: places[0] + 1] if places else row
+
+
+def test_greedy_texts_are_those_of_transformers(twins, prompts: list[list[int]]) -> None:
+    free = generate(twins.ours, prompts, max_new_tokens=12, eos_token_ids=())
+    assert free == theirs(twins, prompts, (), max_new_tokens=12)
+    assert {len(row) for row in free} == {12}
+    # Rows end at different steps where what ends one of them late is not written by the others.
+    for ends in [(row[place],) for row, place in zip(free, (0, 2, 4, 7, 11), strict=True)] + [ENDS["many"]]:
+        result = generate(twins.ours, prompts, max_new_tokens=12, eos_token_ids=ends)
+        assert result == [_until_end(row, ends) for row in free]
+        assert result == theirs(twins, prompts, ends, max_new_tokens=12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", BEAMS.values(), ids=BEAMS.keys())
+@pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS.keys())
+def test_the_best_of_several_beams_is_that_of_transformers(
+    twins, prompts: list[list[int]], ends: tuple[int, ...], options: dict
+) -> None:
+    options = options | {"max_new_tokens": 9, "num_beams": 3}
+    assert generate(twins.ours, prompts, eos_token_ids=ends, **options) == theirs(twins, prompts, ends, **options)
+
+
+def test_more_beams_than_words_to_begin_with(twins, prompts: list[list[int]]) -> None:
+    options = {"max_new_tokens": 4, "num_beams": 30}
+    assert generate(twins.ours, prompts, eos_token_ids=(3,), **options) == theirs(twins, prompts, (3,), **options)
+
+
+def test_the_ends_of_the_config_are_the_default(twins, prompts: list[list[int]]) -> None:
+    ends = twins.ours.config.eos_token_ids
+    assert ends
+    short = [ids[:4] for ids in prompts]
+    assert generate(twins.ours, short) == generate(twins.ours, short, eos_token_ids=ends, max_new_tokens=20)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"do_sample": True, "seed": 5}], ids=lambda x: "-".join(x))
+@pytest.mark.parametrize(
+    "name", [*CASES, "llama-LlamaForCausalLM", "uwaga-gpt3", "uwaga-transformer", "uwaga-transformer-slopes"]
+)
+def test_a_prompt_goes_on_alone_as_among_others(name: str, prompts: list[list[int]], options: dict) -> None:
+    model = tiny_families.twins(name).ours
+    together = generate(model, prompts, max_new_tokens=6, **options)
+    assert together == [generate(model, [row], max_new_tokens=6, **options)[0] for row in prompts]
+    assert not {token for row in together for token in row} & set(model.config.never_generated)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_beams_find_the_best_of_all_texts_where_they_are_as_many(seed: int) -> None:
+    torch.manual_seed(seed)
+    sizes = {"vocab_size": 5, "d_model": 16, "num_layers": 0, "num_decoder_layers": 2, "num_heads": 2, "d_ff": 32}
+    model = Transformer(config("uwaga-transformer", eos_token_ids=(), **sizes)).eval()
+    model.embeddings.token_embedding.weight.data.mul_(3)
+    texts = torch.cartesian_prod(*[torch.arange(5)] * 3)
+    with torch.no_grad():
+        prompt = torch.tensor([[2, 4]]).expand(len(texts), 2)
+        logits = model(torch.cat((prompt, texts), 1)).logits[:, 1:-1].log_softmax(-1)
+    chance = logits.gather(-1, texts[..., None]).sum((1, 2))
+    assert generate(model, [[2, 4]], max_new_tokens=3, num_beams=25)[0] == texts[chance.argmax()].tolist()
+
+
+def test_prompts_come_back_as_what_they_are(twins, prompts: list[list[int]]) -> None:
+    expected = generate(twins.ours, prompts, max_new_tokens=7, eos_token_ids=ENDS["many"])
+    packed = generate(
+        twins.ours,
+        Ragged.from_list([torch.tensor(ids) for ids in prompts]),
+        max_new_tokens=7,
+        eos_token_ids=ENDS["many"],
+    )
+    assert isinstance(packed, Ragged)
+    assert [row.tolist() for row in packed.to_list()] == expected
+    longest = max(map(len, prompts))
+    padded = torch.tensor([ids + [4] * (longest - len(ids)) for ids in prompts])
+    lengths = torch.tensor([len(row) for row in prompts])
+    rows = generate(twins.ours, padded, lengths=lengths, max_new_tokens=7, eos_token_ids=ENDS["many"], pad_token_id=2)
+    assert isinstance(rows, Tensor)
+    assert rows.tolist() == [row + [2] * (max(map(len, expected)) - len(row)) for row in expected]
+    filled = generate(twins.ours, padded, lengths=lengths, max_new_tokens=7, eos_token_ids=ENDS["many"])
+    assert set(filled[rows != filled].tolist()) <= {twins.ours.config.pad_token_id}
+
+
+class Listener:
+    """What a streamer is told."""
+
+    def __init__(self) -> None:
+        self.told: list[list[int]] = []
+        self.ends = 0
+
+    def put(self, value: Tensor) -> None:
+        assert not self.ends
+        self.told.append(value.tolist())
+
+    def end(self) -> None:
+        self.ends += 1
+
+
+@pytest.mark.parametrize("options", [{}, {"do_sample": True, "seed": 1}], ids=["greedy", "drawn"])
+def test_a_streamer_hears_what_transformers_tells(twins, prompts: list[list[int]], options: dict) -> None:
+    ours = Listener()
+    written = generate(twins.ours, prompts[:1], max_new_tokens=5, eos_token_ids=(), streamer=ours, **options)
+    assert ours.ends == 1
+    assert [token for told in ours.told[1:] for token in told] == written[0]
+    if not options:
+        peers = Listener()
+        theirs(twins, prompts[:1], (), max_new_tokens=5, streamer=peers)
+        assert ours.told == [row[0] if isinstance(row[0], list) else row for row in peers.told]
+
+
+def test_no_prompts_give_no_texts(twins) -> None:
+    assert generate(twins.ours, []) == []
+    assert generate(twins.ours, [], num_beams=2) == []
+
+
+# Drawn.
+
+
+_NOTHING = dict.fromkeys(("temperature", "top_k", "top_p", "length_penalty", "early_stopping", "seed"))
+
+
+def _options(**given) -> GenerationOptions:
+    return GenerationOptions(
+        **(_NOTHING | {"max_new_tokens": 3, "do_sample": True, "num_beams": 1, "eos_token_ids": ()} | given)
+    )
+
+
+def gpt2(**more: object) -> Transformer:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 12, "d_model": 8, "num_layers": 1, "num_heads": 2, "d_ff": 16, "max_position_embeddings": 10}
+    return Transformer(config("gpt2", **(sizes | {"eos_token_ids": ()} | more))).eval()
+
+
+@pytest.fixture
+def model() -> Transformer:
+    model = gpt2(max_position_embeddings=20)
+    model.embeddings.token_embedding.weight.data.mul_(3)  # some words likelier than others
+    return model
+
+
+FILTERS = [
+    {"temperature": 0.7},
+    {"temperature": 1.9, "top_k": 5},
+    {"top_k": 1},
+    {"top_k": 50},
+    {"top_p": 0.8},
+    {"top_p": 1e-9},
+    {"top_p": 1.0},
+    {"temperature": 0.3, "top_k": 7, "top_p": 0.6},
+]
+
+
+@pytest.mark.parametrize("given", FILTERS, ids=lambda given: ",".join(f"{k}={v}" for k, v in given.items()))
+def test_what_may_be_drawn_is_what_transformers_leaves(transformers, given: dict) -> None:
+    logits_RV = torch.randn(50, 30, generator=torch.Generator().manual_seed(1)) * 2
+    logits_RV[0, 3:9] = logits_RV[0].max()  # as likely as one another
+    warpers = transformers.generation.logits_process
+    kinds = {
+        "temperature": warpers.TemperatureLogitsWarper,
+        "top_k": warpers.TopKLogitsWarper,
+        "top_p": warpers.TopPLogitsWarper,
+    }
+    expected_RV = logits_RV
+    for name, kind in kinds.items():
+        if name in given:
+            expected_RV = kind(given[name])(None, expected_RV)
+    assert torch.equal(process_logits(logits_RV, _options(**given)), expected_RV)
+
+
+def test_tokens_are_drawn_as_often_as_they_are_likely(model: Transformer) -> None:
+    draws, prompt = 4000, [3, 4, 5]
+    written = generate(model, [prompt] * draws, max_new_tokens=1, do_sample=True, temperature=0.8, top_k=6, seed=11)
+    counts_V = torch.bincount(torch.tensor(written).flatten(), minlength=12).double()
+    with torch.no_grad():
+        logits_RV = model(torch.tensor([prompt])).logits[:, -1]
+    chance_V = process_logits(logits_RV, _options(temperature=0.8, top_k=6)).double().softmax(-1)[0]
+    assert (chance_V > 0).sum() == 6
+    # Four standard deviations of a binomial count, and nothing where there is no chance.
+    assert ((counts_V - draws * chance_V).abs() <= 4 * (draws * chance_V * (1 - chance_V)).sqrt()).all()
+
+
+def test_a_share_is_in_the_token_that_it_falls_into() -> None:
+    chance_V = torch.tensor([0.0, 0.25, 0.0, 0.75, 0.0]).double()
+    shares = torch.tensor([0.0, 0.2499, 0.25, 1 - 2**-53], dtype=torch.float64)
+    assert inverse_cdf(chance_V.expand(4, 5), shares).tolist() == [1, 1, 3, 3]
+
+
+def test_a_seed_says_what_is_drawn(model: Transformer) -> None:
+    def drawn(*prompts: list[int], **options) -> list[list[int]]:
+        return generate(model, list(prompts), do_sample=True, **({"max_new_tokens": 8, "seed": 5} | options))
+
+    a, b = drawn([3, 4], [5])
+    assert drawn([5], [3, 4]) == [b, a]
+    assert drawn([3, 4]) == [a]
+    assert drawn([3, 4], seed=6) != [a]
+    assert drawn([3, 4], max_new_tokens=3) == [a[:3]]
+    again = drawn([3, 4], [3, 4], [3, 4])
+    assert again[0] == a
+    assert len(set(map(tuple, again))) == 3
+
+
+def test_without_a_seed_pytorchs_generator_says(model: Transformer) -> None:
+    def drawn() -> list[list[int]]:
+        return generate(model, [[3, 4]], max_new_tokens=12, do_sample=True)
+
+    torch.manual_seed(1)
+    first, second = drawn(), drawn()
+    assert first != second
+    torch.manual_seed(1)
+    assert [drawn(), drawn()] == [first, second]
+
+
+def test_greedy_takes_nothing_from_pytorchs_generator(model: Transformer) -> None:
+    before = torch.get_rng_state()
+    generate(model, [[3, 4]], max_new_tokens=3)
+    generate(model, [[3, 4]], max_new_tokens=3, do_sample=True, seed=1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# The prompts, the options, and the text.
+WRONG: list[tuple[object, dict, str]] = [
+    ([[3]], {"max_new_tokens": 0}, "max_new_tokens must be a whole number of at least 1, not 0"),
+    ([[3]], {"max_new_tokens": 2.5}, "max_new_tokens must be a whole number of at least 1, not 2.5"),
+    ([[3]], {"do_sample": "yes"}, "do_sample must be true or false, not 'yes'"),
+    ([[3]], {"num_beams": 0}, "num_beams must be a whole number of at least 1, not 0"),
+    ([[3]], {"do_sample": True, "num_beams": 2}, "do_sample=True and num_beams > 1 exclude each other"),
+    ([[3]], {"do_sample": True, "temperature": 0}, "temperature must be a number above 0, not 0"),
+    ([[3]], {"temperature": 0.5}, "temperature has no effect without do_sample=True"),
+    ([[3]], {"seed": 1}, "seed has no effect without do_sample=True"),
+    ([[3]], {"do_sample": True, "top_k": 0}, "top_k must be a whole number of at least 1, not 0"),
+    ([[3]], {"do_sample": True, "top_p": 1.5}, "top_p must be a number above 0 and up to 1, not 1.5"),
+    ([[3]], {"do_sample": True, "seed": -1}, "seed must be a whole number from 0 to 18,446,744,073,709,551,615, not -1"),
+    ([[3]], {"length_penalty": 2.0}, "length_penalty has no effect without num_beams > 1"),
+    ([[3]], {"num_beams": 2, "length_penalty": float("nan")}, "length_penalty must be a number, not nan"),
+    ([[3]], {"num_beams": 2, "early_stopping": "soon"}, "early_stopping must be one of True, False, 'never', not 'soon'"),
+    ([[3]], {"eos_token_ids": 12}, "eos_token_ids must be an id from 0 to 11, not 12"),
+    ([[3]], {"eos_token_ids": ["."]}, "eos_token_ids must be an id from 0 to 11, not '.'"),
+    ([[3]], {"pad_token_id": 0}, "pad_token_id needs prompts that are a tensor"),
+    (torch.ones(1, 2).long(), {"pad_token_id": -1}, "pad_token_id must be an id from 0 to 11, not -1"),
+    ("once upon a time", {}, "prompts must be a list, also for one text: [text]"),
+    ([3, 4], {}, "prompts must be a list of texts or of lists of ids, Ragged, or a padded tensor (R, T)"),
+    (torch.ones(3).long(), {}, "padded prompts must be (R, T), not (3,)"),
+    ([[3]], {"lengths": torch.tensor([1])}, "lengths need prompts that are a padded tensor (R, T)"),
+    ([[3], [4, 12]], {}, "prompts must lie between 0 and 11, but range from 3 to 12"),
+    (torch.ones(1, 2), {}, "prompts must be int64 or int32, not torch.float32"),
+    ([[3], []], {}, "prompt 1 is empty"),
+    ([[3], [4] * 11], {"max_new_tokens": 1}, "prompt 1 of 11 tokens and 1 new tokens need 11 positions, but the model has 10; shorten it to 10 tokens or fewer"),
+    ([[3] * 6], {"max_new_tokens": 6}, "prompt 0 of 6 tokens and 6 new tokens need 11 positions, but the model has 10; max_new_tokens may be at most 5"),
+    ([[3], [4]], {"streamer": print}, "a streamer takes one prompt, not 2"),
+    ([[3]], {"streamer": print, "num_beams": 2}, "a streamer cannot be used with a beam search, whose tokens are known only at its end"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("prompts", "options", "message"), WRONG, ids=[message[:40] for *_, message in WRONG])
+def test_what_is_wrong_is_said(prompts: object, options: dict, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        generate(gpt2(), prompts, **({"max_new_tokens": 2} | options))
+    assert str(caught.value) == f"generate: {message}"
+
+
+def test_models_that_generate_nothing() -> None:
+    sizes = {"vocab_size": 12, "d_model": 8, "num_layers": 1, "num_heads": 2, "d_ff": 16}
+    nan = gpt2()
+    nan.decoder.norm.weight.data[0] = torch.nan
+    for model, prompts, message in (
+        (gpt2().train(), [[3]], "generate: the model is in training mode, with dropout; call model.eval() first"),
+        (nan, [[3]], "generate: the model's logits contain NaN"),
+        (
+            Transformer(config("bert", pad_token_id=None, **sizes)).eval(),
+            ["a text"],
+            "generate: Transformer (bert) does not continue texts; a uwaga.models.Transformer with a decoder does",
+        ),
+        (gpt2(tie_word_embeddings=False, outputs=()), [[3]], "Transformer: this model has no head for logits"),
+    ):
+        with pytest.raises(ValueError) as caught:
+            generate(model, prompts, max_new_tokens=2)
+        assert str(caught.value) == message
+
+
+def test_the_last_position_is_used() -> None:
+    """The last new token is written and not read: it needs no position."""
+    assert len(generate(gpt2(), [[3] * 6], max_new_tokens=5)[0]) == 5
+
+
+def test_int32_prompts_are_those_of_int64() -> None:
+    packed = Ragged(torch.tensor([3, 4, 5]), torch.tensor([0, 2, 3]))
+    expected = generate(gpt2(), packed, max_new_tokens=3)
+    result = generate(gpt2(), packed.with_values(packed.values.int()), max_new_tokens=3)
+    assert torch.equal(result.values, expected.values)

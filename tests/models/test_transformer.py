@@ -1,0 +1,508 @@
+"""`Transformer`: what its arguments mean, what it and `Config` refuse, and what it has in common with the paper and with PyTorch's."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_families import VARIANTS
+from torch import Tensor, nn
+
+import uwaga
+from uwaga import Ragged
+from uwaga.maps.map import AttentionMap, map_options
+from uwaga.models import Transformer, config, load, save
+from uwaga.models.checkpoints.rope_parameters import Rope
+from uwaga.ops.attention.hooks import hooked, looking
+
+_SIZES = {"vocab_size": 20, "d_model": 8, "num_layers": 2, "num_heads": 2, "d_ff": 16}
+_SHORT = _SIZES | {"max_position_embeddings": 10}
+_KEYS = {"num_kv_heads": 1, "d_k": 4, "eos_token_ids": ()}
+# The original Transformer.
+_PAPER = {
+    "vocab_size": 30, "d_model": 16, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 2, "d_ff": 32, "eos_token_ids": (),
+}  # fmt: skip
+IDS = torch.arange(3, 15).unflatten(0, (2, 6))
+PACKED = Ragged(torch.arange(3, 10), torch.tensor([0, 4, 7]))
+EMPTY = Ragged(torch.ones(4).long(), torch.tensor([0, 2, 2, 4]))
+
+
+def made(kind: str, **settings: Any) -> Transformer:
+    torch.manual_seed(0)
+    return Transformer(config(kind, **settings)).eval()
+
+
+def bert(**more: Any) -> Transformer:
+    return made("bert", **(_SHORT | {"pad_token_id": None} | more))
+
+
+def gpt2(**more: Any) -> Transformer:
+    return made("gpt2", **(_SHORT | {"eos_token_ids": ()} | more))
+
+
+def llama(**more: Any) -> Transformer:
+    return made("llama", **(_SHORT | _KEYS | more))
+
+
+def eurobert(**more: Any) -> Transformer:
+    return made("eurobert", **(_SHORT | _KEYS | {"pad_token_id": 0} | more))
+
+
+def t5(**more: Any) -> Transformer:
+    return made("t5", **(_SIZES | {"d_k": 4, "eos_token_ids": ()} | more))
+
+
+def paper(**more: Any) -> Transformer:
+    return made("uwaga-transformer", **(_PAPER | more))
+
+
+# What is refused: the call, and the text.
+
+_MASKS = "lengths and attention_mask are for padded ids; Ragged ids have no padding"
+_WHOLE = "key_lengths must be int64 or int32 (2,), one for each row, not"
+_CACHE = "a cache does not support padding: give Ragged ids instead of lengths or attention_mask"
+REFUSED: list[tuple[Callable[[], object], str]] = [
+    (lambda: bert()(IDS.float()), "ids must be int64 or int32, not torch.float32"),
+    (lambda: bert()(torch.tensor(3)), "ids must be (..., Q)\n  ids  ()      <- has rank 0"),
+    (
+        lambda: bert()(PACKED.with_values(torch.ones(7, 2).long())),
+        "ids must be Ragged with values (N,)\n  ids  (7, 2)      <- has rank 2",
+    ),
+    (lambda: bert()(IDS + 6), "ids must lie between 0 and 19, but range from 9 to 20"),
+    (lambda: bert()(torch.ones(1, 11).long()), "a row has 11 tokens; the model has 10 positions"),
+    (
+        lambda: llama()(Ragged(torch.ones(12).long(), torch.tensor([0, 1, 12]))),
+        "a row has 11 tokens; the model has 10 positions",
+    ),
+    (
+        lambda: bert()(IDS, token_types=IDS[:, :3]),
+        "token_types must have the shape of ids\n  ids          (2, 6)\n  token_types  (2, 3)      <- has another",
+    ),
+    (lambda: bert()(PACKED, token_types=IDS), "ids and token_types must both be Ragged, or neither"),
+    (
+        lambda: bert()(IDS, token_types=torch.full_like(IDS, 2)),
+        "token_types must lie between 0 and 1, but range from 2 to 2",
+    ),
+    (lambda: llama()(IDS, token_types=torch.zeros_like(IDS)), "this llama model has no token types"),
+    (lambda: bert()(PACKED, lengths=torch.tensor([4, 3])), _MASKS),
+    (lambda: paper()(PACKED, lengths=torch.tensor([2, 1])), _MASKS),
+    (
+        lambda: bert()(IDS, lengths=torch.tensor([4, 3]), attention_mask=IDS > 3),
+        "lengths and attention_mask both describe the padding; give one of them",
+    ),
+    (
+        lambda: bert()(IDS, attention_mask=torch.ones_like(IDS)),
+        "attention_mask must be bool (True is a token), not torch.int64",
+    ),
+    (
+        lambda: bert()(IDS, attention_mask=torch.ones(2, 5).bool()),
+        "attention_mask must have the shape of ids\n  ids             (2, 6)\n  attention_mask  (2, 5)      <- has another",
+    ),
+    (
+        lambda: bert()(IDS, outputs=("tokens", "logits")),
+        "the model has no output logits, tokens; its outputs: pooled",
+    ),
+    (lambda: eurobert(outputs=())(IDS, outputs=["logits"]), "the model has no output logits; its outputs: none"),
+    (lambda: bert()(EMPTY), "row 1 is empty: it has no first token"),
+    (lambda: bert()(torch.ones(2, 0).long()), "the rows are empty: they have no first token to pool"),
+    # One token of each row.
+    (lambda: bert()(PACKED, only="mean"), "only must be None, 'first' or 'last', not 'mean'"),
+    (lambda: bert()(IDS, only="last"), "only='last' is for Ragged batches, not for padded ones"),
+    (
+        lambda: bert(outputs=("pooled", "logits"))(PACKED, only="last"),
+        "with only='last' there is no output pooled, of other tokens",
+    ),
+    (
+        lambda: bert(outputs=("pooled", "logits", "tokens"))(PACKED, only="first"),
+        "with only='first' there is no output tokens, of other tokens",
+    ),
+    (
+        lambda: bert()(PACKED, only="first", outputs=(), output_hidden_states=True),
+        "only='first' leaves out states that output_hidden_states asks for",
+    ),
+    (lambda: t5()(PACKED, PACKED, only="first"), "only='first' is for a model with one stack"),
+    (lambda: llama()(EMPTY, only="last"), "row 1 is empty: it has no last token"),
+    # Keys that others do not see.
+    *(
+        (lambda make=make, given=given: make()(*given[0], **given[1]), text)
+        for make in (bert, llama)
+        for given, text in (
+            (
+                ((IDS,), {"key_lengths": torch.tensor([2, 2])}),
+                "key_lengths is for Ragged ids; padded ids have lengths",
+            ),
+            (((PACKED,), {"key_lengths": torch.tensor([2, 2]), "lengths": torch.tensor([4, 2])}), _MASKS),
+            (((PACKED,), {"key_lengths": torch.tensor([1, 1, 1])}), f"{_WHOLE} torch.int64 (3,)"),
+            (((PACKED,), {"key_lengths": torch.tensor([1.0, 1.0])}), f"{_WHOLE} torch.float32 (2,)"),
+            (((PACKED,), {"key_lengths": torch.tensor([4, 4])}), "key_lengths of row 1 is 4, and the row has 3 tokens"),
+            (
+                ((PACKED,), {"key_lengths": torch.tensor([-1, 2])}),
+                "key_lengths of row 0 is -1, and the row has 4 tokens",
+            ),
+        )
+    ),
+    # Caches, decoders, logits.
+    (lambda: llama()(IDS, lengths=torch.tensor([3, 1]), cache=llama().new_cache()), _CACHE),
+    (lambda: gpt2()(PACKED, key_lengths=torch.tensor([2, 2]), cache=gpt2().new_cache()), _CACHE),
+    (lambda: gpt2()(IDS, cache=uwaga.nn.KeyValueCache(1)), "the cache has 1 layers, the model 2"),
+    (
+        lambda: bert()(IDS, cache=uwaga.nn.KeyValueCache(2)),
+        "a cache is for a model with a decoder alone; `decode` takes that of both",
+    ),
+    (lambda: bert().new_cache(), "this bert model has only an encoder, and does not continue texts"),
+    (lambda: llama(outputs=()).logits(torch.ones(1, 8)), "this model has no head for logits"),
+    (lambda: t5()(PACKED, torch.ones(2, 1).long()), "ids and decoder_ids must both be Ragged, or neither"),
+    (lambda: paper()(IDS, IDS[[0, 0, 1]]), "ids and decoder_ids must have the same rows, not (2,) and (3,)"),
+    *(
+        (lambda make=make: make()(PACKED, PACKED), "this model has one stack, which reads ids: decoder_ids must be None")
+        for make in (bert, llama, lambda: paper(num_layers=0))
+    ),
+    (
+        lambda: t5()(PACKED, PACKED.with_values(PACKED.values + 14)),
+        "decoder_ids must lie between 0 and 19, but range from 17 to 23",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "text"), REFUSED, ids=[text[:40] for _, text in REFUSED])
+def test_what_does_not_fit_is_refused(call: Callable[[], object], text: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        call()
+    assert str(caught.value) == f"Transformer: {text}"
+
+
+_ROPE = Rope(10.0)
+CONTRADICTORY: list[tuple[str, dict[str, Any], str]] = [
+    ("bert", {"num_heads": 5}, "d_model 768 is not a multiple of 5 heads"),
+    ("bert", {"outputs": ("pooled", "pooled")}, "outputs must all be different, not ('pooled', 'pooled')"),
+    ("bert", {"outputs": ("sequence",)}, "output sequence is computed from pooled, which is not in outputs"),
+    ("bert", {"labels": ()}, "labels must be at least one name, and all different"),
+    ("bert", {"labels": ("a", "a")}, "labels must be at least one name, and all different"),
+    ("bert", {"pad_token_id": 30522}, "pad_token_id 30522 is not in the vocabulary of 30522"),
+    ("roberta", {"max_position_embeddings": 2}, "max_position_embeddings must be above pad_token_id + 1, not 2 and 1"),
+    ("albert", {"num_hidden_groups": 13}, "num_hidden_groups must be from 1 to num_layers 12, not 13"),
+    ("albert", {"num_layers": 1025}, "num_layers 1025 times inner_group_num 1 is more than 1024 layers"),
+    ("bert", {"num_layers": 2.0}, "num_layers must be a whole number from 1 to 268,435,456, not 2.0"),
+    ("bert", {"dropout": 1.0}, "dropout must be a number from 0 to less than 1, not 1.0"),
+    ("bert", {"norm_eps": 0}, "norm_eps must be a number above 0, not 0"),
+    ("bert", {"activation": "tanh"}, "activation must be one of 'gelu', 'gelu_tanh', 'relu', 'silu', not 'tanh'"),
+    ("gpt2", {"num_heads": 5}, "d_model 768 is not a multiple of 5 heads"),
+    ("llama", {"num_kv_heads": 3}, "num_heads 32 is not a multiple of num_kv_heads 3"),
+    ("llama", {"d_k": 5}, "d_k must be even for rotary positions, not 5"),
+    ("llama", {"windows": (None,)}, "windows must have one for each of 32 layers, not (None,)"),
+    ("llama", {"ropes": (_ROPE,)}, f"ropes must have one for each of 32 layers, not ({_ROPE!r},)"),
+    ("gemma2", {"softcap": 0.0}, "softcap must be a number above 0, not 0.0"),
+    ("t5", {"vocab_size": 20, "decoder_start_token_id": 20}, "decoder_start_token_id 20 is not in the vocabulary of 20"),
+    ("uwaga-transformer", {"num_layers": 0, "num_decoder_layers": 0}, "num_layers must be a whole number from 1 to 268,435,456, not 0"),
+    ("uwaga-transformer", {"d_model": 9, "num_heads": 3}, "d_model 9 must be even for sinusoidal positions"),
+    ("uwaga-transformer", {"d_model": 16, "num_heads": 2, "num_decoder_heads": 3}, "d_model 16 is not a multiple of 3 heads"),
+    (
+        "uwaga-transformer",
+        {"position_encoding": "alibi", "num_heads": 2, "alibi_slopes": (1.0, -1.0)},
+        "alibi_slopes[1] must be a number from 0 to 1,024, not -1.0",
+    ),
+    (
+        "uwaga-transformer",
+        {"position_encoding": "alibi", "num_heads": 2, "alibi_slopes": (1.0, 0.5, 0.0)},
+        "alibi_slopes has 3 slopes for 2 heads",
+    ),
+    (
+        "uwaga-transformer",
+        {"d_model": 16, "num_heads": 2, "alibi_slopes": (1.0, 0.0)},
+        "alibi_slopes is for position_encoding 'alibi', not 'sinusoidal'",
+    ),
+    ("uwaga-transformer", {"num_layers": 0, "decoder_vocab_size": 5}, "decoder_vocab_size needs an encoder and a decoder"),
+    (
+        "uwaga-transformer",
+        {"decoder_vocab_size": 5, "decoder_start_token_id": 5},
+        "decoder_start_token_id 5 is not in the vocabulary of 5",
+    ),
+    ("uwaga-transformer", _PAPER | {"pad_token_id": 30}, "pad_token_id 30 is not in the vocabulary of 30"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "settings", "text"), CONTRADICTORY)
+def test_settings_that_contradict_each_other(kind: str, settings: dict, text: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        config(kind, **settings)
+    assert str(caught.value) == f"Config: {text}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "text"),
+    [
+        ("bert", {"num_layer": 3}, "bert: there is no setting num_layer; the nearest is num_layers"),
+        (
+            "distilbert",
+            {"type_vocab_size": 2},
+            "distilbert: there is no setting type_vocab_size; the nearest is vocab_size",
+        ),
+        ("qwen_2", {}, "there is no model type qwen_2; the nearest is qwen2"),
+    ],
+)
+def test_settings_and_model_types_that_are_not_there(kind: str, settings: dict, text: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        config(kind, **settings)
+    assert str(caught.value) == f"config: {text}"
+
+
+# What the arguments mean.
+
+
+@torch.no_grad()
+def test_an_empty_row_has_no_states_and_disturbs_nobody() -> None:
+    model = bert()
+    batch = Ragged(torch.arange(3, 9), torch.tensor([0, 0, 4, 4, 6]))
+    rows = model(batch, outputs=()).last_hidden_state.to_list()
+    assert [len(row) for row in rows] == [0, 4, 0, 2]
+    without = model(Ragged(batch.values, torch.tensor([0, 4, 6])), outputs=()).last_hidden_state
+    assert torch.equal(torch.cat(rows), without.values)
+
+
+@torch.no_grad()
+def test_only_the_outputs_that_are_asked_for_are_computed() -> None:
+    model = bert(outputs=("pooled", "logits", "tokens"))
+    everything = model(IDS)
+    assert everything.sequence is None
+    assert everything.hidden_states is None
+    some = model(IDS, outputs=("tokens",))
+    assert some.pooled is None
+    assert some.logits is None
+    assert torch.equal(some.tokens, everything.tokens)
+
+
+@torch.no_grad()
+def test_one_row_needs_no_batch() -> None:
+    model = bert()
+    assert torch.equal(model(IDS[0]).last_hidden_state, model(IDS[:1]).last_hidden_state[0])
+    is_token = torch.tensor([False, True, True, False, True, False])
+    alone, batch = model(IDS[0], attention_mask=is_token), model(IDS[:1], attention_mask=is_token[None])
+    assert torch.equal(alone.pooled, batch.pooled[0])
+    assert torch.equal(batch.pooled, model.pooler(batch.last_hidden_state[:, 1]))  # the first token that is there
+
+
+def test_roberta_has_fewer_positions_than_rows_in_its_table() -> None:
+    model = made("roberta", **_SHORT)
+    assert model(IDS.repeat(1, 2)[:, :8]).last_hidden_state.shape == (2, 8, 8)
+    with pytest.raises(ValueError) as caught:
+        model(IDS.repeat(1, 2)[:, :9])
+    assert str(caught.value) == "Transformer: a row has 9 tokens; the model has 8 positions"
+
+
+@pytest.mark.parametrize("make", [bert, eurobert, llama])
+@torch.no_grad()
+def test_tokens_after_key_lengths_are_seen_by_none(make: Callable[..., Transformer]) -> None:
+    model, lengths = make(outputs=()), torch.tensor([2, 1])
+    own = model(PACKED, key_lengths=lengths).last_hidden_state
+    short = Ragged.from_list([row[:n] for row, n in zip(PACKED.to_list(), lengths.tolist(), strict=True)])
+    alone, whole = model(short).last_hidden_state, model(PACKED).last_hidden_state
+    for with_hidden, without, n in zip(own.to_list(), alone.to_list(), lengths.tolist(), strict=True):
+        assert torch.equal(with_hidden[:n], without)
+    assert not torch.equal(own.values, whole.values)
+    assert torch.equal(model(PACKED, key_lengths=PACKED.lengths).last_hidden_state.values, whole.values)
+
+
+@torch.no_grad()
+def test_logits_of_one_token_alone() -> None:
+    for only, at in (("first", 0), ("last", -1)):
+        rows = llama()(PACKED).logits.to_list()
+        assert torch.equal(llama()(PACKED, only=only).logits.values, torch.stack([row[at] for row in rows]))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: bert(outputs=("pooled", "logits", "sequence", "tokens")), lambda: llama(tie_word_embeddings=False), t5],
+)
+def test_gradients_reach_every_weight_of_a_ragged_batch(make: Callable[[], Transformer]) -> None:
+    model = make()
+    output = model(PACKED, *([PACKED] * model.config.has_both))
+    total = output.logits.values.square().sum()
+    for name in ("tokens", "sequence", "pooled"):
+        each = getattr(output, name)
+        total = total if each is None else total + (each.values if isinstance(each, Ragged) else each).square().sum()
+    total.backward()
+    assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+
+
+def test_dropout_is_for_training_alone() -> None:
+    model = bert()
+    assert torch.equal(model(IDS).last_hidden_state, model(IDS).last_hidden_state)
+    model.train()
+    assert not torch.equal(model(IDS).last_hidden_state, model(IDS).last_hidden_state)
+
+
+@pytest.mark.slow
+def test_a_whole_model_compiles_into_one_graph() -> None:
+    model = gpt2(max_position_embeddings=16)
+    ids = torch.randint(0, 20, (2, 7), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = model(ids).logits
+        result = torch.compile(model, fullgraph=True, backend="aot_eager")(ids).logits
+    torch.testing.assert_close(result, expected)
+
+
+# Layers: those that share weights, and those that see a band.
+
+
+def test_layers_of_albert_share_their_parameters(tmp_path: Path) -> None:
+    """As modules each is watched and edited by its number; training moves one set of weights."""
+    sizes = _SHORT | {
+        "num_layers": 3,
+        "embedding_size": 4,
+        "num_hidden_groups": 2,
+        "inner_group_num": 2,
+        "pad_token_id": 0,
+    }
+    save(made("albert", **sizes), tmp_path)
+    model = load(tmp_path)
+    assert model.config.layer_weights == (0, 1, 0, 1, 2, 3)
+    layers = model.encoder.layers
+    for name, parameter in layers[0].named_parameters():
+        assert layers[2].get_parameter(name) is parameter, name
+        assert layers[1].get_parameter(name) is not parameter, name
+    with uwaga.watch(model) as recording:
+        model(IDS)
+    assert [layer for _, layer in recording.maps] == [0, 1, 2, 3, 4, 5]
+    model.train()(IDS).last_hidden_state.square().sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    save(model, tmp_path / "trained")
+    again = load(tmp_path / "trained").eval()
+    with torch.no_grad():
+        assert torch.equal(again(IDS).last_hidden_state, model.eval()(IDS).last_hidden_state)
+
+
+def test_every_second_layer_of_a_gpt3_sees_a_band() -> None:
+    model, maps = gpt2(num_layers=4, band=3), []
+    assert model.config.model_type == "uwaga-gpt3"
+    look = looking(lambda asked, _: maps.append(
+        AttentionMap(asked.query, asked.key, **map_options(asked.options)).to_dense()))  # fmt: skip
+    with torch.no_grad(), hooked({layer.attention: look for layer in model.decoder.layers}):
+        model(torch.randint(20, (2, 9)))
+    past = torch.ones(9, 9).tril().bool()
+    band = past & ~torch.ones(9, 9).tril(-3).bool()
+    for n, dense in enumerate(maps):
+        visible = band if n % 2 else past
+        assert (dense[..., visible] > 0).all()
+        assert (dense[..., ~visible] == 0).all()
+
+
+@torch.no_grad()
+def test_a_band_as_wide_as_the_text_is_no_band(tmp_path: Path, transformers) -> None:
+    banded, dense = gpt2(band=9), gpt2()
+    dense.load_state_dict(banded.state_dict())
+    ids = torch.randint(20, (2, 9))
+    assert torch.equal(banded(ids).logits, dense(ids).logits)
+    save(banded, tmp_path)
+    assert load(tmp_path).config.windows == (None, 9)
+    # transformers would compute something else under the name gpt2.
+    with pytest.raises(ValueError, match="uwaga-gpt3"):
+        transformers.AutoConfig.from_pretrained(tmp_path)
+
+
+# The original Transformer.
+
+
+@pytest.mark.parametrize(
+    ("more", "published"),
+    [({}, 65e6), ({"d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout": 0.3}, 213e6)],
+    ids=["base", "big"],
+)
+def test_sizes_are_those_of_the_papers_table_3(more: dict, published: float) -> None:
+    """Its vocabulary is said to have "about 37000" words, and its numbers of parameters are rounded."""
+    with torch.device("meta"):
+        model = Transformer(config("uwaga-transformer", **more))
+    m, f, v = model.config.d_model, model.config.d_ff, model.config.vocab_size
+    attention, feed_forward, norm = 4 * (m * m + m), 2 * m * f + f + m, 2 * m
+    expected = v * m + 6 * (attention + feed_forward + 2 * norm) + 6 * (2 * attention + feed_forward + 3 * norm)
+    assert sum(parameter.numel() for parameter in model.parameters()) == expected
+    assert expected == pytest.approx(published, rel=0.03)
+
+
+def test_encoder_decoder_and_head_share_one_embedding() -> None:
+    model = paper()
+    ids = torch.tensor([[3, 4, 5]])
+    model(ids, ids).logits.sum().backward()
+    assert model.decoder_embeddings is None
+    assert model.lm_head.decoder is None
+    words = "embeddings.token_embedding.weight"
+    assert [name for name, weight in model.named_parameters() if weight.shape == (30, 16)] == [words]
+    seen: list[Tensor] = []
+    model.embeddings.positions.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    model(ids, ids)
+    # Scaled by the root of the width on the way in (section 3.4), and not on the way out.
+    weight = model.embeddings.token_embedding.weight
+    assert torch.equal(seen[0], weight[ids] * 4)
+    assert torch.equal(seen[1], seen[0])
+    hidden = torch.randn(2, 16)
+    torch.testing.assert_close(model.logits(hidden), hidden @ weight.T)
+
+
+@pytest.mark.parametrize("position_encoding", ["sinusoidal", "alibi"])
+def test_torchs_transformer_computes_the_same(position_encoding: str) -> None:
+    """With the same weights, between embedding and logits. ALiBi's slopes of four heads are 1/4, 1/16, 1/64 and 1/256 (Press et al. 2022,
+    section 3); there are none in cross-attention."""
+    model = paper(num_heads=4, position_encoding=position_encoding).double()
+    peer = nn.Transformer(16, 4, 2, 2, 32, batch_first=True, dtype=torch.float64).eval()
+    peer.encoder.norm = peer.decoder.norm = None  # torch adds one that the paper has not
+    _copy_to_torch(model, peer)
+    ids, decoder_ids = torch.randint(30, (1, 7)), torch.randint(30, (1, 5))
+    x, y = (model.embeddings(each) for each in (ids, decoder_ids))
+    causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
+    is_alibi = position_encoding == "alibi"
+    # With gradients: torch's fast path, which it takes without them, gives something else for a mask of every head.
+    expected = peer(x, y, src_mask=_alibi(7) if is_alibi else None, tgt_mask=_alibi(5) + causal if is_alibi else causal)
+    torch.testing.assert_close(model(ids, decoder_ids).last_hidden_state, expected)
+
+
+def _alibi(tokens: int) -> Tensor:
+    distances = (torch.arange(tokens)[:, None] - torch.arange(tokens)).abs()
+    return -distances * torch.tensor([1 / 4, 1 / 16, 1 / 64, 1 / 256], dtype=torch.float64)[:, None, None]
+
+
+def _copy_to_torch(model: Transformer, peer: nn.Transformer) -> None:
+    for ours, theirs in ((model.encoder, peer.encoder), (model.decoder, peer.decoder)):
+        for mine, torchs in zip(ours.layers, theirs.layers, strict=True):
+            pairs = [(mine.attention, torchs.self_attn)]
+            norms = [mine.attention_norm, mine.feed_forward_norm]
+            if hasattr(mine, "cross_attention"):
+                pairs.append((mine.cross_attention, torchs.multihead_attn))
+                norms.insert(1, mine.cross_attention_norm)
+            for attention, other in pairs:
+                parts = (attention.query, attention.key, attention.value)
+                other.in_proj_weight.data = torch.cat([part.weight for part in parts])
+                other.in_proj_bias.data = torch.cat([part.bias for part in parts])
+                other.out_proj.load_state_dict(attention.output.state_dict())
+            torchs.linear1.load_state_dict(mine.feed_forward.up.state_dict())
+            torchs.linear2.load_state_dict(mine.feed_forward.down.state_dict())
+            for number, norm in enumerate(norms, start=1):
+                getattr(torchs, f"norm{number}").load_state_dict(norm.state_dict())
+
+
+@torch.no_grad()
+def test_text_behind_another_is_far_away_for_alibi() -> None:
+    """Where one stands does not matter, only how far apart: what is read is the same anywhere."""
+    model = paper(position_encoding="alibi", num_layers=0, num_decoder_layers=1)
+    logits = model(torch.randint(30, (1, 6)).repeat(1, 700)).logits
+    torch.testing.assert_close(logits[:, -6:], logits[:, -606:-600], atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_a_head_of_slope_0_has_no_positions() -> None:
+    """Without a mask its output is the same for tokens in any order; that of a head with a slope is not."""
+    words = torch.randint(30, (1, 9))
+    for slopes, is_same in (((0.0, 0.0), True), ((0.0, 0.5), False)):
+        model = paper(num_layers=1, num_decoder_layers=0, position_encoding="alibi", alibi_slopes=slopes).double()
+        as_is, rolled = (model(x).last_hidden_state for x in (words, words.roll(4, 1)))
+        assert torch.allclose(as_is, rolled.roll(-4, 1), rtol=0, atol=1e-12) == is_same
+
+
+@pytest.mark.parametrize("more", [x for name, x in VARIANTS["uwaga-transformer"].items() if name != "encoder"])
+@torch.no_grad()
+def test_a_decoder_sees_only_the_past(more: dict) -> None:
+    model = paper(num_heads=4, **{name: x for name, x in more.items() if name != "num_heads"})
+    ids, changed = torch.tensor([[3, 4, 5, 6]]), torch.tensor([[3, 4, 9, 6]])
+    prompt = [torch.tensor([[7, 8]])] if model.config.has_both else []
+    a, b = model(*prompt, ids).logits, model(*prompt, changed).logits
+    assert torch.equal(a[:, :2], b[:, :2])
+    assert not torch.equal(a[:, 2:], b[:, 2:])
