@@ -18,7 +18,6 @@ from torch.nn import functional
 
 import uwaga
 from uwaga.inspect import induction
-from uwaga.inspect.run_text import load
 from uwaga.train import Config
 from uwaga.train.data import sources
 
@@ -65,7 +64,7 @@ if __name__ == "__main__":
     chosen = parse(options(__doc__, grid=False))
     headings = ["passages", "distance", "loss, first", "second", "head", "its weight there", "its induction score"]
     report = Report(chosen, "A passage that returns: loss and induction by distance", headings)
-    reader = load("copyist", "float32")
+    reader = uwaga.models.open("copyist", dtype="float32")
     if chosen.quick:
         plays, distances = "To be, or not to be: that is the question. " * 64, [100, 300]
     else:

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional
 
 import uwaga
-from uwaga.inspect.run_text import load
 from uwaga.train import Config
 from uwaga.train.data import sources
 
@@ -39,7 +38,7 @@ if __name__ == "__main__":
     chosen = parse(options(__doc__, grid=False))
     headings = ["characters", "in one context", f"in rows of {WINDOW}"]
     report = Report(chosen, "The loss of a character, by how much was read before", headings)
-    reader = load("bard", "float32")
+    reader = uwaga.models.open("bard", dtype="float32")
     if chosen.quick:
         text = "To be, or not to be: that is the question. " * 16
     else:

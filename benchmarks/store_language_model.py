@@ -22,8 +22,8 @@ from harness import Report, options, parse
 from torch import Tensor
 from torch.nn import functional
 
+import uwaga
 from uwaga import Ragged, SoftDatabase
-from uwaga.inspect.run_text import load
 from uwaga.train import Config
 from uwaga.train.data import sources
 
@@ -80,7 +80,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("--evaluated", type=int, default=4096, help="characters of the last tenth")
     chosen = parse(parser)
-    reader = load("bard", "float32")
+    reader = uwaga.models.open("bard", dtype="float32")
     if chosen.quick:
         chosen.evaluated, plays = 200, "To be, or not to be: that is the question.\n" * 120
     else:

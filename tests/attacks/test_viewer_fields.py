@@ -17,10 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import uwaga
 from uwaga._base.connections import ConnectionTimeouts, IdleConnectionReaper
 from uwaga._base.options import field_rules
 from uwaga.inspect.patches import PatchGrid
-from uwaga.inspect.run_text import load
 from uwaga.viewer import service as view_service
 from uwaga.viewer.messages import REQUESTS
 from uwaga.viewer.page.snapshot import Snapshot, SnapshotBuilder
@@ -145,7 +145,7 @@ def requests_of(draw: st.DrawFn, ask: str) -> tuple[tuple[Any, ...], bytes]:
 @pytest.fixture(scope="module")
 def ask_all() -> Iterator[Ask]:
     """Sends bodies to the application and returns its answers."""
-    runner = TextRunner(reader=load("speller", "float32"), new_tokens=3)
+    runner = TextRunner(reader=uwaga.models.open("speller", dtype="float32"), new_tokens=3)
     typed = RunRequest("cat", "bat")
     run = runner.run(typed)
     seen = Picture(pixels=np.zeros((4, 4), np.uint8), grids={"encoder": PatchGrid(rows=1, columns=2)})

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import uwaga
 from uwaga.cli import app
 from uwaga.cli.train import RECIPES
 from uwaga.inspect import run_text
@@ -125,7 +126,7 @@ def test_a_model_of_pairs_answers_by_its_decoders_tokenizer(tmp_path: Path, shar
     assert done.exit_code == 0, done.stderr
     assert set(json.loads(done.stdout)["text"].split()) <= {"S0", "S1", "S2", "T"}
     assert "T" in json.loads(done.stdout)["text"]
-    reader = run_text.load(f"{tmp_path}/run/step-000040", "float32")
+    reader = uwaga.models.open(f"{tmp_path}/run/step-000040", dtype="float32")
     seen = run_text.record_text(reader, "w7", target="S1 T", new_tokens=0)
     assert seen.tokens["encoder"][0][:2] == ["w", "7"]
     assert seen.tokens["decoder"][0][1:] == ["S1", "T"]

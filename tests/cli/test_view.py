@@ -18,6 +18,7 @@ from tiny_tokenizer import read_as_it_is
 from tiny_transformer import tiny
 from typer.testing import CliRunner
 
+import uwaga
 from uwaga.cli import app
 from uwaga.inspect import run_text
 from uwaga.models import save
@@ -369,7 +370,7 @@ def test_the_demo_opens_on_real_weights(tmp_path: Path) -> None:
 
 
 def test_a_saved_recording_is_shown_without_its_model(bert: Path, tmp_path: Path) -> None:
-    reader = run_text.load(str(bert), "float32")
+    reader = uwaga.models.open(str(bert), dtype="float32")
     recording = run_text.record_text(reader, "the cat sat")
     path = tmp_path / "a.safetensors"
     recording.save(path)
@@ -389,7 +390,7 @@ def test_a_saved_recording_is_shown_without_its_model(bert: Path, tmp_path: Path
 
 
 def test_refusals_of_recordings(bert: Path, tmp_path: Path) -> None:
-    reader = run_text.load(str(bert), "float32")
+    reader = uwaga.models.open(str(bert), dtype="float32")
     path = tmp_path / "a.safetensors"
     run_text.record_text(reader, "the cat").save(path)
     assert refusal(path, "--layers", "0") == f"--layers says what a model reads; {path} is a recording"
@@ -420,7 +421,7 @@ def test_a_head_and_a_word_are_what_the_address_names(bert: Path, write_model: C
     from uwaga.viewer.service import ViewService
     from uwaga.viewer.text_runner import RunRequest, TextRunner
 
-    reader = run_text.load(str(bert), "float32")
+    reader = uwaga.models.open(str(bert), dtype="float32")
     service = ViewService(TextRunner(reader=reader).run(RunRequest("the cat sat on the mat .")))
     labels = service.answer(
         {

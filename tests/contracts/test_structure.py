@@ -1,5 +1,6 @@
 """The structure that structure.py measures: no import circles, no small modules that belong to their only importer."""
 
+import ast
 import sys
 from pathlib import Path
 
@@ -14,6 +15,14 @@ ON_THEIR_OWN = {
     "transformers is imported with it",
     "uwaga.ops.rotary": "the native library is called from ops alone, as for norms and dropout",
 }
+# Modules that name model types outside of the tables, and what for.
+NAME_MODEL_TYPES = {
+    "models/checkpoints/sentence_files.py": "old names of settings files in sentence-transformers",
+    "models/text/logit_score.py": "the chat template of Qwen3-Reranker's card",
+    "models/text/reranker.py": "families whose token types transformers reads in pairs",
+    "train/data/corpus.py": "names in a TOML",
+    "train/model.py": "names in a TOML",
+}
 
 
 def test_no_modules_import_each_other_in_a_circle(root: Path) -> None:
@@ -25,6 +34,20 @@ def test_a_small_module_with_one_importer_belongs_to_it(root: Path) -> None:
     result = structure.small_with_one_importer(root)
     assert {name: importer for name, importer in result.items() if name not in ON_THEIR_OWN} == {}
     assert ON_THEIR_OWN.keys() <= result.keys()
+
+
+def test_only_the_tables_name_model_types(root: Path) -> None:
+    """Nobody else asks which model type it has."""
+    from uwaga.models.families import model_types
+
+    source, found = root / "src/uwaga", {}
+    for path in source.rglob("*.py"):
+        name = path.relative_to(source).as_posix()
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        named = {each.value for each in ast.walk(tree) if isinstance(each, ast.Constant)} & {*model_types()}
+        if named and not name.startswith("models/families/"):
+            found[name] = named
+    assert found.keys() == NAME_MODEL_TYPES.keys()
 
 
 def test_a_circle_is_found() -> None:

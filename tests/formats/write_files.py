@@ -18,10 +18,10 @@ import uwaga
 from uwaga import SoftDatabase
 from uwaga.cli import app
 from uwaga.inspect.recordings.recording import TokenStrings
-from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.models import Transformer, config, generate, save
 from uwaga.models.text import preprocessing
 from uwaga.models.text.vector_files import VectorFile
+from uwaga.nn.attention_id import AttentionId
 from uwaga.train import Config, fit
 
 HERE = Path(__file__).parent

@@ -219,7 +219,7 @@ def _recordings(run_text: Any, folder: Path) -> Iterator[Any]:
     for text in TEXTS[:2]:
 
         def record(text: str = text) -> Any:
-            recorded = run_text.record_text(run_text.load(str(folder), "float32"), text)
+            recorded = run_text.record_text(models.open(folder, dtype="float32"), text)
             recording = recorded if hasattr(recorded, "maps") else recorded.recording
             return {str(where): each.to_dense() for where, each in recording.maps.items()}
 

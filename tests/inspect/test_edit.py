@@ -39,9 +39,9 @@ def kinds_of(model: nn.Module) -> list[tuple[str, MultiHeadAttention]]:
 
 
 def layer_of(model: nn.Module, where: tuple[str, int]) -> MultiHeadAttention:
-    from uwaga.inspect.layers.builtin import find_attentions
+    from uwaga.models.attention_layers import attention_layers
 
-    return next(each.module for each in find_attentions(model) if each.id == where)
+    return next(module for module, each in attention_layers(model).items() if each == where)
 
 
 def scaled_by_a_hook(layer: MultiHeadAttention, factor: float) -> Callable[[], None]:
@@ -512,11 +512,11 @@ def test_gradients_reach_everything_but_what_was_replaced() -> None:
 BAD = [
     (
         {"heads": {("decoder", 7, 0): 0.0}},
-        "edit: Transformer has no layer 'decoder' 7; there are decoder 0, 1, 2",
+        "edit: gpt2 has no layer 'decoder' 7; there are decoder 0, 1, 2",
     ),
     (
         {"heads": {("cross", 0, 0): 0.0}},
-        "edit: Transformer has no layer 'cross' 0; there are decoder 0, 1, 2",
+        "edit: gpt2 has no layer 'cross' 0; there are decoder 0, 1, 2",
     ),
     (
         {"heads": {("decoder", 0, 2): 0.0}},
@@ -561,7 +561,9 @@ def test_what_does_not_fit_the_model_is_named(changes: dict, message: str) -> No
 
 @torch.no_grad()
 def test_a_block_without_a_pass_and_a_model_without_attention_are_errors() -> None:
-    rule = "edit: nothing was changed: Transformer computed none of the edited attentions in this thread while they were edited"
+    rule = (
+        "edit: nothing was changed: gpt2 computed none of the edited attentions in this thread while they were edited"
+    )
     with pytest.raises(ValueError, match=rule), uwaga.edit(gpt2(), heads={("decoder", 0, 0): 0.0}):
         pass
     rule = "edit: Linear has no attention that can be edited: neither uwaga.nn.MultiHeadAttention nor a model of "

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 import uwaga
 from uwaga._base import threads
-from uwaga.inspect.layers.huggingface import find_attentions
 from uwaga.integrations import register_with_transformers
+from uwaga.models.attention_layers import attention_layers
 
 register_with_transformers()
 FAMILIES = ("bert", "gpt2", "llama", "t5")
@@ -52,7 +52,8 @@ def run(model: nn.Module, given: dict[str, Tensor]) -> Tensor:
 
 def last_layers(model: nn.Module) -> list[tuple[tuple[str, int], nn.Module, str]]:
     """Of each kind: (kind, layer), the module and its path."""
-    results = {each.id.kind: ((each.id.kind, each.id.layer), each.module, each.path) for each in find_attentions(model)}
+    paths = {module: path for path, module in model.named_modules()}
+    results = {where.kind: (tuple(where), module, paths[module]) for module, where in attention_layers(model).items()}
     return list(results.values())
 
 

@@ -274,7 +274,7 @@ def test_what_cannot_be_patched_says_so() -> None:
         ({"metric": lambda _: float("nan")}, "activation_patching: the metric of the clean run is nan"),
         ({"clean": ragged([[4, 5, 6, 7, 8]]), "metric": lambda out: float(out.last_hidden_state.values.sum())
           if isinstance(out.last_hidden_state, uwaga.Ragged) else 0.5}, "texts must be a padded batch of one length, not ragged"),
-        ({"layers": [3]}, "watch: Transformer has no layer 3; there are decoder 0, 1, 2"),
+        ({"layers": [3]}, "watch: gpt2 has no layer 3; there are decoder 0, 1, 2"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=re.escape(rule)):
             run(**options)
@@ -386,9 +386,7 @@ def test_activations_that_are_missing_are_named() -> None:
     with pytest.raises(ValueError, match="Activations: there are none of kind 'encoder'; there are decoder 0, 1, 2"):
         result.gradient_maps("encoder")
     with (
-        pytest.raises(
-            ValueError, match=r"^activations: nothing was kept: Transformer computed no attention in this thread$"
-        ),
+        pytest.raises(ValueError, match=r"^activations: nothing was kept: gpt2 computed no attention in this thread$"),
         activations(model),
     ):
         pass

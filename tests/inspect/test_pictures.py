@@ -15,9 +15,9 @@ from tiny_vision import SIDE, write_photo, write_vision
 import uwaga
 from uwaga._base.errors import CheckpointError
 from uwaga.inspect import PatchGrid, patch_grid, pictures, run_text
-from uwaga.inspect.adapters.vision import vision_models
 from uwaga.inspect.patches import grid_of_tokens
 from uwaga.inspect.run_text import RecordError
+from uwaga.inspect.vision import vision_models
 
 FAMILIES = ("vit", "dinov2", "registers", "clip", "siglip")
 
@@ -76,7 +76,7 @@ def test_a_directory_of_clip_has_two_towers(tmp_path: Path, photo) -> None:
     folder = write_vision(tmp_path / "clip", "clip", tokenizer=True)
     reading = pictures.record_picture(pictures.load_vision(str(folder), "float32"), photo)
     assert reading.grid.special == ("[CLS]",)
-    reader = run_text.load(str(folder), "float32")
+    reader = uwaga.models.open(str(folder), dtype="float32")
     assert type(reader.model).__name__.startswith("CLIPText")
     recording = run_text.record_text(reader, "a cat")
     assert list(recording.maps) == [("encoder", 0), ("encoder", 1)]

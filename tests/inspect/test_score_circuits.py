@@ -208,9 +208,9 @@ def test_what_does_not_exist_or_is_missing_is_named() -> None:
     other = gpt2()
     other.embeddings.token_embedding.weight.mul_(2)
     for arguments, options, rule in (
-        ((model, IDS, 3, 0), {}, "score_attribution: Transformer has no layer 3 of kind 'decoder'; there are decoder 0, 1, 2"),
+        ((model, IDS, 3, 0), {}, "score_attribution: gpt2 has no layer 3 of kind 'decoder'; there are decoder 0, 1, 2"),
         ((model, IDS, True, 0), {}, "score_attribution: layer must be an integer, not True"),
-        ((model, IDS, 0, 0), {"kind": "cross"}, "Transformer has no layer 0 of kind 'cross'; there are decoder 0, 1, 2"),
+        ((model, IDS, 0, 0), {"kind": "cross"}, "gpt2 has no layer 0 of kind 'cross'; there are decoder 0, 1, 2"),
         ((model, IDS, 0, 2), {}, "score_attribution: there is no head 2; heads are 0 to 1"),
         ((model, IDS, 0, 0, 7, 0), {}, "score_attribution: there is no query 7; queries are 0 to 6"),
         ((model, IDS, 0, 0, 6, -8), {}, "score_attribution: there is no key -8; keys are 0 to 6"),
@@ -235,7 +235,7 @@ def test_what_does_not_exist_or_is_missing_is_named() -> None:
         ((model, recorded(values=True, heads=[1]), 1, 0, 2, 1), {}, "the recording has 1 of the 2 heads of decoder 1; watch all of them"),
         ((other, whole, 1, 0, 2, 1), {}, "farther than rounding takes it ("),
         ((nn.Linear(2, 2).eval(), IDS, 0, 0), {}, "Linear is of no family that is known here; supported are uwaga.models.Transformer, and of "),
-        ((gpt2().train(), IDS, 0, 0), {}, "score_attribution: Transformer is in training mode, in which dropout changes what it computes"),
+        ((gpt2().train(), IDS, 0, 0), {}, "score_attribution: gpt2 is in training mode, in which dropout changes what it computes"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=re.escape(rule)):
             score_attribution(*arguments, **options)

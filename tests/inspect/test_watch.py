@@ -240,8 +240,8 @@ def test_any_module_with_attention_inside_is_watched() -> None:
 def test_what_there_is_not_is_named() -> None:
     t5, ids = WRITERS["t5"](), torch.tensor([[4, 5, 6]])
     messages = {
-        "watch: Transformer has no kind 'self'; there are encoder 0, 1; decoder 0, 1; cross 0, 1": {"kinds": ["self"]},
-        "watch: Transformer has no layer 2; there are encoder 0, 1; decoder 0, 1; cross 0, 1": {"layers": [0, 2]},
+        "watch: t5 has no kind 'self'; there are encoder 0, 1; decoder 0, 1; cross 0, 1": {"kinds": ["self"]},
+        "watch: t5 has no layer 2; there are encoder 0, 1; decoder 0, 1; cross 0, 1": {"layers": [0, 2]},
         "watch: there is no head 2 in encoder 0, whose heads are 0 to 1": {"heads": [0, 2]},
     }
     for message, options in messages.items():
@@ -263,6 +263,6 @@ def test_nothing_recorded_is_an_error() -> None:
     with pytest.raises(ValueError) as caught, uwaga.watch(bert()):
         pass
     assert str(caught.value) == (
-        "watch: nothing was recorded: Transformer computed no attention in this thread, outside torch.compile, while it was "
+        "watch: nothing was recorded: bert computed no attention in this thread, outside torch.compile, while it was "
         "watched"
     )

@@ -159,28 +159,20 @@ def test_greedy_texts_are_those_of_transformers(twins: Twins) -> None:
         only = f"generate: Transformer ({settings.model_type}) does not continue texts; a uwaga.models.Transformer with a decoder does"
         assert str(caught.value) == (only if ours.decoder is None else "Transformer: this model has no head for logits")
         return
-    for ends in ((), (6, 9, 17, 22, 31)):
-        written = generate(ours, prompts, max_new_tokens=8, eos_token_ids=ends)
-        assert max(map(len, written)) <= 8
-        for prompt, row in zip(prompts, written, strict=True):
-            if twins.peer is None:
-                expected = _read_again(ours, prompt)
-            elif type(twins.peer).__name__ in ("GPT2Model", "T5Model"):
-                break  # has no head there
-            else:
-                options = {
-                    "do_sample": False,
-                    "max_new_tokens": 8,
-                    "eos_token_id": list(ends) or None,
-                    "pad_token_id": PADDING,
-                }
-                if settings.never_generated:
-                    options["bad_words_ids"] = [[each] for each in settings.never_generated]
-                given = torch.tensor([prompt])
-                new = twins.peer.generate(given, attention_mask=torch.ones_like(given), **options)[0]
-                expected = new[1 if settings.has_both else len(prompt) :].tolist()
-            end = next((n + 1 for n, token in enumerate(expected) if token in ends), len(expected))
-            assert row == expected[:end]
+    written = generate(ours, prompts, max_new_tokens=8, eos_token_ids=())
+    for prompt, row in zip(prompts, written, strict=True):
+        if twins.peer is None:
+            assert row == _read_again(ours, prompt)
+        elif hasattr(twins.peer, "generate") and twins.peer.get_output_embeddings() is not None:
+            options = {"do_sample": False, "max_new_tokens": 8, "eos_token_id": None, "pad_token_id": PADDING}
+            if settings.never_generated:
+                options["bad_words_ids"] = [[each] for each in settings.never_generated]
+            given = torch.tensor([prompt])
+            new = twins.peer.generate(given, attention_mask=torch.ones_like(given), **options)[0]
+            assert row == new[1 if settings.has_both else len(prompt) :].tolist()
+    ends = (6, 9, 17, 22, 31)
+    stopped = [row[: next((n + 1 for n, token in enumerate(row) if token in ends), 8)] for row in written]
+    assert generate(ours, prompts, max_new_tokens=8, eos_token_ids=ends) == stopped
 
 
 def _read_again(model: Transformer, prompt: list[int]) -> list[int]:
@@ -373,7 +365,11 @@ def test_a_tied_weight_may_have_any_one_of_its_names(twins: Twins, tmp_path: Pat
             # A T5 whose file has a head and an embedding may have both: they are equal.
             assert again.keys() - ours.keys() <= {"lm_head.decoder.weight"}
             assert all(torch.equal(x, ours.get(name, tied)) for name, x in again.items())
-            if twins.peer is not None and ("For" in twins.case.of_class or "LM" in twins.case.of_class):
+            if (
+                len(given) == 1
+                and twins.peer is not None
+                and ("For" in twins.case.of_class or "LM" in twins.case.of_class)
+            ):
                 _, told = type(twins.peer).from_pretrained(folder, output_loading_info=True)
                 assert not told["missing_keys"]
         _rewritten(twins, tmp_path, stored | {second: tied + 1})

@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 import uwaga
 from uwaga import Ragged
-from uwaga.maps.map import AttentionMap, map_options
 from uwaga.models import Transformer, config, load, save
 from uwaga.models.checkpoints.rope_parameters import Rope
-from uwaga.ops.attention.hooks import hooked, looking
 
 _SIZES = {"vocab_size": 20, "d_model": 8, "num_layers": 2, "num_heads": 2, "d_ff": 16}
 _SHORT = _SIZES | {"max_position_embeddings": 10}
@@ -65,91 +63,46 @@ _CACHE = "a cache does not support padding: give Ragged ids instead of lengths o
 REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: bert()(IDS.float()), "ids must be int64 or int32, not torch.float32"),
     (lambda: bert()(torch.tensor(3)), "ids must be (..., Q)\n  ids  ()      <- has rank 0"),
-    (
-        lambda: bert()(PACKED.with_values(torch.ones(7, 2).long())),
-        "ids must be Ragged with values (N,)\n  ids  (7, 2)      <- has rank 2",
-    ),
+    (lambda: bert()(PACKED.with_values(torch.ones(7, 2).long())), "ids must be Ragged with values (N,)\n  ids  (7, 2)      <- has rank 2"),
     (lambda: bert()(IDS + 6), "ids must lie between 0 and 19, but range from 9 to 20"),
     (lambda: bert()(torch.ones(1, 11).long()), "a row has 11 tokens; the model has 10 positions"),
-    (
-        lambda: llama()(Ragged(torch.ones(12).long(), torch.tensor([0, 1, 12]))),
-        "a row has 11 tokens; the model has 10 positions",
-    ),
-    (
-        lambda: bert()(IDS, token_types=IDS[:, :3]),
-        "token_types must have the shape of ids\n  ids          (2, 6)\n  token_types  (2, 3)      <- has another",
-    ),
+    (lambda: llama()(Ragged(torch.ones(12).long(), torch.tensor([0, 1, 12]))), "a row has 11 tokens; the model has 10 positions"),
+    (lambda: bert()(IDS, token_types=IDS[:, :3]), "token_types must have the shape of ids\n  ids          (2, 6)\n  token_types  (2, 3)      <- has another"),
     (lambda: bert()(PACKED, token_types=IDS), "ids and token_types must both be Ragged, or neither"),
-    (
-        lambda: bert()(IDS, token_types=torch.full_like(IDS, 2)),
-        "token_types must lie between 0 and 1, but range from 2 to 2",
-    ),
+    (lambda: bert()(IDS, token_types=torch.full_like(IDS, 2)), "token_types must lie between 0 and 1, but range from 2 to 2"),
     (lambda: llama()(IDS, token_types=torch.zeros_like(IDS)), "this llama model has no token types"),
     (lambda: bert()(PACKED, lengths=torch.tensor([4, 3])), _MASKS),
     (lambda: paper()(PACKED, lengths=torch.tensor([2, 1])), _MASKS),
-    (
-        lambda: bert()(IDS, lengths=torch.tensor([4, 3]), attention_mask=IDS > 3),
-        "lengths and attention_mask both describe the padding; give one of them",
-    ),
-    (
-        lambda: bert()(IDS, attention_mask=torch.ones_like(IDS)),
-        "attention_mask must be bool (True is a token), not torch.int64",
-    ),
+    (lambda: bert()(IDS, lengths=torch.tensor([4, 3]), attention_mask=IDS > 3), "lengths and attention_mask both describe the padding; give one of them"),
+    (lambda: bert()(IDS, attention_mask=torch.ones_like(IDS)), "attention_mask must be bool (True is a token), not torch.int64"),
     (
         lambda: bert()(IDS, attention_mask=torch.ones(2, 5).bool()),
         "attention_mask must have the shape of ids\n  ids             (2, 6)\n  attention_mask  (2, 5)      <- has another",
     ),
-    (
-        lambda: bert()(IDS, outputs=("tokens", "logits")),
-        "the model has no output logits, tokens; its outputs: pooled",
-    ),
+    (lambda: bert()(IDS, outputs=("tokens", "logits")), "the model has no output logits, tokens; its outputs: pooled"),
     (lambda: eurobert(outputs=())(IDS, outputs=["logits"]), "the model has no output logits; its outputs: none"),
     (lambda: bert()(EMPTY), "row 1 is empty: it has no first token"),
     (lambda: bert()(torch.ones(2, 0).long()), "the rows are empty: they have no first token to pool"),
     # One token of each row.
     (lambda: bert()(PACKED, only="mean"), "only must be None, 'first' or 'last', not 'mean'"),
     (lambda: bert()(IDS, only="last"), "only='last' is for Ragged batches, not for padded ones"),
-    (
-        lambda: bert(outputs=("pooled", "logits"))(PACKED, only="last"),
-        "with only='last' there is no output pooled, of other tokens",
-    ),
-    (
-        lambda: bert(outputs=("pooled", "logits", "tokens"))(PACKED, only="first"),
-        "with only='first' there is no output tokens, of other tokens",
-    ),
-    (
-        lambda: bert()(PACKED, only="first", outputs=(), output_hidden_states=True),
-        "only='first' leaves out states that output_hidden_states asks for",
-    ),
+    (lambda: bert(outputs=("pooled", "logits"))(PACKED, only="last"), "with only='last' there is no output pooled, of other tokens"),
+    (lambda: bert(outputs=("pooled", "logits", "tokens"))(PACKED, only="first"), "with only='first' there is no output tokens, of other tokens"),
+    (lambda: bert()(PACKED, only="first", outputs=(), output_hidden_states=True), "only='first' leaves out states that output_hidden_states asks for"),
     (lambda: t5()(PACKED, PACKED, only="first"), "only='first' is for a model with one stack"),
     (lambda: llama()(EMPTY, only="last"), "row 1 is empty: it has no last token"),
     # Keys that others do not see.
-    *(
-        (lambda make=make, given=given: make()(*given[0], **given[1]), text)
-        for make in (bert, llama)
-        for given, text in (
-            (
-                ((IDS,), {"key_lengths": torch.tensor([2, 2])}),
-                "key_lengths is for Ragged ids; padded ids have lengths",
-            ),
-            (((PACKED,), {"key_lengths": torch.tensor([2, 2]), "lengths": torch.tensor([4, 2])}), _MASKS),
-            (((PACKED,), {"key_lengths": torch.tensor([1, 1, 1])}), f"{_WHOLE} torch.int64 (3,)"),
-            (((PACKED,), {"key_lengths": torch.tensor([1.0, 1.0])}), f"{_WHOLE} torch.float32 (2,)"),
-            (((PACKED,), {"key_lengths": torch.tensor([4, 4])}), "key_lengths of row 1 is 4, and the row has 3 tokens"),
-            (
-                ((PACKED,), {"key_lengths": torch.tensor([-1, 2])}),
-                "key_lengths of row 0 is -1, and the row has 4 tokens",
-            ),
-        )
-    ),
+    (lambda: bert()(IDS, key_lengths=torch.tensor([2, 2])), "key_lengths is for Ragged ids; padded ids have lengths"),
+    (lambda: bert()(PACKED, key_lengths=torch.tensor([2, 2]), lengths=torch.tensor([4, 2])), _MASKS),
+    (lambda: bert()(PACKED, key_lengths=torch.tensor([1, 1, 1])), f"{_WHOLE} torch.int64 (3,)"),
+    (lambda: llama()(PACKED, key_lengths=torch.tensor([1.0, 1.0])), f"{_WHOLE} torch.float32 (2,)"),
+    (lambda: llama()(PACKED, key_lengths=torch.tensor([4, 4])), "key_lengths of row 1 is 4, and the row has 3 tokens"),
+    (lambda: bert()(PACKED, key_lengths=torch.tensor([-1, 2])), "key_lengths of row 0 is -1, and the row has 4 tokens"),
     # Caches, decoders, logits.
     (lambda: llama()(IDS, lengths=torch.tensor([3, 1]), cache=llama().new_cache()), _CACHE),
     (lambda: gpt2()(PACKED, key_lengths=torch.tensor([2, 2]), cache=gpt2().new_cache()), _CACHE),
     (lambda: gpt2()(IDS, cache=uwaga.nn.KeyValueCache(1)), "the cache has 1 layers, the model 2"),
-    (
-        lambda: bert()(IDS, cache=uwaga.nn.KeyValueCache(2)),
-        "a cache is for a model with a decoder alone; `decode` takes that of both",
-    ),
+    (lambda: bert()(IDS, cache=uwaga.nn.KeyValueCache(2)), "a cache is for a model with a decoder alone; `decode` takes that of both"),
     (lambda: bert().new_cache(), "this bert model has only an encoder, and does not continue texts"),
     (lambda: llama(outputs=()).logits(torch.ones(1, 8)), "this model has no head for logits"),
     (lambda: t5()(PACKED, torch.ones(2, 1).long()), "ids and decoder_ids must both be Ragged, or neither"),
@@ -158,10 +111,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
         (lambda make=make: make()(PACKED, PACKED), "this model has one stack, which reads ids: decoder_ids must be None")
         for make in (bert, llama, lambda: paper(num_layers=0))
     ),
-    (
-        lambda: t5()(PACKED, PACKED.with_values(PACKED.values + 14)),
-        "decoder_ids must lie between 0 and 19, but range from 17 to 23",
-    ),
+    (lambda: t5()(PACKED, PACKED.with_values(PACKED.values + 14)), "decoder_ids must lie between 0 and 19, but range from 17 to 23"),
 ]  # fmt: skip
 
 
@@ -197,27 +147,11 @@ CONTRADICTORY: list[tuple[str, dict[str, Any], str]] = [
     ("uwaga-transformer", {"num_layers": 0, "num_decoder_layers": 0}, "num_layers must be a whole number from 1 to 268,435,456, not 0"),
     ("uwaga-transformer", {"d_model": 9, "num_heads": 3}, "d_model 9 must be even for sinusoidal positions"),
     ("uwaga-transformer", {"d_model": 16, "num_heads": 2, "num_decoder_heads": 3}, "d_model 16 is not a multiple of 3 heads"),
-    (
-        "uwaga-transformer",
-        {"position_encoding": "alibi", "num_heads": 2, "alibi_slopes": (1.0, -1.0)},
-        "alibi_slopes[1] must be a number from 0 to 1,024, not -1.0",
-    ),
-    (
-        "uwaga-transformer",
-        {"position_encoding": "alibi", "num_heads": 2, "alibi_slopes": (1.0, 0.5, 0.0)},
-        "alibi_slopes has 3 slopes for 2 heads",
-    ),
-    (
-        "uwaga-transformer",
-        {"d_model": 16, "num_heads": 2, "alibi_slopes": (1.0, 0.0)},
-        "alibi_slopes is for position_encoding 'alibi', not 'sinusoidal'",
-    ),
+    ("uwaga-transformer", {"position_encoding": "alibi", "num_heads": 2, "alibi_slopes": (1.0, -1.0)}, "alibi_slopes[1] must be a number from 0 to 1,024, not -1.0"),
+    ("uwaga-transformer", {"position_encoding": "alibi", "num_heads": 2, "alibi_slopes": (1.0, 0.5, 0.0)}, "alibi_slopes has 3 slopes for 2 heads"),
+    ("uwaga-transformer", {"d_model": 16, "num_heads": 2, "alibi_slopes": (1.0, 0.0)}, "alibi_slopes is for position_encoding 'alibi', not 'sinusoidal'"),
     ("uwaga-transformer", {"num_layers": 0, "decoder_vocab_size": 5}, "decoder_vocab_size needs an encoder and a decoder"),
-    (
-        "uwaga-transformer",
-        {"decoder_vocab_size": 5, "decoder_start_token_id": 5},
-        "decoder_start_token_id 5 is not in the vocabulary of 5",
-    ),
+    ("uwaga-transformer", {"decoder_vocab_size": 5, "decoder_start_token_id": 5}, "decoder_start_token_id 5 is not in the vocabulary of 5"),
     ("uwaga-transformer", _PAPER | {"pad_token_id": 30}, "pad_token_id 30 is not in the vocabulary of 30"),
 ]  # fmt: skip
 
@@ -373,15 +307,14 @@ def test_layers_of_albert_share_their_parameters(tmp_path: Path) -> None:
 
 
 def test_every_second_layer_of_a_gpt3_sees_a_band() -> None:
-    model, maps = gpt2(num_layers=4, band=3), []
+    model = gpt2(num_layers=4, band=3)
     assert model.config.model_type == "uwaga-gpt3"
-    look = looking(lambda asked, _: maps.append(
-        AttentionMap(asked.query, asked.key, **map_options(asked.options)).to_dense()))  # fmt: skip
-    with torch.no_grad(), hooked({layer.attention: look for layer in model.decoder.layers}):
+    with torch.no_grad(), uwaga.watch(model) as recording:
         model(torch.randint(20, (2, 9)))
     past = torch.ones(9, 9).tril().bool()
     band = past & ~torch.ones(9, 9).tril(-3).bool()
-    for n, dense in enumerate(maps):
+    for (_, n), found in recording.maps.items():
+        dense = found.to_dense()
         visible = band if n % 2 else past
         assert (dense[..., visible] > 0).all()
         assert (dense[..., ~visible] == 0).all()

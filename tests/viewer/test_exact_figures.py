@@ -9,7 +9,6 @@ import torch
 
 import uwaga
 from uwaga.inspect import Edits, score_attribution
-from uwaga.inspect.run_text import load
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.text_runner import EXAMPLES, PROBES, RunRequest, TextRunner
 
@@ -29,7 +28,7 @@ CASES = [
 
 @cache
 def runner_of(model: str) -> TextRunner:
-    return TextRunner(reader=load(model, "float32"))
+    return TextRunner(reader=uwaga.models.open(model, dtype="float32"))
 
 
 def complete(service: ViewService, **request: Any) -> Any:
@@ -91,7 +90,7 @@ def test_what_a_score_is_split_into_is_exact(model: str, text: str) -> None:
         reply = service.answer({"request": "why", **at, "than": None, "by": "pairs"}).meta
         assert service._runs._recorded is not None
         why = score_attribution(
-            runner.reader.model, service._runs._recorded[1], each["layer"], head, query, key, kind=each["kind"]
+            runner.reader, service._runs._recorded[1], each["layer"], head, query, key, kind=each["kind"]
         )
         entry, bound = service.answer({"request": "entry", **at}).meta, float(why.bound())
         assert reply["weights"][0] == entry["weight"]

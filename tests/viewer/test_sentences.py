@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import uwaga
 from uwaga._base.languages import LANGUAGES, decimal, integer, page_table, tr, using
-from uwaga.inspect.run_text import load
 from uwaga.models.text.token_text import word_ranges
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.text_runner import RunRequest, TextRunner
@@ -83,7 +83,7 @@ def cells_of(service: ViewService, where: dict[str, Any]) -> NDArray[np.float32]
 @pytest.fixture(scope="module", params=[("minilm", 16488), ("copyist", 1520)], ids=["minilm", "copyist"])
 def layers(request: pytest.FixtureRequest) -> list[Layer]:
     model, pairs = request.param
-    runner = TextRunner(reader=load(model, "float32"))
+    runner = TextRunner(reader=uwaga.models.open(model, dtype="float32"))
     results: list[Layer] = []
     for text in TEXTS:
         view = runner.run(RunRequest(text))

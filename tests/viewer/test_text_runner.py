@@ -11,7 +11,7 @@ import torch
 import uwaga
 from uwaga.inspect import Edits
 from uwaga.inspect import run_text as run_text_module
-from uwaga.inspect.run_text import RecordError, TextTooLongError, load, run_text
+from uwaga.inspect.run_text import RecordError, TextTooLongError, run_text
 from uwaga.viewer.messages import RequestError
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.text_runner import RunRequest, RunResult, TextRunner
@@ -21,17 +21,17 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory, write_model: Callable[..., Path]) -> TextRunner:
-    return TextRunner(reader=load(str(write_model(tmp_path_factory.mktemp("bert"))), "float32"))
+    return TextRunner(reader=uwaga.models.open(write_model(tmp_path_factory.mktemp("bert")), dtype="float32"))
 
 
 @pytest.fixture(scope="module")
 def bard() -> TextRunner:
-    return TextRunner(reader=load("bard", "float32"))
+    return TextRunner(reader=uwaga.models.open("bard", dtype="float32"))
 
 
 @pytest.fixture(scope="module")
 def speller() -> TextRunner:
-    return TextRunner(reader=load("speller", "float32"))
+    return TextRunner(reader=uwaga.models.open("speller", dtype="float32"))
 
 
 def whole(run: RunResult, side: int, name: tuple[str, int]) -> torch.Tensor:
@@ -40,7 +40,7 @@ def whole(run: RunResult, side: int, name: tuple[str, int]) -> torch.Tensor:
 
 def test_a_writer_predicts_the_next_token(bard: TextRunner) -> None:
     run = bard.run(RunRequest("To be, or not to"))
-    model: Any = bard.reader.model
+    model: Any = bard.reader
     ids = bard.reader.tokenizer.encode(["To be, or not to"], with_offsets=False)[0].ids
     with torch.no_grad():
         expected = model(torch.tensor([ids])).logits[0].softmax(-1)
@@ -82,8 +82,8 @@ def test_changes_are_those_of_edit(bert: TextRunner) -> None:
     reader = bert.reader
     ids = torch.tensor([reader.tokenizer.backend.encode("the cat sat").ids])
     changes = {"heads": {("encoder", 0, 1): 0.0}, "scores": {("encoder", 0, 0): uwaga.Links(2, 1)}}
-    with uwaga.edit(reader.model, **changes), uwaga.watch(reader.model) as recording, torch.no_grad():  # type: ignore[arg-type]
-        reader.model(ids)
+    with uwaga.edit(reader, **changes), uwaga.watch(reader) as recording, torch.no_grad():  # type: ignore[arg-type]
+        reader(ids)
     for layer in (0, 1):
         assert torch.equal(
             whole(run, 1, ("encoder", layer)), torch.as_tensor(recording.maps["encoder", layer][0, :, :, :])
@@ -111,7 +111,7 @@ def test_changes_of_a_generation_keep_what_was_written(speller: TextRunner) -> N
 
 def test_vectors_are_those_of_the_encoder(bert: TextRunner) -> None:
     run = bert.run(RunRequest("the cat sat", second="the dog"))
-    expected = uwaga.TextEncoder.load(bert.reader.folder).encode(["the cat sat", "the dog"])
+    expected = uwaga.TextEncoder.load(bert.reader.directory).encode(["the cat sat", "the dog"])
     for vector, other in zip(run.vectors, torch.as_tensor(expected), strict=True):
         torch.testing.assert_close(torch.from_numpy(vector), other.float() / other.norm())
 
@@ -132,7 +132,7 @@ def test_vectors_are_those_of_the_encoder(bert: TextRunner) -> None:
                 "the", edits=Edits.from_dict({"heads": [{"kind": "encoder", "layer": 9, "head": 0, "value": 0.0}]})
             ),
             RecordError,
-            "Transformer has no layer 'encoder' 9",
+            "bert has no layer 'encoder' 9",
         ),
         (
             RunRequest(
@@ -166,7 +166,7 @@ def test_a_run_ends_within_a_layer_of_many_changes(speller: TextRunner) -> None:
     assert len(calls) == layers + attentions + 40
     with pytest.raises(RecordError, match="there is no head 9"):
         speller.run(RunRequest("a", target="K", edits=Edits.from_dict({"weights": [{**links[0], "head": 9}]})))
-    assert not any(getattr(module, "editors", ()) for module in speller.reader.model.modules())
+    assert not any(getattr(module, "editors", ()) for module in speller.reader.modules())
 
 
 def test_what_an_encoder_decoder_generates_from_is_bounded(
@@ -199,7 +199,7 @@ def test_a_run_ends_between_two_layers(bard: TextRunner, speller: TextRunner) ->
         with pytest.raises(StoppedError):
             runner.run(RunRequest(text), check)
         assert len(calls) == 3
-        assert not any(module._forward_hooks for module in runner.reader.model.modules())
+        assert not any(module._forward_hooks for module in runner.reader.modules())
 
 
 def test_of_a_text_that_is_too_long_the_first_tokens_are_read(bert: TextRunner) -> None:
@@ -228,4 +228,4 @@ def test_a_model_that_reads_long_texts_is_offered_where_one_model_reads_one_text
     assert bert.longer == "copyist"
     assert speller.longer is None
     assert TextRunner(reader=bert.reader, second=bert.reader).longer is None
-    assert TextRunner(reader=load("copyist", "float32")).longer is None
+    assert TextRunner(reader=uwaga.models.open("copyist", dtype="float32")).longer is None

@@ -15,7 +15,6 @@ from waiting import HANG
 
 import uwaga
 from uwaga.inspect import Edits, score_attribution
-from uwaga.inspect.run_text import load, of_module
 from uwaga.viewer import runs, text_runner
 from uwaga.viewer.messages import RequestError
 from uwaga.viewer.service import ViewService
@@ -31,7 +30,7 @@ SHARES = {"pairs": None, "query": 1, "key": 0}
 
 @cache
 def runner_of(model: str) -> TextRunner:
-    return TextRunner(reader=load(model, "float32"))
+    return TextRunner(reader=uwaga.models.open(model, dtype="float32"))
 
 
 def service_of(runner: TextRunner, *texts: str, **more: Any) -> ViewService:
@@ -48,13 +47,16 @@ def ask(service: ViewService, kind: str, layer: int, head: int, query: int, key:
 def recorded(runner: TextRunner, service: ViewService, side: int = 0) -> uwaga.Recording:
     """The tokens of a side, read by the model directly."""
     reader, shown = runner.reader, service.view_model.sides[side]
-    stacks = {"encoder": reader.tokenizer, "decoder": reader.target_tokenizer if reader.has_both else reader.tokenizer}
+    stacks = {
+        "encoder": reader.tokenizer,
+        "decoder": reader.target_tokenizer if reader.config.has_both else reader.tokenizer,
+    }
     ids = [
         torch.tensor([[stacks[stack].backend.token_to_id(token) for token in shown.tokens[stack]]])
         for stack in shown.stacks
     ]
-    with uwaga.watch(reader.model, values=True) as recording, torch.no_grad():
-        reader.adapter.read(ids[0], ids[1] if len(ids) > 1 else None)
+    with uwaga.watch(reader, values=True) as recording, torch.no_grad():
+        reader.read(*ids)
     return recording
 
 
@@ -80,7 +82,7 @@ def test_every_figure_is_that_of_score_attribution(
     than = other if compared else None
     reply = ask(service, kind, layer, 1, query, key, than=than, by=by)
     recording = recorded(runner, service)
-    why = score_attribution(runner.reader.model, recording, layer, 1, query, key, than=than, kind=kind)
+    why = score_attribution(runner.reader, recording, layer, 1, query, key, than=than, kind=kind)
     m = recording.maps[kind, layer].select(0, 1)
     assert reply["tokens"] == [query, key, than]
     assert reply["weights"] == pytest.approx([float(m[query, key]), float(m[query, other]) if compared else None])
@@ -143,19 +145,19 @@ def test_a_model_of_transformers_has_them_too(family: str) -> None:
         "bert": (tiny_models.ENCODERS["bert"], transformers.AutoModel),
         "t5": (tiny_models.PAIRS["t5"], transformers.AutoModelForSeq2SeqLM),
     }[family]
-    runner = TextRunner(reader=of_module(tiny_models.make(family, settings, kind), word_tokenizer()))
+    runner = TextRunner(reader=uwaga.models.open(tiny_models.make(family, settings, kind), tokenizer=word_tokenizer()))
     service = service_of(runner, "the cat sat", target="the dog ran" if family == "t5" else None)
     stack = "cross" if family == "t5" else service.view_model.sides[0].stacks[0]
     reply = ask(service, stack, 1, 1, 2, 1)
     assert service._runs._recorded is not None
-    why = score_attribution(runner.reader.model, service._runs._recorded[1], 1, 1, 2, 1, kind=stack)
+    why = score_attribution(runner.reader, service._runs._recorded[1], 1, 1, 2, 1, kind=stack)
     assert reply["total"] == float(why.total())
     assert [each["share"] for each in reply["shares"]] == [share.share for share in why.top(10)]
 
 
 def test_a_family_that_is_not_known_is_refused() -> None:
     model = tiny_models.make("gpt_neox", tiny_models.small("gpt_neox"), transformers.AutoModelForCausalLM)
-    service = service_of(TextRunner(reader=of_module(model, word_tokenizer())), "the cat sat")
+    service = service_of(TextRunner(reader=uwaga.models.open(model, tokenizer=word_tokenizer())), "the cat sat")
     assert service.answer({"request": "about"}).meta["why"] == {"0": ""}
     assert ask(service, "decoder", 1, 1, 2, 1) == {"error": "family"}
 
@@ -164,7 +166,7 @@ def test_the_second_text_has_them_and_a_changed_model_has_not() -> None:
     runner = runner_of("bard")
     service = service_of(runner, "To be", "or not")
     assert service.answer({"request": "about"}).meta["why"] == {"0": "", "1": ""}
-    why = score_attribution(runner.reader.model, recorded(runner, service, 1), 1, 0, 4, 2)
+    why = score_attribution(runner.reader, recorded(runner, service, 1), 1, 0, 4, 2)
     assert ask(service, "decoder", 1, 0, 4, 2, side="1")["total"] == float(why.total())
     with pytest.raises(RequestError, match="why: side must be one of 0, 1, not 'difference'"):
         ask(service_of(runner, "To be", "or no"), "decoder", 1, 0, 4, 2, side="difference")

@@ -17,6 +17,14 @@ class CheckpointError(ValueError):
     """A model directory that cannot be loaded: the message names the file, and every weight that is wrong."""
 
 
+class UnsupportedModelError(CheckpointError):
+    """A model directory that the tables of `uwaga.models` do not read; transformers may."""
+
+
+class OwnCodeError(CheckpointError):
+    """A model directory whose model is of code of its own: a class of transformers would compute something else from it."""
+
+
 class ConfigError(ValueError):
     """A configuration of training that cannot be used; the message begins with the file, and names the key."""
 

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -22,14 +22,6 @@ Storage = Literal["float32", "bfloat16"]
 
 class PromptError(ValueError):
     """A prompt that cannot be read."""
-
-
-class _LoadedModel(NamedTuple):
-    """A model, its tokenizer, and that of its decoder, which may be another one."""
-
-    model: "Transformer"
-    tokenizer: "Tokenizer"
-    decoder: "Tokenizer"
 
 
 def generate(
@@ -83,48 +75,45 @@ def _text(number: int, prompt: str) -> str:
     return text
 
 
-def _load(model: str, dtype: str) -> _LoadedModel:
-    """Raises CheckpointError: before weights are read, where there is no tokenizer."""
-    from uwaga.models.checkpoints import directories
+def _load(name: str, dtype: str) -> "Transformer":
+    """Raises CheckpointError."""
+    from uwaga.models.opening import open as open_model
 
-    folder = directories.find(model, None)  # before PyTorch is imported, which takes seconds
-    import torch
+    result = open_model(name, dtype=dtype)
+    from uwaga.models import Transformer  # after it: a name that is not there is said before PyTorch is imported
 
-    from uwaga.models.checkpoints.load_save import load
-    from uwaga.models.tokenizers.loading import Tokenizer
-
-    transformer = directories.transformer(folder)
-    tokenizer = Tokenizer.load(transformer)
-    target = Tokenizer.load_target(transformer) or tokenizer
-    result = load(folder, dtype=getattr(torch, dtype))
+    if not isinstance(result, Transformer):
+        raise CheckpointError(
+            f"{result.directory}: {result.label} is a model of transformers, which generates its text"
+        )
     if result.decoder is None:
         raise CheckpointError(
-            f"{folder}: a {result.config.model_type} model has only an encoder, and does not generate text"
+            f"{result.directory}: a {result.label} model has only an encoder, and does not generate text"
         )
-    return _LoadedModel(result, tokenizer, target)
+    return result
 
 
-def _write(loaded: _LoadedModel, texts: Sequence[str], options: dict[str, Any], *, as_json: bool) -> None:
+def _write(model: "Transformer", texts: Sequence[str], options: dict[str, Any], *, as_json: bool) -> None:
     """Raises PromptError: a prompt or an option that the model does not take, or options that contradict each other."""
     from uwaga.models.generation.generate import generate, unknown_text
 
-    prompts = loaded.tokenizer.with_special_tokens(texts)
+    prompts = model.tokenizer.with_special_tokens(texts)
     for number, (text, ids) in enumerate(zip(texts, prompts, strict=True)):
         if not ids:
             raise PromptError(f"prompt {number} is empty: it has no tokens")
-        if unknown := loaded.tokenizer.unknown_characters(text):
+        if unknown := model.tokenizer.unknown_characters(text):
             echo(f"uwaga generate: prompt {number}: {unknown_text(unknown)}", err=True)
     streams = len(prompts) == 1 and options["num_beams"] == 1 and not as_json
-    streamer = _TextStreamer(loaded.decoder) if streams else None
+    streamer = _TextStreamer(model.target_tokenizer) if streams else None
     try:
         # Lists in, lists out.
-        written = cast("list[list[int]]", generate(loaded.model, prompts, streamer=streamer, **options))
+        written = cast("list[list[int]]", generate(model, prompts, streamer=streamer, **options))
     except ValueError as error:
         raise PromptError(in_option_names(str(error).removeprefix("generate: "), options)) from error
     if streamer is not None:
         return
     for text, ids in zip(texts, written, strict=True):
-        said = loaded.decoder.decode(ids)
+        said = model.target_tokenizer.decode(ids)
         if as_json:
             echo_json(json.dumps({"prompt": text, "text": said, "tokens": ids}))
         else:

@@ -137,10 +137,11 @@ def _trained(sentence: str) -> "ViewModel | None":
     """The sentence in the bundled model; None, with a message, where the model cannot be loaded."""
     from uwaga._base.errors import CheckpointError
     from uwaga.inspect import run_text
+    from uwaga.models.opening import open as open_model
     from uwaga.viewer.view_model import ViewModel
 
     try:
-        reader = run_text.load("minilm", "float32")
+        reader = open_model("minilm", dtype="float32")
         seen = run_text.record_text(reader, sentence, truncate=True)
     except (CheckpointError, run_text.RecordError) as error:
         echo("uwaga lesson: " + tr("no trained model beside it: {error}", error=error), err=True)

@@ -15,18 +15,18 @@ from uwaga._base.languages import current, tr
 from uwaga.cli.terminal import echo, error_text, fail, in_language, in_option_names, progress_bar
 from uwaga.inspect.run_text import (
     DEFAULT_MODEL,
-    LoadedModel,
     RecordError,
     TextTooLongError,
     default_model,
     first_line,
-    load,
     record_text,
     reporting_errors,
 )
+from uwaga.models.opening import open as open_model
 
 if TYPE_CHECKING:
     from uwaga.inspect.recordings.recording import Recording
+    from uwaga.models.model import Model
     from uwaga.viewer.messages import Service
     from uwaga.viewer.page.snapshot import Exact
     from uwaga.viewer.service import ViewService
@@ -174,7 +174,7 @@ def _example(model: str) -> str:
     return EXAMPLES.get(model, EXAMPLES[DEFAULT_MODEL])[0]
 
 
-def _load(name: str | None, options: _Options) -> LoadedModel:
+def _load(name: str | None, options: _Options) -> "Model":
     """The model of that name, or the default one. Raises CheckpointError."""
     if name is None:
         name = default_model()
@@ -187,7 +187,7 @@ def _load(name: str | None, options: _Options) -> LoadedModel:
                 ),
                 err=True,
             )
-    return load(name, options.dtype)
+    return open_model(name, dtype=options.dtype)
 
 
 def _service(
@@ -202,7 +202,7 @@ def _service(
         raise RecordError(f"--second-model reads a text; {text if second is None else second} is a recording")
     if recorded == [None, None]:
         return _of_texts(text, model, second, second_model, options)
-    known: dict[str | None, LoadedModel] = {}
+    known: dict[str | None, Model] = {}
 
     def seen(recording: "Recording | None", of: str, by: str | None) -> tuple["Recording", str | None, str]:
         """The recording, its title and the name of its model."""
@@ -300,7 +300,7 @@ def _of_texts(
 
     typed = RunRequest(read_prompt_text(text), None if second is None else read_prompt_text(second), options.target)
     reader = _load(model, options)
-    again = None if second_model in (None, model) else load(second_model, options.dtype)
+    again = None if second_model in (None, model) else open_model(second_model, dtype=options.dtype)
     if second_model is not None and second_model == model and second is None:
         again = reader
     runner = TextRunner(
@@ -375,7 +375,7 @@ def _decoded(data: bytes, name: str) -> str:
         raise RecordError(f"{name} is not valid UTF-8") from error
 
 
-def _record(reader: LoadedModel, text: str, options: _Options) -> "Recording":
+def _record(reader: "Model", text: str, options: _Options) -> "Recording":
     try:
         return record_text(
             reader,

@@ -25,7 +25,7 @@ TIMEOUT = 60.0  # seconds
 _HEARTBEAT = 1.0  # seconds between two signs of life, or a quarter of the timeout
 _STARTING = 120.0  # seconds that the first sign may take: PyTorch is imported
 _MOST_DEATHS = 10  # of processes that had the same batch
-_PRELOADED = ["uwaga.corpora.processes", "uwaga.models.text.encoder", "uwaga.models.bert.checkpoint", "pyarrow"]
+_PRELOADED = ["uwaga.corpora.processes", "uwaga.models.text.encoder", "uwaga.models.families.bert", "pyarrow"]
 
 
 class WorkerError(RuntimeError):

@@ -24,7 +24,6 @@ from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
     from uwaga.inspect import cache as cache
-    from uwaga.inspect.adapters.vision import patch_grid as patch_grid
     from uwaga.inspect.attribution.attribute import score_attribution as score_attribution
     from uwaga.inspect.attribution.scores import ScoreAttribution as ScoreAttribution
     from uwaga.inspect.attribution.scores import Share as Share
@@ -64,6 +63,7 @@ if TYPE_CHECKING:
     from uwaga.inspect.patching import PatchingResult as PatchingResult
     from uwaga.inspect.patching import activation_patching as activation_patching
     from uwaga.inspect.recordings.recording import Recording as Recording
+    from uwaga.inspect.vision import patch_grid as patch_grid
     from uwaga.inspect.watching import watch as watch
 else:
     __all__, __getattr__, __dir__ = names(__name__)

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from uwaga.inspect.edits import Ablation, Edits, HeadKey, Links, Patch, WeightChange, Where
-from uwaga.inspect.layers import builtin, huggingface
-from uwaga.inspect.layers.attention_layers import AttentionLayers
-from uwaga.inspect.recordings.recording import describe_layers
-from uwaga.inspect.recordings.stack import AttentionId, start_of
+from uwaga.inspect.recordings.stack import start_of
+from uwaga.integrations.transformers.inside import computing
+from uwaga.models.attention_layers import attention_layers, name_of
 from uwaga.nn import MultiHeadAttention
+from uwaga.nn.attention_id import AttentionId, describe_layers
 from uwaga.nn.operand import values_of
 from uwaga.ops.attention.hooks import Asked, Hook, Proceed, hooked, hooks_of
 from uwaga.ops.linear.api import linear_map
@@ -65,20 +65,18 @@ def edit(
     if edits is not None and named:
         raise ValueError(f"edit: give an Edits or {', '.join(named)}, not both")
     edits = Edits(**named) if edits is None else edits  # type: ignore[arg-type]
-    layers = AttentionLayers.of(
-        [*builtin.find_attentions(model), *huggingface.find_attentions(model, "edit")], operation="edit"
-    )
+    layers = attention_layers(model, "edit")
     _check_heads(model, edits, layers)
     session = _Session()
     hooks: dict[nn.Module, Hook] = {}
     follows_decoder = any(where.kind == "cross" for where in edits.wheres())  # for the positions of its queries
-    for module, where in layers.ids.items():
+    for module, where in layers.items():
         changes = _LayerChanges.of(edits, where)
         if changes is not None or (follows_decoder and where.kind == "decoder"):
             hooks[module] = session.layer_editor(where, changes)
     with hooking(model, hooks):
         yield edits
-    session.check(type(model).__name__)
+    session.check(name_of(model))
 
 
 @contextmanager
@@ -90,12 +88,12 @@ def hooking(model: nn.Module, hooks: Mapping[nn.Module, Hook]) -> Iterator[None]
     """
     if any(len(hooks_of(layer)) >= MAX_NESTED for layer in hooks):
         raise ValueError(f"edit: more than {MAX_NESTED} edits are nested; make the changes by one Edits")
-    with huggingface.computing(model, "edit"), hooked(hooks):
+    with computing(model, "edit"), hooked(hooks):
         yield
 
 
-def _check_heads(model: nn.Module, edits: Edits, layers: AttentionLayers) -> None:
-    name, modules = type(model).__name__, {where: module for module, where in layers.ids.items()}
+def _check_heads(model: nn.Module, edits: Edits, layers: Mapping[nn.Module, AttentionId]) -> None:
+    name, modules = name_of(model), {where: module for module, where in layers.items()}
     if not modules:
         raise ValueError(
             f"edit: {name} has no attention that can be edited: neither uwaga.nn.MultiHeadAttention nor a model of "

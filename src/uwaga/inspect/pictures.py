@@ -105,7 +105,7 @@ def in_rgb(opened: Callable[[], Any], name: str) -> Any:
 def load_vision(name: str, dtype: str) -> VisionModel:
     """The vision transformer of a directory or of the hub, of a whole model such as CLIP its vision tower, and its image processor.
 
-    Raises CheckpointError: as `uwaga.inspect.adapters.loading.load`; no vision transformer of a family that can be watched, or several;
+    Raises CheckpointError: as `uwaga.models.open`; no vision transformer of a family that can be watched, or several;
     no image processor, or one that transformers cannot read.
     """
     from uwaga.models.checkpoints import directories
@@ -113,7 +113,8 @@ def load_vision(name: str, dtype: str) -> VisionModel:
     folder = directories.transformer(directories.find(name, None))  # before PyTorch is imported, which takes seconds
     import torch
 
-    from uwaga.inspect.adapters import loading
+    from uwaga.inspect.vision import vision_part
+    from uwaga.models import opening
     from uwaga.models.checkpoints import transformers_directories
 
     described = [json_files.optional(folder / file) for file in _PROCESSORS]
@@ -121,7 +122,7 @@ def load_vision(name: str, dtype: str) -> VisionModel:
         raise CheckpointError(f"{folder} has no {_PROCESSORS[0]}, which says how a model reads pictures")
     for file, numbers in zip(_PROCESSORS, described, strict=True):
         _check_numbers(folder / file, numbers)
-    model = loading.load_vision(folder, getattr(torch, dtype))
+    model = vision_part(opening.read_module(folder, getattr(torch, dtype), "whole"), folder)
     with transformers_directories.reading(folder):
         import transformers
 
@@ -155,9 +156,9 @@ def record_picture(
     """
     import torch
 
-    from uwaga.inspect.adapters.vision import patch_grid
-    from uwaga.inspect.layers import huggingface
+    from uwaga.inspect.vision import patch_grid
     from uwaga.inspect.watching import watch
+    from uwaga.models.attention_layers import attention_layers
     from uwaga.models.checkpoints import transformers_directories
 
     sizes = _sizes(reader, picture, resolution)
@@ -171,7 +172,7 @@ def record_picture(
     own = getattr(model.config, "image_size", None)
     if (height, width) != (own, own) and "interpolate_pos_encoding" in inspect.signature(model.forward).parameters:
         options["interpolate_pos_encoding"] = True
-    attentions = [layer.module for layer in huggingface.find_attentions(model)]
+    attentions = list(attention_layers(model))
     with nullcontext(lambda _: None) if progress is None else progress as report, reporting_errors(), torch.no_grad():
         try:
             grid = patch_grid(model, read)

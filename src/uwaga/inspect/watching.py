@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from uwaga._base import threads
-from uwaga.inspect.adapters import vision
-from uwaga.inspect.layers import builtin, huggingface
-from uwaga.inspect.layers.attention_layers import AttentionLayers, token_embeddings
-from uwaga.inspect.layers.huggingface import SpeculativeRecording
+from uwaga.inspect import vision
+from uwaga.inspect.recordings.passes import PassSlice
 from uwaga.inspect.recordings.recording import Recording, TokenLists, TokenStrings
+from uwaga.integrations.transformers.inside import computing
 from uwaga.maps.map import map_options
-from uwaga.models.transformer import Transformer
+from uwaga.models.attention_layers import attention_layers, name_of, select, token_embeddings
 from uwaga.nn.operand import values_of
 from uwaga.ops.attention.hooks import Asked, hooked, looking
 from uwaga.ops.ragged import Operand, Ragged
@@ -71,10 +70,10 @@ def watch(
         ValueError: a model without attention that can be watched, a layer, kind or head that does not exist, a device that is none, or
             attention that ran without being recorded; in the forward pass, more to keep than max_bytes; a model of transformers that computes attention by itself.
     """
-    result = AttentionLayers.of([*builtin.find_attentions(model), *huggingface.find_attentions(model)])
-    wanted = result.select(type(model).__name__, layers, kinds)
+    found = attention_layers(model)
+    wanted = select(found.values(), name_of(model), layers, kinds)
     strings = TokenStrings(tokenizer, tokens)
-    recording = SpeculativeRecording(
+    recording = _SpeculativeRecording(
         heads=heads,
         dtype=dtype,
         max_bytes=max_bytes,
@@ -87,7 +86,7 @@ def watch(
     embedded_ids: list[Tensor] = []  # the last ids that the model has embedded, until a pass begins with them
 
     def record(asked: Asked, module: nn.Module) -> None:
-        where, query, key, options = result.ids[module], asked.query, asked.key, map_options(asked.options)
+        where, query, key, options = found[module], asked.query, asked.key, map_options(asked.options)
         ids = embedded_ids[-1] if embedded_ids and module not in of_pictures else None
         begins = recording.record(where, query, key, options, ids)
         if begins and ids is not None and (where.kind != "encoder" or _number_of_tokens(query) == ids.numel()):
@@ -105,14 +104,15 @@ def watch(
         for embedding in token_embeddings(model):
             stack.callback(embedding.register_forward_pre_hook(on_embedding).remove)
         stack.enter_context(vision.naming(model, strings.name_patches))
-        stack.enter_context(huggingface.computing(model))
-        stack.enter_context(hooked(dict.fromkeys(result.ids, looking(record)), only_look=True))
-        stack.enter_context(threads.block((each, recording.note_candidates) for each in huggingface.generating(model)))
+        stack.enter_context(computing(model))
+        stack.enter_context(hooked(dict.fromkeys(found, looking(record)), only_look=True))
+        generating = [each for each in model.modules() if hasattr(each, "_get_candidate_generator")]
+        stack.enter_context(threads.block((each, recording.note_candidates) for each in generating))
         stack.callback(recording.close)
         yield recording
     if not recording.maps:
         raise ValueError(
-            f"watch: nothing was recorded: {type(model).__name__} computed no attention in this thread, outside "
+            f"watch: nothing was recorded: {name_of(model)} computed no attention in this thread, outside "
             "torch.compile, while it was watched"
         )
 
@@ -122,8 +122,27 @@ def _number_of_tokens(query: Operand) -> int:
 
 
 def _model_name(model: nn.Module) -> str:
-    """The directory or hub id that a model of transformers was loaded from, the model type of one of this package, else the name of its
-    class."""
-    config = getattr(model, "config", None)
-    name = getattr(config, "name_or_path", "") or (isinstance(model, Transformer) and model.config.model_type)
-    return name if isinstance(name, str) and name else type(model).__name__
+    """The directory or hub id that a model of transformers was loaded from, else its name."""
+    name = getattr(getattr(model, "config", None), "name_or_path", "")
+    return name if isinstance(name, str) and name else name_of(model)
+
+
+class _SpeculativeRecording(Recording):
+    """A recording that raises ValueError where speculative decoding may have added tokens that were rejected.
+
+    transformers removes rejected tokens from its cache without a forward pass, and from a sliding-window cache so that passes
+    cannot be joined. `of(texts)` works: it is given the texts.
+    """
+
+    has_candidates = False  # whether candidate tokens may have been read
+
+    def note_candidates(self) -> None:
+        self.has_candidates = True
+
+    def _paths(self, kind: str) -> list[list[PassSlice]] | None:
+        if kind == "decoder" and self.has_candidates and self._chosen is None:
+            raise ValueError(
+                "Recording: speculative decoding (assisted generation) read candidate tokens that may have been rejected; use "
+                "recording.of(texts), with all ids that the decoder read and wrote"
+            )
+        return super()._paths(kind)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from uwaga.models.configuration import Config as Config
     from uwaga.models.families import config as config
     from uwaga.models.generation.generate import generate as generate
+    from uwaga.models.model import Model as Model
+    from uwaga.models.opening import open as open
     from uwaga.models.tokenizers.loading import tokenizer as tokenizer
     from uwaga.models.transformer import Transformer as Transformer
 else:

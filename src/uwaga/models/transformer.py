@@ -3,10 +3,9 @@
 Letters: B batch, Q tokens, K tokens of the encoder, M model width, N packed tokens, R ragged rows, V vocabulary, C classes.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +14,14 @@ from uwaga.models.configuration import Config
 from uwaga.models.embeddings import Embeddings
 from uwaga.models.generation.decoding import Decoding
 from uwaga.models.heads import LanguageModelHead, Pooler, SequenceHead, TokenHead
+from uwaga.models.model import Model
 from uwaga.models.tokenizers import token_ids
 from uwaga.nn import DecoderLayer, EncoderLayer, KeyValueCache, RelativePositions, RotaryPositions
 from uwaga.nn.operand import map_values, tokens_of_rows
 from uwaga.nn.plain_modules import apply_dropout
 from uwaga.nn.positions import alibi_slopes
 from uwaga.ops.biases import AlibiBias, RelativeBias
+from uwaga.ops.engine_choice import Choice
 from uwaga.ops.masks import Causal, Mask, Window
 from uwaga.ops.ragged import Operand, Ragged
 
@@ -43,7 +44,7 @@ class Output(NamedTuple):
     encoder_hidden_states: tuple[Operand, ...] | None = None
 
 
-class Transformer(nn.Module):
+class Transformer(Model):
     """The Transformer (Vaswani et al., "Attention Is All You Need", 2017) in the shape of its config: an encoder and a decoder, or one of them.
 
     Submodules: embeddings; decoder_embeddings, None unless config.decoder_vocab_size is given; encoder and decoder, of which one is None
@@ -65,11 +66,10 @@ class Transformer(nn.Module):
     torch.Size([3, 20])
     """
 
-    directory: Path | None  # where it was read from; None: it was made
+    config: Config
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.__dict__["directory"] = None  # nn.Module's annotations allow tensors and modules alone
         self.config = config
         has = config.outputs.__contains__
         self.embeddings = Embeddings(config, config.vocab_size)
@@ -187,6 +187,36 @@ class Transformer(nn.Module):
             hidden, self.output_embeddings.token_embedding.weight, batch_invariant=batch_invariant
         )
         return result
+
+    @property
+    def label(self) -> str:
+        """See `Model`: its model type."""
+        return self.config.model_type
+
+    @property
+    def predicts(self) -> Literal["next", "masked"] | None:
+        """See `Model`."""
+        return None if self.lm_head is None else "next" if self.continues else "masked"
+
+    @property
+    def steps(self) -> list[nn.Module]:
+        """See `Model`: its layers."""
+        return [layer for stack in (self.encoder, self.decoder) if stack is not None for layer in stack.layers]
+
+    def read_batch(self, texts: Sequence[Sequence[int]]) -> None:
+        """See `Model`."""
+        ids = Ragged.from_list([torch.tensor(text) for text in texts])
+        self(ids, ids if self.config.has_both else None, outputs=())
+
+    def continuation(self, ids: Sequence[int], max_new_tokens: int) -> list[int]:
+        """See `Model`."""
+        from uwaga.models.generation.generate import generate
+
+        return cast("list[list[int]]", generate(self, [list(ids)], max_new_tokens=max_new_tokens))[0]
+
+    def explain(self) -> Choice:
+        """See `Model`."""
+        return Choice("uwaga", f"{self.config.model_type} is a family of uwaga's own", {})
 
     @property
     def output_embeddings(self) -> Embeddings:

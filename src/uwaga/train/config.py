@@ -29,7 +29,8 @@ from uwaga._base.options import (
     read,
 )  # fmt: skip
 from uwaga.train.errors import ConfigError
-from uwaga.train.model import Objective, hidden_dropouts, max_tokens
+
+Objective = Literal["language-model", "encoder-decoder", "masked-language-model"]
 
 TokenizerKind = Literal["characters", "words", "byte-pair", "given"]
 _NoNul = StringConstraints(pattern=r"^[^\x00]+$")
@@ -188,6 +189,9 @@ class Config:
     run: RunConfig
 
     def __post_init__(self) -> None:
+        # uwaga.train.model imports PyTorch, which takes seconds; a missing file is reported before that.
+        from uwaga.train.model import max_tokens
+
         max_tokens(self.model, self.objective)  # which checks that there can be such a model
         for check in (_check_files, _check_objective, _check_sizes, _check_tokenizers, _check_parallel):
             check(self)
@@ -275,6 +279,8 @@ def _check_objective(config: Config) -> None:
 
 
 def _check_sizes(config: Config) -> None:
+    from uwaga.train.model import max_tokens
+
     data, batch = config.data, config.batch
     least = data.context_length * (2 if data.kind == "pairs" else 1)
     if batch.tokens_per_batch < least:
@@ -338,6 +344,8 @@ def _check_parallel(config: Config) -> None:
         raise ConfigError(f"{is_set} run.compile is true: attention by several processes cannot be compiled")
     if config.run.device == "cuda":
         raise ConfigError(f"{is_set} run.device is 'cuda': attention by several processes is computed on CPUs")
+    from uwaga.train.model import hidden_dropouts
+
     if dropouts := hidden_dropouts(config.model, config.objective):
         named = " and ".join(f"model.{name}" for name in dropouts)
         if config.objective == "encoder-decoder":

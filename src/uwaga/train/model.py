@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -19,7 +19,6 @@ from uwaga.train.errors import ConfigError
 # A limit, since each layer is several modules, which take time and memory even without weights. 1,000 have been trained
 # (Wang et al. 2022, DeepNet).
 MOST_LAYERS = 1000
-Objective = Literal["language-model", "encoder-decoder", "masked-language-model"]
 # Settings that the tokenizer and the objective decide.
 _DECIDED = {
     "vocab_size",

@@ -12,7 +12,8 @@ from uwaga._base.languages import LANGUAGES, tr
 from uwaga.inspect import pictures
 from uwaga.inspect.patches import PatchGrid
 from uwaga.inspect.recordings.recording import Recording
-from uwaga.inspect.run_text import LoadedModel, RecordError, default_model, load, of_module
+from uwaga.inspect.run_text import RecordError, default_model
+from uwaga.models.opening import open as open_model
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.snapshot import SECONDS, Exact, save_snapshot
 from uwaga.viewer.service import ViewService
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import nn
 
+    from uwaga.models.model import Model
     from uwaga.viewer.notebook import Widget
     from uwaga.viewer.server.server import Server
 
@@ -260,12 +262,12 @@ def _source(model: "nn.Module", recording: Recording, row: int) -> ScoreSource:
     return ScoreSource(model, recorded, row)
 
 
-def _reader(prefix: str, model: "str | os.PathLike[str] | nn.Module", tokenizer: object) -> LoadedModel:
+def _reader(prefix: str, model: "str | os.PathLike[str] | nn.Module", tokenizer: object) -> "Model":
     """The model of an argument, with its tokenizer. prefix: "second_" or "", of the argument in messages."""
     if isinstance(model, str | os.PathLike):
-        return load(os.fspath(model), "float32")
+        return open_model(model, dtype="float32")
     try:
-        return of_module(model, tokenizer)
+        return open_model(model, tokenizer=tokenizer)
     except ValueError as error:
         raise type(error)(f"view: {prefix}model: {error}") from error
 
@@ -289,7 +291,7 @@ def _picture_view(picture: Any, model: str, title: str | None) -> ViewModel:
 
 
 def _text_service(
-    request: RunRequest, reader: LoadedModel, second: LoadedModel | None, title: str | None, second_title: str | None
+    request: RunRequest, reader: "Model", second: "Model | None", title: str | None, second_title: str | None
 ) -> ViewService:
     """Texts, read by a model."""
     runner = TextRunner(reader=reader, second=second)

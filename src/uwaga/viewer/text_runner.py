@@ -18,16 +18,15 @@ from uwaga.inspect.heads.coreference import coreference_heads
 from uwaga.inspect.heads.table import HeadTable
 from uwaga.inspect.run_text import (
     NEW_TOKENS,
-    LoadedModel,
     Progress,
     Reading,
     RecordError,
     first_line,
-    load,
     read_again,
     reporting_errors,
     run_text,
 )
+from uwaga.models.opening import open as open_model
 from uwaga.models.text.token_text import token_text
 from uwaga.viewer.view_model import ScoreSource, ViewModel
 
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     from uwaga.inspect.edits import Edits
     from uwaga.inspect.recordings.recording import Recording
+    from uwaga.models.model import Model
 
 FIRST, LONGER = "first", "copyist"  # the first tokens of a text, and the bundled model that reads long ones
 MAX_TOKENS = 50_000  # of each text, where the model takes more: a few seconds a layer, after which a run can be stopped
@@ -120,14 +120,14 @@ class TextRunner:
         new_tokens, layers, truncate: as in `run_text`.
     """
 
-    reader: LoadedModel
-    second: LoadedModel | None = None
+    reader: "Model"
+    second: "Model | None" = None
     new_tokens: int = NEW_TOKENS
     layers: Sequence[int] | None = None
     truncate: bool = False
     _known: dict[str, HeadTable] = field(default_factory=dict, repr=False)  # by the name of the model
     _vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict, repr=False)  # of sentences to compare with
-    _longer: list[LoadedModel] = field(default_factory=list, repr=False)
+    _longer: "list[Model]" = field(default_factory=list, repr=False)
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def about(self) -> dict[str, Any]:
@@ -140,21 +140,23 @@ class TextRunner:
         )
         in_memory = not all(each.name for each in readers)
         return {
-            "boxes": ["text", "second", *(["target"] if self.reader.has_both else [])],
+            "boxes": ["text", "second", *(["target"] if self.reader.config.has_both else [])],
             "examples": list(EXAMPLES.get(self.reader.name, _OTHERS)),
             "pairs": [list(pair) for pair in PAIRS],
             "model": self.reader.title,
             "command": "uwaga.view(text, model=model, tokenizer=tokenizer)"
             if in_memory
             else f"uwaga view TEXT {options}",
-            "max_tokens": min(self.reader.adapter.max_tokens or MAX_TOKENS, MAX_TOKENS),
+            "max_tokens": min(self.reader.config.max_tokens or MAX_TOKENS, MAX_TOKENS),
             "editable": self.second is None,
         }
 
     @property
     def longer(self) -> str | None:
         """The model that reads texts which are too long for this one."""
-        return LONGER if self.second is None and self.reader.name != LONGER and not self.reader.has_both else None
+        return (
+            LONGER if self.second is None and self.reader.name != LONGER and not self.reader.config.has_both else None
+        )
 
     def run(
         self,
@@ -181,10 +183,10 @@ class TextRunner:
         """
         edits, own = request.edits, self.reader
         if request.long == LONGER:
-            own = self._longer[0] if self._longer else load(LONGER, "float32")
+            own = self._longer[0] if self._longer else open_model(LONGER, dtype="float32")
             self._longer[:] = [own]
 
-        def read(reader: LoadedModel, text: str, **options: Any) -> Reading:
+        def read(reader: "Model", text: str, **options: Any) -> Reading:
             return run_text(
                 reader,
                 text,
@@ -207,7 +209,7 @@ class TextRunner:
         elif request.second is not None or self.second is not None:
             text = request.text if request.second is None else request.second
             readers.append(again)
-            readings.append(read(again, text, target=request.target if again.has_both else None))
+            readings.append(read(again, text, target=request.target if again.config.has_both else None))
             titles.append(second_title or first_line(text))
         with reporting_errors():
             view_model = _view_model(readings, titles)
@@ -254,12 +256,12 @@ class TextRunner:
                     self._vectors[probe] = vector
         return [(probe, self._vectors[probe]) for probe in probes if probe in self._vectors]
 
-    def _coreference_of(self, reader: LoadedModel) -> Callable[[], HeadTable] | None:
+    def _coreference_of(self, reader: "Model") -> Callable[[], HeadTable] | None:
         """What 80 short sentences tell of the heads of an encoder; None for a model that would take long over them, and for decoders,
         whose pronouns do not see the words after them."""
-        if reader.adapter.continues:
+        if reader.continues:
             return None
-        if sum(parameter.numel() for parameter in reader.model.parameters()) > _MOST_PARAMETERS:
+        if sum(parameter.numel() for parameter in reader.parameters()) > _MOST_PARAMETERS:
             return None
 
         def heads() -> HeadTable:
@@ -288,14 +290,14 @@ def _view_model(readings: Sequence[Reading], titles: Sequence[str]) -> ViewModel
     )
 
 
-def _scores_of(reader: LoadedModel, reading: Reading) -> ScoreSource:
+def _scores_of(reader: "Model", reading: Reading) -> ScoreSource:
     """The text is read again, with values, when a score of it is split."""
 
     def recorded(check: Check) -> "Recording":
         progress = _checked(check, nullcontext(_ignore))
         return read_again(reader, reading.recording, max_bytes=_MAX_VALUES_BYTES, progress=progress)
 
-    return ScoreSource(reader.model, recorded)
+    return ScoreSource(reader, recorded)
 
 
 @contextmanager
@@ -322,21 +324,20 @@ class Predictions:
     stack: str  # "encoder" or "decoder"
     states: "Tensor"  # (T, M)
     logits: "Callable[[Tensor], Tensor]"  # (n, V) from (n, M)
-    reader: LoadedModel
+    reader: "Model"
     tokens: Sequence[str]
 
     @staticmethod
-    def of(reader: LoadedModel, reading: Reading) -> "Predictions | None":
+    def of(reader: "Model", reading: Reading) -> "Predictions | None":
         """None for a model that predicts no tokens."""
-        head = reader.adapter.head()
-        if head is None:
+        if reader.predicts is None:
             return None
         stack: str = "decoder" if "decoder" in reading.recording.tokens else "encoder"
         return Predictions(
-            kind=head.kind,
+            kind=reader.predicts,
             stack=stack,
             states=reading.states,
-            logits=head.logits,
+            logits=reader.logits,
             reader=reader,
             tokens=reading.recording.tokens[stack][0][:_CONTEXT],
         )
@@ -360,7 +361,7 @@ class Predictions:
 
     def _labels(self, ids: list[int]) -> list[str]:
         """The tokens as text; one that continues a word begins with a hyphen, where others do not."""
-        backend = self.reader.target_tokenizer.backend if self.reader.has_both else self.reader.tokenizer.backend
+        backend = self.reader.target_tokenizer.backend if self.reader.config.has_both else self.reader.tokenizer.backend
         names = [backend.id_to_token(number) or f"<{number}>" for number in ids]
         shown = token_text([*self.tokens, *names])
         start = len(self.tokens)
@@ -373,7 +374,7 @@ class Predictions:
         ]
 
 
-def _vector(reader: LoadedModel, reading: Reading) -> NDArray[np.float32] | None:
+def _vector(reader: "Model", reading: Reading) -> NDArray[np.float32] | None:
     """The text's vector of length 1, pooled as the model's directory says; None for a model that predicts tokens, or cannot pool."""
     from uwaga._base.errors import CheckpointError
     from uwaga.models.text import sentence_config
@@ -381,12 +382,10 @@ def _vector(reader: LoadedModel, reading: Reading) -> NDArray[np.float32] | None
     from uwaga.models.transformer import Transformer
     from uwaga.ops.ragged import Ragged
 
-    if not isinstance(reader.model, Transformer) or reader.folder is None:
-        return None
-    if reader.model.encoder is None or reader.model.lm_head is not None:
+    if not isinstance(reader, Transformer) or reader.directory is None or reader.encoder is None or reader.predicts:
         return None
     try:
-        config = sentence_config.read(reader.folder)
+        config = sentence_config.read(reader.directory)
     except CheckpointError:
         return None
     if any(module.kind not in ("Normalize", "Dropout") for module in config.head):

@@ -16,7 +16,7 @@ from uwaga.inspect.heads.labels import (
     common_labels,
     sampled_rows,
 )
-from uwaga.inspect.run_text import load, record_text
+from uwaga.inspect.run_text import record_text
 from uwaga.nn import MultiHeadAttention
 
 WORDS = ["a", "b", "c", "d", "e", "f", "g", "a", "b", "c", "d", "e", "f", "g"]
@@ -129,7 +129,7 @@ def test_long_texts_are_sampled_evenly() -> None:
 @pytest.fixture(scope="module")
 def minilm() -> uwaga.Recording:
     text = "The animal didn't cross the street because it was too tired, and the street was too wide for it anyway."
-    return record_text(load("minilm", "float32"), text)
+    return record_text(uwaga.models.open("minilm", dtype="float32"), text)
 
 
 def test_heads_of_minilm(minilm: uwaga.Recording) -> None:
@@ -150,7 +150,7 @@ def test_heads_of_minilm(minilm: uwaga.Recording) -> None:
 
 def test_the_induction_head_of_copyist() -> None:
     text = "seven green birds sing at dawn ; the old clock stopped ; seven green birds sing at dawn ; the old"
-    rows = uwaga.inspect.head_labels(record_text(load("copyist", "float32"), text)).rows
+    rows = uwaga.inspect.head_labels(record_text(uwaga.models.open("copyist", dtype="float32"), text)).rows
     assert [(row["layer"], row["head"]) for row in rows if row["label"] == "induction"] == [(1, 2)]
 
 

@@ -15,7 +15,7 @@ import pytest
 from uwaga._base.errors import CheckpointError
 from uwaga.models import families
 from uwaga.models.tokenizers import auto_tokenizer
-from uwaga.models.tokenizers.auto_tokenizer import KEYS, KINDS, LISTS, REGISTERED, SPECIAL, SWITCHES
+from uwaga.models.tokenizers.auto_tokenizer import KEYS, KINDS, LISTS, SPECIAL, SWITCHES
 from uwaga.models.tokenizers.loading import Tokenizer
 
 transformers = pytest.importorskip("transformers", minversion="5")
@@ -298,13 +298,13 @@ def test_dropout_is_off_by_a_class_and_refused_without_one(tmp_path: Path) -> No
 
 
 def test_families_and_classes_are_those_of_transformers() -> None:
-    assert set(REGISTERED) == {None, *families.model_types()}
-    # Two depend on packages: the first on mistral_common, and the second on sentencepiece.
-    for family in set(REGISTERED) - {None, "mistral", "marian"}:
-        expected = tokenization_auto.TOKENIZER_MAPPING_NAMES.get(str(family))
-        assert REGISTERED[family] == expected or (family, REGISTERED[family]) == (None, None), family
     wrong = tokenization_auto.MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS
-    assert set(auto_tokenizer.FORCED) == wrong & set(families.model_types())
+    for kind in families.model_types():
+        family = families.family_of(kind, "")
+        assert family.forces_tokenizer == (kind in wrong), kind
+        # Two depend on packages: the first on mistral_common, and the second on sentencepiece.
+        if kind not in ("mistral", "marian"):
+            assert family.tokenizer == tokenization_auto.TOKENIZER_MAPPING_NAMES.get(kind), kind
 
 
 def test_every_setting_of_a_class_has_a_rule() -> None:

@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from uwaga import TextEncoder
 from uwaga._base import untrusted
+from uwaga.models import opening
 from uwaga.models.checkpoints import fingerprints
 from uwaga.models.checkpoints.fingerprints import fingerprint
-from uwaga.models.text import foreign
 
 
 def test_copies_have_one_fingerprint_wherever_they_lie(folder: Path, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_it_has_every_file_that_a_load_opens(kind: str, folder: Path, describe) 
         TextEncoder.load(folder).encode(["the cat"])
         if kind == "plain":
             pytest.importorskip("transformers")
-            foreign._load(folder, None, classifies=False)  # as transformers reads a family that is not uwaga's own
+            opening.read_module(folder, None, "states")  # as transformers reads a family that is not uwaga's own
     finally:
         opened, _opened = {path for path in _opened if folder in path.parents}, None
     assert {"config.json", "tokenizer.json"} < {path.name for path in opened}

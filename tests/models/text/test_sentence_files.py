@@ -16,9 +16,9 @@ from tolerance import assert_as_exact
 
 from uwaga import Reranker, TextEncoder
 from uwaga._base.errors import CheckpointError
+from uwaga.models import opening
 from uwaga.models.checkpoints import sentence_files
 from uwaga.models.checkpoints.sentence_files import FILES, INSTEAD, Only
-from uwaga.models.text import foreign
 
 transformers = pytest.importorskip("transformers", minversion="5")
 peer = pytest.importorskip("sentence_transformers", minversion="6")
@@ -141,10 +141,10 @@ def test_classes_of_tokenizers_that_give_types() -> None:
             typed |= {name.removesuffix("Tokenizer")} if "token_type_ids" in names else set()
     typed |= {
         name
-        for name in foreign.TYPED_TOKENIZERS
+        for name in opening.TYPED_TOKENIZERS
         if "token_type_ids" in tokenizer_class_from_name(f"{name}Tokenizer").model_input_names
     }
-    assert typed == foreign.TYPED_TOKENIZERS
+    assert typed == opening.TYPED_TOKENIZERS
 
 
 @pytest.fixture

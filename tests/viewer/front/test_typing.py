@@ -15,7 +15,6 @@ import torch
 from written import number_of
 
 import uwaga
-from uwaga.inspect.run_text import load
 from uwaga.viewer.api import View
 from uwaga.viewer.text_runner import EXAMPLES, RunRequest, TextRunner
 
@@ -64,7 +63,7 @@ def test_a_typed_text_is_shown_with_what_comes_next(bard: View, open_page: Calla
     type_text(page, "ROMEO:\nWhat light is")
     words = page.locator(".uwaga-reading:visible .uwaga-word")
     assert words.evaluate_all("all => all.map((one) => one.firstChild.textContent).join(' ')").startswith("ROMEO")
-    run = TextRunner(reader=load("bard", "float32"))
+    run = TextRunner(reader=uwaga.models.open("bard", dtype="float32"))
     predictions = run.run(RunRequest("ROMEO:\nWhat light is")).predictions["0"]
     words = predictions.top(len(predictions) - 1, len(predictions), 5)[0][0]
     assert bars(page, "What comes next") == [word.replace(" ", "\u2423").replace("\n", "\u21b5") for word in words]

@@ -256,7 +256,7 @@ def test_two_texts_and_their_difference(view_of: Callable[..., View], open_page:
 
 def test_cross_attention_of_the_bundled_speller(serve: Callable[..., View], open_page: Any, keep: Any) -> None:
     """The cross-attention head with the lowest entropy, for one word."""
-    reader = run_text.load("speller", "float32")
+    reader = uwaga.models.open("speller", dtype="float32")
     recording = run_text.record_text(reader, "transformer")
     certainty = torch.stack(
         [recording.maps["cross", layer].peak().weight[0].mean(-1) for layer in range(4)]

@@ -11,7 +11,6 @@ from written import number_of
 
 import uwaga
 from uwaga.inspect import score_attribution
-from uwaga.inspect.run_text import load
 from uwaga.viewer.api import View, display
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.text_runner import RunRequest, TextRunner
@@ -32,12 +31,12 @@ def view_text() -> Iterator[Callable[..., View]]:
 
 
 def recorded(view: View, model: str) -> tuple[Any, uwaga.Recording]:
-    reader, (side,) = load(model, "float32"), view.service.view_model.sides
+    reader, (side,) = uwaga.models.open(model, dtype="float32"), view.service.view_model.sides
     (stack,) = side.stacks
     ids = torch.tensor([[reader.tokenizer.backend.token_to_id(token) for token in side.tokens[stack]]])
-    with uwaga.watch(reader.model, values=True) as recording, torch.no_grad():
-        reader.adapter.read(ids, None)
-    return reader.model, recording
+    with uwaga.watch(reader, values=True) as recording, torch.no_grad():
+        reader.read(ids)
+    return reader, recording
 
 
 def where(page: Any) -> dict[str, Any]:
@@ -218,7 +217,7 @@ def test_a_text_that_is_written_from_right_to_left(
 
 def test_a_head_of_a_layer_that_the_page_has_not_is_a_name_alone(open_page: Callable[..., Any]) -> None:
     """As of `uwaga view --layers 1`: the score has parts of all layers below."""
-    runner, request = TextRunner(reader=load("copyist", "float32"), layers=[1]), RunRequest(BIRDS)
+    runner, request = TextRunner(reader=uwaga.models.open("copyist", dtype="float32"), layers=[1]), RunRequest(BIRDS)
     service = ViewService(runner.run(request), runner=runner, typed=request)
     with cast("View", display(service, port=0, browser=False, block=False, language=None)) as view:
         page = open_page(f"{view.address}&tab=explore&layer=1&head=2&merge=tokens")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import uwaga
-from uwaga.inspect.run_text import load, record_text
+from uwaga.inspect.run_text import record_text
 from uwaga.viewer.messages import Reply, RequestError
 from uwaga.viewer.queries import labels
 from uwaga.viewer.service import ViewService
@@ -29,7 +29,9 @@ def previous_head(size: int, heads: int = 1) -> uwaga.AttentionMap:
 
 
 def test_they_are_those_of_python() -> None:
-    recording = record_text(load("minilm", "float32"), "The animal didn't cross the street because it was too tired.")
+    recording = record_text(
+        uwaga.models.open("minilm", dtype="float32"), "The animal didn't cross the street because it was too tired."
+    )
     service = ViewService(ViewModel.create(recording))
     table = uwaga.inspect.head_labels(recording)
     results = [each for layer in range(6) for each in ask(service, layer=layer).meta["labels"]]

@@ -13,17 +13,18 @@ from torch import Tensor, nn
 from uwaga.inspect.attribution.reading import BYTES, NAME, Operand, Reader
 from uwaga.inspect.attribution.scores import ScoreAttribution, index, positive
 from uwaga.inspect.attribution.streams import stacks
-from uwaga.inspect.layers import huggingface
-from uwaga.inspect.recordings.recording import Recording, describe_layers
-from uwaga.inspect.recordings.stack import AttentionId
+from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.watching import watch
+from uwaga.integrations.transformers.inside import outermost
 from uwaga.maps.engines import reference
 from uwaga.maps.indexing import integer
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.spec import Selection
+from uwaga.models.attention_layers import name_of
 from uwaga.models.checkpoints import load_save
 from uwaga.models.families import model_types
 from uwaga.models.transformer import Transformer
+from uwaga.nn.attention_id import AttentionId, describe_layers
 from uwaga.ops.attention.call import Call
 
 _FIRST = 8  # weights of each query that are compared before any query's others
@@ -100,7 +101,7 @@ def score_attribution(
     unknown = sorted(set(options) - set(_TYPES) - set(() if isinstance(inputs, Recording) else _MASKS))
     if unknown:
         raise ValueError(f"{NAME}: unknown options: {', '.join(unknown)}")
-    where = _where(own, kind, layer, type(model).__name__)
+    where = _where(own, kind, layer, name_of(model))
     recording = inputs if isinstance(inputs, Recording) else _recorded(model, inputs, where, options)
     if where not in recording.maps:
         raise ValueError(
@@ -276,10 +277,10 @@ def _weights(m: AttentionMap, cells: list[tuple[int, int]]) -> Tensor:
 
 def _of_this_package(model: nn.Module) -> Transformer:
     """The model itself, or one of transformers as the model of this package that it is, with the same weights."""
-    found = huggingface.outermost(model)
+    found = outermost(model)
     if model.training:
         raise ValueError(
-            f"{NAME}: {type(model).__name__} is in training mode, in which dropout changes what it computes; call model.eval()"
+            f"{NAME}: {name_of(model)} is in training mode, in which dropout changes what it computes; call model.eval()"
         )
     device = next((x.device for x in model.parameters()), torch.device("cpu"))
     if device.type != "cpu":
@@ -293,7 +294,7 @@ def _of_this_package(model: nn.Module) -> Transformer:
         if own is not None:
             return own
     raise UnknownFamilyError(
-        f"{NAME}: {type(model).__name__} is of no family that is known here; supported are uwaga.models.Transformer, and of transformers: "
+        f"{NAME}: {name_of(model)} is of no family that is known here; supported are uwaga.models.Transformer, and of transformers: "
         f"{', '.join(model_types())}"
     )
 
@@ -315,8 +316,8 @@ def _recorded(model: nn.Module, inputs: Any, where: AttentionId, options: dict[s
     given: tuple[Any, ...] = inputs if isinstance(inputs, tuple) else (inputs,)
     if isinstance(model, Transformer):
         without = {"outputs": ()}
-    elif huggingface.outermost(model):
-        called = huggingface.outermost(model)[0][1].base_model
+    elif outermost(model):
+        called = outermost(model)[0][1].base_model
         if isinstance(inputs, tuple) and len(inputs) == 2:  # their second argument is the mask of the first
             given, without = inputs[:1], {"decoder_input_ids": inputs[1]}
     # What a decoder's head brought from its encoder was written by any layer of that.

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from uwaga.inspect.attribution.streams import Part, Reached, Scale, Stack, Sublayer, Tape, Write, reach, stacks, stream
-from uwaga.inspect.recordings.recording import Recording, describe_layers
-from uwaga.inspect.recordings.stack import AttentionId
+from uwaga.inspect.recordings.recording import Recording
 from uwaga.maps.map import AttentionMap
 from uwaga.models.transformer import Transformer
 from uwaga.nn import MultiHeadAttention
+from uwaga.nn.attention_id import AttentionId, describe_layers
 from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import values_of
 from uwaga.nn.positions import Rotation

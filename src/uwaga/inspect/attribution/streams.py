@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.models.embeddings import Embeddings
 from uwaga.models.transformer import Transformer
 from uwaga.nn import LearnedPositions, MultiHeadAttention, RotaryPositions
+from uwaga.nn.attention_id import AttentionId
 from uwaga.nn.norms import ZeroCenteredRMSNorm
 
 

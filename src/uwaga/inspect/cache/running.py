@@ -16,9 +16,8 @@ from uwaga.inspect.cache.layer import CacheLayer, height
 from uwaga.inspect.cache.policies import Policy
 from uwaga.inspect.cache.study import at_least, causal_layer
 from uwaga.inspect.editing import MAX_MASK_BYTES, hooking
-from uwaga.inspect.layers import builtin, huggingface
-from uwaga.inspect.layers.attention_layers import AttentionLayers
 from uwaga.maps.map import AttentionMap, map_options
+from uwaga.models.attention_layers import attention_layers
 from uwaga.ops.attention.hooks import Asked, Hook, Proceed
 from uwaga.ops.masks import DenseMask, as_mask
 from uwaga.ops.ragged import Operand
@@ -50,10 +49,8 @@ def cache_edit(
     """
     prompt = None if prompt is None else at_least("cache_edit: prompt", prompt, 0)
     budget = at_least("cache_edit: budget", budget, 1)
-    found = AttentionLayers.of(
-        [*builtin.find_attentions(model), *huggingface.find_attentions(model, "edit")], operation="edit"
-    )
-    numbers = {where.layer: module for module, where in found.ids.items() if where.kind == "decoder"}
+    found = attention_layers(model, "edit")
+    numbers = {where.layer: module for module, where in found.items() if where.kind == "decoder"}
     if not numbers:
         raise ValueError(f"cache_edit: {type(model).__name__} has no self-attention of a decoder")
     wanted = sorted(numbers) if layers is None else sorted(layers)

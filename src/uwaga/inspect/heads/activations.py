@@ -13,11 +13,9 @@ from torch import Tensor, nn
 from uwaga.inspect.editing import hooking
 from uwaga.inspect.heads.gradients import GradientMap, cross_gradient_rollout, gradient_rollout
 from uwaga.inspect.heads.rollout import PerToken
-from uwaga.inspect.layers import builtin, huggingface
-from uwaga.inspect.layers.attention_layers import AttentionLayers
-from uwaga.inspect.recordings.recording import describe_layers
-from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.maps.map import AttentionMap, map_options
+from uwaga.models.attention_layers import attention_layers, name_of, select
+from uwaga.nn.attention_id import AttentionId, describe_layers
 from uwaga.nn.operand import values_of
 from uwaga.ops.attention.hooks import Asked, Proceed
 from uwaga.ops.ragged import Operand
@@ -113,8 +111,8 @@ def activations(
     Raises:
         ValueError: as `uwaga.watch`.
     """
-    result = AttentionLayers.of([*builtin.find_attentions(model), *huggingface.find_attentions(model)])
-    wanted = result.select(type(model).__name__, layers, kinds)
+    found = attention_layers(model)
+    wanted = select(found.values(), name_of(model), layers, kinds)
     kept = Activations()
 
     def keep(asked: Asked, module: Any, proceed: Proceed) -> Operand:
@@ -122,15 +120,15 @@ def activations(
         output = proceed(asked)
         if gradients and values_of(output).requires_grad:
             values_of(output).retain_grad()
-        kept.layers[result.ids[module]] = HeadActivations(
+        kept.layers[found[module]] = HeadActivations(
             query=asked.query, key=asked.key, value=asked.value, output=output, options=asked.options
         )
         return output
 
-    with hooking(model, {module: keep for module, where in result.ids.items() if where in wanted}):
+    with hooking(model, {module: keep for module, where in found.items() if where in wanted}):
         yield kept
     if not kept:
-        raise ValueError(f"activations: nothing was kept: {type(model).__name__} computed no attention in this thread")
+        raise ValueError(f"activations: nothing was kept: {name_of(model)} computed no attention in this thread")
 
 
 def _detached(x: Operand) -> Operand:

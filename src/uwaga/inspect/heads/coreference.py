@@ -11,14 +11,18 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
 from uwaga.inspect.heads.labels import MIN_QUERIES
 from uwaga.inspect.heads.table import HeadTable
-from uwaga.inspect.run_text import LoadedModel, RecordError, load
+from uwaga.inspect.run_text import RecordError
+from uwaga.models.opening import open as open_model
+
+if TYPE_CHECKING:
+    from uwaga.models.model import Model
 
 LEAST_SHIFT = 0.03  # the least mean shift of a labelled head
 MOVES = 0.05  # the least shift of a pair that counts as right, or below minus this as wrong
@@ -148,7 +152,7 @@ PAIRS = (
 )
 
 
-def coreference_heads(model: str | os.PathLike[str] | LoadedModel, pairs: Sequence[WinogradPair] = PAIRS) -> HeadTable:
+def coreference_heads(model: "str | os.PathLike[str] | Model", pairs: Sequence[WinogradPair] = PAIRS) -> HeadTable:
     """How far each head's weight follows what a pronoun means, over pairs of sentences.
 
     Let a_t(c) be the weight that the pronoun gives to the tokens of candidate c in sentence t, the mean over the pronoun's tokens. The shift of a
@@ -159,7 +163,7 @@ def coreference_heads(model: str | os.PathLike[str] | LoadedModel, pairs: Sequen
     one ragged batch. Of an encoder-decoder the encoder's heads are tried.
 
     Args:
-        model: as in `uwaga.view` of a text: a bundled model, a directory, a model id of the Hugging Face Hub; or a model that is loaded.
+        model: as in `uwaga.view` of a text: a bundled model, a directory, a model id of the Hugging Face Hub; or a model that `uwaga.models.open` returned.
         pairs: of the model's language; `PAIRS` are English.
 
     Returns:
@@ -171,7 +175,7 @@ def coreference_heads(model: str | os.PathLike[str] | LoadedModel, pairs: Sequen
     """
     if not pairs:
         raise ValueError("coreference_heads: there are no pairs")
-    reader = model if isinstance(model, LoadedModel) else load(os.fspath(model), "float32")
+    reader = open_model(model, dtype="float32") if isinstance(model, str | os.PathLike) else model
     shifts = _shifts(reader, pairs)
     total = sum(each.shape[1] for each in shifts.values())
     columns: dict[str, list] = {
@@ -187,20 +191,19 @@ def coreference_heads(model: str | os.PathLike[str] | LoadedModel, pairs: Sequen
     return HeadTable(columns=columns)
 
 
-def _shifts(reader: LoadedModel, pairs: Sequence[WinogradPair]) -> dict[tuple[str, int], Tensor]:
+def _shifts(reader: "Model", pairs: Sequence[WinogradPair]) -> dict[tuple[str, int], Tensor]:
     """(pairs, H) per layer, from one ragged batch."""
     from uwaga.inspect.watching import watch
 
     texts = [pair.text.format(word) for pair in pairs for word in pair.words]
     encodings = reader.tokenizer.encode(texts, with_offsets=True)
     before, after = reader.tokenizer.prefix_ids, reader.tokenizer.suffix_ids
-    adapter = reader.adapter
     ids = [[*before, *encoding.ids, *after] for encoding in encodings]
-    longest, room = max(map(len, ids)), adapter.max_tokens
+    longest, room = max(map(len, ids)), reader.config.max_tokens
     if room is not None and longest > room:
         raise RecordError(f"coreference_heads: a sentence has {longest} tokens, and {reader.title} takes {room}")
-    with watch(reader.model) as recording, torch.no_grad():
-        adapter.read_each(ids)
+    with watch(reader) as recording, torch.no_grad():
+        reader.read_batch(ids)
     kind = "encoder" if any(kind == "encoder" for kind, _ in recording.maps) else "decoder"
     leans: dict[tuple[str, int], list[Tensor]] = {name: [] for name in recording.maps if name[0] == kind}
     for number, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
@@ -214,7 +217,7 @@ def _shifts(reader: LoadedModel, pairs: Sequence[WinogradPair]) -> dict[tuple[st
     return {name: (torch.stack(values[::2]) - torch.stack(values[1::2])) / 2 for name, values in leans.items()}
 
 
-def _tokens(reader: LoadedModel, offsets: Sequence[tuple[int, int]], text: str, word: str) -> list[int]:
+def _tokens(reader: "Model", offsets: Sequence[tuple[int, int]], text: str, word: str) -> list[int]:
     """The tokens that stand for characters of a word."""
     first, stop = _place(text, word)
     results = [at for at, (start, end) in enumerate(offsets) if start < stop and end > first and end > start]

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from uwaga.inspect.heads import scores
 from uwaga.inspect.recordings.recording import Recording
-from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.maps.derived import DifferenceMap
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.per_head import PerQuery, by_head, has_visible_key, per_head
+from uwaga.nn.attention_id import AttentionId
 from uwaga.ops.ragged import Ragged
 
 if TYPE_CHECKING:

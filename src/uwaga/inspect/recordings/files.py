@@ -30,8 +30,9 @@ from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.terminal import printable
 from uwaga.inspect.recordings.copies import HeadSelection, VectorBias
 from uwaga.inspect.recordings.passes import PassSlice, as_batch, lengths
-from uwaga.inspect.recordings.stack import KINDS, AttentionId, RecordedAttention, Stack
+from uwaga.inspect.recordings.stack import KINDS, RecordedAttention, Stack
 from uwaga.maps.map import MapOptions
+from uwaga.nn.attention_id import AttentionId
 from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
 from uwaga.ops.masks import Both, Causal, DenseMask, Documents, Either, KeyLengths, Mask, Window
 from uwaga.ops.ragged import Operand, Ragged

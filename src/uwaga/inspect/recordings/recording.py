@@ -3,7 +3,7 @@
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, N packed tokens.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -14,9 +14,10 @@ from torch import Tensor
 from uwaga.inspect.recordings import files
 from uwaga.inspect.recordings.copies import Budget, HeadSelection, tensors
 from uwaga.inspect.recordings.passes import PassSlice, as_batch
-from uwaga.inspect.recordings.stack import AttentionId, RecordedAttention, Stack
+from uwaga.inspect.recordings.stack import RecordedAttention, Stack
 from uwaga.maps.base import format_bytes
 from uwaga.maps.map import AttentionMap, MapOptions
+from uwaga.nn.attention_id import AttentionId, describe_layers
 from uwaga.ops.ragged import Operand, Ragged
 
 _T = TypeVar("_T")
@@ -368,11 +369,3 @@ class Values(_OfLayers[Operand]):
     def _missing(self, name: object) -> str:
         advice = "" if len(self) else "; uwaga.watch(model, values=True) keeps them"
         return f"Recording: there are no values of {name!r}; there are {describe_layers(self)}{advice}"
-
-
-def describe_layers(names: Collection[tuple[str, int]]) -> str:
-    """The layers by kind, such as "encoder 0, 1, 2; cross 1"."""
-    layers: dict[str, list[int]] = {}
-    for kind, layer in sorted(names, key=lambda name: (["encoder", "decoder", "cross"].index(name[0]), name[1])):
-        layers.setdefault(kind, []).append(layer)
-    return "; ".join(f"{kind} {', '.join(map(str, numbers))}" for kind, numbers in layers.items()) or "none"

@@ -24,6 +24,7 @@ from uwaga.inspect.recordings.passes import (
     rows,
 )
 from uwaga.maps.map import AttentionMap, MapOptions
+from uwaga.nn.attention_id import AttentionId
 from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
 from uwaga.ops.mask_program import Start
 from uwaga.ops.masks import Both, Causal, Documents, Either, KeyLengths, Mask, Window
@@ -32,20 +33,6 @@ from uwaga.ops.ragged import Operand, Ragged
 _NO_BIAS = "a bias is not a function of the distance between tokens alone"
 
 KINDS = ("encoder", "decoder", "cross")  # of attentions
-
-
-class AttentionId(NamedTuple):
-    """The kind and layer of an attention, such as ("encoder", 3)."""
-
-    kind: str
-    layer: int
-
-    @property
-    def is_cross(self) -> bool:
-        return self.kind == "cross"
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.layer}"
 
 
 class PassMask(NamedTuple):

@@ -1,12 +1,11 @@
 """A classifier of transformers with one label, over ragged token ids: a pair of texts has the same bits in any batch.
 
-The body runs as `RaggedModel`, in one row where that is sure to change no text. What follows it, a pooler and a classifier of whatever
+The body runs by `Packing`, in one row where that is sure to change no text. What follows it, a pooler and a classifier of whatever
 kind, runs as the model's own code for one text after another, given the states that were computed: its time is that of one token.
 
 Letters: N tokens of all texts, P texts, M width.
 """
 
-import inspect
 from contextvars import ContextVar
 from copy import copy
 from typing import Any
@@ -15,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from uwaga._base.errors import CheckpointError
-from uwaga.integrations.transformers.ragged_model import ONE_BY_ONE, PACKED, RaggedModel, example_text
+from uwaga.integrations.transformers import inside
+from uwaga.integrations.transformers.packing import ONE_BY_ONE, PACKED, Packing, example_text
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.engine_choice import Choice
 from uwaga.ops.ragged import Ragged
@@ -27,8 +27,8 @@ class RaggedClassifier(nn.Module):
     """A model for sequence classification of transformers, with uwaga's attention and linear maps in its body.
 
     Attributes:
-        model: the model, changed for good, as in RaggedModel.
-        config: of its body.
+        model: the model, changed as by `Packing`.
+        max_tokens: of a pair; None: any number.
         choice: whether it runs "transformers, packed" or "transformers, one by one", and why.
 
     Args:
@@ -36,18 +36,17 @@ class RaggedClassifier(nn.Module):
         takes_types: whether it is given the token types of `forward`.
 
     Raises:
-        CheckpointError: as RaggedModel; a model that does not give one number to a text.
+        CheckpointError: as Packing; a model that does not give one number to a text.
     """
 
     def __init__(self, model: Any, *, takes_types: bool) -> None:
         super().__init__()
-        parameters = inspect.signature(model.forward).parameters
-        self._takes_types = takes_types and "token_type_ids" in parameters
-        self._options = {"use_cache": False} if "use_cache" in parameters else {}
-        body = RaggedModel(getattr(model, model.base_model_prefix), types=((), ()) if takes_types else None)
-        self.model, self.config = model, body.config
+        self._takes_types = takes_types and inside.takes(model, "token_type_ids")
+        self._options = inside.without_cache(model)
+        body = Packing(getattr(model, model.base_model_prefix), types=((), ()) if takes_types else None)
+        self.model, self.max_tokens = model, inside.max_tokens(body.model)
         # None: the classifier needs more of its body than states, so that the model runs as a whole, one text after another.
-        self._body: RaggedModel | None = body
+        self._body: Packing | None = body
         # What follows the body: a second module of the same parts, whose body gives the states of `_STATES`.
         self._given = _GivenStates(body.model)
         rest = copy(model)
@@ -68,7 +67,7 @@ class RaggedClassifier(nn.Module):
         by_text = zip(ids.to_list(), ids.with_values(types).to_list(), strict=True)
         if self._body is None:
             return torch.stack([self._run(text, own) for text, own in by_text])
-        states = self._body(ids, token_types=types).last_hidden_state.to_list()
+        states = self._body.states(ids, types).to_list()
         return torch.stack([self._classify(text, own, x) for (text, own), x in zip(by_text, states, strict=True)])
 
     def _run(self, ids_N: Tensor, types_N: Tensor, model: Any = None) -> Tensor:
@@ -89,9 +88,9 @@ class RaggedClassifier(nn.Module):
         finally:
             _STATES.reset(token)
 
-    def _separate(self, body: RaggedModel) -> str | None:
+    def _separate(self, body: Packing) -> str | None:
         """None: what follows the body gives the same number from given states; else why not. Raises CheckpointError."""
-        ids_N = torch.tensor(example_text(7, body.config.vocab_size), device=self.model.device)
+        ids_N = torch.tensor(example_text(7, inside.vocab_size(body.model) or 1), device=self.model.device)
         types_N, name = torch.zeros_like(ids_N), type(self.model).__name__
         try:
             expected = self._run(ids_N, types_N)

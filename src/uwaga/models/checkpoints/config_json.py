@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from annotated_types import Ge, Le
 
 from uwaga._base import options
-from uwaga._base.errors import CheckpointError
+from uwaga._base.errors import CheckpointError, OwnCodeError
 from uwaga._base.options import Integer, ListOf, OptionError, Words, field_rules
 from uwaga._base.terminal import printable
 
@@ -86,7 +86,7 @@ def read(
         keys: the settings, by their keys in the file.
         only: the supported values of further keys, which may be absent.
         harmless: keys without effect here, besides HARMLESS.
-        reasons: why a key of `only` is refused with other values, or "key value" with this one, where that is not evident.
+        reasons: why a key of `only` is refused with other values, or "key value" with this one, where transformers would compute something else.
     """
     rules, settings = field_rules(of), {}
     for name, key in keys.items():
@@ -99,7 +99,8 @@ def read(
         if name in config and config[name] not in values:
             why = reasons.get(f"{name} {config[name]}", reasons.get(name))
             rest = f": {why}" if why else f"; only {' or '.join(map(repr, values))} is supported"
-            raise CheckpointError(f"{where}: {name} is {printable(repr(config[name]))}{rest}")
+            refused = OwnCodeError if why else CheckpointError
+            raise refused(f"{where}: {name} is {printable(repr(config[name]))}{rest}")
     seconds = {second: first for second, names in SECOND_NAMES.items() for first in names if first in keys}
     for second, first in seconds.items():
         expected = config.get(first, keys[first].default)

@@ -16,7 +16,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from uwaga._base import durable, json_files
-from uwaga._base.errors import CheckpointError
+from uwaga._base.errors import CheckpointError, OwnCodeError, UnsupportedModelError
 from uwaga.models.checkpoints import directories, mapped_weights, state_dict_check, weight_files
 from uwaga.models.checkpoints.weight_files import Weights
 from uwaga.models.configuration import Config
@@ -76,10 +76,15 @@ def load_folder(
     check_dtype(dtype)
     file = folder / "config.json"
     described = json_files.read(file)
-    family = family_of(described.get("model_type"), str(file))
-    weights = weight_files.find(folder)
-    weights = weights if has_head else _without_heads(weights, family)
-    config = family.read(described["model_type"], File(described, str(file), frozenset(weights.stored)), {})
+    try:
+        family = family_of(described.get("model_type"), str(file))
+        weights = weight_files.find(folder)
+        weights = weights if has_head else _without_heads(weights, family)
+        config = family.read(described["model_type"], File(described, str(file), frozenset(weights.stored)), {})
+    except OwnCodeError:
+        raise
+    except CheckpointError as error:
+        raise UnsupportedModelError(str(error)) from error
     _check_layer_count(config, weights, file)
     model = _empty(config)
     ours = model.state_dict()
@@ -92,7 +97,7 @@ def load_folder(
     assert not any(x.is_meta for x in (*model.parameters(), *model.buffers())), (
         "buffers must be persistent, or computed"
     )
-    model.__dict__["directory"] = folder  # nn.Module's annotations allow tensors and modules alone
+    model.directory = folder
     return model.eval()
 
 

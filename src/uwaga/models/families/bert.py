@@ -136,6 +136,7 @@ BERT = Family(
     prefix="bert.",
     logits=("cls.predictions.decoder", "cls.predictions.bias"),
     architectures=classes("Bert", POOLED_HEADS | {"ForPreTraining": ("logits",), "ForNextSentencePrediction": ()}) | {COLBERT: ()},
+    tokenizer="BertTokenizer",
     unread=_unread,
     # TensorFlow's names, which the first converted checkpoints have, among them bert-base-uncased.
     legacy={".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"},
@@ -153,6 +154,7 @@ ROBERTA = replace(
     prefix="roberta.",
     logits=("lm_head.decoder", "lm_head.bias"),
     architectures=classes("Roberta", HEADS),
+    tokenizer="RobertaTokenizer",
     unread=lambda _: UNREAD,
 )
 
@@ -186,6 +188,7 @@ _MPNET = replace(
     } | ROBERTA_HEADS,
     prefix="mpnet.",
     architectures=classes("MPNet", HEADS),
+    tokenizer="MPNetTokenizer",
 )  # fmt: skip
 _DISTILBERT = replace(
     BERT,
@@ -225,9 +228,9 @@ _DISTILBERT = replace(
 )  # fmt: skip
 FAMILIES = {
     "bert": BERT,
-    "camembert": replace(ROBERTA, architectures=classes("Camembert", HEADS)),
+    "camembert": replace(ROBERTA, architectures=classes("Camembert", HEADS), tokenizer="CamembertTokenizer"),
     "distilbert": _DISTILBERT,
     "mpnet": _MPNET,
     "roberta": replace(ROBERTA, keys=ROBERTA.keys | {"vocab_size": Key("vocab_size", 50265)}),
-    "xlm-roberta": replace(ROBERTA, architectures=classes("XLMRoberta", HEADS)),
+    "xlm-roberta": replace(ROBERTA, architectures=classes("XLMRoberta", HEADS), tokenizer="XLMRobertaTokenizer"),
 }

@@ -106,6 +106,7 @@ _ALBERT = replace(
     prefix="albert.",
     logits=("predictions.decoder", "predictions.bias"),
     architectures=classes("Albert", POOLED_HEADS | {"ForPreTraining": ("logits",)}),
+    tokenizer="AlbertTokenizer",
     unread=lambda _: UNREAD | dict.fromkeys(("sop_classifier.classifier.weight", "sop_classifier.classifier.bias"), _ORDER),
 )  # fmt: skip
 FAMILIES = {"albert": _ALBERT, "electra": _ELECTRA}

@@ -60,6 +60,8 @@ class Family:
         unread: a function of the config that gives `Table.unread`; `{n}` counts layers. legacy: as in `Table`.
         dropped: keys of a file that are not written again.
         settle: (settings, file) -> None: completes the settings where they are more than another name of a key.
+        tokenizer: the class that transformers has for the family, whose settings a directory may have; None: none of its own.
+        forces_tokenizer: it counts, whatever tokenizer_config.json says.
         write: config -> keys of config.json besides those of `keys`.
         initial: config -> what draws the initial numbers of one matrix, by its name; None: of families that are not trained.
     """
@@ -82,6 +84,8 @@ class Family:
     legacy: Mapping[str, str] = field(default_factory=dict)
     dropped: Collection[str] = ()
     settle: Callable[[dict[str, Any], File], None] = lambda given, file: None
+    tokenizer: str | None = None
+    forces_tokenizer: bool = False
     write: Callable[[Config], Mapping[str, object]] = lambda config: {}
     initial: Callable[[Config], Draw] | None = None
 

@@ -121,6 +121,7 @@ _GEMMA2 = replace(
         },
     ),
     architectures={"Gemma2Model": (), "Gemma2ForCausalLM": ("logits",)},
+    tokenizer="GemmaTokenizer",
     dropped=_LAYERS,
     settle=_settle,
     write=_write,

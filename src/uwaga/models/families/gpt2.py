@@ -98,6 +98,7 @@ _GPT2 = Family(
     prefix="transformer.",
     logits=("lm_head", "lm_head.bias"),
     architectures={"GPT2Model": (), "GPT2LMHeadModel": ("logits",)},
+    tokenizer="GPT2Tokenizer",
     any_class=True,
     unread=lambda _: {
         "h.{n}.attn.bias": "the causal mask; a buffer of transformers before 4.34",
@@ -109,5 +110,5 @@ _GPT2 = Family(
 )  # fmt: skip
 FAMILIES = {
     "gpt2": _GPT2,
-    "uwaga-gpt3": replace(_GPT2, keys=_KEYS | {"uwaga_band": Key("band", 128, ModelSize)}),
+    "uwaga-gpt3": replace(_GPT2, keys=_KEYS | {"uwaga_band": Key("band", 128, ModelSize)}, tokenizer=None),
 }

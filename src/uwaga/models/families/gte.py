@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from uwaga._base.errors import CheckpointError
+from uwaga._base.errors import OwnCodeError
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import config_json, rope_parameters
 from uwaga.models.checkpoints.config_json import Key, ModelSize
@@ -87,7 +87,7 @@ def _settle_nomic(settings: dict[str, Any], file: File) -> None:
             if file.config.get(name, values[0]) not in values:
                 given = f"{name} is {printable(repr(file.config[name]))}, a key of the authors' own code"
                 rule = f"transformers reads none of these and has the sizes of v1.5, where it is {values[0]!r}"
-                raise CheckpointError(f"{file.where}: {given}; {rule}")
+                raise OwnCodeError(f"{file.where}: {given}; {rule}")
     _settle(1000.0, settings, file)
 
 
@@ -155,6 +155,7 @@ FAMILIES = {
         old_prefixes=("new.",),
         logits=("lm_head.decoder", "lm_head.decoder.bias"),
         architectures=classes("Gte", POOLED_HEADS),
+        tokenizer="XLMRobertaTokenizer",
         settle=partial(_settle, 160000.0),
     ),
     "jina_embeddings_v3": _gte(
@@ -164,6 +165,7 @@ FAMILIES = {
         prefix="roberta.",
         logits=("lm_head.decoder", "lm_head.bias"),
         architectures=classes("JinaEmbeddingsV3", HEADS),
+        tokenizer="XLMRobertaTokenizer",
         settle=partial(_settle, 20000.0),
     ),
     "nomic_bert": _gte(

@@ -157,6 +157,7 @@ FAMILIES = {
         keys=_MISTRAL_KEYS,
         fixed=LLAMA.fixed | _NO_BIAS,
         architectures=classes("Mistral", DECODER),
+        tokenizer="TokenizersBackend",
         settle=_settle_windows,
     ),
     "qwen2": replace(
@@ -164,6 +165,8 @@ FAMILIES = {
         keys=_QWEN2_KEYS,
         fixed=LLAMA.fixed | {"qkv_bias": True, "output_bias": False, "feed_forward_bias": False},
         architectures=classes("Qwen2", DECODER),
+        tokenizer="Qwen2Tokenizer",
+        forces_tokenizer=True,
         settle=_settle_windows,
     ),
     "qwen3": replace(
@@ -171,6 +174,7 @@ FAMILIES = {
         keys=_QWEN3_KEYS,
         fixed=LLAMA.fixed | {"qk_norm": True, "feed_forward_bias": False},
         architectures=classes("Qwen3", DECODER),
+        tokenizer="Qwen2Tokenizer",
         settle=_settle_windows,
     ),
 }

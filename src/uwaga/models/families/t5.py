@@ -65,7 +65,10 @@ def _settle(settings: dict[str, Any], file: File) -> None:
             settings["num_decoder_layers"] = 0
         is_tied = settings["tie_word_embeddings"] and settings["scale_decoder_outputs"]
         settings["tie_word_embeddings"] = is_tied or not file.has(_HEAD) or not any(map(file.has, _WORDS))
-    settings["outputs"] = ("logits",) if settings["num_decoder_layers"] else ()
+    if not settings["num_decoder_layers"]:
+        settings["outputs"] = ()
+    elif file.names is not None:
+        settings["outputs"] = ("logits",)
 
 
 def _write(config: Config) -> dict[str, object]:
@@ -125,12 +128,14 @@ _T5 = Family(
         "norm": "pre", "norm_type": "rms", "qkv_bias": False, "output_bias": False, "feed_forward_bias": False, "scale": 1.0,
     },
     extra=("activation", "gated"),
+    outputs=("logits",),
     only={"is_causal": (True,), "is_decoder": (False,)},
     # Derived from feed_forward_proj, of heads that are not implemented, and the context length of pre-training.
     harmless=("dense_act_fn", "is_gated_act", "is_encoder_decoder", "classifier_dropout", "n_positions"),
     names=_names,
     logits=("lm_head", "lm_head.bias"),
     architectures=classes("T5", {"EncoderModel": (), "ForConditionalGeneration": ("logits",)}),
+    tokenizer="T5Tokenizer",
     any_class=True,
     tied=dict.fromkeys(_WORDS[1:], _WORDS[0]),
     unread=_unread,

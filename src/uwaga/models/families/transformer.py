@@ -64,7 +64,10 @@ def _settle(settings: dict[str, Any], file: File) -> None:
     if not settings["num_layers"]:
         settings |= {"is_causal": True, "num_layers": settings["num_decoder_layers"], "num_decoder_layers": 0}
     has_both = settings["num_decoder_layers"] > 0
-    settings["outputs"] = ("logits",) if has_both or settings.get("is_causal") else ()
+    if not has_both and not settings.get("is_causal"):
+        settings["outputs"] = ()
+    elif file.names is not None:
+        settings["outputs"] = ("logits",)
     settings.setdefault("embedding_dropout", settings["dropout"])
     if settings["pad_token_id"] is not None:
         settings["never_generated"] = (settings["pad_token_id"],)
@@ -123,6 +126,7 @@ def _initial(config: Config) -> Draw:
 
 _OWN = Family(
     keys=_OWN_KEYS,
+    outputs=("logits",),
     names=_names,
     logits=("lm_head", ""),
     architectures={"Transformer": ("logits",)},
@@ -170,6 +174,7 @@ FAMILIES = {
             "num_beams",
         ],
         architectures={"MarianMTModel": ("logits",)},
+        tokenizer="MarianTokenizer",
         settle=_settle_marian,
         write=_write_marian,
     ),

@@ -13,9 +13,9 @@ from torch import Tensor
 from uwaga.models.generation.beam_search import beam_search
 from uwaga.models.generation.options import GenerationOptions
 from uwaga.models.generation.sampling import Streamer, generate_tokens, token_chooser
+from uwaga.models.model import Model
 from uwaga.models.tokenizers import loading as tokenizers
 from uwaga.models.tokenizers import token_ids
-from uwaga.models.transformer import Transformer
 from uwaga.ops.ragged import Ragged
 
 Ids = Sequence[Sequence[int]] | Ragged | Tensor
@@ -24,7 +24,7 @@ Prompts = Sequence[str] | Ids
 
 @torch.no_grad()
 def generate(
-    model: Transformer,
+    model: Model,
     prompts: Prompts,
     *,
     lengths: Tensor | None = None,
@@ -85,7 +85,7 @@ def generate(
     >>> generate(load("speller"), ["attention", "cat"])
     ['AH T EH N SH AH N', 'K AE T']
     """
-    if getattr(model, "decoder", None) is None or not hasattr(model, "decoding"):
+    if not isinstance(model, Model) or not model.continues:
         kind = getattr(getattr(model, "config", None), "model_type", None)
         named = type(model).__name__ + (f" ({kind})" if isinstance(kind, str) else "")
         raise ValueError(f"generate: {named} does not continue texts; a uwaga.models.Transformer with a decoder does")
@@ -125,7 +125,7 @@ def _are_texts(prompts: Prompts) -> TypeGuard[Sequence[str]]:
     return len(prompts) > 0 and all(isinstance(each, str) for each in prompts)
 
 
-def _generate_texts(model: Transformer, texts: Sequence[str], **options: Any) -> list[str]:
+def _generate_texts(model: Model, texts: Sequence[str], **options: Any) -> list[str]:
     own, decoder = (tokenizers.of_model(cast(torch.nn.Module, model), decoder=which) for which in (False, True))
     for number, text in enumerate(texts):
         tokenizers.check_text(f"generate: prompt {number}", text)
@@ -141,7 +141,7 @@ def unknown_text(unknown: Sequence[str]) -> str:
     return f"the model has no token for {shown}: it cannot tell what is written there"
 
 
-def _new_tokens(model: Transformer, prompts: Ragged, options: GenerationOptions, streamer: Streamer | None) -> Ragged:
+def _new_tokens(model: Model, prompts: Ragged, options: GenerationOptions, streamer: Streamer | None) -> Ragged:
     if not len(prompts):
         return prompts
     decoding = model.decoding(prompts, options.max_new_tokens)
@@ -152,7 +152,7 @@ def _new_tokens(model: Transformer, prompts: Ragged, options: GenerationOptions,
     return generate_tokens(decoding, token_chooser(options, prompts), options, streamer)
 
 
-def _eos_token_ids(given: int | Sequence[int] | None, model: Transformer) -> tuple[int, ...]:
+def _eos_token_ids(given: int | Sequence[int] | None, model: Model) -> tuple[int, ...]:
     if given is None:
         return model.config.eos_token_ids
     ids = (given,) if isinstance(given, int) else tuple(given)
@@ -161,7 +161,7 @@ def _eos_token_ids(given: int | Sequence[int] | None, model: Transformer) -> tup
     return ids
 
 
-def _pad_token_id(given: int | None, prompts: Ids, options: GenerationOptions, model: Transformer) -> int | None:
+def _pad_token_id(given: int | None, prompts: Ids, options: GenerationOptions, model: Model) -> int | None:
     if not isinstance(prompts, Tensor):
         if given is not None:
             raise ValueError("generate: pad_token_id needs prompts that are a tensor")
@@ -175,7 +175,7 @@ def _pad_token_id(given: int | None, prompts: Ids, options: GenerationOptions, m
     return options.eos_token_ids[0] if options.eos_token_ids else 0
 
 
-def _check_id(name: str, value: object, model: Transformer) -> None:
+def _check_id(name: str, value: object, model: Model) -> None:
     if type(value) is not int or not 0 <= value < model.config.output_vocab_size:
         raise ValueError(
             f"generate: {name} must be an id from 0 to {model.config.output_vocab_size - 1}, not {value!r}"
@@ -193,7 +193,7 @@ def _check_streamer(streamer: Streamer | None, prompts: Ragged, options: Generat
         raise ValueError(f"generate: a streamer takes one prompt, not {len(prompts)}")
 
 
-def _pack(prompts: Ids, lengths: Tensor | None, model: Transformer) -> Ragged:
+def _pack(prompts: Ids, lengths: Tensor | None, model: Model) -> Ragged:
     """(N,) ids of all prompts, checked."""
     if lengths is not None and not isinstance(prompts, Tensor):
         raise ValueError("generate: lengths need prompts that are a padded tensor (R, T)")
@@ -205,7 +205,7 @@ def _pack(prompts: Ids, lengths: Tensor | None, model: Transformer) -> Ragged:
     return result.with_values(result.values.long())
 
 
-def _device(model: Transformer) -> torch.device:
+def _device(model: Model) -> torch.device:
     """Where the ids of prompts that are lists belong: beside the model's weights."""
     return next(cast(torch.nn.Module, model).parameters()).device
 
@@ -233,15 +233,15 @@ def _is_ids(prompt: object) -> bool:
     return isinstance(prompt, Sequence) and all(type(each) is int for each in prompt)
 
 
-def _check_positions(prompts: Ragged, new_tokens: int, model: Transformer) -> None:
+def _check_positions(prompts: Ragged, new_tokens: int, model: Model) -> None:
     """ValueError unless the model has a position for every token that it will read: all but the last new one."""
     most = model.config.max_tokens
     if most is None or not len(prompts):
         return
     longest = int(prompts.lengths.argmax())
-    read = prompts.max_length if model.is_decoder_only else 1
+    read = prompts.max_length if model.config.is_causal else 1
     if read + new_tokens - 1 > most:
-        prompt = f"prompt {longest} of {prompts.max_length} tokens and " if model.is_decoder_only else ""
+        prompt = f"prompt {longest} of {prompts.max_length} tokens and " if model.config.is_causal else ""
         fits = most - read + 1
         way_out = f"max_new_tokens may be at most {fits}" if fits > 0 else f"shorten it to {most} tokens or fewer"
         needed = read + new_tokens - 1

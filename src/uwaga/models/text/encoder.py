@@ -16,12 +16,13 @@ from torch.nn.functional import normalize as normalize_rows
 
 from uwaga._base import json_files, keywords
 from uwaga._base.arguments import check_iterable
-from uwaga._base.errors import CheckpointError, ShapeError
-from uwaga.integrations.transformers.ragged_model import RaggedModel
+from uwaga._base.errors import CheckpointError, ShapeError, UnsupportedModelError
+from uwaga.models import opening
 from uwaga.models.checkpoints import directories, load_save, mapped_weights, sentence_files
 from uwaga.models.checkpoints.state_dict_check import is_finite
 from uwaga.models.families import family_of
-from uwaga.models.text import colbert, foreign, sentence_config, sentence_head
+from uwaga.models.model import Model
+from uwaga.models.text import colbert, sentence_config, sentence_head
 from uwaga.models.text.colbert import TokenVectors
 from uwaga.models.text.inference import Encoded, EncodedTokens, Inference, TokenSelection, keep_freed_memory
 from uwaga.models.text.passages import Span, Split
@@ -32,7 +33,6 @@ from uwaga.models.text.report import Report
 from uwaga.models.text.sentence_config import SentenceConfig
 from uwaga.models.text.spans import SpansOf, spans_of
 from uwaga.models.tokenizers.loading import Tokenizer, check_text
-from uwaga.models.transformer import Transformer
 from uwaga.ops.engine_choice import Choice
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.maxsim import maxsim
@@ -41,8 +41,6 @@ from uwaga.ops.validation import is_integer, tensor_of
 
 # Activations of so many tokens stay in the cache of the processor, and matrix products are large enough to be fast.
 TOKENS_PER_BATCH = 2048
-
-Model = Transformer | RaggedModel
 
 
 class TokenOptions(TypedDict, total=False):
@@ -69,7 +67,7 @@ class TextEncoder:
     `tokens_per_batch` tokens without padding, and their vectors come out in the order of the texts.
 
     Attributes:
-        model: a Transformer, of which with both stacks the encoder alone runs; a RaggedModel of any other family, by transformers.
+        model: of which with both stacks the encoder alone runs.
         tokenizer: its tokenizer.
         config: maximum length, prompts, pooling and what follows it.
         max_tokens: the most tokens of a text that the model reads, special tokens not counted.
@@ -143,9 +141,7 @@ class TextEncoder:
     def explain(self) -> Choice:
         """What computes the hidden states: engine "uwaga", a model of ours; "transformers, packed", where that was checked when the model was
         loaded to give a text the same bits in any batch; or "transformers, one by one", and `refused` says why not packed."""
-        if isinstance(self.model, RaggedModel):
-            return self.model.choice
-        return Choice("uwaga", f"{self.model.config.model_type} is a family of uwaga's own", {})
+        return self.model.explain()
 
     def _prepare_tokens(self, tokens: TokenVectors | None) -> int | None:
         """Teaches the tokenizer the prefixes of a ColBERT model; the token that lengthens its queries. Raises CheckpointError."""
@@ -614,16 +610,17 @@ class TextEncoder:
 def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) -> tuple[Model, Tokenizer]:
     """The model of a folder and its tokenizer. Raises CheckpointError."""
     file = mapped_weights.shared_file(config.folder, dtype) if shared else None
-    if foreign.is_needed(config.folder):
+    try:
+        model = load_save.load_folder(config.folder, dtype, has_head=False, shared=file)
+    except UnsupportedModelError as refusal:
         tokens = Tokenizer.load(config.folder, lowercase=config.lowercase, allows_types=True)
         tokens = tokens if config.chat is None else tokens.without_special_tokens()
         expansion = None if config.tokens is None else config.tokens.expansion
         if expansion is not None and not expansion.attend:
             raise CheckpointError(
                 f"{config.folder}: mask tokens that the others do not see are computed for uwaga's own families alone"
-            )
-        return foreign.load(config.folder, tokens, dtype, file), tokens
-    model = load_save.load_folder(config.folder, dtype, has_head=False, shared=file)
+            ) from refusal
+        return opening.read_states(config.folder, dtype, tokens, refusal, file), tokens
     if () not in family_of(model.config.model_type, "load").architectures.values():
         raise CheckpointError(
             f"{config.folder} holds a {model.config.model_type} model, and TextEncoder cannot use it; {sentence_config.PEER_READS_IT}"

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from uwaga.models.checkpoints.state_dict_check import is_finite
+from uwaga.models.model import Model
 from uwaga.models.text.pooling import mean_rows, pool
 from uwaga.models.text.preprocessing import Preprocessor, TokenizedGroup, TokenizedText, batches
 from uwaga.models.text.progress import Meter
 from uwaga.models.text.report import DocumentError, Report, not_finite
-from uwaga.models.transformer import Transformer
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.ragged import Ragged
 from uwaga.ops.validation import is_integer
@@ -61,7 +61,7 @@ class Inference:
         ValueError: an option of a wrong type or value.
     """
 
-    model: nn.Module
+    model: Model
     preprocessor: Preprocessor
     tokens_per_batch: int  # approximate
     pooling: tuple[str, ...] = ()  # keys of POOLING
@@ -92,7 +92,7 @@ class Inference:
 
     def _only(self, skipped_S: Tensor | None) -> str | None:
         """Which token's state is all that is pooled of each sequence, so that the last layer need compute no other; None: several."""
-        if not isinstance(self.model, Transformer) or self.model.config.has_both:
+        if self.model.config.has_both:
             return None
         first, last = self.pooling == ("cls",) and skipped_S is None, self.pooling == ("lasttoken",)
         return "first" if first else "last" if last else None

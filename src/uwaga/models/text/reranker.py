@@ -18,14 +18,16 @@ from torch import nn
 
 from uwaga._base import json_files, keywords
 from uwaga._base.arguments import check_iterable
-from uwaga._base.errors import CheckpointError
+from uwaga._base.errors import CheckpointError, UnsupportedModelError
 from uwaga._base.terminal import printable, short
 from uwaga.integrations.transformers.ragged_classifier import RaggedClassifier
-from uwaga.integrations.transformers.ragged_model import RaggedModel
+from uwaga.models import opening
 from uwaga.models.checkpoints import directories, load_save, modules_json, sentence_files
 from uwaga.models.checkpoints.modules_json import SentenceModule
+from uwaga.models.families import family_of, model_types
 from uwaga.models.families.bert import COLBERT
-from uwaga.models.text import chat_template, colbert, foreign, logit_score, sentence_config, sentence_head
+from uwaga.models.model import Model
+from uwaga.models.text import chat_template, colbert, logit_score, sentence_config, sentence_head
 from uwaga.models.text.chat_template import ChatTemplate
 from uwaga.models.text.logit_score import LogitScore
 from uwaga.models.text.pooling import pool
@@ -34,6 +36,7 @@ from uwaga.models.text.report import not_finite
 from uwaga.models.tokenizers.loading import Tokenizer, check_text
 from uwaga.models.tokenizers.tokenizer_file import library_errors
 from uwaga.models.transformer import Transformer
+from uwaga.models.transformers_model import TransformersModel
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.engine_choice import Choice
 from uwaga.ops.ragged import Ragged
@@ -42,14 +45,10 @@ from uwaga.ops.validation import is_integer
 # As of TextEncoder: activations of so many tokens stay in the cache of the processor.
 _TOKENS_PER_BATCH = 2048
 _NO_CLASSIFIER = "is no cross-encoder: it has no classifier of sequences; uwaga.TextEncoder, `uwaga encode` and `uwaga serve` take an embedding model"
-# The families of ours whose tokenizers give token types where no file says otherwise.
-_TYPED_FAMILIES = ("bert", "electra", "nomic_bert")
 # Those that have embeddings of token types in transformers, and read type 0 alone here, with the number of types that they have by default.
 _UNTYPED_FAMILIES = {"nomic_bert": 2, "gte": 1, "jina_embeddings_v3": 1}
 _NO_INSTRUCTION = "Reranker: an instruction is for causal language models, such as Qwen3-Reranker"
 _ACTIVATIONS = {"Sigmoid": True, "Identity": False}  # of torch.nn, by the last part of their names
-
-Model = Transformer | RaggedClassifier | RaggedModel
 
 
 class Ranking(NamedTuple):
@@ -90,7 +89,7 @@ class Reranker:
 
     def __init__(
         self,
-        model: Model,
+        model: Model | RaggedClassifier,
         tokenizer: Tokenizer,
         *,
         max_tokens: int,
@@ -138,7 +137,9 @@ class Reranker:
         found = _read(directories.find(path_or_hub_id, revision))
         folder, settings = found.folder, found.settings
 
-        def made(model: Model, tokenizer: Tokenizer, positions: int | None, **more: Any) -> "Reranker":
+        def made(
+            model: Model | RaggedClassifier, tokenizer: Tokenizer, positions: int | None, **more: Any
+        ) -> "Reranker":
             most = sys.maxsize if positions is None else positions
             return cls(
                 model,
@@ -179,16 +180,17 @@ class Reranker:
                 pooled_score=pooled_score,
                 gives_types=types,
             )
-        is_classifier = foreign.is_classifier(folder)
+        is_classifier = opening.is_classifier(folder)
         if is_classifier and instruction is not None:
             raise ValueError(_NO_INSTRUCTION)
         if is_classifier:
-            classifier = foreign.load_classifier(folder, dtype)
+            classifier = opening.read_classifier(folder, dtype)
             tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase, allows_types=True)
-            return made(classifier, tokenizer, classifier.config.max_tokens)
-        if foreign.is_needed(folder):
-            raise CheckpointError(f"{folder} {_NO_CLASSIFIER}")
-        model = load_save.load_folder(folder, dtype)
+            return made(classifier, tokenizer, classifier.max_tokens)
+        try:
+            model = load_save.load_folder(folder, dtype)
+        except UnsupportedModelError as refusal:
+            raise CheckpointError(f"{folder} {_NO_CLASSIFIER}") from refusal
         tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase)
         if model.config.is_causal:
             score = logit_score.read(folder, found.others, model, tokenizer.backend)
@@ -212,10 +214,9 @@ class Reranker:
     def explain(self) -> Choice:
         """What computes the scores: engine "uwaga", a model of ours; "transformers, packed" or "transformers, one by one", as
         `TextEncoder.explain`."""
-        if isinstance(self.model, RaggedClassifier | RaggedModel):
-            return self.model.choice
+        choice = self.model.choice if isinstance(self.model, RaggedClassifier) else self.model.explain()
         instead = f"; {self._chat.instead}" if self._chat is not None and self._chat.instead else ""
-        return Choice("uwaga", f"{self.model.config.model_type} is a family of uwaga's own{instead}", {})
+        return choice._replace(reason=choice.reason + instead)
 
     @property
     def truncates_left(self) -> bool:
@@ -331,11 +332,10 @@ class Reranker:
         if isinstance(self.model, RaggedClassifier):
             with evaluation_mode(self.model):
                 return self.model(ids, types.values).float().cpu()
-        if isinstance(self.model, RaggedModel):
-            assert self._pooled_score is not None
-            with evaluation_mode(self.model):
-                return self._pooled_score(self.model(ids, outputs=(), token_types=types.values).last_hidden_state).cpu()
-        types_N = types if self._gives_types and self.model.config.type_vocab_size > 1 else None
+        gives_types = isinstance(self.model, TransformersModel) or (
+            self._gives_types and self.model.config.type_vocab_size > 1
+        )
+        types_N = types if gives_types else None
         with evaluation_mode(self.model):
             if self._pooled_score is not None:
                 states = self.model(ids, token_types=types_N, outputs=()).last_hidden_state
@@ -414,11 +414,12 @@ def _read(found: Path) -> _Directory:
     return _Directory(found, folder, described, settings, modules.others, modules.pooling, chat, prompt, has_sigmoid)
 
 
-def _encoder(folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None) -> Transformer | RaggedModel:
+def _encoder(folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None) -> Model:
     """The model of a folder, whose states are pooled. Raises CheckpointError."""
-    if foreign.is_needed(folder):
-        return foreign.load(folder, tokenizer, dtype)
-    model = load_save.load_folder(folder, dtype, has_head=False)
+    try:
+        model = load_save.load_folder(folder, dtype, has_head=False)
+    except UnsupportedModelError as refusal:
+        return opening.read_states(folder, dtype, tokenizer, refusal)
     if model.config.has_both:
         raise CheckpointError(
             f"{folder} holds a {model.config.model_type} model, and Reranker pools no states of it; {sentence_files.INSTEAD}"
@@ -428,8 +429,9 @@ def _encoder(folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None) -> T
 
 def _gives_types(folder: Path) -> bool:
     described = json_files.read(folder / "config.json")
-    is_typed = described.get("model_type") in _TYPED_FAMILIES
-    return foreign.gives_types(folder, described, "BertTokenizer" if is_typed else None)
+    kind = described.get("model_type")
+    of_family = family_of(kind, str(folder)).tokenizer if kind in model_types() else None
+    return opening.gives_types(folder, described, of_family)
 
 
 def sigmoid(scores_P: np.ndarray) -> np.ndarray:

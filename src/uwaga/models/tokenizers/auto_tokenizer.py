@@ -31,18 +31,6 @@ SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls
 # The class that reads tokenizer.json as it is, and other names of it.
 _AS_IT_IS = "TokenizersBackend"
 _AS_IT_IS_TOO = (_AS_IT_IS, "PreTrainedTokenizer", "PythonBackend", "BloomTokenizer")
-# The class that transformers registers for a model_type; None: none, what tokenizer_config.json names is taken.
-REGISTERED: Mapping[str | None, str | None] = {
-    None: None, "albert": "AlbertTokenizer", "bert": "BertTokenizer", "camembert": "CamembertTokenizer",
-    "distilbert": "BertTokenizer", "electra": "BertTokenizer", "eurobert": None, "gemma2": "GemmaTokenizer",
-    "gemma3_text": "GemmaTokenizer", "gpt2": "GPT2Tokenizer", "gte": "XLMRobertaTokenizer",
-    "jina_embeddings_v3": "XLMRobertaTokenizer", "llama": None, "marian": "MarianTokenizer", "mistral": _AS_IT_IS, "modernbert": _AS_IT_IS,
-    "mpnet": "MPNetTokenizer", "mt5": "T5Tokenizer", "nomic_bert": "BertTokenizer", "qwen2": "Qwen2Tokenizer",
-    "qwen3": "Qwen2Tokenizer", "roberta": "RobertaTokenizer", "t5": "T5Tokenizer", "uwaga-gpt3": None,
-    "uwaga-transformer": None, "xlm-roberta": "XLMRobertaTokenizer",
-}  # fmt: skip
-# For these the registered class counts, whatever tokenizer_config.json says.
-FORCED = ("modernbert", "qwen2")
 _ALIASES = {
     "BartTokenizer": "RobertaTokenizer", "DistilBertTokenizer": "BertTokenizer", "ElectraTokenizer": "BertTokenizer",
     "LongformerTokenizer": "RobertaTokenizer", "MobileBertTokenizer": "BertTokenizer",
@@ -174,17 +162,22 @@ def _styled(token: Token | None, default: Token | None) -> Token | None:
 
 def _class_name(config: Mapping[str, Any], settings: Mapping[str, Any], described: Mapping[str, Any]) -> str | None:
     """As AutoTokenizer.from_pretrained chooses it; None: of a family that transformers alone knows."""
-    family = config.get("model_type")
-    if (family is not None and not isinstance(family, str)) or family not in REGISTERED or config.get("model_name"):
+    from uwaga.models.families import family_of, model_types
+
+    kind, registered, is_forced = config.get("model_type"), None, False
+    if (kind is not None and kind not in model_types()) or config.get("model_name"):
         return None
-    registered, named = REGISTERED[family], settings.get("tokenizer_class") or config.get("tokenizer_class")
+    if kind is not None:
+        family = family_of(kind, SETTINGS)
+        registered, is_forced = family.tokenizer, family.forces_tokenizer
+    named = settings.get("tokenizer_class") or config.get("tokenizer_class")
     if not isinstance(named, str):
         return registered or _AS_IT_IS
     named = named.removesuffix("Fast")
-    if named == "LlamaTokenizer" and family not in ("mistral", *FORCED) and _has_byte_level(described):
-        return _AS_IT_IS
-    if registered not in (None, named) and (registered == _AS_IT_IS or family in FORCED):
+    if registered not in (None, named) and (registered == _AS_IT_IS or is_forced):
         return registered
+    if named == "LlamaTokenizer" and _has_byte_level(described):
+        return _AS_IT_IS
     return _AS_IT_IS if named in _AS_IT_IS_TOO else _ALIASES.get(named, named)
 
 

@@ -16,7 +16,7 @@ from waiting import HANG
 from uwaga import Ragged, Reranker
 from uwaga._base.errors import CheckpointError
 from uwaga.integrations.transformers import ragged_classifier
-from uwaga.models.text import foreign
+from uwaga.models import opening
 
 transformers = pytest.importorskip("transformers", minversion="5")
 peer = pytest.importorskip("sentence_transformers", minversion="6")
@@ -164,22 +164,22 @@ def test_what_is_no_reranker_is_refused(make: Callable, monkeypatch: pytest.Monk
     assert refused(folder) == (
         f"{folder / 'config.json'}: model_type is 'bart', an encoder-decoder, which is not run as a reranker"
     )
-    monkeypatch.setattr(foreign, "find_spec", lambda _: None)
-    assert "which uwaga runs through the package transformers, version 5 or newer" in refused(folder)
+    monkeypatch.setattr(opening, "find_spec", lambda _: None)
+    assert "which uwaga reads through the package transformers, version 5 or newer" in refused(folder)
 
 
 def test_a_classifier_reads_types_only_where_its_model_does(make: Callable) -> None:
     ids, types = Ragged.from_list([torch.tensor([5, 6, 7])]), torch.tensor([0, 1, 1])
-    typed = foreign.load_classifier(make("rembert"), None)
+    typed = opening.read_classifier(make("rembert"), None)
     assert not torch.equal(typed(ids), typed(ids, types))
-    plain = foreign.load_classifier(make("prenorm"), None)
+    plain = opening.read_classifier(make("prenorm"), None)
     assert torch.equal(plain(ids), plain(ids, types))
 
 
 @torch.no_grad()
 def test_two_threads_score_texts_by_one_classifier(make: Callable) -> None:
     """Each number follows from the states of its own text, and the model itself keeps its body meanwhile."""
-    model = foreign.load_classifier(make("prenorm"), None)
+    model = opening.read_classifier(make("prenorm"), None)
     first, second = (Ragged.from_list([torch.tensor(ids)]) for ids in ([5, 6, 7], [8, 9]))
     right, body = [model(first), model(second)], model.model.base_model
     inside, go = threading.Event(), threading.Event()

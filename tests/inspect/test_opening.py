@@ -13,8 +13,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tiny_tokenizer import read_as_it_is, word_tokenizer
 
+import uwaga
 from uwaga._base.errors import CheckpointError
-from uwaga.inspect.run_text import load, run_text
+from uwaga.inspect.run_text import run_text
 from uwaga.models import Transformer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -47,7 +48,7 @@ def change_weight(folder: Path, name: str, weight: torch.Tensor | None) -> None:
 
 
 def test_a_family_of_transformers_alone_is_read_by_transformers(write: Callable[..., Path]) -> None:
-    reader = load(str(write()), "float32")
+    reader = uwaga.models.open(write(), dtype="float32")
     assert type(reader.model).__name__ == "GPTNeoXForCausalLM"
     assert (reader.title, reader.model.training) == ("gpt_neox", False)
     assert run_text(reader, TEXT).recording.maps["decoder", 1].shape == (1, 4, 7, 7)
@@ -55,16 +56,19 @@ def test_a_family_of_transformers_alone_is_read_by_transformers(write: Callable[
 
 
 def test_a_family_of_this_package_is_read_by_it(write: Callable[..., Path]) -> None:
-    assert isinstance(load(str(write("llama")), "float32").model, Transformer)
+    assert isinstance(uwaga.models.open(write("llama"), dtype="float32"), Transformer)
 
 
 def test_what_this_package_has_no_option_for_is_read_by_transformers(write: Callable[..., Path]) -> None:
     folder = write("llama", mlp_bias=False, hidden_act="relu2")
-    assert type(load(str(folder), "float32").model).__module__ == "transformers.models.llama.modeling_llama"
+    assert (
+        type(uwaga.models.open(str(folder), dtype="float32").model).__module__
+        == "transformers.models.llama.modeling_llama"
+    )
 
 
 def test_bfloat16(write: Callable[..., Path]) -> None:
-    reader = load(str(write()), "bfloat16")
+    reader = uwaga.models.open(write(), dtype="bfloat16")
     assert run_text(reader, TEXT).states.dtype is torch.bfloat16
 
 
@@ -76,7 +80,7 @@ NAME = "gpt_neox.layers.0.attention.dense.weight"
     [
         (
             lambda folder: change_weight(folder, NAME, None),
-            rf"weights of GPTNeoXForCausalLM\n  {NAME} is not in the files",
+            rf"does not match GPTNeoXForCausalLM of transformers\n  {NAME} is missing",
         ),
         (lambda folder: change_weight(folder, NAME, torch.zeros(3, 32)), rf"{NAME} has another shape in the files"),
         (
@@ -109,7 +113,7 @@ def test_what_is_refused(write: Callable[..., Path], spoil: Callable[[Path], obj
     folder = write()
     spoil(folder)
     with pytest.raises(CheckpointError, match=message) as error:
-        load(str(folder), "float32")
+        uwaga.models.open(str(folder), dtype="float32")
     assert str(folder) in str(error.value)
 
 
@@ -119,7 +123,7 @@ def test_code_of_a_directory_is_not_run(write: Callable[..., Path], tmp_path: Pa
     folder = write(auto_map=names, model_type="own", architectures=["Model"])
     (folder / "own.py").write_text(f"open({str(ran)!r}, 'w')\nclass Config: pass\nclass Model: pass\n")
     with pytest.raises(CheckpointError, match="cannot be read by transformers"):
-        load(str(folder), "float32")
+        uwaga.models.open(str(folder), dtype="float32")
     assert not ran.exists()
 
 
@@ -129,6 +133,7 @@ def test_without_transformers_the_message_says_what_is_missing(
     folder = write()
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(
-        CheckpointError, match=r"model_type is 'gpt_neox'; supported: albert, .*pip install transformers"
+        CheckpointError,
+        match=r"model_type is 'gpt_neox', which uwaga reads through the package transformers, .*pip install 'transformers>=5'",
     ):
-        load(str(folder), "float32")
+        uwaga.models.open(str(folder), dtype="float32")

@@ -11,7 +11,8 @@ from tiny_tokenizer import word_tokenizer
 
 import uwaga
 from uwaga.inspect import Edits
-from uwaga.inspect.run_text import LoadedModel, RecordError, TextTooLongError, of_module, run_text
+from uwaga.inspect.run_text import RecordError, TextTooLongError, run_text
+from uwaga.models import Model
 from uwaga.viewer.text_runner import RunRequest, TextRunner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -34,25 +35,25 @@ def make(family: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def reader() -> Callable[[str], LoadedModel]:
-    known: dict[str, LoadedModel] = {}
+def reader() -> Callable[[str], Model]:
+    known: dict[str, Model] = {}
 
-    def get(family: str) -> LoadedModel:
+    def get(family: str) -> Model:
         if family not in known:
-            known[family] = of_module(make(family), word_tokenizer(family=family))
+            known[family] = uwaga.models.open(make(family), tokenizer=word_tokenizer(family=family))
         return known[family]
 
     return get
 
 
-def given(reader: LoadedModel) -> dict[str, torch.Tensor]:
+def given(reader: Model) -> dict[str, torch.Tensor]:
     ids = torch.tensor([reader.tokenizer.with_special_tokens([TEXT])[0]])
-    more = {"decoder_input_ids": run_text(reader, TEXT).ids[None]} if reader.has_both else {}
+    more = {"decoder_input_ids": run_text(reader, TEXT).ids[None]} if reader.config.has_both else {}
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_its_maps_are_those_of_the_whole_model(family: str, reader: Callable[[str], LoadedModel]) -> None:
+def test_its_maps_are_those_of_the_whole_model(family: str, reader: Callable[[str], Model]) -> None:
     own = reader(family)
     reading, inputs = run_text(own, TEXT), given(own)
     with uwaga.watch(own.model) as expected, torch.no_grad():
@@ -65,7 +66,7 @@ def test_its_maps_are_those_of_the_whole_model(family: str, reader: Callable[[st
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_its_predictions_are_those_of_its_head(
-    family: str, reader: Callable[[str], LoadedModel], assert_as_exact: Callable[..., None]
+    family: str, reader: Callable[[str], Model], assert_as_exact: Callable[..., None]
 ) -> None:
     own = reader(family)
     inputs = given(own)
@@ -79,9 +80,9 @@ def test_its_predictions_are_those_of_its_head(
 
 
 @pytest.mark.parametrize("family", ["bert", "opt", "bart"])
-def test_heads_off_and_cut_links(family: str, reader: Callable[[str], LoadedModel]) -> None:
+def test_heads_off_and_cut_links(family: str, reader: Callable[[str], Model]) -> None:
     own = reader(family)
-    kind = "cross" if own.has_both else "decoder" if family == "opt" else "encoder"
+    kind = "cross" if own.config.has_both else "decoder" if family == "opt" else "encoder"
     changes: dict[str, Any] = {
         "heads": {(kind, 0, 1): 0.0},
         "scores": {(kind, 0, 0): uwaga.Links(2, 1)},
@@ -103,17 +104,17 @@ def test_heads_off_and_cut_links(family: str, reader: Callable[[str], LoadedMode
 @pytest.mark.parametrize(
     ("family", "most"), [("gpt2", 64), ("roberta", 63), ("opt", 64), ("llama", 64), ("t5", None), ("bart", 64)]
 )
-def test_how_many_tokens_it_takes(family: str, most: int | None, reader: Callable[[str], LoadedModel]) -> None:
+def test_how_many_tokens_it_takes(family: str, most: int | None, reader: Callable[[str], Model]) -> None:
     own = reader(family)
-    assert own.adapter.max_tokens == most
+    assert own.config.max_tokens == most
     if most is not None:
         ids = torch.tensor([[5] * most])
-        own.adapter.read(ids, torch.tensor([[1]]) if own.has_both else None)
+        own.read(ids, torch.tensor([[1]]) if own.config.has_both else None)
         with pytest.raises(TextTooLongError, match=f"takes {most}"):
-            run_text(own, "cat " * (most + 1), target="a" if own.has_both else None)
+            run_text(own, "cat " * (most + 1), target="a" if own.config.has_both else None)
 
 
-def test_a_run_ends_when_progress_raises(reader: Callable[[str], LoadedModel]) -> None:
+def test_a_run_ends_when_progress_raises(reader: Callable[[str], Model]) -> None:
     class StoppedError(Exception):
         pass
 
@@ -129,7 +130,7 @@ def test_a_run_ends_when_progress_raises(reader: Callable[[str], LoadedModel]) -
     assert not any(module._forward_hooks for module in own.model.modules())
 
 
-def test_heads_that_follow_pronouns_are_looked_for_in_encoders(reader: Callable[[str], LoadedModel]) -> None:
+def test_heads_that_follow_pronouns_are_looked_for_in_encoders(reader: Callable[[str], Model]) -> None:
     from uwaga.inspect import coreference_heads
     from uwaga.inspect.heads.coreference import WinogradPair
 
@@ -149,26 +150,26 @@ def test_heads_that_follow_pronouns_are_looked_for_in_encoders(reader: Callable[
     assert TextRunner(reader=reader("opt")).run(RunRequest(TEXT)).view_model.sides[0].coreference is None
 
 
-def test_errors(reader: Callable[[str], LoadedModel]) -> None:
+def test_errors(reader: Callable[[str], Model]) -> None:
     with pytest.raises(ValueError, match=r"this GPT2LMHeadModel was not read from a directory: give its tokenizer"):
-        of_module(make("gpt2"))
+        uwaga.models.open(make("gpt2"))
     with pytest.raises(ValueError, match=r"tokenizer must be a tokenizer of tokenizers, .*, not dict"):
-        of_module(make("gpt2"), {})
+        uwaga.models.open(make("gpt2"), tokenizer={})
     with pytest.raises(ValueError, match="GPT2LMHeadModel is in training mode"):
-        of_module(make("gpt2").train(), word_tokenizer())
+        uwaga.models.open(make("gpt2").train(), tokenizer=word_tokenizer())
     with pytest.raises(ValueError, match="has the token id 70, and GPT2LMHeadModel has 64 embeddings"):
-        of_module(make("gpt2"), word_tokenizer(size=71))
+        uwaga.models.open(make("gpt2"), tokenizer=word_tokenizer(size=71))
     vision = transformers.ViTModel(
         transformers.ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
     )
     with pytest.raises(ValueError, match="ViTModel reads pixel_values, not a text"):
-        of_module(vision.eval(), word_tokenizer())
+        uwaga.models.open(vision.eval(), tokenizer=word_tokenizer())
     own_attention = tiny_models.make("deberta-v2", tiny_models.small("deberta-v2"), MASKED)
     with pytest.raises(ValueError, match="DebertaV2ForMaskedLM computes attention by itself"):
-        of_module(own_attention, word_tokenizer())
+        uwaga.models.open(own_attention, tokenizer=word_tokenizer())
     with pytest.raises(ValueError, match=r"Linear is neither a model of uwaga\.models nor of transformers"):
-        of_module(torch.nn.Linear(2, 2), word_tokenizer())
-    body = of_module(transformers.BartModel(make("bart").config).eval(), word_tokenizer())
+        uwaga.models.open(torch.nn.Linear(2, 2), tokenizer=word_tokenizer())
+    body = uwaga.models.open(transformers.BartModel(make("bart").config).eval(), tokenizer=word_tokenizer())
     with pytest.raises(RecordError, match="BartModel generates nothing: give what its decoder reads"):
         run_text(body, TEXT)
     assert run_text(body, TEXT, target="a cat").states.shape == (3, 32)
@@ -177,5 +178,5 @@ def test_errors(reader: Callable[[str], LoadedModel]) -> None:
 def test_a_tokenizer_that_was_given_is_not_changed() -> None:
     backend = word_tokenizer()
     backend.enable_truncation(4)
-    of_module(make("gpt2"), backend)
+    uwaga.models.open(make("gpt2"), tokenizer=backend)
     assert backend.truncation is not None

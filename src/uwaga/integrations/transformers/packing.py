@@ -1,4 +1,4 @@
-"""A model of transformers as one of ours: ragged token ids in, ragged hidden states out, and a text with the same bits in any batch.
+"""The states of ragged texts by a model of transformers, where a text has the same bits in any batch.
 
 All texts go through the model in one row where that is sure to change none of them, else one after another. It is sure where
 
@@ -14,9 +14,8 @@ import contextlib
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from uwaga._base import native
 from uwaga._base.errors import CheckpointError
-from uwaga.integrations.packed_linear import is_packed, pack_linear
+from uwaga.integrations.packed_linear import is_packed, pack_linear, unpack_linear
+from uwaga.integrations.transformers import inside
 from uwaga.integrations.transformers.packed_row import is_close, keeps_apart, packed_row, position_padding
 from uwaga.integrations.transformers.register import NAME, register_with_transformers
 from uwaga.nn.evaluation_mode import evaluation_mode
@@ -55,26 +55,13 @@ _GRAINS = (
 _FIXED_ROTATIONS = ("default", "linear", "llama3", "yarn")  # functions of the position alone
 
 
-@dataclass(frozen=True, kw_only=True)
-class RaggedModelConfig:
-    """What is known of a model of transformers, in the names of our configs."""
-
-    model_type: str
-    d_model: int  # M
-    vocab_size: int
-    max_tokens: int | None  # special ones included; None: any number
-
-
-class RaggedModelOutput(NamedTuple):
-    last_hidden_state: Ragged  # (N, M)
-
-
-class RaggedModel(nn.Module):
-    """A model of transformers that reads tokens, with uwaga's attention, where it can be given that, and linear maps.
+class Packing:
+    """A model of transformers that reads tokens, with uwaga's attention, where it can be given that, and linear maps, until `undo`.
 
     Attributes:
-        model: the model, changed for good: its attention, linear maps and activations.
+        model: the model, whose attention, linear maps and activations are changed.
         choice: whether it runs "transformers, packed" or "transformers, one by one", and why.
+        width: M.
 
     Args:
         model: in evaluation mode.
@@ -85,33 +72,36 @@ class RaggedModel(nn.Module):
     """
 
     def __init__(self, model: Any, *, types: tuple[Sequence[int], Sequence[int]] | None = None) -> None:
-        super().__init__()
         self.model = model
-        parameters = inspect.signature(model.forward).parameters
-        takes_types = types is not None and "token_type_ids" in parameters
-        self._types = types if takes_types else None
-        self._options = {"use_cache": False} if "use_cache" in parameters else {}
+        self._types = types if inside.takes(model, "token_type_ids") else None
+        self._options = inside.without_cache(model)
         self._padding = position_padding(model)
-        vocabulary = _vocab_size(model)
+        vocabulary = inside.vocab_size(model)
+        if vocabulary is None:
+            raise CheckpointError(f"{type(model).__name__} of transformers does not read tokens")
+        self._implementation = model.config._attn_implementation
         with evaluation_mode(model):
-            width = self._prepare(vocabulary)
+            self.width = self._prepare(vocabulary)
             why_not = self._why_not_packed(vocabulary)
         self.choice = _choice(why_not, self._own_attention)
-        self.config = RaggedModelConfig(
-            model_type=model.config.model_type,
-            d_model=width,
-            vocab_size=vocabulary,
-            max_tokens=_max_tokens(model, self._padding),
-        )
 
-    def forward(self, ids: Ragged, *, outputs: tuple[()] = (), token_types: Tensor | None = None) -> RaggedModelOutput:
-        """ids: values (N,); no text may be empty. outputs: as of our models; there are no others. token_types: (N,), of a model that is
-        given types; None: those of its special tokens."""
+    def undo(self) -> None:
+        """Give the model its own attention, linear maps and activations again."""
+        if self._own_attention is None:
+            self.model.set_attn_implementation(self._implementation)
+        unpack_linear(self.model)
+        for parent in list(self.model.modules()):
+            for name, child in list(parent.named_children()):
+                if isinstance(child, _InFullVectors | _RotationsInFullVectors):
+                    setattr(parent, name, child.module)
+
+    def states(self, ids: Ragged, token_types: Tensor | None = None) -> Ragged:
+        """(N, M) of ids (N,); no text may be empty. token_types: (N,), of a model that is given types; None: those of its special tokens."""
         if self.choice.engine == PACKED:
-            return RaggedModelOutput(ids.with_values(self._together(ids, token_types)))
+            return ids.with_values(self._together(ids, token_types))
         types = [None] * len(ids) if token_types is None else ids.with_values(token_types).to_list()
         alone = [self.states_alone(*each) for each in zip(ids.to_list(), types, strict=True)]
-        return RaggedModelOutput(ids.with_values(torch.cat(alone)))
+        return ids.with_values(torch.cat(alone))
 
     def states_alone(self, ids_N: Tensor, token_types: Tensor | None = None) -> Tensor:
         """(N, M): the states of one text, as the model itself computes them."""
@@ -210,13 +200,6 @@ class RaggedModel(nn.Module):
         return None
 
 
-def _vocab_size(model: Any) -> int:
-    weight = getattr(model.get_input_embeddings(), "weight", None)
-    if "input_ids" not in inspect.signature(model.forward).parameters or weight is None:
-        raise CheckpointError(f"{type(model).__name__} of transformers does not read tokens")
-    return len(weight)
-
-
 def _choice(why_not: str | None, own_attention: str | None) -> Choice:
     if why_not is None:
         return Choice(PACKED, "a text has the same bits alone and beside others, which was checked", {})
@@ -233,13 +216,6 @@ def example_text(length: int, vocabulary: int, seed: int = 0) -> list[int]:
 def _has_batch_invariant_maps(dtype: torch.dtype) -> bool:
     engine = choose.eager_engine(dtype, None)
     return engine is not None and choose.has_batch_invariant_rows(engine, dtype)
-
-
-def _max_tokens(model: Any, padding: int | None) -> int | None:
-    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if not isinstance(most, int) or most <= 0:
-        return None
-    return most if padding is None else most - padding - 1
 
 
 class _InFullVectors(nn.Module):

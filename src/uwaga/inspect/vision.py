@@ -4,10 +4,12 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from uwaga._base.errors import CheckpointError
 from uwaga._base.threads import calling_here
 from uwaga.inspect.patches import PatchGrid
 
@@ -71,6 +73,15 @@ def vision_models(model: nn.Module) -> list[Any]:
         if isinstance(module, library.PreTrainedModel) and module.config.model_type in _SPECIAL and not is_inside:
             found.append((path, module))
     return [module for _, module in found]
+
+
+def vision_part(model: nn.Module, folder: Path) -> Any:
+    """The vision transformer in the model of a directory. Raises CheckpointError: there is not one of these."""
+    found = vision_models(model)
+    if len(found) != 1:
+        rule = f"{type(model).__name__} reads no pictures that can be watched" if not found else f"it has {len(found)}"
+        raise CheckpointError(f"{folder}: {rule}; a vision transformer is one of {', '.join(FAMILIES)}")
+    return found[0]
 
 
 def naming(model: nn.Module, named: Callable[[list[str]], None]) -> ExitStack:

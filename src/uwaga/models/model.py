@@ -1,0 +1,85 @@
+"""What reads tokens, whichever library it is of. Letters: N packed tokens, T tokens, M model width, V vocabulary."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from torch import Tensor, nn
+
+from uwaga.models.generation.decoding import Decoding
+from uwaga.ops.engine_choice import Choice
+from uwaga.ops.ragged import Ragged
+
+if TYPE_CHECKING:
+    from uwaga.models.tokenizers.loading import Tokenizer
+
+
+class Model(nn.Module):
+    """A model that reads token ids: a `Transformer`, or a `TransformersModel` around one of transformers. `uwaga.models.open` returns one.
+
+    It is called as `model(ids, decoder_ids, outputs=())`, and returns what a Transformer returns.
+
+    Attributes:
+        config: a `Config`, or what is known of a model of transformers, in the same names: model_type, vocab_size, has_both, is_causal,
+            max_tokens, decoder_start_token_id, eos_token_ids.
+        name: by which it was opened; "" for a module.
+        title: as it is shown.
+        directory: where it was read from; None: it is a module.
+        tokenizer, target_tokenizer: of what it reads, and of its decoder, which may have another one; None where it was made or loaded
+            without them.
+    """
+
+    config: Any
+    name: str = ""
+    title: str = ""
+    directory: Path | None = None
+    tokenizer: "Tokenizer" = cast(Any, None)
+    target_tokenizer: "Tokenizer" = cast(Any, None)
+
+    @property
+    def continues(self) -> bool:
+        """Whether its last stack is a decoder."""
+        return bool(self.config.has_both or self.config.is_causal)
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """As messages and recordings call it."""
+
+    @property
+    @abstractmethod
+    def predicts(self) -> Literal["next", "masked"] | None:
+        """What `logits` are of: the token after each, or the token at its place; None: it has no logits."""
+
+    @property
+    @abstractmethod
+    def steps(self) -> list[nn.Module]:
+        """Modules that are called once in a pass, by which progress is counted, in the order in which they are computed."""
+
+    @abstractmethod
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., V) from the last hidden states (..., M). Raises ValueError: it has no logits."""
+
+    def decoding(self, prompts: Ragged, new_tokens: int) -> Decoding:
+        """For `uwaga.models.generate`: the state before the first new token of each prompt; prompts: ids (N,). Raises ValueError: it writes
+        no text, or by its own code."""
+        raise ValueError(f"generate: {self.label} is a model of transformers: call its own generate()")
+
+    @abstractmethod
+    def read_batch(self, texts: Sequence[Sequence[int]]) -> None:
+        """Run it once over several texts, for its maps; a decoder of a model with both stacks reads the same texts."""
+
+    @abstractmethod
+    def continuation(self, ids: Sequence[int], max_new_tokens: int) -> list[int]:
+        """The ids that a model with a decoder writes, by greedy search, without the start token. Raises ValueError: it writes none."""
+
+    @abstractmethod
+    def explain(self) -> Choice:
+        """What computes its hidden states, and why."""
+
+    def read(self, ids: Tensor, decoder_ids: Tensor | None = None) -> Tensor:
+        """(T, M): the states of the last stack for one text (1, T), or for decoder_ids (1, T) in a model with both stacks."""
+        output = self(ids, decoder_ids, outputs=())
+        states: Tensor = output.memory if output.last_hidden_state is None else output.last_hidden_state
+        return states[0]

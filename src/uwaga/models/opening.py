@@ -1,0 +1,393 @@
+"""Opening a model: a family of ours by its table, and any other, or what our table refuses, as transformers computes it.
+
+A directory is untrusted: no code of it is run, weights of transformers' models are safetensors, and their number bounds the model that
+config.json may ask for.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from copy import copy
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from uwaga._base import json_files
+from uwaga._base.errors import CheckpointError, UnsupportedModelError
+from uwaga._base.terminal import printable
+from uwaga.models.checkpoints import directories
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from uwaga.integrations.transformers.ragged_classifier import RaggedClassifier
+    from uwaga.models.checkpoints.mapped_weights import SharedFile
+    from uwaga.models.model import Model
+    from uwaga.models.tokenizers.loading import Tokenizer
+    from uwaga.models.transformers_model import TransformersModel
+
+_VOCABULARIES = ("*.model", "vocab*.json", "*vocab.txt")
+# Encoder-decoders of which the encoder alone gives vectors, as in sentence-transformers, and its class.
+_ENCODERS = {
+    "longt5": "LongT5EncoderModel",
+    "switch_transformers": "SwitchTransformersEncoderModel",
+    "umt5": "UMT5EncoderModel",
+}
+# Classes of tokenizers that give token types, without "Tokenizer" at their ends. A test compares them with transformers.
+TYPED_TOKENIZERS = {
+    "Bert", "Canine", "ConvBert", "DPRContextEncoder", "DPRQuestionEncoder", "Deberta", "DebertaV2", "Electra", "FNet", "LayoutLMv2",
+    "MarkupLM", "MobileBert", "SqueezeBert", "Tapas",
+}  # fmt: skip
+# With one of these, the class of a family, the name in a file does not matter to AutoTokenizer.
+_GENERIC = ("TokenizersBackend", "PythonBackend", "PreTrainedTokenizerFast", "MistralCommonBackend")
+# What is read of a directory: the class that config.json names; the states of its body; a number by its classifier.
+Part = Literal["whole", "states", "classifier"]
+
+
+def open(  # as the public name
+    model: "str | os.PathLike[str] | nn.Module",
+    *,
+    dtype: "torch.dtype | str | None" = None,
+    revision: str | None = None,
+    tokenizer: object = None,
+) -> "Model":
+    """A model with its tokenizer, whichever library it is of.
+
+    Args:
+        model: the name of a bundled model, a directory or a model id of the Hugging Face Hub, as `uwaga.models.load` takes it; or a module in
+            evaluation mode, a `Transformer` or a model of transformers, in which nothing is changed.
+        dtype: of the weights of a directory, or its name, such as "float32"; None: that of the files.
+        revision: on the hub.
+        tokenizer: of a module: one of transformers or tokenizers, which is copied; None: that of the directory that it was read from.
+
+    Raises:
+        CheckpointError: of a directory: neither our table nor transformers reads it, or its model reads no text.
+        ValueError: of a module: it cannot be watched, reads no text or is in training mode; it has no tokenizer, or one with more ids than it has
+            embeddings.
+    """
+    if isinstance(model, str | os.PathLike):
+        found = directories.find(model, revision)  # before PyTorch is imported, which takes seconds
+        import torch
+
+        return _opened(os.fspath(model), found, getattr(torch, dtype) if isinstance(dtype, str) else dtype)
+    return _of_module(model, tokenizer)
+
+
+def _opened(name: str, found: Path, dtype: "torch.dtype | None") -> "Model":
+    from uwaga.models.checkpoints import sentence_files
+    from uwaga.models.checkpoints.load_save import load_folder
+    from uwaga.models.tokenizers.loading import Tokenizer
+
+    folder = directories.transformer(found)
+    result: Model
+    try:
+        result = load_folder(folder, dtype, keeps_float16=True)
+        result.tokenizer = Tokenizer.load(folder, lowercase=sentence_files.lowercases(folder))
+        result.target_tokenizer = Tokenizer.load_target(folder) or result.tokenizer
+    except UnsupportedModelError as refusal:
+        try:
+            result = _wrapped(_text_part(read_module(folder, dtype, "whole", refusal)))
+        except ValueError as error:  # it reads no texts, or cannot be watched
+            raise error if isinstance(error, CheckpointError) else CheckpointError(f"{folder}: {error}") from error
+        result.tokenizer = result.target_tokenizer = _tokenizer_of_directory(folder)
+    result.name, result.directory = name, found
+    result.title = directories.BUNDLED[name].title if name in directories.BUNDLED else Path(name).name or name
+    return result
+
+
+def read_states(
+    folder: Path,
+    dtype: "torch.dtype | None",
+    tokenizer: "Tokenizer",
+    refusal: CheckpointError,
+    shared: "SharedFile | None" = None,
+) -> "TransformersModel":
+    """The model of transformers in a folder, for the states of texts.
+
+    tokenizer: of the same folder. dtype: None for that of the files, or float32 in place of float16. refusal: of our tables.
+    shared: a file to map the weights from.
+
+    Raises CheckpointError: transformers is not installed, has no such model, or refuses the files; they do not fit together, are not
+    safetensors, or have numbers that are NaN or infinite; the model gives no state to every token of a text.
+    """
+    from uwaga.models.checkpoints import mapped_weights
+    from uwaga.models.transformers_model import TransformersModel
+
+    model = read_module(folder, dtype, "states", refusal)
+    if shared is not None:
+        # transformers has read a copy, which is freed: of its models it alone knows what is made of the files.
+        shapes = {name: x.shape for name, x in model.state_dict().items()}
+        model.load_state_dict(mapped_weights.mapped(shared, model.state_dict, shapes), assign=True)
+        model.requires_grad_(False)
+    types = (tokenizer.prefix_types, tokenizer.suffix_types) if _takes_types(folder) else None
+    result = TransformersModel(model, types=types)
+    result.packing  # noqa: B018  # raises what is wrong with the model
+    return result
+
+
+def read_classifier(folder: Path, dtype: "torch.dtype | None") -> "RaggedClassifier":
+    """The model for sequence classification in a folder. Raises CheckpointError as `read_states`; another number of labels than one."""
+    from uwaga.integrations.transformers.ragged_classifier import RaggedClassifier
+
+    return RaggedClassifier(read_module(folder, dtype, "classifier"), takes_types=_takes_types(folder))
+
+
+def read_module(folder: Path, dtype: "torch.dtype | None", part: Part, refusal: CheckpointError | None = None) -> Any:
+    """A model of transformers in a folder, in evaluation mode, without gradients. refusal: of our tables. Raises CheckpointError."""
+    from uwaga.models.checkpoints.load_save import check_dtype
+    from uwaga.models.families import model_types
+
+    check_dtype(dtype)
+    file = folder / "config.json"
+    described = json_files.read(file)
+    model_type = described.get("model_type")
+    is_ours = refusal is not None and model_type in model_types()
+    if find_spec("transformers") is None or not _is_new_enough():
+        install, shown = "version 5 or newer: pip install 'transformers>=5'", printable(repr(model_type))
+        if is_ours:
+            raise CheckpointError(f"{refusal}; transformers may read it, {install}") from refusal
+        rule = f"model_type is {shown}, which uwaga reads through the package transformers, {install}"
+        raise CheckpointError(f"{file}: {rule}. Without it: {', '.join(model_types())}") from refusal
+    try:
+        return _read_module(folder, dtype, part, described)
+    except CheckpointError as error:
+        if not is_ours:
+            raise
+        raise CheckpointError(f"{refusal}\n{error}") from error
+
+
+def _read_module(folder: Path, dtype: "torch.dtype | None", part: Part, described: Mapping[str, Any]) -> Any:
+    file = folder / "config.json"
+    import torch
+    import transformers
+
+    from uwaga.models.checkpoints import transformers_directories
+
+    found = transformers_directories.weights_of(folder, described)
+    with transformers_directories.reading(folder), transformers_directories.bounded(file, described, found):
+        if part == "whole":
+            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            maker = _class_of(transformers, config, described)
+        else:
+            maker = _maker(file, described, is_classifier=part == "classifier")
+            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if part == "classifier" and config.num_labels != 1:
+            raise CheckpointError(f"{folder} classifies sequences into {config.num_labels} labels; a reranker has one")
+        options: dict[str, Any] = {}
+        made = transformers.MODEL_MAPPING[type(config)] if maker is transformers.AutoModel else maker
+        if part == "states" and "add_pooling_layer" in _arguments(made):
+            options["add_pooling_layer"] = False  # it would be computed of every text, and thrown away
+        model, info = maker.from_pretrained(
+            folder,
+            config=config,
+            dtype="auto" if dtype is None else dtype,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # listed below
+            output_loading_info=True,
+            **options,
+        )
+    _check_weights(folder, model, info)
+    if dtype is None and part != "whole" and model.dtype is torch.float16:  # as load_folder
+        model = model.float()
+    model.__dict__["directory"] = folder
+    return model.eval().requires_grad_(False)
+
+
+def _is_new_enough() -> bool:
+    from importlib.metadata import version
+
+    return int(version("transformers").partition(".")[0]) >= 5
+
+
+def _arguments(made: Any) -> Sequence[str]:
+    import inspect
+
+    return list(inspect.signature(made).parameters) if isinstance(made, type) else []
+
+
+def _check_weights(folder: Path, model: Any, info: Mapping[str, Any]) -> None:
+    """Raises CheckpointError: weights of the model are missing, left over, of another shape, NaN or infinite. Those of a head that is not
+    computed may be left over, and those of the pooler of BERT's relatives missing, which is not part of what is shown."""
+    own = {name for name, _ in model.named_children()}
+    body = model.base_model_prefix
+    left = [name for name in info["unexpected_keys"] if name.removeprefix(f"{body}.").split(".")[0] in own]
+    missing = [name for name in info["missing_keys"] if ".pooler." not in f".{name}"]
+    lines = [f"  {printable(name)} is missing" for name in sorted(missing)]
+    lines += [f"  {printable(name)} is no weight of the model" for name in sorted(left)]
+    lines += [f"  {printable(str(each[0]))} has another shape in the files" for each in info["mismatched_keys"]]
+    lines += [
+        f"  {name} has values that are NaN or infinite"
+        for name, weight in model.named_parameters()
+        if not bool(weight.isfinite().all())
+    ]
+    if lines:
+        raise CheckpointError("\n".join([f"{folder} does not match {type(model).__name__} of transformers", *lines]))
+
+
+def _class_of(transformers: Any, config: Any, described: Mapping[str, Any]) -> Any:
+    """The class that config.json names, or the body alone where it names none of transformers'."""
+    names = described.get("architectures")
+    for name in names if isinstance(names, list) else []:
+        made: Any = getattr(transformers, name, None) if isinstance(name, str) else None
+        is_model = isinstance(made, type) and issubclass(made, transformers.PreTrainedModel)
+        if is_model and made.config_class is type(config):
+            return made
+    return transformers.MODEL_MAPPING[type(config)]
+
+
+def _maker(file: Path, described: Mapping[str, Any], *, is_classifier: bool) -> Any:
+    """The class of transformers that gives states, or a number, to a text. Raises CheckpointError."""
+    import transformers
+
+    from uwaga.models.families import model_types
+
+    model_type = described.get("model_type")
+    shown, name = printable(repr(model_type)), model_type if isinstance(model_type, str) else ""
+    if name in _ENCODERS and not is_classifier:
+        return getattr(transformers, _ENCODERS[name])
+    is_known = name in transformers.CONFIG_MAPPING
+    config = transformers.CONFIG_MAPPING[name] if is_known else None  # it has no `get` of its own
+    models = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING if is_classifier else transformers.MODEL_MAPPING
+    if config is None or config not in models:
+        code = " The code that comes with it is never run here;" if described.get("auto_map") else ""
+        raise CheckpointError(
+            f"{file}: model_type is {shown}; uwaga's own are {', '.join(model_types())}, and transformers {transformers.__version__} has no "
+            f"{'classifier' if is_classifier else 'model'} of it.{code} sentence_transformers."
+            f"{'CrossEncoder' if is_classifier else 'SentenceTransformer'} may read it with trust_remote_code=True"
+        )
+    if described.get("is_encoder_decoder", getattr(config(), "is_encoder_decoder", False)):
+        what = "is not run as a reranker" if is_classifier else "gives no vectors of a text"
+        raise CheckpointError(f"{file}: model_type is {shown}, an encoder-decoder, which {what}")
+    made: Any = models[config]
+    each = made if isinstance(made, tuple | list) else [made]
+    if not any("input_ids" in _arguments_of_forward(one) for one in each):
+        raise CheckpointError(f"{file}: model_type is {shown}, which does not read tokens")
+    return transformers.AutoModelForSequenceClassification if is_classifier else transformers.AutoModel
+
+
+def _arguments_of_forward(made: Any) -> Sequence[str]:
+    import inspect
+
+    return list(inspect.signature(made.forward).parameters)
+
+
+def is_classifier(folder: Path) -> bool:
+    """Whether the model in a folder is one for sequence classification, of a family whose classifiers are not ours: BERT's relatives have
+    theirs."""
+    from uwaga.models.families import family_of, model_types
+
+    described = json_files.read(folder / "config.json")
+    kind = described.get("model_type")
+    if kind in model_types() and any("sequence" in has for has in family_of(kind, "load").architectures.values()):
+        return False
+    names = described.get("architectures")
+    return isinstance(names, list) and len(names) == 1 and str(names[0]).endswith("ForSequenceClassification")
+
+
+def _text_part(model: Any) -> Any:
+    """Of CLIP and its like the text tower."""
+    part = getattr(model, "text_model", None)
+    if part is None or not hasattr(model, "vision_model"):
+        return model
+    part.__dict__["directory"] = model.directory
+    return part
+
+
+def _wrapped(module: Any) -> "TransformersModel":
+    """Raises ValueError: a model that reads no text, that is in training mode, or that computes attention by itself."""
+    from uwaga.models.transformers_model import TransformersModel
+
+    result = TransformersModel(module)
+    if not module._can_set_attn_implementation():
+        raise ValueError(
+            f"{type(module).__name__} computes attention by itself, where nothing can be watched or changed"
+        )
+    return result
+
+
+def _of_module(module: "nn.Module", tokenizer: object) -> "Model":
+    from uwaga.integrations.transformers.inside import outermost
+    from uwaga.models.tokenizers.loading import of_model
+    from uwaga.models.transformer import Transformer
+
+    kind = type(module).__name__
+    result: Model | None = None
+    name = getattr(getattr(module, "config", None), "name_or_path", "")
+    folder = getattr(module, "directory", None) or (Path(name) if name and Path(name).is_dir() else None)
+    if isinstance(module, Transformer):
+        result = copy(module)  # with tokenizers of its own
+        if tokenizer is None:
+            result.tokenizer, result.target_tokenizer = of_model(module), of_model(module, decoder=True)
+    elif inside := outermost(module):
+        if len(inside) > 1:
+            raise ValueError(f"{kind} has {len(inside)} models of transformers inside: give one of them")
+        result = _wrapped(inside[0][1])
+        if tokenizer is None and folder is not None:
+            result.tokenizer = result.target_tokenizer = _tokenizer_of_directory(folder)
+    if result is None:
+        raise ValueError(f"{kind} is neither a model of uwaga.models nor of transformers")
+    if tokenizer is not None:
+        result.tokenizer = result.target_tokenizer = _tokenizer_of(tokenizer)
+    if cast(Any, result.tokenizer) is None:
+        raise ValueError(f"this {kind} was not read from a directory: give its tokenizer")
+    if 0 < result.config.vocab_size < result.tokenizer.vocab_size:
+        raise ValueError(
+            f"the tokenizer has the token id {result.tokenizer.vocab_size - 1}, and {kind} has {result.config.vocab_size} embeddings"
+        )
+    result.title, result.directory = (Path(name).name if isinstance(name, str) else "") or kind, folder
+    return result
+
+
+def _tokenizer_of_directory(folder: Path) -> "Tokenizer":
+    """Its tokenizer.json, or what transformers makes of its other files. Raises CheckpointError."""
+    from uwaga.models.checkpoints import transformers_directories
+    from uwaga.models.tokenizers.loading import Tokenizer
+
+    if os.path.lexists(folder / "tokenizer.json"):
+        return Tokenizer.load(folder)
+    if not any(True for pattern in _VOCABULARIES for _ in folder.glob(pattern)):
+        raise CheckpointError(
+            f"there is no {folder / 'tokenizer.json'}, and no vocabulary from which transformers makes one"
+        )
+    import transformers
+
+    with transformers_directories.reading(folder):
+        made = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    return _tokenizer_of(made, folder / "tokenizer.json")
+
+
+def _tokenizer_of(given: Any, path: Path = Path("tokenizer")) -> "Tokenizer":
+    """A copy of a tokenizer of transformers or of tokenizers. Raises ValueError: it is neither, or has no Rust tokenizer inside."""
+    from tokenizers import Tokenizer as Backend
+
+    from uwaga.models.tokenizers.loading import Tokenizer
+
+    backend = getattr(given, "backend_tokenizer", given)
+    if not isinstance(backend, Backend):
+        rule = "a tokenizer of tokenizers, or one of transformers that has a backend_tokenizer"
+        raise ValueError(f"tokenizer must be {rule}, not {type(given).__name__}")
+    return Tokenizer(Backend.from_str(backend.to_str()), path)
+
+
+def _takes_types(folder: Path) -> bool:
+    """Whether the tokenizer of transformers gives the model token types."""
+    from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
+
+    described = json_files.read(folder / "config.json")
+    return gives_types(folder, described, TOKENIZER_MAPPING_NAMES.get(str(described.get("model_type"))))
+
+
+def gives_types(folder: Path, described: Mapping[str, Any], of_family: str | None) -> bool:
+    """Whether AutoTokenizer of transformers gives token types, as the files of a folder say, or the class of the tokenizer.
+
+    described: what is in config.json. of_family: the class of the family's tokenizer.
+    """
+    settings = json_files.optional(folder / "tokenizer_config.json") or {}
+    names = settings.get("model_input_names")
+    if names is not None:
+        return isinstance(names, Sequence) and "token_type_ids" in names
+    named = of_family if of_family in _GENERIC else None
+    named = named or settings.get("tokenizer_class") or described.get("tokenizer_class") or of_family
+    return str(named).removesuffix("Fast").removesuffix("Tokenizer") in TYPED_TOKENIZERS

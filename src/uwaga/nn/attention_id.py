@@ -1,0 +1,26 @@
+"""The name of an attention layer in a model."""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+
+class AttentionId(NamedTuple):
+    """The kind and layer of an attention, such as ("encoder", 3)."""
+
+    kind: str
+    layer: int
+
+    @property
+    def is_cross(self) -> bool:
+        return self.kind == "cross"
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.layer}"
+
+
+def describe_layers(names: Collection[tuple[str, int]]) -> str:
+    """The layers by kind, such as "encoder 0, 1, 2; cross 1"."""
+    layers: dict[str, list[int]] = {}
+    for kind, layer in sorted(names, key=lambda name: (["encoder", "decoder", "cross"].index(name[0]), name[1])):
+        layers.setdefault(kind, []).append(layer)
+    return "; ".join(f"{kind} {', '.join(map(str, numbers))}" for kind, numbers in layers.items()) or "none"
