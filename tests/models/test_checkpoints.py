@@ -536,11 +536,13 @@ def test_other_model_types_are_refused(model_type: object) -> None:
     assert "bert" in model_types()
 
 
-def test_labels_are_numbers_where_they_have_no_names() -> None:
+def test_what_classifiers_have_where_the_file_does_not_say() -> None:
     nothing = {"id2label": None}
     assert read_config("bert", nothing).labels == ("LABEL_0", "LABEL_1")
     assert read_config("bert", nothing | {"num_labels": 3}).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
     assert read_config("bert", {"id2label": {"1": "b", "0": "a"}}).labels == ("a", "b")
+    dropouts = {"hidden_dropout_prob": 0.3, "classifier_dropout": None}
+    assert read_config("bert", dropouts).classifier_dropout == 0.3
 
 
 def test_own_keys_of_nomic_v1_5_mean_what_transformers_makes_of_them(transformers) -> None:
@@ -613,4 +615,6 @@ def test_what_transformers_cannot_express_is_not_saved(kind: str, settings: dict
     ],
 )  # fmt: skip
 def test_keys_of_transformers_4_mean_what_they_meant(kind: str, new: tuple[str, ...], old: dict) -> None:
-    assert replace(read_config(kind, dict.fromkeys(new) | old), kept={}) == replace(read_config(kind, {}), kept={})
+    config = read_config(kind, dict.fromkeys(new) | old)
+    assert replace(config, kept={}) == replace(read_config(kind, {}), kept={})
+    assert not old.keys() & family_of(kind, WHERE).written(config).keys()

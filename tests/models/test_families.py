@@ -4,6 +4,8 @@ Letters: B batch, Q tokens, H heads.
 """
 
 import dataclasses
+import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 import tiny_families
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tiny_families import BASE, CASES, PADDING, THEIRS, WHERE, Twins, ids, named, read_config, theirs
 from tolerance import once
@@ -305,6 +308,22 @@ def _with_one_name(described: dict) -> dict:
 
 
 @pytest.mark.parametrize("name", [name for name in BASE.values() if name in THEIRS])
+@torch.no_grad()
+def test_embeddings_in_bfloat16_are_rounded_as_in_transformers(name: str) -> None:
+    """Those without a norm and without sinusoids, bit for bit: Gemma rounds their factor too."""
+    pair = tiny_families.twins(name)
+    ours, peer = (
+        load(pair.folder, dtype=torch.bfloat16),
+        type(pair.peer).from_pretrained(pair.folder, dtype=torch.bfloat16),
+    )
+    given, decoder = ids(2, 13), (ids(2, 7),) if ours.config.has_both else ()
+    if ours.embeddings.norm is None and ours.config.position_encoding != "sinusoidal":
+        found = named(ours(given, *decoder, output_hidden_states=True))
+        expected = theirs(pair, peer.eval(), given, *decoder)
+        assert all(torch.equal(found[key], expected[key]) for key in expected if key.endswith("states 0"))
+
+
+@pytest.mark.parametrize("name", [name for name in BASE.values() if name in THEIRS])
 def test_a_model_of_transformers_is_read_without_a_copy(name: str) -> None:
     pair = tiny_families.twins(name)
     addresses = {x.untyped_storage().data_ptr() for x in pair.peer.state_dict().values()}
@@ -349,36 +368,43 @@ def _rewritten(twins: Twins, folder: Path, weights: dict[str, Tensor]) -> Path:
     return folder
 
 
-def test_a_tied_weight_may_have_any_one_of_its_names(twins: Twins, tmp_path: Path) -> None:
-    ours, family = twins.ours.state_dict(), family_of(twins.case.model_type, "")
-    stored = load_file(twins.folder / "model.safetensors")
+def _tied(twins: Twins, stored: Iterable[str]) -> dict[str, str]:
+    """Second names of weights, by the table and by transformers -> the name in the file."""
+    family, same = family_of(twins.case.model_type, ""), defaultdict(list)
     by_name = {family.bare(name): name for name in stored}
-    seconds = family.table(twins.ours.config, ours).tied
-    for second, first in seconds.items():
-        if second.startswith("decoder.") and not twins.ours.config.has_both:
-            continue  # an encoder of T5 has none
-        rest = {name: x for name, x in stored.items() if name != by_name[first]}
-        tied = stored[by_name[first]]
-        for given in ({second: tied}, {second: tied.clone(), by_name[first]: tied}):
+    table = family.table(twins.ours.config, twins.ours.state_dict()).tied
+    # Of T5's three, an encoder has two.
+    tied = {
+        x: by_name[first] for x, first in table.items() if twins.ours.config.has_both or not x.startswith("decoder.")
+    }
+    for name, x in ({} if twins.peer is None else twins.peer.state_dict()).items():
+        same[x.data_ptr()].append(name)
+    firsts = {name: first for names in same.values() for first in names if first in stored for name in names}
+    return tied | {name: first for name, first in firsts.items() if name != first}
+
+
+def test_a_tied_weight_may_have_any_one_of_its_names(twins: Twins, tmp_path: Path) -> None:
+    ours, stored = twins.ours.state_dict(), load_file(twins.folder / "model.safetensors")
+    for second, first in _tied(twins, stored).items():
+        rest, tied = {name: x for name, x in stored.items() if name != first}, stored[first]
+        for given in ({second: tied}, {second: tied.clone(), first: tied}):
             folder = _rewritten(twins, tmp_path, rest | given)
             again = load(folder).state_dict()
             # A T5 whose file has a head and an embedding may have both: they are equal.
             assert again.keys() - ours.keys() <= {"lm_head.decoder.weight"}
             assert all(torch.equal(x, ours.get(name, tied)) for name, x in again.items())
-            if (
-                len(given) == 1
-                and twins.peer is not None
-                and ("For" in twins.case.of_class or "LM" in twins.case.of_class)
-            ):
+            if len(given) == 1 and twins.peer is not None and hasattr(twins.peer, "get_output_embeddings"):
                 _, told = type(twins.peer).from_pretrained(folder, output_loading_info=True)
-                assert not told["missing_keys"]
-        _rewritten(twins, tmp_path, stored | {second: tied + 1})
-        if {"lm_head.weight"} != {second} or twins.case.model_type not in ("t5", "mt5"):
+                assert not told["missing_keys"] or twins.peer.get_output_embeddings() is None
+        if second != "lm_head.weight" or twins.case.model_type not in (
+            "t5",
+            "mt5",
+        ):  # of which it is then a head of its own
+            _rewritten(twins, tmp_path, stored | {second: tied + 1})
             with pytest.raises(CheckpointError) as caught:
                 load(tmp_path)
-            assert str(caught.value).splitlines()[1:] == [
-                f"  not tied  {second} {tuple(tied.shape)} differs from {by_name[first]}"
-            ]
+            differs = f"  not tied  {second} {tuple(tied.shape)} differs from {first}"
+            assert str(caught.value).splitlines()[1:] == [differs]
 
 
 @pytest.mark.parametrize("name", BASE.values())
@@ -461,6 +487,16 @@ def test_unknown_keys_are_warned_of_and_kept(kind: str) -> None:
     assert [str(each.message) for each in caught] == [f"{WHERE} has unknown keys, which have no effect: new_trick"]
     written = family_of(kind, WHERE).written(config)
     assert (written["new_trick"], written["_name_or_path"]) == (7, "x")
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_keys_as_somebody_writes_them_mean_what_transformers_saves_for_them(name: str) -> None:
+    pair, kind = tiny_families.twins(name), THEIRS[name].model_type
+    with safe_open(pair.folder / "model.safetensors", "pt") as weights:
+        names = frozenset(weights.keys())
+    written = json.loads(json.dumps(tiny_families.described(pair.case) | {"architectures": [pair.case.of_class]}))
+    read = family_of(kind, WHERE).read(kind, File(written, WHERE, names), {})
+    assert dataclasses.replace(read, kept={}) == dataclasses.replace(pair.ours.config, kept={})
 
 
 # "as hidden_dropout_prob"; of GTE, Jina v3 and NomicBERT a model's own default.
