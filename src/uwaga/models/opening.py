@@ -63,13 +63,17 @@ def open(  # as the public name
     Raises:
         CheckpointError: of a directory: neither our table nor transformers reads it, or its model reads no text.
         ValueError: of a module: it cannot be watched, reads no text or is in training mode; it has no tokenizer, or one with more ids than it has
-            embeddings.
+            embeddings. A wrong dtype; an argument that goes with the other kind of model.
     """
     if isinstance(model, str | os.PathLike):
+        if tokenizer is not None:
+            raise ValueError("open: tokenizer is for a module; a directory has its own")
         found = directories.find(model, revision)  # before PyTorch is imported, which takes seconds
         import torch
 
-        return _opened(os.fspath(model), found, getattr(torch, dtype) if isinstance(dtype, str) else dtype)
+        return _opened(os.fspath(model), found, cast(Any, getattr(torch, str(dtype), dtype)))
+    if dtype is not None or revision is not None:
+        raise ValueError("open: dtype and revision are for a directory; a module is taken as it is")
     return _of_module(model, tokenizer)
 
 
@@ -133,7 +137,7 @@ def read_classifier(folder: Path, dtype: "torch.dtype | None") -> "RaggedClassif
 
 
 def read_module(folder: Path, dtype: "torch.dtype | None", part: Part, refusal: CheckpointError | None = None) -> Any:
-    """A model of transformers in a folder, in evaluation mode, without gradients. refusal: of our tables. Raises CheckpointError."""
+    """A model of transformers in a folder, in evaluation mode, with gradients only if it is whole. refusal: of our tables. Raises CheckpointError."""
     from uwaga.models.checkpoints.load_save import check_dtype
     from uwaga.models.families import model_types
 
@@ -192,7 +196,7 @@ def _read_module(folder: Path, dtype: "torch.dtype | None", part: Part, describe
     if dtype is None and part != "whole" and model.dtype is torch.float16:  # as load_folder
         model = model.float()
     model.__dict__["directory"] = folder
-    return model.eval().requires_grad_(False)
+    return model.eval().requires_grad_(part == "whole")
 
 
 def _is_new_enough() -> bool:
@@ -317,8 +321,12 @@ def _of_module(module: "nn.Module", tokenizer: object) -> "Model":
     name = getattr(getattr(module, "config", None), "name_or_path", "")
     folder = getattr(module, "directory", None) or (Path(name) if name and Path(name).is_dir() else None)
     if isinstance(module, Transformer):
+        if module.training:
+            raise ValueError(
+                f"{kind} is in training mode, in which dropout changes what it computes; call model.eval()"
+            )
         result = copy(module)  # with tokenizers of its own
-        if tokenizer is None:
+        if tokenizer is None and folder is not None:
             result.tokenizer, result.target_tokenizer = of_model(module), of_model(module, decoder=True)
     elif inside := outermost(module):
         if len(inside) > 1:
