@@ -393,17 +393,17 @@ EVERY = {
 def test_positions_of_a_generation_are_those_of_one_pass_over_its_text(name: str) -> None:
     """With caches, ragged prompts of different lengths, and no cache at all, the text is the same, and so are its positions."""
     model = WRITERS[name]()
-    prompts = [[4, 5, 6, 7], [8, 9]] if model.is_decoder_only else [[4, 5, 6, 7], [8, 9, 14]]
+    prompts = [[4, 5, 6, 7], [8, 9]] if model.config.is_causal else [[4, 5, 6, 7], [8, 9, 14]]
     for where in kinds_of(model):
         changes = {each: {(*where, HEAD): change} for each, change in EVERY.items()}
         with uwaga.edit(model, **changes):
             new = generate(model, prompts, max_new_tokens=6, eos_token_ids=())
         for prompt, written in zip(prompts, new, strict=True):
-            text = list(prompt) if model.is_decoder_only else [model.config.decoder_start_token_id]
+            text = list(prompt) if model.config.is_causal else [model.config.decoder_start_token_id]
             for token in written:
                 with uwaga.edit(model, _reached(changes, len(text), len(prompt))):
                     ids = torch.tensor([text])
-                    given = (ids,) if model.is_decoder_only else (torch.tensor([prompt]), ids)
+                    given = (ids,) if model.config.is_causal else (torch.tensor([prompt]), ids)
                     assert int(model(*given).logits[0, -1].argmax()) == token
                 text.append(token)
 

@@ -66,7 +66,7 @@ def test_the_maps_of_a_generation_are_those_of_one_pass_over_its_text(name: str,
     exact = copy.deepcopy(model).double()
     with uwaga.watch(model) as recording:
         new = generate(model, PROMPTS, max_new_tokens=9, **how)
-    if model.is_decoder_only:
+    if model.config.is_causal:
         texts = [prompt + written for prompt, written in zip(PROMPTS, new, strict=True)]
         inputs = (ragged([text[:-1] for text in texts]),)
     else:

@@ -97,11 +97,10 @@ def _of_uwaga(model: nn.Module) -> list[_Found]:
     """All MultiHeadAttention of a model, numbered within their kind."""
     decoders = [layer for layer in model.modules() if isinstance(layer, DecoderLayer)]
     crosses = {id(layer.cross_attention) for layer in decoders}
-    continues = {id(layer.attention) for layer in decoders}
-    for module in model.modules():
-        # A model that continues its prompt is a decoder, whatever its layers are called.
-        if getattr(module, "is_decoder_only", False) is True:
-            continues |= {id(layer) for layer in module.modules()}
+    causal = (stack for stack in model.modules() if getattr(stack, "is_causal", False) is True)
+    continues = {id(layer) for stack in causal for layer in stack.modules()} | {
+        id(layer.attention) for layer in decoders
+    }
     counts = dict.fromkeys(("encoder", "decoder", "cross"), 0)
     results: list[_Found] = []
     for path, module in model.named_modules():

@@ -160,11 +160,6 @@ class Transformer(Model):
         assert stack is not None
         return stack
 
-    @property
-    def is_decoder_only(self) -> bool:
-        """Whether it has a decoder and no encoder."""
-        return self.config.is_causal
-
     def decode(
         self, decoder_ids: Operand, memory: Operand | None = None, *, cache: KeyValueCache | None = None
     ) -> Operand:

@@ -14,8 +14,8 @@ from torch import nn
 
 from uwaga.maps.map import AttentionMap, map_options
 from uwaga.maps.per_head import has_visible_key, per_head
+from uwaga.models.attention_layers import attention_layers
 from uwaga.models.transformer import Transformer
-from uwaga.nn import MultiHeadAttention
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.attention.hooks import Asked, hooked, looking
 from uwaga.ops.ragged import Ragged
@@ -80,31 +80,14 @@ def _statistics(name: str, attention_map: AttentionMap) -> HeadStatistics:
 
 @contextmanager
 def _recording(model: nn.Module, maps: dict[str, AttentionMap]) -> Iterator[None]:
-    """A context in which every attention layer puts its map into `maps`, by name."""
-    names = {module: name for name, module in _attentions(model)}
+    """A context in which every attention layer puts its map into `maps`, by its name in `uwaga.watch`."""
+    names = attention_layers(model)
 
     def keep(asked: Asked, module: Any) -> None:
-        maps[names[module]] = AttentionMap(asked.query, asked.key, **map_options(asked.options))
+        maps[str(names[module])] = AttentionMap(asked.query, asked.key, **map_options(asked.options))
 
     with hooked(dict.fromkeys(names, looking(keep)), only_look=True):
         yield
-
-
-def _attentions(model: nn.Module) -> Iterator[tuple[str, MultiHeadAttention]]:
-    """Attention layers by name, as in `uwaga.watch`: their kind, and their number within it."""
-    continues = getattr(model, "is_decoder_only", False)
-    counts: dict[str, int] = {}
-    for path, module in model.named_modules():
-        if isinstance(module, MultiHeadAttention):
-            kind = (
-                "cross"
-                if path.endswith("cross_attention")
-                else "decoder"
-                if continues or "decoder" in path
-                else "encoder"
-            )
-            counts[kind] = counts.get(kind, -1) + 1
-            yield f"{kind} {counts[kind]}", module
 
 
 def _first(ids: Ragged, rows: int) -> Ragged:

@@ -56,7 +56,7 @@ class SampleGenerator:
     def _generate(self, model: nn.Module) -> list[str]:
         ids = [self._ids(prompt) for prompt in self._prompts]
         most = cast(Any, model).config.max_tokens
-        counts, room = getattr(model, "is_decoder_only", False), self._config.run.sample_tokens
+        counts, room = cast(Any, model).config.is_causal, self._config.run.sample_tokens
         if most is not None:
             room = min(room, most + 1 - (max(map(len, ids)) if counts else 1))
         how: dict[str, Any] = {}
