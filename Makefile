@@ -14,7 +14,7 @@ export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 FRONT := src/uwaga/viewer/front
 CXX_FILES := $(shell find native -name '*.cc' -o -name '*.h')
 
-.PHONY: run messages test python-test fast stress attacks smoke timing nightly newest lock bench lint format setup interpret native-test \
+.PHONY: run messages error-messages test python-test fast stress attacks smoke timing nightly newest lock bench lint format setup interpret native-test \
 	front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate cross-test wheel wheels wheel-test wheel-pythons site \
 	notebooks workflows clients corpora gpu transformers-suite clean
 
@@ -127,6 +127,10 @@ native-test: setup
 # The messages of the pages and the lesson, from the sources into the tables of the languages, and from these into what is read.
 messages: setup
 	python .ci/messages.py
+
+# The texts of all errors, from the calls of tests/messages into the files beside them: read the difference.
+error-messages: setup
+	python tests/messages/record.py
 
 # The documents' pictures of the explorer, of what their commands open; and of 100,000 tokens, by a test.
 pictures: setup

@@ -160,32 +160,3 @@ def test_a_matrix_is_made_for_sdpa_where_explain_says_so(name: str, monkeypatch:
     )
     attention(x, x, x, impl="torch", **options)
     assert given == ["matrix" in explain(x, x, x, impl="torch", **options).reason]
-
-
-@pytest.mark.parametrize(
-    ("engine", "why", "options"),
-    [
-        (
-            "torch",
-            "PyTorch's kernels draw their own dropout pattern, which no other engine can reproduce",
-            {"dropout": 0.1},
-        ),
-        (
-            "linear",
-            "it supports no mask but Causal (with one start for all sequences), KeyLengths and both together",
-            {"normalize": None, "mask": Window(1, 1)},
-        ),
-        ("cpu", "it computes in float32, where this scale or softcap is infinite or zero", {"scale": 1e300}),
-        ("cpu", "it computes in float32, where this scale or softcap is infinite or zero", {"softcap": 1e-300}),
-    ],
-)
-def test_why_an_engine_refuses(engine: str, why: str, options: dict) -> None:
-    x = torch.zeros(2, 3, 4)
-    assert explain(x, x, x, **options).refused[engine] == why
-
-
-def test_the_native_kernels_need_a_head() -> None:
-    x = torch.zeros(1, 0, 3, 4)
-    one = torch.zeros(1, 1, 3, 4)
-    why = "it needs at least one head, and head widths from 1 to 65536"
-    assert explain(x, one, one).refused["cpu"] == why

@@ -75,5 +75,12 @@ def test_a_ragged_row_counts_as_a_sequence(impl: str) -> None:
     torch.testing.assert_close(packed.to_list()[1].transpose(0, 1), alone[1])
 
 
+def test_a_refused_call_draws_no_random_number() -> None:
+    before, x = torch.get_rng_state(), torch.zeros(2, 4, 8)
+    with pytest.raises(ValueError):
+        attention(x, x, x, dropout=0.5, softcap=-1.0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def _inside(batch: Ragged) -> torch.Tensor:
     return (torch.arange(batch.max_length) < batch.lengths[:, None])[:, None, None]

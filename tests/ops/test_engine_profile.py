@@ -141,58 +141,19 @@ def test_one_that_does_not_apply_warns_once_and_the_table_serves(path: Path) -> 
             'and this is {"vendor": "AMD", "family": 25, "model": 17, "name": "Zen 4"}'),
         (("level",), "neon", 'was measured with level "neon", and this is '),
         (("versions", "torch"), "1.0", 'was measured with versions {"uwaga": '),
-        (("format",), 2, "has format 2, and this version reads 1"),
-        (("format",), True, "has format true, and this version reads 1"),
-        (("date",), 20261122, "date and about must be text"),
-        (("program",), "rm", 'the file has an unknown key "program"'),
-        (("attention",), [], "attention must be an object with the keys float32, bfloat16, float16 or some of them"),
-        (("attention",), {"int8": {}}, "attention must be an object with the keys float32, bfloat16, float16 or some of them"),
-        (("linear", "float32"), {"order": ["torch"]}, 'linear.float32 has no key "ratios"'),
-        (("linear", "float32", "order"), ["gpu"], 'linear.float32.order must be a list of cpu, onednn, torch, not ["gpu"]'),
-        (("attention", "float32", "order"), ["onednn"], 'attention.float32.order must be a list of cpu, torch, not ["onednn"]'),
-        (("attention", "float32", "order"), [["cpu"]], 'attention.float32.order must be a list of cpu, torch, not [["cpu"]]'),
-        (("attention", "float32", "order"), [], "attention.float32.order must be a list of cpu, torch, not []"),
-        (("attention", "float32", "order"), ["cpu", "cpu"], "attention.float32.order names an engine twice"),
-        (("attention", "float32", "ratios"), {"cpu": {}, "torch": {}, "x": {}}, 'attention.float32.ratios has an unknown key "x"'),
-        (("linear", "float32", "ratios", "torch"), {"a": 0}, "linear.float32.ratios.torch must be an object of positive numbers"),
-        (("linear", "float32", "ratios", "torch"), {"a": "1"}, "linear.float32.ratios.torch must be an object of positive numbers"),
-        (("about",), "\u001b[2J" * 20_000, "cannot be read: it is longer than 65,536 bytes"),
     ],
 )  # fmt: skip
-def test_a_profile_that_is_refused_says_why(path: Path, keys: tuple[str, ...], value: object, why: str) -> None:
+def test_a_profile_of_another_machine_is_refused(path: Path, keys: tuple[str, ...], value: object, why: str) -> None:
     _changed(path, *keys, to=value)
     with pytest.raises(ProfileError) as error:
         read(path)
     assert str(error.value).startswith(f"{path}: {why}")
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        (b"", "is not JSON: Expecting value: line 1 column 1 (char 0)"),
-        (b"\xff", "is not JSON: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
-        (b'{"format": 1, "format": 1}', "is not JSON: format is a duplicate key"),
-        (b"[" * 5000 + b"]" * 5000, "is not JSON: "),
-        (b'{"format": 1e999}', "is not JSON: a number is beyond the largest float64"),
-    ],
-)
-def test_a_garbled_file_is_refused(path: Path, content: bytes, why: str) -> None:
+def test_a_deeply_nested_file_is_refused(path: Path) -> None:
     path.parent.mkdir()
-    path.write_bytes(content)
-    with pytest.raises(ProfileError) as error:
-        read(path)
-    assert str(error.value).startswith(f"{path}: {why}")
-
-
-def test_only_a_regular_file_is_read(path: Path) -> None:
-    path.parent.mkdir()
-    os.mkfifo(path)
-    with pytest.raises(ProfileError) as error:
-        read(path)
-    assert str(error.value) == f"{path}: cannot be read: it is a named pipe, not a regular file"
-    path.unlink()
-    path.symlink_to(path.parent / "gone")
-    with pytest.raises(ProfileError, match="cannot be read: No such file or directory"):
+    path.write_bytes(b"[" * 5000 + b"]" * 5000)
+    with pytest.raises(ProfileError, match="is not JSON: "):
         read(path)
 
 

