@@ -4,14 +4,13 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 """
 
 from copy import deepcopy
-from textwrap import dedent
 
 import pytest
 import torch
 from torch import nn
 
 import uwaga
-from uwaga import Causal, KeyLengths, Ragged, ShapeError
+from uwaga import Causal, KeyLengths, Ragged
 from uwaga.nn import MultiHeadAttention
 from uwaga.ops.attention.hooks import hooked, looking
 
@@ -173,39 +172,6 @@ def test_gradients_reach_inputs_and_weights() -> None:
     assert torch.autograd.gradcheck(run, (x, *names.values()))
 
 
-ERRORS = {
-    "heads": (
-        lambda: MultiHeadAttention(12, 4, num_kv_heads=3),
-        "MultiHeadAttention: num_heads must be a multiple of num_kv_heads, not 4 and 3",
-    ),
-    "width": (
-        lambda: MultiHeadAttention(10, 4),
-        "MultiHeadAttention: d_model 10 is not a multiple of num_heads 4; pass d_k",
-    ),
-    "value without key": (
-        lambda: MultiHeadAttention(12, 4)(_x(5, 12), value=_x(5, 12)),
-        "MultiHeadAttention: a value without a key; pass key=query for the query's own tokens",
-    ),
-    "a key and a value of its own": (
-        lambda: MultiHeadAttention.from_torch(nn.MultiheadAttention(8, 2, add_bias_kv=True)),
-        "MultiHeadAttention.from_torch: add_bias_kv=True is not supported",
-    ),
-    "a key of zeros": (
-        lambda: MultiHeadAttention.from_torch(nn.MultiheadAttention(8, 2, add_zero_attn=True)),
-        "MultiHeadAttention.from_torch: add_zero_attn=True is not supported; instead, call the layer with "
-        "sinks=torch.zeros(num_heads)",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_what_is_wrong_is_said(name: str) -> None:
-    call, message = ERRORS[name]
-    with pytest.raises(ValueError) as error:
-        call()
-    assert str(error.value) == message
-
-
 def test_torchs_zero_key_is_a_sink_of_zero(assert_as_exact) -> None:
     """What the error message promises."""
     torch.manual_seed(1)
@@ -216,46 +182,6 @@ def test_torchs_zero_key_is_a_sink_of_zero(assert_as_exact) -> None:
     without.load_state_dict(peer.state_dict())
     result = MultiHeadAttention.from_torch(without)(x, sinks=torch.zeros(2))
     assert_as_exact(result, peer(x, x, x)[0], lambda: exact(*[x.double()] * 3)[0])
-
-
-SHAPES = {
-    "width": (
-        lambda layer: layer(_x(2, 5, 12), _x(2, 5, 11)),
-        """
-        MultiHeadAttention: key must have the width 12 that this layer was made for
-          key  (2, 5, 11)   B=2  Q=5  M=11   <- has width 11
-        """,
-    ),
-    "packed width": (
-        lambda layer: layer(Ragged(_x(3, 11), torch.tensor([0, 3]))),
-        """
-        MultiHeadAttention: query must have the width 12 that this layer was made for
-          query  (3, 11)   N=3  M=11   <- has width 11
-        """,
-    ),
-    "rank": (
-        lambda layer: layer(_x(12)),
-        """
-        MultiHeadAttention: query must be (..., Q, M)
-          query  (12,)      <- has rank 1
-        """,
-    ),
-    "packed rank": (
-        lambda layer: layer(Ragged(_x(3, 1, 12), torch.tensor([0, 3]))),
-        """
-        MultiHeadAttention: query must be Ragged with values (N, M)
-          query  (3, 1, 12)      <- has rank 3
-        """,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_shapes_that_do_not_fit_are_shown(name: str) -> None:
-    call, message = SHAPES[name]
-    with pytest.raises(ShapeError) as error:
-        call(MultiHeadAttention(12, 4))
-    assert str(error.value) == dedent(message).strip()
 
 
 def _max_logit(layer: MultiHeadAttention, x: torch.Tensor) -> torch.Tensor:
@@ -310,32 +236,11 @@ def test_training_with_qk_clip_keeps_logits_under_the_threshold() -> None:
     assert train(clips=True) > 0.9 * threshold
 
 
-def test_qk_clip_refuses_what_it_cannot_clip() -> None:
+def test_qk_clip_changes_nothing_by_logits_that_are_not_finite() -> None:
     layer, logits = MultiHeadAttention(16, 4), torch.zeros(2, 4)
-    for threshold in (0.0, -1.0, float("inf"), float("nan")):
-        with pytest.raises(
-            ValueError, match=r"^MultiHeadAttention\.qk_clip: threshold must be a finite number above 0, not"
-        ):
-            layer.qk_clip(logits, threshold)
-    with pytest.raises(ShapeError, match=r"^MultiHeadAttention.qk_clip: max_logit must be \(..., H=4\), not \(2, 3\)$"):
-        layer.qk_clip(logits[:, :3], 1.0)
     before = deepcopy(layer.state_dict())
     for bad in (torch.nan, torch.inf):
         logits[1, 2] = bad
-        with pytest.raises(ValueError, match=f"^MultiHeadAttention.qk_clip: the largest logit of head 2 is {bad}$"):
+        with pytest.raises(ValueError, match="head 2"):
             layer.qk_clip(logits, 1e-9)
     assert all(torch.equal(x, before[name]) for name, x in layer.state_dict().items())
-    capped = MultiHeadAttention(16, 4, softcap=5.0)
-    with pytest.raises(
-        ValueError, match=r"^MultiHeadAttention.qk_clip: softcap=5.0 bounds the logits of this layer already$"
-    ):
-        capped.qk_clip(torch.zeros(4), 1.0)
-
-
-def test_logits_that_norms_bound_are_not_clipped() -> None:
-    attention = MultiHeadAttention(16, 4, qk_norm_eps=1e-6)
-    with pytest.raises(ValueError) as caught:
-        attention.qk_clip(torch.ones(4), 1.0)
-    assert str(caught.value) == (
-        "MultiHeadAttention.qk_clip: the norms of queries and keys bound the logits of this layer already"
-    )

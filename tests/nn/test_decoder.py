@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from uwaga import Causal, KeyLengths, Ragged, ShapeError
+from uwaga import Causal, KeyLengths, Ragged
 from uwaga.nn import Decoder, DecoderLayer, KeyValueCache, LayerSpec, RotaryPositions
 from uwaga.ops.attention.hooks import hooked, looking
 
@@ -153,28 +153,3 @@ def test_a_layer_compiles_to_one_graph() -> None:
     options = {"mask": Causal(), "memory_mask": KeyLengths(MEMORY_LENGTHS)}
     result = torch.compile(layer, fullgraph=True, backend="aot_eager")(x, memory, **options)
     torch.testing.assert_close(result, layer(x, memory, **options))
-
-
-def test_what_is_wrong_is_said() -> None:
-    x = _x(1, 3, 8)
-    decoder = _decoder()
-    no_memory = "DecoderLayer: memory is None, and no cache holds its keys and values"
-    for call, message in (
-        (lambda: decoder(x), no_memory),
-        (lambda: decoder(x, cache=KeyValueCache(2)), no_memory),
-        (lambda: decoder(x, x, cache=KeyValueCache(1)), "Decoder: the cache has 1 layers, the stack 2"),
-        (
-            lambda: decoder.layers[0].cross_attention(x, cache=KeyValueCache(1)[0].cross_attention),
-            "MultiHeadAttention: an empty CrossAttentionCache needs a key",
-        ),
-    ):
-        with pytest.raises(ValueError) as error:
-            call()
-        assert str(error.value) == message
-
-
-def test_a_width_that_does_not_fit() -> None:
-    with pytest.raises(ShapeError) as error:
-        DecoderLayer(SPEC)(torch.zeros(5, 9), torch.zeros(5, 8))
-    rule = "DecoderLayer: x must have the width 8 that this layer was made for"
-    assert str(error.value) == f"{rule}\n  x  (5, 9)   Q=5  M=9   <- has width 9"

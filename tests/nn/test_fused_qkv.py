@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from uwaga import Ragged, ShapeError
+from uwaga import Ragged
 from uwaga.nn import MultiHeadAttention, fused_qkv
 
 
@@ -106,12 +106,6 @@ def test_where_it_would_cost_more_the_maps_stay_apart() -> None:
         each.requires_grad_(False)
     assert not fused_qkv.is_worthwhile(made, torch.randn(MANY, 6))
     assert fused_qkv.is_worthwhile(made, torch.randn(MANY, 6, requires_grad=True))
-
-
-def test_a_key_map_of_another_width_says_so() -> None:
-    layer = MultiHeadAttention(12, 3, key_dim=10)
-    with pytest.raises(ShapeError, match="key must have the width 10"):
-        layer(torch.randn(2, 200, 12))
 
 
 @pytest.mark.parametrize("ragged", [True, False])

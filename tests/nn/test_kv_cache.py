@@ -4,7 +4,6 @@ Letters: R rows, Q new tokens, K tokens so far, H heads, G key heads, D, E width
 """
 
 from itertools import pairwise
-from textwrap import dedent
 
 import pytest
 import torch
@@ -242,104 +241,6 @@ def _cache(*lengths: int):
 
 
 KEPT = _x(2, 2, 1, 4)
-
-
-def _fill_twice(cache) -> None:
-    cache.fill(KEPT, KEPT)
-    cache.fill(KEPT, KEPT)
-
-
-ERRORS = {
-    "a gradient": (
-        lambda: _cache(3, 5).append(KEPT.clone().requires_grad_(), KEPT),
-        "KeyValueCache: keys and values that require a gradient cannot be cached; run under torch.no_grad() or "
-        "torch.inference_mode()",
-    ),
-    "two kinds": (
-        lambda: _cache(3, 5).append(Ragged(KEPT[0], torch.tensor([0, 1, 2])), KEPT[0]),
-        "KeyValueCache: key and value must both be Ragged or neither, but key is Ragged, value is Tensor",
-    ),
-    "another dtype": (
-        lambda: _cache(3, 5).append(KEPT.float(), KEPT.float()),
-        "KeyValueCache: a new key must have the dtype and device of the cache, torch.float64 on cpu, not torch.float32 on cpu",
-    ),
-    "rewound too far": (
-        lambda: _filled(3, 5).rewind(4),
-        "KeyValueCache: rows of [3, 5] tokens cannot be rewound to 4",
-    ),
-    "rewound below nothing": (
-        lambda: _filled(3, 5).rewind(torch.tensor([1, -1])),
-        "KeyValueCache: rows of [3, 5] tokens cannot be rewound to [1, -1]",
-    ),
-    "a row that there is not": (
-        lambda: _filled(3, 5).reorder(torch.tensor([0, 2])),
-        "KeyValueCache: rows must lie between 0 and 1, not [0, 2]",
-    ),
-    "documents without ids of the queries": (
-        lambda: _cache(3, 5).append(KEPT, KEPT).mask(Causal() & Documents(torch.zeros(6).long())),
-        "KeyValueCache: Documents over rows of different lengths needs query_ids",
-    ),
-    "cross-attention twice": (
-        lambda: _fill_twice(KeyValueCache(1)[0].cross_attention),
-        "KeyValueCache: cross-attention's keys are in the cache already; use a new cache for a new memory",
-    ),
-    "another number of layers": (
-        lambda: _encoder()(_x(1, 2, 12), cache=KeyValueCache(3)),
-        "Encoder: the cache has 3 layers, the stack 2",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_what_is_wrong_is_said(name: str) -> None:
-    call, message = ERRORS[name]
-    with pytest.raises(ValueError) as error:
-        call()
-    assert str(error.value) == message
-
-
-SHAPES = {
-    "rows": (
-        lambda: _cache(3, 5).append(KEPT[:1], KEPT[:1]),
-        """
-        KeyValueCache: a new key must have the rows, heads and width of the cached key
-          cached key  (2, 2, 4)   R=2  G=2  D=4
-          key         (1, 2, 4)   R=1  G=2  D=4   <- differs
-        """,
-    ),
-    "width of values": (
-        lambda: _cache(3, 5).append(KEPT, KEPT[..., :3]),
-        """
-        KeyValueCache: a new value must have the rows, heads and width of the cached value
-          cached value  (2, 2, 4)   R=2  G=2  E=4
-          value         (2, 2, 3)   R=2  G=2  E=3   <- differs
-        """,
-    ),
-    "other tokens": (
-        lambda: _cache(3, 5).append(KEPT, torch.cat((KEPT, KEPT), 2)),
-        """
-        KeyValueCache: value and key disagree on queries Q
-          key    (2, 2, 1, 4)   R=2  G=2  Q=1  D=4
-          value  (2, 2, 2, 4)   R=2  G=2  Q=2  E=4   <- Q was 1 from key
-        """,
-    ),
-    "no rows": (
-        lambda: MultiHeadAttention(12, 2, dtype=torch.float64)(_x(5, 12), cache=KeyValueCache(1)[0].attention),
-        """
-        KeyValueCache: key needs 4 dimensions (R, G, Q, D)
-          key    (2, 5, 6)      <- has rank 3
-          value  (2, 5, 6)
-        """,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_shapes_that_do_not_fit_are_shown(name: str) -> None:
-    call, message = SHAPES[name]
-    with pytest.raises(ShapeError) as error:
-        call()
-    assert str(error.value) == dedent(message).strip()
 
 
 def test_what_was_refused_changed_nothing() -> None:

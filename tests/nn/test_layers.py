@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, ShapeError, Window
+from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, Window
 from uwaga.nn import Encoder, EncoderLayer, LayerSpec, RotaryPositions
 from uwaga.ops.attention.hooks import hooked, looking
 
@@ -103,25 +103,6 @@ def test_who_watches_a_layer_sees_all_of_its_queries() -> None:
     assert seen == [14]
 
 
-def test_only_is_of_ragged_rows_with_tokens() -> None:
-    layer = EncoderLayer(SPEC)
-    for x, only, message in [
-        (_x(3, 7, 8), "first", "EncoderLayer: only='first' is for Ragged batches, not for padded ones"),
-        (
-            Ragged(_x(2, 8), torch.tensor([0, 2])),
-            "both",
-            "EncoderLayer: only must be None, 'first' or 'last', not 'both'",
-        ),
-        (Ragged(_x(2, 8), torch.tensor([0, 2, 2])), "last", "EncoderLayer: row 1 is empty: it has no last token"),
-    ]:
-        with pytest.raises(ValueError) as caught:
-            layer(x, only=only)
-        assert str(caught.value) == message
-    with pytest.raises(ValueError) as caught:
-        layer.attention(_x(3, 7, 8), queries=torch.tensor([0, 7, 14]))
-    assert str(caught.value) == "MultiHeadAttention: queries are of a Ragged query, without a key or a cache"
-
-
 def test_an_encoder_is_its_layers_and_a_last_norm_where_norms_stand_before() -> None:
     x = _x(5, 8)
     post = Encoder(SPEC, 2, dtype=torch.float64)
@@ -175,27 +156,6 @@ def test_residuals_are_dropped_in_training_only() -> None:
     assert not torch.equal(layer(x), layer(x))
     layer.eval()
     assert torch.equal(layer(x), layer(x))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"norm": "Pre"}, "LayerSpec: norm must be 'post' or 'pre', not 'Pre'"),
-        ({"output_norms": True}, "LayerSpec: output_norms needs norm='pre'"),
-        ({"norm_type": "batch"}, "LayerSpec: norm_type must be 'layer' or 'rms' or 'zero_centered_rms', not 'batch'"),
-    ],
-)
-def test_options_that_there_are_not(options: dict, message: str) -> None:
-    with pytest.raises(ValueError) as error:
-        LayerSpec(d_model=8, num_heads=2, d_ff=12, **options)
-    assert str(error.value) == message
-
-
-def test_a_width_that_does_not_fit() -> None:
-    with pytest.raises(ShapeError) as error:
-        EncoderLayer(SPEC)(torch.zeros(5, 9))
-    rule = "EncoderLayer: x must have the width 8 that this layer was made for"
-    assert str(error.value) == f"{rule}\n  x  (5, 9)   Q=5  M=9   <- has width 9"
 
 
 def test_another_module_may_stand_where_dropout_is() -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from uwaga import Ragged, ShapeError
+from uwaga import Ragged
 from uwaga.nn import LearnedPositions
 
 LENGTHS = torch.tensor([2, 0, 3])
@@ -40,40 +40,6 @@ def test_every_row_may_start_elsewhere(layer: LearnedPositions) -> None:
 def test_gradients_reach_the_places_that_were_taken(layer: LearnedPositions) -> None:
     (gradient,) = torch.autograd.grad(layer(torch.zeros(2, 3, 4)).sum(), layer.weight)
     assert gradient.sum(-1).tolist() == [8, 8, 8, 0, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda layer: layer(torch.zeros(7, 4)), "LearnedPositions: position 6 is out of range: there are 6 positions"),
-        (
-            lambda layer: layer(torch.zeros(2, 4), start=5),
-            "LearnedPositions: position 6 is out of range: there are 6 positions",
-        ),
-        (
-            lambda layer: layer(torch.zeros(2, 3, 4), start=torch.tensor([0, 9])),
-            "LearnedPositions: position 11 is out of range: there are 6 positions",
-        ),
-        (
-            lambda layer: layer(torch.zeros(7, 3)),
-            "LearnedPositions: x must have the width 4 that this layer was made for\n"
-            "  x  (7, 3)   Q=7  M=3   <- has width 3",
-        ),
-        (
-            lambda layer: layer(torch.zeros(2, 3, 4), start=torch.tensor([0, 1, 2])),
-            "LearnedPositions: start must be an int or of shape (2,), one per row\n  start  (3,)      <- has another shape",
-        ),
-    ],
-)
-def test_what_is_wrong_is_said(layer: LearnedPositions, call, message: str) -> None:
-    with pytest.raises(ValueError) as error:
-        call(layer)
-    assert str(error.value) == message
-
-
-def test_starts_that_do_not_fit_are_a_shape_error(layer: LearnedPositions) -> None:
-    with pytest.raises(ShapeError):
-        layer(torch.zeros(2, 3, 4), start=torch.tensor([0, 1, 2]))
 
 
 @pytest.mark.slow

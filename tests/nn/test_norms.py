@@ -1,10 +1,9 @@
 """ZeroCenteredRMSNorm is an RMS norm by 1 + weight, in layers and alone, forward and backward."""
 
-import pytest
 import torch
 from torch import nn
 
-from uwaga.nn import DecoderLayer, EncoderLayer, LayerSpec
+from uwaga.nn import EncoderLayer, LayerSpec
 from uwaga.nn.norms import ZeroCenteredRMSNorm
 from uwaga.nn.plain_modules import residual_norm
 
@@ -53,8 +52,3 @@ def test_outputs_of_sublayers_are_normed_before_the_sum() -> None:
     middle = x + layer.attention_output_norm(layer.attention(layer.attention_norm(x)))
     expected = middle + layer.feed_forward_output_norm(layer.feed_forward(layer.feed_forward_norm(middle)))
     torch.testing.assert_close(layer(x), expected)
-
-
-def test_a_decoder_layer_has_none() -> None:
-    with pytest.raises(ValueError, match=r"^DecoderLayer: output_norms are of encoder layers alone$"):
-        DecoderLayer(LayerSpec(output_norms=True, **_SPEC))

@@ -1,13 +1,12 @@
 """Rotary positions are a rotation of complex numbers. Letters: Q tokens, H heads, D head width, M width, N packed tokens."""
 
 import math
-from textwrap import dedent
 
 import pytest
 import torch
 
-from uwaga import Causal, KeyLengths, Ragged, ShapeError
-from uwaga.nn import KeyValueCache, MultiHeadAttention, RotaryPositions
+from uwaga import Causal, KeyLengths, Ragged
+from uwaga.nn import MultiHeadAttention, RotaryPositions
 from uwaga.nn.rotary_scaling import RotaryScaling
 from uwaga.ops.rotary import rotate_halves
 
@@ -153,54 +152,6 @@ def test_a_rotated_layer_compiles_to_one_graph() -> None:
 
     x = _x(2, 7, 12).float()
     torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="aot_eager")(x), run(x))
-
-
-ANOTHER_KEY = "MultiHeadAttention: rotary needs a query and a key of the same tokens, and key is another input"
-
-
-def test_what_is_wrong_is_said() -> None:
-    layer, x = MultiHeadAttention(12, 2), torch.zeros(1, 3, 12)
-    for call, message in (
-        (lambda: layer(x, torch.ones(1, 3, 12), rotary=RotaryPositions(6)(x)), ANOTHER_KEY),
-        (lambda: layer(x, x, rotary=RotaryPositions(6)(x), cache=KeyValueCache(1)[0].cross_attention), ANOTHER_KEY),
-        (
-            lambda: RotaryPositions(0),
-            "RotaryPositions: rotary_dim must be even and positive, not 0",
-        ),
-        (
-            lambda: RotaryPositions(4, layout="mixed"),
-            "RotaryPositions: layout must be 'interleaved' or 'halves', not 'mixed'",
-        ),
-        (lambda: RotaryPositions(4)(x, start=-3), "RotaryPositions: start must be at least 0, not -3"),
-    ):
-        with pytest.raises(ValueError) as error:
-            call()
-        assert str(error.value) == message
-
-
-def test_heads_narrower_than_what_is_turned_are_shown() -> None:
-    x = torch.zeros(1, 3, 12)
-    with pytest.raises(ShapeError) as error:
-        MultiHeadAttention(12, 2)(x, rotary=RotaryPositions(8)(x))
-    message = """
-        RotaryPositions: the head width must be at least rotary_dim, 8
-          heads  (1, 3, 2, 6)   D=6   <- D is 6
-        """
-    assert str(error.value) == dedent(message).strip()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"kind": "ntk", "factor": 2.0}, "kind must be one of 'linear', 'dynamic', 'llama3', 'yarn', not 'ntk'"),
-        ({"kind": "linear", "factor": 0.0}, "factor must be positive, not 0.0"),
-        ({"kind": "yarn", "factor": 2.0}, "yarn needs original_max_position_embeddings of at least 1, not None"),
-    ],
-)
-def test_a_scaling_without_a_meaning_is_refused(options: dict, message: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        RotaryScaling(**options)
-    assert str(caught.value) == f"RotaryScaling: {message}"
 
 
 def test_linear_scaling_is_positions_divided_by_the_factor() -> None:

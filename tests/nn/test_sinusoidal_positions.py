@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from uwaga import Ragged, ShapeError
+from uwaga import Ragged
 from uwaga.nn import SinusoidalPositions
 
 
@@ -123,42 +123,3 @@ def test_nothing_repeats_within_the_limit() -> None:
     assert SinusoidalPositions(2).repeats(0.02, limit=length - 1) is None
     # The width of the paper's base model: its slowest waves are long, and its fast ones never agree.
     assert SinusoidalPositions(512).repeats(0.5, limit=300_000) is None
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: SinusoidalPositions(5),
-            "SinusoidalPositions: d_model must be even and positive, not 5",
-        ),
-        (
-            lambda: SinusoidalPositions(4, layout="mixed"),
-            "SinusoidalPositions: layout must be 'interleaved' or 'halves', not 'mixed'",
-        ),
-        (lambda: SinusoidalPositions(4, base=1.0), "SinusoidalPositions: base must be greater than 1, not 1.0"),
-        (
-            lambda: SinusoidalPositions(4).repeats(1.5),
-            "SinusoidalPositions.repeats: tolerance must lie between 0 and sqrt(2), not 1.5",
-        ),
-        (
-            lambda: SinusoidalPositions(4)(torch.zeros(3, 4), start=-1),
-            "SinusoidalPositions: start must be at least 0, not -1",
-        ),
-        (
-            lambda: SinusoidalPositions(4)(torch.zeros(2, 3, 4), start=torch.tensor([3, -2])),
-            "SinusoidalPositions: start must be at least 0, not -2",
-        ),
-    ],
-)
-def test_what_is_wrong_is_said(call, message: str) -> None:
-    with pytest.raises(ValueError) as error:
-        call()
-    assert str(error.value) == message
-
-
-def test_a_width_that_does_not_fit() -> None:
-    with pytest.raises(ShapeError) as error:
-        SinusoidalPositions(4)(torch.zeros(3, 6))
-    rule = "SinusoidalPositions: x must have the width 4 that this layer was made for"
-    assert str(error.value) == f"{rule}\n  x  (3, 6)   Q=3  M=6   <- has width 6"
