@@ -101,40 +101,9 @@ def test_of_equal_sizes_the_first_is_taken() -> None:
     assert m.pool(1, 2, pooling="max").positions[0, 0].tolist() == [[0, 0], [0, 2]]
 
 
-def test_bad_arguments_of_a_difference() -> None:
-    m = DifferenceMap(difference_operand(), difference_operand())
-    for call, said in (
-        (lambda: m.topk(0), "DifferenceMap.topk: k must be at least 1, not 0"),
-        (lambda: m.pool(1, 1, pooling="mean"), "DifferenceMap.pool: pooling must be 'sum' or 'max', not 'mean'"),
-        (lambda: m.pool(0, 1), "DifferenceMap.pool: rows must be at least 1, not 0"),
-        (lambda: m.pool(1, [0, 9]), "DifferenceMap.pool: edges of cols must lie in 0..5, not 9"),
-    ):
-        with pytest.raises(ValueError) as caught:
-            call()
-        assert str(caught.value) == said
-
-
 def test_difference_it_says_what_it_is() -> None:
     shown = repr(DifferenceMap(difference_operand(), difference_operand()))
     assert shown == "DifferenceMap(shape=(2, 4, 5), mask=None minus mask=None, float64, 320 bytes as a dense matrix)"
-
-
-def test_maps_of_different_shapes() -> None:
-    with pytest.raises(ValueError) as caught:
-        DifferenceMap(difference_operand(), difference_operand(keys=6))
-    assert str(caught.value) == "DifferenceMap: the maps differ in shape: (2, 4, 5) and (2, 4, 6)"
-
-
-def test_ragged_maps_of_different_lengths() -> None:
-    maps = []
-    for lengths in ((2, 4), (3, 3)):
-        x = uwaga.Ragged.from_list([torch.randn(n, 1, 3) for n in lengths])
-        maps.append(AttentionMap(x, x))
-    with pytest.raises(ValueError) as caught:
-        DifferenceMap(*maps)
-    assert str(caught.value) == (
-        "DifferenceMap: the maps differ in shape: [(1, 2, 2), (1, 4, 4)] and [(1, 3, 3), (1, 3, 3)]"
-    )
 
 
 KEPT = [1, 2, 4, 5]
@@ -173,19 +142,6 @@ def test_kept_a_row_without_weight_on_what_is_kept_is_zero() -> None:
 def test_kept_words_may_be_merged_on_top() -> None:
     merged = WordMap(SubsetMap(kept_operand(), KEPT), [(0, 1), (1, 3), (3, 4)])
     torch.testing.assert_close(merged.to_dense().sum(-1), torch.ones(2, 3).double())
-
-
-def test_kept_a_ragged_map_is_refused() -> None:
-    x = uwaga.Ragged.from_list([torch.randn(3, 2, 4), torch.randn(5, 2, 4)])
-    with pytest.raises(ValueError) as caught:
-        SubsetMap(AttentionMap(x, x), [0])
-    assert str(caught.value) == "SubsetMap: a ragged map has other tokens in each sequence; use SubsetMap(m[r], ...)"
-
-
-def test_kept_a_position_out_of_range_is_refused() -> None:
-    with pytest.raises(IndexError) as caught:
-        SubsetMap(kept_operand(), [0, 7])
-    assert str(caught.value) == "SubsetMap: index 7 is out of range for axis 0 (queries) of size 7"
 
 
 WORD_IDS = [None, 0, 1, 1, 1, 2, None]
@@ -275,28 +231,6 @@ def test_words_no_tokens_no_words() -> None:
 
 def test_words_labels_are_the_words() -> None:
     assert word_labels(["▁un", "seen", "</s>"], [0, 0, None]) == ["unseen", "</s>"]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([0, 1], "WordMap: there must be one word id for each of the 7 tokens, not 2"),
-        ([(0, 2), (1, 3)], "WordMap: spans must be ascending, without overlap, within the 7 tokens: [(0, 2), (1, 3)]"),
-        ([(2, 2)], "WordMap: spans must be ascending, without overlap, within the 7 tokens: [(2, 2)]"),
-        ([(5, 8)], "WordMap: spans must be ascending, without overlap, within the 7 tokens: [(5, 8)]"),
-    ],
-)
-def test_words_that_do_not_fit(words, message: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        WordMap(token_map(), words)
-    assert str(caught.value) == message
-
-
-def test_words_a_ragged_map_needs_words_for_every_sequence() -> None:
-    x = uwaga.Ragged.from_list([torch.randn(3, 2, 4), torch.randn(2, 2, 4)])
-    with pytest.raises(ValueError) as caught:
-        WordMap(AttentionMap(x, x), [[0, 0, 1]])
-    assert str(caught.value) == "WordMap: a ragged map of 2 sequences needs one list of words per sequence, not 1"
 
 
 def test_words_it_says_what_it_is() -> None:

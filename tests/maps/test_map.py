@@ -3,7 +3,6 @@
 Letters: B batch, H query heads, G key heads, Q queries, K keys, D query/key width, N packed tokens.
 """
 
-import numpy
 import pytest
 import torch
 from torch import Tensor
@@ -151,10 +150,6 @@ def test_results_have_names() -> None:
 def test_a_map_is_no_array_but_true() -> None:
     m = AttentionMap(_x(5, 4), _x(7, 4))
     assert m
-    with pytest.raises(TypeError, match="a map is not converted to an array implicitly"):
-        numpy.array(m)
-    with pytest.raises(TypeError, match="a dense map has no length"):
-        torch.as_tensor(m)
 
 
 class _Spy:
@@ -280,10 +275,6 @@ def test_received_reads_the_sign_of_a_view_and_any_last(impl: str | None) -> Non
     wanted = (result[:].double() * weights.clone().double()[:, None]).sum(-2)
     torch.testing.assert_close(result.received(weights=weights).double(), wanted, atol=1e-6, rtol=1e-6)
     assert torch.equal(result.received(last=2**63), result.received(last=5))
-    with pytest.raises(
-        ValueError, match=r"^AttentionMap.pool: rows must be at most 268435456, not 18446744073709551616$"
-    ):
-        result.pool(2**64, 2)
 
 
 def test_scores_are_those_of_the_formula() -> None:

@@ -116,12 +116,8 @@ def test_the_lengths_of_a_ragged_map_are_not_written_down(read: Callable) -> Non
         batch = Ragged(KEY[0].transpose(0, 1), offsets, max_length=5)
         return read(AttentionMap(batch, batch)).values
 
-    with pytest.raises(NotImplementedError) as error:
+    with pytest.raises(NotImplementedError, match="ragged"):
         make_fx(f)(torch.tensor([0, 2, 5]))
-    assert str(error.value) == (
-        "AttentionMap: tracers cannot record a ragged map, whose lengths are Python numbers; trace dense maps, or the "
-        "output of attend alone"
-    )
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
@@ -159,23 +155,10 @@ def test_a_recorded_gradient_meets_no_hidden_number() -> None:
 
 
 @needs_native
-def test_a_map_that_was_made_before_is_not_recorded() -> None:
-    m = AttentionMap(QUERY, KEY)
-    with pytest.raises(RuntimeError) as error:
-        make_fx(lambda x: x + m.entropy())(QUERY[..., 0])
-    assert str(error.value) == (
-        "AttentionMap: tracers cannot record the engine 'cpu', which serves this map; make the map inside the "
-        "traced function, or with impl='reference'"
-    )
+def test_a_map_of_the_reference_that_was_made_before_is_recorded() -> None:
     m = AttentionMap(QUERY, KEY, impl="reference")
     traced = make_fx(lambda x: x + m.entropy())(QUERY[..., 0])
     _assert_same(traced(OTHER[..., 0]), OTHER[..., 0] + m.entropy())
-
-
-@needs_native
-def test_the_native_engine_by_name_is_not_recorded() -> None:
-    with pytest.raises(ValueError, match="tracers cannot record its kernels"):
-        make_fx(lambda x: AttentionMap(x, KEY, impl="cpu").entropy())(QUERY)
 
 
 @needs_native
@@ -227,16 +210,6 @@ def test_torch_func_maps_over_maps(reading: str) -> None:
 def test_torch_func_maps_over_attend() -> None:
     result = torch.func.vmap(lambda x, y: attend(x, y, y, mask=Causal())[:2])(QUERY, KEY)
     _assert_same(result, attend(QUERY, KEY, KEY, mask=Causal())[:2])
-
-
-@needs_native
-def test_weights_without_memory_are_refused() -> None:
-    m = AttentionMap(QUERY, KEY)
-    with pytest.raises(TypeError) as error:
-        torch.func.vmap(lambda w: m.received(weights=w))(torch.ones(3, 5))
-    assert str(error.value) == (
-        "AttentionMap: the engine 'cpu', which serves this map, takes plain tensors only; impl='reference' takes all"
-    )
 
 
 def test_fake_tensors_give_shapes() -> None:

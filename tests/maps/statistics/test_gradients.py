@@ -202,13 +202,8 @@ def test_the_native_engine_by_name_has_no_forward_mode() -> None:
         AttentionMap(forward_ad.make_dual(query, query), key, impl="cpu")
 
 
-def test_what_torch_func_cannot_differentiate_is_said() -> None:
+def test_a_map_under_vmap_is_that_of_each_entry() -> None:
     query, key = (x.detach() for x in _operands(torch.float32))
-    with pytest.raises(NotImplementedError) as error:
-        torch.func.grad(lambda x: AttentionMap(x, key).entropy().sum())(query)
-    assert str(error.value) == (
-        "AttentionMap: entropy cannot be differentiated by torch.func; use torch.autograd.grad, which also gives second derivatives"
-    )
     rows = torch.func.vmap(lambda x: AttentionMap(x, key[0]).entropy())(query)
     assert torch.allclose(rows, AttentionMap(query, key[:1].expand_as(key)).entropy(), atol=1e-6)
 
@@ -321,12 +316,6 @@ def test_derived_maps_and_views_have_none() -> None:
     m = AttentionMap(query, key)
     assert not DifferenceMap(m, m)[0, 0].requires_grad
     assert not m.scores[0, 0].requires_grad
-
-
-def test_entries_under_torch_func_say_so() -> None:
-    query, key = _operands()
-    with pytest.raises(NotImplementedError, match=r"AttentionMap: a weight cannot be differentiated by torch\.func"):
-        torch.func.grad(lambda q: AttentionMap(q, key)[0, 0, 0, 0])(query)
 
 
 class Largest(TorchDispatchMode):
