@@ -205,8 +205,7 @@ def test_a_lock_that_is_held_names_who_holds_it_and_moves_no_reader(db: SoftData
         before = interrupting.state(reader)
         db.delete(range(20), missing_ok=True)
         db.compact()
-        said = f"{db.path}: another writer has it open: process {os.getpid()}"
-        assert refused(lambda: reader.append(**rows(60, 1))) == said
+        assert f"process {os.getpid()}" in refused(lambda: reader.append(**rows(60, 1)))
         assert interrupting.state(reader) == before
 
 
