@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy
-import pytest
 import torch
 from PIL import Image, ImageSequence
 
@@ -53,25 +52,3 @@ def test_a_recording_has_its_labels(tmp_path: Path) -> None:
     with uwaga.watch(layer, tokens=TOKENS) as recording, torch.no_grad():
         layer(torch.randn(1, 4, 8))
     assert plots.animate(recording, tmp_path / "a.gif", at=(0, 1)) == 1
-
-
-@pytest.mark.parametrize(
-    ("maps", "options", "message"),
-    [
-        ([], {}, "animate: there are no maps"),
-        (a_map(), {"at": 0}, "animate: over='layers' takes a recording or several maps"),
-        ([a_map()], {"over": "queries"}, "animate: over='queries' takes one map, not list"),
-        ([a_map()], {"over": "time"}, "animate: over must be 'layers' or 'queries', not 'time'"),
-        ([a_map()], {"seconds": 0}, "animate: seconds must be above 0, not 0"),
-        (
-            [a_map(), uwaga.AttentionMap(torch.rand(2, 3, 4), torch.rand(2, 3, 4))],
-            {"at": 0},
-            "must have one size, not 4 x 4, 3 x 3",
-        ),
-        ([a_map()], {"at": 7}, "7"),
-    ],
-)
-def test_refusals(tmp_path: Path, maps: object, options: dict, message: str) -> None:
-    with pytest.raises((ValueError, IndexError), match=message):
-        plots.animate(maps, tmp_path / "a.gif", **options)  # type: ignore[arg-type]
-    assert not list(tmp_path.iterdir())

@@ -104,36 +104,3 @@ def test_two_heads_share_axes_in_two_colours() -> None:
 
 def test_weights_too_small_to_show_leave_the_tokens() -> None:
     assert len(plots.arcs(WEIGHTS * 0.01, TOKENS).axes[0].texts) == 3
-
-
-@pytest.mark.parametrize(
-    ("weights", "arguments", "message"),
-    [
-        (WEIGHTS, {"layout": "ring"}, "arcs: layout must be one of line, columns, not 'ring'"),
-        (WEIGHTS, {"tokens": TOKENS[:2]}, "arcs: tokens must have one label for each of the 3 queries, not 2 labels"),
-        (
-            WEIGHTS[:2],
-            {"tokens": TOKENS[:2]},
-            "arcs: layout 'line' needs as many queries as keys, not 2 and 3: take 'columns'",
-        ),
-        (
-            WEIGHTS[:2],
-            {"tokens": TOKENS[:2], "layout": "columns"},
-            "arcs: key_tokens must have one label for each of the 3 keys, not 2 labels",
-        ),
-        (
-            torch.zeros(129, 129),
-            {},
-            "arcs: 129 tokens are too many to read as lines (at most 128): merge subword tokens with WordMap, or draw a part of the map",
-        ),
-        (
-            WEIGHTS.expand(2, 3, 3),
-            {},
-            "arcs: at must select one matrix of the weights (2, 3, 3), and () does not",
-        ),
-    ],
-)
-def test_what_cannot_be_drawn_says_why(weights, arguments: dict, message: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        plots.arcs(weights, **{"tokens": TOKENS} | arguments)
-    assert str(caught.value) == message

@@ -1,9 +1,6 @@
 """Losses of caches are drawn by their budget, under the right names."""
 
-import re
-
 import numpy
-import pytest
 import torch
 from matplotlib.figure import Figure
 
@@ -71,21 +68,3 @@ def test_the_heads_that_lose_the_most_come_first() -> None:
     lost = result.means["forgotten"].mean((0, 1))
     expected = [f"layer 1, head {int(head)}" for head in lost.argsort(descending=True)[:12]]
     assert [ax.get_title() for ax in figure.axes] == expected
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            {"statistic": "loss"},
-            "cache_budgets: statistic must be one of kept, forgotten, limit, error, overlap, not 'loss'",
-        ),
-        ({"by": "time"}, "cache_budgets: by must be 'budget' or 'kept', not 'time'"),
-        ({"heads": [(0, 9)]}, "cache_budgets: there is no (layer, head) (0, 9) in the study"),
-        ({"heads": [9]}, "cache_budgets: there is no (layer, head) 9 in the study"),
-        ({"heads": []}, "cache_budgets: heads must have one (layer, head) at least"),
-    ],
-)
-def test_what_cannot_be_drawn(arguments: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        cache_budgets(study(["window"]), **arguments)

@@ -116,10 +116,7 @@ except ModuleNotFoundError as error:
     )
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError) as caught:
-        plots.heat_map  # noqa: B018
-    assert str(caught.value) == "module 'uwaga.plots' has no attribute 'heat_map'"
+def test_the_public_names() -> None:
     assert dir(plots) == [
         "animate",
         "arcs",

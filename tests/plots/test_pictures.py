@@ -96,26 +96,3 @@ def test_a_token_from_the_end_is_the_same_token() -> None:
             assert one.get_title() == other.get_title()
             assert one.get_title().startswith(title)
             assert [frame.get_xy() for frame in one.patches] == [frame.get_xy() for frame in other.patches]
-
-
-@pytest.mark.parametrize(
-    ("message", "changes"),
-    [
-        (
-            "patch_attention: numbers of a picture must be 0 to 1, or bytes 0 to 255, not -1 to 0: undo the processor's normalization",
-            {"picture": PICTURE - 1},
-        ),
-        (
-            "patch_attention: picture must be (height, width, 3), (height, width) or (3, height, width), not (16, 24, 7) of float64",
-            {"picture": numpy.zeros((16, 24, 7))},
-        ),
-        ("patch_attention: heads must be some of 0 to 2, not [3]", {"heads": [3]}),
-        ("patch_attention: heads must be some of 0 to 2, not []", {"heads": []}),
-        ("PatchGrid: patch (2, 0) is not one of 2 by 3", {"query": (2, 0)}),
-    ],
-)
-def test_bad_input_is_named(message: str, changes: dict) -> None:
-    given = {"picture": PICTURE, "m": some_map(), "grid": GRID, "query": (0, 0)} | changes
-    with pytest.raises((ValueError, IndexError)) as caught:
-        plots.patch_attention(**given)
-    assert str(caught.value) == message
