@@ -1,7 +1,6 @@
 """uwaga.lesson, and work_through, which gives the numbers without a page."""
 
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -49,24 +48,6 @@ def test_an_unknown_matrix_is_refused() -> None:
     assert str(caught.value.args[0]).startswith(
         "unknown matrix 'weight': choose one of crude_scores, crude_sums, x, lengths, "
     )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"inputs": "a b", "tokens": "c d"}, "lesson: the words are given twice: tokens= is only for a matrix X"),
-        ({"inputs": torch.zeros(3)}, "lesson: inputs must be a matrix, but has shape (3,)"),
-        ({"inputs": "a", "wq": [[1.0], [2.0, 3.0]]}, "lesson: wq must be a matrix of numbers: "),
-        ({"inputs": "a", "head": 2}, "lesson: unknown argument 'head'"),
-        ({"inputs": ""}, "lesson: text must have 1 to 12 words and punctuation marks, not 0"),
-        ({"inputs": []}, "lesson: inputs must be a matrix, but has shape (0,)"),
-        ({"inputs": torch.zeros(2, 2), "tokens": "a, b"}, "lesson: x must be a list of 3 rows, not 2 rows"),
-    ],
-)
-def test_invalid_inputs_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        work_through(**arguments)
-    assert str(caught.value).startswith(message)
 
 
 @pytest.fixture
