@@ -56,24 +56,24 @@ class Flood:
 
     def __init__(self, port: int, expected: Mapping[str, bytes], *, seed: int = 0) -> None:
         self.port, self.counts, self.wrong = port, Counter[str](), list[str]()
-        self._expected, self._texts, self._seed = expected, list(expected), seed
-        self._lock = threading.Lock()
+        self.expected, self.texts, self.seed = expected, list(expected), seed
+        self.lock = threading.Lock()
 
     def run(self, requests: int, clients: int, *, may_break: bool = False) -> None:
         """Send so many requests by so many clients. may_break: the server is killed meanwhile; else a connection that breaks is wrong."""
         numbers = iter(range(requests))
 
         def client() -> None:
-            connection = self._connect()
-            while (number := self._next(numbers)) is not None:
+            connection = self.connect()
+            while (number := self.next(numbers)) is not None:
                 try:
-                    kind = self._request(connection, number)
+                    kind = self.request(connection, number)
                 except (OSError, http.client.HTTPException) as error:
                     kind = "broken"
                     connection.close()
                     if not may_break:
-                        self._blame(f"request {number}: {error!r}")
-                with self._lock:
+                        self.blame(f"request {number}: {error!r}")
+                with self.lock:
                     self.counts[kind] += 1
             connection.close()
 
@@ -83,52 +83,52 @@ class Flood:
         for each in threads:
             each.join()
 
-    def _connect(self) -> http.client.HTTPConnection:
+    def connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG)
 
-    def _next(self, numbers: Iterator[int]) -> int | None:
-        with self._lock:
+    def next(self, numbers: Iterator[int]) -> int | None:
+        with self.lock:
             return next(numbers, None)
 
-    def _blame(self, what: str) -> None:
-        with self._lock:
+    def blame(self, what: str) -> None:
+        with self.lock:
             self.wrong.append(what)
 
-    def _request(self, connection: http.client.HTTPConnection, number: int) -> str:
+    def request(self, connection: http.client.HTTPConnection, number: int) -> str:
         """What became of request `number`, which is the same in every run."""
-        generator = random.Random(self._seed * 1_000_003 + number)
+        generator = random.Random(self.seed * 1_000_003 + number)
         kind = generator.random()
         if kind < 0.1:
-            return self._vanish(generator)
+            return self.vanish(generator)
         if kind < 0.2:
             body, status = generator.choice(_HOSTILE)
-            given, content = self._post(connection, body)
+            given, content = self.post(connection, body)
             if given != status or b"message" not in content:
-                self._blame(f"request {number}: {given} and not {status} for {body[:60]!r}: {content[:200]!r}")
+                self.blame(f"request {number}: {given} and not {status} for {body[:60]!r}: {content[:200]!r}")
             return "refused"
-        texts = generator.choices(self._texts, k=generator.choice((1, 1, 1, 1, 2, 7, 40)))
+        texts = generator.choices(self.texts, k=generator.choice((1, 1, 1, 1, 2, 7, 40)))
         is_base64 = generator.random() < 0.5
         asked = {"input": texts if len(texts) > 1 or generator.random() < 0.5 else texts[0]}
-        given, content = self._post(
+        given, content = self.post(
             connection, json.dumps(asked | ({"encoding_format": "base64"} if is_base64 else {})).encode()
         )
-        if given != 200 or not self._is_right(texts, content, is_base64=is_base64):
-            self._blame(f"request {number}: {given}, {content[:200]!r}")
+        if given != 200 or not self.is_right(texts, content, is_base64=is_base64):
+            self.blame(f"request {number}: {given}, {content[:200]!r}")
         return "answered"
 
-    def _is_right(self, texts: Sequence[str], content: bytes, *, is_base64: bool) -> bool:
+    def is_right(self, texts: Sequence[str], content: bytes, *, is_base64: bool) -> bool:
         rows = [each["embedding"] for each in json.loads(content)["data"]]
         vectors = [base64.b64decode(row) if is_base64 else np.float32(row).tobytes() for row in rows]
-        return vectors == [self._expected[text] for text in texts]
+        return vectors == [self.expected[text] for text in texts]
 
-    def _post(self, connection: http.client.HTTPConnection, body: bytes) -> tuple[int, bytes]:
+    def post(self, connection: http.client.HTTPConnection, body: bytes) -> tuple[int, bytes]:
         connection.request("POST", "/v1/embeddings", body, {"Content-Type": "application/json"})
         response = connection.getresponse()
         return response.status, response.read()
 
-    def _vanish(self, generator: random.Random) -> str:
+    def vanish(self, generator: random.Random) -> str:
         """Within the headers, within the body, while it is computed, or within the response."""
-        body = json.dumps({"input": generator.choices(self._texts, k=20)}).encode()
+        body = json.dumps({"input": generator.choices(self.texts, k=20)}).encode()
         head = f"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         whole = head.encode() + body
         end = generator.choice((20, len(head) + 20, len(whole), len(whole) + 1))

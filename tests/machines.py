@@ -52,20 +52,18 @@ class Machines:
     """
 
     def __init__(self, folder: Path, prefix: str) -> None:
-        self._folder, self._prefix = folder, prefix
+        self.folder, self.prefix = folder, prefix
         texts = {"scontrol": _SCONTROL, "srun": _SRUN.format(python=sys.executable), "on": _ON.format(prefix=prefix)}
         for name, text in texts.items():
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
-        self._path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
+        self.path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
 
     def name_themselves(self, address: str | None) -> None:
         """The address that each machine has for its own name; None: the one that others reach it by."""
         for n, host in enumerate(HOSTS):
             hosts = [f"{address if n == m and address else _address(m)} {name}\n" for m, name in enumerate(HOSTS)]
-            (Path("/etc/netns") / f"{self._prefix}{host}" / "hosts").write_text(
-                "127.0.0.1 localhost\n" + "".join(hosts)
-            )
+            (Path("/etc/netns") / f"{self.prefix}{host}" / "hosts").write_text("127.0.0.1 localhost\n" + "".join(hosts))
 
     def run(self, commands: list[list[str]], *, seconds: float, **environment: str) -> list[tuple[int, str]]:
         """The exit code and the output of a command on each machine; all that they left running is killed."""
@@ -75,26 +73,26 @@ class Machines:
             "SLURM_CPUS_PER_TASK": "1",
             "SLURM_JOB_ID": "7",
         }
-        env = os.environ | slurm | {"PATH": self._path, "OMP_NUM_THREADS": "1"} | environment
+        env = os.environ | slurm | {"PATH": self.path, "OMP_NUM_THREADS": "1"} | environment
         started = []
         for host, command in zip(HOSTS, commands, strict=False):
             # A file: what a command leaves running, as srun in the background, would keep a pipe open.
-            with (self._folder / f"{host}.log").open("w") as log:
+            with (self.folder / f"{host}.log").open("w") as log:
                 started.append(
                     subprocess.Popen(["on", host, *command], env=env, stdout=log, stderr=log, start_new_session=True)
                 )
         try:
             codes = [each.wait(seconds) for each in started]
         finally:
-            for pid in self._running():
+            for pid in self.running():
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             for each in started:
                 each.wait()
-        return [(code, (self._folder / f"{host}.log").read_text()) for code, host in zip(codes, HOSTS, strict=False)]
+        return [(code, (self.folder / f"{host}.log").read_text()) for code, host in zip(codes, HOSTS, strict=False)]
 
-    def _running(self) -> list[int]:
-        pids = [_ip("netns", "pids", self._prefix + host).split() for host in HOSTS]
+    def running(self) -> list[int]:
+        pids = [_ip("netns", "pids", self.prefix + host).split() for host in HOSTS]
         return [int(pid) for each in pids for pid in each]
 
 

@@ -117,8 +117,8 @@ class _Rounding(TorchDispatchMode):
 
     def __init__(self, stored: torch.dtype, seed: int) -> None:
         super().__init__()
-        self._stored = stored
-        self._generator = torch.Generator().manual_seed(seed)
+        self.stored_dtype = stored
+        self.generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         args, kwargs, packet = [_rounded_number(x) for x in args], kwargs or {}, func.overloadpacket
@@ -136,8 +136,8 @@ class _Rounding(TorchDispatchMode):
         if parts is not NotImplemented:
             return parts
         if packet in _PRODUCTS:
-            args = [self._store(x) if _is_double(x) else x for x in args]
-        noise = self._noise(func, args, kwargs) if packet in _PRODUCTS | _SUMS and any(map(_is_double, args)) else None
+            args = [self.rounded(x) if _is_double(x) else x for x in args]
+        noise = self.noise(func, args, kwargs) if packet in _PRODUCTS | _SUMS and any(map(_is_double, args)) else None
         result = func(*args, **kwargs)
         results = _doubles(result)
         if func.is_view or not results:
@@ -156,16 +156,16 @@ class _Rounding(TorchDispatchMode):
     def stored(self, x: Tensor) -> Tensor:
         """As it may be met where it was stored on the way."""
         with _disable_current_modes():
-            return self._store(x)
+            return self.rounded(x)
 
-    def _store(self, x: Tensor) -> Tensor:
+    def rounded(self, x: Tensor) -> Tensor:
         """A rounding is at most half a unit of x's binade; a number that the dtype has keeps its value."""
-        numbers = torch.finfo(self._stored)
+        numbers = torch.finfo(self.stored_dtype)
         unit = numbers.eps * x.abs().clamp(min=numbers.tiny).log2().floor().exp2()
-        draw = torch.rand(x.shape, generator=self._generator, dtype=torch.float64) - 0.5
-        return torch.where(x == x.to(self._stored).double(), x, x + unit * draw)
+        draw = torch.rand(x.shape, generator=self.generator, dtype=torch.float64) - 0.5
+        return torch.where(x == x.to(self.stored_dtype).double(), x, x + unit * draw)
 
-    def _noise(self, func, args: list, kwargs: dict) -> list[Tensor]:
+    def noise(self, func, args: list, kwargs: dict) -> list[Tensor]:
         """What the partial sums' roundings add up to, in each result."""
 
         def summed(of: Callable[[Tensor], Tensor]) -> list[Tensor]:
@@ -178,7 +178,7 @@ class _Rounding(TorchDispatchMode):
             variance = (n - 2).clamp(min=0) * torch.maximum(squares, total.square())
             if func.overloadpacket in _PRODUCTS:
                 variance += (n > 1) * squares  # a product that is alone is the result
-            draw = torch.randn(total.shape, generator=self._generator, dtype=torch.float64)
+            draw = torch.randn(total.shape, generator=self.generator, dtype=torch.float64)
             noise.append(u / 3**0.5 * variance.sqrt() * draw)
         return noise
 

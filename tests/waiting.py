@@ -21,25 +21,25 @@ class ServerClock:
     """The clock by which a view's server counts how long its connections wait; it stands still but for `advance`."""
 
     def __init__(self, server: Any, patch: pytest.MonkeyPatch) -> None:
-        self._now, self._rounds = time.monotonic(), 0
+        self.now, self.rounds = time.monotonic(), 0
         reap = server._reaper.reap
 
         def counted(connections: object) -> None:
             reap(connections)
-            self._rounds += 1
+            self.rounds += 1
 
         patch.setattr(server._reaper, "reap", counted)
         patch.setattr("uwaga._base.connections.time", self)
 
     def monotonic(self) -> float:
-        return self._now
+        return self.now
 
     def advance(self, seconds: float) -> None:
         """To the server so many seconds are gone: it has looked at its connections before and after them."""
-        self._look()
-        self._now += seconds
-        self._look()
+        self.look()
+        self.now += seconds
+        self.look()
 
-    def _look(self) -> None:
-        rounds = self._rounds
-        until(lambda: self._rounds >= rounds + 2)  # the first one may have begun before
+    def look(self) -> None:
+        rounds = self.rounds
+        until(lambda: self.rounds >= rounds + 2)  # the first one may have begun before

@@ -34,22 +34,22 @@ class Recorder:
     """Writes calls into a folder: small ones, and of each function and shape of structs one."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._seen: set[object] = set()
+        self.folder = folder
+        self.seen: set[object] = set()
         folder.mkdir(parents=True, exist_ok=True)
 
     def wrapped(self, name: str, function: Callable[..., int]) -> Callable[..., int]:
         def call(problem: bytes, *arguments) -> int:
             if name in ("uwaga_mass", "uwaga_mass_part"):
                 softmax, other, count, *rest = arguments
-                self._record(name, problem, (softmax, *rest), _split(bytes(other) if count else b""))
+                self.record(name, problem, (softmax, *rest), _split(bytes(other) if count else b""))
             else:
-                self._record(name, problem, arguments, [])
+                self.record(name, problem, arguments, [])
             return function(problem, *arguments)
 
         return call
 
-    def _record(self, name: str, problem: bytes, arguments: tuple[bytes | None, ...], other: list[bytes]) -> None:
+    def record(self, name: str, problem: bytes, arguments: tuple[bytes | None, ...], other: list[bytes]) -> None:
         number, structs = FUNCTIONS[name]
         packed = [x or bytes(struct_of(kind).size) for kind, x in zip(structs, arguments, strict=True)]
         if name == "uwaga_rows":
@@ -72,10 +72,10 @@ class Recorder:
         numbers.append(_numbers("uwaga_problem", problem))
         numbers += [_numbers(kind, x) for kind, x in zip(structs, arguments, strict=True) if x]
         content = bytes([number, 0]) + b"".join(parts) + b"".join(numbers)
-        if key in self._seen or len(content) > _MOST_BYTES:
+        if key in self.seen or len(content) > _MOST_BYTES:
             return
-        self._seen.add(key)
-        (self._folder / f"{name}-{hashlib.sha256(content).hexdigest()[:16]}").write_bytes(content)
+        self.seen.add(key)
+        (self.folder / f"{name}-{hashlib.sha256(content).hexdigest()[:16]}").write_bytes(content)
 
 
 def _split(operations: bytes) -> list[bytes]:

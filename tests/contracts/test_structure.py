@@ -4,8 +4,9 @@ import ast
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # for `import structure`: the tests are no package
+sys.path.insert(0, str(Path(__file__).parent))  # for `import structure` and others: the tests are no package
 
+import private_attributes
 import structure
 import tiers
 
@@ -60,3 +61,9 @@ def test_what_make_stress_runs_is_there(root: Path) -> None:
     for name in tiers.STRESS:
         file, _, function = name.partition("::")
         assert f"def {function}" in (root / "tests" / file).read_text(encoding="utf-8"), name
+
+
+def test_no_test_uses_more_private_attributes_than_are_listed() -> None:
+    """A test that uses public names alone survives a change of what is behind them. The list only shrinks: see private_attributes.py."""
+    most = private_attributes.listed()
+    assert {path: n for path, n in private_attributes.uses().items() if n > most.get(path, 0)} == {}

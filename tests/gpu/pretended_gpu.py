@@ -36,17 +36,17 @@ class PretendedGpu(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._there: dict[int, StorageWeakRef] = {}  # held, so that no other storage gets the address
+        self.there: dict[int, StorageWeakRef] = {}  # held, so that no other storage gets the address
         self.functions: set[str] = set()  # that were called with tensors that are there
 
     def has(self, x: Tensor) -> bool:
         """Whether a tensor counts as on the GPU."""
-        return x.layout is torch.strided and x.untyped_storage()._cdata in self._there
+        return x.layout is torch.strided and x.untyped_storage()._cdata in self.there
 
-    def _put(self, x: object) -> object:
+    def put(self, x: object) -> object:
         if isinstance(x, Tensor) and x.layout is torch.strided:
             storage = x.untyped_storage()
-            self._there[storage._cdata] = StorageWeakRef(storage)
+            self.there[storage._cdata] = StorageWeakRef(storage)
         return x
 
     def __torch_function__(self, function, types, arguments=(), options=None):
@@ -66,11 +66,11 @@ class PretendedGpu(TorchFunctionMode):
         if function is Tensor.pin_memory:
             return arguments[0].clone()
         if function in _MOVES:
-            return self._move(function, arguments, options)
+            return self.move(function, arguments, options)
         wanted = [x for x in (*arguments, *options.values()) if _names_gpu(x)]
         if wanted:
             arguments, options = tree_map(lambda x: torch.device("cpu") if _names_gpu(x) else x, (arguments, options))
-            return tree_map(self._put, function(*arguments, **options))
+            return tree_map(self.put, function(*arguments, **options))
         mixed = [x for x in tensors if not self.has(x) and x.ndim]
         if there and mixed and function not in _MAY_MIX:
             shapes = [tuple(x.shape) for x in mixed]
@@ -79,9 +79,9 @@ class PretendedGpu(TorchFunctionMode):
         stays = not there or str(options.get("device", "")) == "cpu" or isinstance(result, torch.Size)
         if function in _MAY_MIX and tensors:  # the result is what the first tensor is
             stays = not self.has(tensors[0])
-        return result if stays else tree_map(self._put, result)
+        return result if stays else tree_map(self.put, result)
 
-    def _move(self, function, arguments, options):
+    def move(self, function, arguments, options):
         x, *others = arguments
         places = [
             y
@@ -108,7 +108,7 @@ class PretendedGpu(TorchFunctionMode):
             moved = function(*arguments, **options)
             if goes != stays and moved.untyped_storage()._cdata == x.untyped_storage()._cdata:
                 moved = moved.clone()
-        return self._put(moved) if goes else moved
+        return self.put(moved) if goes else moved
 
 
 def _names_gpu(x: object) -> bool:

@@ -18,10 +18,10 @@ class Numbers:
 
     def __init__(self, reply: Reply) -> None:
         self.facts: Mapping[str, Any] = reply.meta["matrices"]
-        self._arrays = reply.arrays
+        self.arrays = reply.arrays
 
     def __getitem__(self, name: str) -> NDArray[np.float64]:
-        return self._arrays[self.facts[name]["array"]].astype(np.float64)
+        return self.arrays[self.facts[name]["array"]].astype(np.float64)
 
     def sliced(self, name: str) -> NDArray[np.float64]:
         """(S, R, C); a matrix without slices has S = 1."""
@@ -33,11 +33,11 @@ class Numbers:
         name, _, _, column = cell
         rule = self.facts[name]["source"]
         rule = rule["rules"][column] if rule["op"] == "columns" else rule
-        terms = [self._terms(each, rule.get("over", 1), cell) for each in rule["from"]]
+        terms = [self.terms(each, rule.get("over", 1), cell) for each in rule["from"]]
         result = _OPERATIONS[rule["op"]](rule, *terms)
         return None if result is None else float(result)
 
-    def _terms(self, reference: Mapping[str, Any], over: int, cell: Cell) -> NDArray[np.float64]:
+    def terms(self, reference: Mapping[str, Any], over: int, cell: Cell) -> NDArray[np.float64]:
         places = [
             [_index(reference.get(axis, 0), cell, m) for axis in ("slice", "row", "column")]
             for m in range(over if '"m"' in str(reference).replace("'", '"') else 1)

@@ -25,10 +25,10 @@ KERNELS = ("row_statistics", "second_mask", "received_weights", "pooled_cells", 
 
 class _Driver:
     def __init__(self, capability: int) -> None:
-        self._target = GPUTarget("cuda", capability, 32)
+        self.target = GPUTarget("cuda", capability, 32)
 
     def get_current_target(self) -> GPUTarget:
-        return self._target
+        return self.target
 
     def get_current_device(self) -> int:
         return 0
@@ -41,15 +41,15 @@ class _Compiled:
     """A kernel that is compiled where it would be launched."""
 
     def __init__(self, kernel, capability: int) -> None:
-        self._kernel, self._capability = kernel, capability
+        self.kernel, self.capability = kernel, capability
 
     def __getitem__(self, grid):
         def launch(*arguments, **options) -> None:
-            compiled = self._kernel.warmup(*arguments, grid=grid, **options)
+            compiled = self.kernel.warmup(*arguments, grid=grid, **options)
             assert compiled.asm["cubin"]
             tile = [options.get(name, "") for name in ("DOT", "BLOCK_M", "BLOCK_N", "BLOCK_D")]
-            registers, spilled = _ptxas(compiled.asm["ptx"], self._capability)
-            print(self._kernel.__name__, *tile, registers, "registers", spilled, "bytes spilled", flush=True)
+            registers, spilled = _ptxas(compiled.asm["ptx"], self.capability)
+            print(self.kernel.__name__, *tile, registers, "registers", spilled, "bytes spilled", flush=True)
 
         return launch
 

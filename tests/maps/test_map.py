@@ -156,14 +156,14 @@ class _Spy:
     """An engine that remembers what it was asked for."""
 
     def __init__(self, engine) -> None:
-        self._engine, self.wanted = engine, []
+        self.engine, self.wanted = engine, []
 
     def rows(self, call, request: RowStatisticsRequest):
         self.wanted.append(request)
-        return self._engine.rows(call, request)
+        return self.engine.rows(call, request)
 
     def __getattr__(self, name: str):
-        return getattr(self._engine, name)
+        return getattr(self.engine, name)
 
 
 @pytest.fixture

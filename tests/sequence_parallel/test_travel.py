@@ -22,20 +22,20 @@ class Post:
     """Sends and receives of all processes: each of both waits for the other."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: Any = defaultdict(deque)
+        self.lock = threading.Lock()
+        self.waiting: Any = defaultdict(deque)
         self.on_their_way: dict[int, int] = defaultdict(int)  # rows that a process has sent and that nobody has taken
         self.most = 0
 
     def put(self, kind: str, sender: int, receiver: int, tag: int, tensor: Tensor) -> Any:
         done = threading.Event()
-        with self._lock:
+        with self.lock:
             if kind == "send":
                 self.on_their_way[sender] += len(tensor)
                 self.most = max(self.most, self.on_their_way[sender])
-            others = self._waiting["receive" if kind == "send" else "send", sender, receiver, tag]
+            others = self.waiting["receive" if kind == "send" else "send", sender, receiver, tag]
             if not others:
-                self._waiting[kind, sender, receiver, tag].append((tensor, done))
+                self.waiting[kind, sender, receiver, tag].append((tensor, done))
                 return done
             other, also_done = others.popleft()
             source, target = (tensor, other) if kind == "send" else (other, tensor)
@@ -48,31 +48,31 @@ class Post:
 
 class Messages:
     def __init__(self, group: Any, what: str) -> None:
-        self._post, self._rank, self._all = group.post, group.rank, []
+        self.post, self.rank, self.all = group.post, group.rank, []
 
     def __enter__(self) -> "Messages":
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
-            self.wait(self._all)
+            self.wait(self.all)
 
     def send(self, rank: int, tensor: Tensor, tag: int) -> Any:
-        return self._put("send", self._rank, rank, tag, tensor)
+        return self.put("send", self.rank, rank, tag, tensor)
 
     def receive(self, rank: int, tensor: Tensor, tag: int) -> Any:
-        return self._put("receive", rank, self._rank, tag, tensor)
+        return self.put("receive", rank, self.rank, tag, tensor)
 
     def wait(self, messages: Any) -> None:
         for done in messages:
             if done is not None and not done.wait(HANG):
                 raise TimeoutError
 
-    def _put(self, *message: Any) -> Any:
+    def put(self, *message: Any) -> Any:
         if not len(message[-1]):
             return None
-        self._all.append(self._post.put(*message))
-        return self._all[-1]
+        self.all.append(self.post.put(*message))
+        return self.all[-1]
 
 
 def plan_of(random: Random, size: int) -> tuple[Plan, ring.Intervals]:

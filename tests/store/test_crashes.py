@@ -47,8 +47,8 @@ class Disk:
 
     def __init__(self, folder: Path, images: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.images = folder, images
-        self.synced = set(self._segments())  # inodes whose bytes are on the disk
-        self.names = self._segments()  # inode: name, of entries that are on the disk
+        self.synced = set(self.segments())  # inodes whose bytes are on the disk
+        self.names = self.segments()  # inode: name, of entries that are on the disk
         self.count = 0
         fsync, unlink, link = durable.fsync, Path.unlink, os.link
 
@@ -57,7 +57,7 @@ class Disk:
             fsync(path)
             if path.is_dir():
                 if path.name == "segments":
-                    self.names = self._segments()
+                    self.names = self.segments()
             else:
                 self.synced.add(path.stat().st_ino)
             self.image()
@@ -75,12 +75,12 @@ class Disk:
         patch.setattr(Path, "unlink", stepped(unlink))
         patch.setattr(os, "link", stepped(link))
 
-    def _segments(self) -> dict[int, str]:
+    def segments(self) -> dict[int, str]:
         return {path.stat().st_ino: path.name for path in (self.folder / "segments").iterdir()}
 
     def image(self) -> None:
         """Writes what would be left now, twice: with the names that the disk surely has, and with all of the present ones."""
-        present = self._segments()
+        present = self.segments()
         for names in (self.names, present):
             image = self.images / f"{self.count:03d}"
             self.count += 1

@@ -325,21 +325,21 @@ class Reader:
 
     def __init__(self, path: Path, own: Path) -> None:
         command = [sys.executable, str(HERE / "reading_alone.py"), str(path), str(own)]
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
         )
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n"
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
 
     def ask(self, what: str) -> dict:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(what + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(what + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
 
     def close(self) -> None:
-        self._process.communicate(timeout=HANG)
+        self.process.communicate(timeout=HANG)
 
 
 def _modes(path: Path, folder: int, file: int) -> None:

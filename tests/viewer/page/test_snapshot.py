@@ -159,16 +159,16 @@ class Slow:
     """Every reply takes three requests: before, statistics and labels are empty, and cells of a head are NaN."""
 
     def __init__(self, service: ViewService, samples: bool = False) -> None:
-        self._service, self._samples, self.asked = service, samples, dict[str, int]()
+        self.service, self.samples, self.asked = service, samples, dict[str, int]()
 
     def answer(self, request: Mapping[str, object]) -> Reply:
         name = canonical(request)
         self.asked[name] = self.asked.get(name, 0) + 1
-        reply, part = self._service.answer(request), self.asked[name] / 3
+        reply, part = self.service.answer(request), self.asked[name] / 3
         if "complete" not in reply.meta or part >= 1:
             return reply
         arrays = reply.arrays
-        if not (self._samples and request["request"] == "tile"):
+        if not (self.samples and request["request"] == "tile"):
             arrays = tuple(np.full_like(array, np.nan) for array in arrays)
         empty = {"columns": {"peak": [None] * 3}} if request["request"] == "statistics" else {"labels": []}
         return Reply(meta={**reply.meta, **({} if arrays else empty), "complete": part}, arrays=arrays)

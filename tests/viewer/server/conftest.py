@@ -27,15 +27,15 @@ class FakeService:
         self.started = 0  # how many requests have started to wait
         self.most_at_once = 0  # the largest number that waited at the same time
         self.closed = False
-        self._waiting = 0
-        self._lock = threading.Lock()
+        self.waiting = 0
+        self.lock = threading.Lock()
 
     def answer(self, question: Mapping[str, object]) -> Reply:
         match question.get("request"):
             case "echo":
                 return Reply(meta={"request": dict(question)}, arrays=(np.arange(3, dtype=np.float32),))
             case "wait":
-                self._wait()
+                self.wait()
                 return Reply(meta={})
             case "fail":
                 raise RuntimeError("a defect")
@@ -47,14 +47,14 @@ class FakeService:
         self.closed = True
         self.advance.set()
 
-    def _wait(self) -> None:
-        with self._lock:
+    def wait(self) -> None:
+        with self.lock:
             self.started += 1
-            self._waiting += 1
-            self.most_at_once = max(self.most_at_once, self._waiting)
+            self.waiting += 1
+            self.most_at_once = max(self.most_at_once, self.waiting)
         self.advance.wait(HANG)
-        with self._lock:
-            self._waiting -= 1
+        with self.lock:
+            self.waiting -= 1
 
 
 class Response(NamedTuple):
