@@ -18,7 +18,7 @@ from tiny_vision import write_photo, write_vision
 
 import uwaga
 from uwaga.cli import app
-from uwaga.inspect import PatchGrid, pictures
+from uwaga.inspect import pictures
 from uwaga.viewer.messages import Reply
 
 pytestmark = pytest.mark.usefixtures("small_front", "one_thread")
@@ -157,30 +157,3 @@ def test_in_python(registers: Path, photo: Path) -> None:
             told = view.service.answer({"request": "about"}).meta
             assert told["picture"]["grids"] == {"encoder": {"rows": 4, "columns": 4, "first": 4}}
             assert told["title"] == ("photo.jpg" if given is photo else "Picture")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, "view: a picture needs model, the directory of one that reads pictures"),
-        ({"model": "MODEL", "second": "a text"}, "view: second does not go with a picture to read"),
-        ({"model": "MODEL", "second_title": "b"}, "view: second_title does not go with a picture to read"),
-        ({"model": "MODEL", "picture": np.zeros((2, 2))}, "view: picture does not go with a picture to read"),
-    ],
-)
-def test_in_python_bad_input_is_named(registers: Path, photo: Path, options: dict[str, Any], message: str) -> None:
-    options = {
-        name: registers if isinstance(value, str) and value == "MODEL" else value for name, value in options.items()
-    }
-    with pytest.raises(ValueError) as caught:
-        uwaga.view(photo, browser=False, block=False, **options)
-    assert str(caught.value) == message
-
-
-def test_a_text_has_no_picture_and_a_grid_needs_one() -> None:
-    with pytest.raises(ValueError) as caught:
-        uwaga.view("a text", picture=np.zeros((2, 2)), browser=False, block=False)
-    assert str(caught.value) == "view: picture goes with a recording, and a text is given"
-    with pytest.raises(ValueError) as caught:
-        uwaga.view("a text", grid=PatchGrid(rows=1, columns=1), browser=False, block=False)
-    assert str(caught.value) == "view: grid says where the patches of picture are: give picture too"

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+import uwaga
 from uwaga import Ragged, Reranker, SoftDatabase, TextEncoder
 from uwaga.store import TokenDatabase
+from uwaga.viewer.text_runner import TextRunner
 
 
 @pytest.fixture
@@ -19,6 +21,12 @@ def model(write_model: Callable[..., Path], tmp_path: Path) -> Path:
 @pytest.fixture
 def encoder(model: Path) -> TextEncoder:
     return TextEncoder.load(model)
+
+
+@pytest.fixture
+def bert(model: Path) -> TextRunner:
+    """What reads a text for a page; it takes 12 tokens."""
+    return TextRunner(reader=uwaga.models.open(model, dtype="float32"))
 
 
 @pytest.fixture

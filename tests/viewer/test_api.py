@@ -1,6 +1,5 @@
 """uwaga.view: browser, notebook and saved page, what it prints, and when it blocks."""
 
-import re
 import subprocess
 import sys
 import urllib.request
@@ -116,6 +115,6 @@ except ImportError as error:
 
 
 def test_invalid_arguments_open_no_page(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match=re.escape("view: there are no maps to show")):
+    with pytest.raises(ValueError, match="no maps"):
         uwaga.view({})
     assert capsys.readouterr().out == ""

@@ -82,36 +82,6 @@ def test_layers_are_reported(bert: Path) -> None:
     assert told[-1] == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "message"),
-    [
-        ("", {}, "view: the text is empty"),
-        ("the \ud800 cat", {}, "view: the text has a lone surrogate"),
-        ("cat " * 10_000, {}, r"view: the text has 10,002 tokens, special ones included, and bert takes \d+$"),
-        (
-            "the cat",
-            {"target": "dog"},
-            "view: bert reads one text; a target is for models with an encoder and a decoder",
-        ),
-        ("the cat", {"tokens": ["a"]}, "view: tokens are those of maps"),
-        ("the cat", {"second": "the dog", "second_tokens": ["a"]}, "view: second_tokens are those of maps"),
-        ("the cat", {"second": ""}, "view: the text is empty"),
-        ("the cat", {"row": 1}, "view: row 1 is out of range"),
-    ],
-)
-def test_bad_input_is_named(bert: Path, text: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        uwaga.view(text, model=bert, browser=False, block=False, **options)
-
-
-def test_a_target_or_a_second_text_needs_a_text() -> None:
-    attention = uwaga.AttentionMap(*torch.randn(2, 2, 4, 8))
-    with pytest.raises(ValueError, match="target is read with a text"):
-        uwaga.view(attention, target="dog", browser=False, block=False)
-    with pytest.raises(ValueError, match="second is a text, and maps is none"):
-        uwaga.view(attention, second="dog", browser=False, block=False)
-
-
 def test_a_model_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="missing"):
         uwaga.view("the cat", model=tmp_path / "missing", browser=False, block=False)
@@ -153,39 +123,6 @@ def test_two_models_that_are_in_memory() -> None:
         "the cat", model=gpt2(), tokenizer=tokenizer, second_model=gpt2(), second_tokenizer=tokenizer
     )
     assert first["title"] == second["title"] == "the cat"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"model": 5}, "view: model must be the name of a model, a directory or a model itself, not int"),
-        ({"model": gpt2}, "view: model must be .*, not function"),
-        (
-            {"model": torch.nn.Linear(2, 2)},
-            "view: model: Linear is neither a model of uwaga.models nor of transformers",
-        ),
-        (
-            {"second_model": torch.nn.Linear(2, 2), "model": "speller"},
-            "view: second_model: Linear is neither a model of uwaga.models nor of transformers",
-        ),
-        (
-            {"tokenizer": object()},
-            "view: tokenizer goes with a text and model=, a model itself: a named model has its own",
-        ),
-        ({"second_tokenizer": object()}, "view: second_tokenizer goes with a text and second_model="),
-    ],
-)
-def test_wrong_models_and_tokenizers_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        served("the cat", **options)
-
-
-def test_maps_have_the_name_of_a_model() -> None:
-    m = uwaga.AttentionMap(*torch.randn(2, 2, 4, 8))
-    with pytest.raises(
-        ValueError, match="view: model is a model, which reads a text; maps are given, with the name of a model"
-    ):
-        served(m, model=gpt2())
 
 
 def test_a_recording_is_called_by_its_model_and_has_its_text_under_it(bert: Path, tmp_path: Path) -> None:

@@ -373,42 +373,6 @@ def test_exact_heads_are_named_by_kind_layer_and_head() -> None:
     assert exact_requests(about, tile(row=2)) == [tile(row=2)]
 
 
-@pytest.mark.parametrize(
-    ("exact", "message"),
-    [
-        (("encoder", 2, 0), "view: exact: there is no head 0 of encoder layer 2"),
-        (("cross", 0, 0), "view: exact: there is no head 0 of cross layer 0"),
-        (("encoder", 0, 3), "view: exact: there is no head 3 of encoder layer 0"),
-        (
-            ("encoder", 0, 0, (0, 21), (0, 1)),
-            "view: exact: queries 0:21 of encoder layer 0 are out of range: there are 20",
-        ),
-        (("encoder", 0, 0, (0, 1), (5, 5)), "view: exact: keys 5:5 of encoder layer 0 are out of range: there are 20"),
-        (
-            ("encoder", 0),
-            "view: exact must be (kind, layer, head) or (kind, layer, head, rows, columns), not ('encoder', 0)",
-        ),
-    ],
-    ids=lambda x: "",
-)
-def test_exact_heads_that_do_not_exist_are_refused(exact: Any, message: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError) as caught:
-        save_snapshot(service(), tmp_path / "page.html", exact=[exact])
-    assert str(caught.value) == message
-    assert list(tmp_path.glob("*.html*")) == []
-
-
-def test_more_exact_weights_than_the_limit_are_refused() -> None:
-    about = {**service().answer({"request": "about"}).meta}
-    about["sides"][0]["stacks"]["encoder"]["tokens"] = 5000
-    with pytest.raises(ValueError) as caught:
-        exact_requests(about, ("encoder", 0, 0))
-    assert str(caught.value) == (
-        "view: exact: head 0 of encoder layer 0 has more weights than the limit of 16,777,216 per page; "
-        "give ranges of queries and keys"
-    )
-
-
 def test_a_page_is_written_atomically(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text("the page before")

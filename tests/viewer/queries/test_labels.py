@@ -5,7 +5,7 @@ import torch
 
 import uwaga
 from uwaga.inspect.run_text import record_text
-from uwaga.viewer.messages import Reply, RequestError
+from uwaga.viewer.messages import Reply
 from uwaga.viewer.queries import labels
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.view_model import ViewModel
@@ -70,12 +70,6 @@ def test_a_step_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     request = {"request": "labels", "side": "0", "kind": "encoder", "layer": 0, **PLAIN}
     fractions = [service.answer(request).meta["complete"] for _ in range(4)]
     assert fractions == [0.25, 0.5, 0.75, 1.0]  # twenty rows, five at a time
-
-
-def test_a_difference_has_none() -> None:
-    service = ViewService(ViewModel.create(previous_head(6), second=previous_head(6)))
-    with pytest.raises(RequestError, match="labels: side: heads are labelled in one text, not in a difference"):
-        ask(service, side="difference")
 
 
 def test_the_first_word_is_a_sink_of_a_decoder_only_where_it_is_the_first_token() -> None:

@@ -15,7 +15,7 @@ import uwaga
 from uwaga.inspect import PatchGrid
 from uwaga.inspect.pictures import PictureReading
 from uwaga.inspect.run_text import RecordError
-from uwaga.viewer.messages import Reply, RequestError
+from uwaga.viewer.messages import Reply
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.view_model import ViewModel
 
@@ -72,68 +72,6 @@ def test_what_a_page_is_told(shown: ViewModel) -> None:
     assert (pixels.shape, pixels.dtype) == ((20, 28), np.uint8)
     where = {"side": "0", "stack": "encoder", "merge": "tokens", "specials": "show", "first": 0, "count": 99}
     assert service.answer({"request": "items", **where}).meta["specials"] == [0, 1]  # registers, too
-
-
-@pytest.mark.parametrize(
-    ("request_", "message"),
-    [
-        ({"request": "heads", **LAYER, "axis": "row", "item": 37}, "heads: item must be from 0 to 36, not 37"),
-        (
-            {"request": "heads", **LAYER, "axis": "both", "item": 0},
-            "heads: axis must be one of 'row', 'column', not 'both'",
-        ),
-        (
-            {"request": "heads", **LAYER, "layer": 5, "axis": "row", "item": 0},
-            "heads: there is no encoder layer 5 on side 0",
-        ),
-    ],
-)
-def test_requests_that_are_refused(shown: ViewModel, request_: dict[str, Any], message: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        ViewService(shown).answer(request_)
-    assert str(caught.value) == message
-
-
-def test_no_picture_and_too_many_heads() -> None:
-    x = torch.ones(1, 9, 1).expand(2**21, 9, 1)
-    service = ViewService(ViewModel.create({("encoder", 1): uwaga.AttentionMap(x, x)}))
-    for request, message in (
-        ({"request": "picture"}, "picture: this view has none"),
-        (
-            {"request": "heads", **LAYER, "axis": "row", "item": 0},
-            "heads: 2097152 heads of 9 tokens are more than one reply holds",
-        ),
-    ):
-        with pytest.raises(RequestError) as caught:
-            service.answer(request)
-        assert str(caught.value) == message
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"tokens": list(map(str, range(37)))}, "view: the tokens are not named as patches: give grid=uwaga.inspect.patch_grid(...)"),
-        ({"grid": PatchGrid(rows=5, columns=8)}, "view: grid has 5 by 8 patches from position 0 on, and the encoder has 37 tokens"),
-        ({"grid": {"decoder": GRID}}, "view: grid has an unknown stack 'decoder'; the maps have encoder"),
-        ({"grid": GRID, "picture": np.full((3, 3), 2.0)}, "view: numbers of a picture must be 0 to 1, or bytes 0 to 255, not 2 to 2: undo the processor's normalization"),
-        ({"grid": GRID, "picture": np.zeros((4097, 4097), np.uint8)}, "view: picture has 16,785,409 pixels; at most 16,777,216 are shown"),
-        ({"second": maps_of(37)}, "view: a picture goes with one recording, not with a second one beside it"),
-        ({"picture": None, "grid": GRID}, "view: grid says where the patches of picture are: give picture too"),
-    ],
-)  # fmt: skip
-def test_a_picture_that_fits_not(given: dict[str, Any], message: str) -> None:
-    from uwaga.viewer.api import view
-
-    with pytest.raises(ValueError) as caught:
-        view(maps_of(37), **{"picture": np.zeros((4, 4)), "browser": False, "block": False} | given)
-    assert str(caught.value) == message
-
-
-def test_a_grid_of_a_stack_that_has_cross_attention_alone() -> None:
-    shown = ViewModel.create({("cross", 0): uwaga.AttentionMap(torch.randn(3, 5, 8), torch.randn(3, 37, 8))})
-    with pytest.raises(ValueError) as caught:
-        shown.with_picture(np.zeros((4, 4)), {"encoder": GRID})
-    assert str(caught.value) == "view: grid is of the encoder, of which there is no map but cross-attention"
 
 
 def test_a_picture_of_pil_is_read_as_its_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

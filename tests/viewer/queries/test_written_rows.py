@@ -49,10 +49,3 @@ def test_words_are_those_that_the_rows_are_merged_by(service: ViewService, speci
     read, written = (items(service, stack, "words", specials) for stack in ("decoder", "written"))
     assert written.arrays[0].tolist() == read.arrays[0].tolist()
     assert written.meta["total"] == len(written.meta["labels"]) == read.meta["total"]
-
-
-def test_a_model_without_cross_attention_has_no_such_axis() -> None:
-    m = uwaga.AttentionMap(*torch.randn(2, 1, 3, 4))
-    service = ViewService(ViewModel.create({("decoder", 0): m}))
-    with pytest.raises(ValueError, match="items: stack must be one of decoder, not 'written'"):
-        items(service, "written")
