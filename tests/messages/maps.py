@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from uwaga import AttentionMap, Causal, Ragged, attend
 from uwaga.inspect import rollout
+from uwaga.maps import request_signals
 from uwaga.maps.derived import DifferenceMap, SubsetMap, WordMap
 
 
@@ -20,6 +21,7 @@ def x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 Q, K = x(2, 4, 5, 8), x(2, 2, 7, 8)
 OFFSETS = torch.tensor([0, 2, 5])
+LARGE = AttentionMap(*[torch.zeros(1).expand(1, 12, 100_000, 64)] * 2)  # takes no memory
 RAGGED = Ragged(x(5, 2, 8), OFFSETS)
 
 
@@ -38,6 +40,13 @@ def of_lengths(*lengths: int) -> AttentionMap:
 
 def weighted(m: AttentionMap) -> object:
     return torch.func.vmap(lambda w: m.received(weights=w))(torch.ones(3, 5))
+
+
+def paged(**changes: object) -> AttentionMap:
+    """Two requests of 1 and 3 queries with 20 and 40 keys, in a cache of 13 blocks of 16 tokens."""
+    query, table = Ragged.from_list([x(1, 4, 8), x(3, 4, 8)]), torch.arange(10).view(2, 5)
+    given = {"query": query, "key_cache": x(13, 16, 2, 8), "block_table": table, "lengths": torch.tensor([20, 40])}
+    return AttentionMap.of_paged(**given | changes)
 
 
 def traced(read: Callable[[], Tensor]) -> object:
@@ -113,6 +122,56 @@ CALLS = {
     "attend: no top": lambda: attend(Q, K, K, topk=0),
     "AttentionMap: engine cpu in float64": lambda: AttentionMap(Q.double(), K.double(), impl="cpu"),
     "AttentionMap: more than 100 nested": lambda: reduce(lambda m, _: SubsetMap(m, range(5)), range(101), AttentionMap(x(5, 4), x(5, 4))),
+    "AttentionMap: an index, a query too far": lambda: small()[0, 0, 5],
+    "AttentionMap: an index, a key too far": lambda: small()[..., -8],
+    "AttentionMap: an index, a key too far in a list": lambda: small()[..., [0, 7]],
+    "AttentionMap: an index, a sequence too far": lambda: small()[2],
+    "AttentionMap: an index, a head too far": lambda: small()[0, -5],
+    "AttentionMap: an index, too many indices": lambda: small()[0, 0, 0, 0, 0],
+    "AttentionMap: an index, two ellipses": lambda: small()[..., 0, ...],
+    "AttentionMap: an index, bools of another length": lambda: small()[..., torch.tensor([True, False])],
+    "AttentionMap: an index, an index of two dimensions": lambda: small()[..., [[0, 1]]],
+    "AttentionMap: an index, a fraction": lambda: small()[..., 1.5],
+    "AttentionMap: an index, a bool": lambda: small()[..., True],
+    "AttentionMap: an index, a new dimension": lambda: small()[..., None],
+    "AttentionMap: an index, fractions": lambda: small()[..., [0.5]],
+    "AttentionMap: an index, its length": lambda: len(small()),
+    "AttentionMap: an index, its items": lambda: list(small()),
+    "AttentionMap of a ragged batch: a sequence past the end": lambda: of_lengths(2, 3)[2],
+    "AttentionMap of a ragged batch: an ellipsis": lambda: of_lengths(2, 3)[..., 0],
+    "AttentionMap of a ragged batch: a slice of sequences": lambda: of_lengths(2, 3)[:2],
+    "AttentionMap of a ragged batch: a row": lambda: of_lengths(2, 3).row(0),
+    "AttentionMap of a ragged batch: a column": lambda: of_lengths(2, 3).column(0),
+    "AttentionMap.to_dense: too large": lambda: LARGE.to_dense(),
+    "AttentionMap.to_dense: larger than asked for": lambda: small().to_dense(max_bytes=1),
+    "AttentionMap.to_dense: a ragged map larger than asked for": lambda: of_lengths(2, 3).to_dense(max_bytes=1),
+    "AttentionMap: too many weights at once": lambda: LARGE[:, :, :5000],
+    "AttentionMap.of_paged: a block before the first": lambda: paged(block_table=torch.tensor([[0, -1, 0], [0, 1, 2]])),
+    "AttentionMap.of_paged: a block past the last": lambda: paged(block_table=torch.tensor([[0, 1, 0], [0, 1, 13]])),
+    "AttentionMap.of_paged: too many keys": lambda: paged(lengths=torch.tensor([20, 81])),
+    "AttentionMap.of_paged: less than no keys": lambda: paged(lengths=torch.tensor([-1, 40])),
+    "AttentionMap.of_paged: floating lengths": lambda: paged(lengths=torch.tensor([1.0, 2.0])),
+    "AttentionMap.of_paged: a table of bools": lambda: paged(block_table=torch.ones(2, 5, dtype=torch.bool)),
+    "AttentionMap.of_paged: a table that is a list": lambda: paged(block_table=[[0]]),
+    "AttentionMap.of_paged: a table of one dimension": lambda: paged(block_table=torch.ones(5).int()),
+    "AttentionMap.of_paged: dtype of the cache": lambda: paged(key_cache=x(13, 16, 2, 8, dtype=torch.float16)),
+    "AttentionMap.of_paged: heads of the cache": lambda: paged(key_cache=x(13, 16, 3, 8)),
+    "AttentionMap.of_paged: blocks of no tokens": lambda: paged(key_cache=x(13, 0, 2, 8)),
+    "AttentionMap.of_paged: width of the cache": lambda: paged(key_cache=x(13, 16, 2, 4)),
+    "AttentionMap.of_paged: query of two dimensions": lambda: paged(query=x(2, 8)),
+    "AttentionMap.of_paged: gradient of the cache": lambda: paged(key_cache=x(13, 16, 2, 8).requires_grad_()),
+    "AttentionMap.of_paged: gradient of the query": lambda: paged(query=x(2, 4, 8).requires_grad_()),
+    "AttentionMap.of_paged: lengths of other requests": lambda: paged(lengths=torch.tensor([20, 40, 1])),
+    "request_signals: a dense map": lambda: request_signals(small()),
+    "request_signals: a difference": lambda: request_signals(DifferenceMap(paged(), paged())),
+    "request_signals: spans of fewer requests": lambda: request_signals(paged(), [[]]),
+    "request_signals: a span past the keys": lambda: request_signals(paged(), [[], [(0, 1), (3, 41)]]),
+    "request_signals: half a position": lambda: request_signals(paged(), [[(0.5, 1)], []]),
+    "request_signals: spans that are a number": lambda: request_signals(paged(), 3),
+    "request_signals: spans of a request that are a number": lambda: request_signals(paged(), [[], 3]),
+    "request_signals: a span that is a number": lambda: request_signals(paged(), [[3], []]),
+    "request_signals: no top": lambda: request_signals(paged(), top=0),
+    "request_signals: sinks below 0": lambda: request_signals(paged(), sinks=-1),
     "AttentionMap: as an array": lambda: numpy.array(small()),
     "AttentionMap: as a tensor": lambda: torch.as_tensor(small()),
     "AttentionMap: a tracer and a ragged map": lambda: make_fx(lambda o: AttentionMap(*[Ragged(x(5, 2, 8), o, max_length=5)] * 2).entropy().values)(OFFSETS),
