@@ -97,16 +97,6 @@ def test_a_changed_model_is_refused(model: Path, write_model: Callable[..., Path
     )
 
 
-def test_bad_input(model: Path) -> None:
-    encode = BatchEncoder(model, text="body")
-    with pytest.raises(ValueError) as caught:
-        encode({"text": ["it"]})
-    assert str(caught.value) == "BatchEncoder: there is no column 'body'; the columns are 'text'"
-    with pytest.raises(ValueError) as caught:
-        BatchEncoder(model, dtype="float33")({"text": ["it"]})
-    assert str(caught.value) == "BatchEncoder: dtype must be the name of a dtype of PyTorch, not 'float33'"
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, None])
 def test_shared_weights_are_those_of_the_model(model: Path, dtype: torch.dtype | None, tmp_path: Path) -> None:
     alone = TextEncoder.load(model, dtype=dtype)

@@ -42,6 +42,7 @@ def filled(path: Path, content: bytes) -> Path:
 
 
 CALLS = {
+    "uwaga: unknown name": lambda: uwaga.atention,
     "keywords of PyTorch: is_causal": lambda: AttentionMap(X, X, is_causal=True),
     "keywords of PyTorch: attn_mask": lambda: uwaga.attention(X, X, X, attn_mask=None),
     "keywords of PyTorch: dropout_p": lambda: uwaga.attend(X, X, X, dropout_p=0.1),

@@ -1,6 +1,7 @@
 """Calls of models, encoders and rerankers that raise."""
 
 from uwaga import Reranker, TextEncoder
+from uwaga.corpora import BatchEncoder
 
 CALLS = {
     "TextEncoder: one string": lambda encoder: encoder.encode("text"),
@@ -18,6 +19,8 @@ CALLS = {
     "TextEncoder.encode_spans: batch_size of sentence-transformers": lambda encoder: encoder.encode_spans(["a"], "line", batch_size=8),
     "TextEncoder.encode_tokens: batch_size of sentence-transformers": lambda encoder: encoder.encode_tokens(["a"], batch_size=8),
     "TextEncoder.encode_token_groups: truncate_dim of sentence-transformers": lambda encoder: list(encoder.encode_token_groups([["a"]], truncate_dim=3)),
+    "BatchEncoder: no column": lambda model: BatchEncoder(model, text="body")({"text": ["it"]}),
+    "BatchEncoder: dtype": lambda model: BatchEncoder(model, dtype="float33")({"text": ["it"]}),
     "Reranker: no passages": lambda reranker: reranker.rank("a", None),
     "Reranker: top that is a word": lambda reranker: reranker.rank("a", ["b"], top="x"),
     "Reranker: a string in place of a pair": lambda reranker: reranker.scores(["ab"]),

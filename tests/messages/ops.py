@@ -16,7 +16,18 @@ import torch
 from torch import Tensor, zeros
 from torch.utils.flop_counter import FlopCounterMode
 
-from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, Window, attention, linear
+from uwaga import (
+    AlibiBias,
+    Causal,
+    Documents,
+    KeyLengths,
+    Ragged,
+    RelativeBias,
+    Window,
+    attention,
+    linear,
+    sequence_parallel,
+)
 from uwaga.ops import attention_and_lse
 from uwaga.ops.activations import gelu
 from uwaga.ops.dropout import dropout, rows_from
@@ -213,6 +224,8 @@ CALLS = {
     "offsets: fall": lambda: replaced_offsets([0, 3, 2]),
     "offsets: fall below 0": lambda: replaced_offsets([0, -1, 4]),
     "offsets: reach beyond int32": lambda: replaced_offsets([0, 2, 2**62]),
+    "sequence_parallel: no process group": lambda: sequence_parallel.attention(X, X, X),
+    "sequence_parallel: a block without a process group": lambda: sequence_parallel.sequence_parallel().__enter__(),
     "AlibiBias: slopes that are a list": lambda: AlibiBias([0.5, 0.25]),
     "AlibiBias: complex slopes": lambda: AlibiBias(zeros(2) * 1j),
     "AlibiBias: half a start": lambda: AlibiBias(zeros(2), start=1.5),

@@ -343,12 +343,3 @@ def test_doctor_finds_another_instruction_set(result: Callable[[str], list[Any]]
     first, second = (uwaga.sequence_parallel.Process(*x) for x in result("levels:2")[0][0])
     assert second.level == "scalar" != first.level
     assert not second.has_same_bits
-
-
-def test_without_a_process_group() -> None:
-    x = torch.zeros(3, 4)
-    expected = "there is no process group: call torch.distributed.init_process_group('gloo') first"
-    with pytest.raises(ValueError, match=re.escape(f"uwaga.sequence_parallel: {expected}")):
-        uwaga.sequence_parallel.attention(x, x, x)
-    with pytest.raises(ValueError, match=re.escape(expected)), uwaga.sequence_parallel.sequence_parallel():
-        pass
