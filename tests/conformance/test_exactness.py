@@ -128,7 +128,7 @@ INPUTS = {"random": _random, "outliers": _outliers, "adversarial": _adversarial}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def _draws(name: str, inputs: str, dtype: str) -> list[dict[str, Tensor]]:
+def draws_of(name: str, inputs: str, dtype: str) -> list[dict[str, Tensor]]:
     """Where scores are large a few rows make the whole error: one draw says too little."""
     return [_operands(name, inputs, dtype, seed) for seed in range(1 if inputs == "random" else 3)]
 
@@ -146,7 +146,7 @@ def _operands(name: str, inputs: str, dtype: str, seed: int) -> dict[str, Tensor
     return made | {key: torch.randn(shape, generator=generator).to(DTYPES[dtype]) for key, shape in case.extras.items()}
 
 
-def _build(name: str) -> Callable[[dict[str, Tensor]], dict]:
+def build_of(name: str) -> Callable[[dict[str, Tensor]], dict]:
     case = CASES[name]
 
     def build(x: dict[str, Tensor]) -> dict:
@@ -156,17 +156,17 @@ def _build(name: str) -> Callable[[dict[str, Tensor]], dict]:
 
 
 @cache
-def _exact_and_plain(
+def exact_and_plain(
     name: str, inputs: str, dtype: str, with_lse: bool
 ) -> tuple[list[oracle.Result], list[list[oracle.Result]]]:
-    draws, build, reference = _draws(name, inputs, dtype), _build(name), oracle.run_engine("reference")
+    draws, build, reference = draws_of(name, inputs, dtype), build_of(name), oracle.run_engine("reference")
     exact = [oracle.measure(reference, oracle.to_float64(x), build, with_lse=with_lse) for x in draws]
     return exact, [oracle.usual(x, build, with_lse=with_lse) for x in draws]
 
 
 @cache
-def _derived(name: str, inputs: str, dtype: str, with_lse: bool, seed: int) -> list[oracle.Result]:
-    return [oracle.derived(x, _build(name), seed, with_lse=with_lse) for x in _draws(name, inputs, dtype)]
+def derived_of(name: str, inputs: str, dtype: str, with_lse: bool, seed: int) -> list[oracle.Result]:
+    return [oracle.derived(x, build_of(name), seed, with_lse=with_lse) for x in draws_of(name, inputs, dtype)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -186,7 +186,7 @@ def test_flex_attention_in_half_precision(name: str, dtype: str) -> None:
 
 
 def _check(engine: str, name: str, inputs: str, dtype: str) -> None:
-    draws, build = _draws(name, inputs, dtype), _build(name)
+    draws, build = draws_of(name, inputs, dtype), build_of(name)
     refused = explain(**build(draws[0])).refused
     if engine in refused:  # what an engine does not serve it refuses, with the reason, and never hands on
         with pytest.raises(ValueError) as error:
@@ -196,8 +196,8 @@ def _check(engine: str, name: str, inputs: str, dtype: str) -> None:
     if engine in ("torch", "flex") and inputs != "random":
         return  # PyTorch's own kernels lose up to ten times as much as the written-out sum there, which is theirs to mend
     case = (name, inputs, dtype, engine != "torch")  # which gives no lse
-    exact, plains = _exact_and_plain(*case)
+    exact, plains = exact_and_plain(*case)
     results = [oracle.measure(oracle.run_engine(engine), x, build) for x in draws]
     # Dropout is the ratio of two of FlexAttention's kernels, each of which may err as one.
     kernels = 2 if engine == "flex" and CASES[name].options.get("dropout") else 1
-    oracle.assert_as_exact(results, exact, plains, partial(_derived, *case), factor=2.0 * kernels)
+    oracle.assert_as_exact(results, exact, plains, partial(derived_of, *case), factor=2.0 * kernels)

@@ -34,10 +34,10 @@ def _rounded_once(exact: list[oracle.Result], operands: dict[str, Tensor]) -> li
 
 @pytest.mark.parametrize("case", CASES, ids=", ".join)
 def test_an_engine_is_as_exact_with_a_perfect_peer(cpu: str, case: tuple[str, str, str]) -> None:
-    draws, build = exactness._draws(*case), exactness._build(case[0])
-    exact, _ = exactness._exact_and_plain(*case, True)
+    draws, build = exactness.draws_of(*case), exactness.build_of(case[0])
+    exact, _ = exactness.exact_and_plain(*case, True)
     results = [oracle.measure(oracle.run_engine(cpu), x, build) for x in draws]
-    derive = partial(exactness._derived, *case, True)
+    derive = partial(exactness.derived_of, *case, True)
     oracle.assert_as_exact(results, exact, _rounded_once(exact, draws[0]), derive)
 
 
@@ -88,8 +88,8 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", [None, *MISTAKES])
 def test_a_small_mistake_is_found_and_no_mistake_is_not(mistake: str | None, name: str) -> None:
     case = (name, "random", "float32", True)
-    (operands,), build = exactness._draws(*case[:3]), exactness._build(name)
-    exact, plains = exactness._exact_and_plain(*case)
+    (operands,), build = exactness.draws_of(*case[:3]), exactness.build_of(name)
+    exact, plains = exactness.exact_and_plain(*case)
     result = oracle.measure(MISTAKES.get(mistake, _computed()), oracle.to_float64(operands), build)
     with pytest.raises(AssertionError, match=r"^output: error .*, allowed") if mistake else nullcontext():
-        oracle.assert_as_exact([result], exact, plains, partial(exactness._derived, *case))
+        oracle.assert_as_exact([result], exact, plains, partial(exactness.derived_of, *case))

@@ -11,6 +11,7 @@ import uwaga
 from uwaga import AttentionMap, Causal, Documents, KeyLengths, Ragged, Window
 from uwaga._base import native
 from uwaga.maps import Peak, Pooled, Sink, TopK
+from uwaga.maps.engines import reference
 from uwaga.maps.spec import RowStatisticsRequest
 
 
@@ -152,26 +153,17 @@ def test_a_map_is_no_array_but_true() -> None:
     assert m
 
 
-class _Spy:
-    """An engine that remembers what it was asked for."""
-
-    def __init__(self, engine) -> None:
-        self.engine, self.wanted = engine, []
-
-    def rows(self, call, request: RowStatisticsRequest):
-        self.wanted.append(request)
-        return self.engine.rows(call, request)
-
-    def __getattr__(self, name: str):
-        return getattr(self.engine, name)
+@pytest.fixture
+def wanted(monkeypatch: pytest.MonkeyPatch) -> list[RowStatisticsRequest]:
+    """What the reference is asked for."""
+    result, rows = [], reference.rows
+    monkeypatch.setattr(reference, "rows", lambda call, request: result.append(request) or rows(call, request))
+    return result
 
 
 @pytest.fixture
-def spied(monkeypatch: pytest.MonkeyPatch) -> tuple[AttentionMap, list[RowStatisticsRequest]]:
-    m = AttentionMap(_x(2, 3, 100, 4), _x(2, 3, 120, 4))
-    spy = _Spy(m._rows.engine)
-    monkeypatch.setattr(m._rows, "engine", spy)
-    return m, spy.wanted
+def m(wanted: list[RowStatisticsRequest]) -> AttentionMap:
+    return AttentionMap(_x(2, 3, 100, 4), _x(2, 3, 120, 4), impl="reference")
 
 
 def _rows_of(request: RowStatisticsRequest) -> tuple:
@@ -179,8 +171,7 @@ def _rows_of(request: RowStatisticsRequest) -> tuple:
     return (*request.selection[:2], request.selection.queries.tolist())
 
 
-def test_reading_a_few_rows_computes_these_rows_once(spied) -> None:
-    m, wanted = spied
+def test_reading_a_few_rows_computes_these_rows_once(m: AttentionMap, wanted: list[RowStatisticsRequest]) -> None:
     m[1, 2, 7:9]
     assert [_rows_of(x) for x in wanted] == [((1,), (2,), [7, 8])]
     m[1, 2, 7, 5]
@@ -197,8 +188,9 @@ def test_reading_a_few_rows_computes_these_rows_once(spied) -> None:
     assert len(wanted) == before
 
 
-def test_statistics_are_computed_once_and_together_where_asked(spied) -> None:
-    m, wanted = spied
+def test_statistics_are_computed_once_and_together_where_asked(
+    m: AttentionMap, wanted: list[RowStatisticsRequest]
+) -> None:
     m.prepare(entropy=True, effective_count=True, distance=True, topk=8)
     assert wanted == [RowStatisticsRequest(entropy=True, squares=True, distance=(0, 0, None), top=8)]
     for read in (
@@ -223,18 +215,18 @@ def test_statistics_are_computed_once_and_together_where_asked(spied) -> None:
     assert len(wanted) == 5
 
 
-def test_a_given_lse_spares_the_pass(spied) -> None:
-    warm, _ = spied
-    told = AttentionMap(warm._query, warm._key, lse=warm.lse)
-    spy = _Spy(told._rows.engine)
-    told._rows.engine = spy
+def test_a_given_lse_spares_the_pass(wanted: list[RowStatisticsRequest]) -> None:
+    query, key = _x(2, 3, 100, 4), _x(2, 3, 120, 4)
+    lse = AttentionMap(query, key, impl="reference").lse
+    wanted.clear()
+    told = AttentionMap(query, key, lse=lse, impl="reference")
     told[..., 3, :]
     told.received()
-    assert torch.equal(told.lse, warm.lse)
-    assert spy.wanted == []
+    assert torch.equal(told.lse, lse)
+    assert wanted == []
     told.entropy()
-    assert len(spy.wanted) == 1
-    assert torch.equal(told.lse, warm.lse)
+    assert len(wanted) == 1
+    assert torch.equal(told.lse, lse)
 
 
 def test_memory_is_that_of_rows() -> None:
@@ -255,8 +247,8 @@ def test_the_part_of_a_ragged_map_is_that_of_its_sequence() -> None:
 def test_a_part_reads_the_queries_and_keys_where_they_are() -> None:
     query, key = _x(2, 4, 6, 8), _x(2, 2, 7, 8)
     part = AttentionMap(query, key).select(1, 3)
-    assert part._call.query.data_ptr() == query[1, 3].data_ptr()
-    assert part._call.key.data_ptr() == key[1, 1].data_ptr()
+    assert part.query.data_ptr() == query[1, 3].data_ptr()
+    assert part.key.data_ptr() == key[1, 1].data_ptr()
 
 
 def test_a_part_is_differentiable() -> None:
@@ -301,13 +293,13 @@ def test_a_ragged_map_has_scores_per_sequence() -> None:
 
 
 @pytest.mark.parametrize("pooling", ["sum", "max"])
-def test_pooling_some_rows_looks_at_these_alone(pooling: str) -> None:
+def test_pooling_some_rows_looks_at_these_alone(pooling: str, wanted: list[RowStatisticsRequest]) -> None:
     q, k = torch.randn(2, 300, 8), torch.randn(2, 500, 8)
-    whole, part = AttentionMap(q, k), AttentionMap(q, k)
     edges = [100, 120, 140]
-    some = part.pool(edges, 5, pooling=pooling)
-    assert torch.equal(some.weights, whole.pool([0, *edges, 300], 5, pooling=pooling).weights[:, 1:3])
-    assert part._rows.known is None
+    some = AttentionMap(q, k, impl="reference").pool(edges, 5, pooling=pooling)
+    assert all(request.selection is not None for request in wanted)
+    whole = AttentionMap(q, k, impl="reference").pool([0, *edges, 300], 5, pooling=pooling)
+    assert torch.equal(some.weights, whole.weights[:, 1:3])
 
 
 def test_the_largest_logits_of_a_ragged_map_are_those_of_its_sequences() -> None:
@@ -340,15 +332,12 @@ def test_the_largest_logit_of_a_head_with_a_score_that_is_not_finite_is_nan(impl
             assert result[1].isnan()
 
 
-def test_the_largest_logit_takes_no_pass_of_its_own_without_sinks(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, passes = _x(2, 9, 4), []
+def test_the_largest_logit_takes_no_pass_of_its_own_without_sinks(wanted: list[RowStatisticsRequest]) -> None:
+    x = _x(2, 9, 4)
     for sinks, expected in ((None, 1), (torch.zeros(2), 2)):
         m = AttentionMap(x, x, sinks=sinks, impl="reference")
-        run = m._engine.rows
-        with monkeypatch.context() as patch:
-            patch.setattr(m._engine, "rows", lambda call, wanted, run=run: passes.append(wanted) or run(call, wanted))
-            m.prepare(entropy=True)
-            m.max_logit()
-            m.max_logit()
-        assert len(passes) == expected
-        passes.clear()
+        m.prepare(entropy=True)
+        m.max_logit()
+        m.max_logit()
+        assert len(wanted) == expected
+        wanted.clear()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from uwaga import AttentionMap, Causal, KeyLengths
 from uwaga._base import native
+from uwaga.maps.engines import reference
 
 ENGINES = [
     "reference",
@@ -44,9 +45,8 @@ def test_the_support_of_order_2_grows_beyond_every_number(impl: str) -> None:
 
 
 def test_support_is_prepared_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    m, passes = _map(1.0, "reference"), []
-    run = m._engine.rows
-    monkeypatch.setattr(m._engine, "rows", lambda call, wanted: passes.append(wanted) or run(call, wanted))
+    m, passes, rows = _map(1.0, "reference"), [], reference.rows
+    monkeypatch.setattr(reference, "rows", lambda call, wanted: passes.append(wanted) or rows(call, wanted))
     m.prepare(effective_count=True, entropy=True)
     m.effective_count()
     m.effective_count(order=1)

@@ -77,7 +77,9 @@ def test_what_a_score_is_split_into_is_exact(model: str, text: str) -> None:
     runner = runner_of(model)
     result = runner.run(RunRequest(text), max_tokens=None)
     service = ViewService(result, runner=runner)
-    seen = 0
+    seen, source = 0, result.view_model.sides[0].scores
+    assert source is not None
+    recording = source.recorded(lambda: None)
     for each in service.answer({"request": "about"}).meta["sides"][0]["maps"]:
         where = {"side": "0", "kind": each["kind"], "layer": each["layer"], **PLAIN}
         labels = complete(service, request="labels", **where).meta["labels"]
@@ -88,10 +90,7 @@ def test_what_a_score_is_split_into_is_exact(model: str, text: str) -> None:
         query, key, _ = labels[head]["link"]
         at = {**where, "head": head, "query": query, "key": key}
         reply = service.answer({"request": "why", **at, "than": None, "by": "pairs"}).meta
-        assert service._runs._recorded is not None
-        why = score_attribution(
-            runner.reader, service._runs._recorded[1], each["layer"], head, query, key, kind=each["kind"]
-        )
+        why = score_attribution(runner.reader, recording, each["layer"], head, query, key, kind=each["kind"])
         entry, bound = service.answer({"request": "entry", **at}).meta, float(why.bound())
         assert reply["weights"][0] == entry["weight"]
         assert abs(reply["total"] - entry["score"]) <= bound

@@ -1,6 +1,8 @@
 """Why a head looks there, as a page asks it: the figures of `score_attribution`, the models that have them, refusals, and what ends it."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -148,8 +150,7 @@ def test_a_model_of_transformers_has_them_too(family: str) -> None:
     service = service_of(runner, "the cat sat", target="the dog ran" if family == "t5" else None)
     stack = "cross" if family == "t5" else service.view_model.sides[0].stacks[0]
     reply = ask(service, stack, 1, 1, 2, 1)
-    assert service._runs._recorded is not None
-    why = score_attribution(runner.reader, service._runs._recorded[1], 1, 1, 2, 1, kind=stack)
+    why = score_attribution(runner.reader, recorded(runner, service), 1, 1, 2, 1, kind=stack)
     assert reply["total"] == float(why.total())
     assert [each["share"] for each in reply["shares"]] == [share.share for share in why.top(10)]
 
@@ -187,25 +188,30 @@ def test_maps_alone_have_no_model() -> None:
     assert ask(service, "encoder", 0, 0, 1, 2) == {"error": "model"}
 
 
-def test_nothing_is_kept_of_values_before_a_score_is_split_and_one_text_after() -> None:
-    runner = runner_of("bard")
-    service = service_of(runner, "To be")
-    assert service._runs._recorded is None
+def test_nothing_is_kept_of_values_before_a_score_is_split_and_one_text_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[weakref.ref[uwaga.Recording]] = []
+
+    def noted(*given: Any, **named: Any) -> uwaga.Recording:
+        result = read_again(*given, **named)
+        kept.append(weakref.ref(result))
+        return result
+
+    read_again = text_runner.read_again
+    monkeypatch.setattr(text_runner, "read_again", noted)
+    service = service_of(runner_of("bard"), "To be")
+    assert not kept
     ask(service, "decoder", 1, 0, 3, 2)
-    kept = service._runs._recorded
-    assert kept is not None
     ask(service, "decoder", 0, 1, 4, 2)
-    assert service._runs._recorded is not None
-    assert service._runs._recorded[1] is kept[1]  # the text was not read again
-    number = service.answer({"request": "run", "text": "or not", "second": None, "target": None, "edits": None}).meta[
-        "run"
-    ]
-    ask(service, "decoder", 0, 1, 4, 2, run=number)
-    assert service._runs._recorded[1] is not kept[1]
+    assert len(kept) == 1  # the text was not read again
+    assert kept[0]() is not None
+    typed = {"request": "run", "second": None, "target": None, "edits": None}
+    ask(service, "decoder", 0, 1, 4, 2, run=service.answer({**typed, "text": "or not"}).meta["run"])
+    gc.collect()
+    assert [each() is None for each in kept] == [True, False]
     for size in range(1, 6):  # freed with its text
-        typed = {"text": "x" * size, "second": None, "target": None, "edits": None}
-        service.answer({"request": "run", **typed})
-    assert service._runs._recorded is None
+        service.answer({**typed, "text": "x" * size})
+    gc.collect()
+    assert kept[1]() is None
 
 
 def test_a_text_whose_values_are_too_large_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
