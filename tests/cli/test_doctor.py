@@ -78,15 +78,18 @@ def test_tells_of_a_gpu(is_new: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
     monkeypatch.setattr(flex, "why_not_on_cuda", lambda: why)
-    results = {finding.name: finding for finding in doctor._devices()}
-    assert results["cuda:0"].value == f"A card, 80 GiB, compute capability {card.major}.0"
+    results = findings()
+    assert results["devices/cuda:0"]["value"] == f"A card, 80 GiB, compute capability {card.major}.0"
     experimental = "experimental: uwaga was run on one GPU so far, an H100 (docs/gpu.md)"
-    assert results["cuda:0"].status == "note"
+    assert results["devices/cuda:0"]["status"] == "note"
     if is_new:
-        assert (results["cuda:0"].why, results["FlexAttention"].value) == (experimental, "compiled by Triton")
+        assert (results["devices/cuda:0"]["why"], results["devices/FlexAttention"]["value"]) == (
+            experimental,
+            "compiled by Triton",
+        )
     else:
-        assert results["cuda:0"].why == f"{experimental}; it has no arithmetic in bfloat16, float16 is fast"
-        assert (results["FlexAttention"].status, results["FlexAttention"].why) == (
+        assert results["devices/cuda:0"]["why"] == f"{experimental}; it has no arithmetic in bfloat16, float16 is fast"
+        assert (results["devices/FlexAttention"]["status"], results["devices/FlexAttention"]["why"]) == (
             "missing",
             f"{why}; without it masks and biases become matrices",
         )
@@ -278,9 +281,9 @@ def test_tells_of_a_pytorch_that_has_cuda_for_nothing(platform: str, monkeypatch
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(sys, "platform", platform)
-    (result,) = doctor._devices()
+    (result,) = [finding for name, finding in findings().items() if name.startswith("devices/")]
     command = "pip install torch" + " --index-url https://download.pytorch.org/whl/cpu" * (platform == "linux")
-    assert result.why == (
+    assert result["why"] == (
         "PyTorch sees no CUDA device; everything here works without one; this PyTorch has gigabytes of CUDA, and the one without: "
         f"{command} --force-reinstall"
     )

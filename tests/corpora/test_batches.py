@@ -14,7 +14,7 @@ import torch
 
 from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
-from uwaga.corpora import BatchEncoder, batches
+from uwaga.corpora import BatchEncoder
 from uwaga.models.checkpoints import mapped_weights
 
 TEXTS = ["the cat sat", "", "a dog ran away on the mat", None, "it"]
@@ -23,7 +23,6 @@ LONG = "the cat sat on the mat and then it ran away from the house"
 
 @pytest.fixture
 def model(write_model: Callable[..., Path], tmp_path: Path) -> Path:
-    batches._encoder.cache_clear()
     return write_model(tmp_path / "model")
 
 

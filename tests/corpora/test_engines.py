@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from uwaga import TextEncoder
 from uwaga.cli import app
-from uwaga.corpora import BatchEncoder, batches, ray_data
+from uwaga.corpora import BatchEncoder, ray_data
 
 pytestmark = [
     pytest.mark.stress,
@@ -45,7 +45,6 @@ def texts() -> list[str]:
 
 @pytest.fixture
 def model(write_model: Callable[..., Path], tmp_path: Path) -> Path:
-    batches._encoder.cache_clear()
     return write_model(tmp_path / "model")
 
 

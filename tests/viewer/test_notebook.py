@@ -80,9 +80,9 @@ def test_the_widget_has_the_front_end_and_replies(service: ViewService, tmp_path
     from uwaga.viewer.notebook import widget
 
     made: Any = widget(service)
-    assert made._esm.endswith("export default { render };\n")
-    assert made._css == "/* main.css */\n.uwaga { color: black; }\n"
-    assert {"_esm", "_css"} <= set(made.get_state())
+    state = made.get_state()
+    assert state["_esm"].endswith("export default { render };\n")
+    assert state["_css"] == "/* main.css */\n.uwaga { color: black; }\n"
     shown, _ = made._repr_mimebundle_()
     assert shown["text/plain"] == (
         "AttentionView('a b c d'): run the notebook to use it, or open a page that its save(path) wrote"

@@ -5,6 +5,7 @@ import threading
 import webbrowser
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import torch
@@ -208,7 +209,7 @@ def test_the_file_that_is_opened_in_a_browser_redirects_to_the_page(
     page = context.new_page()
     page.goto(opened[0])
     page.get_by_role("tab", name="Explore").wait_for()
-    assert page.url.startswith(f"http://127.0.0.1:{view._server.port}/")
+    assert page.url.startswith(f"http://127.0.0.1:{urlsplit(view.address).port}/")
     assert "code=" not in page.url
     context.close()
 

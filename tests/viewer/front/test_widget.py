@@ -54,7 +54,7 @@ def shown(open_page: Callable[..., Any], make_maps: Callable[..., Any]) -> Any:
 
     page = open_page("about:blank")
     page.expose_function("kernel", kernel)
-    page.evaluate(RUN, [made._esm, made._css])
+    page.evaluate(RUN, [made.get_state()[name] for name in ("_esm", "_css")])
     return page
 
 
@@ -71,8 +71,8 @@ def test_a_widget_has_the_lesson_where_it_was_opened_for_it(shown: Any, make_map
     assert shown.get_by_role("tab", name="Lesson").count() == 0
     services = [ViewService(ViewModel.create(make_maps(5))), ViewService(ViewModel.empty())]
     scripts: list[Any] = [widget(one) for one in services]
-    assert ["// lesson/view.js" in one._esm for one in scripts] == [False, True]
-    assert ["lesson-" in one._css for one in scripts] == [False, True]
+    assert ["// lesson/view.js" in one.get_state()["_esm"] for one in scripts] == [False, True]
+    assert ["lesson-" in one.get_state()["_css"] for one in scripts] == [False, True]
 
 
 def test_running_the_cell_again_removes_the_old_view(shown: Any) -> None:

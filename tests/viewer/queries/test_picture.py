@@ -77,7 +77,7 @@ def test_what_a_page_is_told(shown: ViewModel) -> None:
 def test_a_picture_of_pil_is_read_as_its_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Turned as its EXIF says, and 16 bits as such."""
     from uwaga.inspect import pictures
-    from uwaga.viewer import api
+    from uwaga.viewer.api import view
 
     read: list[Any] = []
 
@@ -95,10 +95,10 @@ def test_a_picture_of_pil_is_read_as_its_file_is(tmp_path: Path, monkeypatch: py
     for name in ("turned.png", "deep.png"):
         for given in (tmp_path / name, Image.open(tmp_path / name)):
             with pytest.raises(AttributeError):  # the model's title
-                api._picture_view(given, "model", None)
+                view(given, model="model", browser=False, block=False)
         assert np.array_equal(*read[-2:])
         assert np.array_equal(read[-1][..., 0], np.rot90(grey, -1) if name == "turned.png" else grey)
     (tmp_path / "cut.png").write_bytes((tmp_path / "deep.png").read_bytes()[:60])
     rule = pytest.raises(RecordError, match="view: picture cannot be read as a picture: ")
     with Image.open(tmp_path / "cut.png") as cut, rule:
-        api._picture_view(cut, "model", None)
+        view(cut, model="model", browser=False, block=False)
