@@ -24,6 +24,7 @@ import interrupting
 import uwaga.store
 from uwaga import SoftDatabase
 from uwaga._base.errors import SoftDatabaseError
+from uwaga.store.catalog import Catalog
 from uwaga.store.segments import Entry
 
 HERE = Path(__file__).parent
@@ -230,17 +231,21 @@ def test_who_writes_past_the_lock_is_found_before_anything_is_changed(db: SoftDa
 
 
 def test_ids_that_are_there_are_not_given_again(db: SoftDatabase) -> None:
-    before = db._catalog.segments()
+    db.close()
+    catalog = Catalog(db.path, write=True)
+    before = catalog.segments()
     for first, last in ((0, 99), (5, 6), (59, 60), (10, 25)):
         entry = Entry(first, last, last - first + 1, "000000000000-0000000000000000.safetensors", b"")
-        with pytest.raises(SoftDatabaseError) as caught, db._catalog.transaction():
-            db._catalog.add_segment(entry)
+        with pytest.raises(SoftDatabaseError) as caught, catalog.transaction():
+            catalog.add_segment(entry)
         assert (
             str(caught.value)
             == f"{db.path}/catalog.sqlite: rows {first} to {last} are in it already; nothing is changed"
         )
-    assert db._catalog.segments() == before
-    assert len(db) == 58
+    assert catalog.segments() == before
+    catalog.close()
+    with SoftDatabase.open(db.path) as again:
+        assert len(again) == 58
 
 
 _KILLED = """
@@ -374,7 +379,7 @@ def shared() -> Iterator[Path]:
 
 
 def append(db: SoftDatabase, count: int) -> None:
-    first = int(db._catalog.setting("next_id") or 0)
+    first = db.append(torch.ones(0, 4)).start
     keys = (torch.arange(first, first + count) % 1000).float()[:, None].expand(-1, 4).contiguous()
     db.append(keys, records=[{"n": n} for n in range(first, first + count)])
 
