@@ -8,7 +8,7 @@ import torch
 
 import uwaga
 from uwaga import AttentionMap
-from uwaga._base import env, untrusted
+from uwaga._base import env, json_files, untrusted
 from uwaga._base.shapes import NamedShape, bind
 from uwaga.nn import MultiHeadAttention
 
@@ -52,6 +52,18 @@ CALLS = {
     "keywords: a misspelt one": lambda: uwaga.attention(X, X, X, casual=True),
     "shapes: a width": lambda: bind("attention", [NamedShape.of("query", (2, 12, 128, 64), "B H Q D"), NamedShape.of("key", (2, 12, 512, 80), "B G K D")]),
     "shapes: a rank": lambda: bind("f", [NamedShape.of("x", (2, 5), "B M"), NamedShape.of("y", (5,), "M F")]),
+    "JSON: nested too deeply": lambda: json_files.parse(b"[" * 200_000, "a.json"),
+    "JSON: invalid": lambda: json_files.parse(b"{", "a.json"),
+    "JSON: a list in place of an object": lambda: json_files.parse(b"[]", "a.json"),
+    "JSON: NaN": lambda: json_files.parse(b'{"a": NaN}', "a.json"),
+    "JSON: a key twice": lambda: json_files.parse(b'{"a": 1, "a": 2}', "a.json"),
+    "JSON: an infinite number": lambda: json_files.parse(b'{"a": 1e999}', "a.json"),
+    "JSON: a lone surrogate": lambda: json_files.parse(b'{"a": "\\ud800"}', "a.json"),
+    "JSON: no file": lambda folder: json_files.read(folder / "a.json"),
+    "lines: no file": lambda folder: list(untrusted.read_lines(folder / "a.txt", 10)),
+    "lines: too long": lambda folder: list(untrusted.read_lines(filled(folder / "a.txt", b"x" * 11), 10)),
+    "lines: damaged gzip": lambda folder: list(untrusted.read_lines(filled(folder / "a.gz", b"x" * 11), 10)),
+    "Parquet: no file": lambda folder: untrusted.ParquetRows(folder / "a.parquet", ["text"]),
     "UWAGA_THREADS: 0": lambda patch: threads(patch, "0"),
     "UWAGA_THREADS: below 0": lambda patch: threads(patch, "-1"),
     "UWAGA_THREADS: a word": lambda patch: threads(patch, "two"),

@@ -197,5 +197,6 @@ CALLS = {
     "store stats: no folder": lambda folder: run("store", "stats", folder / "nowhere"),
     "doctor: --distributed alone": distributed,
     "lesson: unknown language": lambda: run("lesson", "--plain", "--language", "de"),
+    "lesson: --query past the end": lambda: run("lesson", "my pen .", "--plain", "--query", "9"),
     "lesson: --save in no folder": lambda folder: run("lesson", "--save", folder / "none" / "lesson.html"),
 }  # fmt: skip

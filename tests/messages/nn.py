@@ -129,6 +129,8 @@ CALLS = {
     "RotaryScaling: unknown kind": lambda: RotaryScaling(kind="ntk", factor=2.0),
     "RotaryScaling: factor 0": lambda: RotaryScaling(kind="linear", factor=0.0),
     "RotaryScaling: yarn without positions": lambda: RotaryScaling(kind="yarn", factor=2.0),
+    "RotaryScaling: low_freq_factor 0": lambda: RotaryScaling(kind="llama3", factor=2.0, low_freq_factor=0.0, original_max_position_embeddings=8),
+    "RotaryScaling: beta_slow 0": lambda: RotaryScaling(kind="yarn", factor=2.0, beta_slow=0.0, original_max_position_embeddings=8),
     "SinusoidalPositions: odd width": lambda: SinusoidalPositions(5),
     "SinusoidalPositions: unknown layout": lambda: SinusoidalPositions(4, layout="mixed"),
     "SinusoidalPositions: base 1": lambda: SinusoidalPositions(4, base=1.0),

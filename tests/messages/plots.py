@@ -6,7 +6,7 @@ import numpy
 import torch
 from matplotlib.figure import Figure
 
-from uwaga import AttentionMap, plots
+from uwaga import AttentionMap, Recording, plots
 from uwaga.inspect import CacheStudy, HeadTable, PatchGrid
 
 WORDS = ["a", "b", "c"]
@@ -43,6 +43,9 @@ CALLS = {
     "animate: no seconds": lambda folder: animated(folder, [MAP], seconds=0),
     "animate: maps of different sizes": lambda folder: animated(folder, [MAP, AttentionMap(torch.ones(2, 3, 4), torch.ones(2, 3, 4))], at=0),
     "animate: a head past the end": lambda folder: animated(folder, [MAP], at=7),
+    "animate: too many frames": lambda folder: animated(folder, [MAP] * 1001, at=0),
+    "animate: an empty recording": lambda folder: animated(folder, Recording()),
+    "animate: a kind that a recording lacks": lambda folder: animated(folder, Recording(), kind="cross"),
     "arcs: unknown layout": lambda: plots.arcs(WEIGHTS, WORDS, layout="ring"),
     "arcs: labels of fewer queries": lambda: plots.arcs(WEIGHTS, WORDS[:2]),
     "arcs: a line with more keys": lambda: plots.arcs(WEIGHTS[:2], WORDS[:2]),

@@ -66,6 +66,21 @@ def linked(path: Path) -> None:
     path.symlink_to("elsewhere")
 
 
+def filled(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def closed(db: SoftDatabase) -> SoftDatabase:
+    db.close()
+    return db
+
+
+def replaced_by_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 def zeroed(path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(content[:4096] + bytes(len(content) - 4096))
@@ -158,12 +173,17 @@ CALLS = {
     "SoftDatabase.create: key_width 0": lambda folder: SoftDatabase.create(folder / "x", key_width=0),
     "SoftDatabase.create: model that is a number": lambda folder: SoftDatabase.create(folder / "x", key_width=3, model=5),
     "SoftDatabase.create: model with a lone surrogate": lambda folder: SoftDatabase.create(folder / "x", key_width=3, model="\ud800"),
+    "SoftDatabase.create: dtype": lambda folder: SoftDatabase.create(folder / "x", key_width=3, dtype="float64"),
+    "SoftDatabase.create: below a file": lambda folder: SoftDatabase.create(filled(folder / "file", b"") / "db", key_width=3),
+    "SoftDatabase.create: a path that is not UTF-8": lambda folder: SoftDatabase.create(folder / "\udcff", key_width=3),
     "SoftDatabase.create: already there": lambda db: SoftDatabase.create(db.path, key_width=3),
     "SoftDatabase.open: no path": lambda: SoftDatabase.open(None),
     "SoftDatabase.open: no folder": lambda folder: SoftDatabase.open(folder / "none"),
     "SoftDatabase.open: of tokens": lambda tokens: SoftDatabase.open(tokens.path),
     "SoftDatabase.attend: query that is a list of strings": lambda db: db.attend(["text"]),
     "SoftDatabase.attend: width of a query": lambda db: db.attend(torch.ones(5)),
+    "SoftDatabase.attend: dtype of a query": lambda db: db.attend(ONE.double()),
+    "SoftDatabase.attend: closed": lambda folder: closed(small(folder)).attend(ONE),
     "SoftDatabase.attend: query NaN": lambda db: db.attend(ONE * torch.nan),
     "SoftDatabase.attend: top below 0": lambda db: db.attend(ONE, top=-1),
     "SoftDatabase.attend: half a top": lambda db: db.attend(ONE, top=1.0),
@@ -190,6 +210,11 @@ CALLS = {
     "SoftDatabase.append: infinite key": lambda db: db.append(INFINITE, VALUES),
     "SoftDatabase.append: another model": lambda db: db.append(KEYS, VALUES, model="m2"),
     "SoftDatabase.append: a field in capitals": lambda db: db.append(KEYS, VALUES, [{}, {"T": 1}]),
+    "SoftDatabase.append: a record that is a list": lambda db: db.append(KEYS, VALUES, [{}, []]),
+    "SoftDatabase.append: a field without a name": lambda db: db.append(KEYS, VALUES, [{}, {"": 1}]),
+    "SoftDatabase.append: a field named by a number": lambda db: db.append(KEYS, VALUES, [{}, {5: 1}]),
+    "SoftDatabase.append: a field NaN": lambda db: db.append(KEYS, VALUES, [{}, {"x": float("nan")}]),
+    "SoftDatabase.append: too many fields": lambda db: db.append(KEYS, VALUES, [{}, {f"x{n}": n for n in range(2000)}]),
     "SoftDatabase.append: a field ID": lambda db: db.append(KEYS, VALUES, [{}, {"ID": 1}]),
     "SoftDatabase.append: a field that is a list": lambda db: db.append(KEYS, VALUES, [{}, {"x": [1]}]),
     "SoftDatabase.append: a field that is a bool": lambda db: db.append(KEYS, VALUES, [{}, {"x": True}]),
@@ -199,6 +224,9 @@ CALLS = {
     "SoftDatabase.append: ids past the bound": lambda folder: next_id(folder, str(10**12 - 3)).append(torch.ones(4, 3)),
     "SoftDatabase.append_parquet: path that is a number": lambda db: db.append_parquet(5),
     "SoftDatabase.append_parquet: width of keys": lambda folder, db: from_parquet(folder, db, key=[[1.0, 2.0]], value=[[1.0, 2.0]]),
+    "SoftDatabase.append_parquet: a record that is no JSON": lambda folder, db: from_parquet(folder, db, key=[[1.0] * 3], value=[[1.0] * 2], record=["{"]),
+    "SoftDatabase.append_parquet: a record that is a list": lambda folder, db: from_parquet(folder, db, key=[[1.0] * 3], value=[[1.0] * 2], record=["[]"]),
+    "SoftDatabase.append_parquet: a record with NaN": lambda folder, db: from_parquet(folder, db, key=[[1.0] * 3], value=[[1.0] * 2], record=['{"x": NaN}']),
     "SoftDatabase.export: no path": lambda db: db.export(None),
     "SoftDatabase.counts: field that is a number": lambda db: db.counts(5),
     "SoftDatabase.delete: half an id": lambda db: db.delete([1.9]),
@@ -241,6 +269,8 @@ CALLS = {
     "catalog: a text": lambda folder: spoiled(folder, lambda path: path.write_text("hello")),
     "catalog: missing": lambda folder: spoiled(folder, Path.unlink),
     "catalog: a link": lambda folder: spoiled(folder, linked),
+    "catalog: a second name": lambda folder: spoiled(folder, lambda path: path.with_name("other").hardlink_to(path)).delete([0]),
+    "catalog: a folder": lambda folder: spoiled(folder, replaced_by_a_folder),
     "catalog: pages of zeros": lambda folder: spoiled(folder, zeroed),
     "TokenDatabase: by its own name": lambda: TokenDatabase("x"),
     "TokenDatabase.open: of vectors": lambda db: TokenDatabase.open(db.path),

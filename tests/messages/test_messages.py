@@ -77,7 +77,8 @@ def lasting(text: str, folders: tuple[Path, Path]) -> str:
         text = re.sub(rf"(?<![\w.]){re.escape(version)}(?![\w.])", "VERSION", text)
     text = re.sub(r"\b0x[0-9a-f]{6,}", "0xADDRESS", text)
     text = re.sub(r"\b([0-9a-f]{16}|[0-9a-f]{32}|[0-9a-f]{64})\b", "DIGEST", text)
-    return re.sub(r"\bprocess \d+", "process PID", text)
+    text = re.sub(r"\bprocess \d+", "process PID", text)
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def written(messages: Mapping[str, str]) -> str:
