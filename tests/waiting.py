@@ -22,13 +22,13 @@ class ServerClock:
 
     def __init__(self, server: Any, patch: pytest.MonkeyPatch) -> None:
         self.now, self.rounds = time.monotonic(), 0
-        reap = server._reaper.reap
+        reap = server.reaper.reap
 
         def counted(connections: object) -> None:
             reap(connections)
             self.rounds += 1
 
-        patch.setattr(server._reaper, "reap", counted)
+        patch.setattr(server.reaper, "reap", counted)
         patch.setattr("uwaga._base.connections.time", self)
 
     def monotonic(self) -> float:

@@ -80,8 +80,8 @@ def request(server: Server, body: bytes = b"{}", **headers: str) -> bytes:
     """A good question, but for what is given; header names with _ for -, None leaves one out."""
     sent = {
         "Host": f"127.0.0.1:{server.port}",
-        "X_Uwaga_Token": server._access.token,
-        "Cookie": f"{server._access.cookie_name}={server._access.cookie}",
+        "X_Uwaga_Token": server.access.token,
+        "Cookie": f"{server.access.cookie_name}={server.access.cookie}",
         "Content_Type": "application/json",
         "Content_Length": str(len(body)),
         **headers,
@@ -348,7 +348,7 @@ PIPELINED = {
 
 def write_buffers(server: Server) -> list[int]:
     """Unsent bytes of each connection."""
-    connections = list(server._server.server_state.connections)
+    connections = list(server.uvicorn.server_state.connections)
     return [each.transport.get_write_buffer_size() for each in connections if each.transport is not None]
 
 
@@ -362,9 +362,9 @@ def test_answers_that_nobody_takes_wait_in_a_few_chunks(service: SlowService, ki
         until(lambda: sum(size > 0 for size in write_buffers(server)) == 8)
         lives(server)
         # Sending stops at 64 KiB, asyncio's limit: with the chunk that reached it and the headers of a response, less than six.
-        assert max(write_buffers(server)) < 6 * app._CHUNK
-        server._reaper.timeouts = AT_ONCE
-        until(lambda: not server._server.server_state.connections and server._limiter.taken == 0)
+        assert max(write_buffers(server)) < 6 * app.CHUNK
+        server.reaper.timeouts = AT_ONCE
+        until(lambda: not server.uvicorn.server_state.connections and server.limiter.taken == 0)
 
 
 @pytest.mark.slow
@@ -384,28 +384,28 @@ def test_a_thousand_that_take_no_answers(service: SlowService, kind: str) -> Non
             assert answer_seconds(server) < 500 * alone
             assert megabytes() - before < 120
             assert sum(write_buffers(server)) < 2 * MAX_UNSENT_BYTES
-            server._reaper.timeouts = AT_ONCE
-            connections = server._server.server_state.connections
+            server.reaper.timeouts = AT_ONCE
+            connections = server.uvicorn.server_state.connections
             until(lambda: len(connections) <= 1)
-            server._reaper.timeouts = FOR_EVER
+            server.reaper.timeouts = FOR_EVER
             assert answer_seconds(server) < 500 * alone
         until(lambda: not connections)
-        assert server._limiter.taken == 0
+        assert server.limiter.taken == 0
 
 
 @pytest.mark.usefixtures("many_files")
 def test_no_more_connections_than_the_process_may_hold(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that have waited longest make room; a question that is being answered is none of them."""
-    monkeypatch.setattr(server._reaper, "_max_connections", 40)
+    monkeypatch.setattr(server.reaper, "_max_connections", 40)
     with ExitStack() as stack:
         asking = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=HANG))
         asking.sendall(request(server, b'{"request": "wait"}'))
-        assert server._service.waits.wait(HANG)  # type: ignore[attr-defined]
+        assert server.service.waits.wait(HANG)  # type: ignore[attr-defined]
         for _ in range(10):
             flood(server, stack, b"GET / HT", 40)
             lives(server)
-            until(lambda: len(server._server.server_state.connections) <= 40)
-        server._service.advance.set()  # type: ignore[attr-defined]
+            until(lambda: len(server.uvicorn.server_state.connections) <= 40)
+        server.service.advance.set()  # type: ignore[attr-defined]
         assert asking.recv(100).startswith(b"HTTP/1.1 200")
 
 
@@ -416,7 +416,7 @@ def test_half_requests_delay_others_by_less_than_whole_ones(
     server: Server, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """40 connections that send half a request: a byte of each, or new ones where there is room for 40, before each answer."""
-    monkeypatch.setattr(server._reaper, "_max_connections", 50 if how == "a byte of each" else 40)
+    monkeypatch.setattr(server.reaper, "_max_connections", 50 if how == "a byte of each" else 40)
     alone, beside = [], []
     with ExitStack() as stack:
         connections = flood(server, stack, b"GET / HT", 40)
@@ -434,7 +434,7 @@ def test_half_requests_delay_others_by_less_than_whole_ones(
 def take_some(server: Server, clock: ServerClock, connection: socket.socket) -> int:
     """Reads until the server has sent a part of its answer since its clock has moved; how many bytes that were."""
     taken = 0
-    while server._reaper._progressed.get(connection.getsockname()) != clock.monotonic():
+    while server.reaper._progressed.get(connection.getsockname()) != clock.monotonic():
         part = connection.recv(1 << 15)
         assert part, "the answer ends too early"
         taken += len(part)
@@ -461,10 +461,10 @@ def test_an_answer_that_takes_for_ever_is_given_up(server: Server, monkeypatch: 
         connection.sendall(request(server, b'{"request": "large"}'))
         while seconds < timeouts.response:
             take_some(server, clock, connection)
-            assert server._limiter.taken == 1
+            assert server.limiter.taken == 1
             clock.advance(0.9 * timeouts.stalled)
             seconds += 0.9 * timeouts.stalled
-        until(lambda: server._limiter.taken == 0)
+        until(lambda: server.limiter.taken == 0)
     lives(server)
 
 
@@ -474,22 +474,22 @@ def test_connections_that_are_used_stay_open(server: Server, monkeypatch: pytest
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=HANG)
     connection.connect()
     first = connection.sock
-    cookie = f"{server._access.cookie_name}={server._access.cookie}"
-    headers = {"X-Uwaga-Token": server._access.token, "Cookie": cookie, "Content-Type": "application/json"}
+    cookie = f"{server.access.cookie_name}={server.access.cookie}"
+    headers = {"X-Uwaga-Token": server.access.token, "Cookie": cookie, "Content-Type": "application/json"}
     for _ in range(4):
         connection.request("POST", "/ask", b"{}", headers)
         assert connection.getresponse().read()
         clock.advance(0.9 * idle)
     assert connection.sock is first
     clock.advance(0.2 * idle)
-    until(lambda: not server._server.server_state.connections)
+    until(lambda: not server.uvicorn.server_state.connections)
     connection.close()
 
 
 def test_headers_that_come_slowly_are_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, idle = ServerClock(server, monkeypatch), ConnectionTimeouts().idle
     connections = [socket.create_connection(("127.0.0.1", server.port), timeout=HANG) for _ in range(50)]
-    until(lambda: len(server._server.server_state.connections) == 50)
+    until(lambda: len(server.uvicorn.server_state.connections) == 50)
     for _ in range(3):
         clock.advance(0.3 * idle)
         assert not any(map(has_hung_up, connections))
@@ -582,7 +582,7 @@ def occupy(server: Server, question: bytes, connections: list[socket.socket]) ->
     """All places are taken, by a question in each of the connections."""
     for connection in connections:
         connection.sendall(request(server, question))
-    until(lambda: server._limiter.taken == PLACES)
+    until(lambda: server.limiter.taken == PLACES)
 
 
 def test_a_question_without_a_place_is_refused_at_once(server: Server, service: SlowService) -> None:
@@ -647,7 +647,7 @@ def test_clients_that_vanish_leave_their_places(server: Server, service: SlowSer
             # A reset, as of a process that is killed.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
             connection.close()
-        until(lambda: server._limiter.taken == 0)
+        until(lambda: server.limiter.taken == 0)
     assert service.answered == 0
     service.advance.set()
     lives(server)
@@ -660,7 +660,7 @@ def test_half_questions_keep_nobody_else_waiting(server: Server, monkeypatch: py
 
     def timeout(seconds: float) -> asyncio.Timeout:
         """One that the test ends."""
-        assert seconds == app._BODY_TIMEOUT
+        assert seconds == app.BODY_TIMEOUT
         begun.append((asyncio.get_running_loop(), asyncio.timeout(None)))
         return begun[-1][1]
 
@@ -673,7 +673,7 @@ def test_half_questions_keep_nobody_else_waiting(server: Server, monkeypatch: py
     assert status(server, request(server)) == 503
     for loop, each in begun:
         loop.call_soon_threadsafe(each.reschedule, 0.0)
-    until(lambda: server._limiter.taken == 0)
+    until(lambda: server.limiter.taken == 0)
     assert status(server, request(server)) == 200
     for connection in connections:
         assert connection.recv(100).startswith(b"HTTP/1.1 408")
@@ -685,8 +685,8 @@ def test_replies_that_nobody_takes_are_given_up(service: SlowService) -> None:
         connections = [slow_reader(server) for _ in range(PLACES)]
         occupy(server, b'{"request": "large"}', connections)
         assert status(server, request(server)) == 503
-        server._reaper.timeouts = FOR_EVER._replace(stalled=0.5)
-        until(lambda: server._limiter.taken == 0)
+        server.reaper.timeouts = FOR_EVER._replace(stalled=0.5)
+        until(lambda: server.limiter.taken == 0)
         assert status(server, request(server)) == 200
         for connection in connections:
             connection.close()

@@ -73,8 +73,8 @@ class Client:
     """Sends requests to one server."""
 
     def __init__(self, server: Server) -> None:
-        self.port, self.token = server.port, server._access.token
-        self.cookie = f"{server._access.cookie_name}={server._access.cookie}"
+        self.port, self.token = server.port, server.access.token
+        self.cookie = f"{server.access.cookie_name}={server.access.cookie}"
         self.host = f"127.0.0.1:{server.port}"
 
     def send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Response:

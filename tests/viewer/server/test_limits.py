@@ -30,7 +30,7 @@ def test_an_idle_connection_is_closed(server, client, monkeypatch: pytest.Monkey
     """Whatever it sends meanwhile, if that is no whole request."""
     clock = ServerClock(server, monkeypatch)
     silent, dripping = (socket.create_connection(("127.0.0.1", server.port)) for _ in range(2))
-    until(lambda: len(server._server.server_state.connections) == 2)
+    until(lambda: len(server.uvicorn.server_state.connections) == 2)
     idle = ConnectionTimeouts().idle
     for _ in range(3):
         clock.advance(0.3 * idle)
@@ -63,7 +63,7 @@ def test_connections_of_a_crowd_have_their_time(server, monkeypatch: pytest.Monk
     with ExitStack() as stack:
         address = ("127.0.0.1", server.port)
         made = [stack.enter_context(socket.create_connection(address)) for _ in range(10)]
-        until(lambda: len(server._server.server_state.connections) == 10)
+        until(lambda: len(server.uvicorn.server_state.connections) == 10)
         clock.advance(0.9 * crowded)
         assert all(map(is_open, made))
         clock.advance(0.2 * crowded)

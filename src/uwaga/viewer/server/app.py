@@ -45,9 +45,9 @@ _HEADERS = {
 MAX_HEADER_BYTES = 1 << 15  # URL and headers of a request
 MAX_BODY_BYTES = 1 << 18  # body of a request; the list of exact tiles of a snapshot is the longest
 _MAX_CODE_BYTES = 1 << 10  # body of a request that exchanges a code
-_BODY_TIMEOUT = 10.0  # seconds until a body must be complete; a stalled one would hold its slot
+BODY_TIMEOUT = 10.0  # seconds until a body must be complete; a stalled one would hold its slot
 _RELOAD_SECONDS = 1.0  # between checks for changed files of the front end, so that edits show at a reload
-_CHUNK = 1 << 14  # bytes of a response that are sent at once; a connection buffers four chunks and one more
+CHUNK = 1 << 14  # bytes of a response that are sent at once; a connection buffers four chunks and one more
 _KINDS: dict[object, Kind] = {
     "page": "long",
     "npz": "long",
@@ -211,9 +211,9 @@ class _Protected:
                 await send(message)
                 return
             body, more = message.get("body", b""), message.get("more_body", False)
-            for at in range(0, max(len(body), 1), _CHUNK):
-                is_last = not more and at + _CHUNK >= len(body)
-                await send({**message, "body": body[at : at + _CHUNK], "more_body": not is_last})
+            for at in range(0, max(len(body), 1), CHUNK):
+                is_last = not more and at + CHUNK >= len(body)
+                await send({**message, "body": body[at : at + CHUNK], "more_body": not is_last})
                 self._reaper.record_progress(scope["client"], complete=is_last)
                 await asyncio.sleep(0)  # where the client has gone, uvicorn learns it here, and sends no more
 
@@ -295,7 +295,7 @@ async def _read_body(headers: Headers, receive: "Receive", max_bytes: int) -> by
         raise too_large
     body = bytearray()
     try:
-        async with asyncio.timeout(_BODY_TIMEOUT):
+        async with asyncio.timeout(BODY_TIMEOUT):
             while True:
                 message: Message = await receive()
                 if message["type"] == "http.disconnect":
@@ -307,7 +307,7 @@ async def _read_body(headers: Headers, receive: "Receive", max_bytes: int) -> by
                     return bytes(body)
     except TimeoutError as error:
         raise HTTPException(
-            408, f"the body of the request was not complete within {_BODY_TIMEOUT:g} seconds"
+            408, f"the body of the request was not complete within {BODY_TIMEOUT:g} seconds"
         ) from error
 
 

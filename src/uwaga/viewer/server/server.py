@@ -76,20 +76,20 @@ class Server:
         self._path = "?lesson" if lesson else ""
         self._files: dict[str, Path] = {}  # HTML files that redirect a browser to the page, by their one-time codes
         self._folder: PrivateFolder | None = None
-        self._access = AccessControl(self.port, self._code_used)
+        self.access = AccessControl(self.port, self._code_used)
         self._announced = self.address
-        self._service, self._limiter = service, ConcurrencyLimiter()
-        self._reaper = IdleConnectionReaper(timeouts, max_connections())
+        self.service, self.limiter = service, ConcurrencyLimiter()
+        self.reaper = IdleConnectionReaper(timeouts, max_connections())
         app = application(
             service,
             title=title,
             language=language,
-            access=self._access,
-            limiter=self._limiter,
-            reaper=self._reaper,
+            access=self.access,
+            limiter=self.limiter,
+            reaper=self.reaper,
             renew=self._renew,
         )
-        self._server = uvicorn_server(app, self._reaper, backlog=_BACKLOG)
+        self.uvicorn = uvicorn_server(app, self.reaper, backlog=_BACKLOG)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=[listening], name="uwaga-view", daemon=True)
         self._thread.start()
@@ -100,7 +100,7 @@ class Server:
 
         The code is in the URL's fragment (after #), which browsers neither send nor log.
         """
-        return self._address(self._access.url_code())
+        return self._address(self.access.url_code())
 
     def browse(self) -> bool:
         """Open the page in a browser; False where there is no graphical browser.
@@ -113,7 +113,7 @@ class Server:
             return False
         if getattr(browser, "basename", "") in _TEXT_BROWSERS:
             return False
-        code = self._access.new_code()
+        code = self.access.new_code()
         if self._folder is None:
             self._folder = PrivateFolder()
         page = _REDIRECT.format(address=escape(self._address(code)))
@@ -142,9 +142,9 @@ class Server:
 
     def close(self) -> None:
         """Stop listening, and close the service. Idempotent."""
-        if not self._server.should_exit:
-            self._service.close()
-        self._server.should_exit = True
+        if not self.uvicorn.should_exit:
+            self.service.close()
+        self.uvicorn.should_exit = True
         self._thread.join()
         if self._folder is not None:
             self._folder.close()
@@ -178,18 +178,18 @@ class Server:
         try:
             asyncio.run(self._run(listening))
         finally:
-            self._limiter.close()
+            self.limiter.close()
             listening.close()
             self._ended.set()
 
     async def _run(self, listening: socket.socket) -> None:
-        serving = asyncio.ensure_future(self._server.serve(sockets=[listening]))
-        while not self._server.should_exit and not serving.done():
+        serving = asyncio.ensure_future(self.uvicorn.serve(sockets=[listening]))
+        while not self.uvicorn.should_exit and not serving.done():
             await asyncio.wait({serving}, timeout=0.1)
-            self._reaper.reap(self._server.server_state.connections)
+            self.reaper.reap(self.uvicorn.server_state.connections)
         # Replies that are being computed may end; then all connections are closed.
         await asyncio.wait({serving}, timeout=_SHUTDOWN_SECONDS)
-        for connection in list(self._server.server_state.connections):
+        for connection in list(self.uvicorn.server_state.connections):
             if connection.transport is not None:
                 connection.transport.abort()
         await serving
