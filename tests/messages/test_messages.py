@@ -70,7 +70,7 @@ def message(call: Callable[..., object], folder: Path, request: pytest.FixtureRe
 
 
 def lasting(text: str, folders: tuple[Path, Path]) -> str:
-    """Return the text without what differs between runs and machines: folders, versions, addresses in memory, digests, ids of processes."""
+    """Return the text without what differs between runs and machines: folders, versions, addresses in memory, digests, numbers of errors and processes."""
     for folder in folders:
         text = text.replace(str(folder), "FOLDER")
     for version in (torch.__version__, platform.python_version()):
@@ -78,6 +78,7 @@ def lasting(text: str, folders: tuple[Path, Path]) -> str:
     text = re.sub(r"\b0x[0-9a-f]{6,}", "0xADDRESS", text)
     text = re.sub(r"\b([0-9a-f]{16}|[0-9a-f]{32}|[0-9a-f]{64})\b", "DIGEST", text)
     text = re.sub(r"\bprocess \d+", "process PID", text)
+    text = re.sub(r"\[Errno \d+\] ", "", text)
     return text.encode("utf-8", "backslashreplace").decode()
 
 

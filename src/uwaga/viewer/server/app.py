@@ -306,9 +306,7 @@ async def _read_body(headers: Headers, receive: "Receive", max_bytes: int) -> by
                 if not message.get("more_body", False):
                     return bytes(body)
     except TimeoutError as error:
-        raise HTTPException(
-            408, f"the body of the request was not complete within {BODY_TIMEOUT:g} seconds"
-        ) from error
+        raise HTTPException(408, f"the body of the request was not complete within {BODY_TIMEOUT:g} seconds") from error
 
 
 async def _disconnected(receive: "Receive") -> None:
