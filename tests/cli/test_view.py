@@ -320,15 +320,6 @@ def test_a_saved_recording_is_shown_without_its_model(bert: Path, tmp_path: Path
     assert [(side["title"], side["model"]) for side in sides] == [("the cat", "bert"), ("the cat sat", "bert")]
 
 
-def test_refusals_of_recordings(bert: Path, tmp_path: Path) -> None:
-    reader = uwaga.models.open(str(bert), dtype="float32")
-    path = tmp_path / "a.safetensors"
-    run_text.record_text(reader, "the cat").save(path)
-    assert refusal(path, "--layers", "0") == f"--layers says what a model reads; {path} is a recording"
-    assert refusal(path, "--target", "x") == f"--target says what a model reads; {path} is a recording"
-    assert refusal(path, "--second-model", bert) == f"--second-model reads a text; {path} is a recording"
-
-
 def test_a_saved_page_opens_the_head_and_the_word_that_were_named(bert: Path, tmp_path: Path) -> None:
     text, options = "the cat sat on the mat .", ("--model", bert, "--head", "1.1", "--pick", "sat")
     assert about(saved(tmp_path / "page.html", text, *options))["opens"] == "kind=encoder&layer=1&head=1&query=3"

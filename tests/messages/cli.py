@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import torch
 from PIL import Image
 from pyarrow import parquet
 from typer.testing import CliRunner
 
-from uwaga import SoftDatabase
+from uwaga import Recording, SoftDatabase
 from uwaga.cli import app
+from uwaga.inspect.recordings.recording import AttentionId
 from uwaga.models.checkpoints import directories
 
 
@@ -29,6 +31,15 @@ def run(*arguments: object, input: bytes | None = None) -> None:
         boxed = [line.strip("\u2502 ") for line in told.splitlines() if line.startswith("\u2502")]  # wrong usage
         told = " ".join(boxed) or told[max(told.find(f"uwaga {arguments[0]}"), 0) :]  # after a bar of progress
         raise ExitError(f"{result.exit_code}: {told.strip()}")
+
+
+def recording(folder: Path) -> Path:
+    made, where, x = Recording(), AttentionId("encoder", 0), torch.ones(1, 2, 3, 4)
+    options = dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks"))
+    made.record(where, x, x, options, None)
+    made.store(where, x, x, options, None)
+    made.save(folder / "a.safetensors")
+    return folder / "a.safetensors"
 
 
 def view(model: Path, *arguments: object, **given: bytes) -> None:
@@ -142,6 +153,9 @@ CALLS = {
     "view: --seconds without --save": lambda model: view(model, "cat", "--seconds", "5"),
     "view: --save in no folder": lambda model: view(model, "cat", "--save", "no/such/page.html"),
     "view: --target of an encoder": lambda model: view(model, "cat", "--target", "dog"),
+    "view: --layers of a recording": lambda folder: run("view", recording(folder), "--layers", "0"),
+    "view: --target of a recording": lambda folder: run("view", recording(folder), "--target", "x"),
+    "view: --second-model of a recording": lambda folder, model: run("view", recording(folder), "--second-model", model),
     "view: weights": lambda model: run("view", model / "model.safetensors"),
     "view: --ask without a database": lambda: run("view", "--ask", "the cat"),
     "view: --ask of no folder": lambda folder: run("view", folder / "none", "--ask", "the cat"),

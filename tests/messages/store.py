@@ -312,6 +312,7 @@ CALLS = {
     "add_files: no database": lambda encoder: store.add_files(None, [], encoder),
     "add_files: one string": lambda db, encoder: store.add_files(db, "a.txt", encoder),
     "add_files: a number": lambda db, encoder: store.add_files(db, 5, encoder),
+    "add_files: one vector a text where tokens have theirs": lambda folder, tokens, encoder: add(folder, tokens, encoder),
     "add_files: no field": lambda folder, db, encoder: add(folder, db, encoder, '{"body": "a dog"}'),
     "add_files: unknown split": lambda folder, db, encoder: add(folder, db, encoder, split="word"),
 }  # fmt: skip

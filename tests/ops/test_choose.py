@@ -21,12 +21,9 @@ def test_the_first_that_does_not_refuse_serves() -> None:
 def test_a_named_engine_runs_or_raises() -> None:
     names = ("cpu", "linear")
     assert named("cpu", names, {}.get, function="attention") == "cpu"
-    with pytest.raises(ValueError) as error:
-        named("linear", names, {"linear": "softmax"}.get, function="attention")
-    assert str(error.value) == "attention: engine 'linear' cannot serve this call: softmax"
-    with pytest.raises(ValueError) as error:
-        named("gpu", names, {}.get, function="AttentionMap", what="map")
-    assert str(error.value) == "AttentionMap: impl must be one of 'cpu', 'linear' or None, not 'gpu'"
+    for name in ("linear", "gpu"):
+        with pytest.raises(ValueError, match=name):
+            named(name, names, {"linear": "softmax"}.get, function="attention")
 
 
 @needs_native

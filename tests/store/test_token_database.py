@@ -364,7 +364,7 @@ def test_models_and_databases_that_do_not_go_together(colbert: Path, write_model
     plain, file = TextEncoder.load(write_model(tmp_path / "plain")), tmp_path / "a.txt"
     file.write_text(TEXTS[0])
     with TokenDatabase.create(tmp_path / "tokens", width=D, model=model_name(colbert)) as db:
-        with pytest.raises(ValueError, match="needs a TokenDatabase, and no other model has one"):
+        with pytest.raises(ValueError, match="needs a TokenDatabase"):
             add_files(db, [file], plain)
         with pytest.raises(ValueError, match="late chunking gives one vector to a passage"):
             add_files(db, [file], TextEncoder.load(colbert), late_chunking=True)
