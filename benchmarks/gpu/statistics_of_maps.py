@@ -68,7 +68,7 @@ def measure(bench: Bench, heads: int, groups: int, tokens: int, width: int, docu
 def engine_of(made: uwaga.AttentionMap) -> str:
     from uwaga.maps.engines import available
 
-    return available.name(made._engine)
+    return available.name(made._rows.engine)
 
 
 if __name__ == "__main__":

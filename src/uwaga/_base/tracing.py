@@ -94,6 +94,16 @@ def is_readable(tensor: Tensor) -> bool:
     )
 
 
+def may_branch_on(tensor: Tensor) -> bool:
+    """Whether Python code may branch on the values: the tensor has values, and no tracer or transform is active."""
+    return is_plain_tensor(tensor) and not tensor.is_meta and not is_transformed() and not is_tracing()
+
+
+def is_recorded(*tensors: Tensor | None) -> bool:
+    """Whether autograd records an operation on these tensors."""
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
 def check_in_graph(read: Tensor, holds: Callable[[], Tensor], message: str) -> None:
     """Record a check of a CPU tensor inside torch.compile and export, where `is_readable` is false.
 

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from uwaga.maps.base import WeightMap
-from uwaga.maps.indexing import integer
+from uwaga.maps.base import WeightMap, integer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

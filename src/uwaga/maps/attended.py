@@ -11,15 +11,13 @@ import torch
 from torch import Tensor
 
 from uwaga._base import keywords
-from uwaga._base.tracing import has_tangent, is_intercepted
+from uwaga._base.tracing import has_tangent, is_intercepted, is_recorded, may_branch_on
 from uwaga.maps.engines import available as map_engines
 from uwaga.maps.map import AttentionMap, describe_mask
 from uwaga.maps.spec import RowStatistics, RowStatisticsRequest
 from uwaga.maps.statistics import arguments
 from uwaga.maps.statistics.row_cache import RowCache
-from uwaga.maps.tracing import may_branch_on
-from uwaga.ops.attention import choose
-from uwaga.ops.attention.api import active_override
+from uwaga.ops.attention import api, choose
 from uwaga.ops.attention.arguments import AttentionOptions, make_call, unflatten_lse, unflatten_output
 from uwaga.ops.attention.autograd import run
 from uwaga.ops.attention.call import Call
@@ -76,19 +74,21 @@ def attend(
     >>> weights.peak().position
     tensor([0, 1, 2])
     """
-    keywords.refuse(other, attend)
+    if other:
+        keywords.refuse(other, attend)
     options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
-    if (override := active_override()) is not None:
-        return Attended(*override.attend_with_map((query, key, value), options, impl, entropy, topk))
+    if api.override is not None:
+        return Attended(*api.override.attend_with_map((query, key, value), options, impl, entropy, topk))
     check_wanted(normalize, topk)
     call = make_call(query, key, value, options, wants_lse=True)
     qk_call = replace(call, value=call.key[..., :0], seed=None, options=replace(call.options, dropout=0.0))
     engine = map_engines.choose(call, impl)
     request = RowStatisticsRequest(entropy=entropy, top=topk or 0)
-    output, lse, rows = _run(call, qk_call, engine, impl, request)
-    cache = RowCache.of_pass(qk_call, engine, request, rows, from_scores=lse is None)
+    output, of_call, rows = _run(call, qk_call, engine, impl, request)
+    cache = RowCache.of_pass(qk_call, engine, request, rows, from_scores=of_call is None)
     m = AttentionMap._of(query, key, describe_mask(mask), cache)
-    return Attended(unflatten_output(query, output), m.lse if lse is None else unflatten_lse(query, lse), m)
+    lse = m.lse if of_call is None else unflatten_lse(query, of_call)
+    return Attended(unflatten_output(query, output), lse, m)
 
 
 def check_wanted(normalize: str | None, topk: object) -> None:
@@ -128,7 +128,7 @@ def _needs_operator(call: Call) -> bool:
     """Whether `uwaga.attention` must compute the output: for gradients, dropout, tracers, torch.func, tensor subclasses."""
     if call.options.dropout or is_intercepted() or not may_branch_on(call.query):
         return not has_tangent(*call.operands)  # it has no forward-mode derivatives
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands)
+    return is_recorded(*call.operands)
 
 
 def _rows(qk_call: Call, engine: ModuleType, request: RowStatisticsRequest) -> RowStatistics:

@@ -11,8 +11,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from uwaga.maps.base import Shape, WeightMap, shallow
-from uwaga.maps.indexing import expand, integer
+from uwaga.maps.base import Shape, WeightMap, expand, integer, shallow
 from uwaga.maps.map import Pooled, TopK
 from uwaga.maps.spec import Selection
 from uwaga.maps.statistics.pooling import Bins, bin_edges

@@ -9,22 +9,20 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import ModuleType
 from typing import Any, NamedTuple, Never, TypedDict, cast
 
 import torch
 from torch import Tensor
 
 from uwaga._base import keywords
+from uwaga._base.tracing import is_recorded, may_branch_on
 from uwaga.maps import paged
-from uwaga.maps.base import Shape, WeightMap
+from uwaga.maps.base import Shape, WeightMap, integer, optional_integers
 from uwaga.maps.engines import available, reference, tiles
-from uwaga.maps.indexing import integer, optional_integers
 from uwaga.maps.spec import Normalizer, RowStatisticsRequest, Selection
 from uwaga.maps.statistics import arguments, gradients
 from uwaga.maps.statistics.pooling import Bins, Spans, bin_edges, span_bounds, span_edges, span_means
 from uwaga.maps.statistics.row_cache import RowCache
-from uwaga.maps.tracing import check_lengths, may_branch_on
 from uwaga.ops.attention.arguments import AttentionOptions, make_call, score_shape, unflatten_lse, unflatten_output
 from uwaga.ops.attention.call import Call, compute_dtype
 from uwaga.ops.attention.sequences import split
@@ -170,7 +168,8 @@ class AttentionMap(WeightMap):
         impl: str | None = None,
         **other: Never,
     ) -> None:
-        keywords.refuse(other, AttentionMap.__init__)
+        if other:
+            keywords.refuse(other, AttentionMap.__init__)
         call = make_call(
             query, key, None, AttentionOptions(mask, bias, scale, "softmax", softcap, sinks), wants_lse=True
         )
@@ -244,10 +243,6 @@ class AttentionMap(WeightMap):
         return paged.read_keys(self._key, self._call)
 
     @property
-    def _engine(self) -> ModuleType:
-        return self._rows.engine
-
-    @property
     def shape(self) -> Shape:
         if isinstance(self._query, Ragged):
             return (len(self._query), *self._query.values.shape[1:-1], None, None)
@@ -271,12 +266,12 @@ class AttentionMap(WeightMap):
         >>> AttentionMap(x, x).explain().engine
         'reference'
         """
-        return available.explain(self._call, self._engine)
+        return available.explain(self._call, self._rows.engine)
 
     def read(self, selection: Selection, keys: Tensor) -> Tensor:
         normalizer = self._rows.normalizer_of_rows(selection)
         with torch.no_grad():
-            return self._engine.weights(self._call, normalizer, selection, keys)
+            return self._rows.engine.weights(self._call, normalizer, selection, keys)
 
     def read_entries(self, selection: Selection, keys: Tensor) -> Tensor:
         return gradients.attach_weights(self.read(selection, keys), self._call, selection, keys)
@@ -285,14 +280,14 @@ class AttentionMap(WeightMap):
         if not isinstance(self._query, Ragged) or not isinstance(self._key, Ragged):
             return None
         # Parts that were made without gradients are views that have none.
-        needs_graph = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in self._call.operands)
+        needs_graph = is_recorded(*self._call.operands)
         if self._parts is None or (needs_graph and not self._parts_have_graph):
             self._parts_have_graph = torch.is_grad_enabled()
-            check_lengths()
+            tiles.check_lengths()
             queries, keys = _sequences(self._query), _sequences(self._key)
             normalizers = _split_normalizer(self._rows.known, self._query)
             self._parts = [
-                self._of(query, key, self._mask, RowCache(call, self._engine, known))
+                self._of(query, key, self._mask, RowCache(call, self._rows.engine, known))
                 for query, key, call, known in zip(queries, keys, split(self._call), normalizers, strict=True)
             ]
         return self._parts
@@ -312,7 +307,7 @@ class AttentionMap(WeightMap):
         assert isinstance(self._query, Tensor)
         assert isinstance(self._key, Tensor)
         query, key, call, known = _part(self._query, self._key, self._call, self._rows.known, result)
-        return self._of(query, key, self._mask, RowCache(call, self._engine, known))
+        return self._of(query, key, self._mask, RowCache(call, self._rows.engine, known))
 
     @property
     def scores(self) -> ScoreMap:
@@ -352,7 +347,8 @@ class AttentionMap(WeightMap):
         """The k largest weights of every query and their keys, (..., H, Q, k). Raises ValueError for k below 1."""
         if (k := integer(k, "AttentionMap.topk: k")) < 1:
             raise ValueError(f"AttentionMap.topk: k must be at least 1, not {k}")
-        return TopK(*(unflatten_output(self._query, x) for x in self._rows.top(k)))
+        weights, positions = self._rows.top(k)
+        return TopK(unflatten_output(self._query, weights), unflatten_output(self._query, positions))
 
     def peak(self) -> Peak:
         """The largest weight of every query and its key, (..., H, Q)."""
@@ -440,7 +436,7 @@ class AttentionMap(WeightMap):
         row_weights = self._row_weights(last, weights)
         normalizer = self._rows.normalizer()
         with torch.no_grad():
-            value = self._engine.received(self._call, normalizer, row_weights)
+            value = self._rows.engine.received(self._call, normalizer, row_weights)
         return unflatten_lse(self._key, gradients.attach(gradients.RECEIVED, value, self._call, row_weights))
 
     def diagonal_sums(self) -> Operand:
@@ -468,7 +464,7 @@ class AttentionMap(WeightMap):
         """(B, H, Q+K-1) of a dense map."""
         normalizer = self._rows.normalizer()
         with torch.no_grad():
-            sums: Tensor = self._engine.diagonal_sums(self._call, normalizer)
+            sums: Tensor = self._rows.engine.diagonal_sums(self._call, normalizer)
         return sums
 
     def pool(self, rows: Bins, cols: Bins, pooling: str = "sum") -> Pooled:
@@ -514,7 +510,7 @@ class AttentionMap(WeightMap):
     def _pool(self, pooling: str, row_edges: Tensor, column_edges: Tensor) -> tuple[Tensor, Tensor | None]:
         normalizer = self._normalizer_of(row_edges)
         with torch.no_grad():
-            return self._engine.pool(self._call, normalizer, pooling, row_edges, column_edges)
+            return self._rows.engine.pool(self._call, normalizer, pooling, row_edges, column_edges)
 
     def _normalizer_of(self, row_edges: Tensor) -> Normalizer:
         """A normalizer that is known for the rows between the edges: a few cells of a long map need no pass over all rows."""
@@ -529,11 +525,11 @@ class AttentionMap(WeightMap):
     def _mass(self, program: arguments.Program) -> Tensor:
         normalizer = self._rows.normalizer()
         with torch.no_grad():
-            return self._engine.mass(self._call, normalizer, *program)
+            return self._rows.engine.mass(self._call, normalizer, *program)
 
     def _log_visible_keys(self) -> Tensor:
         """(B, H, Q): the logarithm of the number of keys that a query sees; -inf for none."""
-        return tiles.log_sum_exp(RowCache(_visible_keys_call(self._call), self._engine).normalizer())
+        return tiles.log_sum_exp(RowCache(_visible_keys_call(self._call), self._rows.engine).normalizer())
 
     @property
     def _top_of_effective_count(self) -> int:
@@ -584,10 +580,10 @@ def _part(query: Tensor, key: Tensor, call: Call, known: Normalizer | None, at: 
     batch, heads = query.shape[:-3], call.query.shape[1]
     first, count = _flat_sequences(at[: len(batch)], batch)
     chosen = range(at[-1], at[-1] + 1) if len(at) > len(batch) else range(heads)
-    some = tiles.select_heads(call, tuple(range(first, first + count)), tuple(chosen))
     if known is not None:
         known = Normalizer(*(x[first : first + count, chosen.start : chosen.stop] for x in known))
     of_key = (*at[: len(batch)], *(head // call.heads_per_key_head for head in at[len(batch) :]))
+    some = tiles.select_heads(call, tuple(range(first, first + count)), tuple(chosen))
     return query[at], key[of_key], some, known
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga.maps.indexing import integer
+from uwaga.maps.base import integer
 from uwaga.maps.map import AttentionMap, TopK
 from uwaga.ops.ragged import Ragged
 

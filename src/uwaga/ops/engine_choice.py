@@ -18,11 +18,6 @@ class Choice(NamedTuple):
     refused: dict[str, str]
 
 
-def first(order: Iterable[str], refusal: Refusal) -> str:
-    """The first engine that does not refuse; the last one of an order must not."""
-    return next(name for name in order if refusal(name) is None)
-
-
 def named(impl: str, names: Iterable[str], refusal: Refusal, *, function: str, what: str = "call") -> str:
     """`impl`. Raises ValueError, beginning with the name of the public function: there is no such engine, or it refuses."""
     check_name(f"{function}: impl", impl, names)

@@ -9,7 +9,7 @@ Letters: B sequences, H query heads, Q queries, K keys, N packed tokens.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -311,31 +311,31 @@ class Or(MaskOperation):
 MaskProgram = tuple[MaskOperation, ...]
 
 
+@dataclass
 class MaskProgramBuilder:
     """A program under construction over scores of one shape; masks append themselves to it."""
 
-    def __init__(self, shape: ScoreShape) -> None:
-        self.shape = shape
-        self.tensors: list[Tensor] = []
-        self._operations: list[MaskOperation] = []
+    shape: ScoreShape
+    tensors: list[Tensor] = field(default_factory=list)
+    operations: list[MaskOperation] = field(default_factory=list)
 
     @property
     def program(self) -> MaskProgram:
-        return tuple(self._operations)
+        return tuple(self.operations)
 
     def band(self, low: int | None, high: int | None, start: Start) -> None:
         """Keys at low <= j - p <= high; None is unbounded."""
         low = -UNBOUNDED if low is None else low
         high = UNBOUNDED if high is None else high
         mode, value, starts = resolve_start(self.shape, start)
-        self._operations.append(Band(low, high, mode, value, None if starts is None else self._add(starts)))
+        self.operations.append(Band(low, high, mode, value, None if starts is None else self._add(starts)))
 
     def lengths(self, lengths: Tensor) -> None:
         """Keys j < lengths[b]. Lengths outside 0..K are an error where they can be read at no cost (on the CPU, outside torch.compile)."""
         per_sequence = self.shape.per_sequence("KeyLengths", lengths)
         if is_readable(per_sequence) and per_sequence.numel():
             check_lengths(per_sequence, self.shape.keys)
-        self._operations.append(Lengths(self._add(per_sequence)))
+        self.operations.append(Lengths(self._add(per_sequence)))
 
     def documents(self, ids: Tensor, query_ids: Tensor | None) -> None:
         """Keys whose id is the query's."""
@@ -346,15 +346,15 @@ class MaskProgramBuilder:
             self._check_last_queries()
         else:
             queries = self._add(self._ids("Documents query_ids", query_ids, shape.queries, shape.query_tokens))
-        self._operations.append(SameDocument(self._add(keys), queries))
+        self.operations.append(SameDocument(self._add(keys), queries))
 
     def dense(self, bits: Tensor) -> None:
         """Keys where a bool tensor that broadcasts to the scores is true."""
-        self._operations.append(Dense(self._add(self.shape.per_score("mask", bits))))
+        self.operations.append(Dense(self._add(self.shape.per_score("mask", bits))))
 
     def combine(self, operation: And | Or) -> None:
         """AND or OR of the last two results."""
-        self._operations.append(operation)
+        self.operations.append(operation)
 
     def _add(self, tensor: Tensor) -> int:
         self.tensors.append(tensor)

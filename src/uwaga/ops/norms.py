@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from uwaga._base import native
 from uwaga._base.native_layout import struct_of
-from uwaga._base.tracing import is_batch_of_gradients
+from uwaga._base.tracing import is_batch_of_gradients, is_recorded
 from uwaga.ops import dropout, rows
 
 KINDS = {"layer": 1, "rms": 2}  # UWAGA_LAYER_NORM, UWAGA_RMS_NORM
@@ -81,7 +81,7 @@ def residual_norm(
         total = dropout.add_dropped(x, added, p)
         return Normed(_composed(total, kind, weight, bias, eps), total if wants_sum else None)
     rule = _Rule(kind, eps, p, dropout.draw_seed() if p else 0)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, added, weight, bias)):
+    if is_recorded(x, added, weight, bias):
         output, total = cast(tuple[Tensor, Tensor], _ResidualNorm.apply(rule, x, added, weight, bias))
         return Normed(output, total if wants_sum else None)
     return _forward(rule, x, added, weight, bias, wants_sum=wants_sum)
@@ -230,10 +230,9 @@ def embedding_norm(
     """
     lookups = (tokens, types, positions)
     tensors = [x.table for x in lookups if x is not None] + [x for x in (weight, bias) if x is not None]
-    is_recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     indices = [x.indices for x in lookups if x is not None and x.indices is not None]
     assert tokens.indices is not None
-    if is_recorded or not rows.is_native(*tensors) or not rows.is_native_index(*indices):
+    if is_recorded(*tensors) or not rows.is_native(*tensors) or not rows.is_native_index(*indices):
         x = functional.embedding(tokens.indices, tokens.table)
         if types is not None:
             x = x + (types.table[0] if types.indices is None else functional.embedding(types.indices, types.table))

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from uwaga.inspect.patches import Cell, PatchGrid, luminance
-from uwaga.maps.base import WeightMap
-from uwaga.maps.indexing import integer
+from uwaga.maps.base import WeightMap, integer
 from uwaga.plots import figures
 
 if TYPE_CHECKING:

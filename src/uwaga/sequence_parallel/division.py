@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from uwaga._base.tracing import has_tangent, is_intercepted, is_transformed
+from uwaga._base.tracing import has_tangent, is_intercepted, is_recorded, is_transformed
 from uwaga.maps.spec import RowStatisticsRequest
 from uwaga.ops import mask_program
 from uwaga.ops.attention.arguments import AttentionOptions, make_call
@@ -106,7 +106,7 @@ def agree_on_options(
         call = _made_call(operands, options, whole)
         checksum = _checksum(call)
         seed = 0 if call.seed is None else int(call.seed)
-        records = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands)
+        records = is_recorded(*call.operands)
     kind = 2 if operands[2] is None else int(request is not None)
     header = [checksum, int(records), seed, kind, zlib.crc32(repr(request).encode())]
     result = agree(group, OPTIONS, number, header, refusal.error)

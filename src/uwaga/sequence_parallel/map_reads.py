@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from uwaga.maps.indexing import is_int
+from uwaga.maps.base import is_int
 from uwaga.sequence_parallel.division import ARGUMENTS, agree, check_equal, checksum_of
 from uwaga.sequence_parallel.exchange import Group
 

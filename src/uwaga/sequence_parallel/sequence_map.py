@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from uwaga.maps.base import Shape
-from uwaga.maps.indexing import integer
+from uwaga.maps.base import Shape, integer
 from uwaga.maps.map import AttentionMap, Peak, Pooled, Sink, TopK
 from uwaga.maps.spec import Selection
 from uwaga.maps.statistics import arguments
@@ -230,7 +229,7 @@ class _DividedMap(AttentionMap):
 
     def read(self, selection: Selection, keys: Tensor) -> Tensor:
         self._of_whole.engine.given(*selection, keys)
-        return self._engine.weights(self._call, self._rows.normalizer(), selection, keys)
+        return self._rows.engine.weights(self._call, self._rows.normalizer(), selection, keys)
 
     def column(self, j: int) -> Any:
         keys = self.shape[-1]
@@ -246,7 +245,7 @@ class _DividedMap(AttentionMap):
     def max_logit(self) -> Tensor:
         own_BHn = self._rows.max_logit()
         none_BH1 = own_BHn.new_full((*own_BHn.shape[:2], 1), -torch.inf)
-        return self._per_head(self._engine.largest(torch.cat((own_BHn, none_BH1), dim=-1).amax(-1)))
+        return self._per_head(self._rows.engine.largest(torch.cat((own_BHn, none_BH1), dim=-1).amax(-1)))
 
     def _mass(self, program: arguments.Program) -> Tensor:
         self._of_whole.engine.given(program[0], *program[1])

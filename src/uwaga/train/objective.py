@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from uwaga.models.transformer import Transformer
-from uwaga.ops.attention.api import active_override
+from uwaga.ops.attention import api
 from uwaga.ops.ragged import Operand, Ragged
 
 # Logits that are in memory at once: 256 MB in float32, and as much each for gradient and softmax.
@@ -61,7 +61,7 @@ def _lowered(ids: Ragged, decoder_ids: Ragged | None) -> tuple[Operand, Operand 
     both = (ids,) if decoder_ids is None else (ids, decoder_ids)
     if torch.compiler.is_compiling():
         lowered: list[Operand] = [Ragged(each.values, each.offsets) for each in both]
-    elif active_override() is None and all(len(each) * each.max_length == len(each.values) for each in both):
+    elif api.override is None and all(len(each) * each.max_length == len(each.values) for each in both):
         lowered = [each.values.view(len(each), -1) for each in both]
     else:
         lowered = list(both)

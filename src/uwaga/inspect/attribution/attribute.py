@@ -16,8 +16,8 @@ from uwaga.inspect.attribution.streams import stacks
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.watching import watch
 from uwaga.integrations.transformers.inside import outermost
+from uwaga.maps.base import integer
 from uwaga.maps.engines import reference
-from uwaga.maps.indexing import integer
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.spec import Selection
 from uwaga.models.attention_layers import name_of

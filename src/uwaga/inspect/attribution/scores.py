@@ -12,7 +12,7 @@ from torch import Tensor
 
 from uwaga.inspect.attribution.reading import NAME, Operand, Reader
 from uwaga.inspect.attribution.streams import Part
-from uwaga.maps.indexing import integer
+from uwaga.maps.base import integer
 from uwaga.nn.attention_id import AttentionId
 
 _SIDES = ("query", "key")

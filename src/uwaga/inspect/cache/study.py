@@ -17,7 +17,7 @@ from uwaga.inspect.cache.losses import Block, Losses
 from uwaga.inspect.cache.policies import POLICIES, Policy
 from uwaga.inspect.heads.table import HeadTable
 from uwaga.inspect.recordings.recording import Recording
-from uwaga.maps.indexing import integer
+from uwaga.maps.base import integer
 from uwaga.maps.map import AttentionMap
 from uwaga.nn.attention_id import AttentionId
 from uwaga.ops.ragged import Ragged

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from uwaga.maps.base import WeightMap
-from uwaga.maps.indexing import integers, per_sequence
+from uwaga.maps.base import WeightMap, integers, per_sequence
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.ragged import Ragged
 

@@ -4,7 +4,7 @@ from types import ModuleType
 
 from uwaga.maps.engines import cpu, reference, triton
 from uwaga.ops.attention.call import Call
-from uwaga.ops.engine_choice import Choice, first, named, refusals
+from uwaga.ops.engine_choice import Choice, named, refusals
 
 _ENGINES: dict[str, ModuleType] = {"cpu": cpu, "reference": reference, "triton": triton}
 # In order of preference; the last one refuses no call. Triton's interpreter serves CPU tensors, but only by name.
@@ -23,13 +23,9 @@ def choose(call: Call, impl: str | None) -> ModuleType:
     Raises:
         ValueError: no engine has this name, or it refuses the call: a named engine has no fallback.
     """
-
-    def refusal(name: str) -> str | None:
-        return _refusal(call, name)
-
-    if impl is None:
-        return _ENGINES[first(_order(call), refusal)]
-    return _ENGINES[named(impl, NAMES, refusal, function="AttentionMap", what="map")]
+    if impl is not None:
+        return _ENGINES[named(impl, NAMES, lambda name: _refusal(call, name), function="AttentionMap", what="map")]
+    return next(_ENGINES[name] for name in _order(call) if _refusal(call, name) is None)
 
 
 def explain(call: Call, engine: ModuleType) -> Choice:

@@ -40,11 +40,12 @@ _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 def refusal(call: Call) -> str | None:
     """Why this engine cannot serve the call, or None."""
+    tensors = (*call.tensors, *(call.key_pages or ()))
     if is_transformed() or has_tangent(*call.operands):
         return "it supports neither torch.func nor forward-mode derivatives"
     if is_tracing():
         return "tracers cannot record its kernels"
-    if not all(map(_has_memory, (*call.tensors, *(call.key_pages or ())))):
+    if not all(map(_has_memory, tensors)):
         return "it reads memory, and not every tensor is a plain one with memory"
     # A map has a value of width 0: the key stands in for it.
     return cpu.refusal(call if call.value.shape[3] else replace(call, value=call.key))
@@ -53,10 +54,10 @@ def refusal(call: Call) -> str | None:
 def rows(call: Call, request: RowStatisticsRequest) -> RowStatistics:
     """Statistics of the rows, and the output where it is wanted, in one pass."""
     _check()
-    rows = new_rows(call, request)
-    result = FORWARD_RESULT.pack(*tensor_fields(rows.output), *row_fields(None))
     selection, alive = _selection(request.selection)
-    run("uwaga_rows", call, result, packed_statistics(rows, request), selection)
+    rows = new_rows(call, request)
+    statistics = packed_statistics(rows, request)
+    run("uwaga_rows", call, FORWARD_RESULT.pack(*tensor_fields(rows.output), *row_fields(None)), statistics, selection)
     del alive
     return rows
 

@@ -15,7 +15,6 @@ from uwaga._base.tracing import without_autocast
 from uwaga.maps.engines import tiles
 from uwaga.maps.engines.tiles import Tile
 from uwaga.maps.spec import Normalizer, RowStatistics, RowStatisticsRequest, Selection
-from uwaga.maps.tracing import check_lengths
 from uwaga.ops.attention.call import Call, compute_dtype
 from uwaga.ops.attention.reference import mix
 from uwaga.ops.attention.sequences import split
@@ -32,7 +31,7 @@ def refusal(call: Call) -> None:
 def rows(call: Call, request: RowStatisticsRequest) -> RowStatistics:
     if call.query_offsets is None:
         return _dense_rows(call, request)
-    check_lengths()
+    tiles.check_lengths()
     parts = [_dense_rows(part, _of_sequence(request, at)) for at, part in enumerate(split(call))]
     return _join_rows([_dense_rows(*_empty_sequence(call, request)), *parts])
 
@@ -97,7 +96,7 @@ def _empty_sequence(call: Call, request: RowStatisticsRequest) -> tuple[Call, Ro
 
 def _split(call: Call, normalizer: Normalizer) -> list[tuple[Call, Normalizer]]:
     """The sequences of a ragged call, each with its part of the normalizer."""
-    check_lengths()
+    tiles.check_lengths()
     assert call.query_offsets is not None
     lengths = call.query_offsets.diff().tolist()
     known = zip(*(x.split(lengths, dim=2) for x in normalizer), strict=True)

@@ -15,9 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga._base.tracing import without_autocast
+from uwaga._base.tracing import is_tracing, may_branch_on, without_autocast
 from uwaga.maps.spec import Normalizer
-from uwaga.maps.tracing import may_branch_on
 from uwaga.ops.attention.call import Call, KeyPages, compute_dtype
 from uwaga.ops.attention.relative_bias import relative_scores
 from uwaga.ops.mask_program import CallPart, listed, select, visible
@@ -46,6 +45,15 @@ class Tile(NamedTuple):
     rows: Tensor  # (C,) int64
     scores: Tensor  # (B, H, C, K) in the dtype of the arithmetic
     visible: Tensor  # (B, H, C, K) bool
+
+
+def check_lengths() -> None:
+    """Raise NotImplementedError where a tracer would record the lengths of ragged sequences as constants."""
+    if is_tracing():
+        raise NotImplementedError(
+            "AttentionMap: tracers cannot record a ragged map, whose lengths are Python numbers; trace dense maps, or the "
+            "output of attend alone"
+        )
 
 
 def height(call: Call) -> int:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga._base.tracing import is_transformed, without_autocast
+from uwaga._base.tracing import is_recorded, is_transformed, without_autocast
 from uwaga.maps.engines import tiles
 from uwaga.maps.engines.tiles import Tile
 from uwaga.maps.spec import Selection
@@ -48,7 +48,7 @@ def attach_weights(value: Tensor, call: Call, selection: Selection, keys: Tensor
 
 def _needs_graph(what: str, inputs: Sequence[Tensor | None]) -> bool:
     """Whether autograd records this call. Raises NotImplementedError."""
-    if not torch.is_grad_enabled() or not any(x is not None and x.requires_grad for x in inputs):
+    if not is_recorded(*inputs):
         return False
     if is_transformed():
         raise NotImplementedError(

@@ -9,9 +9,9 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from uwaga._base.tracing import may_branch_on
 from uwaga.maps.engines import available
 from uwaga.maps.spec import Normalizer, RowStatistics, RowStatisticsRequest, Selection
-from uwaga.maps.tracing import may_branch_on
 from uwaga.ops.attention.call import Call, compute_dtype
 
 _NORMALIZER_ONLY = RowStatisticsRequest()

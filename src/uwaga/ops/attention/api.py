@@ -50,23 +50,18 @@ class Override(Protocol):
     ) -> Choice: ...
 
 
-_override: Override | None = None
+override: Override | None = None  # that of the innermost `override_attention` that is active
 
 
 @contextmanager
-def override_attention(override: Override) -> Iterator[None]:
-    """Inside it `attention`, `attention_and_lse`, `attend` and `explain` are those of `override`, in all threads."""
-    global _override
-    before, _override = _override, override
+def override_attention(by: Override) -> Iterator[None]:
+    """Inside it `attention`, `attention_and_lse`, `attend` and `explain` are those of `by`, in all threads."""
+    global override
+    before, override = override, by
     try:
         yield
     finally:
-        _override = before
-
-
-def active_override() -> Override | None:
-    """That of the innermost `override_attention` that is active."""
-    return _override
+        override = before
 
 
 def attention(
@@ -123,9 +118,9 @@ def attention(
     """
     if other:
         keywords.refuse(other, attention)
-    if _override is not None:
+    if override is not None:
         options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
-        return _override.attend(query, key, value, options, impl).output
+        return override.attend(query, key, value, options, impl).output
     if bias is None and sinks is None:
         done = fast_path.attend(query, key, value, mask, scale, normalize, softcap, dropout, impl, False)
         if done is not None:
@@ -165,9 +160,9 @@ def attention_and_lse(
     """
     if normalize != "softmax":
         raise ValueError("attention: the log-sum-exp needs normalize='softmax'")
-    if _override is not None:
+    if override is not None:
         options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
-        return _override.attend(query, key, value, options, impl)
+        return override.attend(query, key, value, options, impl)
     if bias is None and sinks is None:
         done = fast_path.attend(query, key, value, mask, scale, normalize, softcap, dropout, impl, True)
         if done is not None:
@@ -213,8 +208,8 @@ def explain(
     """
     keywords.refuse(other, explain)
     options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
-    if _override is not None:
-        return _override.explain(query, key, value, options, impl)
+    if override is not None:
+        return override.explain(query, key, value, options, impl)
     # A call with dropout draws a seed: restore the state of the random generator, which `explain` must not change.
     with torch.random.fork_rng(devices=[], enabled=bool(dropout)):
         call = make_call(query, key, value, options, wants_lse=False)

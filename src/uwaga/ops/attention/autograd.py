@@ -21,6 +21,7 @@ from uwaga._base.tracing import (
     is_batch_of_gradients,
     is_intercepted,
     is_plain_tensor,
+    is_recorded,
     is_transformed,
     transforms,
 )
@@ -56,7 +57,7 @@ def _run(call: Call, engine: str, *, is_autocast_outside: bool = False) -> tuple
         return record(call, engine)
     if engine != "cpu":
         return choose.DIFFERENTIABLE[engine].attend(call)
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands):
+    if is_recorded(*call.operands):
         return record(call, engine)
     return choose.OPAQUE[engine].forward(call)
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from uwaga._base import native
-from uwaga._base.tracing import is_in_forward_mode, is_transformed
+from uwaga._base.tracing import is_in_forward_mode, is_recorded, is_transformed
 from uwaga.ops import engine_table
 from uwaga.ops.attention import native_structs, reference
 from uwaga.ops.attention.call import Call, Gradients
 from uwaga.ops.attention.engines import cpu, flex, linear, torch_fused
-from uwaga.ops.engine_choice import NAMED, Choice, first, named, refusals
+from uwaga.ops.engine_choice import NAMED, Choice, named, refusals
 
 # The order in which engines are preferred; the first that does not refuse serves.
 _ORDER = ("cpu", "torch", "reference")
@@ -85,13 +85,9 @@ _COSTS: Mapping[str, Callable[[Call], str | None]] = {
 
 def engine_name(call: Call, impl: str | None) -> str:
     """The engine of `choice`, calling `refusal` of no more engines than it must, since every call comes here."""
-
-    def refusal(name: str) -> str | None:
-        return _ENGINES[name].refusal(call)
-
     if impl is not None:
-        return named(impl, NAMES, refusal, function="attention")
-    return first(_order(call), refusal)
+        return named(impl, NAMES, lambda name: _ENGINES[name].refusal(call), function="attention")
+    return next(name for name in _order(call) if _ENGINES[name].refusal(call) is None)
 
 
 def choice(call: Call, impl: str | None) -> Choice:
@@ -159,7 +155,7 @@ def _is_by_processor(call: Call) -> bool:
 
 
 def _may_be_differentiated(*operands: Tensor) -> bool:
-    if torch.is_grad_enabled() and any(x.requires_grad for x in operands):
+    if is_recorded(*operands):
         return True
     # torch.compile records its own gradients, by requires_grad.
     return not torch.compiler.is_compiling() and (is_transformed() or is_in_forward_mode())

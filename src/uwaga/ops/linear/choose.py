@@ -31,7 +31,7 @@ from torch import Tensor
 from uwaga._base import env
 from uwaga._base.tracing import is_in_forward_mode, is_intercepted, is_plain_tensor, is_transformed
 from uwaga.ops import engine_table
-from uwaga.ops.engine_choice import NAMED, Choice, check_name, first, named, refusals
+from uwaga.ops.engine_choice import NAMED, Choice, check_name, named, refusals
 from uwaga.ops.linear.engines import cpu, onednn, torch_linear
 
 
@@ -106,7 +106,7 @@ def engine_name(operands: Operands, impl: str | None) -> str:
     """The engine of `choice`. Raises ValueError as `choice`."""
     if impl is not None:
         return named(impl, NAMES, lambda name: refusal(name, operands), function="linear")
-    return first(order(operands.x.dtype), lambda name: refusal(name, operands))
+    return next(name for name in order(operands.x.dtype) if refusal(name, operands) is None)
 
 
 @cache

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from uwaga._base.tracing import is_recorded
 from uwaga.ops.activations import ACTIVATIONS
 from uwaga.ops.linear.choose import NATIVE
 
@@ -24,10 +25,7 @@ def run(
     engine: str, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, residual: Tensor | None
 ) -> Tensor:
     """residual + f(x W^T + b), (..., W), as the registered operator."""
-    records = torch.is_grad_enabled() and any(
-        tensor is not None and tensor.requires_grad for tensor in (x, weight, bias, residual)
-    )
-    if records and activation is not None:
+    if activation is not None and is_recorded(x, weight, bias, residual):
         activated = ACTIVATIONS[activation](_call(x, weight, bias, None, "", engine))
         return activated if residual is None else residual + activated
     return _call(x, weight, bias, residual, activation or "", engine)
