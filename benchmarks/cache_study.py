@@ -16,8 +16,8 @@ from harness import DTYPES, Report, in_a_process, options, parse, peak
 
 import uwaga
 from uwaga.inspect import cache, cache_study
-from uwaga.inspect.recordings.copies import MapOptions
-from uwaga.inspect.recordings.stack import AttentionId
+from uwaga.maps.map import MapOptions
+from uwaga.nn.attention_id import AttentionId
 
 HEADINGS = ("layers", "H", "N", "D", "type", "budgets", "every", "beyond MiB", "recording MiB", "s", "processor s")
 WIDTH = 64

@@ -17,7 +17,7 @@ from harness import Report, options, parse
 
 import uwaga
 from uwaga.inspect.recordings.recording import TokenStrings
-from uwaga.inspect.recordings.stack import AttentionId
+from uwaga.nn.attention_id import AttentionId
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.view_model import ViewModel
 

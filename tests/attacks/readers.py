@@ -39,7 +39,6 @@ from uwaga._base import untrusted
 from uwaga.cli import view as view_command
 from uwaga.inspect import pictures
 from uwaga.inspect.recordings.recording import Recording
-from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.inspect.watching import watch
 from uwaga.models import Transformer, load, save
 from uwaga.models.checkpoints.fingerprints import fingerprint
@@ -48,6 +47,7 @@ from uwaga.models.text.corpus import DocumentFile
 from uwaga.models.text.encoder import TextEncoder
 from uwaga.models.tokenizers.loading import Tokenizer
 from uwaga.models.tokenizers.text_tokenizer import TextTokenizer
+from uwaga.nn.attention_id import AttentionId
 from uwaga.ops import engine_profile
 from uwaga.ops.biases import AlibiBias
 from uwaga.ops.masks import Causal, Documents

@@ -11,9 +11,9 @@ import uwaga
 from uwaga import plots
 from uwaga.inspect.heads.table import HeadTable
 from uwaga.inspect.recordings.recording import TokenStrings
-from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.maps.derived import DifferenceMap
 from uwaga.maps.map import AttentionMap
+from uwaga.nn.attention_id import AttentionId
 
 TOKENS = ["[CLS]", "Ġthe", "$5", "cost$", "\n"]
 

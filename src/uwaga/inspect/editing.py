@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from uwaga.inspect.edits import Ablation, Edits, HeadKey, Links, Patch, WeightChange, Where
-from uwaga.inspect.recordings.stack import start_of
+from uwaga.inspect.recordings.passes import start_of
 from uwaga.integrations.transformers.inside import computing
 from uwaga.models.attention_layers import attention_layers, name_of
 from uwaga.nn import MultiHeadAttention

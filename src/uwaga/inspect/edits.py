@@ -17,7 +17,7 @@ from torch import Tensor
 from uwaga._base.terminal import short
 from uwaga.inspect.recordings.passes import rows
 from uwaga.inspect.recordings.recording import Recording
-from uwaga.inspect.recordings.stack import KINDS
+from uwaga.nn.attention_id import KINDS
 from uwaga.ops.linear.api import linear_map
 
 OPERANDS = ("query", "key", "value", "output")

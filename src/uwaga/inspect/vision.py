@@ -1,8 +1,8 @@
 """Models of transformers that read pictures as patches: which tokens they put before the patches, and how many patches there are."""
 
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,14 +84,17 @@ def vision_part(model: nn.Module, folder: Path) -> Any:
     return found[0]
 
 
-def naming(model: nn.Module, named: Callable[[list[str]], None]) -> ExitStack:
-    """A context in which `named` is called with the names of the tokens of each picture, before a vision transformer reads it."""
-    stack = ExitStack()
-    here = stack.enter_context(calling_here())
-    for module in vision_models(model):
-        hook = module.register_forward_pre_hook(here(partial(_name_tokens, named)), with_kwargs=True)
-        stack.callback(hook.remove)
-    return stack
+@contextmanager
+def naming(model: nn.Module, named: Callable[[list[str]], None]) -> Iterator[set[nn.Module]]:
+    """A context in which `named` is called with the names of the tokens of each picture, before a vision transformer reads it. Gives all
+    modules of vision transformers."""
+    found = vision_models(model)
+    with ExitStack() as stack:
+        here = stack.enter_context(calling_here())
+        for module in found:
+            hook = module.register_forward_pre_hook(here(partial(_name_tokens, named)), with_kwargs=True)
+            stack.callback(hook.remove)
+        yield {part for module in found for part in module.modules()}
 
 
 def _name_tokens(

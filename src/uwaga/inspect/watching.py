@@ -5,6 +5,7 @@ Letters: Q queries, K keys, N packed tokens.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,10 +13,8 @@ from torch import Tensor, nn
 
 from uwaga._base import threads
 from uwaga.inspect import vision
-from uwaga.inspect.recordings.passes import PassSlice
 from uwaga.inspect.recordings.recording import Recording, TokenLists, TokenStrings
 from uwaga.integrations.transformers.inside import computing
-from uwaga.maps.map import map_options
 from uwaga.models.attention_layers import attention_layers, name_of, select, token_embeddings
 from uwaga.nn.operand import values_of
 from uwaga.ops.attention.hooks import Asked, hooked, looking
@@ -73,20 +72,21 @@ def watch(
     found = attention_layers(model)
     wanted = select(found.values(), name_of(model), layers, kinds)
     strings = TokenStrings(tokenizer, tokens)
-    recording = _SpeculativeRecording(
+    name = getattr(
+        getattr(model, "config", None), "name_or_path", ""
+    )  # the directory or hub id of a model of transformers
+    recording = Recording(
         heads=heads,
         dtype=dtype,
         max_bytes=max_bytes,
         device=device,
         strings=strings,
-        model=_model_name(model),
+        model=name if isinstance(name, str) and name else name_of(model),
     )
-    # A model of text and pictures embeds the text before its vision tower runs, which takes none of these ids.
-    of_pictures = {module for tower in vision.vision_models(model) for module in tower.modules()}
     embedded_ids: list[Tensor] = []  # the last ids that the model has embedded, until a pass begins with them
 
     def record(asked: Asked, module: nn.Module) -> None:
-        where, query, key, options = found[module], asked.query, asked.key, map_options(asked.options)
+        where, query, key, options = found[module], asked.query, asked.key, asked.options
         ids = embedded_ids[-1] if embedded_ids and module not in of_pictures else None
         begins = recording.record(where, query, key, options, ids)
         if begins and ids is not None and (where.kind != "encoder" or _number_of_tokens(query) == ids.numel()):
@@ -103,11 +103,15 @@ def watch(
 
         for embedding in token_embeddings(model):
             stack.callback(embedding.register_forward_pre_hook(on_embedding).remove)
-        stack.enter_context(vision.naming(model, strings.name_patches))
+        # A model of text and pictures embeds the text before its vision tower runs, which takes none of these ids.
+        of_pictures = stack.enter_context(vision.naming(model, strings.name_patches))
         stack.enter_context(computing(model))
         stack.enter_context(hooked(dict.fromkeys(found, looking(record)), only_look=True))
+        # transformers removes rejected candidates from its cache without a forward pass.
         generating = [each for each in model.modules() if hasattr(each, "_get_candidate_generator")]
-        stack.enter_context(threads.block((each, recording.note_candidates) for each in generating))
+        stack.enter_context(
+            threads.block([(each, partial(setattr, recording, "has_candidates", True)) for each in generating])
+        )
         stack.callback(recording.close)
         yield recording
     if not recording.maps:
@@ -119,30 +123,3 @@ def watch(
 
 def _number_of_tokens(query: Operand) -> int:
     return len(query.values) if isinstance(query, Ragged) else query.shape[:-3].numel() * query.shape[-2]
-
-
-def _model_name(model: nn.Module) -> str:
-    """The directory or hub id that a model of transformers was loaded from, else its name."""
-    name = getattr(getattr(model, "config", None), "name_or_path", "")
-    return name if isinstance(name, str) and name else name_of(model)
-
-
-class _SpeculativeRecording(Recording):
-    """A recording that raises ValueError where speculative decoding may have added tokens that were rejected.
-
-    transformers removes rejected tokens from its cache without a forward pass, and from a sliding-window cache so that passes
-    cannot be joined. `of(texts)` works: it is given the texts.
-    """
-
-    has_candidates = False  # whether candidate tokens may have been read
-
-    def note_candidates(self) -> None:
-        self.has_candidates = True
-
-    def _paths(self, kind: str) -> list[list[PassSlice]] | None:
-        if kind == "decoder" and self.has_candidates and self._chosen is None:
-            raise ValueError(
-                "Recording: speculative decoding (assisted generation) read candidate tokens that may have been rejected; use "
-                "recording.of(texts), with all ids that the decoder read and wrote"
-            )
-        return super()._paths(kind)

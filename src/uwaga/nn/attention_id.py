@@ -3,16 +3,14 @@
 from collections.abc import Collection
 from typing import NamedTuple
 
+KINDS = ("encoder", "decoder", "cross")  # of attentions; "decoder" is self-attention that continues a text
+
 
 class AttentionId(NamedTuple):
     """The kind and layer of an attention, such as ("encoder", 3)."""
 
     kind: str
     layer: int
-
-    @property
-    def is_cross(self) -> bool:
-        return self.kind == "cross"
 
     def __str__(self) -> str:
         return f"{self.kind} {self.layer}"
@@ -21,6 +19,6 @@ class AttentionId(NamedTuple):
 def describe_layers(names: Collection[tuple[str, int]]) -> str:
     """The layers by kind, such as "encoder 0, 1, 2; cross 1"."""
     layers: dict[str, list[int]] = {}
-    for kind, layer in sorted(names, key=lambda name: (["encoder", "decoder", "cross"].index(name[0]), name[1])):
+    for kind, layer in sorted(names, key=lambda name: (KINDS.index(name[0]), name[1])):
         layers.setdefault(kind, []).append(layer)
     return "; ".join(f"{kind} {', '.join(map(str, numbers))}" for kind, numbers in layers.items()) or "none"

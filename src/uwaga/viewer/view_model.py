@@ -16,11 +16,11 @@ from uwaga._base.errors import DataError
 from uwaga.inspect.heads.table import HeadTable
 from uwaga.inspect.patches import PatchGrid, grid_of_tokens, luminance
 from uwaga.inspect.recordings.recording import Recording
-from uwaga.inspect.recordings.stack import KINDS
 from uwaga.maps.base import WeightMap
 from uwaga.maps.map import AttentionMap
 from uwaga.models.checkpoints.directories import BUNDLED
 from uwaga.models.text.token_text import SourceText, TokenText, join_tokens, token_text
+from uwaga.nn.attention_id import KINDS
 from uwaga.store.encoders import COSINE_SCALE, encoder_of
 from uwaga.store.token_database import TokenDatabase
 

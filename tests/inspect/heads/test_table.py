@@ -10,8 +10,8 @@ import uwaga
 from uwaga.inspect.heads.scores import induction, previous_token
 from uwaga.inspect.heads.table import HeadTable, head_changes, head_table
 from uwaga.inspect.recordings.recording import TokenStrings
-from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.maps.map import AttentionMap
+from uwaga.nn.attention_id import AttentionId
 
 TOKENS = torch.tensor([3, 5, 3, 3, 7, 5])
 

@@ -21,8 +21,8 @@ import uwaga
 from uwaga._base.errors import DataError
 from uwaga.inspect.recordings.copies import tensors
 from uwaga.inspect.recordings.recording import TokenStrings
-from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.models import Transformer, generate
+from uwaga.nn.attention_id import AttentionId
 from uwaga.ops.attention.hooks import hooked, looking
 from uwaga.ops.mask_program import MaskProgramBuilder
 from uwaga.ops.masks import Mask

@@ -12,7 +12,7 @@ from torch import Tensor
 import uwaga
 from uwaga.inspect.recordings import copies
 from uwaga.inspect.recordings.recording import TokenStrings
-from uwaga.inspect.recordings.stack import AttentionId
+from uwaga.nn.attention_id import AttentionId
 
 ENCODER, DECODER, CROSS = AttentionId("encoder", 0), AttentionId("decoder", 0), AttentionId("cross", 0)
 

@@ -126,7 +126,7 @@ def _attribution(
 ) -> ScoreAttribution:
     of_query, of_key = [i for i, _ in cells], [j for _, j in cells]
     queries, keys = sorted(set(of_query)), sorted({*of_key, *(than or ())})
-    if not where.is_cross:  # both are tokens of one text, which is read once
+    if where.kind != "cross":  # both are tokens of one text, which is read once
         queries = keys = sorted({*queries, *keys})
     query, key = reader.operand(where, "query", head, queries), reader.operand(where, "key", head, keys)
     call = m._call

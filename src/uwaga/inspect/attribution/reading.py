@@ -120,7 +120,7 @@ class Reader:
         at = (self.row,) if len(whole.shape) == 4 else ()
         result = whole.select(*at) if head is None else whole.select(*at, head)
         queries, keys = result.shape[-2:]
-        if not where.is_cross and queries != keys:
+        if where.kind != "cross" and queries != keys:
             raise ValueError(
                 f"{NAME}: {where} has {queries} queries and {keys} keys: the recording began when {keys - queries} tokens had been read"
             )
@@ -152,7 +152,7 @@ class Reader:
         x_TPD = torch.stack([parts[part] for part in sorted(parts, key=_order)], 1)
         finish = Finish(None, None)
         if name != "value":
-            rotary = None if where.is_cross else stack.rotary[where.layer]
+            rotary = None if where.kind == "cross" else stack.rotary[where.layer]
             finish = Finish(_norm_weight(norm, x_TPD.sum(1)), None if rotary is None else _rotation(rotary, tokens))
         order, sizes_T = tuple(sorted(parts, key=_order)), finish.norm_of(sizes_TD)
         return Operand(name, list(tokens), order, finish(x_TPD), sizes_T, finish, len(tape))
@@ -180,7 +180,7 @@ class Reader:
 
     def tape(self, where: AttentionId, name: str, tokens: Sequence[int]) -> tuple[Stack, Tape]:
         """What has happened to the stream that an operand reads, at some tokens, until it is read."""
-        is_memory = where.is_cross and name != "query"
+        is_memory = where.kind == "cross" and name != "query"
         stack = self.stacks["encoder" if where.kind == "encoder" or is_memory else "decoder"]
         until = None if is_memory else where
         asked = (stack.kind, until, tuple(tokens))
@@ -190,7 +190,7 @@ class Reader:
 
     def _terms(self, where: AttentionId) -> int:
         """How many terms all sums have, one after another, from the embeddings to a score."""
-        stacks_below = [self.stacks["encoder"]] if where.is_cross else []
+        stacks_below = [self.stacks["encoder"]] if where.kind == "cross" else []
         total = 0
         for stack in (*stacks_below, self.stacks["encoder" if where.kind == "encoder" else "decoder"]):
             for sublayer in stack.sublayers:

@@ -4,7 +4,7 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from uwaga.maps.base import format_bytes
 from uwaga.maps.map import MapOptions
+from uwaga.nn.attention_id import AttentionId
 from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
 from uwaga.ops.mask_program import Start
 from uwaga.ops.masks import Mask
@@ -85,13 +86,13 @@ class HeadSelection(NamedTuple):
     pairs: list[int] | None  # the index into `key` for each query head, if these are not equal groups in order
 
     @staticmethod
-    def of(name: str, picked: tuple[int, ...] | None, query_heads: int, key_heads: int) -> "HeadSelection":
+    def of(where: AttentionId, picked: tuple[int, ...] | None, query_heads: int, key_heads: int) -> "HeadSelection":
         """The given query heads and the key heads that they read. Raises ValueError for a head that does not exist."""
         if picked is None:
             return HeadSelection(None, None, None)
         absent = [head for head in picked if not 0 <= head < query_heads]
         if absent:
-            raise ValueError(f"watch: there is no head {absent[0]} in {name}, whose heads are 0 to {query_heads - 1}")
+            raise ValueError(f"watch: there is no head {absent[0]} in {where}, whose heads are 0 to {query_heads - 1}")
         read = [head * key_heads // query_heads for head in picked]
         key = sorted(set(read))
         pairs, size = [key.index(head) for head in read], len(picked) / len(key)
@@ -99,47 +100,95 @@ class HeadSelection(NamedTuple):
         return HeadSelection(list(picked), key, None if in_groups else pairs)
 
 
-class Budget:
-    """How many bytes a recording keeps, and may keep.
-
-    Raises:
-        ValueError: max_bytes is neither None nor an integer of at least 1.
-    """
-
-    def __init__(self, max_bytes: int | None) -> None:
-        if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1):
-            raise ValueError(f"watch: max_bytes must be an integer of at least 1 or None, not {max_bytes!r}")
-        self.max_bytes, self.used = max_bytes, 0
-
-    def take(self, size: int) -> None:
-        """Count bytes that are about to be kept. Raises ValueError, and counts nothing, if they are too many."""
-        if self.max_bytes is not None and self.used + size > self.max_bytes:
-            raise ValueError(
-                f"watch: the recording would keep {self.used + size} bytes ({format_bytes(self.used + size)}), more than "
-                f"max_bytes={self.max_bytes}; record fewer layers, kinds or heads, or with dtype=torch.bfloat16"
-            )
-        self.used += size
-
-
-class Storage:
-    """Where the copies of operands are kept: on their own device, or on another.
+class Copier:
+    """Copies the operands of the passes through one stack, and counts their bytes. A tensor that several layers of a pass share is copied once.
 
     From a GPU to the host they are copied while the model goes on computing: into pinned memory, on a stream of their own. Until `wait`
     they may be incomplete.
 
     Args:
-        device: None for that of each operand.
+        dtype: of the copies of operands; None for their own.
+        device: where the copies are kept; None for that of each operand.
+        max_bytes: how many all stacks may keep; None for any number.
+        taken: how many each stack keeps, by its kind; all stacks of a recording share it.
+        kind: of this stack.
+        when_full: called before the error of more bytes than max_bytes is raised.
+
+    Raises:
+        ValueError: max_bytes is neither None nor an integer of at least 1.
     """
 
-    def __init__(self, device: torch.device | None) -> None:
-        self.device = device
+    def __init__(
+        self,
+        dtype: torch.dtype | None,
+        device: torch.device | None,
+        max_bytes: int | None,
+        taken: dict[str, int],
+        kind: str,
+        when_full: Callable[[], None],
+    ) -> None:
+        if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1):
+            raise ValueError(f"watch: max_bytes must be an integer of at least 1 or None, not {max_bytes!r}")
+        self._dtype, self._device, self._max_bytes, self._when_full = dtype, device, max_bytes, when_full
+        self._taken, self._kind = taken, kind
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._running: list[torch.cuda.Event] = []
+        self.forget()
 
-    def operand(self, x: Tensor) -> Tensor:
-        """A tensor that nothing else writes into, moved."""
-        if self.device is None or self.device.type != "cpu" or not x.is_cuda:
-            return x if self.device is None else x.to(self.device)
+    def forget(self) -> None:
+        """Count anew: nothing is kept any more."""
+        self._taken[self._kind] = 0
+        self.end_pass()
+
+    def end_pass(self) -> None:
+        """Release the model's own tensors."""
+        self._made: dict[tuple[int, tuple[int, ...] | None], tuple[object, object]] = {}
+        self._counted: dict[int, Tensor] = {}  # by address; the tensors are held, so that no other gets their addresses
+
+    def wait(self) -> None:
+        """Return when all copies are complete."""
+        for done in self._running:
+            done.synchronize()
+        self._running.clear()
+
+    def _take(self, size: int) -> None:
+        """Count bytes that are about to be kept. Raises ValueError."""
+        total = sum(self._taken.values()) + size
+        if self._max_bytes is not None and total > self._max_bytes:
+            self._when_full()
+            raise ValueError(
+                f"watch: the recording would keep {total} bytes ({format_bytes(total)}), more than "
+                f"max_bytes={self._max_bytes}; record fewer layers, kinds or heads, or with dtype=torch.bfloat16"
+            )
+        self._taken[self._kind] += size
+
+    def operand(self, x: Operand, heads: list[int] | None) -> Operand:
+        """A copy (..., H, Q, D), or Ragged (N, H, D), of the given heads.
+
+        Raises:
+            ValueError: it would be too large.
+        """
+        values, axis = (x.values, 1) if isinstance(x, Ragged) else (x, -3)
+        numbers = values.numel() if heads is None else values.numel() // max(values.shape[axis], 1) * len(heads)
+        self._take(numbers * (self._dtype or values.dtype).itemsize)
+        if not isinstance(x, Ragged):
+            return self._moved(_copied(x, -3, heads, self._dtype))
+        offsets = self._once(x.offsets, None, lambda: x.offsets.clone())
+        self.count(offsets)
+        return Ragged(self._moved(_copied(x.values, 1, heads, self._dtype)), offsets, max_length=x.max_length)
+
+    def count(self, kept: object) -> None:
+        """Count the tensors of a copied object that is kept; one that several layers share counts once. Raises ValueError."""
+        for x in tensors(kept):
+            storage = x.untyped_storage()
+            if storage.data_ptr() not in self._counted:
+                self._counted[storage.data_ptr()] = x
+                self._take(storage.nbytes())
+
+    def _moved(self, x: Tensor) -> Tensor:
+        """A tensor that nothing else writes into, where it is kept."""
+        if self._device is None or self._device.type != "cpu" or not x.is_cuda:
+            return x if self._device is None else x.to(self._device)
         if x.device not in self._streams:
             self._streams[x.device] = torch.cuda.Stream(x.device)
         stream = self._streams[x.device]
@@ -153,62 +202,18 @@ class Storage:
         self._running.append(done)
         return host
 
-    def other(self, x: Any) -> Any:
-        """A mask, a bias, or a tensor of one, moved: complete at once."""
-        if self.device is None:
+    def _placed(self, x: Any) -> Any:
+        """A mask, a bias, or a tensor of one, where it is kept: complete at once."""
+        if self._device is None:
             return x
         if isinstance(x, Tensor):
-            return x.to(self.device)
+            return x.to(self._device)
         if not dataclasses.is_dataclass(x):
             return x
         parts = {field.name: getattr(x, field.name) for field in dataclasses.fields(x)}
-        return dataclasses.replace(x, **{name: self.other(y) for name, y in parts.items() if isinstance(y, Tensor)})  # type: ignore[type-var]
+        return dataclasses.replace(x, **{name: self._placed(y) for name, y in parts.items() if isinstance(y, Tensor)})  # type: ignore[type-var]
 
-    def wait(self) -> None:
-        """Return when all copies are complete."""
-        for done in self._running:
-            done.synchronize()
-        self._running.clear()
-
-
-class Copier:
-    """Copies tensors of one forward pass; a tensor that several layers share is copied once.
-
-    Args:
-        dtype: of the copies of operands; None for their own.
-        storage: where the copies are kept.
-        take: called with a number of bytes before an operand is copied, and with those of other kept tensors.
-    """
-
-    def __init__(self, dtype: torch.dtype | None, storage: Storage, take: Callable[[int], None]) -> None:
-        self.dtype, self._storage, self._take = dtype, storage, take
-        self._made: dict[tuple[int, tuple[int, ...] | None], tuple[object, object]] = {}
-        self._counted: dict[int, Tensor] = {}  # by address; the tensors are held, so that no other gets their addresses
-
-    def operand(self, x: Operand, heads: list[int] | None) -> Operand:
-        """A copy (..., H, Q, D), or Ragged (N, H, D), of the given heads.
-
-        Raises:
-            ValueError: it would be too large.
-        """
-        values, axis = (x.values, 1) if isinstance(x, Ragged) else (x, -3)
-        numbers = values.numel() if heads is None else values.numel() // max(values.shape[axis], 1) * len(heads)
-        self._take(numbers * (self.dtype or values.dtype).itemsize)
-        if not isinstance(x, Ragged):
-            return self._storage.operand(_copied(x, -3, heads, self.dtype))
-        offsets = self._once(x.offsets, None, lambda: x.offsets.clone())
-        self.count(offsets)
-        return Ragged(self._storage.operand(_copied(x.values, 1, heads, self.dtype)), offsets, max_length=x.max_length)
-
-    def count(self, kept: object) -> None:
-        """Count the tensors of a copied object that is kept; one that several layers share counts once. Raises ValueError."""
-        for x in tensors(kept):
-            storage = x.untyped_storage()
-            if storage.data_ptr() not in self._counted:
-                self._counted[storage.data_ptr()] = x
-                self._take(storage.nbytes())
-
-    def options(self, options: MapOptions, heads: list[int] | None, count: int) -> MapOptions:
+    def options(self, options: Mapping[str, Any], heads: list[int] | None, count: int) -> MapOptions:
         """A copy of the options, of the given heads out of `count`."""
         mask, bias, sinks = options["mask"], options["bias"], options["sinks"]
         return MapOptions(
@@ -216,7 +221,7 @@ class Copier:
             bias=self._bias(bias, heads, count),
             scale=options["scale"],
             softcap=options["softcap"],
-            sinks=None if sinks is None else self._storage.other(_copied(sinks, -1, heads, None)),
+            sinks=None if sinks is None else self._placed(_copied(sinks, -1, heads, None)),
         )
 
     def _mask(self, mask: Mask | Tensor | None, heads: list[int] | None) -> Mask | Tensor | None:
@@ -233,7 +238,7 @@ class Copier:
     ) -> DistanceBias | Tensor | None:
         if isinstance(bias, Tensor):
             # Attention takes a bias in the dtype of the query or in float32.
-            dtype = None if self.dtype is None else torch.float32
+            dtype = None if self._dtype is None else torch.float32
             return self._once(bias, heads, lambda: _dense_bias(bias, heads, count, dtype))
         if bias is None:
             return None
@@ -243,7 +248,7 @@ class Copier:
         # The original is stored beside its copy during the pass, so that no other object gets its id.
         name = (id(x), None if heads is None else tuple(heads))
         if name not in self._made:
-            self._made[name] = (x, self._storage.other(make()))
+            self._made[name] = (x, self._placed(make()))
         return self._made[name][1]
 
 

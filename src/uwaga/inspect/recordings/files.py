@@ -29,10 +29,9 @@ from uwaga._base import durable, json_files, safetensors_files, untrusted
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.terminal import printable
 from uwaga.inspect.recordings.copies import HeadSelection, VectorBias
-from uwaga.inspect.recordings.passes import PassSlice, as_batch, lengths
-from uwaga.inspect.recordings.stack import KINDS, RecordedAttention, Stack
+from uwaga.inspect.recordings.passes import PassSlice, RecordedAttention, as_batch, lengths
 from uwaga.maps.map import MapOptions
-from uwaga.nn.attention_id import AttentionId
+from uwaga.nn.attention_id import KINDS, AttentionId
 from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
 from uwaga.ops.masks import Both, Causal, DenseMask, Documents, Either, KeyLengths, Mask, Window
 from uwaga.ops.ragged import Operand, Ragged
@@ -59,7 +58,10 @@ Source = tuple[str, Sequence[tuple[int, int]]]
 class Texts(NamedTuple):
     """The attentions of one stack over its texts."""
 
-    stack: Stack
+    attentions: dict[AttentionId, RecordedAttention]
+    starts: list[int]  # per row, the number of tokens from before the first pass
+    lengths: list[int]  # per row, the number of tokens
+    old: list[int]  # starts, per row of the first pass
     paths: list[list[PassSlice]] | None = None  # of its rows; None if there is one pass
     tokens: list[list[str]] | None = None  # per row a string per token
     written: list[Source] | None = None  # per row what was written
@@ -132,20 +134,19 @@ class _Writer:
 
     def described(self, saved: Saved) -> dict[str, object]:
         """Raises ValueError."""
-        if not any(texts.stack.attentions for texts in saved.stacks.values()):
+        if not any(texts.attentions for texts in saved.stacks.values()):
             raise ValueError("Recording.save: nothing was recorded")
         stacks, attentions = {}, []
-        for kind, (stack, paths, tokens, written) in saved.stacks.items():
-            starts, counts = stack.starts_and_lengths(paths)
+        for kind, texts in saved.stacks.items():
             stacks[kind] = {
-                "starts": starts,
-                "lengths": counts,
-                "tokens": self._tokens(kind, tokens),
-                "written": self._written(kind, written, counts),
+                "starts": texts.starts,
+                "lengths": texts.lengths,
+                "tokens": self._tokens(kind, texts.tokens),
+                "written": self._written(kind, texts.written, texts.lengths),
             }
             attentions += [
-                self._attention(where, stack.attentions[where], paths, stack.old_lengths())
-                for where in sorted(stack.attentions)
+                self._attention(where, texts.attentions[where], texts.paths, texts.old)
+                for where in sorted(texts.attentions)
             ]
         return {
             "format": "recording",
@@ -281,12 +282,14 @@ class _Reader:
             raise self._bad("model is not a string")
         stacks = {
             kind: Texts(
-                Stack.of_one_pass(*sizes[kind], of_stack[kind]),
-                None,
-                tokens.get(kind),
-                self._written(described[kind].get("written"), sizes[kind][1]),
+                attentions=of_stack[kind],
+                starts=starts,
+                lengths=counts,
+                old=starts,
+                tokens=tokens.get(kind),
+                written=self._written(described[kind].get("written"), counts),
             )
-            for kind in sizes
+            for kind, (starts, counts) in sizes.items()
         }
         return Saved(model, stacks)
 
@@ -341,7 +344,7 @@ class _Reader:
         pairs, heads, key_heads = (
             None if each.get(name) is None else self._integers(each, name) for name in ("pairs", "heads", "key_heads")
         )
-        attention = RecordedAttention(str(where), where.is_cross, HeadSelection(heads, key_heads, pairs))
+        attention = RecordedAttention(where, HeadSelection(heads, key_heads, pairs))
         query, key = self._operand(each.get("query")), self._operand(each.get("key"))
         value = None if each.get("value") is None else self._operand(each.get("value"))
         groups = key.values.shape[1] if isinstance(key, Ragged) else key.shape[-3]
@@ -363,7 +366,7 @@ class _Reader:
             sinks=None if each.get("sinks") is None else self._tensor(each.get("sinks")),
         )
         starts, counts = sizes["encoder" if where.kind == "encoder" else "decoder"]
-        attention.starts = [0] * len(counts) if where.is_cross else starts
+        attention.starts = [0] * len(counts) if where.kind == "cross" else starts
         if lengths(as_batch(query)) != [n - start for start, n in zip(starts, counts, strict=True)]:
             raise self._bad(f"the queries of {where} are not those of its texts")
         attention.map(None, [])  # checks operands and options

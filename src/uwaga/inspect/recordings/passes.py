@@ -1,23 +1,30 @@
-"""Which rows of a forward pass continue which rows of the pass before, and texts joined from several passes.
+"""The passes of one attention or one stack over its texts: which rows of a pass continue which rows of the pass before, and the operands
+of all of them joined.
 
 A KV cache may drop rows that have ended, repeat and reorder those of beams, or forget its last tokens. Whatever it does, the
 keys that a row reads are those of the text that it continues, bit for bit; so rows are matched by their keys, and the
 model need not say what it did. The first layer of a decoder knows nothing of its encoder yet: there the keys of
 cross-attention tell rows apart whose own tokens are equal.
 
-Letters: R rows, H query heads, G key/value heads, Q queries, K keys, D query/key width, T tokens, N packed tokens.
+Letters: R rows, B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, T tokens, N packed tokens.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from uwaga.inspect.recordings.copies import Copier, HeadSelection, VectorBias
+from uwaga.maps.map import AttentionMap, MapOptions
+from uwaga.nn.attention_id import AttentionId
+from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
 from uwaga.ops.mask_program import Start
+from uwaga.ops.masks import Both, Causal, Documents, Either, KeyLengths, Mask, Window
 from uwaga.ops.ragged import Operand, Ragged
 
+_NO_BIAS = "a bias is not a function of the distance between tokens alone"
 _COLUMNS = 8  # elements of a key in its fingerprint
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -229,3 +236,265 @@ def of_queries(path: Sequence[PassSlice], old: list[int]) -> list[PassSlice]:
     """The path without the first `old` keys of each row, which precede the queries of the first pass."""
     first, *others = path
     return [first._replace(tokens=max(first.tokens - old[first.row], 0)), *others]
+
+
+# One attention over all passes.
+
+
+class PassMask(NamedTuple):
+    """The mask of one pass: a query sees the keys with its own id, at the distances that all bands allow."""
+
+    bands: frozenset[Mask]  # Causal and Window, and combinations of these, without a start
+    key_ids: Tensor | None = None  # (B, K); None: all are 1
+    query_ids: Tensor | None = None  # (B, Q)
+
+
+def start_of(mask: Mask | Tensor | None) -> Start:
+    """The `start` of the mask; None if it has none."""
+    if isinstance(mask, Both | Either):
+        left = start_of(mask.left)
+        return start_of(mask.right) if left is None else left
+    return mask.start if isinstance(mask, Causal | Window) else None
+
+
+def padded_pass_mask(mask: Mask | Tensor | None, batch: int, queries: int, keys: int) -> PassMask | None:
+    """The mask of a padded pass as a PassMask, or None if that is impossible."""
+    bands, tokens = set(), []
+    for atom in _atoms(mask):
+        band = _without_start(atom)
+        if band is not None:
+            bands.add(band)
+        elif isinstance(atom, KeyLengths) and atom.lengths.numel() == batch:
+            j_K = torch.arange(keys, device=atom.lengths.device)
+            tokens.append((j_K < atom.lengths.reshape(-1, 1), atom.lengths.new_ones(batch, queries)))
+        elif isinstance(atom, Documents):
+            asked = atom.ids[..., keys - queries :] if atom.query_ids is None else atom.query_ids
+            tokens.append((atom.ids, asked))
+        else:
+            return None
+    if not tokens:
+        return PassMask(frozenset(bands))
+    # Key lengths and documents at once cannot be expressed by one id per token.
+    if len(tokens) > 1:
+        return None
+    key_ids, query_ids = (x.long().expand(batch, -1) for x in tokens[0])
+    return PassMask(frozenset(bands), key_ids, query_ids)
+
+
+def ragged_pass_mask(mask: Mask | Tensor | None) -> PassMask | None:
+    """The same for a ragged pass, which has no ids of tokens."""
+    atoms = _atoms(mask)
+    bands = frozenset(band for atom in atoms if (band := _without_start(atom)) is not None)
+    return PassMask(bands) if all(_without_start(atom) is not None for atom in atoms) else None
+
+
+def joined_mask(bands: frozenset[Mask], key_ids: Tensor | None, query_ids: Tensor | None) -> Mask | None:
+    """The mask of the joined passes, whose last query is at the last key; ids (B, K) and (B, Q), or packed (N,) each."""
+    results: list[Mask] = sorted(bands, key=repr)
+    if key_ids is not None and query_ids is not None and not (bool((key_ids == 1).all() & (query_ids == 1).all())):
+        results.append(Documents(key_ids, query_ids=query_ids))
+    if not results:
+        return None
+    mask = results[0]
+    for other in results[1:]:
+        mask = mask & other
+    return mask
+
+
+def _atoms(mask: Mask | Tensor | None) -> list[Mask | Tensor]:
+    """The masks that & combines."""
+    if isinstance(mask, Both):
+        return _atoms(mask.left) + _atoms(mask.right)
+    return [] if mask is None else [mask]
+
+
+def _without_start(mask: Mask | Tensor) -> Mask | None:
+    """The mask without its start if it depends on distances only, else None."""
+    if isinstance(mask, Causal | Window):
+        return replace(mask, start=None)
+    if isinstance(mask, Both | Either):
+        left, right = _without_start(mask.left), _without_start(mask.right)
+        return None if left is None or right is None else replace(mask, left=left, right=right)
+    return None
+
+
+class Joined(NamedTuple):
+    """The operands of one attention over whole texts, and the options of its map."""
+
+    query: Operand  # (R, H, Q, D), or Ragged (N, H, D)
+    key: Operand  # (R, G, K, D), or Ragged (N, G, D), of the key heads that are kept
+    value: Operand | None  # (R, G, K, E), or Ragged (N, G, E)
+    options: MapOptions
+
+
+class RecordedAttention:
+    """Copies of one attention's operands: the queries, new keys and, if wanted, new values of each pass; of cross-attention the
+    keys and values of the first pass only. The masks and biases of later passes take O(T) memory."""
+
+    def __init__(self, where: AttentionId, heads: HeadSelection, copier: Copier | None = None) -> None:
+        self.where, self.is_cross, self.heads = where, where.kind == "cross", heads
+        self._copier = copier  # which may still be making copies; None: of a file
+        self.queries: list[Operand] = []
+        self.keys: list[Operand] = []
+        self.values: list[Operand] = []  # as the keys, or none
+        self.options: MapOptions  # of the first pass
+        self.seen: list[PassMask] = []  # the masks of all passes, once there are several; likewise `bias`
+        self.bias: DistanceBias | None = None
+        self.starts: list[int] = []  # per row, the number of keys before the queries of the first pass
+
+    def store(self, query: Operand, key: Operand, options: Mapping[str, Any], value: Operand | None = None) -> None:
+        """Copy the operands of a pass; the value is None where none is wanted.
+
+        Raises:
+            ValueError: its mask or bias cannot be joined with those of earlier passes, or the copies would be too large.
+        """
+        copier = self._copier
+        assert copier is not None
+        count = query.values.shape[1] if isinstance(query, Ragged) else query.shape[-3]
+        kept = copier.options(options, self.heads.query, count)
+        # Caches of layers may hold different numbers of tokens, so that positions differ between layers.
+        this = Pass.of(query, key, 0 if self.is_cross else start_of(options["mask"]))
+        new: list[Operand | None] = []
+        if not self.queries:
+            self.options, self.starts = kept, this.starts
+            copier.count(kept)
+            new = [key, value]
+        else:
+            self._extend(kept, query, key, this)
+            if not self.is_cross:
+                new = [None if x is None else new_tokens(x, this) for x in (key, value)]
+        for listed, x in zip((self.keys, self.values), new, strict=False):
+            if x is not None:
+                listed.append(copier.operand(x, self.heads.key))
+        self.queries.append(copier.operand(query, self.heads.query))
+
+    @property
+    def kept(self) -> list[object]:
+        """All stored objects."""
+        return [self.queries, self.keys, self.values, self.options, self.bias, self.seen]
+
+    def joined(self, paths: Sequence[Sequence[PassSlice]] | None, old: list[int]) -> Joined:
+        """The operands of all rows, ragged where their lengths differ.
+
+        Args:
+            paths: per row, the segments of its text; None if there is one pass.
+            old: per row of the first pass, the number of keys before its first query, which the paths include.
+
+        Raises:
+            ValueError: layers with different numbers of keys from before the first pass.
+        """
+        if self._copier is not None:
+            self._copier.wait()
+        if paths is None:
+            return Joined(self.queries[0], self.keys[0], self.values[0] if self.values else None, self.options)
+        if not self.is_cross and self.starts != old:
+            raise self._cannot_join("layers have different numbers of keys from before the first pass")
+        query_paths = [of_queries(path, old) for path in paths]
+        asked = join(self.queries, query_paths)
+        if self.is_cross:
+            first_pass_keys = rows(self.keys[0])
+            key_paths = [[PassSlice(0, path[0].row, len(first_pass_keys[path[0].row]))] for path in paths]
+        else:
+            key_paths = [list(path) for path in paths]
+        keys = join(self.keys, key_paths)
+        sizes = {(len(q), len(k)) for q, k in zip(asked, keys, strict=True)}
+        is_padded = isinstance(self.queries[0], Tensor) and len(sizes) == 1
+        self._prepare_join()
+        mask = self._mask(query_paths, key_paths, is_padded, keys[0].device)
+        values = join(self.values, key_paths) if self.values else None
+        query, key, value = (
+            None if x is None else torch.stack(x).transpose(1, 2) if is_padded else Ragged.from_list(x)
+            for x in (asked, keys, values)
+        )
+        assert query is not None
+        assert key is not None
+        return Joined(query, key, value, MapOptions(**self.options | {"mask": mask, "bias": self.bias}))
+
+    def map(self, paths: Sequence[Sequence[PassSlice]] | None, old: list[int]) -> AttentionMap:
+        """The map (R, H, Q, K) of all rows, or a ragged one where their lengths differ; arguments and errors as of `joined`."""
+        query, key, _, options = self.joined(paths, old)
+        return AttentionMap(query, self._of_pairs(key), **options)
+
+    def value(self, paths: Sequence[Sequence[PassSlice]] | None, old: list[int]) -> Operand | None:
+        """The values (R, G, K, E), or Ragged (N, G, E), with the G of the map's keys; None where none were kept."""
+        value = self.joined(paths, old).value
+        return None if value is None else self._of_pairs(value)
+
+    def _of_pairs(self, x: Operand) -> Operand:
+        """The heads of a key or value that the map has."""
+        if self.heads.pairs is None:
+            return x
+        if isinstance(x, Ragged):
+            return x.with_values(x.values.index_select(1, torch.tensor(self.heads.pairs, device=x.values.device)))
+        return x.index_select(-3, torch.tensor(self.heads.pairs, device=x.device))
+
+    def _mask(
+        self,
+        query_paths: Sequence[Sequence[PassSlice]],
+        key_paths: Sequence[Sequence[PassSlice]],
+        is_padded: bool,
+        device: torch.device,
+    ) -> Mask | None:
+        if all(each.key_ids is None for each in self.seen):
+            return joined_mask(self.seen[0].bands, None, None)
+        put = torch.stack if is_padded else torch.cat
+        query_ids = put([join_ids([x.query_ids for x in self.seen], path, device) for path in query_paths])
+        key_ids = put([join_ids([x.key_ids for x in self.seen], path, device) for path in key_paths])
+        return joined_mask(self.seen[0].bands, key_ids, query_ids)
+
+    def _extend(self, options: MapOptions, query: Operand, key: Operand, this: Pass) -> None:
+        """Join the mask and bias of one more pass."""
+        self._prepare_join()
+        result, bands = self._pass_mask(options, query, key), self.seen[0].bands
+        # transformers may pass no mask with a single query.
+        may_lack_mask = bands <= {Causal()} and max(lengths(query), default=0) == 1
+        if result.bands != bands and not (may_lack_mask and not result.bands):
+            raise self._cannot_join("their masks differ")
+        self.bias = self._joined(_placed(options["bias"], query, key, max(this.starts, default=0)))
+        if result.key_ids is not None and not self.is_cross:
+            ids = zip(result.key_ids, this.starts, this.queries, strict=True)
+            result = result._replace(key_ids=torch.stack([row[start : start + more] for row, start, more in ids]))
+        self.seen.append(result)
+
+    def _pass_mask(self, options: MapOptions, query: Operand, key: Operand) -> PassMask:
+        if isinstance(query, Tensor) and isinstance(key, Tensor):
+            mask = padded_pass_mask(options["mask"], query.shape[0], query.shape[2], key.shape[2])
+        else:
+            mask = ragged_pass_mask(options["mask"])
+        if mask is None:
+            raise self._cannot_join("a mask is not made of Causal, Window, KeyLengths and Documents combined by &")
+        return mask
+
+    def _prepare_join(self) -> None:
+        """Convert the mask and bias of the first pass to the form that later ones are joined with."""
+        if not self.seen:
+            self.seen = [self._pass_mask(self.options, self.queries[0], self.keys[0])]
+            start = max(self.starts, default=0)
+            bias = _placed(self.options["bias"], self.queries[0], self.keys[0], start)
+            if isinstance(bias, Tensor) or (self.is_cross and bias is not None):
+                raise self._cannot_join(_NO_BIAS)
+            self.bias = bias
+
+    def _joined(self, more: DistanceBias | Tensor | None) -> DistanceBias | None:
+        """The bias of all passes so far with that of one more pass."""
+        bias: DistanceBias | None = self.bias
+        if isinstance(bias, VectorBias) and isinstance(more, VectorBias):
+            bias = bias.joined(more)
+            if bias is not None:
+                return bias
+        elif type(bias) is type(more):
+            return bias
+        raise self._cannot_join(_NO_BIAS)
+
+    def _cannot_join(self, why: str) -> ValueError:
+        advice = "watch one forward pass over the whole text instead"
+        return ValueError(f"watch: {self.where}: the passes of a text cannot be joined into one map: {why}; {advice}")
+
+
+def _placed(
+    bias: DistanceBias | Tensor | None, query: Operand, key: Operand, start: int
+) -> DistanceBias | Tensor | None:
+    """A bias by distance whose last query is at the last key, with `start` keys before the first query of the text."""
+    if isinstance(bias, VectorBias):
+        return replace(bias, lowest=bias.lowest + max(lengths(key)) - max(lengths(query)) - start)
+    return replace(bias, start=None) if isinstance(bias, AlibiBias | RelativeBias) else bias

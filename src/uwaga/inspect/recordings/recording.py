@@ -6,21 +6,28 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from uwaga.inspect.recordings import files
-from uwaga.inspect.recordings.copies import Budget, HeadSelection, tensors
-from uwaga.inspect.recordings.passes import PassSlice, as_batch
-from uwaga.inspect.recordings.stack import RecordedAttention, Stack
+from uwaga.inspect.recordings.copies import Copier, HeadSelection, tensors
+from uwaga.inspect.recordings.passes import (
+    Pass,
+    PassSlice,
+    RecordedAttention,
+    SequenceTree,
+    as_batch,
+    first_tokens,
+    lengths,
+    start_of,
+)
 from uwaga.maps.base import format_bytes
-from uwaga.maps.map import AttentionMap, MapOptions
+from uwaga.maps.map import AttentionMap
 from uwaga.nn.attention_id import AttentionId, describe_layers
 from uwaga.ops.ragged import Operand, Ragged
 
-_T = TypeVar("_T")
 TokenLists = Sequence[str] | Sequence[Sequence[str]]
 
 
@@ -104,6 +111,136 @@ def _converter(tokenizer: object) -> Callable[[list[int]], list[str]]:
     raise ValueError(f"watch: tokenizer must be {kinds}, not {type(tokenizer).__name__}")
 
 
+class Stack:
+    """The forward passes over one batch of texts: one, or those of a generation.
+
+    A pass begins with a call of an attention that was already called in the present pass. It continues the texts if its
+    queries follow keys that were recorded; else it starts new texts, and what was recorded is dropped.
+    """
+
+    def __init__(
+        self,
+        kind: str = "",
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        max_bytes: int | None = None,
+        taken: dict[str, int] | None = None,
+    ) -> None:
+        self.copier = Copier(dtype, device, max_bytes, {} if taken is None else taken, kind, self.forget)
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop everything that was recorded, so that no part of a pass is left."""
+        self.copier.forget()
+        self.attentions: dict[AttentionId, RecordedAttention] = {}
+        self.tree: SequenceTree | None = None
+        self.passes: list[Pass] = []
+        self.ids: list[Operand | None] = []  # per pass, (R, Q) or Ragged (N,)
+        self._called: set[AttentionId] = set()
+
+    def begins(self, where: AttentionId) -> bool:
+        """Whether a call of this attention begins a pass."""
+        return not self.passes or where in self._called
+
+    def begin(
+        self, where: AttentionId, query: Operand, key: Operand, options: Mapping[str, Any], ids: Tensor | None
+    ) -> bool:
+        """Begin a pass. Returns whether it starts new texts."""
+        start = 0 if where.kind == "cross" else start_of(options["mask"])
+        this = Pass.of(query, key, start)
+        goes_on = any(this.starts) and self.tree is not None and self.tree.extend(key, this.starts, this.queries)
+        if goes_on:
+            self._called = set()
+            self.copier.end_pass()
+        else:
+            self.forget()
+            tokens = [start + more for start, more in zip(this.starts, this.queries, strict=True)]
+            self.tree = SequenceTree(query if where.kind == "cross" else key, tokens)
+        self.passes.append(this)
+        self.ids.append(_as_rows(ids, query))
+        return not goes_on
+
+    def note_call(self, where: AttentionId, key: Operand) -> None:
+        """Note a call of this attention in the present pass."""
+        if where.kind == "cross" and self.tree is not None and not any(other.kind == "cross" for other in self._called):
+            self.tree.match_memory(key, lengths(key))
+        self._called.add(where)
+
+    @classmethod
+    def of_one_pass(
+        cls, starts: list[int], lengths: list[int], attentions: dict[AttentionId, RecordedAttention]
+    ) -> "Stack":
+        """A stack whose texts were read in one pass, from the number of keys before it and of tokens, per row."""
+        made = cls()
+        made.attentions = attentions
+        made.passes = [Pass(starts=starts, queries=[n - start for n, start in zip(lengths, starts, strict=True)])]
+        made.ids = [None]
+        return made
+
+    def ends(self) -> list[list[PassSlice]] | None:
+        """Per row of the first pass, the segments of its text; None if several rows continue one, as in beam search."""
+        assert self.tree is not None
+        ends = self.tree.ends()
+        return None if ends is None else [self.tree.path(*end) for end in ends]
+
+    def old_lengths(self) -> list[int]:
+        """Per row, the number of keys from before the first pass."""
+        return self.passes[0].starts
+
+    def ids_of_paths(self, paths: list[list[PassSlice]] | None) -> list[list[int]] | None:
+        """The token ids of each path, or for None of each row of the one pass; None if they are unknown."""
+        if any(ids is None for ids in self.ids) or any(self.old_lengths()):
+            return None
+        listed = self._listed()
+        if paths is None:
+            return listed[0]
+        return [[x for p in path for x in listed[p.step][p.row][: p.tokens]] for path in paths]
+
+    def tokens(self, paths: list[list[PassSlice]] | None) -> list[int]:
+        """The number of tokens of each path, or for None of each row of the one pass."""
+        if paths is not None:
+            return [sum(p.tokens for p in path) for path in paths]
+        return [start + more for start, more in zip(self.passes[0].starts, self.passes[0].queries, strict=True)]
+
+    def follow(self, text: list[int], first_rows: range) -> tuple[list[PassSlice], int]:
+        """The path from one of these rows of the first pass with the longest common prefix with a text, and its length."""
+        assert self.tree is not None
+        best, where, before = 0, (0, 0), [0 if row in first_rows else -1 for row in range(len(self.old_lengths()))]
+        for number, (step, ids) in enumerate(zip(self.tree.steps, self._listed(), strict=True)):
+            same = [
+                min(before[parent], kept)
+                for parent, kept in zip(step.parents or range(len(before)), step.kept, strict=True)
+            ]
+            for row, kept in enumerate(step.kept):
+                if same[row] == kept:
+                    same[row] += _common_prefix(ids[row], text[kept:])
+                if same[row] > best:
+                    best, where = same[row], (number, row)
+            before = same
+        return first_tokens(self.tree.path(*where), best), best
+
+    def _listed(self) -> list[list[list[int]]]:
+        """The token ids of each row of each pass whose ids are known."""
+        known = [ids for ids in self.ids if ids is not None]
+        return [[row.tolist() for row in x.to_list()] if isinstance(x, Ragged) else x.tolist() for x in known]
+
+
+def _common_prefix(ids: list[int], others: list[int]) -> int:
+    """The length of the common prefix."""
+    differs = (n for n, (one, other) in enumerate(zip(ids, others, strict=False)) if one != other)
+    return next(differs, min(len(ids), len(others)))
+
+
+def _as_rows(ids: Tensor | None, query: Operand) -> Operand | None:
+    """A copy of the ids in the shape of the query's rows; None unless there is one per query token."""
+    if ids is None:
+        return None
+    if isinstance(query, Ragged):
+        return query.with_values(ids.flatten().clone()) if ids.numel() == query.values.shape[0] else None
+    batch, queries = query.shape[:-3].numel(), query.shape[-2]
+    return ids.reshape(batch, queries).clone() if ids.numel() == batch * queries else None
+
+
 class Recording:
     """What `uwaga.watch` recorded: queries and keys of one pass through a model, or of one generation.
 
@@ -133,14 +270,18 @@ class Recording:
     ) -> None:
         self._heads = None if heads is None else tuple(heads)
         self._strings = TokenStrings(None, None) if strings is None else strings
-        budget = Budget(max_bytes)
+        taken: dict[str, int] = {}
         place = None if device is None else _device(device)
-        self._stacks = {kind: Stack(dtype, budget, place) for kind in ("encoder", "decoder")}
+        self._stacks = {kind: Stack(kind, dtype, place, max_bytes, taken) for kind in ("encoder", "decoder")}
         self._chosen: list[list[PassSlice]] | None = None  # of the decoder
+        self._read: dict[
+            tuple[AttentionId, bool], Any
+        ] = {}  # the maps, and with True the values, that were read since a call
+        self.has_candidates = False  # whether speculative decoding may have read candidate tokens that were rejected
         self.model = model
         self.written: dict[str, list[tuple[str, Sequence[tuple[int, int]]]]] = {}
-        self.maps: Mapping[tuple[str, int], AttentionMap] = Maps(self)
-        self.values: Mapping[tuple[str, int], Operand] = Values(self)
+        self.maps: Mapping[tuple[str, int], AttentionMap] = _OfLayers(self, is_values=False)
+        self.values: Mapping[tuple[str, int], Operand] = _OfLayers(self, is_values=True)
 
     @property
     def tokens(self) -> dict[str, list[list[str]]]:
@@ -189,7 +330,8 @@ class Recording:
             paths.append(path)
         chosen = copy(self)
         chosen._stacks = {kind: copy(each) for kind, each in self._stacks.items()}
-        chosen._chosen, chosen.maps, chosen.values = paths, Maps(chosen), Values(chosen)
+        chosen._chosen, chosen._read = paths, {}
+        chosen.maps, chosen.values = _OfLayers(chosen, is_values=False), _OfLayers(chosen, is_values=True)
         return chosen
 
     def save(self, path: str | Path) -> None:
@@ -203,12 +345,19 @@ class Recording:
                 long for a file, or as `maps` after a beam search; nothing is written then.
             OSError: the file cannot be written.
         """
-        tokens = self.tokens
-        stacks = {
-            kind: files.Texts(stack, self._paths(kind), tokens.get(kind), self.written.get(kind))
-            for kind, stack in self._stacks.items()
-            if stack.passes
-        }
+        tokens, stacks = self.tokens, {}
+        for kind, stack in self._stacks.items():
+            if stack.passes:
+                paths, old = self._paths(kind), stack.old_lengths()
+                stacks[kind] = files.Texts(
+                    attentions=stack.attentions,
+                    starts=old if paths is None else [old[path[0].row] for path in paths],
+                    lengths=stack.tokens(paths),
+                    old=old,
+                    paths=paths,
+                    tokens=tokens.get(kind),
+                    written=self.written.get(kind),
+                )
         files.save(files.Saved(self.model, stacks), Path(path))
 
     @staticmethod
@@ -223,11 +372,19 @@ class Recording:
         tokens = {kind: texts.tokens for kind, texts in stacks.items() if texts.tokens is not None}
         result = Recording(strings=TokenStrings(None, tokens), model=model)
         result.written = {kind: texts.written for kind, texts in stacks.items() if texts.written is not None}
-        result._stacks |= {kind: texts.stack for kind, texts in stacks.items()}
+        result._stacks |= {
+            kind: Stack.of_one_pass(texts.starts, texts.lengths, texts.attentions) for kind, texts in stacks.items()
+        }
         return result
 
-    def record(self, where: AttentionId, query: Operand, key: Operand, options: MapOptions, ids: Tensor | None) -> bool:
-        """Note a call of attention, whether its map is wanted or not. Returns whether a pass begins with it."""
+    def record(
+        self, where: AttentionId, query: Operand, key: Operand, options: Mapping[str, Any], ids: Tensor | None
+    ) -> bool:
+        """Note a call of attention, whether its map is wanted or not. Returns whether a pass begins with it.
+
+        options: of `uwaga.attention`, by name, such as those of a map.
+        """
+        self._read.clear()
         stack = self._stack(where)
         begins = stack.begins(where)
         if begins and stack.begin(where, as_batch(query), as_batch(key), options, ids) and where.kind == "encoder":
@@ -236,7 +393,7 @@ class Recording:
         return begins
 
     def store(
-        self, where: AttentionId, query: Operand, key: Operand, options: MapOptions, value: Operand | None = None
+        self, where: AttentionId, query: Operand, key: Operand, options: Mapping[str, Any], value: Operand | None = None
     ) -> None:
         """Copy the operands of a call that was noted by `record`; the value is None where none is wanted.
 
@@ -244,13 +401,15 @@ class Recording:
             ValueError: a head that does not exist; passes that cannot be joined; more than max_bytes.
         """
         query_heads, key_heads = (x.values.shape[1] if isinstance(x, Ragged) else x.shape[-3] for x in (query, key))
-        heads = HeadSelection.of(str(where), self._heads, query_heads, key_heads)
-        self._stack(where).store(where, query, key, options, heads, value)
+        heads = HeadSelection.of(where, self._heads, query_heads, key_heads)
+        stack = self._stack(where)
+        attention = stack.attentions.setdefault(where, RecordedAttention(where, heads, stack.copier))
+        attention.store(query, key, options, value)
 
     def close(self) -> None:
         """Release the model's own tensors."""
         for stack in self._stacks.values():
-            stack.close()
+            stack.copier.end_pass()
 
     def __repr__(self) -> str:
         return f"Recording({describe_layers(self.maps)}; {format_bytes(self.nbytes)})"
@@ -282,6 +441,11 @@ class Recording:
         stack = self._stacks[kind]
         if kind == "decoder" and self._chosen is not None:
             return self._chosen
+        if kind == "decoder" and self.has_candidates:
+            raise ValueError(
+                "Recording: speculative decoding (assisted generation) read candidate tokens that may have been rejected; use "
+                "recording.of(texts), with all ids that the decoder read and wrote"
+            )
         if len(stack.passes) < 2:
             return None
         ends = stack.ends()
@@ -302,70 +466,39 @@ def _device(device: torch.device | str | int) -> torch.device:
         ) from None
 
 
-class _OfLayers(Mapping[tuple[str, int], _T], Generic[_T]):
-    """Something of each attention of a recording, created when it is first read."""
+class _OfLayers(Mapping[tuple[str, int], Any]):
+    """The maps of a recording, or its values, by attention: created when they are first read."""
 
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
-        self._made: dict[AttentionId, tuple[object, _T]] = {}
+    def __init__(self, recording: Recording, *, is_values: bool) -> None:
+        self._recording, self._is_values = recording, is_values
 
-    def _make(self, where: AttentionId) -> _T:
-        raise NotImplementedError
-
-    def _has(self, attention: RecordedAttention) -> bool:
-        raise NotImplementedError
-
-    def _missing(self, name: object) -> str:
-        raise NotImplementedError
-
-    def __getitem__(self, name: tuple[str, int]) -> _T:
+    def __getitem__(self, name: tuple[str, int]) -> Any:
         if name not in set(self):
             raise KeyError(self._missing(name))
-        where = AttentionId(*name)
-        state = self._recording._stack(where).state()
-        if where not in self._made or self._made[where][0] != state:
-            self._made[where] = (state, self._make(where))
-        return self._made[where][1]
+        where, recording = AttentionId(*name), self._recording
+        if (where, self._is_values) not in recording._read:
+            attention, texts = recording._stack(where).attentions[where], recording._texts(where)
+            recording._read[where, self._is_values] = (
+                attention.value(*texts) if self._is_values else attention.map(*texts)
+            )
+        return recording._read[where, self._is_values]
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
         return (
             (where.kind, where.layer)
             for stack in self._recording._stacks.values()
             for where in sorted(stack.attentions)
-            if self._has(stack.attentions[where])
+            if stack.attentions[where].values or not self._is_values
         )
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({describe_layers(self)})"
-
-
-class Maps(_OfLayers[AttentionMap]):
-    """The maps of a recording."""
-
-    def _make(self, where: AttentionId) -> AttentionMap:
-        return self._recording._stack(where).attentions[where].map(*self._recording._texts(where))
-
-    def _has(self, attention: RecordedAttention) -> bool:
-        return True
+        return f"{'Values' if self._is_values else 'Maps'}({describe_layers(self)})"
 
     def _missing(self, name: object) -> str:
-        return f"Recording: there is no map of {name!r}; there are {describe_layers(self)}"
-
-
-class Values(_OfLayers[Operand]):
-    """The values of a recording."""
-
-    def _make(self, where: AttentionId) -> Operand:
-        value = self._recording._stack(where).attentions[where].value(*self._recording._texts(where))
-        assert value is not None
-        return value
-
-    def _has(self, attention: RecordedAttention) -> bool:
-        return bool(attention.values)
-
-    def _missing(self, name: object) -> str:
+        if not self._is_values:
+            return f"Recording: there is no map of {name!r}; there are {describe_layers(self)}"
         advice = "" if len(self) else "; uwaga.watch(model, values=True) keeps them"
         return f"Recording: there are no values of {name!r}; there are {describe_layers(self)}{advice}"
