@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from uwaga.nn.batch_invariant import apply_linear
+from uwaga.nn.plain_modules import apply_linear
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from uwaga import Ragged
-from uwaga.nn import MultiHeadAttention, fused_qkv
+from uwaga.nn import MultiHeadAttention, attention
 
 
 def linears(widths: tuple[int, ...], *, bias: bool = True, width: int = 6) -> list[nn.Linear]:
@@ -37,7 +37,7 @@ def test_the_maps_and_their_gradients_are_those_of_each_alone(
         result = torch.autograd.grad(outputs, inputs, [each.to(dtype) for each in cotangents])
         return torch.cat([each.detach().flatten() for each in (*outputs, *result)])
 
-    ours = results(fused_qkv.fused_linears, torch.float32)
+    ours = results(attention.fused_linears, torch.float32)
     assert_as_exact(ours, results(separately, torch.float32), lambda: results(separately, torch.float64))
 
 
@@ -49,14 +49,14 @@ def test_second_derivatives_reach_the_weights_too() -> None:
         first = torch.autograd.grad(sum((part**3).sum() for part in parts), inputs, create_graph=True)
         return list(torch.autograd.grad(sum((one**2).sum() for one in first), inputs))
 
-    for one, other in zip(penalty(fused_qkv.fused_linears(made, x)), penalty(separately(made, x)), strict=True):
+    for one, other in zip(penalty(attention.fused_linears(made, x)), penalty(separately(made, x)), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 def test_a_frozen_map_or_input_gets_no_gradient() -> None:
     made, x = linears((4, 4, 4)), torch.randn(5, 6)
     made[1].requires_grad_(False)
-    sum(part.sum() for part in fused_qkv.fused_linears(made, x)).backward()
+    sum(part.sum() for part in attention.fused_linears(made, x)).backward()
     assert made[1].weight.grad is None
     assert made[1].bias.grad is None
     torch.testing.assert_close(made[2].weight.grad, x.sum(0).expand(4, 6))
@@ -64,7 +64,7 @@ def test_a_frozen_map_or_input_gets_no_gradient() -> None:
 
 def test_a_weight_changed_before_the_backward_pass_is_noticed() -> None:
     made, x = linears((4, 4)), torch.randn(5, 6, requires_grad=True)
-    query, _ = fused_qkv.fused_linears(made, x)
+    query, _ = attention.fused_linears(made, x)
     with torch.no_grad():
         made[0].weight.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -74,7 +74,7 @@ def test_a_weight_changed_before_the_backward_pass_is_noticed() -> None:
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 30, 255, 257])
 def test_a_token_gives_the_same_bits_among_any_others(rows: int) -> None:
     made, x = linears((64, 32, 32), width=64), torch.randn(300, 64)
-    for part, whole in zip(fused_qkv.fused_linears(made, x[:rows]), fused_qkv.fused_linears(made, x), strict=True):
+    for part, whole in zip(attention.fused_linears(made, x[:rows]), attention.fused_linears(made, x), strict=True):
         assert torch.equal(part, whole[:rows])
 
 
@@ -83,29 +83,29 @@ MANY = 300
 
 def test_who_looks_on_sees_each_map() -> None:
     x = torch.randn(MANY, 6)
-    assert fused_qkv.is_worthwhile(linears((4, 4)), x)
+    assert attention.fuses(linears((4, 4)), x)
     with torch.no_grad():
-        assert not fused_qkv.is_worthwhile(linears((4, 4)), x)
+        assert not attention.fuses(linears((4, 4)), x)
     with torch.autocast("cpu", torch.bfloat16):
-        assert not fused_qkv.is_worthwhile(linears((4, 4)), x)
-    assert not fused_qkv.is_worthwhile(linears((4, 4)), x.double())
+        assert not attention.fuses(linears((4, 4)), x)
+    assert not attention.fuses(linears((4, 4)), x.double())
     hooked = linears((4, 4))
     hooked[1].register_forward_hook(lambda *_: None)
-    assert not fused_qkv.is_worthwhile(hooked, x)
-    assert not fused_qkv.is_worthwhile([*linears((4,)), nn.Sequential(nn.Linear(6, 4))], x)
-    assert not fused_qkv.is_worthwhile([*linears((4,)), *linears((4,), bias=False)], x)
-    assert not fused_qkv.is_worthwhile([*linears((4,)), *linears((4,), width=5)], x)
+    assert not attention.fuses(hooked, x)
+    assert not attention.fuses([*linears((4,)), nn.Sequential(nn.Linear(6, 4))], x)
+    assert not attention.fuses([*linears((4,)), *linears((4,), bias=False)], x)
+    assert not attention.fuses([*linears((4,)), *linears((4,), width=5)], x)
 
 
 def test_where_it_would_cost_more_the_maps_stay_apart() -> None:
     """Few tokens, fewer than numbers in each, and no gradient required."""
     made = linears((4, 4))
-    assert not fused_qkv.is_worthwhile(made, torch.randn(255, 6))
-    assert not fused_qkv.is_worthwhile(linears((4, 4), width=400), torch.randn(399, 400))
+    assert not attention.fuses(made, torch.randn(255, 6))
+    assert not attention.fuses(linears((4, 4), width=400), torch.randn(399, 400))
     for each in made:
         each.requires_grad_(False)
-    assert not fused_qkv.is_worthwhile(made, torch.randn(MANY, 6))
-    assert fused_qkv.is_worthwhile(made, torch.randn(MANY, 6, requires_grad=True))
+    assert not attention.fuses(made, torch.randn(MANY, 6))
+    assert attention.fuses(made, torch.randn(MANY, 6, requires_grad=True))
 
 
 @pytest.mark.parametrize("ragged", [True, False])

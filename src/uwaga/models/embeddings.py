@@ -1,6 +1,5 @@
 """The embeddings of a Transformer. Letters: B batch, Q tokens, M model width, N packed tokens, V vocabulary."""
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -10,12 +9,11 @@ from torch.nn import functional
 from uwaga._base.tracing import is_plain_eager
 from uwaga.models.configuration import Config
 from uwaga.nn import LearnedPositions, SinusoidalPositions
-from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import map_values, values_of
-from uwaga.nn.plain_modules import apply_dropout, is_plain
+from uwaga.nn.plain_modules import apply_dropout, apply_linear, is_plain
 from uwaga.nn.positions import roberta_positions, token_positions
 from uwaga.ops.norms import Lookup, embedding_norm
-from uwaga.ops.ragged import Operand
+from uwaga.ops.ragged import Operand, Ragged
 
 
 class Embeddings(nn.Module):
@@ -51,8 +49,9 @@ class Embeddings(nn.Module):
         """(..., Q, M), or Ragged (N, M), from ids (..., Q), or Ragged (N,). token_types None: all 0. start: the position of the first
         token, as in `uwaga.nn.LearnedPositions`."""
         x = self._one_operation(ids, token_types) if self._is_plain() else self._sum(ids, token_types, start)
-        x = map_values(partial(apply_dropout, self.dropout), x)
-        return x if self.projection is None else map_values(partial(apply_linear, self.projection), x)
+        x = apply_dropout(self.dropout, x)
+        x = x if self.projection is None else apply_linear(self.projection, x)
+        return ids.with_values(x) if isinstance(ids, Ragged) else x
 
     def words(self, ids: torch.Tensor) -> torch.Tensor:
         """(..., M): the embeddings of tokens alone, from ids (...)."""
@@ -68,17 +67,16 @@ class Embeddings(nn.Module):
         at = token_positions("Embeddings", map_values(lambda values: values[..., None], ids), start)
         return at.expand(values_of(ids).shape)
 
-    def _sum(self, ids: Operand, token_types: Operand | None, start: int | torch.Tensor) -> Operand:
-        x = map_values(self.words, ids)
+    def _sum(self, ids: Operand, token_types: Operand | None, start: int | torch.Tensor) -> torch.Tensor:
+        values = values_of(ids)
+        x = self.words(values)
         if self.token_types is not None:
-            types = map_values(torch.zeros_like, ids) if token_types is None else token_types
-            x = map_values(torch.add, x, map_values(self.token_types, types))
+            x = x + self.token_types(torch.zeros_like(values) if token_types is None else values_of(token_types))
         if self.padding_position is not None and self.positions is not None:
-            weight, positions = self.positions.weight, roberta_positions(ids, self.padding_position)
-            x = map_values(torch.add, x, map_values(lambda at: functional.embedding(at, weight), positions))
+            x = x + functional.embedding(self.position_ids(ids), self.positions.weight)
         elif self.positions is not None:
-            x = self.positions(x, start)
-        return x if self.norm is None else map_values(self.norm, x)
+            x = values_of(self.positions(ids.with_values(x) if isinstance(ids, Ragged) else x, start))
+        return x if self.norm is None else self.norm(x)
 
     def _is_plain(self) -> bool:
         """Whether the submodules may be computed by one operation: nobody replaced them, hooked into them or traces them."""
@@ -93,19 +91,16 @@ class Embeddings(nn.Module):
             and is_plain(self.norm, nn.LayerNorm)
         )
 
-    def _one_operation(self, ids: Operand, token_types: Operand | None) -> Operand:
+    def _one_operation(self, ids: Operand, token_types: Operand | None) -> torch.Tensor:
         """The norm of the sum of the embeddings, in one operation: its bits are not those of several."""
-        types, at = None, self.position_ids(ids)
+        types = None
         if self.token_types is not None:
             types = Lookup(self.token_types.weight, None if token_types is None else values_of(token_types))
-        return map_values(
-            lambda values: embedding_norm(
-                Lookup(self.token_embedding.weight, values),
-                types,
-                Lookup(self.positions.weight, at),
-                weight=self.norm.weight,
-                bias=self.norm.bias,
-                eps=self.norm.eps,
-            ),
-            ids,
+        return embedding_norm(
+            Lookup(self.token_embedding.weight, values_of(ids)),
+            types,
+            Lookup(self.positions.weight, self.position_ids(ids)),
+            weight=self.norm.weight,
+            bias=self.norm.bias,
+            eps=self.norm.eps,
         )

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from uwaga.models.configuration import Config
-from uwaga.nn.batch_invariant import apply_linear
-from uwaga.nn.plain_modules import apply_dropout
+from uwaga.nn.plain_modules import apply_dropout, apply_linear
 from uwaga.ops.linear.api import linear_map
 
 _ACTIVATIONS = {"tanh": torch.tanh, "gelu": functional.gelu, "relu": torch.relu}

@@ -71,6 +71,7 @@ class Transformer(Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
+        self.is_decoder_only = config.is_causal  # it has a decoder and no encoder
         has = config.outputs.__contains__
         self.embeddings = Embeddings(config, config.vocab_size)
         second = config.decoder_vocab_size
@@ -131,13 +132,14 @@ class Transformer(Model):
         """
         config, wanted = self.config, self._wanted(outputs)
         self._check_only(only, ids, wanted, states=output_hidden_states)
-        token_ids.check_ids(_NAME, "ids", ids, config.vocab_size)
-        self._check_length(ids)
-        self._check_types(ids, token_types)
+        has_both = config.has_both
+        token_ids.check_ids(_NAME, "ids", ids, config.vocab_size, config.max_tokens)
+        if token_types is not None:
+            self._check_types(ids, token_types)
         if cache is not None:
             self._check_cache(cache, is_padded=any(x is not None for x in (lengths, attention_mask, key_lengths)))
         if decoder_ids is not None:
-            if not config.has_both:
+            if not has_both:
                 raise ValueError(f"{_NAME}: this model has one stack, which reads ids: decoder_ids must be None")
             token_ids.check_same_rows(_NAME, ids, decoder_ids)
         padding = token_ids.padding_mask(_NAME, ids, lengths, attention_mask, key_lengths)
@@ -145,7 +147,7 @@ class Transformer(Model):
         x = self.embeddings(ids, token_types, start)
         states, every = self._only_stack(x, padding, cache=cache, states=output_hidden_states, only=only, start=start)
         result = Output(states, hidden_states=every)
-        if config.has_both:
+        if has_both:
             result = Output(memory=states, encoder_hidden_states=every)
             if decoder_ids is None:
                 return result
@@ -259,8 +261,8 @@ class Transformer(Model):
         states: bool,
     ) -> tuple[Operand, tuple[Operand, ...] | None]:
         decoder = self._required_decoder
-        token_ids.check_ids(_NAME, "decoder_ids" if self.config.has_both else "ids", ids, self.config.output_vocab_size)
-        self._check_length(ids)
+        config, name = self.config, "decoder_ids" if self.config.has_both else "ids"
+        token_ids.check_ids(_NAME, name, ids, config.output_vocab_size, config.max_tokens)
         start = 0 if cache is None else cache.start
         x = self.output_embeddings(ids, None, start)
         return decoder(x, padding, memory=memory, cache=cache, states=states, start=start)
@@ -307,13 +309,7 @@ class Transformer(Model):
         if others:
             raise ValueError(f"{_NAME}: with only={only!r} there is no output {', '.join(others)}, of other tokens")
 
-    def _check_length(self, ids: Operand) -> None:
-        if self.config.max_tokens is not None:
-            token_ids.check_length(_NAME, ids, self.config.max_tokens)
-
-    def _check_types(self, ids: Operand, token_types: Operand | None) -> None:
-        if token_types is None:
-            return
+    def _check_types(self, ids: Operand, token_types: Operand) -> None:
         if self.embeddings.token_types is None:
             raise ValueError(f"{_NAME}: this {self.config.model_type} model has no token types")
         token_ids.check_same_shape(_NAME, ids, "token_types", token_types)
@@ -362,6 +358,10 @@ class Stack(nn.Module):
             )
         self.dropout = nn.Dropout(config.final_dropout)
         width = config.head_width
+        # Of each layer; ids and padding may hide more.
+        self.masks: list[Mask | None] = [Causal() if self.is_causal else None] * count
+        if config.windows:
+            self.masks = [_windowed(each, is_causal=self.is_causal) for each in config.windows]
         self.rotary = {
             rope: RotaryPositions(width, base=rope.base, layout="halves", scaling=rope.scaling)
             for rope in dict.fromkeys(config.ropes)
@@ -390,7 +390,7 @@ class Stack(nn.Module):
         rotations = {rope: rotary(x, start) for rope, rotary in self.rotary.items()}
         bias, ropes = self._bias(), self.config.ropes
         for n, layer in enumerate(self.layers):
-            mask: Mask | Tensor | None = self._mask(n)
+            mask: Mask | Tensor | None = self.masks[n]
             told: dict[str, Any] = {"bias": bias, "cache": None if cache is None else cache[n]}
             if self.crosses:
                 x = layer(x, memory, mask=mask, memory_mask=padding, **told)
@@ -403,12 +403,6 @@ class Stack(nn.Module):
         x = x if self.norm is None else map_values(self.norm, x)
         return map_values(partial(apply_dropout, self.dropout), x), tuple(every) if states else None
 
-    def _mask(self, n: int) -> Mask | None:
-        window = self.config.windows[n] if self.config.windows else None
-        if not self.is_causal:
-            return None if window is None else Window(window, window)
-        return Causal() if window is None else Window(window - 1, 0)
-
     def _bias(self) -> AlibiBias | RelativeBias | None:
         """Of self-attention. That of ALiBi is no buffer: one that is not saved would be lost on loading."""
         if self.positions is not None:
@@ -419,6 +413,12 @@ class Stack(nn.Module):
         attention: Any = self.layers[0].attention
         slopes = self.config.alibi_slopes or alibi_slopes(attention.num_heads)
         return AlibiBias(torch.tensor(slopes, dtype=torch.float32, device=attention.query.weight.device))
+
+
+def _windowed(window: int | None, *, is_causal: bool) -> Mask | None:
+    if is_causal:
+        return Causal() if window is None else Window(window - 1, 0)
+    return None if window is None else Window(window, window)
 
 
 def _share_weights(stack: Stack, _: object = None) -> None:

@@ -6,7 +6,8 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 N packed tokens.
 """
 
-from typing import Any, NamedTuple, Never
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Never, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,17 +15,24 @@ from torch.types import Device
 
 from uwaga._base import keywords, threads
 from uwaga._base.errors import ShapeError
-from uwaga.nn.batch_invariant import apply_linear
-from uwaga.nn.fused_qkv import fused_linears, is_worthwhile
+from uwaga._base.tracing import is_intercepted, is_plain_tensor, is_transformed
 from uwaga.nn.kv_cache import CrossAttentionCache, KVView, SelfAttentionCache
 from uwaga.nn.norms import ZeroCenteredRMSNorm
 from uwaga.nn.operand import check_width, one_of_each, values_of
+from uwaga.nn.plain_modules import apply_linear, is_plain_linear
 from uwaga.nn.positions import Rotation
 from uwaga.ops.attention import hooks
 from uwaga.ops.attention.api import attention
 from uwaga.ops.biases import DistanceBias
+from uwaga.ops.linear import choose
+from uwaga.ops.linear.api import linear_map
+from uwaga.ops.linear.autograd import product_of
+from uwaga.ops.linear.choose import Operands
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand, Ragged
+
+# With fewer tokens than this, or than the input width, copying the weights takes longer than one product saves.
+_LEAST_TOKENS = 256
 
 
 class QKV(NamedTuple):
@@ -139,7 +147,7 @@ class MultiHeadAttention(nn.Module):
             cache: one of a layer of a KeyValueCache, for rows of shape (B, Q, ...) or Ragged. A SelfAttentionCache appends the
                 new keys and values, and attention reads all of them. A CrossAttentionCache is filled if it is empty; else
                 key and value are read from it, and the arguments are ignored. Without a cache a token gives the same bits
-                in any batch (`uwaga.nn.batch_invariant`); with one, the last bits may depend on the number of tokens.
+                in any batch (`uwaga.nn.plain_modules`); with one, the last bits may depend on the number of tokens.
             queries: (R,) indices into the N tokens of a Ragged query, one of each row: these alone are queries, and all tokens are
                 keys. mask and bias are of these queries; the output is Ragged with values (R, output_dim).
 
@@ -163,9 +171,11 @@ class MultiHeadAttention(nn.Module):
                 _project(self.key, "key", tokens, self.num_kv_heads, rotary, self.key_norm),
                 _project(self.value, "value", tokens, self.num_kv_heads),
             )
+        if kv.start_R is not None:
+            mask, bias = kv.mask(mask), kv.bias(bias)
         options: dict[str, Any] = {
-            "mask": kv.mask(mask),
-            "bias": kv.bias(bias),
+            "mask": mask,
+            "bias": bias,
             "scale": self.scale,
             "softcap": self.softcap,
             "sinks": sinks,
@@ -190,7 +200,7 @@ class MultiHeadAttention(nn.Module):
         """The three inputs projected and split into heads, as views that `uwaga.attention` reads without a copy."""
         if key is query and value is query:
             linears = self.query, self.key, self.value
-            if is_worthwhile(linears, values_of(query)):
+            if fuses(linears, values_of(query)):
                 q, k, v = fused_linears(linears, values_of(query))
                 return QKV(
                     _split_heads(q, query, self.num_heads, rotary, self.query_norm),
@@ -383,3 +393,66 @@ def _state_of_torch(module: nn.MultiheadAttention) -> dict[str, Tensor]:
     if module.in_proj_bias is not None:
         state |= {f"{name}.bias": bias for name, bias in zip(names, module.in_proj_bias.chunk(3), strict=True)}
     return state | {f"output.{name}": x for name, x in module.out_proj.named_parameters()}
+
+
+# Query, key and value of the same tokens by one matrix product, while gradients are recorded: it is faster than three, forward and backward,
+# although the weights are concatenated for it, if there are enough tokens to pay for that copy. The gradients of the weights are one product too.
+
+
+def fuses(linears: Sequence[nn.Linear], x: Tensor) -> bool:
+    """Whether `fused_linears` may replace the separate calls: many float32 tokens on the CPU with gradients, no tracer,
+    transform or autocast active, and plain nn.Linear modules of one input width without hooks."""
+    if not torch.is_grad_enabled() or x.dtype != torch.float32 or not x.is_cpu or not is_plain_tensor(x):
+        return False
+    if is_intercepted() or is_transformed() or torch.is_autocast_enabled("cpu"):
+        return False
+    width, has_bias, needs_grad = x.shape[-1], linears[0].bias is not None, x.requires_grad
+    if x.numel() < max(_LEAST_TOKENS, width) * width:
+        return False
+    for linear in linears:
+        # Other modules and hooks must be called; weights of another dtype or subclass need their own product.
+        if not is_plain_linear(linear):
+            return False
+        weight, bias = linear.weight, linear.bias
+        if weight.dtype != torch.float32 or not is_plain_tensor(weight) or (bias is not None) != has_bias:
+            return False
+        if weight.shape[1] != width:  # the separate call raises the error
+            return False
+        needs_grad = needs_grad or weight.requires_grad
+    return needs_grad
+
+
+def fused_linears(linears: Sequence[nn.Linear], x: Tensor) -> tuple[Tensor, ...]:
+    """The outputs (..., W) of all linears for x (..., M), as views of one tensor; batch-invariant as `uwaga.linear` is."""
+    weights = [linear.weight for linear in linears]
+    biases = [linear.bias for linear in linears if linear.bias is not None]
+    mapped = cast(Tensor, _FusedLinears.apply(x, len(weights), *weights, *biases))
+    return mapped.split([weight.shape[0] for weight in weights], -1)
+
+
+class _FusedLinears(torch.autograd.Function):
+    """(..., sum of W) of x (..., M), weights (W, M) each, and as many biases (W,) or none."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, count: int, *parameters: Tensor) -> Tensor:
+        weights, biases = parameters[:count], parameters[count:]
+        ctx.weight = torch.cat(weights)
+        ctx.save_for_backward(x, *weights)  # detects changes in place, and allows double backward
+        bias = torch.cat(biases) if biases else None
+        ctx.engine = choose.engine_name(Operands(x, ctx.weight, bias, None), None)
+        return linear_map(x, ctx.weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, *weights = ctx.saved_tensors
+        weight = torch.cat(weights) if torch.is_grad_enabled() else ctx.weight
+        widths = [weight.shape[0] for weight in weights]
+        grad_NW, x_NM = grad.reshape(-1, sum(widths)), x.reshape(-1, weight.shape[1])
+        product = product_of(ctx.engine)
+        needs_x, needs_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[2 : 2 + len(weights)])
+        needs_biases = any(ctx.needs_input_grad[2 + len(weights) :])
+        grad_weights = product(grad_NW.t(), x_NM.t()).split(widths) if needs_weights else (None,) * len(weights)
+        grad_biases = (
+            grad_NW.sum(0).split(widths) if needs_biases else (None,) * (len(ctx.needs_input_grad) - 2 - len(weights))
+        )
+        return product(grad_NW, weight.t()).view_as(x) if needs_x else None, None, *grad_weights, *grad_biases

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
-from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import check_width, map_values
-from uwaga.nn.plain_modules import apply_dropout
+from uwaga.nn.plain_modules import apply_dropout, apply_linear
 from uwaga.ops.activations import ACTIVATIONS
 from uwaga.ops.ragged import Operand
 
@@ -62,7 +61,7 @@ class FeedForward(nn.Module):
 
         Args:
             x: (..., Q, M), or Ragged with values (N, M).
-            batch_invariant: a token gives the same bits in any batch, see `uwaga.nn.batch_invariant`.
+            batch_invariant: a token gives the same bits in any batch, see `uwaga.nn.plain_modules`.
 
         Raises:
             ShapeError: x has another width.

@@ -241,14 +241,14 @@ class KVView(NamedTuple):
 
     def mask(self, mask: Mask | Tensor | None) -> Mask | Tensor | None:
         """The mask of the new tokens over these keys, from one that assumes rows of one length."""
-        if self.lengths_R is None or self.start_R is None:
-            return mask
+        assert self.lengths_R is not None
+        assert self.start_R is not None
         inside = KeyLengths(self.lengths_R)
         return inside if mask is None else inside & _mask_with_start(mask, self.start_R)
 
     def bias(self, bias: DistanceBias | Tensor | None) -> DistanceBias | Tensor | None:
         """The bias of the new tokens over these keys, from one that assumes rows of one length; a tensor as it is."""
-        if self.start_R is not None and isinstance(bias, AlibiBias | RelativeBias) and bias.start is None:
+        if isinstance(bias, AlibiBias | RelativeBias) and bias.start is None:
             return replace(bias, start=self.start_R)
         return bias
 

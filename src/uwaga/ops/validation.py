@@ -3,8 +3,7 @@
 Messages have the form "{where}: {name} must be {rule}, not {found}".
 """
 
-from numbers import Integral, Real
-from typing import TypeGuard
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -26,11 +25,6 @@ def invalid(where: str, name: str, rule: str, actual: object) -> ValueError:
 def is_integer(x: object) -> bool:
     """An integer of Python or NumPy, or a symbolic one of torch.compile; a bool is not an integer here."""
     return isinstance(x, Integral | torch.SymInt) and not isinstance(x, bool)
-
-
-def is_number(x: object) -> TypeGuard[float]:
-    """A real number of Python or NumPy, or a symbolic one of torch.compile."""
-    return type(x) is float or isinstance(x, Real | torch.SymFloat | torch.SymInt)
 
 
 def plain_integer(x: int) -> int:

@@ -19,8 +19,8 @@ from uwaga.maps.map import AttentionMap
 from uwaga.models.transformer import Transformer
 from uwaga.nn import MultiHeadAttention
 from uwaga.nn.attention_id import AttentionId, describe_layers
-from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import values_of
+from uwaga.nn.plain_modules import apply_linear
 from uwaga.nn.positions import Rotation
 from uwaga.ops.ragged import Ragged
 

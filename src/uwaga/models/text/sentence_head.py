@@ -21,7 +21,7 @@ from uwaga.models.checkpoints.config_json import ModelSize, setting
 from uwaga.models.checkpoints.modules_json import SentenceModule
 from uwaga.models.checkpoints.tables import Table, WeightMapping
 from uwaga.models.text.colbert import TokenVectors
-from uwaga.nn.batch_invariant import apply_linear
+from uwaga.nn.plain_modules import apply_linear
 
 # The activations of torch.nn.modules by their class, as `uwaga.linear` computes them, and tanh: all give a row the same bits alone as
 # among others, as PyTorch's GELU, SiLU and sigmoid do not.

@@ -14,8 +14,9 @@ from uwaga.ops.ragged import Operand, Ragged
 _INTEGERS = (torch.int64, torch.int32)
 
 
-def check_ids(model: str, name: str, ids: Operand, size: int) -> None:
-    """ids are int64 or int32 (..., Q), or Ragged (N,), from 0 to size - 1. Raises ShapeError or ValueError.
+def check_ids(model: str, name: str, ids: Operand, size: int, max_tokens: int | None = None) -> None:
+    """ids are int64 or int32 (..., Q), or Ragged (N,), from 0 to size - 1, and no row is longer than max_tokens, the number of the
+    model's positions. Raises ShapeError or ValueError.
 
     Values are read only where that needs no synchronisation: not while tracing, and not on an accelerator.
     """
@@ -26,13 +27,11 @@ def check_ids(model: str, name: str, ids: Operand, size: int) -> None:
         form = "Ragged with values (N,)" if isinstance(ids, Ragged) else "(..., Q)"
         raise shape_error(model, f"{name} must be {form}", [_named(name, values)], name, f"has rank {values.dim()}")
     if is_readable(values) and values.numel():
-        low, high = (int(extreme) for extreme in values.aminmax())
+        low, high = map(int, values.aminmax())
         if low < 0 or high >= size:
             raise ValueError(f"{model}: {name} must lie between 0 and {size - 1}, but range from {low} to {high}")
-
-
-def check_length(model: str, ids: Operand, max_tokens: int) -> None:
-    """No row is longer than max_tokens, the number of the model's positions. Raises ValueError."""
+    if max_tokens is None:
+        return
     tokens = ids.max_length if isinstance(ids, Ragged) else ids.shape[-1]
     if isinstance(ids, Ragged) and ids.first:  # of a part of a batch
         tokens = max(tokens, ids.first + int(ids.offsets[1]))

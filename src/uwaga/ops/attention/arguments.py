@@ -8,7 +8,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from numbers import Real
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from uwaga.ops.mask_program import START_LAST, MaskProgram
 from uwaga.ops.masks import Mask, as_mask
 from uwaga.ops.ragged import Operand, Ragged
 from uwaga.ops.score_shape import ScoreShape
-from uwaga.ops.validation import check_same_device, check_strided, invalid, is_number
+from uwaga.ops.validation import check_same_device, check_strided, invalid
 
 
 class Extras(NamedTuple):
@@ -314,14 +315,19 @@ def _check_options(
     """ValueError unless each option that is not a tensor has a valid value."""
     if normalize not in ("softmax", None):
         raise invalid("attention", "normalize", "'softmax' or None", repr(normalize))
-    if not is_number(scale) or not -math.inf < scale < math.inf:
+    if not _is_number(scale) or not -math.inf < scale < math.inf:
         raise invalid("attention", "scale", "a finite number or None", repr(scale))
-    if softcap is not None and (not is_number(softcap) or not 0.0 < softcap < math.inf):
+    if softcap is not None and (not _is_number(softcap) or not 0.0 < softcap < math.inf):
         raise invalid("attention", "softcap", "a positive number or None", repr(softcap))
-    if not is_number(dropout) or not 0.0 <= dropout < 1.0:
+    if not _is_number(dropout) or not 0.0 <= dropout < 1.0:
         raise invalid("attention", "dropout", "at least 0 and less than 1", repr(dropout))
     if normalize is None and sinks is not None:
         raise ValueError("attention: sinks need normalize='softmax': they are terms of its denominator")
+
+
+def _is_number(x: object) -> TypeGuard[float]:
+    """A real number of Python or NumPy, or a symbolic one of torch.compile."""
+    return type(x) is float or isinstance(x, Real | torch.SymFloat | torch.SymInt)
 
 
 def _check_sinks(sinks: Tensor, shape: ScoreShape, query: Tensor) -> None:
