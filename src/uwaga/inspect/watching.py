@@ -95,6 +95,7 @@ def watch(
             recording.store(where, query, key, options, asked.value if values else None)
 
     with ExitStack() as stack:
+        stack.callback(recording.close)
         here = stack.enter_context(threads.calling_here())
 
         @here
@@ -112,7 +113,6 @@ def watch(
         stack.enter_context(
             threads.block([(each, partial(setattr, recording, "has_candidates", True)) for each in generating])
         )
-        stack.callback(recording.close)
         yield recording
     if not recording.maps:
         raise ValueError(

@@ -354,13 +354,14 @@ def read_rectangle(m: WeightMap, index: object, max_bytes: int = MAX_BYTES) -> T
     names = [*(f"batch {at}" for at in range(len(m.shape) - 3)), "heads", "queries", "keys"][-len(m.shape) :]
     result = expand(index, m.shape, names, m.kind)
     counts = tuple(positions.length for positions in result)
+    shape = [count for count, positions in zip(counts, result, strict=True) if not positions.is_dropped]
     size = math.prod(counts) * m.dtype.itemsize
     if size > max_bytes:
         raise ValueError(
             f"{m.kind}: reading {counts} weights at once takes {size} bytes ({format_bytes(size)}); "
             "read fewer, or all of them by to_dense(max_bytes=...)"
         )
-    return _gather(m, result).reshape([positions.length for positions in result if not positions.is_dropped])
+    return _gather(m, result).reshape(shape)
 
 
 def _diagonal(m: WeightMap, offset: int, start: int | Tensor | None) -> Tensor:

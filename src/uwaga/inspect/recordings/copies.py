@@ -6,14 +6,13 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from uwaga.maps.base import format_bytes
 from uwaga.maps.map import MapOptions
-from uwaga.nn.attention_id import AttentionId
 from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
 from uwaga.ops.mask_program import Start
 from uwaga.ops.masks import Mask
@@ -76,28 +75,6 @@ def by_distance(bias: Tensor, heads: int) -> VectorBias | None:
         if not torch.equal(windows_HQK.narrow(1, queries - low - rows.shape[1], rows.shape[1]), rows):
             return None
     return VectorBias(vector_HL, 1 - keys)
-
-
-class HeadSelection(NamedTuple):
-    """Which heads of one attention are recorded."""
-
-    query: list[int] | None  # None: all
-    key: list[int] | None
-    pairs: list[int] | None  # the index into `key` for each query head, if these are not equal groups in order
-
-    @staticmethod
-    def of(where: AttentionId, picked: tuple[int, ...] | None, query_heads: int, key_heads: int) -> "HeadSelection":
-        """The given query heads and the key heads that they read. Raises ValueError for a head that does not exist."""
-        if picked is None:
-            return HeadSelection(None, None, None)
-        absent = [head for head in picked if not 0 <= head < query_heads]
-        if absent:
-            raise ValueError(f"watch: there is no head {absent[0]} in {where}, whose heads are 0 to {query_heads - 1}")
-        read = [head * key_heads // query_heads for head in picked]
-        key = sorted(set(read))
-        pairs, size = [key.index(head) for head in read], len(picked) / len(key)
-        in_groups = pairs == [int(i // size) for i in range(len(picked))] and size == int(size)
-        return HeadSelection(list(picked), key, None if in_groups else pairs)
 
 
 class Copier:

@@ -28,9 +28,9 @@ from torch import Tensor
 from uwaga._base import durable, json_files, safetensors_files, untrusted
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.terminal import printable
-from uwaga.inspect.recordings.copies import HeadSelection, VectorBias
-from uwaga.inspect.recordings.passes import PassSlice, RecordedAttention, as_batch, lengths
-from uwaga.maps.map import MapOptions
+from uwaga.inspect.recordings.copies import VectorBias
+from uwaga.inspect.recordings.passes import HeadSelection, PassSlice, RecordedAttention, as_batch, lengths
+from uwaga.maps.map import AttentionMap, MapOptions
 from uwaga.nn.attention_id import KINDS, AttentionId
 from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
 from uwaga.ops.masks import Both, Causal, DenseMask, Documents, Either, KeyLengths, Mask, Window
@@ -369,7 +369,7 @@ class _Reader:
         attention.starts = [0] * len(counts) if where.kind == "cross" else starts
         if lengths(as_batch(query)) != [n - start for start, n in zip(starts, counts, strict=True)]:
             raise self._bad(f"the queries of {where} are not those of its texts")
-        attention.map(None, [])  # checks operands and options
+        AttentionMap(query, attention.of_pairs(key), **attention.options)  # checks operands and options
         return attention
 
     def _operand(self, described: object) -> Operand:

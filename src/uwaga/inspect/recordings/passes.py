@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga.inspect.recordings.copies import Copier, HeadSelection, VectorBias
-from uwaga.maps.map import AttentionMap, MapOptions
+from uwaga.inspect.recordings.copies import Copier, VectorBias
+from uwaga.maps.map import MapOptions
 from uwaga.nn.attention_id import AttentionId
 from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
 from uwaga.ops.mask_program import Start
@@ -49,8 +49,9 @@ class PassSlice(NamedTuple):
 class SequenceTree:
     """The rows of all passes over one batch of texts, as trees: each row continues a row of the pass before."""
 
-    def __init__(self, key: Operand, lengths: list[int]) -> None:
-        """From the keys of the first pass, (R, G, K, D) or Ragged (N, G, D), and the number of tokens in each row."""
+    def __init__(self, key: Operand, first: "Pass") -> None:
+        """From the keys of the first pass, (R, G, K, D) or Ragged (N, G, D)."""
+        lengths = first.tokens
         self.steps = [Step(added=lengths, parents=[], kept=[0] * len(lengths))]
         self._fingerprints = _fingerprints(key, lengths)  # per row, (T, columns)
         self._memory: list[Tensor] = []  # per row, (K, columns) of the keys of cross-attention
@@ -176,6 +177,11 @@ class Pass:
 
     starts: list[int]
     queries: list[int]
+
+    @property
+    def tokens(self) -> list[int]:
+        """Per row, the number of tokens that have been read after it."""
+        return [start + more for start, more in zip(self.starts, self.queries, strict=True)]
 
     @staticmethod
     def of(query: Operand, key: Operand, start: Start) -> "Pass":
@@ -318,6 +324,28 @@ def _without_start(mask: Mask | Tensor) -> Mask | None:
     return None
 
 
+class HeadSelection(NamedTuple):
+    """Which heads of one attention are recorded."""
+
+    query: list[int] | None  # None: all
+    key: list[int] | None
+    pairs: list[int] | None  # the index into `key` for each query head, if these are not equal groups in order
+
+    @staticmethod
+    def of(where: AttentionId, picked: tuple[int, ...] | None, query_heads: int, key_heads: int) -> "HeadSelection":
+        """The given query heads and the key heads that they read. Raises ValueError for a head that does not exist."""
+        if picked is None:
+            return HeadSelection(None, None, None)
+        absent = [head for head in picked if not 0 <= head < query_heads]
+        if absent:
+            raise ValueError(f"watch: there is no head {absent[0]} in {where}, whose heads are 0 to {query_heads - 1}")
+        read = [head * key_heads // query_heads for head in picked]
+        key = sorted(set(read))
+        pairs, size = [key.index(head) for head in read], len(picked) / len(key)
+        in_groups = pairs == [int(i // size) for i in range(len(picked))] and size == int(size)
+        return HeadSelection(list(picked), key, None if in_groups else pairs)
+
+
 class Joined(NamedTuple):
     """The operands of one attention over whole texts, and the options of its map."""
 
@@ -331,9 +359,8 @@ class RecordedAttention:
     """Copies of one attention's operands: the queries, new keys and, if wanted, new values of each pass; of cross-attention the
     keys and values of the first pass only. The masks and biases of later passes take O(T) memory."""
 
-    def __init__(self, where: AttentionId, heads: HeadSelection, copier: Copier | None = None) -> None:
+    def __init__(self, where: AttentionId, heads: HeadSelection) -> None:
         self.where, self.is_cross, self.heads = where, where.kind == "cross", heads
-        self._copier = copier  # which may still be making copies; None: of a file
         self.queries: list[Operand] = []
         self.keys: list[Operand] = []
         self.values: list[Operand] = []  # as the keys, or none
@@ -342,14 +369,14 @@ class RecordedAttention:
         self.bias: DistanceBias | None = None
         self.starts: list[int] = []  # per row, the number of keys before the queries of the first pass
 
-    def store(self, query: Operand, key: Operand, options: Mapping[str, Any], value: Operand | None = None) -> None:
+    def store(
+        self, query: Operand, key: Operand, value: Operand | None, options: Mapping[str, Any], copier: Copier
+    ) -> None:
         """Copy the operands of a pass; the value is None where none is wanted.
 
         Raises:
             ValueError: its mask or bias cannot be joined with those of earlier passes, or the copies would be too large.
         """
-        copier = self._copier
-        assert copier is not None
         count = query.values.shape[1] if isinstance(query, Ragged) else query.shape[-3]
         kept = copier.options(options, self.heads.query, count)
         # Caches of layers may hold different numbers of tokens, so that positions differ between layers.
@@ -383,8 +410,6 @@ class RecordedAttention:
         Raises:
             ValueError: layers with different numbers of keys from before the first pass.
         """
-        if self._copier is not None:
-            self._copier.wait()
         if paths is None:
             return Joined(self.queries[0], self.keys[0], self.values[0] if self.values else None, self.options)
         if not self.is_cross and self.starts != old:
@@ -410,17 +435,7 @@ class RecordedAttention:
         assert key is not None
         return Joined(query, key, value, MapOptions(**self.options | {"mask": mask, "bias": self.bias}))
 
-    def map(self, paths: Sequence[Sequence[PassSlice]] | None, old: list[int]) -> AttentionMap:
-        """The map (R, H, Q, K) of all rows, or a ragged one where their lengths differ; arguments and errors as of `joined`."""
-        query, key, _, options = self.joined(paths, old)
-        return AttentionMap(query, self._of_pairs(key), **options)
-
-    def value(self, paths: Sequence[Sequence[PassSlice]] | None, old: list[int]) -> Operand | None:
-        """The values (R, G, K, E), or Ragged (N, G, E), with the G of the map's keys; None where none were kept."""
-        value = self.joined(paths, old).value
-        return None if value is None else self._of_pairs(value)
-
-    def _of_pairs(self, x: Operand) -> Operand:
+    def of_pairs(self, x: Operand) -> Operand:
         """The heads of a key or value that the map has."""
         if self.heads.pairs is None:
             return x

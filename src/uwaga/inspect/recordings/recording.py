@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from uwaga.inspect.recordings import files
-from uwaga.inspect.recordings.copies import Copier, HeadSelection, tensors
+from uwaga.inspect.recordings.copies import Copier, tensors
 from uwaga.inspect.recordings.passes import (
+    HeadSelection,
     Pass,
     PassSlice,
     RecordedAttention,
@@ -146,6 +147,7 @@ class Stack:
         self, where: AttentionId, query: Operand, key: Operand, options: Mapping[str, Any], ids: Tensor | None
     ) -> bool:
         """Begin a pass. Returns whether it starts new texts."""
+        query, key = as_batch(query), as_batch(key)
         start = 0 if where.kind == "cross" else start_of(options["mask"])
         this = Pass.of(query, key, start)
         goes_on = any(this.starts) and self.tree is not None and self.tree.extend(key, this.starts, this.queries)
@@ -154,8 +156,7 @@ class Stack:
             self.copier.end_pass()
         else:
             self.forget()
-            tokens = [start + more for start, more in zip(this.starts, this.queries, strict=True)]
-            self.tree = SequenceTree(query if where.kind == "cross" else key, tokens)
+            self.tree = SequenceTree(query if where.kind == "cross" else key, this)
         self.passes.append(this)
         self.ids.append(_as_rows(ids, query))
         return not goes_on
@@ -163,7 +164,7 @@ class Stack:
     def note_call(self, where: AttentionId, key: Operand) -> None:
         """Note a call of this attention in the present pass."""
         if where.kind == "cross" and self.tree is not None and not any(other.kind == "cross" for other in self._called):
-            self.tree.match_memory(key, lengths(key))
+            self.tree.match_memory(key := as_batch(key), lengths(key))
         self._called.add(where)
 
     @classmethod
@@ -200,7 +201,7 @@ class Stack:
         """The number of tokens of each path, or for None of each row of the one pass."""
         if paths is not None:
             return [sum(p.tokens for p in path) for path in paths]
-        return [start + more for start, more in zip(self.passes[0].starts, self.passes[0].queries, strict=True)]
+        return self.passes[0].tokens
 
     def follow(self, text: list[int], first_rows: range) -> tuple[list[PassSlice], int]:
         """The path from one of these rows of the first pass with the longest common prefix with a text, and its length."""
@@ -349,6 +350,7 @@ class Recording:
         for kind, stack in self._stacks.items():
             if stack.passes:
                 paths, old = self._paths(kind), stack.old_lengths()
+                stack.copier.wait()
                 stacks[kind] = files.Texts(
                     attentions=stack.attentions,
                     starts=old if paths is None else [old[path[0].row] for path in paths],
@@ -387,9 +389,9 @@ class Recording:
         self._read.clear()
         stack = self._stack(where)
         begins = stack.begins(where)
-        if begins and stack.begin(where, as_batch(query), as_batch(key), options, ids) and where.kind == "encoder":
+        if begins and stack.begin(where, query, key, options, ids) and where.kind == "encoder":
             self._stacks["decoder"].forget()
-        stack.note_call(where, as_batch(key))
+        stack.note_call(where, key)
         return begins
 
     def store(
@@ -403,8 +405,8 @@ class Recording:
         query_heads, key_heads = (x.values.shape[1] if isinstance(x, Ragged) else x.shape[-3] for x in (query, key))
         heads = HeadSelection.of(where, self._heads, query_heads, key_heads)
         stack = self._stack(where)
-        attention = stack.attentions.setdefault(where, RecordedAttention(where, heads, stack.copier))
-        attention.store(query, key, options, value)
+        attention = stack.attentions.setdefault(where, RecordedAttention(where, heads))
+        attention.store(query, key, value, options, stack.copier)
 
     def close(self) -> None:
         """Release the model's own tensors."""
@@ -431,10 +433,6 @@ class Recording:
             )
         row, each = text * rows // texts, first_rows // rows
         return range(row * each, (row + 1) * each)
-
-    def _texts(self, where: AttentionId) -> tuple[list[list[PassSlice]] | None, list[int]]:
-        """The paths and the old lengths, with which an attention's passes are joined."""
-        return self._paths("encoder" if where.kind == "encoder" else "decoder"), self._stack(where).old_lengths()
 
     def _paths(self, kind: str) -> list[list[PassSlice]] | None:
         """The segments of each row's text; None if there is one pass."""
@@ -477,10 +475,17 @@ class _OfLayers(Mapping[tuple[str, int], Any]):
             raise KeyError(self._missing(name))
         where, recording = AttentionId(*name), self._recording
         if (where, self._is_values) not in recording._read:
-            attention, texts = recording._stack(where).attentions[where], recording._texts(where)
-            recording._read[where, self._is_values] = (
-                attention.value(*texts) if self._is_values else attention.map(*texts)
+            stack, paths = (
+                recording._stack(where),
+                recording._paths("encoder" if where.kind == "encoder" else "decoder"),
             )
+            stack.copier.wait()
+            attention = stack.attentions[where]
+            query, key, value, options = attention.joined(paths, stack.old_lengths())
+            x = value if self._is_values else key
+            assert x is not None
+            x = attention.of_pairs(x)
+            recording._read[where, self._is_values] = x if self._is_values else AttentionMap(query, x, **options)
         return recording._read[where, self._is_values]
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
