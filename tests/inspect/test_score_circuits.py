@@ -18,7 +18,7 @@ import uwaga
 from uwaga._base.errors import CheckpointError
 from uwaga.inspect import Part, ScoreAttribution, score_attribution
 from uwaga.inspect.attribution import attribute as module
-from uwaga.inspect.attribution import reading
+from uwaga.inspect.attribution import streams
 from uwaga.models import generate
 from uwaga.models.checkpoints import load_save
 
@@ -270,7 +270,7 @@ class Largest(TorchDispatchMode):
 def test_the_strongest_scores_of_a_head_need_no_matrix_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens, bytes_at_once = 4096, 2**18
     monkeypatch.setattr(module, "BYTES", bytes_at_once)
-    monkeypatch.setattr(reading, "BYTES", bytes_at_once)
+    monkeypatch.setattr(streams, "BYTES", bytes_at_once)
     model = drawn(tiny("gpt2", max_position_embeddings=tokens, vocab_size=20, d_model=8, num_heads=2, d_ff=16))
     with uwaga.watch(model, values=True) as recording:
         model(torch.randint(20, (1, tokens), generator=torch.Generator().manual_seed(0)), outputs=())

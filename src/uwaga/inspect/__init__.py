@@ -24,10 +24,10 @@ from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
     from uwaga.inspect import cache as cache
+    from uwaga.inspect.attribution.attribute import ScoreAttribution as ScoreAttribution
+    from uwaga.inspect.attribution.attribute import Share as Share
+    from uwaga.inspect.attribution.attribute import Source as Source
     from uwaga.inspect.attribution.attribute import score_attribution as score_attribution
-    from uwaga.inspect.attribution.scores import ScoreAttribution as ScoreAttribution
-    from uwaga.inspect.attribution.scores import Share as Share
-    from uwaga.inspect.attribution.scores import Source as Source
     from uwaga.inspect.attribution.streams import Part as Part
     from uwaga.inspect.cache.running import cache_edit as cache_edit
     from uwaga.inspect.cache.study import CacheStudy as CacheStudy

@@ -16,10 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from uwaga._base.threads import calling_here
-from uwaga.inspect.heads.activations import activations
+from uwaga.inspect.attribution.streams import Scale
+from uwaga.inspect.editing import hooking
 from uwaga.models.transformer import Transformer
 from uwaga.nn import MultiHeadAttention
+from uwaga.ops.attention.hooks import Asked, Hook, Proceed
 from uwaga.ops.linear.api import linear_map
+from uwaga.ops.ragged import Operand
 
 _SUPPORTED = (
     "a pre-norm uwaga.models.Transformer with a decoder, except Gemma, and of transformers GPT-2 and Llama-like models"
@@ -63,17 +66,9 @@ class ResidualStream(NamedTuple):
 
     def share(self, x_BQM: Tensor, direction_BM: Tensor) -> tuple[Tensor, Tensor]:
         """The linear map from a part of x to its share of <direction, norm(x)>, (B, Q, M), and what no part has, (B, Q)."""
-        weight = getattr(self.norm, "weight", None)
-        scaled_BQM = direction_BM[:, None] * self.scale * (1.0 if weight is None else weight)
-        eps = getattr(self.norm, "eps", getattr(self.norm, "variance_epsilon", None))
-        eps = torch.finfo(x_BQM.dtype).eps if eps is None else eps
-        if isinstance(self.norm, nn.LayerNorm):
-            centred = x_BQM - x_BQM.mean(-1, keepdim=True)
-            factor = (centred.square().mean(-1, keepdim=True) + eps).rsqrt()
-            bias = self.norm.bias
-            rest = 0.0 if bias is None else (direction_BM * self.scale * bias).sum(-1)[:, None]
-            return (scaled_BQM - scaled_BQM.mean(-1, keepdim=True)) * factor, torch.zeros_like(x_BQM[..., 0]) + rest
-        return scaled_BQM * (x_BQM.square().mean(-1, keepdim=True) + eps).rsqrt(), torch.zeros_like(x_BQM[..., 0])
+        norm, scaled_BM = Scale.of(self.norm, x_BQM), direction_BM * self.scale
+        rest = 0.0 if norm.bias is None else (scaled_BM * norm.bias).sum(-1)[:, None]
+        return norm.before(scaled_BM[:, None]) * norm.factor_T[..., None], torch.zeros_like(x_BQM[..., 0]) + rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -166,8 +161,7 @@ def logit_attribution(
         ValueError: a model of another architecture, or ids that are not one for each row or not of the vocabulary.
     """
     stream = ResidualStream.of(model)
-    kinds = {kind for block in stream.blocks for (kind, _), _, _ in block.attentions}
-    with _residuals(stream) as states, activations(model, kinds=kinds) as heads:
+    with _residuals(stream) as states, hooking(model, states.of_heads(stream)):
         model(*inputs, **options)
     last = states.blocks[-1]
     if last.dim() != 3:
@@ -180,9 +174,8 @@ def logit_attribution(
     result, feed_forward = {}, {}
     rest = rest + bias[:, None]
     for n, block in enumerate(stream.blocks):
-        for where, _, output in block.attentions:
-            z_BHQE = heads[where].output
-            assert isinstance(z_BHQE, Tensor)
+        for where, module, output in block.attentions:
+            z_BHQE = _plain(states.heads[module])
             weight_HEM = _weight(output).unflatten(0, (z_BHQE.shape[1], -1))
             # <z W_O^h, share> as <z, W_O^h share>: nothing of size H x M is made for each token.
             result[where] = torch.einsum("bhqe,hem,bqm->bhq", z_BHQE, weight_HEM, share_BQM)
@@ -218,11 +211,21 @@ class _States(NamedTuple):
 
     blocks: list[Tensor]  # L + 1 of (B, Q, M)
     feed_forward: dict[int, Tensor]
+    heads: dict[nn.Module, Operand]  # (B, H, Q, E) by attention
+
+    def of_heads(self, stream: ResidualStream) -> dict[nn.Module, Hook]:
+        """Hooks that keep the outputs of all attentions."""
+
+        def keep(asked: Asked, module: Any, proceed: Proceed) -> Operand:
+            self.heads[module] = output = proceed(asked.whole())
+            return output
+
+        return {module: keep for block in stream.blocks for _, module, _ in block.attentions}
 
 
 @contextmanager
 def _residuals(stream: ResidualStream) -> Iterator[_States]:
-    states = _States([], {})
+    states = _States([], {}, {})
 
     with ExitStack() as stack:
         here = stack.enter_context(calling_here())

@@ -14,7 +14,7 @@ from uwaga.viewer.queries.heads import HeadResolver, HeadView, LayerSelection
 from uwaga.viewer.view_model import MapName, Side, axes_of
 
 if TYPE_CHECKING:
-    from uwaga.inspect.attribution.scores import ScoreAttribution
+    from uwaga.inspect.attribution.attribute import ScoreAttribution
     from uwaga.inspect.attribution.streams import Part
     from uwaga.inspect.recordings.recording import Recording
 
