@@ -5,7 +5,7 @@ optimizer.safetensors, training.json, config.toml  what a run is resumed from
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -115,16 +115,26 @@ def read_model(folder: Path, model: nn.Module) -> None:
 def read_optimizer(folder: Path, moments: Iterable[Moment]) -> dict[str, Tensor]:
     """The optimizer's moments by name. Raises CheckpointError: other names or shapes than these, NaN or infinite values."""
     path = folder / OPTIMIZER
-    stored, get = safetensors_files.read(path)
-    _compare(path, {name: each.shape for name, each in stored.items()}, {each.name: each.shape for each in moments})
+    files, get = safetensors_files.read(path)
+    wanted = {each.name: each.shape for each in moments}
+    file_names = {_present_name(name, wanted): name for name in files}
+    stored = {name: files[of_file] for name, of_file in file_names.items()}
+    _compare(path, {name: each.shape for name, each in stored.items()}, wanted)
     results = {}
     for name, each in stored.items():
         if each.dtype != "float32":
             raise CheckpointError(f"{path}: {printable(name)} is {each.dtype}, and must be float32")
-        results[name] = get(name).clone()
+        results[name] = get(file_names[name]).clone()
         if not bool(results[name].isfinite().all()):
             raise CheckpointError(f"{path}: {printable(name)} holds NaN or infinity")
     return results
+
+
+def _present_name(name: str, wanted: Collection[str]) -> str:
+    """What a moment of a file is called now. Version 0.1 left out which part of the model a weight is in: layers.0, not decoder.layers.0."""
+    moment, _, weight = name.partition("/")
+    found = [each for each in wanted if each.startswith(f"{moment}/") and each.endswith(f".{weight}")]
+    return found[0] if name not in wanted and len(found) == 1 else name
 
 
 def _compare(path: Path, shapes: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> None:
