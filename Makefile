@@ -43,7 +43,7 @@ fast: setup
 
 # What `make test` shows on a few cases, on many.
 stress: setup $(FRONT)/node_modules/installed
-	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "stress and not timing" --ignore=tests/attacks --ignore=tests/corpora/test_engines.py --ignore=tests/contracts/test_notebooks.py \
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "stress and not timing" --ignore=tests/attacks --ignore=tests/encode/test_engines.py --ignore=tests/contracts/test_notebooks.py \
 		--ignore=tests/serve/test_clients.py $(addprefix --ignore=,$(SMOKE))
 
 # Spoiled files and hostile requests, by the hundred.
@@ -68,9 +68,9 @@ clients: setup
 # Ray and Spark, 800 MB, which no other test needs, in a folder of their own; Spark's tests also need Java. Each test in a process of its own:
 # Ray ends one in which an earlier cluster's actors were killed.
 corpora: setup
-	test -d build/corpora || python -m pip install --quiet --target build/corpora --no-deps ray pyspark py4j msgpack
-	for test in $$(sed -n 's/^def \(test_[a-z_]*\).*/\1/p' tests/corpora/test_engines.py); do \
-		PYTHONPATH=build/corpora $(PYTEST) tests/corpora/test_engines.py::$$test || exit 1; done
+	test -d build/engines || python -m pip install --quiet --target build/engines --no-deps ray pyspark py4j msgpack
+	for test in $$(sed -n 's/^def \(test_[a-z_]*\).*/\1/p' tests/encode/test_engines.py); do \
+		PYTHONPATH=build/engines $(PYTEST) tests/encode/test_engines.py::$$test || exit 1; done
 
 # Everything that `make test` leaves out, one target after another, to the end, whatever fails; then a table.
 nightly: setup

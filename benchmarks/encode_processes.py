@@ -21,9 +21,9 @@ import numpy as np
 from encode import corpus_options, documents, model_folder, parse_corpus
 from harness import Report
 
-from uwaga.corpora import BatchEncoder, processes
-from uwaga.corpora.shards import groups
-from uwaga.models.text.corpus import Document
+from uwaga.data.documents import Document
+from uwaga.encode import BatchEncoder, processes
+from uwaga.encode.shards import groups
 
 HEADINGS = ("processes", "dtype", "texts", "parts s", "whole s", "over", "all MiB", "weights MiB", "rest MiB")
 

@@ -10,7 +10,7 @@ from uwaga._base.lazy import names
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from uwaga import corpora as corpora
+    from uwaga import encode as encode
     from uwaga import inspect as inspect
     from uwaga import integrations as integrations
     from uwaga import lessons as lessons
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from uwaga import train as train
     from uwaga import viewer as viewer
     from uwaga._base.errors import ShapeError as ShapeError
+    from uwaga.encode.encoder import TextEncoder as TextEncoder
+    from uwaga.encode.reranker import Reranker as Reranker
     from uwaga.inspect.editing import edit as edit
     from uwaga.inspect.edits import Edits as Edits
     from uwaga.inspect.edits import Links as Links
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
     from uwaga.inspect.watching import watch as watch
     from uwaga.maps.attended import attend as attend
     from uwaga.maps.map import AttentionMap as AttentionMap
-    from uwaga.models.text.encoder import TextEncoder as TextEncoder
-    from uwaga.models.text.reranker import Reranker as Reranker
     from uwaga.ops.attention.api import attention as attention
     from uwaga.ops.attention.api import explain as explain
     from uwaga.ops.biases import AlibiBias as AlibiBias

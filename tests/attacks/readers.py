@@ -37,14 +37,14 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from uwaga._base import untrusted
 from uwaga.cli import view as view_command
+from uwaga.data.documents import DocumentFile
+from uwaga.encode import chat_template, vector_files
+from uwaga.encode.encoder import TextEncoder
 from uwaga.inspect import pictures
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.watching import watch
 from uwaga.models import Transformer, load, save
 from uwaga.models.checkpoints.fingerprints import fingerprint
-from uwaga.models.text import chat_template, vector_files
-from uwaga.models.text.corpus import DocumentFile
-from uwaga.models.text.encoder import TextEncoder
 from uwaga.models.tokenizers.loading import Tokenizer
 from uwaga.models.tokenizers.text_tokenizer import TextTokenizer
 from uwaga.nn.attention_id import AttentionId
@@ -352,11 +352,11 @@ def _picture(folder: Path) -> None:
 
 _JSON = ("uwaga._base.json_files:_read",)
 _LINES_OF_TRAINING = (
-    "uwaga.models.text.corpus:lines",
-    "uwaga.models.text.corpus:__iter__",
+    "uwaga.data.documents:lines",
+    "uwaga.data.documents:__iter__",
     "uwaga.train.data.prepare:_file_state",
 )
-_DOCUMENTS = ("uwaga.models.text.corpus:_size", "uwaga.models.text.corpus:lines")
+_DOCUMENTS = ("uwaga.data.documents:_size", "uwaga.data.documents:lines")
 _ENGINES = {"attention": {"float32": {"cpu": {"128": 1.5}, "torch": {"128": 1.0}}}}
 
 _SEGMENT = f"{0:012d}-{'0' * 16}.safetensors"
@@ -488,7 +488,7 @@ KINDS = {
         make=_texts("a.jsonl", lambda path: path.write_bytes(_OBJECTS)), read=_training("a.jsonl", "jsonl"),
     ),
     "training parquet": Kind(
-        covers=("uwaga.models.text.corpus:_parquet",), file="a.parquet", faults="parquet",
+        covers=("uwaga.data.documents:_parquet",), file="a.parquet", faults="parquet",
         make=_texts("a.parquet", _parquet), read=_training("a.parquet", "parquet"),
     ),
     "pairs": Kind(covers=_LINES_OF_TRAINING, file="a.tsv", faults="lines", make=_prepared, read=_reopen),
@@ -531,12 +531,12 @@ KINDS = {
         read=lambda folder: deque(DocumentFile(folder / "a.txt.gz"), 0),
     ),
     "documents jsonl": Kind(
-        covers=(*_DOCUMENTS, "uwaga.models.text.corpus:json_object"), file="a.jsonl", faults="lines",
+        covers=(*_DOCUMENTS, "uwaga.data.documents:json_object"), file="a.jsonl", faults="lines",
         make=_texts("a.jsonl", lambda path: path.write_bytes(_OBJECTS)),
         read=lambda folder: deque(DocumentFile(folder / "a.jsonl"), 0),
     ),
     "documents parquet": Kind(
-        covers=("uwaga.models.text.corpus:_parquet",), file="a.parquet", faults="parquet", make=_texts("a.parquet", _parquet),
+        covers=("uwaga.data.documents:_parquet",), file="a.parquet", faults="parquet", make=_texts("a.parquet", _parquet),
         read=lambda folder: deque(DocumentFile(folder / "a.parquet"), 0),
     ),
     "recording": Kind(
@@ -553,7 +553,7 @@ KINDS = {
         read=lambda folder: read_keys(folder / "keys.txt"),
     ),
     "chat_template.jinja": Kind(
-        covers=("uwaga.models.text.chat_template:_text",), file="chat_template.jinja", faults="lines",
+        covers=("uwaga.encode.chat_template:_text",), file="chat_template.jinja", faults="lines",
         make=_texts("chat_template.jinja", lambda path: path.write_text(_TEMPLATE)),
         read=_read_template,
     ),
@@ -567,19 +567,19 @@ KINDS = {
         make=_texts("a.png", write_photo), read=_picture,
     ),
     "finished vectors": Kind(
-        covers=("uwaga.models.text.vector_files:finished", "uwaga.models.text.vector_files:_metadata"), file="v.parquet", faults="parquet",
+        covers=("uwaga.encode.vector_files:finished", "uwaga.encode.vector_files:_metadata"), file="v.parquet", faults="parquet",
         make=_vectors, read=lambda folder: vector_files.VectorFile(folder / "v.parquet", {"model": "m"}).finished(),
     ),
     "finished vectors, updated": Kind(
-        covers=("uwaga.models.text.vector_files:__init__", "uwaga.models.text.vector_files:_metadata"), file="v.parquet", faults="parquet",
+        covers=("uwaga.encode.vector_files:__init__", "uwaga.encode.vector_files:_metadata"), file="v.parquet", faults="parquet",
         make=_vectors, read=_updated,
     ),
     "finished vectors, as an array": Kind(
-        covers=("uwaga.models.text.vector_files:write_numpy",), file="v.parquet", faults="parquet", make=_vectors,
+        covers=("uwaga.encode.vector_files:write_numpy",), file="v.parquet", faults="parquet", make=_vectors,
         read=lambda folder: vector_files.write_numpy(folder / "v.parquet", folder / "v.npy"),
     ),
     "array of vectors": Kind(
-        covers=("uwaga.models.text.vector_files:check_numpy",), file="a.npy", faults="binary",
+        covers=("uwaga.encode.vector_files:check_numpy",), file="a.npy", faults="binary",
         make=_array,
         read=lambda folder: vector_files.check_numpy(folder / "a.npy"),
     ),
@@ -603,15 +603,15 @@ KINDS = {
         covers=("uwaga.store.files:_digest",), file="passages.txt", faults="lines", make=_passages, read=_add_passages,
     ),
     "settings of vectors": Kind(
-        covers=("uwaga.models.text.vector_files:_settings",), file="v.parquet.parts/settings.json", faults="json", make=_begun,
+        covers=("uwaga.encode.vector_files:_settings",), file="v.parquet.parts/settings.json", faults="json", make=_begun,
         read=_resumed, names=("v.parquet.parts was begun with other options",),
     ),
     "shard of vectors": Kind(
-        covers=("uwaga.models.text.vector_files:_checked", "uwaga.models.text.vector_files:_metadata"), file="v.parquet.parts/00000000.arrow",
+        covers=("uwaga.encode.vector_files:_checked", "uwaga.encode.vector_files:_metadata"), file="v.parquet.parts/00000000.arrow",
         faults="binary", make=_begun, read=_resumed_with_checksum,
     ),
     "checksum of a shard of vectors": Kind(
-        covers=("uwaga.models.text.vector_files:_checked",), file="v.parquet.parts/00000000.sha256", faults="binary", make=_begun, read=_resumed,
+        covers=("uwaga.encode.vector_files:_checked",), file="v.parquet.parts/00000000.sha256", faults="binary", make=_begun, read=_resumed,
         names=("00000000",),
     ),
 }  # fmt: skip
@@ -629,7 +629,7 @@ PREPARED = {
         ("train.tokens", ("uwaga.train.data.store:_mapped", "uwaga.train.data.store:_check"), "binary"),
         ("train.offsets", ("uwaga.train.data.store:_mapped",), "binary"),
         ("validation-targets.offsets", ("uwaga.train.data.store:_mapped",), "binary"),
-        ("answers.jsonl", ("uwaga.models.text.corpus:json_object",), "lines"),
+        ("answers.jsonl", ("uwaga.data.documents:json_object",), "lines"),
         ("tokenizer.json", ("uwaga.models.tokenizers.tokenizer_file:parse",), "json"),
     )
 }

@@ -157,7 +157,7 @@ def test_a_pair_of_ten_megabytes_is_refused_by_the_limit(tmp_path: Path) -> None
 
 
 def test_a_bomb_of_gzip_is_stopped_by_the_limit_of_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.models.text.corpus.MAX_LINE_BYTES", 10**6)
+    monkeypatch.setattr("uwaga.data.documents.MAX_LINE_BYTES", 10**6)
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b"a" * 10**8))
     message = _message(_config("language-model", "jsonl", path), tmp_path / "run")

@@ -23,9 +23,9 @@ import pydantic  # noqa: F401  # which typer imports at the first command
 import rich.progress  # noqa: F401
 import torch._dynamo  # noqa: F401  # which drawing weights on the meta device imports: seconds, in every run
 
-import uwaga.models.text.encoder  # noqa: F401
+import uwaga.encode.encoder  # noqa: F401
 from uwaga.cli import app
-from uwaga.corpora.shards import groups
+from uwaga.encode.shards import groups
 
 KILLED = -signal.SIGKILL
 

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 
 from uwaga import TextEncoder
 from uwaga.cli import app
-from uwaga.corpora.shards import SHARD_CHARACTERS, SHARD_DOCUMENTS, digest
-from uwaga.models.text.corpus import Document
-from uwaga.models.text.vector_files import VectorFile
+from uwaga.data.documents import Document
+from uwaga.encode.shards import SHARD_CHARACTERS, SHARD_DOCUMENTS, digest
+from uwaga.encode.vector_files import VectorFile
 
 TEXTS = [f"{a} {b} on the mat ." for a in ("the cat", "a dog", "it") for b in ("sat", "ran away", "then sat")]
 SKIP = "--skip-invalid leaves out such documents and lists them"
@@ -33,7 +33,7 @@ SHARDS = 3  # of TEXTS, by the fixture below
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.corpora.shards.groups.__kwdefaults__", {"max_documents": 3, "max_characters": 999})
+    monkeypatch.setattr("uwaga.encode.shards.groups.__kwdefaults__", {"max_documents": 3, "max_characters": 999})
 
 
 @pytest.fixture
@@ -832,7 +832,7 @@ def watch_bar(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int, int, fl
         assert total == 1.0
         yield lambda progress: seen.append((done(progress), progress.documents, progress.tokens, earlier()))
 
-    monkeypatch.setattr("uwaga.models.text.progress.bar", bar)
+    monkeypatch.setattr("uwaga.encode.progress.bar", bar)
     return seen
 
 
@@ -841,7 +841,7 @@ def test_the_bar_shows_what_is_finished_and_not_what_is_read_ahead(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None
 ) -> None:
     sizes = {"max_documents": SHARD_DOCUMENTS, "max_characters": SHARD_CHARACTERS}  # the package's own
-    monkeypatch.setattr("uwaga.corpora.shards.groups.__kwdefaults__", sizes)
+    monkeypatch.setattr("uwaga.encode.shards.groups.__kwdefaults__", sizes)
     texts = (TEXTS * 250)[:2000]
     corpus, seen = write(tmp_path / "docs.jsonl", texts), watch_bar(monkeypatch)
     run(corpus, tmp_path / "out.parquet", model, *(() if limit is None else ("--limit", str(limit))))
@@ -870,7 +870,7 @@ def test_twenty_thousand_documents_with_two_hundred_invalid_ones(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = {"max_documents": SHARD_DOCUMENTS, "max_characters": SHARD_CHARACTERS}
-    monkeypatch.setattr("uwaga.corpora.shards.groups.__kwdefaults__", sizes)
+    monkeypatch.setattr("uwaga.encode.shards.groups.__kwdefaults__", sizes)
     corpus, output, seen = tmp_path / "docs.jsonl", tmp_path / "out.parquet", watch_bar(monkeypatch)
     reasons = write_with_invalid(corpus, (TEXTS * 2200)[:19_800], every=99)
     assert len(reasons) == 200

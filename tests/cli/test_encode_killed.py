@@ -11,7 +11,7 @@ import pytest
 from waiting import HANG
 
 from uwaga._base import durable
-from uwaga.models.text.vector_files import VectorFile
+from uwaga.encode.vector_files import VectorFile
 
 pytestmark = [
     pytest.mark.slow,

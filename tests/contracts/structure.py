@@ -135,7 +135,7 @@ def table(root: Path) -> dict[str, object]:
         "import circles of modules": len(circles(graph)),
         "import circles of folders": len(circles(packages(graph))),
         "modules of maps": _count(root, "maps"),
-        "modules of models/text": _count(root, "models/text"),
+        "modules of models": _count(root, "models"),
         "modules of ops": _count(root, "ops"),
         "modules of train": _count(root, "train"),
         "front end: JavaScript files, tests left out": sum(e.endswith(".js") and "/tests/" not in e for e in front),

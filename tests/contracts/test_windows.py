@@ -137,7 +137,7 @@ with uwaga.SoftDatabase.open(path) as db:
 assert len(files(path / "segments")) == 2, files(path)
 """
 VECTORS = """
-from uwaga.models.text.vector_files import Shard, VectorFile, VectorsError
+from uwaga.encode.vector_files import Shard, VectorFile, VectorsError
 first = VectorFile(folder / "v.parquet", {"model": "m"})
 assert first.finished() is None
 first.begin()

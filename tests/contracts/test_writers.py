@@ -18,9 +18,9 @@ import uwaga
 from uwaga import plots
 from uwaga._base.durable import PathConflictError
 from uwaga._base.errors import SoftDatabaseError
+from uwaga.encode.vector_files import VectorsError, check_numpy, write_numpy
 from uwaga.inspect.recordings.recording import AttentionId
 from uwaga.models import save
-from uwaga.models.text.vector_files import VectorsError, check_numpy, write_numpy
 from uwaga.ops import engine_profile
 from uwaga.viewer.lesson import work_through
 from uwaga.viewer.page.snapshot import save_snapshot

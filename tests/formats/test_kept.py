@@ -104,7 +104,7 @@ def test_vectors_are_finished(files: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_an_interrupted_encoding_is_resumed(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(files / "vectors")
-    monkeypatch.setattr("uwaga.models.text.preprocessing.groups.__kwdefaults__", SHARDS)
+    monkeypatch.setattr("uwaga.encode.preprocessing.groups.__kwdefaults__", SHARDS)
     _encode("interrupted.parquet")
     one, other = (parquet.read_table(name) for name in ("finished.parquet", "interrupted.parquet"))
     assert one.drop_columns("vector").equals(other.drop_columns("vector"))

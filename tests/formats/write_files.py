@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 import uwaga
 from uwaga import SoftDatabase
 from uwaga.cli import app
+from uwaga.encode import preprocessing
+from uwaga.encode.vector_files import VectorFile
 from uwaga.inspect.recordings.recording import TokenStrings
 from uwaga.models import Transformer, config, generate, save
-from uwaga.models.text import preprocessing
-from uwaga.models.text.vector_files import VectorFile
 from uwaga.nn.attention_id import AttentionId
 from uwaga.train import Config, fit
 

@@ -1,7 +1,7 @@
 """Calls of models, encoders and rerankers that raise."""
 
 from uwaga import Reranker, TextEncoder
-from uwaga.corpora import BatchEncoder
+from uwaga.encode import BatchEncoder
 
 CALLS = {
     "TextEncoder: one string": lambda encoder: encoder.encode("text"),

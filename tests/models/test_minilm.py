@@ -14,9 +14,9 @@ from tolerance import once
 from torch import Tensor
 
 import uwaga
+from uwaga.encode import sentence_config
 from uwaga.models import load
 from uwaga.models.checkpoints import modules_json
-from uwaga.models.text import sentence_config
 
 _SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tiny_tokenizer import SPECIAL, WORDS
 
-from uwaga.models.text.reranker import Reranker
+from uwaga.encode.reranker import Reranker
 from uwaga.serve.models import CrossEncoderRanker
 
 DOG = (SPECIAL + WORDS).index("dog")

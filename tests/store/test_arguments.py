@@ -7,7 +7,7 @@ import torch
 
 import uwaga
 from uwaga import Ragged, Reranker, SoftDatabase, TextEncoder
-from uwaga.corpora import BatchEncoder
+from uwaga.encode import BatchEncoder
 from uwaga.nn import KeyValueCache
 from uwaga.store import TokenDatabase
 

@@ -9,7 +9,7 @@ import torch
 
 from uwaga import SoftDatabase, TextEncoder
 from uwaga._base.errors import DataError
-from uwaga.models.text.corpus import InvalidDocumentError
+from uwaga.data.documents import InvalidDocumentError
 from uwaga.store import AddedFiles, add_files, ask, encoder_of, model_name
 
 TEXT = "the cat sat. a dog ran away\n\nit sat on the house"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import uwaga
 from uwaga._base.languages import LANGUAGES, decimal, integer, page_table, tr, using
-from uwaga.models.text.token_text import word_ranges
+from uwaga.models.tokenizers.token_text import word_ranges
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.text_runner import RunRequest, TextRunner
 

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models, processors
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
 
-from uwaga.models.text.token_text import join_tokens, split_words, token_text, word_ranges, written
+from uwaga.models.tokenizers.token_text import join_tokens, split_words, token_text, word_ranges, written
 from uwaga.viewer.queries.heads import Axis
 
 

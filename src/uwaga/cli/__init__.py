@@ -10,7 +10,7 @@ from uwaga._base import env
 from uwaga._base.install import missing
 from uwaga.cli import bench, doctor, encode, generate, lesson, serve, store, train, view
 from uwaga.cli.terminal import echo, end_without_output, escape_library_output, escape_unencodable, is_of_output
-from uwaga.models.text.corpus import SUFFIXES
+from uwaga.data.documents import SUFFIXES
 
 # At the end of each verb's help.
 EXAMPLES: Mapping[str, tuple[str, ...]] = {

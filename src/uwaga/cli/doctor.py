@@ -26,7 +26,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "K
 OPTIONAL = {
     "pyarrow": ("pyarrow", "encode", "uwaga encode and uwaga store with Parquet"),
     "ray": ("ray", "ray", "uwaga encode --ray"),
-    "pyspark": ("pyspark", "spark", "uwaga.corpora on Spark"),
+    "pyspark": ("pyspark", "spark", "uwaga.encode on Spark"),
     "prometheus-client": ("prometheus_client", "serve", "uwaga serve"),
     "tensorboard": ("tensorboard", "train", "uwaga train with run.tensorboard"),
     "anywidget": ("anywidget", "view", "uwaga.view in notebooks"),

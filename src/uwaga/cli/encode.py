@@ -13,12 +13,11 @@ import typer
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.terminal import escape_controls
 from uwaga.cli.terminal import echo, fail, in_option_names, say_engine
-from uwaga.corpora.processes import TIMEOUT, WorkerError
-from uwaga.corpora.shards import Corpus, batch_of, digest, groups, read_groups
-from uwaga.models.checkpoints.directories import DEFAULT_ENCODER
-from uwaga.models.text.corpus import Document, DocumentFile, InvalidDocumentError
-from uwaga.models.text.passages import Split
-from uwaga.models.text.vector_files import (
+from uwaga.data.documents import Document, DocumentFile, InvalidDocumentError
+from uwaga.data.passages import Split
+from uwaga.encode.processes import TIMEOUT, WorkerError
+from uwaga.encode.shards import Corpus, batch_of, digest, groups, read_groups
+from uwaga.encode.vector_files import (
     Finished,
     FinishedShard,
     Shard,
@@ -29,9 +28,10 @@ from uwaga.models.text.vector_files import (
     digest_of_shards,
     write_numpy,
 )
+from uwaga.models.checkpoints.directories import DEFAULT_ENCODER
 
 if TYPE_CHECKING:
-    from uwaga.corpora.batches import BatchEncoder
+    from uwaga.encode.batches import BatchEncoder
     from uwaga.ops.engine_choice import Choice
 
 Overflow = Literal["error", "truncate", "mean", "windows"]
@@ -165,7 +165,7 @@ def _encode(
     update: bool,
 ) -> str:
     """The message at the end."""
-    from uwaga.corpora.batches import BatchEncoder
+    from uwaga.encode.batches import BatchEncoder
 
     is_alone = engine.ray is None and (engine.processes or 1) == 1
     of_model = {name: value for name, value in options.items() if name != "skip_invalid"}
@@ -190,7 +190,7 @@ def _to_update(corpus: Corpus, output: Path, finished: Finished, *, update: bool
     """The shards of a finished file that is written anew; None where there is nothing to do. Raises VectorsError."""
     if finished.shards is None:
         # Of a version whose groups were larger and no shards.
-        from uwaga.models.text import preprocessing
+        from uwaga.encode import preprocessing
 
         parts = preprocessing.groups(corpus, Document.length)
         shards = [Shard(digest(documents), len(documents)) for documents in parts]
@@ -261,7 +261,7 @@ class _Run:
 
     def run(self) -> None:
         """Raises DataError, VectorsError, CheckpointError, WorkerError, OSError."""
-        from uwaga.models.text.progress import Progress, bar
+        from uwaga.encode.progress import Progress, bar
 
         with bar(1.0, lambda _: self._done, lambda: self._earlier) as listener:
             started = time.perf_counter()
@@ -296,8 +296,8 @@ class _Run:
             yield waiting.popleft(), columns
 
     def _by_processes(self) -> Iterator[tuple[_Pending, Mapping[str, Any]]]:
-        from uwaga.corpora import processes
-        from uwaga.corpora.batches import Explained
+        from uwaga.encode import processes
+        from uwaga.encode.batches import Explained
 
         count = self._engine.processes or 1
         items = ((pending, batch_of(pending.documents)) for pending in self._pending())
@@ -316,7 +316,7 @@ class _Run:
             yield pending, columns
 
     def _by_ray(self) -> Iterator[tuple[_Pending, Mapping[str, Any]]]:
-        from uwaga.corpora import ray_data
+        from uwaga.encode import ray_data
 
         pending = [each._replace(documents=[]) for each in self._pending()]
         if not pending:
@@ -396,7 +396,7 @@ def _cores() -> int:
 
 def _finish(vectors: VectorFile) -> str:
     """Write the file of all shards; its counts, for a message. Raises OSError, VectorsError."""
-    from uwaga.models.text.report import COLUMNS, Report, Summary
+    from uwaga.encode.report import COLUMNS, Report, Summary
 
     total = Summary()
     for table in vectors.finish():

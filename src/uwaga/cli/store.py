@@ -14,9 +14,9 @@ import typer
 from uwaga._base.errors import CheckpointError, DataError, SoftDatabaseError
 from uwaga._base.install import missing
 from uwaga.cli.terminal import echo, echo_json, error_text, fail, in_option_names, progress_bar, say_engine
+from uwaga.data.documents import InvalidDocumentError
 from uwaga.models.checkpoints import directories
-from uwaga.models.text.corpus import InvalidDocumentError
-from uwaga.models.text.token_text import SPECIAL_TOKEN
+from uwaga.models.tokenizers.token_text import SPECIAL_TOKEN
 from uwaga.store.encoders import COSINE_SCALE
 from uwaga.store.files import AddedFiles, Split, find_files
 

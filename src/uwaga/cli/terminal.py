@@ -118,7 +118,7 @@ def progress_bar(title: str) -> Iterator[ShowShare]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    from uwaga.models.text.progress import TimeLeft
+    from uwaga.encode.progress import TimeLeft
 
     console, left = Console(stderr=True), TimeLeft()
     columns = (TextColumn(title), BarColumn(), TextColumn("{task.fields[left]}"))

@@ -183,7 +183,7 @@ def _written(
     reader: "Model", recording: "Recording", text: str, target: str | None
 ) -> dict[str, list[tuple[str, Sequence[tuple[int, int]]]]]:
     """What was written for each stack, as far as its tokens are those of the text: one that was cut short has others."""
-    from uwaga.models.text.token_text import written
+    from uwaga.models.tokenizers.token_text import written
 
     tokens = recording.tokens
     read = {"encoder" if "encoder" in tokens else "decoder": (text, reader.tokenizer)}

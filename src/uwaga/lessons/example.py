@@ -19,7 +19,7 @@ from uwaga._base import languages
 from uwaga._base.languages import tr
 from uwaga._base.options import Integer, OptionError, Real, Switch, read
 from uwaga._base.terminal import short
-from uwaga.models.text.token_text import split_words
+from uwaga.models.tokenizers.token_text import split_words
 
 MAX_TOKENS, MAX_WIDTH, MAX_HEADS, MAX_SENTENCES = 12, 8, 4, 6
 # Beyond this, sums of products of these numbers could leave the range of float32.

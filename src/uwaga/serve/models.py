@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from uwaga.models.text.encoder import TextEncoder
-from uwaga.models.text.preprocessing import TokenizedText
-from uwaga.models.text.reranker import Reranker, sigmoid
-from uwaga.models.text.token_text import join_tokens, token_text
+from uwaga.encode.encoder import TextEncoder
+from uwaga.encode.preprocessing import TokenizedText
+from uwaga.encode.reranker import Reranker, sigmoid
 from uwaga.models.tokenizers.loading import Tokenizer, prefix_end
+from uwaga.models.tokenizers.token_text import join_tokens, token_text
 from uwaga.serve.requests import ApiError, Limits, Texts
 from uwaga.serve.scheduler import Item
 

@@ -10,7 +10,7 @@ from uwaga.models.checkpoints import directories
 from uwaga.models.checkpoints.fingerprints import fingerprint
 
 if TYPE_CHECKING:
-    from uwaga.models.text.encoder import TextEncoder
+    from uwaga.encode.encoder import TextEncoder
     from uwaga.store.catalog import Parameters
     from uwaga.store.database import Answer, SoftDatabase, Top
     from uwaga.store.token_database import TokenDatabase
@@ -42,7 +42,7 @@ def encoder_of(db: "SoftDatabase | TokenDatabase", model: str | os.PathLike[str]
         DataError: the database names no bundled model, or the fingerprint of the model's files is another one.
         CheckpointError: the model cannot be loaded.
     """
-    from uwaga.models.text.encoder import TextEncoder
+    from uwaga.encode.encoder import TextEncoder
 
     check_database("encoder_of", db)
     made, _, known = (db.model or "").rpartition("@")
@@ -73,7 +73,7 @@ def check_database(place: str, db: object, *, tokens: bool | None = None) -> Non
 
 def check_encoder(place: str, encoder: object) -> None:
     """Raises ValueError: it is something else."""
-    from uwaga.models.text.encoder import TextEncoder
+    from uwaga.encode.encoder import TextEncoder
 
     if not isinstance(encoder, TextEncoder):
         raise ValueError(f"{place}: encoder must be a TextEncoder, such as encoder_of(db) gives, not {short(encoder)}")

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uwaga._base import untrusted
 from uwaga._base.arguments import check_iterable
 from uwaga._base.errors import DataError
-from uwaga.models.text.corpus import SUFFIXES, DocumentFile, InvalidDocumentError
-from uwaga.models.text.passages import SPLITS, Span, Split, split_spans
+from uwaga.data.documents import SUFFIXES, DocumentFile, InvalidDocumentError
+from uwaga.data.passages import SPLITS, Span, Split, split_spans
 from uwaga.store.encoders import check_database, check_encoder
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from uwaga.models.text.encoder import TextEncoder
-    from uwaga.models.text.inference import EncodedTokens
+    from uwaga.encode.encoder import TextEncoder
+    from uwaga.encode.inference import EncodedTokens
     from uwaga.ops.ragged import Ragged
     from uwaga.store.database import SoftDatabase
     from uwaga.store.token_database import TokenDatabase
@@ -154,7 +154,7 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
 def _has_tokens(encoder: "TextEncoder", document: _Document) -> bool:
     """Whether all passages of a document can be encoded, so that they are in the database."""
-    from uwaga.models.text.spans import span_tokens
+    from uwaga.encode.spans import span_tokens
 
     prompt = encoder.config.prompt or ""
     (tokens,) = encoder.tokenizer.encode([prompt + document.text], with_offsets=True)
@@ -233,9 +233,9 @@ def _encoded(
     computed. What cannot be encoded is added to `skipped`; None: it is an error. Raises DataError."""
     import torch  # not with the module: the command reads its names
 
-    from uwaga.models.text.inference import Encoded, EncodedTokens
-    from uwaga.models.text.preprocessing import groups
-    from uwaga.models.text.report import DocumentError
+    from uwaga.encode.inference import Encoded, EncodedTokens
+    from uwaga.encode.preprocessing import groups
+    from uwaga.encode.report import DocumentError
 
     waiting: dict[int, _Document] = {}  # by number
 

@@ -20,7 +20,7 @@ from uwaga.lessons.build import build_steps
 from uwaga.lessons.document import Matrix, Step, matrices
 from uwaga.lessons.example import parse_example
 from uwaga.lessons.worksheet import worksheet_html
-from uwaga.models.text.token_text import split_words
+from uwaga.models.tokenizers.token_text import split_words
 from uwaga.viewer.api import check_language, in_notebook, show
 from uwaga.viewer.page.snapshot import save_snapshot
 from uwaga.viewer.service import ViewService

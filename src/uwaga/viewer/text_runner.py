@@ -27,7 +27,7 @@ from uwaga.inspect.run_text import (
     run_text,
 )
 from uwaga.models.opening import open as open_model
-from uwaga.models.text.token_text import token_text
+from uwaga.models.tokenizers.token_text import token_text
 from uwaga.viewer.view_model import ScoreSource, ViewModel
 
 if TYPE_CHECKING:
@@ -377,8 +377,8 @@ class Predictions:
 def _vector(reader: "Model", reading: Reading) -> NDArray[np.float32] | None:
     """The text's vector of length 1, pooled as the model's directory says; None for a model that predicts tokens, or cannot pool."""
     from uwaga._base.errors import CheckpointError
-    from uwaga.models.text import sentence_config
-    from uwaga.models.text.pooling import pool
+    from uwaga.encode import sentence_config
+    from uwaga.encode.pooling import pool
     from uwaga.models.transformer import Transformer
     from uwaga.ops.ragged import Ragged
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from uwaga.models.text.corpus import DocumentFile
+from uwaga.data.documents import DocumentFile
 from uwaga.train.config import DataConfig
 from uwaga.train.data.corpus import Corpus
 from uwaga.train.data.splits import VALIDATION, is_validation, is_validation_source, split_documents, split_pairs

@@ -19,7 +19,7 @@ from uwaga.inspect.heads.table import HeadTable
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.maps.base import WeightMap
 from uwaga.maps.map import AttentionMap
-from uwaga.models.text.token_text import SPECIAL_TOKEN
+from uwaga.models.tokenizers.token_text import SPECIAL_TOKEN
 
 # The least mean share of the weight off the sinks that gives a head its label; that of "broad" is of the maximum of the entropy. The
 # first that fits is taken.

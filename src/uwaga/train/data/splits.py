@@ -12,7 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from uwaga.models.text.corpus import (
+from uwaga.data.documents import (
     Document,
     DocumentFile,
     DocumentSlice,

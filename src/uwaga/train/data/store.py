@@ -15,7 +15,7 @@ import numpy as np
 
 from uwaga._base import untrusted
 from uwaga._base.durable import create_file, fsync, fsync_opened
-from uwaga.models.text.corpus import json_objects
+from uwaga.data.documents import json_objects
 from uwaga.train.errors import DataError
 
 # Tokens that are checked at once.

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from uwaga.models.tokenizers.loading import TARGET_FILE
-from uwaga.models.tokenizers.text_tokenizer import TextTokenizer, recut
-from uwaga.models.tokenizers.training import (
+from uwaga.data.tokenizers import (
     SymbolCounter,
     as_target_tokenizer,
     train_byte_pair_tokenizer,
     train_symbol_tokenizer,
 )
+from uwaga.models.tokenizers.loading import TARGET_FILE
+from uwaga.models.tokenizers.text_tokenizer import TextTokenizer, recut
 from uwaga.train.config import Config, TargetConfig, TokenizerConfig
 from uwaga.train.data.splits import TRAIN, SplitFiles, split_documents, split_pairs
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from uwaga.maps.base import WeightMap
 from uwaga.maps.derived import DifferenceMap, SubsetMap, WordMap
 from uwaga.maps.map import AttentionMap
-from uwaga.models.text.token_text import TokenText, join_tokens, word_ranges
+from uwaga.models.tokenizers.token_text import TokenText, join_tokens, word_ranges
 from uwaga.viewer.messages import RequestError, RequestParser
 from uwaga.viewer.queries.lru_cache import LRUCache
 from uwaga.viewer.view_model import MapName, Side, ViewModel, axes_of

@@ -1,0 +1,6 @@
+"""Texts, read once: documents of files for encoding, a store and training, their passages, and tokenizers that are trained on them.
+
+documents    documents from .txt, .md, .jsonl, .csv and .parquet files
+passages     paragraphs, sentences and lines of a text
+tokenizers   tokenizers that are trained on texts
+"""

@@ -1,0 +1,26 @@
+"""Texts to vectors and scores.
+
+encoder           TextEncoder
+reranker          Reranker: a score for a query and a document
+sentence_config   the sentence-transformers configuration of a model directory
+preprocessing     groups of texts, their tokens, windows of long texts, batches
+spans             the tokens of parts of a text
+inference         the model's forward passes, and pooling
+report, progress  the part of a text that each row was computed from; progress of a run
+vector_files      vectors of a corpus in a parquet file, resumable; as a NumPy array
+batches           BatchEncoder: columns in, columns out, for a pool of processes, for Ray Data and for Spark
+shards            documents in shards that any process may encode
+processes         shards by the processes of this machine
+ray_data          shards by the actors of a Ray cluster
+
+The public name, which is imported when first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from uwaga._base.lazy import names
+
+if TYPE_CHECKING:
+    from uwaga.encode.batches import BatchEncoder as BatchEncoder
+else:
+    __all__, __getattr__, __dir__ = names(__name__)

@@ -1,0 +1,232 @@
+"""The chat template of a directory: which one AutoTokenizer takes, and the messages that sentence-transformers makes of texts.
+
+A Transformer with the modality "message" reads no text as it is. It renders messages, tokenises the result without adding special tokens, and
+writes what the template puts after a text once more at the end of a text that is truncated.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+
+from uwaga._base import json_files, untrusted
+from uwaga._base.errors import CheckpointError
+from uwaga._base.terminal import printable
+from uwaga.models.tokenizers import auto_tokenizer
+
+FILE, FOLDER = "chat_template.jinja", "additional_chat_templates"
+_TEMPLATE_BYTES = 2**16
+# Families whose templates take a string as content, whatever they look like.
+_FLAT_FAMILIES = ("apertus", "deepseek_v3", "gpt_oss", "seed_oss")
+# What a template has that takes a list of typed parts as content.
+_STRUCTURED = ("content[0]", ".type", "'type'", '"type"', "item.type", "message.content[")
+# Arguments of apply_chat_template that are no variables, and are not computed.
+_REFUSED = (
+    "common_kwargs", "continue_final_message", "conversation", "conversations", "max_length", "messages", "padding",
+    "return_assistant_tokens_mask", "return_dict", "return_tensors", "sanitize_control_tokens", "tokenize", "tokenizer_kwargs", "truncation",
+)  # fmt: skip
+# Texts in whose renderings only what the template puts after them is equal.
+_FILLERS = ("0", "1 2 3 4")
+# A pair, and one in which the query or the document differs.
+_PAIRS = (("alpha", "bravo"), ("charlie", "bravo"), ("alpha", "foxtrot"))
+_ROLES = ("query", "document")
+
+
+class ChatTemplate:
+    """Texts and pairs as the messages of a template.
+
+    Attributes:
+        path: the file, for messages.
+        instead: where it is not the directory's own, what it is instead of, in words.
+        reads_task: whether it depends on the variable "task", which sentence-transformers' encode_query and encode_document give.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        path: Path,
+        variables: Mapping[str, Any],
+        *,
+        is_structured: bool = False,
+        restores_end: bool = True,
+        instead: str = "",
+    ) -> None:
+        from uwaga.encode.template_language import Template  # jinja2 is imported where there is a template
+
+        self.path, self._variables, self.instead = path, variables, instead
+        self._is_structured, self._restores_end = is_structured, restores_end
+        with self._faults():
+            self._template = Template(source)
+        self.reads_task = self._template.reads("task") and "task" not in variables
+        self._ends: dict[tuple[int, str], list[int]] = {}
+
+    def text(self, *texts: str, prompt: str) -> str:
+        """What the model reads of a text, or of a query and a document. Raises CheckpointError.
+
+        prompt: the message of the role "system"; empty: no such message.
+        """
+        roles = _ROLES if len(texts) == 2 else ("user",)
+        said = [("system", prompt)] * bool(prompt) + list(zip(roles, texts, strict=True))
+        messages = [{"role": role, "content": self._content(text)} for role, text in said]
+        with self._faults():
+            return self._template.render({**self._variables, "messages": messages})
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        from uwaga.encode.template_language import TemplateFault
+
+        try:
+            yield
+        except TemplateFault as error:
+            raise CheckpointError(f"{self.path}: its chat template {error}") from error
+
+    def _content(self, text: str) -> str | list[dict[str, str]]:
+        return [{"type": "text", "text": text}] if self._is_structured else text
+
+    def missing_roles(self) -> list[str]:
+        """The roles of a pair whose texts do not reach the result."""
+        alone, *others = (self.text(*pair, prompt="") for pair in _PAIRS)
+        return [role for role, other in zip(_ROLES, others, strict=True) if other == alone]
+
+    def reads_prompt(self) -> bool:
+        return len({self.text(*_PAIRS[0], prompt=prompt) for prompt in ("alpha", "bravo")}) == 2
+
+    def end(self, backend: Backend, count: int, prompt: str) -> list[int]:
+        """The last tokens of `count` texts, whatever they are: those that a truncated text ends with."""
+        key = (count, prompt)
+        if not self._restores_end:
+            return []
+        if key not in self._ends:
+            first, second = (
+                backend.encode(self.text(*[filler] * count, prompt=prompt), add_special_tokens=False).ids
+                for filler in _FILLERS
+            )
+            most = min(len(first), len(second))
+            equal = next((index for index in range(most) if first[-1 - index] != second[-1 - index]), 0)
+            self._ends = {key: first[len(first) - equal :]}  # of the last prompt alone: a caller may have many
+        return self._ends[key]
+
+
+def read(root: Path, folder: Path, path: Path, settings: Mapping[str, Any] | None) -> ChatTemplate | None:
+    """The chat template by which sentence-transformers reads texts of a directory; None: texts are tokenised as they are.
+
+    root: the directory. folder: of config.json and the tokenizer. path, settings: the file of the module Transformer and what is in it;
+    None: no modules.json names that module, so that the modality is "message" where there is a template.
+
+    Raises CheckpointError: files that are wrong, or a template that is not computed.
+    """
+    modalities = (settings or {}).get("modality_config") or {}
+    if settings is not None and "message" not in modalities:
+        return None
+    file, found = _find(root, folder)
+    if found is None:
+        if settings is None:
+            return None
+        raise CheckpointError(f"{path}: modality_config.message needs a chat template, and {folder} has no {FILE}")
+    described = folder / "tokenizer_config.json"
+    if (processor := (json_files.optional(described) or {}).get("processor_class")) is not None:
+        raise CheckpointError(
+            f"{described}: processor_class is {printable(repr(processor))}, which would take its chat template from other files; only a "
+            "tokenizer, without this key, is supported"
+        )
+    calls = (settings or {}).get("processing_kwargs") or {}
+    given = calls.get("chat_template") or {}
+    if not isinstance(given, dict):
+        raise CheckpointError(f"{path}: processing_kwargs.chat_template must be a JSON object or null")
+    given = dict(given)
+    restores_end = given.pop("restore_suffix", True)
+    if wrong := sorted(given.keys() & set(_REFUSED)):
+        raise CheckpointError(f"{path}: processing_kwargs.chat_template.{wrong[0]} is not supported; remove it")
+    for key in ("tools", "documents"):
+        value = given.get(key)
+        if value is not None and not (isinstance(value, list) and all(isinstance(each, dict) for each in value)):
+            raise CheckpointError(f"{path}: processing_kwargs.chat_template.{key} must be a list of JSON objects")
+    source, file = _selected(found, file, given, path)
+    family = (json_files.optional(folder / "config.json") or {}).get("model_type")
+    kind = modalities.get("message", {}).get("format", "auto")
+    if kind == "auto":
+        looks = not isinstance(found, str) or not found or any(part in found for part in _STRUCTURED)
+        kind = "structured" if looks and family not in _FLAT_FAMILIES else "flat"
+    # transformers gives a template these variables too.
+    sizes = ("max_length", "padding", "return_tensors", "truncation")
+    common = {key: value for key, value in (calls.get("common") or {}).items() if key not in sizes}
+    variables = {
+        "tools": None, "documents": None, "add_generation_prompt": False, "common_kwargs": common, **_tokens(folder, source), **given,
+    }  # fmt: skip
+    return ChatTemplate(source, file, variables, is_structured=kind == "structured", restores_end=bool(restores_end))
+
+
+def _find(root: Path, folder: Path) -> tuple[Path, str | dict[str, str] | None]:
+    """As AutoTokenizer: the template of a directory, or several by name, and their file or folder. Files count more than settings."""
+    path = folder / FILE
+    files = {} if (text := _text(path)) is None else {"default": text}
+    for each in sorted((root / FOLDER).glob("*.jinja")):
+        if (text := _text(folder / FOLDER / each.name)) is not None:
+            files[each.name.removesuffix(".jinja")] = text
+    if files:
+        return (path, files["default"]) if files.keys() == {"default"} else (folder, files)
+    path = folder / "tokenizer_config.json"
+    found = (json_files.optional(path) or {}).get("chat_template")
+    if isinstance(found, list) and all(isinstance(each, dict) for each in found):
+        found = {str(each.get("name")): each.get("template") for each in found}
+    if isinstance(found, dict) and all(isinstance(each, str) for each in found.values()):
+        return path, found
+    if not isinstance(found, str | None):
+        raise CheckpointError(f"{path}: chat_template must be a string or a list of objects with a name and a template")
+    return path, found
+
+
+def _selected(found: str | dict[str, str], file: Path, given: dict[str, Any], path: Path) -> tuple[str, Path]:
+    """The template that apply_chat_template takes, and the file that has it."""
+    name = given.pop("chat_template", None)
+    if not isinstance(name, str | None):
+        raise CheckpointError(f"{path}: processing_kwargs.chat_template.chat_template must be a string")
+    if name is not None and (isinstance(found, str) or name not in found):
+        found, file = name, path
+    elif not isinstance(found, str):
+        name = name or ("tool_use" if given.get("tools") is not None and "tool_use" in found else "default")
+        if name not in found:
+            raise CheckpointError(
+                f"{file} has chat templates with the names {', '.join(map(printable, sorted(found)))}, and none of the name default; "
+                "processing_kwargs.chat_template.chat_template of sentence_bert_config.json chooses one"
+            )
+        found = found[name]
+    if len(found) > _TEMPLATE_BYTES:
+        raise CheckpointError(f"{file}: its chat template is longer than {_TEMPLATE_BYTES} characters")
+    return found, file
+
+
+def _text(path: Path) -> str | None:
+    try:
+        content = untrusted.read_file_if_exists(path, _TEMPLATE_BYTES)
+        return None if content is None else content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
+def _tokens(folder: Path, source: str) -> dict[str, Any]:
+    """The special tokens by their names in tokenizer_config.json and special_tokens_map.json, and what the class has for others that the
+    template names."""
+    from uwaga.encode.template_language import Unknown
+
+    path = folder / "tokenizer_config.json"
+    settings = json_files.optional(path) or {}
+    older = {} if "added_tokens_decoder" in settings else json_files.optional(folder / "special_tokens_map.json") or {}
+    named = {**settings, **older}
+    extra = named.get("extra_special_tokens")
+    tokens = {key: value for key, value in named.items() if key.endswith("_token")}
+    tokens |= extra if isinstance(extra, dict) else {}
+    result: dict[str, Any] = {}
+    for key, value in tokens.items():
+        content = value.get("content") if isinstance(value, dict) else value
+        if isinstance(content, str):
+            result[key] = content
+    if others := [key for key in auto_tokenizer.SPECIAL if key in source and key not in tokens]:
+        known = auto_tokenizer.special_tokens(folder)
+        unknown = Unknown(f"{path} does not say it, so that it depends on the tokenizer's class; add it there, or null")
+        result |= (
+            dict.fromkeys(others, unknown) if known is None else {key: known[key] for key in others if key in known}
+        )
+    return result

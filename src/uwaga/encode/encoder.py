@@ -1,0 +1,683 @@
+"""TextEncoder: texts in, vectors out, for corpora.
+
+Letters: N packed tokens, R rows of the result, M model width.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Never, TypedDict, Unpack, cast, overload
+
+import numpy as np
+import torch
+from torch.nn.functional import normalize as normalize_rows
+
+from uwaga._base import json_files, keywords
+from uwaga._base.arguments import check_iterable
+from uwaga._base.errors import CheckpointError, ShapeError, UnsupportedModelError
+from uwaga.data.passages import Span, Split
+from uwaga.encode import colbert, sentence_config, sentence_head
+from uwaga.encode.colbert import TokenVectors
+from uwaga.encode.inference import Encoded, EncodedTokens, Inference, TokenSelection, keep_freed_memory
+from uwaga.encode.pooling import SPAN_POOLING
+from uwaga.encode.preprocessing import OverflowPolicy, Padding, Preprocessor, TokenizedText, groups
+from uwaga.encode.progress import Listener, Meter, listening
+from uwaga.encode.report import Report
+from uwaga.encode.sentence_config import SentenceConfig
+from uwaga.encode.spans import SpansOf, spans_of
+from uwaga.models import opening
+from uwaga.models.checkpoints import directories, load_save, mapped_weights, sentence_files
+from uwaga.models.checkpoints.state_dict_check import is_finite
+from uwaga.models.families import family_of
+from uwaga.models.model import Model
+from uwaga.models.tokenizers.loading import Tokenizer, check_text
+from uwaga.ops.engine_choice import Choice
+from uwaga.ops.linear.api import linear_map
+from uwaga.ops.maxsim import maxsim
+from uwaga.ops.ragged import Ragged
+from uwaga.ops.validation import is_integer, tensor_of
+
+# Activations of so many tokens stay in the cache of the processor, and matrix products are large enough to be fast.
+TOKENS_PER_BATCH = 2048
+
+
+class TokenOptions(TypedDict, total=False):
+    """Options of `TextEncoder.encode_tokens`, which describes them and has their defaults."""
+
+    overflow: str
+    overlap: int
+    tokens_per_batch: int
+    normalize: bool | None
+    prompt: str | None
+    prompt_name: str | None
+
+
+class VectorOptions(TokenOptions, total=False):
+    """Options of `TextEncoder.encode`."""
+
+    truncate_dim: int | None
+
+
+class TextEncoder:
+    """Texts to vectors, by an encoder such as those of sentence-transformers. Not safe to call from two threads at once.
+
+    A thread tokenises the next group of texts while the model computes the current one. Texts are packed into batches of about
+    `tokens_per_batch` tokens without padding, and their vectors come out in the order of the texts.
+
+    Attributes:
+        model: of which with both stacks the encoder alone runs.
+        tokenizer: its tokenizer.
+        config: maximum length, prompts, pooling and what follows it.
+        max_tokens: the most tokens of a text that the model reads, special tokens not counted.
+        report: for each row of the last result of `encode`, `encode_stream`, `encode_spans` or `encode_tokens`, the part of a text it is from.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        config: SentenceConfig,
+        *,
+        truncate_dim: int | None = None,
+    ) -> None:
+        self.model, self.tokenizer, self.config = model, tokenizer, config
+        if config.tokens is None:
+            self._head = sentence_head.read(config.head, model.config.d_model * len(config.pooling))
+        else:
+            self._head = sentence_head.read_tokens(config.tokens, config.head, model.config.d_model)
+        self._truncate_dim = self._checked_dim(truncate_dim)
+        self._positions, self._most = _limits(model, config)[0][0], min(each for each, _ in _limits(model, config))
+        self._expansion_id = self._prepare_tokens(config.tokens)
+        self.max_tokens = self._limit(None)
+        self.report = Report.join(())
+        keep_freed_memory()
+
+    @classmethod
+    def load(
+        cls,
+        path_or_hub_id: str | os.PathLike[str],
+        *,
+        dtype: torch.dtype | None = None,
+        revision: str | None = None,
+        truncate_dim: int | None = None,
+        shared: bool = False,
+        **other: Never,
+    ) -> "TextEncoder":
+        """Load a sentence-transformers directory, a plain Hugging Face directory (mean pooling, or the last token of a
+        causal language model), or a hub id. A directory means what
+        sentence-transformers makes of it: its modules Transformer, Pooling, Dense, LayerNorm, Normalize, prompts, lengths and widths.
+        Families that are not uwaga's own run as the models of transformers, where that is installed (`explain` says how). Code that comes
+        with a model is never run.
+
+        Args:
+            path_or_hub_id, revision: as uwaga.models.load.
+            dtype: of weights and arithmetic, torch.bfloat16 for speed; None for the dtype that the weights are stored in, or float32 in place
+                of float16, whose largest number many models exceed. What follows pooling is computed in float32.
+            truncate_dim: so many first numbers of every vector are the result, of models that were trained for it; None: as the
+                model's config says.
+            shared: whether the weights, converted to `dtype`, are in memory once for all processes of this machine that load the model
+                so. They are mapped from a file in the folder of caches (UWAGA_DATA), which the first process writes.
+
+        Raises:
+            CheckpointError: files that are wrong, contradict each other, need something that is not implemented, or are those of a
+                cross-encoder or another model that gives no vectors; a family that is not uwaga's own, without transformers, or not in
+                safetensors.
+            ValueError: truncate_dim is not from 1 to the length of a vector.
+        """
+        keywords.refuse(other, TextEncoder.load)
+        folder = directories.find(path_or_hub_id, revision)
+        config = sentence_config.read(folder)
+        model, tokenizer = _read(config, dtype, shared=shared)
+        _check_fit(model, tokenizer, config)
+        return cls(model, tokenizer, config, truncate_dim=truncate_dim)
+
+    def __repr__(self) -> str:
+        weight = next(self.model.parameters())
+        what = f"embedding_dim={self.embedding_dim}, max_tokens={self.max_tokens}, {weight.dtype}, {weight.device}"
+        return f"TextEncoder({str(self.config.folder)!r}, {what})"
+
+    def explain(self) -> Choice:
+        """What computes the hidden states: engine "uwaga", a model of ours; "transformers, packed", where that was checked when the model was
+        loaded to give a text the same bits in any batch; or "transformers, one by one", and `refused` says why not packed."""
+        return self.model.explain()
+
+    def _prepare_tokens(self, tokens: TokenVectors | None) -> int | None:
+        """Teaches the tokenizer the prefixes of a ColBERT model; the token that lengthens its queries. Raises CheckpointError."""
+        if tokens is None:
+            return None
+        tokenizer, folder = self.tokenizer, self.config.folder
+        if colbert.register_prefixes(tokenizer.backend, tokens.prefixes):
+            tokenizer.splits_at_spaces = False
+        if tokens.expansion is None:
+            return None
+        file = folder / "tokenizer_config.json"
+        return colbert.expansion_id(tokenizer.backend, tokens.expansion, json_files.optional(file) or {}, file)
+
+    def _limit(self, task: str | None) -> int:
+        """The most tokens of a text of a task, special ones not counted."""
+        limit = (
+            self._most if self.config.tokens is None else self.config.tokens.limit(task, self._most, self._positions)
+        )
+        special = self.tokenizer.num_special_tokens
+        if limit <= special:
+            raise ValueError(
+                f"TextEncoder: the limit of {limit} tokens leaves none for text beside {special} special tokens"
+            )
+        return limit - special
+
+    @property
+    def has_token_vectors(self) -> bool:
+        """Whether this is a ColBERT model, which gives a vector to every token and none to a text: `encode_tokens` serves it."""
+        return self.config.tokens is not None
+
+    @property
+    def truncates_left(self) -> bool:
+        """Whether a text that is truncated loses its beginning, and not its end, as the directory says."""
+        return (self.config.truncation_side or self.tokenizer.truncation_side) == "left"
+
+    @property
+    def embedding_dim(self) -> int:
+        """The length of a vector: M times the number of pooling modes, or the width of the module Dense, at most truncate_dim. Of a
+        ColBERT model, the length of a token's vector."""
+        return self._head.width if self._truncate_dim is None else self._truncate_dim
+
+    @property
+    def has_unit_vectors(self) -> bool:
+        """Whether the vectors have length 1 by themselves: the model's last module is Normalize, and nothing is cut off after it."""
+        return self._head.normalize and self._truncate_dim is None
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """Prompts by name: those that the model was trained with, and "query" and "document", which are empty where it has none."""
+        return {"query": "", "document": "", **self.config.prompts}
+
+    def _checked_dim(self, truncate_dim: int | None) -> int | None:
+        """Of an argument truncate_dim, or of the model's config, which may be wider than the vectors, as in sentence-transformers."""
+        width = self._head.width
+        if self.config.tokens is not None:
+            if truncate_dim is not None:
+                raise ValueError(
+                    "TextEncoder: truncate_dim is for models that give one vector to a text, and this one is ColBERT"
+                )
+            return None
+        if truncate_dim is None:
+            return None if self.config.truncate_dim is None else min(self.config.truncate_dim, width)
+        if not is_integer(truncate_dim) or not 1 <= truncate_dim <= width:
+            raise ValueError(
+                f"TextEncoder: truncate_dim must be None or a whole number from 1 to {width}, not {truncate_dim!r}"
+            )
+        return int(truncate_dim)
+
+    def encode(
+        self,
+        texts: Iterable[str],
+        *,
+        overflow: str = "error",
+        overlap: int = 0,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
+        normalize: bool | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        truncate_dim: int | None = None,
+        progress: bool | Listener | None = None,
+        **other: Never,
+    ) -> np.ndarray:
+        """(R, embedding_dim) float32: a vector for each text, in the order of the texts. `report` has the texts that were truncated
+        or split into windows.
+
+        Args:
+            texts: strings; none may be empty.
+            overflow: what to do with texts of more than `max_tokens` tokens: "error" raises; "truncate" reads the first
+                `max_tokens` tokens, or the last ones if the directory says truncation_side "left"; "mean" gives the mean of the vectors of windows; "windows" a row for each window.
+            overlap: tokens that neighbouring windows share.
+            tokens_per_batch: about how many tokens the model reads in one forward pass.
+            normalize: whether vectors are scaled to length 1 (after the mean over windows, and after they are cut to
+                truncate_dim); None: as the model's modules say, which cut vectors after scaling them.
+            prompt: put before every text (of several windows, before the first one); None: the model's default.
+            prompt_name: a key of `prompts`, in place of `prompt`.
+            truncate_dim: so many first numbers of every vector are the result; None: as the encoder was loaded.
+            progress: True shows a progress bar on standard error; a function is called with a Progress after every batch.
+
+        Raises:
+            DocumentError: a text that is empty, too long, or not a valid Unicode string, or whose vector has an entry that is NaN or
+                infinite; its number is in the message.
+            ValueError: options that contradict each other.
+        """
+        keywords.refuse(other, TextEncoder.encode)
+        texts = list(_iterable_of_texts(texts))
+        inference = self._inference(
+            overflow=overflow,
+            overlap=overlap,
+            tokens_per_batch=tokens_per_batch,
+            normalize=normalize,
+            prompt=prompt,
+            prompt_name=prompt_name,
+            truncate_dim=truncate_dim,
+        )
+        with listening(progress, len(texts)) as listener:
+            parts = list(inference.vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
+        return self._joined(inference, parts)
+
+    def encode_query(
+        self, texts: Iterable[str], *, progress: bool | Listener | None = None, **options: Unpack[VectorOptions]
+    ) -> np.ndarray:
+        """As `encode`, with the prompt "query" of the model; empty where it has none, whatever its default is."""
+        return self.encode(texts, progress=progress, **_with_prompt(options, "query"))
+
+    def encode_document(
+        self, texts: Iterable[str], *, progress: bool | Listener | None = None, **options: Unpack[VectorOptions]
+    ) -> np.ndarray:
+        """As `encode`, with the prompt "document" of the model; empty where it has none, whatever its default is."""
+        return self.encode(texts, progress=progress, **_with_prompt(options, "document"))
+
+    def encode_stream(
+        self,
+        texts: Iterable[str],
+        *,
+        progress: bool | Listener | None = None,
+        **options: Unpack[VectorOptions],
+    ) -> Iterator[np.ndarray]:
+        """As `encode`, as an iterator over arrays, for any number of texts: only two groups of texts, and the vectors of one, are
+        in memory.
+
+        `report` is about the last array. Arguments and errors as `encode`.
+        """
+        inference = self._inference(**options)
+        return self._stream(inference, groups(_iterable_of_texts(texts), _num_characters), progress)
+
+    def encode_groups(
+        self,
+        parts: Iterable[Sequence[str | TokenizedText]],
+        *,
+        spans: Split | SpansOf | None = None,
+        skip_invalid: bool = False,
+        progress: Listener | None = None,
+        **options: Unpack[VectorOptions],
+    ) -> Iterator[Encoded]:
+        """As `encode_stream`, for groups of texts made by the caller. A group gives the same bits whatever came before it.
+
+        parts: of texts, or of TokenizedText, whose tokens are taken as they are and may not be split into windows or spans.
+        spans: a vector for each span, as `encode_spans`: of a text's number and itself, or what it is split into; None: for each text.
+        skip_invalid: leave out texts for which `encode` raises DocumentError; `Encoded.invalid` has the errors, and the report
+        the numbers of the others.
+        """
+        check_iterable(parts, "TextEncoder: parts", "groups of strings")
+        inference = self._inference(None, skip_invalid, **options)
+        if spans is None:
+            return inference.vectors(parts, Meter(progress))
+        return self._of_spans(inference, spans).span_vectors(parts, Meter(progress))
+
+    def encode_spans(
+        self,
+        texts: str | Iterable[str],
+        spans: Split | Sequence[Span] | Sequence[Sequence[Span]],
+        *,
+        progress: bool | Listener | None = None,
+        **options: Unpack[VectorOptions],
+    ) -> Ragged:
+        """A vector for every span of every text, each made with the whole text in sight: late chunking (Günther et al., "Late Chunking:
+        Contextual Chunk Embeddings Using Long-Context Embedding Models", 2024). The model reads a text once, and the hidden states
+        of a span's tokens are pooled as those of a text are.
+
+        Ragged with values (N, embedding_dim) float32, N spans, and a row for each text; `report` has the characters of every span. A
+        token is in the span that has its first character, white space before it left out; special tokens and those of the
+        prompt are in none. The vectors of a text have the same bits alone as in any batch.
+
+        Args:
+            texts: strings, none of them empty; or one.
+            spans: for each text the spans (start, stop) of its characters, in any order, which may overlap; of one string, its
+                spans. "paragraph", "sentence", "line" or "document" finds them, so that they cover the texts.
+            overflow: "error" raises for texts of more than `max_tokens` tokens; "windows" reads them in overlapping windows (algorithm 2
+                of the paper, with windows of one size): a token in two windows has the state of the first, so that the second reads its
+                first `overlap` tokens for those that follow.
+            overlap: tokens that neighbouring windows share.
+            tokens_per_batch, normalize, prompt, prompt_name, truncate_dim, progress: as `encode`.
+
+        Raises:
+            DocumentError: as `encode`; a text without spans, or a span that is empty, outside its text, or has no token.
+            ValueError: options or spans that are not these; a model whose vector is the state of one token (pooling "cls" or
+                "lasttoken") or depends on positions ("weightedmean"), and a ColBERT model.
+        """
+        if isinstance(texts, str):
+            texts, spans = [texts], spans if isinstance(spans, str) else cast("Sequence[Sequence[Span]]", [spans])
+        texts = list(_iterable_of_texts(texts))
+        found = spans_of(spans, len(texts))
+        inference = self._inference(**options)
+        inference = self._of_spans(inference, found)
+        with listening(progress, len(texts)) as listener:
+            parts = list(inference.span_vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
+        vectors = self._joined(inference, parts)
+        counts = np.bincount(self.report.document, minlength=len(texts))
+        offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]))
+        return Ragged(torch.from_numpy(vectors), offsets)
+
+    def _joined(self, inference: Inference, parts: Sequence[Encoded]) -> np.ndarray:
+        """The vectors of all parts, (sum of N, M), whose report is kept."""
+        self._keep_report(part.report for part in parts)
+        return np.concatenate([np.zeros((0, inference.embedding_dim), np.float32), *(part.vectors for part in parts)])
+
+    def _of_spans(self, inference: Inference, spans: Split | SpansOf) -> Inference:
+        """Raises ValueError: late chunking and the model, or the option overflow, do not go together."""
+        if unfit := sorted(set(self.config.pooling) - set(SPAN_POOLING)):
+            raise ValueError(
+                f"TextEncoder: late chunking pools all tokens of a span, and the pooling of this model is {' and '.join(unfit)}; "
+                f"it needs {', '.join(SPAN_POOLING)}"
+            )
+        if self.config.chat is not None:
+            raise ValueError("TextEncoder: late chunking is not supported for a model with a chat template")
+        policy = inference.preprocessor.policy
+        if policy.overflow not in ("error", "windows"):
+            raise ValueError(f"TextEncoder: overflow must be 'error' or 'windows' for spans, not {policy.overflow!r}")
+        found = spans_of(spans, None) if isinstance(spans, str) else spans
+        return replace(inference, preprocessor=replace(inference.preprocessor, spans=found))
+
+    def encode_tokens(
+        self,
+        texts: Iterable[str],
+        *,
+        task: str | None = None,
+        overflow: str = "error",
+        overlap: int = 0,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
+        normalize: bool | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        progress: bool | Listener | None = None,
+        **other: Never,
+    ) -> Ragged:
+        """A vector for every token, special ones included: Ragged with values (N, M) and a row for each text, or with
+        overflow="windows" for each window. `uwaga.maxsim` scores them.
+
+        Without a head, as of BERT or an embedding model, they are the hidden states in the model's dtype. A ColBERT model, in the
+        directory of sentence-transformers' MultiVectorEncoder, of PyLate or of ColBERT's own code, gives float32 vectors of
+        its projection, (N, embedding_dim): queries are lengthened by mask tokens up to the model's length for them, which count; of
+        documents, punctuation and what else the model skips has no vector.
+
+        Args:
+            texts, overflow, overlap, tokens_per_batch, prompt, prompt_name, progress: as `encode`, but for overflow="mean".
+            task: "query" or "document": what the texts are. Of a ColBERT model it decides about the mask tokens, the tokens without
+                a vector, and the most tokens of a text; of any model it is the prompt, unless one is given. None: neither; tokens are
+                skipped as in documents.
+            normalize: whether vectors are scaled to length 1, in float32; None: as the model's modules say; without a head they are not.
+
+        Raises:
+            DocumentError, ValueError: as `encode`; a task or overflow that is not one of these.
+        """
+        keywords.refuse(other, TextEncoder.encode_tokens)
+        texts = list(_iterable_of_texts(texts))
+        inference = self._token_inference(
+            task,
+            overflow=overflow,
+            overlap=overlap,
+            tokens_per_batch=tokens_per_batch,
+            normalize=normalize,
+            prompt=prompt,
+            prompt_name=prompt_name,
+        )
+        with listening(progress, len(texts)) as listener:
+            parts = list(inference.token_vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
+        self._keep_report(part.report for part in parts)
+        weight, tokens = next(self.model.parameters()), self.config.tokens
+        in_float32 = tokens is not None or bool(normalize)
+        width = self.model.config.d_model if tokens is None else self.embedding_dim
+        empty = weight.new_zeros(0, width, dtype=torch.float32 if in_float32 else weight.dtype)
+        lengths = np.concatenate([np.zeros(1, np.int64), *(part.lengths for part in parts)])
+        offsets = torch.from_numpy(np.cumsum(lengths)).to(empty.device)
+        return Ragged(torch.cat([empty, *(part.values for part in parts)]), offsets)
+
+    def encode_token_groups(
+        self,
+        parts: Iterable[Sequence[str]],
+        *,
+        task: str | None = None,
+        skip_invalid: bool = False,
+        progress: Listener | None = None,
+        **options: Unpack[TokenOptions],
+    ) -> Iterator[EncodedTokens]:
+        """As `encode_tokens`, for groups of texts made by the caller; skip_invalid as `encode_groups`."""
+        inference = self._token_inference(task, skip_invalid, **options)
+        return inference.token_vectors(parts, Meter(progress))
+
+    def token_strings(self, text: str, *, task: str | None = None, overflow: str = "error") -> list[str]:
+        """The tokens of a text that `encode_tokens` gives vectors of, as the vocabulary writes them; with overflow="windows" those of
+        all windows, one after another."""
+        inference = self._token_inference(task, overflow=overflow)
+        ids_N = torch.from_numpy(inference.preprocessor.tokenize([text], 0).ids)
+        kept_N = ids_N if inference.selection is None else ids_N[inference.selection(ids_N)]
+        return [self.tokenizer.backend.id_to_token(number) or "" for number in kept_N.tolist()]
+
+    def _token_inference(
+        self, task: str | None, skip_invalid: bool = False, /, **options: Unpack[TokenOptions]
+    ) -> Inference:
+        unknown = {name: value for name, value in options.items() if name not in TokenOptions.__optional_keys__}
+        keywords.refuse(unknown, TextEncoder.encode_tokens)
+        if options.get("overflow") == "mean":
+            raise ValueError("TextEncoder: encode_tokens has no mean over windows; use overflow='windows'")
+        if task is not None and task not in colbert.TASKS:
+            raise ValueError(f"TextEncoder: task must be None, 'query' or 'document', not {task!r}")
+        if task is not None and options.get("prompt") is None and options.get("prompt_name") is None:
+            options["prompt_name"] = task
+        tokens, normalize = self.config.tokens, options.get("normalize")
+        options["normalize"] = bool(normalize)
+        inference = self._inference(task, skip_invalid, True, **options)
+        if tokens is None:
+            return inference
+        return replace(
+            inference,
+            token_head=self._head.module,
+            selection=self._selection(tokens, task),
+            normalize="after" if self._head.normalize and normalize is None else inference.normalize,
+        )
+
+    def _selection(self, tokens: TokenVectors, task: str | None) -> TokenSelection | None:
+        """The tokens of a ColBERT model that have vectors; None: all."""
+        words = tokens.skipped_words if (task or "document") in tokens.skipped_of else ()
+        without = tuple(colbert.token_ids(self.tokenizer.backend, words))
+        only = () if task == "query" else tokens.kept_ids
+        return TokenSelection(without, only) if without or only else None
+
+    @overload
+    def similarity(self, vectors_RM: np.ndarray, others_SM: np.ndarray) -> np.ndarray: ...
+    @overload
+    def similarity(self, vectors_RM: Ragged, others_SM: Ragged) -> np.ndarray: ...
+    def similarity(self, vectors_RM: np.ndarray | Ragged, others_SM: np.ndarray | Ragged) -> np.ndarray:
+        """(R, S) float32: how alike the vectors are, by `config.similarity`: their "cosine", their "dot" product, or minus their
+        "euclidean" or "manhattan" distance. Of a ColBERT model "maxsim" (`uwaga.maxsim`), or "meanmaxsim", which divides it by
+        the query's tokens.
+
+        vectors_RM, others_SM: (R, M) and (S, M), such as `encode` gives; of a ColBERT model, what `encode_tokens` gives of queries and
+        of documents. Raises ShapeError, ValueError: others; a score that is NaN or infinite.
+        """
+        if isinstance(vectors_RM, Ragged) or isinstance(others_SM, Ragged):
+            if self.config.tokens is None or not (isinstance(vectors_RM, Ragged) and isinstance(others_SM, Ragged)):
+                raise ValueError(
+                    "TextEncoder.similarity: vectors of tokens are compared with such, of a ColBERT model; see uwaga.maxsim"
+                )
+            scores_RS = maxsim(vectors_RM, others_SM)
+            by = vectors_RM.lengths[:, None] if self.config.similarity == "meanmaxsim" else 1
+            return _finite_scores(scores_RS / by)
+        if self.config.tokens is not None:
+            raise ValueError(
+                "TextEncoder.similarity: a ColBERT model compares vectors of tokens: give what encode_tokens returns"
+            )
+        x_RM, y_SM = (
+            tensor_of(x, "TextEncoder.similarity: vectors", "; encode gives such").float()
+            for x in (vectors_RM, others_SM)
+        )
+        if x_RM.dim() != 2 or y_SM.dim() != 2 or x_RM.shape[1] != y_SM.shape[1]:
+            raise ShapeError(
+                f"TextEncoder.similarity: vectors must be (R, M) and (S, M), not {tuple(x_RM.shape)} and {tuple(y_SM.shape)}"
+            )
+        if self.config.similarity in ("euclidean", "manhattan"):
+            exact = "donot_use_mm_for_euclid_dist"  # by products, the distance of equal vectors would not be 0
+            p = 2.0 if self.config.similarity == "euclidean" else 1.0
+            return _finite_scores(-torch.cdist(x_RM, y_SM, p=p, compute_mode=exact))
+        if self.config.similarity == "cosine":
+            x_RM, y_SM = normalize_rows(x_RM, dim=-1), normalize_rows(y_SM, dim=-1)
+        return _finite_scores(linear_map(x_RM, y_SM))
+
+    def _inference(
+        self,
+        task: str | None = None,
+        skip_invalid: bool = False,
+        is_of_tokens: bool = False,
+        /,
+        *,
+        overflow: str = "error",
+        overlap: int = 0,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
+        normalize: bool | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        truncate_dim: int | None = None,
+        **other: Never,
+    ) -> Inference:
+        keywords.refuse(other, TextEncoder.encode)
+        if self.config.tokens is not None and not is_of_tokens:
+            raise ValueError(
+                f"TextEncoder: {self.config.folder} holds a ColBERT model, which gives a vector to every token and none to a text; "
+                "use encode_tokens"
+            )
+        if self.config.chat is not None and overflow in ("mean", "windows"):
+            raise ValueError(
+                f"TextEncoder: overflow must be 'error' or 'truncate' for a model with a chat template, not {overflow!r}"
+            )
+        if normalize is not None and not isinstance(normalize, bool):
+            raise ValueError(f"TextEncoder: normalize must be True, False or None, not {normalize!r}")
+        preprocessor = Preprocessor(
+            tokenizer=self.tokenizer,
+            policy=OverflowPolicy(
+                overflow=overflow, overlap=overlap, max_tokens=self._limit(task), keeps_end=self.truncates_left
+            ),
+            prompt=self._prompt(prompt, prompt_name),
+            chat=self.config.chat,
+            include_prompt=self.config.include_prompt or self.config.chat is not None,
+            skip_invalid=skip_invalid,
+            padding=self._padding(task),
+        )
+        dim = self.embedding_dim if truncate_dim is None else self._checked_dim(truncate_dim)
+        assert dim is not None
+        return Inference(
+            model=self.model,
+            preprocessor=preprocessor,
+            tokens_per_batch=tokens_per_batch,
+            pooling=self.config.pooling,
+            head=self._head.module,
+            embedding_dim=dim,
+            normalize="after" if normalize else "before" if normalize is None and self._head.normalize else None,
+        )
+
+    def _keep_report(self, reports: Iterable[Report]) -> None:
+        self.report = replace(Report.join(reports), engine=self.explain().engine)
+
+    def _padding(self, task: str | None) -> Padding | None:
+        """The mask tokens after queries of a ColBERT model."""
+        expansion = None if self.config.tokens is None else self.config.tokens.expansion
+        if task != "query" or expansion is None:
+            return None
+        assert self._expansion_id is not None
+        return Padding(self._expansion_id, min(expansion.length, self._positions), expansion.attend)
+
+    def whole_text(self, text: str, prompt: str) -> str:
+        """What is tokenised of a text: it after the prompt, or what the directory's chat template makes of both."""
+        return prompt + text if self.config.chat is None else self.config.chat.text(text, prompt=prompt)
+
+    def _prompt(self, prompt: str | None, prompt_name: str | None) -> str:
+        if prompt is not None and prompt_name is not None:
+            raise ValueError("TextEncoder: prompt and prompt_name are given; the model reads one prompt")
+        if prompt is not None and not isinstance(prompt, str):
+            raise ValueError(f"TextEncoder: prompt must be a string or None, not {prompt!r}")
+        check_text("TextEncoder: prompt", prompt or "")
+        if prompt_name is None:
+            return self.config.prompt if prompt is None else prompt
+        if not isinstance(prompt_name, str) or prompt_name not in self.prompts:
+            raise ValueError(
+                f"TextEncoder: prompt_name must be one of {', '.join(map(repr, self.prompts))}, not {prompt_name!r}"
+            )
+        return self.prompts[prompt_name]
+
+    def _stream(
+        self, inference: Inference, parts: Iterable[Sequence[str]], progress: bool | Listener | None
+    ) -> Iterator[np.ndarray]:
+        with listening(progress, None) as listener:
+            for part in inference.vectors(parts, Meter(listener)):
+                self._keep_report([part.report])
+                yield part.vectors
+
+
+def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) -> tuple[Model, Tokenizer]:
+    """The model of a folder and its tokenizer. Raises CheckpointError."""
+    file = mapped_weights.shared_file(config.folder, dtype) if shared else None
+    try:
+        model = load_save.load_folder(config.folder, dtype, has_head=False, shared=file)
+    except UnsupportedModelError as refusal:
+        tokens = Tokenizer.load(config.folder, lowercase=config.lowercase, allows_types=True)
+        tokens = tokens if config.chat is None else tokens.without_special_tokens()
+        expansion = None if config.tokens is None else config.tokens.expansion
+        if expansion is not None and not expansion.attend:
+            raise CheckpointError(
+                f"{config.folder}: mask tokens that the others do not see are computed for uwaga's own families alone"
+            ) from refusal
+        return opening.read_states(config.folder, dtype, tokens, refusal, file), tokens
+    if () not in family_of(model.config.model_type, "load").architectures.values():
+        raise CheckpointError(
+            f"{config.folder} holds a {model.config.model_type} model, and TextEncoder cannot use it; {sentence_config.PEER_READS_IT}"
+        )
+    tokens = Tokenizer.load(config.folder, lowercase=config.lowercase)
+    return model, tokens if config.chat is None else tokens.without_special_tokens()
+
+
+def _check_fit(model: Model, tokenizer: Tokenizer, config: SentenceConfig) -> None:
+    """Check that the files of a model agree. Raises CheckpointError, which names the file with the smallest limit."""
+    model_file = config.folder / "config.json"
+    limit, file = min(_limits(model, config), key=lambda each: each[0])
+    if limit <= tokenizer.num_special_tokens:
+        raise CheckpointError(
+            f"{file}: the limit of {limit} tokens leaves none for text beside {tokenizer.num_special_tokens} special tokens"
+        )
+    if not config.include_prompt and (config.truncation_side or tokenizer.truncation_side) == "left":
+        raise CheckpointError(
+            f"{config.folder}: its tokenizer has truncation_side 'left', which cuts the prompt, and its Pooling include_prompt false, which "
+            f"leaves the prompt out; only 'right' is supported then; {sentence_files.INSTEAD}"
+        )
+    if tokenizer.vocab_size > model.config.vocab_size:
+        raise CheckpointError(
+            f"{model_file}: vocab_size is {model.config.vocab_size}, but tokenizer.json has the token id {tokenizer.vocab_size - 1}"
+        )
+
+
+def _limits(model: Model, config: SentenceConfig) -> list[tuple[int, Path | None]]:
+    """The most tokens that the model and its files take, special ones included, each with the file that says so."""
+    own = (
+        sys.maxsize if model.config.max_tokens is None else model.config.max_tokens
+    )  # T5's positions are relative: none
+    return [(own, config.folder / "config.json"), (config.max_length or own, config.limited_by)]
+
+
+def _finite_scores(scores_RS: torch.Tensor) -> np.ndarray:
+    """On the CPU. Raises ValueError: one is not finite."""
+    if not is_finite(scores_RS):
+        row, column = (~scores_RS.isfinite()).nonzero()[0].tolist()
+        value = float(scores_RS[row, column])
+        raise ValueError(
+            f"TextEncoder.similarity: scores must be finite, and that of vectors {row} and {column} is {value} in float32; check or scale "
+            "these vectors"
+        )
+    return scores_RS.cpu().numpy()
+
+
+def _with_prompt(options: VectorOptions, name: str) -> VectorOptions:
+    has_own = options.get("prompt") is not None or options.get("prompt_name") is not None
+    return options if has_own else {**options, "prompt_name": name}
+
+
+def _num_characters(text: object) -> int:
+    # Anything but a string is refused later, with its number.
+    return len(text) if isinstance(text, str) else 1
+
+
+def _iterable_of_texts(texts: Iterable[str]) -> Iterable[str]:
+    check_iterable(texts, "TextEncoder: texts", "strings")
+    return texts

@@ -1,0 +1,216 @@
+"""The sentence-transformers configuration of a model directory: maximum length, prompts, pooling and what follows it.
+
+A plain Hugging Face directory has none, and gets the defaults of sentence-transformers: the mean of all tokens, or the last token of a
+causal language model.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from uwaga._base import json_files
+from uwaga._base.errors import CheckpointError
+from uwaga._base.terminal import printable
+from uwaga.encode import chat_template, colbert
+from uwaga.encode.chat_template import ChatTemplate
+from uwaga.encode.colbert import TokenVectors
+from uwaga.models.checkpoints import modules_json, sentence_files
+from uwaga.models.checkpoints.config_json import ModelSize, setting
+from uwaga.models.checkpoints.modules_json import SentenceModule, SentenceModules
+
+_MAXSIM = ("maxsim", "meanmaxsim")
+_Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
+_HEAD = ("Dense", "LayerNorm", "Normalize", "Dropout")
+_INSTEAD = "{}, and uwaga.integrations.sentence_transformers.unpad makes it skip padding"
+_CROSS_ENCODER = (
+    "a cross-encoder or classifier, which gives scores of texts or pairs and no vectors",
+    "uwaga.Reranker, and `uwaga serve` with --reranker, take one with one label; "
+    + _INSTEAD.format("sentence_transformers.CrossEncoder reads it")
+    + "; uwaga.models.load reads it for its logits",
+)
+_SPARSE = (
+    "a SPLADE model, which gives a weight to every word of the vocabulary and no dense vector",
+    _INSTEAD.format("sentence_transformers.SparseEncoder reads it"),
+)
+_ST = "sentence_transformers.SentenceTransformer reads it"
+PEER_READS_IT = _INSTEAD.format(_ST)
+# What is refused: what it is in words, and what reads it. By model_type of config_sentence_transformers.json,
+_OTHER_MODELS = {
+    "CrossEncoder": _CROSS_ENCODER,
+    "SparseEncoder": _SPARSE,
+}
+# by modules,
+_OTHER_MODULES = {
+    "LogitScore": _CROSS_ENCODER,
+    "MLMTransformer": _SPARSE,
+    "SpladePooling": _SPARSE,
+    "Router": ("a router, which has a model of its own for queries and for documents", PEER_READS_IT),
+    "Asym": ("a router, which has a model of its own for queries and for documents", PEER_READS_IT),
+    "StaticEmbedding": ("a table of word vectors without attention, whose mean is the vector of a text", _ST),
+    "WordEmbeddings": ("a table of word vectors without attention", _ST),
+    "BoW": ("a bag of words without attention", _ST),
+    "CLIPModel": ("a model of pictures and texts", _ST),
+}
+# and by the end of the architecture in config.json.
+_OTHER_HEADS = {
+    "ForSequenceClassification": _CROSS_ENCODER,
+    "ForTokenClassification": (
+        "a classifier of tokens, which gives no vectors",
+        "uwaga.models.load reads it for its logits",
+    ),
+    "ForQuestionAnswering": ("a model that marks answers in a text, and gives no vectors", "transformers reads it"),
+    "ForMultipleChoice": ("a model that chooses among answers, and gives no vectors", "transformers reads it"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentenceConfig:
+    """How texts become tokens, and the hidden states of a text one vector."""
+
+    folder: Path  # of config.json, the weights and tokenizer.json
+    pooling: tuple[str, ...] = ("mean",)  # keys of pooling.POOLING; the vectors of several are concatenated
+    include_prompt: bool = True  # False: the tokens of a prompt are not pooled
+    head: tuple[SentenceModule, ...] = ()  # what follows pooling: Dense, LayerNorm, Normalize, Dropout
+    truncate_dim: int | None = None  # the first numbers of a vector, which are its result; None: all
+    # What vectors are compared by: "cosine", "dot", "euclidean", "manhattan"; those of tokens "maxsim" or "meanmaxsim".
+    similarity: str = "cosine"
+    chat: ChatTemplate | None = None  # makes the text that the model reads; None: it reads a text as it is
+    tokens: TokenVectors | None = None  # of a ColBERT model, which has vectors of tokens in place of pooling
+    max_length: int | None = None  # tokens, special ones included; None: not given
+    limited_by: Path | None = None  # the file that gives max_length
+    lowercase: bool = False  # before anything that the tokenizer does
+    truncation_side: str | None = None  # of overflow="truncate": "left" or "right"; None: as tokenizer.json says
+    prompt: str = ""  # before every text
+    prompts: Mapping[str, str]  # that the model was trained with, by name
+
+
+def read(folder: Path) -> SentenceConfig:
+    """The configuration of a directory.
+
+    Raises:
+        CheckpointError: a file that is wrong, or a model that is no text encoder, or asks for something that TextEncoder does not
+            compute; the message says what it is, and what reads it.
+    """
+    path = folder / sentence_files.MODEL
+    settings = json_files.optional(path) or {}
+    model_type = settings.get("model_type", "SentenceTransformer")
+    _refuse(folder, _OTHER_MODELS, [model_type])
+    listed = json_files.optional(folder / sentence_files.MODULES, of=list) or []
+    kinds = [str(module.get("type")).rpartition(".")[2] for module in listed if isinstance(module, dict)]
+    _refuse(folder, _OTHER_MODULES, kinds)
+    modules = modules_json.read(folder)
+    place = folder if modules is None else modules.transformer
+    described = json_files.read(place / "config.json")
+    named = described.get("architectures")
+    architectures = named if isinstance(named, list) else []
+    if modules is None or not modules.pooling:
+        _refuse(folder, _OTHER_HEADS, architectures, is_suffix=True)
+    transformer = sentence_files.read(place, is_module=modules is not None)
+    if transformer.task != "feature-extraction":
+        raise sentence_files.unsupported(transformer.path, "transformer_task", transformer.task, "'feature-extraction'")
+    listed_modules = () if modules is None else (SentenceModule("Transformer", modules.transformer), *modules.others)
+    tokens = colbert.read(folder, settings, listed_modules)
+    of_tokenizer: dict[str, Any] = {
+        "folder": place,
+        "chat": _chat(folder, place, transformer, is_module=modules is not None, is_of_tokens=tokens is not None),
+        "tokens": tokens,
+        "max_length": transformer.max_tokens,
+        "limited_by": transformer.limited_by,
+        "truncation_side": transformer.truncation_side,
+        "lowercase": transformer.lowercase,
+    }
+    if modules is None:
+        # sentence-transformers reads no config_sentence_transformers.json then.
+        if tokens is not None:
+            return SentenceConfig(similarity="maxsim", prompts=tokens.prompts, **of_tokenizer)
+        is_decoder = bool(architectures) and str(architectures[0]).endswith("ForCausalLM")
+        pooling = "lasttoken" if is_decoder and described.get("is_causal", True) else "mean"
+        return SentenceConfig(pooling=(pooling,), prompts={}, **of_tokenizer)
+    sentence_files.check(path, settings, sentence_files.MODEL)
+    allowed = _HEAD if tokens is None else colbert.MODULES
+    others = [module.kind for module in modules.others if module.kind not in allowed]
+    if others:
+        raise CheckpointError(
+            f"{folder / 'modules.json'} has modules that TextEncoder does not compute: {', '.join(map(printable, others))}; "
+            + PEER_READS_IT
+        )
+    if tokens is None:
+        _check_dense(folder, model_type, modules, transformer)
+    elif calls := transformer.values.get("processing_kwargs"):  # lengths of queries and documents come from elsewhere
+        raise sentence_files.unsupported(transformer.path, "processing_kwargs", calls, "null")
+    prompts, default = read_prompts(path, settings if tokens is None else {**settings, "prompts": tokens.prompts})
+    if tokens is None:
+        similarity = setting(settings, path, "similarity_fn_name", _Similarity | None, None) or "cosine"
+    else:  # PyLate writes the names of other comparisons, and compares by MaxSim
+        named = settings.get("similarity_fn_name")
+        similarity = named if named in _MAXSIM else "maxsim"
+    return SentenceConfig(
+        pooling=modules.pooling or ("mean",),
+        include_prompt=modules.include_prompt,
+        head=modules.others,
+        truncate_dim=setting(settings, path, "truncate_dim", ModelSize | None, None),
+        similarity=similarity,
+        prompt=default,
+        prompts=prompts,
+        **of_tokenizer,
+    )
+
+
+def _chat(
+    folder: Path, place: Path, transformer: sentence_files.TransformerSettings, *, is_module: bool, is_of_tokens: bool
+) -> ChatTemplate | None:
+    """Raises CheckpointError: a template that TextEncoder does not compute."""
+    chat = chat_template.read(folder, place, transformer.path, transformer.values if is_module else None)
+    if chat is None:
+        return None
+    if is_of_tokens:
+        raise CheckpointError(f"{chat.path}: a chat template is not supported for a ColBERT model; {PEER_READS_IT}")
+    if chat.reads_task:
+        raise CheckpointError(
+            f"{chat.path}: its chat template reads task, which TextEncoder does not give; set it in "
+            f"processing_kwargs.chat_template of {transformer.path.name}"
+        )
+    chat.text("a", prompt="")  # a template that cannot be rendered is found out here, and not at the first text
+    return chat
+
+
+def _check_dense(
+    folder: Path, model_type: object, modules: SentenceModules, transformer: sentence_files.TransformerSettings
+) -> None:
+    """Raises CheckpointError: settings that have a meaning for other models than those of one vector to a text."""
+    if model_type != "SentenceTransformer":
+        raise sentence_files.unsupported(
+            folder / sentence_files.MODEL, "model_type", model_type, "'SentenceTransformer'"
+        )
+    if not modules.pooling:
+        raise CheckpointError(
+            f"{folder / sentence_files.MODULES} has no module Pooling after the Transformer: a text gets no vector"
+        )
+    for key in ("query_length", "document_length", "query_expansion"):
+        if transformer.values.get(key) is not None:
+            raise sentence_files.unsupported(transformer.path, key, transformer.values[key], "null")
+
+
+def _refuse(
+    folder: Path, others: Mapping[str, tuple[str, str]], names: Sequence[object], *, is_suffix: bool = False
+) -> None:
+    """Raises CheckpointError: a name, or with is_suffix its end, is that of something else than a text encoder."""
+    for name in names:
+        for other, (what, reader) in others.items():
+            if name == other or (is_suffix and str(name).endswith(other)):
+                raise CheckpointError(
+                    f"{folder} holds {what} ({printable(str(name))}), and TextEncoder cannot use it; {reader}"
+                )
+
+
+def read_prompts(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, str], str]:
+    """The prompts of config_sentence_transformers.json by name, and the one that is put before every text. Raises CheckpointError."""
+    prompts, name = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
+        raise CheckpointError(f"{path}: prompts must be a JSON object of strings")
+    if name is not None and (not isinstance(name, str) or name not in prompts):
+        raise CheckpointError(
+            f"{path}: default_prompt_name is {printable(repr(name))}, and there is no prompt of that name"
+        )
+    return prompts, "" if name is None else prompts[name]

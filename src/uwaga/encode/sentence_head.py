@@ -1,0 +1,182 @@
+"""What sentence-transformers computes of pooled states, or of those of tokens, row by row: its modules Dense and LayerNorm, and
+Normalize between them.
+
+Letters: S sequences, M and W widths of a module's input and output.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from uwaga._base import json_files
+from uwaga._base.errors import CheckpointError
+from uwaga._base.options import Switch
+from uwaga._base.terminal import printable
+from uwaga.encode.colbert import TokenVectors
+from uwaga.models.checkpoints import sentence_files, state_dict_check, weight_files
+from uwaga.models.checkpoints.config_json import ModelSize, setting
+from uwaga.models.checkpoints.modules_json import SentenceModule
+from uwaga.models.checkpoints.tables import Table, WeightMapping
+from uwaga.nn.plain_modules import apply_linear
+
+# The activations of torch.nn.modules by their class, as `uwaga.linear` computes them, and tanh: all give a row the same bits alone as
+# among others, as PyTorch's GELU, SiLU and sigmoid do not.
+_ACTIVATIONS = {"Identity": None, "Tanh": None, "ReLU": "relu", "GELU": "gelu"}
+_VECTOR, _TOKENS = "sentence_embedding", "token_embeddings"  # what these modules read and write
+_DENSE = {
+    "out_features": None,
+    "bias": True,
+    "activation_function": "torch.nn.modules.activation.Tanh",
+    "use_residual": False,
+}
+_RULES = {"out_features": ModelSize, "bias": Switch, "use_residual": Switch}
+
+
+class SentenceHead(NamedTuple):
+    """The modules after pooling."""
+
+    module: nn.Module  # (S, M) -> (S, W), float32
+    width: int  # W
+    normalize: bool  # whether vectors get length 1 at the end
+
+
+class Dense(nn.Module):
+    """activation(linear(x)), plus x, or residual(x) where the widths differ, if `use_residual`."""
+
+    def __init__(self, width: int, output_dim: int, *, bias: bool, activation: str, use_residual: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, output_dim, bias)
+        self.activation, self.use_residual = activation, use_residual
+        has_own = use_residual and width != output_dim
+        self.residual = nn.Linear(width, output_dim, bias=False) if has_own else None
+
+    def forward(self, x_SM: Tensor) -> Tensor:
+        output_SW = apply_linear(self.linear, x_SM, activation=_ACTIVATIONS[self.activation])
+        output_SW = torch.tanh(output_SW) if self.activation == "Tanh" else output_SW
+        if not self.use_residual:
+            return output_SW
+        return output_SW + (x_SM if self.residual is None else apply_linear(self.residual, x_SM))
+
+
+class _LayerNorm(nn.Module):
+    """nn.LayerNorm under the name that its weights have."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x_SM: Tensor) -> Tensor:
+        result: Tensor = self.norm(x_SM)
+        return result
+
+
+class _Normalize(nn.Module):
+    def forward(self, x_SM: Tensor) -> Tensor:
+        return functional.normalize(x_SM, dim=-1)
+
+
+def read(
+    modules: Sequence[SentenceModule], width: int, *, of_tokens: bool = False, output: str | None = None
+) -> SentenceHead:
+    """The modules Dense, LayerNorm, Normalize and Dropout after pooling, with their weights in float32.
+
+    width: M, of the pooled states. of_tokens: the modules are about the vectors of tokens. output: the name of what the last module
+    computes; None: that of its input.
+
+    Raises:
+        CheckpointError: a module's settings or weights are wrong, or say something that is not implemented.
+    """
+    layers: list[nn.Module] = []
+    vector = _TOKENS if of_tokens else _VECTOR
+    for index, (kind, folder) in enumerate(modules):
+        if kind == "MultiVectorMask":  # is read by `colbert`
+            continue
+        path = folder / "config.json"
+        settings = json_files.optional(path) or {}
+        sentence_files.check(path, settings, kind)
+        if kind == "Dropout":  # drops nothing outside of training
+            continue
+        names = {"module_input_name": settings.get("module_input_name", vector)}
+        names["module_output_name"] = settings.get("module_output_name") or names["module_input_name"]
+        expected = output if output is not None and index == len(modules) - 1 else vector
+        for key, name in zip(names, (vector, expected), strict=True):
+            if names[key] != name:
+                shown = printable(repr(names[key]))
+                raise CheckpointError(f"{path}: {key} is {shown}; only {name!r} is supported")
+        if kind == "Normalize":
+            layers.append(_Normalize())
+            continue
+        with torch.device("meta"):
+            layer = _dense(path, settings, width) if kind == "Dense" else _layer_norm(path, settings, width)
+        _fill(layer, folder)
+        layers.append(layer)
+        width = layer.linear.out_features if isinstance(layer, Dense) else width
+    normalize = bool(layers) and isinstance(layers[-1], _Normalize)
+    return SentenceHead(nn.Sequential(*layers[: len(layers) - normalize]).eval(), width, normalize)
+
+
+def read_tokens(vectors: TokenVectors, modules: Sequence[SentenceModule], width: int) -> SentenceHead:
+    """The head of a ColBERT model, of the states of tokens; width: M. Raises CheckpointError."""
+    head = read(modules, width, of_tokens=True)
+    if vectors.projection is None:
+        return head._replace(normalize=head.normalize or vectors.normalize)
+    weights = weight_files.find(vectors.projection)
+    stored = weights.stored.get("linear.weight")
+    if (
+        stored is None
+        or len(stored.shape) != 2
+        or stored.shape[1] != width
+        or stored.dtype not in state_dict_check.FLOATING
+    ):
+        said = "there is none" if stored is None else f"it is {stored.shape} {stored.dtype}"
+        raise CheckpointError(
+            f"{weights.path}: the projection linear.weight must be (any, {width}) floating numbers; {said}"
+        )
+    weight = weights.read("linear.weight").to(torch.float32, copy=True)
+    if not bool(weight.isfinite().all()):
+        raise CheckpointError(f"{weights.path}: the projection linear.weight has an entry that is NaN or infinite")
+    with torch.device("meta"):
+        dense = Dense(width, stored.shape[0], bias=False, activation="Identity", use_residual=False)
+    dense.load_state_dict({"linear.weight": weight}, assign=True)
+    return SentenceHead(nn.Sequential(dense).eval(), stored.shape[0], normalize=True)
+
+
+def _dense(path: Path, settings: dict[str, object], width: int) -> Dense:
+    _check_width(path, "in_features", settings.get("in_features"), width)
+    given = {name: settings.get(name, default) for name, default in _DENSE.items()}
+    for name, rule in _RULES.items():
+        setting(given, path, name, rule, None)
+    where, _, activation = str(given["activation_function"]).rpartition(".")
+    if not where.startswith("torch.nn") or activation not in _ACTIVATIONS:
+        shown, known = printable(repr(given["activation_function"])), ", ".join(_ACTIVATIONS)
+        raise CheckpointError(f"{path}: activation_function is {shown}; supported, of torch.nn: {known}")
+    return Dense(
+        width,
+        cast(int, given["out_features"]),
+        bias=bool(given["bias"]),
+        activation=activation,
+        use_residual=bool(given["use_residual"]),
+    )
+
+
+def _layer_norm(path: Path, settings: dict[str, object], width: int) -> nn.Module:
+    _check_width(path, "dimension", settings.get("dimension"), width)
+    return _LayerNorm(width)
+
+
+def _check_width(path: Path, key: str, value: object, width: int) -> None:
+    if value != width:
+        raise CheckpointError(
+            f"{path}: {key} is {printable(repr(value))}, but the vectors before it have {width} numbers"
+        )
+
+
+def _fill(layer: nn.Module, folder: Path) -> None:
+    """Give a module on the meta device the weights of its folder, in float32. Raises CheckpointError."""
+    table = Table(body=tuple(WeightMapping(name, name) for name in layer.state_dict()))
+    matched = state_dict_check.match(table, weight_files.find(folder), layer.state_dict())
+    layer.load_state_dict(state_dict_check.read(matched, torch.float32, allow_nonfinite=False), assign=True)

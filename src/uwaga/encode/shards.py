@@ -1,0 +1,102 @@
+"""A corpus in shards, which processes encode one by one and any process may encode again: which documents a shard has depends on them alone."""
+
+import hashlib
+import itertools
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from uwaga._base.errors import DataError
+from uwaga.data.documents import Document, DocumentFile
+from uwaga.encode.vector_files import Shard
+
+# A shard is seconds of work, so that few are lost with a process, and there are enough for many of them. It ends early, by what its last
+# document is, so that after documents that were added, mended or removed the shards are soon the same again.
+SHARD_DOCUMENTS, SHARD_CHARACTERS, _LEAST_CHARACTERS = 512, 1 << 16, 1 << 15
+_ENDS = 4  # of so many documents one may be a shard's last
+
+
+class Corpus:
+    """The first documents of a file: `limit` of them, or all."""
+
+    def __init__(self, file: DocumentFile, limit: int | None) -> None:
+        self.path, self.limit, self._file = file.path, limit, file
+
+    def __iter__(self) -> Iterator[Document]:
+        return itertools.islice(self._file, None if self.limit is None else min(self.limit, sys.maxsize))
+
+    def fraction(self, documents: int, position: float) -> float:
+        """How much of it `documents` are, the last of which ends at `position` of the file."""
+        return position if self.limit is None else max(position, documents / self.limit)
+
+
+class Group(NamedTuple):
+    """Documents that become one shard. Which they are depends on the documents alone, so that a resumed run has the same."""
+
+    documents: list[Document]
+    shard: Shard
+
+    @property
+    def places(self) -> str:
+        return f"{self.documents[0].place} to {self.documents[-1].place}"
+
+
+def groups(
+    corpus: Iterable[Document], *, max_documents: int = SHARD_DOCUMENTS, max_characters: int = SHARD_CHARACTERS
+) -> Iterator[Group]:
+    """The documents in groups, each with its digest. Raises DataError."""
+    group: list[Document] = []
+    whole, size = hashlib.sha256(), 0
+    for document in corpus:
+        length = document.length()
+        if group and size + length > max_characters:
+            yield Group(group, Shard(whole.hexdigest(), len(group)))
+            group, whole, size = [], hashlib.sha256(), 0
+        group.append(document)
+        size += length
+        _hash(whole, document)
+        is_end = size >= _LEAST_CHARACTERS and int(digest([document])[:2], 16) % _ENDS == 0
+        if is_end or len(group) == max_documents:
+            yield Group(group, Shard(whole.hexdigest(), len(group)))
+            group, whole, size = [], hashlib.sha256(), 0
+    if group:
+        yield Group(group, Shard(whole.hexdigest(), len(group)))
+
+
+def digest(documents: Sequence[Document]) -> str:
+    """SHA-256 over ids and texts, each preceded by its length."""
+    whole = hashlib.sha256()
+    for document in documents:
+        _hash(whole, document)
+    return whole.hexdigest()
+
+
+def _hash(whole: "hashlib._Hash", document: Document) -> None:
+    for part in (document.id or "", document.text):
+        encoded = part.encode()
+        whole.update(len(encoded).to_bytes(8, "little") + encoded)
+
+
+def batch_of(documents: Sequence[Document]) -> dict[str, Any]:
+    """The columns of a group for a BatchEncoder. What could not be read comes as an empty text, with its own reason."""
+    import numpy as np
+
+    columns = {
+        "place": [each.place for each in documents],
+        "id": [each.id for each in documents],
+        "text": [each.text for each in documents],
+        "reason": [each.error for each in documents],
+    }
+    return {"document": np.arange(len(documents)), **columns}
+
+
+def read_groups(corpus: Corpus, wanted: Sequence[tuple[int, Shard]]) -> Iterator[dict[str, Any]]:
+    """The batches of some groups: the number of the first document of each, in order, and its shard. Raises DataError: they are others."""
+    at = 0
+    documents = iter(corpus)
+    for first, shard in wanted:
+        group = list(itertools.islice(documents, first - at, first - at + shard.documents))
+        at = first + shard.documents
+        if digest(group) != shard.digest:
+            raise DataError(f"{corpus.path}: was changed while it was read")
+        yield batch_of(group)

@@ -1,0 +1,334 @@
+"""Documents from files, and the place of every error."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from uwaga._base.errors import DataError
+from uwaga.data import documents as corpus
+from uwaga.data.documents import Document, DocumentFile, DocumentSlice, FileChunks, lines
+
+GOOD = b'{"id": "a", "text": "the cat"}\n'
+
+
+def _both(path: Path) -> list[str]:
+    """The messages of reading by lines and in chunks."""
+    results = []
+    for read in (lines, FileChunks):
+        with pytest.raises(DataError) as raised:
+            list(read(path))
+        results.append(str(raised.value))
+    return results
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 7, 2**20])
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_text_is_what_is_in_the_file(
+    piece: int, packed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus, "CHUNK_BYTES", piece)
+    text = "naïve\r\n\n東京 🐷\nthe end"
+    path = tmp_path / ("a.txt.gz" if packed else "a.txt")
+    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    assert "".join(FileChunks(path)) == text
+    assert [line.text for line in lines(path)] == ["naïve", "", "東京 🐷", "the end"]
+    assert [line.place for line in lines(path)][3] == f"{path}:4"
+
+
+def test_a_mark_of_byte_order_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfyes")
+    assert "".join(FileChunks(path)) == "yes"
+    assert next(lines(path)).text == "yes"
+
+
+@pytest.mark.parametrize("piece", [3, 4, 5, 2**20])
+@pytest.mark.parametrize(
+    ("written", "place"),
+    [
+        (b"abc\xff", "1: is not UTF-8: byte 0xff at byte 4"),
+        ("ä\nöü".encode() + b"\xc3(", "2: is not UTF-8: byte 0xc3 at byte 5"),
+        (b"one\ntwo\n\x80\n", "3: is not UTF-8: byte 0x80 at byte 1"),
+        (b"one\ntwo \xe6\x9d", "2: is not UTF-8: byte 0xe6 at byte 5"),
+    ],
+)
+def test_what_is_no_utf8_is_named_by_line_and_byte(
+    written: bytes, place: str, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus, "CHUNK_BYTES", piece)
+    path = tmp_path / "a.txt"
+    path.write_bytes(written)
+    assert _both(path) == [f"{path}:{place}"] * 2
+
+
+def test_a_file_must_be_there_and_hold_something(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    assert _both(path) == [f"{path}: there is no such file"] * 2
+    assert _both(tmp_path) == [f"{tmp_path}: cannot be read: Is a directory"] * 2
+    path.write_bytes(b"")
+    assert _both(path) == [f"{path}: is empty"] * 2
+    packed = tmp_path / "a.txt.gz"
+    packed.write_bytes(gzip.compress(b""))
+    assert _both(packed) == [f"{packed}: is empty"] * 2
+
+
+def test_damaged_gzip_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(b"plain")
+    damaged = "the gzip file is damaged: Not a gzipped file (b'pl')"
+    assert _both(path) == [f"{path}:1: {damaged}", f"{path}: {damaged}"]
+    path.write_bytes(gzip.compress(b"a\n" * 1000)[:-9])
+    assert _both(path)[0].startswith(f"{path}:1001: the gzip file is damaged: ")
+
+
+def test_a_line_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "MAX_LINE_BYTES", 1000)
+    path = tmp_path / "a.txt"
+    path.write_text("short\n" + "x" * 1001)
+    with pytest.raises(DataError) as raised:
+        list(lines(path))
+    assert str(raised.value) == f"{path}:2: the line is longer than 1,000 bytes"
+
+
+def _texts(path: Path, **options: str) -> list[str]:
+    return [each.text for each in DocumentFile(path, skip_empty=True, id_field="", **options)]
+
+
+def _message(path: Path, **options: str) -> str:
+    with pytest.raises(DataError) as raised:
+        _texts(path, **options)
+    return str(raised.value)
+
+
+def test_a_document_is_a_file_a_line_or_a_paragraph(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("\none\ntwo\n\n \n\nthree\n")
+    assert _texts(path, unit="file") == ["\none\ntwo\n\n \n\nthree\n"]
+    assert _texts(path, unit="line") == ["one", "two", " ", "three"]
+    assert _texts(path, unit="paragraph") == ["one\ntwo", "three"]
+    places = [each.place for each in DocumentFile(path, unit="paragraph")]
+    assert places == [f"{path}:2", f"{path}:7"]
+
+
+def test_json_lines_and_parquet_hold_texts_in_a_field(tmp_path: Path) -> None:
+    texts = ["naïve\n東京", "", "two \u2028 lines"]
+    lines, table = tmp_path / "a.jsonl", tmp_path / "a.parquet"
+    lines.write_text("".join(json.dumps({"id": 1, "body": text}) + "\n" for text in texts))
+    parquet.write_table(pa.table({"id": [1, 2, 3], "body": texts}), table)
+    for kind, path in (("jsonl", lines), ("parquet", table)):
+        assert _texts(path, kind=kind, text_field="body") == [texts[0], texts[2]]
+        place = f"{path}:1" if kind == "jsonl" else f"{path}: row 0"
+        assert _message(path, kind=kind) == f"{place}: there is no field 'text'; the fields are 'id', 'body'"
+        message = _message(path, kind=kind, text_field="id")
+        assert message == f"{place}: field 'id' must be a string, not int"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+        ("", "is not JSON: Expecting value: line 1 column 1 (char 0)"),
+        ("[1]", "must be a JSON object, not list"),
+        ('{"text": null}', "field 'text' must be a string, not NoneType"),
+        ('{"text": "ab\\ud800"}', "field 'text' has a lone surrogate at character 3"),
+    ],
+)
+def test_a_bad_line_of_json_is_named(line: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "good"}\n' + line + "\n")
+    assert _message(path, kind="jsonl") == f"{path}:2: {message}"
+
+
+def test_a_bad_parquet_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    assert _message(path, kind="parquet") == f"{path}: there is no such file"
+    path.write_text("no")
+    assert _message(path, kind="parquet").startswith(f"{path}: is not a parquet file: ")
+    parquet.write_table(pa.table({"text": pa.array([], pa.string())}), path)
+    assert _message(path, kind="parquet") == f"{path}: is empty"
+    bad = pa.array([b"good", b"\xff"], pa.binary())
+    parquet.write_table(pa.table({"text": pa.Array.from_buffers(pa.string(), 2, bad.buffers())}), path)
+    assert _message(path, kind="parquet") == f"{path}: row 1: is not UTF-8: invalid start byte at byte 1"
+
+
+def test_a_part_of_a_document_is_a_part_of_its_text() -> None:
+    document = Document(place="", pieces=("abc", "", "de", "fgh"))
+    for start in range(9):
+        for stop in range(start, 9):
+            assert "".join(DocumentSlice(document=document, start=start, stop=stop)) == "abcdefgh"[start:stop]
+
+
+def message_of(path: Path, **fields: str) -> str:
+    with pytest.raises(DataError) as caught:
+        list(DocumentFile(path, **fields))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"id": "b", "text": "\xff"}', "is not UTF-8: byte 0xff at byte 22"),
+        (b'{"id": "b", "text": ', "is not JSON: Expecting value: line 1 column 21 (char 20)"),
+        (b"", "is not JSON: Expecting value: line 1 column 1 (char 0)"),
+        (b"[1]", "must be a JSON object, not list"),
+        (b'{"id": "b", "body": "x"}', "there is no field 'text'; the fields are 'id', 'body'"),
+        (b"{}", "there is no field 'text'; the fields are none"),
+        (b'{"id": "b", "text": null}', "field 'text' must be a string, not NoneType"),
+        (b'{"text": "x"}', "there is no field 'id'; the fields are 'text'"),
+        (b'{"id": true, "text": "x"}', "field 'id' must be a string or a whole number, not bool"),
+    ],
+)
+def test_a_line_that_is_none(line: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl"
+    path.write_bytes(GOOD + line + b"\n" + GOOD)
+    assert message_of(path) == f"{path}:2: {said}"
+
+
+def test_documents_before_a_fault_come_out(tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl"
+    path.write_bytes(GOOD * 2 + b"broken\n")
+    result = iter(DocumentFile(path))
+    assert [next(result).place for _ in range(2)] == [f"{path}:1", f"{path}:2"]
+
+
+def test_plain_lines_have_no_fields(tmp_path: Path) -> None:
+    path = tmp_path / "docs.txt"
+    path.write_bytes(b"the cat\nthe \xe9\n")
+    assert message_of(path) == f"{path}:2: is not UTF-8: byte 0xe9 at byte 5"
+    assert message_of(path, text_field="text") == f"{path}: lines of plain text have no fields"
+
+
+def test_a_damaged_gzip_file(tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl.gz"
+    path.write_bytes(gzip.compress(GOOD * 1000, mtime=0)[:-10])
+    said = message_of(path)
+    assert said.startswith(f"{path}:")
+    assert ": the gzip file is damaged: " in said
+    path.write_bytes(b"not gzip")
+    assert message_of(path).startswith(f"{path}:1: the gzip file is damaged: ")
+
+
+def test_a_parquet_file_that_is_none_or_lacks_something(tmp_path: Path) -> None:
+    path = tmp_path / "docs.parquet"
+    path.write_bytes(b"PAR1")
+    assert message_of(path).startswith(f"{path}: is not a parquet file: ")
+    parquet.write_table(pa.table({"body": ["x"]}), path)
+    assert message_of(path) == f"{path}: row 0: there is no field 'text'; the fields are 'body'"
+    parquet.write_table(pa.table({"text": ["x", None]}), path)
+    assert message_of(path) == f"{path}: row 1: field 'text' must be a string, not NoneType"
+    broken = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
+    parquet.write_table(pa.table({"text": broken}), path)
+    assert message_of(path) == f"{path}: row 0: is not UTF-8: invalid start byte at byte 1"
+
+
+def test_a_file_that_is_not_there_or_of_another_kind(tmp_path: Path) -> None:
+    path = tmp_path / "docs.jsonl"
+    assert message_of(path) == f"{path}: there is no such file"
+    path = tmp_path / "docs.tsv"
+    path.write_bytes(b"text\nx\n")
+    assert (
+        message_of(path)
+        == f"{path}: the name must end in .jsonl, .jsonl.gz, .csv, .csv.gz, .txt, .txt.gz, .md, .md.gz or .parquet"
+    )
+
+
+def test_documents_say_where_in_the_file_they_end(tmp_path: Path) -> None:
+    plain, rows, packed = tmp_path / "docs.jsonl", tmp_path / "docs.parquet", tmp_path / "docs.jsonl.gz"
+    plain.write_bytes(GOOD * 4)
+    parquet.write_table(pa.table({"text": ["x"] * 4}), rows)
+    packed.write_bytes(gzip.compress(GOOD * 4))
+    for path in (plain, rows):
+        assert [each.position for each in DocumentFile(path)] == [0.25, 0.5, 0.75, 1.0]
+    assert [each.position for each in DocumentFile(packed)][-1] == 1.0
+
+
+def test_what_cannot_be_read_is_kept_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uwaga.data.documents.MAX_LINE_BYTES", 64)
+    path = tmp_path / "docs.jsonl"
+    path.write_bytes(
+        GOOD
+        + b"broken\n"
+        + b'{"text": null}\n'
+        + b'{"text": "\xff"}\n'
+        + b'{"text": "%s"}\n' % (b"x" * 200)
+        + b'{"text": "\\ud800"}\n'
+        + b'["text"]\n'
+        + GOOD
+    )
+    results = list(DocumentFile(path, keep_invalid=True))
+    assert [each.place for each in results] == [f"{path}:{line}" for line in range(1, 9)]
+    assert [each.error for each in results] == [
+        None,
+        "is not JSON: Expecting value: line 1 column 1 (char 0)",
+        "field 'text' must be a string, not NoneType",
+        "is not UTF-8: byte 0xff at byte 11",
+        "the line is longer than 64 bytes",
+        "field 'text' has a lone surrogate at character 1",
+        "must be a JSON object, not list",
+        None,
+    ]
+    assert results[0].text == results[-1].text != ""
+    assert {each.text for each in results[1:-1]} == {""}
+
+
+def test_a_row_of_parquet_that_cannot_be_read_is_kept_with_its_reason(tmp_path: Path) -> None:
+    path = tmp_path / "docs.parquet"
+    broken = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"\xffx")]
+    )
+    parquet.write_table(pa.table({"text": broken}), path)
+    first, second = DocumentFile(path, keep_invalid=True)
+    assert first.error == "is not UTF-8: invalid start byte at byte 1"
+    assert (second.text, second.error) == ("x", None)
+
+
+def _table(path: Path, text: str | bytes, **options: object) -> DocumentFile:
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return DocumentFile(path, **options)
+
+
+def test_csv_has_columns_quotes_and_newlines_in_fields(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    results = list(
+        _table(path, 'id,text,year\r\n7,"the ""cat"", sat\non the mat",1999\r\n\r\n8,,2000\r\n9,naïve 🐷,\r\n')
+    )
+    assert [(each.id, each.text, each.place) for each in results] == [
+        ("7", 'the "cat", sat\non the mat', f"{path}:2"), ("8", "", f"{path}:5"), ("9", "naïve 🐷", f"{path}:6"),
+    ]  # fmt: skip
+    assert results[-1].position == 1.0
+    assert [each.text for each in _table(path, "title\nyes\nno\n", text_field="title")] == ["yes", "no"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", ": is empty"),
+        ("id,id,text\n", ":1: column 'id' comes twice"),
+        ("a,b\n1,2\n", ":2: there is no field 'text'; the fields are 'a', 'b'"),
+        ("id,text\n1\n", ":2: has 1 fields, and the first line 2"),
+        ('id,text\n1,"never closed\n2,x\n', ":2: is not CSV: unexpected end of data"),
+        ('id,text\n1,"a"b\n', ":2: is not CSV: ',' expected after '\"'"),
+        (b"id,text\n1,\xff\n", ":2: is not UTF-8: byte 0xff at byte 3"),
+    ],
+)
+def test_a_table_that_cannot_be_read_says_where(text: str | bytes, said: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        list(_table(tmp_path / "a.csv", text))
+    assert str(caught.value) == f"{tmp_path / 'a.csv'}{said}"
+
+
+def test_invalid_rows_of_a_table_are_kept_with_their_reasons(tmp_path: Path) -> None:
+    rows = b'text\nyes\n"bad"x\n\xff\na,b\n' + b'"' + b"x" * 200_000 + b"\nno\n"
+    results = list(_table(tmp_path / "a.csv", rows, keep_invalid=True))
+    assert [(each.text, each.error) for each in results] == [
+        ("yes", None),
+        ("", "is not CSV: ',' expected after '\"'"),
+        ("", "is not UTF-8: byte 0xff at byte 1"),
+        ("", "has 2 fields, and the first line 1"),
+        ("", "is not CSV: field larger than field limit (131072)"),
+        ("no", None),
+    ]

@@ -1,0 +1,264 @@
+"""Chat templates of embedding models and classifiers: vectors and scores are those of sentence-transformers."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+from uwaga._base.errors import CheckpointError
+from uwaga.encode import chat_template
+from uwaga.encode.encoder import TextEncoder
+from uwaga.encode.reranker import Reranker
+
+transformers = pytest.importorskip("transformers", minversion="5")
+pytest.importorskip("sentence_transformers", minversion="6")
+
+SPECIAL = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+PARTS = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content[0].text }}{{ eos_token }}{% endfor %}"
+TEXTS = ["a cat", " the dog ran away\n", "木 née", "it sat on a mat, and then it ran " * 9, "x" * 56, "x" * 57]
+PAIRS = [("a cat", "the dog ran away"), ("née", " 木 "), ("a cat", "it sat on a mat, and then " * 9)]
+
+
+def tokenizer() -> Tokenizer:
+    """A token for each byte, and special ones around a text that has none."""
+    letters = {each: index + len(SPECIAL) for index, each in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    vocabulary = {**{each: index for index, each in enumerate(SPECIAL)}, **letters}
+    result = Tokenizer(models.BPE(vocabulary, []))
+    result.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    result.decoder = decoders.ByteLevel()
+    result.add_special_tokens(SPECIAL)
+    around = [("<s>", 1), ("</s>", 2)]
+    result.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=around
+    )
+    return result
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def made(kind: str = "Qwen3Model", template: str | None = CHATML) -> Path:
+        folder = tmp_path / "model"
+        torch.manual_seed(0)
+        sizes = {
+            "vocab_size": 261,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+        }
+        given = {
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "max_position_embeddings": 96,
+            "num_labels": 1,
+        }
+        config = {
+            "Qwen3": lambda: transformers.Qwen3Config(**sizes, **given, num_key_value_heads=2, head_dim=16),
+            "Llama": lambda: transformers.LlamaConfig(**sizes, **given, num_key_value_heads=2),
+            "BertF": lambda: transformers.BertConfig(**sizes, **given),
+            "XLNet": lambda: transformers.XLNetConfig(
+                vocab_size=261, d_model=32, n_layer=2, n_head=4, d_inner=64, num_labels=1, pad_token_id=0
+            ),
+        }[kind[:5]]()  # fmt: skip
+        model = getattr(transformers, kind)(config).eval()
+        for name, parameter in model.named_parameters():
+            torch.nn.init.normal_(parameter, 1.0 if "norm" in name.lower() else 0.0, 0.15)
+        model.save_pretrained(folder)
+        transformers.PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer(), pad_token="<pad>", bos_token="<s>", eos_token="</s>", model_max_length=64,
+            chat_template=template,
+        ).save_pretrained(folder)  # fmt: skip
+        return folder
+
+    return made
+
+
+def with_modules(folder: Path, pooling: str = "lasttoken", **options: Any) -> Path:
+    """The directory as sentence-transformers saves it."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    of_model = {key: options.pop(key) for key in ("prompts", "default_prompt_name") if key in options}
+    modules = [Transformer(str(folder), **options), Pooling(32, pooling)]
+    saved = folder.parent / "saved"
+    SentenceTransformer(modules=modules, device="cpu", **of_model).save_pretrained(str(saved))
+    return saved
+
+
+def assert_vectors_are_theirs(folder: Path, **options: Any) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    right = np.stack([theirs.encode([text], show_progress_bar=False, **options)[0] for text in TEXTS])
+    vectors = TextEncoder.load(folder).encode(TEXTS, overflow="truncate", **options)
+    np.testing.assert_allclose(vectors, right, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("template", [CHATML, PARTS], ids=["ChatML", "parts"])
+@pytest.mark.parametrize("kind", ["Qwen3Model", "LlamaModel", "XLNetModel"])
+def test_vectors_of_a_plain_directory(write, kind: str, template: str) -> None:
+    assert_vectors_are_theirs(write(kind, template))
+
+
+@pytest.mark.parametrize("name", ["Qwen2Tokenizer", "GPT2Tokenizer", "PreTrainedTokenizerFast"])
+def test_special_tokens_that_only_the_class_has(write, name: str) -> None:
+    folder = write(template="{{ unk_token | length }}{{ bos_token | length }}{{ cls_token | length }}" + CHATML)
+    path = folder / "tokenizer_config.json"
+    settings = {key: value for key, value in json.loads(path.read_text()).items() if key != "bos_token"}
+    path.write_text(json.dumps(settings | {"tokenizer_class": name}))
+    assert_vectors_are_theirs(folder)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"pooling": "mean", "prompts": {"query": "Find it"}, "default_prompt_name": "query"},
+        {"processing_kwargs": {"chat_template": {"add_generation_prompt": True}}},
+        {"processing_kwargs": {"chat_template": {"restore_suffix": False}}},
+    ],
+    ids=["plain", "prompt", "generation prompt", "no end"],
+)
+def test_vectors_of_a_saved_directory(write, options: dict[str, Any]) -> None:
+    assert_vectors_are_theirs(with_modules(write(), **options))
+
+
+def test_a_prompt_is_the_message_of_the_system(write) -> None:
+    assert_vectors_are_theirs(write(), prompt="Find the cat")
+
+
+def test_modules_without_the_modality_message_read_texts_as_they_are(write) -> None:
+    folder = with_modules(write())
+    path = folder / "sentence_bert_config.json"
+    path.write_text(json.dumps({"max_seq_length": 64}))
+    assert_vectors_are_theirs(folder)
+    assert TextEncoder.load(folder).config.chat is None
+
+
+@pytest.mark.parametrize("kind", ["Qwen3ForSequenceClassification", "BertForSequenceClassification"])
+def test_scores_of_a_classifier(write, kind: str) -> None:
+    from sentence_transformers import CrossEncoder
+
+    folder = write(kind)
+    right = [CrossEncoder(str(folder), device="cpu").predict([pair], show_progress_bar=False)[0] for pair in PAIRS]
+    scores = Reranker.load(folder).scores(PAIRS, overflow="truncate")
+    np.testing.assert_allclose(scores, right, rtol=1e-4, atol=2e-5)
+
+
+def test_a_text_has_the_same_bits_alone_and_in_the_server(write) -> None:
+    from uwaga.serve.models import EmbeddingModel, TokenBudget
+    from uwaga.serve.requests import Texts
+
+    encoder = TextEncoder.load(write())
+    vectors = encoder.encode(TEXTS, overflow="truncate")
+    assert [encoder.encode([text], overflow="truncate")[0].tobytes() for text in TEXTS] == [
+        x.tobytes() for x in vectors
+    ]
+    served = EmbeddingModel(encoder)
+    given = Texts("input", TEXTS, "truncate", True, [f"input[{n}]" for n in range(len(TEXTS))])
+    work = served.work(given, prompt=None, budget=TokenBudget(2**16))
+    np.testing.assert_allclose(served.run(work.items, work.kind), vectors, rtol=1e-5, atol=1e-6)
+
+
+def test_the_report_has_what_was_read(write) -> None:
+    encoder = TextEncoder.load(write())
+    encoder.encode(TEXTS, overflow="truncate")
+    # 6 tokens are before a text and 2 after it; 64 are read.
+    assert encoder.report.stop.tolist() == [5, 18, 5, 64 - 6 - 2, 56, 56]
+    with pytest.raises(ValueError, match="has 304 tokens") as caught:
+        encoder.encode(TEXTS)
+    assert str(caught.value) == (
+        "TextEncoder: document 3 has 304 tokens, and the model takes at most 64; set the option overflow to truncate"
+    )
+
+
+@pytest.mark.parametrize("overflow", ["mean", "windows"])
+def test_what_a_model_with_a_template_does_not_do(write, overflow: str) -> None:
+    encoder = TextEncoder.load(write())
+    with pytest.raises(ValueError, match="overflow must be") as caught:
+        encoder.encode(TEXTS, overflow=overflow)
+    assert str(caught.value) == (
+        f"TextEncoder: overflow must be 'error' or 'truncate' for a model with a chat template, not {overflow!r}"
+    )
+    with pytest.raises(ValueError, match="late chunking") as caught:
+        encoder.encode_spans("a cat", "sentence")
+    assert str(caught.value) == "TextEncoder: late chunking is not supported for a model with a chat template"
+
+
+TWO = {"a": "{{ 1 }}", "b": "{{ 2 }}"}
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("chat_template.jinja", b"\xff", "{file} cannot be read: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+        ("chat_template.jinja", b"a" * 70_000, "{file} cannot be read: [Errno 27] it is longer than 65,536 bytes: '{file}'"),
+        ("chat_template.jinja", b"{{ messages | random }}", "{file}: its chat template has the filter random, which is not evaluated"),
+        ("chat_template.jinja", b"{{ task }}", "{file}: its chat template reads task, which TextEncoder does not give; set it in "
+         "processing_kwargs.chat_template of sentence_bert_config.json"),
+        ("tokenizer_config.json", {"chat_template": 1}, "{file}: chat_template must be a string or a list of objects with a name and a template"),
+        ("tokenizer_config.json", {"chat_template": [{"name": "a"}]},
+         "{file}: chat_template must be a string or a list of objects with a name and a template"),
+        ("tokenizer_config.json", {"chat_template": "a" * 70_000}, "{file}: its chat template is longer than 65536 characters"),
+        ("tokenizer_config.json", {"chat_template": TWO}, "{file} has chat templates with the names a, b, and none of the name default; "
+         "processing_kwargs.chat_template.chat_template of sentence_bert_config.json chooses one"),
+        ("tokenizer_config.json", {"chat_template": "{{ mask_token }}", "tokenizer_class": "DebertaV2Tokenizer"},
+         "{file}: its chat template reads mask_token, and {file} does not say it, so that it depends on the tokenizer's class; add it there, "
+         "or null"),
+    ],
+)  # fmt: skip
+def test_files_that_are_refused(write, file: str, content: bytes | dict, said: str) -> None:
+    folder = write()
+    if isinstance(content, bytes):
+        (folder / file).write_bytes(content)
+    else:
+        (folder / "chat_template.jinja").unlink()
+        settings = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps({**settings, **content}))
+    with pytest.raises(CheckpointError) as caught:
+        TextEncoder.load(folder)
+    assert str(caught.value) == said.format(file=folder / file)
+
+
+@pytest.mark.parametrize(
+    ("message", "kwargs", "said"),
+    [
+        ({}, {"max_length": 9}, "{file}: processing_kwargs.chat_template.max_length is not supported; remove it"),
+        (
+            {},
+            {"continue_final_message": True},
+            "{file}: processing_kwargs.chat_template.continue_final_message is not supported; remove it",
+        ),
+        ({}, {"tools": [1]}, "{file}: processing_kwargs.chat_template.tools must be a list of JSON objects"),
+        ({}, {"chat_template": 1}, "{file}: processing_kwargs.chat_template.chat_template must be a string"),
+    ],
+)
+def test_settings_that_are_refused(write, message: dict, kwargs: dict, said: str) -> None:
+    folder = write()
+    path = folder / "sentence_bert_config.json"
+    settings = {"modality_config": {"message": message}, "processing_kwargs": {"chat_template": kwargs}}
+    with pytest.raises(CheckpointError) as caught:
+        chat_template.read(folder, folder, path, settings)
+    assert str(caught.value) == said.format(file=path)
+
+
+def test_a_modality_without_a_template(write) -> None:
+    folder = write(template=None)
+    path = folder / "sentence_bert_config.json"
+    with pytest.raises(CheckpointError) as caught:
+        chat_template.read(folder, folder, path, {"modality_config": {"message": {}}})
+    assert (
+        str(caught.value)
+        == f"{path}: modality_config.message needs a chat template, and {folder} has no chat_template.jinja"
+    )

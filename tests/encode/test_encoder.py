@@ -1,0 +1,323 @@
+"""Vectors of texts: the model's own hidden states, pooled, whatever the texts are packed with."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_tokenizer import write_tokenizer
+
+from uwaga import Ragged, TextEncoder
+from uwaga.encode.preprocessing import TokenizedText
+from uwaga.encode.progress import Progress, TimeLeft
+from uwaga.encode.report import DocumentError
+from uwaga.models import Transformer, config, save
+from uwaga.nn import EncoderLayer
+
+TEXTS = ["the cat sat", "a dog ran away from the house .", "unbelievable", "the mat , the cat and the dog"]
+LONG = "the cat sat on the mat and then it ran away from the house , and a dog sat on it"  # 21 tokens
+
+
+def one_by_one(encoder: TextEncoder, texts: list[str]) -> np.ndarray:
+    """The plain way: the tokenizer's own special tokens, one row, the mean over its tokens, in float64."""
+    model = encoder.model.double()
+    rows = []
+    for text in texts:
+        ids = torch.tensor([encoder.tokenizer.backend.encode(text).ids])
+        with torch.no_grad():
+            rows.append(model(ids).last_hidden_state[0].mean(0))
+    encoder.model.float()
+    return torch.stack(rows).numpy()
+
+
+def close(result: np.ndarray, expected: np.ndarray) -> bool:
+    """Up to the rounding of a few thousand float32 operations on numbers of about this size."""
+    return bool(np.abs(result - expected).max() <= 64 * np.finfo(np.float32).eps * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("tokens_per_batch", [1, 8, 2048])
+def test_every_text_gets_the_mean_of_its_own_tokens_in_any_packing(encoder: TextEncoder, tokens_per_batch: int) -> None:
+    vectors = encoder.encode(TEXTS, tokens_per_batch=tokens_per_batch)
+    assert vectors.dtype == np.float32
+    assert close(vectors, one_by_one(encoder, TEXTS))
+
+
+def test_a_decoder_that_transformers_does_not_have(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes = {
+        "vocab_size": 64,
+        "d_model": 16,
+        "num_layers": 2,
+        "num_heads": 2,
+        "d_ff": 32,
+        "max_position_embeddings": 12,
+    }
+    save(Transformer(config("gpt2", band=2, **sizes)), tmp_path)
+    write_tokenizer(tmp_path)
+    encoder = TextEncoder.load(tmp_path)
+    assert encoder.model.config.model_type == "uwaga-gpt3"
+    assert close(encoder.encode(TEXTS), one_by_one(encoder, TEXTS))
+
+
+def test_no_texts_give_no_rows(encoder: TextEncoder) -> None:
+    assert encoder.encode([]).shape == (0, 16)
+    assert encoder.encode_tokens([]).values.shape == (0, 16)
+
+
+def test_vectors_have_length_one_where_the_model_says_so_or_the_caller(folder: Path, describe) -> None:
+    describe(folder)
+    encoder = TextEncoder.load(folder)
+    raw = encoder.encode(TEXTS, normalize=False)
+    unit = raw / np.linalg.norm(raw, axis=1, keepdims=True)
+    assert close(encoder.encode(TEXTS), unit)
+    assert not np.allclose(raw, unit)
+
+
+def test_truncation_reads_the_beginning_and_says_what_is_lost(encoder: TextEncoder) -> None:
+    beginning = "the cat sat on the mat and then it ran"
+    expected = encoder.encode([TEXTS[0], beginning])
+    assert np.array_equal(encoder.encode([TEXTS[0], LONG], overflow="truncate"), expected)
+    assert encoder.report.cut.tolist() == [1]
+    assert LONG[: encoder.report.stop[1]] == beginning
+    assert str(encoder.report.summary) == (
+        f"documents: 2; tokens: 17; truncated: 1 ({len(LONG) - len(beginning)} characters cut off)"
+    )
+
+
+def test_windows_are_rows_and_the_report_says_of_which_text(encoder: TextEncoder) -> None:
+    vectors = encoder.encode([LONG, TEXTS[0]], overflow="windows", overlap=2)
+    report = encoder.report
+    assert report.document.tolist() == [0, 0, 0, 1]
+    parts = [LONG[start:stop] for start, stop in zip(report.start[:3], report.stop[:3], strict=True)]
+    assert parts == [
+        "the cat sat on the mat and then",
+        "and then it ran away from the house",
+        "the house , and a dog sat on it",
+    ]
+    assert close(vectors, one_by_one(encoder, [*parts, TEXTS[0]]))
+    assert str(report.summary) == f"documents: 2; tokens: {report.tokens.sum()}; split into windows: 1 (3 windows)"
+    assert repr(report) == f"Report(4 rows; {report.summary})"
+
+
+def test_no_character_stands_outside_the_windows_at_the_ends(encoder: TextEncoder) -> None:
+    encoder.encode([f"  {LONG}\n"], overflow="windows")
+    assert encoder.report.start[0] == 0
+    assert encoder.report.stop[-1] == encoder.report.characters[-1] == len(LONG) + 3
+    assert len(encoder.report.cut) == 0
+
+
+def test_the_mean_of_windows_is_their_mean_and_gets_length_one_after_that(encoder: TextEncoder) -> None:
+    windows = encoder.encode([LONG], overflow="windows", overlap=2)
+    mean = windows.astype(np.float64).mean(0, keepdims=True)
+    assert close(encoder.encode([LONG], overflow="mean", overlap=2), mean)
+    assert encoder.report.windows.tolist() == [3]
+    assert encoder.report.cut.tolist() == []
+    assert close(encoder.encode([LONG], overflow="mean", overlap=2, normalize=True), mean / np.linalg.norm(mean))
+
+
+def test_a_document_of_a_hundred_thousand_tokens(encoder: TextEncoder) -> None:
+    giant = "the cat " * 50_000
+    with pytest.raises(DocumentError) as caught:
+        encoder.encode([TEXTS[0], giant])
+    assert str(caught.value) == (
+        "TextEncoder: document 1 has 100,000 tokens, and the model takes at most 10; "
+        "set the option overflow to truncate, mean or windows"
+    )
+    assert (caught.value.document, str(caught.value).endswith(caught.value.reason)) == (1, True)
+    assert encoder.encode([giant], overflow="truncate").shape == (1, 16)
+    assert encoder.encode([giant], overflow="windows").shape == (10_000, 16)
+
+
+def test_tokens_are_the_hidden_states_that_vectors_are_made_of(encoder: TextEncoder) -> None:
+    tokens = encoder.encode_tokens(TEXTS)
+    assert isinstance(tokens, Ragged)
+    lengths = [len(encoder.tokenizer.backend.encode(text).ids) for text in TEXTS]
+    assert tokens.lengths.tolist() == lengths
+    means = np.stack([row.mean(0).numpy() for row in tokens.to_list()])
+    assert close(encoder.encode(TEXTS), means)
+    assert len(encoder.encode_tokens([LONG], overflow="windows")) == 3
+
+
+def test_tokens_have_no_mean_of_windows(encoder: TextEncoder) -> None:
+    with pytest.raises(ValueError) as caught:
+        encoder.encode_tokens(TEXTS, overflow="mean")
+    assert str(caught.value) == ("TextEncoder: encode_tokens has no mean over windows; use overflow='windows'")
+
+
+def test_tokens_can_be_learned_from(encoder: TextEncoder) -> None:
+    states = encoder.encode_tokens(TEXTS).values
+    weight = torch.ones(16, requires_grad=True)
+    (states * weight).sum().backward()
+    assert torch.isfinite(weight.grad).all()
+
+
+def test_bfloat16_changes_vectors_by_its_rounding_and_gives_float32(folder: Path, encoder: TextEncoder) -> None:
+    low = TextEncoder.load(folder, dtype=torch.bfloat16)
+    exact, result = encoder.encode(TEXTS, normalize=True), low.encode(TEXTS, normalize=True)
+    assert result.dtype == np.float32
+    assert (exact * result).sum(1).min() >= 0.999
+    assert not np.array_equal(exact, result)
+    assert low.encode_tokens(TEXTS).values.dtype == torch.bfloat16
+
+
+def test_a_stream_gives_the_same_rows_in_pieces_and_takes_no_more_than_it_needs(
+    encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("uwaga.encode.preprocessing.groups.__kwdefaults__", {"max_documents": 2, "max_characters": 99})
+    taken = 0
+
+    def endless():
+        nonlocal taken
+        while True:
+            taken += 1
+            yield TEXTS[taken % len(TEXTS)]
+
+    stream = encoder.encode_stream(endless())
+    first, documents = next(stream), encoder.report.document.tolist()
+    assert documents == [0, 1]
+    assert taken <= 7  # this group, the next, which is tokenised, and the first text of the one after
+    second = next(stream)
+    assert encoder.report.document.tolist() == [2, 3]
+    stream.close()
+    assert close(np.concatenate((first, second)), encoder.encode([TEXTS[n % 4] for n in (1, 2, 3, 4)]))
+
+
+def test_an_error_of_the_texts_themselves_comes_out_unchanged(encoder: TextEncoder) -> None:
+    def broken():
+        yield TEXTS[0]
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match=r"^'mine'$"):
+        list(encoder.encode_stream(broken()))
+
+
+def test_progress_counts_documents_and_tokens(encoder: TextEncoder) -> None:
+    told: list[Progress] = []
+    encoder.encode([*TEXTS, LONG], overflow="windows", tokens_per_batch=1, progress=told.append)
+    assert [progress.documents for progress in told][:4] == [1, 2, 3, 4]
+    assert told[-2].documents == 4  # the long one has more than one window, and is not finished before the last
+    assert told[-1].documents == told[-1].total == 5
+    assert told[-1].tokens == encoder.report.tokens.sum()
+    assert told[-1].seconds_left == 0
+
+
+def test_progress_estimates_what_is_left() -> None:
+    half = Progress(documents=5, tokens=600, seconds=3.0, total=10)
+    assert (half.tokens_per_second, half.seconds_left) == (200.0, 3.0)
+    assert half._replace(total=None).seconds_left is None
+    assert half._replace(documents=0).seconds_left is None
+
+
+def test_a_bar_is_shown_on_standard_error_alone(encoder: TextEncoder, capsys: pytest.CaptureFixture[str]) -> None:
+    encoder.encode(TEXTS, progress=True)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "4 documents" in shown.err
+    assert "tokens/s" in shown.err
+
+
+def test_a_prompt_stands_before_every_text(encoder: TextEncoder) -> None:
+    prompted = encoder.encode(TEXTS, prompt="then ", overflow="truncate")
+    assert np.array_equal(prompted, encoder.encode([f"then {text}" for text in TEXTS], overflow="truncate"))
+
+
+def test_a_report_counts_characters_of_the_text_without_its_prompt(encoder: TextEncoder) -> None:
+    encoder.encode([LONG], prompt="it ran and ", overflow="windows")
+    assert LONG[: encoder.report.stop[0]] == "the cat sat on the"
+    assert encoder.report.characters[0] == len(LONG)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "is empty"),
+        (" \n\t", "is empty"),
+        ("\u200b\u200b", "is empty: it has no tokens"),
+        (None, "must be a string, not NoneType"),
+        ("the \ud800 cat", "has a lone surrogate at character 4"),
+    ],
+)
+def test_a_text_that_is_none_is_named(encoder: TextEncoder, text: object, reason: str) -> None:
+    with pytest.raises(DocumentError) as caught:
+        encoder.encode([TEXTS[0], TEXTS[1], text])
+    assert str(caught.value) == f"TextEncoder: document 2 {reason}"
+
+
+def test_one_string_is_not_taken_for_its_characters(encoder: TextEncoder) -> None:
+    with pytest.raises(ValueError) as caught:
+        encoder.encode("the cat")
+    assert str(caught.value) == ("TextEncoder: texts must be an iterable of strings, not one string")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokens_per_batch": 0}, "tokens_per_batch must be at least 1 token, not 0"),
+        ({"tokens_per_batch": 1.5}, "tokens_per_batch must be at least 1 token, not 1.5"),
+        ({"prompt": 5}, "prompt must be a string or None, not 5"),
+        ({"normalize": "no"}, "normalize must be True, False or None, not 'no'"),
+        ({"overflow": "mean", "overlap": 1.5}, "overlap must be from 0 to 9, not 1.5"),
+    ],
+)
+def test_options_that_mean_nothing_are_said(encoder: TextEncoder, options: dict, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        encoder.encode(TEXTS, **options)
+    assert str(caught.value) == f"TextEncoder: {message}"
+
+
+def test_a_model_in_training_reads_without_dropout_and_goes_on_training(encoder: TextEncoder) -> None:
+    expected = encoder.encode(TEXTS)
+    frozen = next(part for part in encoder.model.modules() if isinstance(part, EncoderLayer))
+    encoder.model.train()
+    frozen.eval()
+    assert np.array_equal(encoder.encode(TEXTS), expected)
+    assert encoder.model.training
+    assert not frozen.training
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "options"),
+    [
+        ("encode_query", [["cat"]], {"task": "query"}),
+        ("encode_stream", [["cat"]], {"skip_invalid": True}),
+        ("encode_groups", [[["cat"]]], {"is_of_tokens": True}),
+        ("encode_spans", [["cat"], "document"], {"batch_size": 3}),
+        ("encode_token_groups", [[["cat"]]], {"truncate_dim": 3}),
+    ],
+)
+def test_an_option_that_a_method_lacks_is_an_error(
+    encoder: TextEncoder, method: str, given: list, options: dict
+) -> None:
+    with pytest.raises(TypeError, match=next(iter(options))):
+        list(getattr(encoder, method)(*given, **options))
+
+
+def test_texts_that_are_tokenised_already_have_the_same_bits(encoder: TextEncoder) -> None:
+    texts = ["the cat sat", "a dog ran away from the house .", "the mat"]
+    for prompt in ("", "the "):
+        tokens = encoder.tokenizer.encode([prompt + text for text in texts], with_offsets=False)
+        known = [TokenizedText(text, each.ids) for text, each in zip(texts, tokens, strict=True)]
+        groups = [known, [known[0], texts[1]], texts]
+        results = [part.vectors for part in encoder.encode_groups(groups, prompt=prompt)]
+        expected = encoder.encode(texts, prompt=prompt)
+        for result in results:
+            assert np.array_equal(result, expected[: len(result)])
+    long = TokenizedText(LONG, encoder.tokenizer.encode([LONG], with_offsets=False)[0].ids)
+    (part,) = encoder.encode_groups([[long]], overflow="truncate")
+    assert np.array_equal(part.vectors, encoder.encode([LONG], overflow="truncate"))
+    assert part.report.stop.tolist() == [len(LONG)]
+
+
+def test_the_time_that_is_left_is_that_of_what_this_run_has_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine tenths were there already: another tenth at the same speed takes as long as what was done, whatever the nine took."""
+    now = 100.0
+    monkeypatch.setattr("uwaga.encode.progress.time.monotonic", lambda: now)
+    left = TimeLeft()
+    now += 5
+    assert [left(share, share) for share in (0.0, 0.5, 0.9)] == ["--:-- left"] * 3
+    now += 30
+    assert left(0.95, 0.9) == "00:30 left"
+    now += 30 * 40
+    assert left(0.96, 0.9) == "13:40 left"
+    assert left(8, 0, total=None) == "--:-- left"
+    assert left(1.0, 0.9) == "00:00 left"

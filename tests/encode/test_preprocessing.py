@@ -1,0 +1,80 @@
+"""Groups of texts, batches of sequences, and windows of long texts."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from uwaga.encode.preprocessing import OverflowPolicy, batches, groups
+
+lengths = st.lists(st.integers(1, 50), max_size=60)
+
+
+@given(lengths, st.integers(1, 100))
+def test_batches_hold_every_sequence_once_in_order(lengths: list[int], tokens_per_batch: int) -> None:
+    result = batches(lengths, tokens_per_batch)
+    assert [length for batch in result for length in lengths[batch]] == lengths
+    assert all(lengths[batch] for batch in result)
+
+
+@given(lengths, st.integers(1, 100))
+def test_a_batch_never_holds_more_than_its_limit_and_one_sequence(lengths: list[int], tokens_per_batch: int) -> None:
+    for batch in batches(lengths, tokens_per_batch):
+        assert sum(lengths[batch]) <= tokens_per_batch + max(lengths[batch])
+
+
+def test_no_batch_is_a_small_remainder() -> None:
+    assert [batch.stop - batch.start for batch in batches([10] * 21, tokens_per_batch=100)] == [7, 7, 7]
+
+
+@pytest.mark.slow
+@given(st.lists(st.text(max_size=8), max_size=40), st.integers(1, 12), st.integers(1, 5))
+def test_groups_hold_everything_in_order_within_both_bounds(texts: list[str], characters: int, documents: int) -> None:
+    results = list(groups(texts, len, max_characters=characters, max_documents=documents))
+    assert [text for group in results for text in group] == texts
+    for group in results:
+        assert len(group) == 1 or (len(group) <= documents and sum(map(len, group)) <= characters)
+
+
+@given(st.lists(st.text(max_size=8), max_size=40))
+def test_groups_after_a_group_are_those_of_the_texts_after_it(texts: list[str]) -> None:
+    """So a command can resume in the middle."""
+    whole = list(groups(texts, len, max_characters=10))
+    if whole:
+        assert list(groups(texts[len(whole[0]) :], len, max_characters=10)) == whole[1:]
+
+
+@given(tokens=st.integers(1, 200), max_tokens=st.integers(1, 30), overlap=st.integers(0, 29))
+def test_windows_cover_every_token_fit_and_are_of_one_size(tokens: int, max_tokens: int, overlap: int) -> None:
+    if overlap >= max_tokens:
+        return
+    windows = OverflowPolicy(overflow="windows", max_tokens=max_tokens, overlap=overlap).windows(tokens)
+    sizes = [stop - start for start, stop in windows]
+    assert windows[0][0] == 0
+    assert windows[-1][1] == tokens
+    assert max(sizes) <= max_tokens
+    assert max(sizes) - min(sizes) <= 1
+    for (_, stop), (start, _) in itertools.pairwise(windows):
+        assert stop - start == overlap
+    assert len(windows) == (1 if tokens <= max_tokens else -(-(tokens - overlap) // (max_tokens - overlap)))
+
+
+def test_truncation_keeps_the_beginning() -> None:
+    assert OverflowPolicy(overflow="truncate", max_tokens=4).windows(9) == [(0, 4)]
+    assert OverflowPolicy(overflow="truncate", max_tokens=4).windows(3) == [(0, 3)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"overflow": "cut"}, "TextEncoder: overflow must be one of 'error', 'truncate', 'mean', 'windows', not 'cut'"),
+        ({"overflow": "truncate", "overlap": 2}, "TextEncoder: overlap needs overflow='mean' or 'windows', not 'truncate'"),
+        ({"overflow": "mean", "overlap": 8}, "TextEncoder: overlap must be from 0 to 7, not 8"),
+        ({"overflow": "mean", "overlap": -1}, "TextEncoder: overlap must be from 0 to 7, not -1"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_go_together(options: dict, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        OverflowPolicy(max_tokens=8, **options)
+    assert str(caught.value) == message

@@ -1,0 +1,377 @@
+"""The table of files and keys is that of the installed sentence-transformers and of docs/model-files.md, and each key is computed or refused."""
+
+import inspect
+import json
+import random
+import re
+from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_tokenizer import WORDS
+from tolerance import assert_as_exact
+
+from uwaga import Reranker, TextEncoder
+from uwaga._base.errors import CheckpointError
+from uwaga.models import opening
+from uwaga.models.checkpoints import sentence_files
+from uwaga.models.checkpoints.sentence_files import FILES, INSTEAD, Only
+
+transformers = pytest.importorskip("transformers", minversion="5")
+peer = pytest.importorskip("sentence_transformers", minversion="6")
+import random_directories  # noqa: E402
+from sentence_transformers.base import model as base_model  # noqa: E402
+from sentence_transformers.base import modules as base_modules  # noqa: E402
+from sentence_transformers.base.modules import transformer as transformer_module  # noqa: E402
+from sentence_transformers.cross_encoder import modules as pair_modules  # noqa: E402
+from sentence_transformers.multi_vector_encoder import modules as token_modules  # noqa: E402
+from sentence_transformers.sentence_transformer import modules as text_modules  # noqa: E402
+
+ROOT = Path(__file__).parents[3]
+SOURCES = Path(peer.__file__).parent
+PAGE = ROOT / "docs" / "model-files.md"
+
+
+def roots(kind: str) -> set[str]:
+    return {key.partition(".")[0] for key in FILES[kind]}
+
+
+def test_every_argument_of_a_module_has_a_rule() -> None:
+    for package in (text_modules, base_modules, token_modules, pair_modules):
+        for name in FILES:
+            if (maker := getattr(package, name, None)) is None:
+                continue
+            keys = {*inspect.signature(maker.__init__).parameters, *maker.config_keys, *maker.config_key_renames} - {
+                "self"
+            }
+            if name == "Pooling":
+                keys |= set(text_modules.pooling._LEGACY_POOLING_MODE_KWARGS)
+            assert roots(name) == keys, name
+
+
+def test_every_argument_of_the_transformer_has_a_rule() -> None:
+    maker = base_modules.Transformer
+    old = set(re.findall(r'"(\w+_args|cache_dir)"', (SOURCES / "util" / "decorators.py").read_text()))
+    keys = {*inspect.signature(maker.__init__).parameters, *maker.config_keys} - {"self", "model_name_or_path"}
+    assert roots("sentence_bert_config.json") == keys | {"model_args", "tokenizer_args", "config_args", "cache_dir"}
+    assert {"model_args", "tokenizer_args", "config_args", "cache_dir"} <= old
+    calls = {key.split(".")[1] for key in FILES["sentence_bert_config.json"] if key.startswith("processing_kwargs.")}
+    assert calls == maker._VALID_PROCESSING_KWARGS_KEYS
+    source = Path(transformer_module.__file__).read_text()
+    assert (
+        tuple(dict.fromkeys(re.findall(r"sentence_[a-z-]+_config\.json", source))) == sentence_files.TRANSFORMER_FILES
+    )
+    assert set(sentence_files.OUTPUTS) <= set(transformer_module.TRANSFORMER_TASK_DEFAULTS)
+    for task, (output, name) in sentence_files.OUTPUTS.items():
+        expected = ({"text": {"method": "forward", "method_output_name": output}}, name)
+        assert transformer_module.TRANSFORMER_TASK_DEFAULTS[task] == expected
+
+
+def test_every_key_that_a_model_reads_has_a_rule() -> None:
+    source = "".join(path.read_text() for path in sorted(SOURCES.glob("*/model.py")))
+    read = r'model_config\.get\(\s*"(\w+)"|"(\w+)" in model_config|model_config\["(\w+)"\]|in \(\("(\w+)", "\w+"\), \("(\w+)", "\w+"\)\)'
+    keys = {name for found in re.findall(read, source) for name in found if name}
+    tuples = re.findall(
+        r"(?:_PYLATE_TRANSFORMER_KEYS: ClassVar\[tuple\[str, \.\.\.\]\] =|_PYLATE_TRANSFORMER_KEYS \+) \((.*?)\)",
+        source,
+        re.DOTALL,
+    )
+    assert len(tuples) == 2
+    keys |= set(re.findall(r'"(\w+)"', "".join(tuples))) | {"model_type"}
+    assert keys - set(FILES["config_sentence_transformers.json"]) == {"sentence_transformers"}  # of __version__
+    listed = set(re.findall(r'\bmodule_config(?:\.get\(|\[)"(\w+)"', Path(base_model.__file__).read_text()))
+    assert listed | {"idx"} == set(FILES["modules.json"])
+
+
+def rendered(rule: str | Only) -> str:
+    return rule if isinstance(rule, str) else f"only {', '.join(f'`{json.dumps(value)}`' for value in rule.values)}"
+
+
+def tables() -> str:
+    """The section of the page that shows the rules, a row for the keys of one rule."""
+    parts = []
+    for name, rules in FILES.items():
+        place = f"`{name}`" if name.endswith(".json") else f"`config.json` of the module {name}"
+        parts += [f"### Keys of {place}", "", "| keys | what uwaga does |", "| --- | --- |"]
+        ordered = sorted(rules.items(), key=lambda each: (each[0].rpartition(".")[0], rendered(each[1]), each[0]))
+        for (_, what), rows in groupby(ordered, lambda each: (each[0].rpartition(".")[0], rendered(each[1]))):
+            keys = [key for key, _ in rows]
+            parts += [
+                f"| {', '.join(f'`{key}`' for key in keys[at : at + 4])} | {what} |" for at in range(0, len(keys), 4)
+            ]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def test_the_page_shows_the_rules() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert tables() in page, f"docs/model-files.md must contain:\n\n{tables()}"
+    files = {name for path in SOURCES.rglob("*.py") for name in re.findall(r'"([\w-]+\.json)"', path.read_text())}
+    files |= {*sentence_files.PROCESSOR_FILES, sentence_files.ADAPTER_FILE}
+    missing = {name for name in files if f"| `{name}`" not in page}
+    assert not missing
+
+
+def test_the_files_of_a_processor_are_those_of_transformers() -> None:
+    from transformers.utils import FEATURE_EXTRACTOR_NAME, PROCESSOR_NAME, VIDEO_PROCESSOR_NAME
+
+    assert sentence_files.PROCESSOR_FILES == (PROCESSOR_NAME, FEATURE_EXTRACTOR_NAME, VIDEO_PROCESSOR_NAME)
+
+
+def test_random_directories_try_every_key() -> None:
+    for name, rules in FILES.items():
+        if name in random_directories.VALUES:
+            assert set(rules) <= set(random_directories.VALUES[name]), name
+    assert FILES.keys() - random_directories.VALUES.keys() == {"MultiVectorMask", "LogitScore"}
+
+
+def test_classes_of_tokenizers_that_give_types() -> None:
+    from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
+
+    typed = set()
+    for name in dir(transformers):
+        if name.endswith("Tokenizer"):
+            try:
+                names = getattr(tokenizer_class_from_name(name), "model_input_names", ())
+            except ImportError:  # it needs a library that is not installed
+                continue
+            typed |= {name.removesuffix("Tokenizer")} if "token_type_ids" in names else set()
+    typed |= {
+        name
+        for name in opening.TYPED_TOKENIZERS
+        if "token_type_ids" in tokenizer_class_from_name(f"{name}Tokenizer").model_input_names
+    }
+    assert typed == opening.TYPED_TOKENIZERS
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Callable[..., Path]:
+    return lambda kind, family="bert": random_directories.base(kind, family, tmp_path)
+
+
+def put(path: Path, **settings: object) -> None:
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | settings))
+
+
+def refusal(folder: Path, kind: str = "dense") -> str:
+    with pytest.raises(CheckpointError) as caught:
+        (TextEncoder if kind == "dense" else Reranker).load(folder)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"max_seq_lenght": 5},
+            "the key max_seq_lenght is unknown, and may change vectors; did you mean max_seq_length? remove it if it has no effect",
+        ),
+        (
+            {"processing_kwargs": {"tokenizer": {}}},
+            "the key processing_kwargs.tokenizer is unknown, and may change vectors; remove it if it has no effect",
+        ),
+        ({"processing_kwargs": 3}, "processing_kwargs must be a JSON object or null, not 3"),
+        (
+            {"model_args": {"torch_dtype": "float16"}},
+            f"model_args.torch_dtype is 'float16'; only 'auto' is supported; {INSTEAD}",
+        ),
+        (
+            {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}},
+            f"modality_config.text.method_output_name is 'pooler_output'; only 'last_hidden_state' is supported; {INSTEAD}",
+        ),
+        (
+            {"module_output_name": "sentence_embedding"},
+            f"module_output_name is 'sentence_embedding'; only 'token_embeddings' is supported; {INSTEAD}",
+        ),
+        ({"transformer_task": "fill-mask"}, "transformer_task is 'fill-mask'; only 'feature-extraction' or 'sequence-classification' or "
+         f"'text-generation' is supported; {INSTEAD}"),
+        ({"query_length": 6}, f"query_length is 6; only null is supported; {INSTEAD}"),
+        ({"do_lower_case": 1}, "do_lower_case must be true or false, not 1"),
+        ({"processor_kwargs": {"truncation_side": "up"}}, "truncation_side must be one of 'left', 'right', not 'up'"),
+    ],
+)  # fmt: skip
+def test_keys_that_are_not_computed_are_named(base: Callable, settings: dict, message: str) -> None:
+    folder = base("dense")
+    put(folder / "sentence_bert_config.json", **settings)
+    assert refusal(folder) == f"{folder / 'sentence_bert_config.json'}: {message}"
+
+
+def test_files_that_are_not_computed_are_named(base: Callable) -> None:
+    folder = base("dense")
+    path = folder / "config_sentence_transformers.json"
+    for kind in ("Other", None):  # sentence-transformers makes another model of the directory, without its modules
+        put(path, model_type=kind)
+        assert refusal(folder) == f"{path}: model_type is {kind!r}; only 'SentenceTransformer' is supported; {INSTEAD}"
+    put(folder / "processor_config.json", processor_class="Gemma3Processor")
+    path = folder / "processor_config.json"
+    assert refusal(folder) == (
+        f"{path}: processor_class is 'Gemma3Processor'; only a tokenizer, without this key, is supported; {INSTEAD}"
+    )
+    put(folder / "adapter_config.json")
+    assert refusal(folder) == f"{folder} has adapter_config.json: merge the adapter into its model, and save that"
+    assert refusal(folder, "pooled") == refusal(folder)
+    folder = base("dense", "electra")
+    listed = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps(listed[:1]))
+    path = folder / "modules.json"
+    assert refusal(folder) == f"{path} has no module Pooling after the Transformer: a text gets no vector"
+
+
+def test_a_reranker_needs_the_settings_of_one(base: Callable) -> None:
+    folder = base("classifier")
+    model, transformer = folder / "config_sentence_transformers.json", folder / "sentence_bert_config.json"
+    put(model, model_type=None)
+    assert refusal(folder, "classifier") == f"{model}: model_type is None; only 'CrossEncoder' is supported; {INSTEAD}"
+    put(model, model_type="CrossEncoder")
+    put(transformer, query_length=5)
+    assert refusal(folder, "classifier") == f"{transformer}: query_length is 5; only null is supported; {INSTEAD}"
+    transformer.write_text("{}")
+    assert refusal(folder, "classifier") == (
+        f"{transformer}: transformer_task is 'feature-extraction'; only 'sequence-classification' is supported; {INSTEAD}"
+    )
+
+
+def theirs(folder: Path, pairs: list[tuple[str, str]], dtype: torch.dtype) -> torch.Tensor:
+    model = peer.CrossEncoder(str(folder), device="cpu", model_kwargs={"dtype": dtype}).to(dtype)
+    return torch.cat([model.predict([pair], convert_to_tensor=True, show_progress_bar=False) for pair in pairs])
+
+
+def agrees(folder: Path) -> Reranker:
+    """Scores of pairs, short and truncated ones, are those of CrossEncoder, and the same alone."""
+    rng, reranker = random.Random(0), Reranker.load(folder)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 12))) for _ in range(96)]
+    pairs = [*zip(texts[::2], texts[1::2], strict=True), *random_directories.PAIRS]
+    assert not reranker.has_sigmoid  # which would hide differences of exactness
+    scores = reranker.scores(pairs, overflow="truncate")
+    assert_as_exact(
+        torch.from_numpy(scores), theirs(folder, pairs, torch.float32), lambda: theirs(folder, pairs, torch.float64)
+    )
+    alone = [reranker.scores([pair], overflow="truncate")[0] for pair in pairs]
+    assert scores.tobytes() == np.float32(alone).tobytes()
+    return reranker
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert", "qwen3", "deberta-v2"])
+def test_a_cross_encoder_that_pools_is_scored(base: Callable, family: str) -> None:
+    """As ettin's rerankers: Transformer, Pooling, Dense, LayerNorm, Dense to "scores"."""
+    folder = base("pooled", family)
+    identity = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    put(folder / "config_sentence_transformers.json", **identity)
+    reranker = agrees(folder)
+    assert reranker.explain().engine.startswith("transformers" if family == "deberta-v2" else "uwaga")
+    put(folder / "config_sentence_transformers.json", prompts={"x": "the cat : "}, default_prompt_name="x")
+    agrees(folder)
+    with pytest.raises(CheckpointError, match="`uwaga serve` with --reranker, take one with one label"):
+        TextEncoder.load(folder)
+    with pytest.raises(ValueError, match="an instruction is for causal language models"):
+        Reranker.load(folder, instruction="Find the cat")
+
+
+def test_a_cross_encoder_that_pools_in_another_way_is_named(base: Callable) -> None:
+    folder = base("pooled", "nomic_bert")
+    assert refusal(folder, "pooled") == (
+        f"{folder}: its tokenizer gives token types to pairs, and nomic_bert of uwaga reads none; {INSTEAD}"
+    )
+    folder = base("pooled")
+    put(folder / "1_Pooling" / "config.json", include_prompt=False)
+    put(folder / "config_sentence_transformers.json", prompts={"x": "the cat : "}, default_prompt_name="x")
+    assert refusal(folder, "pooled") == (
+        f"{folder / 'config_sentence_transformers.json'}: default_prompt_name names a prompt, and the module Pooling leaves it out "
+        f"(include_prompt); {INSTEAD}"
+    )
+    put(folder / "config_sentence_transformers.json", default_prompt_name=None)
+    put(folder / "5_Dense" / "config.json", module_output_name="x")
+    assert refusal(folder, "pooled") == (
+        f"{folder / '5_Dense' / 'config.json'}: module_output_name is 'x'; only 'scores' is supported"
+    )
+    from safetensors.torch import save_file
+
+    put(folder / "5_Dense" / "config.json", module_output_name="scores", out_features=2)
+    save_file(
+        {"linear.weight": torch.zeros(2, 16), "linear.bias": torch.zeros(2)}, folder / "5_Dense" / "model.safetensors"
+    )
+    assert refusal(folder, "pooled") == f"{folder} gives 2 scores to a pair; a reranker has one"
+
+
+@pytest.mark.parametrize(
+    ("family", "file", "settings"),
+    [
+        ("bert", "config_sentence_transformers", {"prompts": {"x": "the cat : "}, "default_prompt_name": "x"}),
+        ("deberta-v2", "config_sentence_transformers", {"prompts": {"x": "the cat : "}, "default_prompt_name": "x"}),
+        ("bert", "tokenizer_config", {"model_input_names": ["input_ids", "attention_mask"]}),
+        ("bert", "tokenizer_config", {"tokenizer_class": "PreTrainedTokenizerFast"}),
+        ("bert", "tokenizer_config", {"tokenizer_class": "DistilBertTokenizer"}),
+        ("bert", "tokenizer_config", {"truncation_side": "left"}),
+        ("bert", "sentence_bert_config", {"processing_kwargs": {"text": {"max_length": 9}}}),
+        ("bert", "sentence_bert_config", {"max_seq_length": 9, "do_lower_case": True}),
+        ("bert", "sentence_bert_config", {"tokenizer_args": {"model_max_length": 9, "truncation_side": "left"}}),
+    ],
+)
+def test_settings_of_classifiers(base: Callable, family: str, file: str, settings: dict) -> None:
+    folder = base("classifier", family)
+    put(folder / "config_sentence_transformers.json", activation_fn="torch.nn.Identity")
+    before = Reranker.load(folder).scores(random_directories.PAIRS, overflow="truncate")
+    put(folder / f"{file}.json", **settings)
+    agrees(folder)
+    assert not np.array_equal(before, Reranker.load(folder).scores(random_directories.PAIRS, overflow="truncate"))
+
+
+def test_a_text_that_loses_its_beginning(base: Callable) -> None:
+    folder, (text,) = base("dense"), random_directories.TEXTS[2:]
+    whole = TextEncoder.load(folder).encode([text], overflow="truncate")
+    for side in ({"tokenizer.json": "Left"}, {"tokenizer_config.json": "left"}):
+        for name, value in side.items():
+            put(folder / name, **({"truncation": json.loads((folder / name).read_text())["truncation"] | {"direction": value}}
+                                  if name == "tokenizer.json" else {"truncation_side": value}))  # fmt: skip
+        encoder = TextEncoder.load(folder)
+        vector = encoder.encode([text], overflow="truncate")
+        right = peer.SentenceTransformer(str(folder), device="cpu").encode([text])
+        np.testing.assert_allclose(vector, right, atol=2e-6)
+        assert not np.allclose(vector, whole, atol=1e-3)
+        report = encoder.report
+        assert (report.start[0] > 0, report.stop[0]) == (True, len(text))
+    put(folder / "1_Pooling" / "config.json", include_prompt=False)
+    assert refusal(folder) == (
+        f"{folder}: its tokenizer has truncation_side 'left', which cuts the prompt, and its Pooling include_prompt false, which leaves the "
+        f"prompt out; only 'right' is supported then; {INSTEAD}"
+    )
+
+
+@pytest.mark.parametrize(("is_causal", "pooling"), [(None, "lasttoken"), (True, "lasttoken"), (False, "mean")])
+def test_a_plain_decoder_is_pooled_by_its_last_token(base: Callable, is_causal: bool | None, pooling: str) -> None:
+    folder = base("dense", "qwen3")
+    (folder / "modules.json").unlink()
+    more = {} if is_causal is None else {"is_causal": is_causal}
+    put(folder / "config.json", architectures=["Qwen3ForCausalLM"], **more)
+    from uwaga.encode import sentence_config
+
+    assert sentence_config.read(folder).pooling == (pooling,)
+    model = peer.SentenceTransformer(str(folder), device="cpu")
+    assert model[1].pooling_mode == pooling
+
+
+def test_lower_case_is_added_to_no_tokenizer_that_has_it(base: Callable) -> None:
+    """As sentence-transformers: what comes before it in the tokenizer sees capitals."""
+    folder = base("dense")
+    replaces = {"type": "Replace", "pattern": {"String": "C"}, "content": "d"}
+    put(folder / "tokenizer.json", normalizer={"type": "Sequence", "normalizers": [replaces, {"type": "Lowercase"}]})
+    put(folder / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
+    put(folder / "sentence_bert_config.json", do_lower_case=True)
+    (tokens,) = TextEncoder.load(folder).tokenizer.encode(["Cat THE"], with_offsets=False)
+    assert tokens.ids == [1, 5]  # an unknown word, "the"
+
+
+def test_a_server_cuts_texts_at_the_same_end(base: Callable) -> None:
+    from uwaga.serve.models import EmbeddingModel, TokenBudget
+    from uwaga.serve.requests import Texts
+
+    folder, (text,) = base("dense"), random_directories.TEXTS[2:]
+    put(folder / "tokenizer_config.json", truncation_side="left")
+    encoder = TextEncoder.load(folder)
+    given = Texts("input", [text], "truncate", True, ["input"])
+    (item,) = EmbeddingModel(encoder).work(given, prompt=None, budget=TokenBudget(2**16)).items
+    (tokens,) = encoder.tokenizer.encode([text], with_offsets=False)
+    assert list(item.ids) == tokens.ids[-encoder.max_tokens :]

@@ -1,0 +1,228 @@
+"""Late chunking: vectors of spans are transformers' last hidden states of their tokens, pooled by hand.
+
+Letters: T tokens, M width.
+"""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tolerance import assert_as_exact
+from torch import nn
+
+import uwaga
+from uwaga import TextEncoder
+from uwaga.data.passages import split_spans
+from uwaga.encode.spans import span_tokens
+
+TEXT = "The cat sat on the mat. A dog ran away\n\nfrom the house, and then it was unbelievable."
+TEXTS = [TEXT, "the cat", "  A cat. The dog .", "é it ran\naway"]
+SPLITS = ["paragraph", "sentence", "line", "document"]
+
+
+@pytest.fixture
+def encoder(write_model: Callable[..., Path], tmp_path: Path) -> TextEncoder:
+    """Takes 40 tokens beside two special ones."""
+    folder = write_model(tmp_path / "model", positions=42)
+    settings = json.loads((folder / "tokenizer_config.json").read_text()) | {"model_max_length": 42}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return TextEncoder.load(folder)
+
+
+def by_hand(folder: Path, text: str, spans: list[tuple[int, int]], *, prompt: str = "") -> Callable:
+    """For a model of transformers: the mean of the states of the tokens that begin in each span, (spans, M)."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    read = tokenizer(prompt + text, return_offsets_mapping=True, return_tensors="pt", truncation=False)
+    offsets = [tuple(each) for each in read.pop("offset_mapping")[0].tolist()]
+
+    def pooled(model: nn.Module) -> torch.Tensor:
+        with torch.no_grad():
+            states_TM = model(**read).last_hidden_state[0]
+        rows = []
+        for start, stop in spans:
+            own = [n for n, (a, b) in enumerate(offsets) if b > a and start <= a - len(prompt) < stop]
+            rows.append(states_TM[own].mean(0))
+        return torch.stack(rows)
+
+    return pooled
+
+
+def agrees(encoder: TextEncoder, texts: list[str], spans: list[list[tuple[int, int]]], **options: str) -> None:
+    from transformers import AutoModel
+
+    folder = encoder.config.folder
+    model = AutoModel.from_pretrained(folder).eval()
+    pooled = [by_hand(folder, text, each, **options) for text, each in zip(texts, spans, strict=True)]
+    own = encoder.encode_spans(texts, spans, **options)
+    assert own.lengths.tolist() == list(map(len, spans))
+    exact = copy.deepcopy(model).double()
+    assert_as_exact(
+        own.values, torch.cat([each(model) for each in pooled]), lambda: torch.cat([each(exact) for each in pooled])
+    )
+
+
+@pytest.mark.parametrize("prompt", ["", "the cat: "])
+def test_vectors_are_the_means_of_the_states_of_a_whole_text(encoder: TextEncoder, prompt: str) -> None:
+    texts = [text for text in TEXTS for _ in SPLITS]
+    spans = [split_spans(text, split) for text in TEXTS for split in SPLITS]
+    agrees(encoder, texts, spans, prompt=prompt)
+
+
+def test_spans_may_overlap_and_come_in_any_order(encoder: TextEncoder) -> None:
+    spans = [(40, 50), (0, len(TEXT)), (4, 7), (0, 11), (8, 30)]
+    agrees(encoder, [TEXT], [spans])
+    assert encoder.report.start.tolist() == [40, 0, 4, 0, 8]
+    assert encoder.report.cut.tolist() == []
+
+
+def test_a_token_is_in_the_span_of_its_first_character(encoder: TextEncoder) -> None:
+    """Unbelievable is three tokens: un, ##believ, ##able."""
+    start = TEXT.index("unb")
+    encoder.encode_spans(TEXT, [(start, start + 1), (start + 1, start + 3), (start + 3, len(TEXT))])
+    assert encoder.report.tokens.tolist() == [1, 1, 2]
+
+
+def test_white_space_that_a_token_begins_with_is_passed_over() -> None:
+    """As those of SentencePiece and of byte-level BPE without trimmed offsets."""
+    text = "a cat\n\nsat"
+    offsets = [(0, 1), (1, 5), (5, 6), (6, 7), (7, 10)]
+    found = span_tokens(text, [(0, 2), (2, 5), (5, 7), (7, 10)], offsets, 0)
+    assert [each.tolist() for each in found] == [[0], [1], [2, 3], [4]]
+    # "to: " before it: one token ends in the prompt, and one is of both.
+    moved = [(0, 3), (3, 5), *((start + 4, stop + 4) for start, stop in offsets[1:])]
+    found = span_tokens(text, [(0, 2), (2, 5)], moved, 4)
+    assert [each.tolist() for each in found] == [[1], [2]]
+
+
+@pytest.mark.parametrize("tokens_per_batch", [1, 7, 2048])
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_text_has_the_same_bits_alone(
+    encoder: TextEncoder, split: str, tokens_per_batch: int, dtype: torch.dtype
+) -> None:
+    encoder = TextEncoder.load(encoder.config.folder, dtype=dtype)
+    together = encoder.encode_spans(TEXTS, split, tokens_per_batch=tokens_per_batch)
+    assert together.values.dtype == torch.float32
+    document = encoder.report.document.tolist()
+    for number, text in enumerate(TEXTS):
+        alone = encoder.encode_spans(text, split)
+        assert torch.equal(alone.values, together.to_list()[number])
+        spans = list(zip(encoder.report.start.tolist(), encoder.report.stop.tolist(), strict=True))
+        assert spans == split_spans(text, split)
+        assert document.count(number) == len(spans)
+
+
+def test_long_texts_are_read_in_windows_and_keep_the_states_of_the_first(encoder: TextEncoder) -> None:
+    long = " ".join([TEXT.replace("\n\n", " ")] * 4)
+    spans = split_spans(long, "sentence")
+    own = encoder.encode_spans([TEXT, long], "sentence", overflow="windows", overlap=7, tokens_per_batch=50)
+    assert set(encoder.report.windows.tolist()) == {1, 3}
+    # By hand, from the states of the windows as `encode_tokens` gives them.
+    states = encoder.encode_tokens([long], overflow="windows", overlap=7).to_list()
+    (tokens,) = encoder.tokenizer.encode([long], with_offsets=True)
+    windows = [len(each) - 2 for each in states]
+    assert sum(windows) - 7 * (len(windows) - 1) == len(tokens) == 92
+    kept = torch.cat([each[1 if n == 0 else 8 : -1] for n, each in enumerate(states)])
+    for row, (start, stop) in zip(own.to_list()[1], spans, strict=True):
+        inside = [n for n, (first, _) in enumerate(tokens.offsets) if start <= first < stop]
+        torch.testing.assert_close(row, kept[inside].mean(0), rtol=2e-6, atol=2e-6)
+    assert torch.equal(encoder.encode_spans(long, "sentence", overflow="windows", overlap=7).values, own.to_list()[1])
+
+
+def test_heads_lengths_and_widths_are_those_of_encode(encoder: TextEncoder, describe) -> None:
+    folder = encoder.config.folder
+    describe(folder, sentence={"max_seq_length": 42}, pooling={"pooling_mode": "max"})
+    unit = TextEncoder.load(folder)
+    vectors = unit.encode_spans(TEXT, "sentence").values
+    torch.testing.assert_close(vectors.norm(dim=1), torch.ones(len(vectors)))
+    cut = unit.encode_spans(TEXT, "sentence", truncate_dim=4, normalize=False).values
+    assert cut.shape == (len(vectors), 4)
+    states = encoder.encode_tokens([TEXT]).values
+    (tokens,) = encoder.tokenizer.encode([TEXT], with_offsets=True)
+    first = [n + 1 for n, (start, _) in enumerate(tokens.offsets) if start < split_spans(TEXT, "sentence")[0][1]]
+    assert torch.equal(cut[0], states[first].amax(0)[:4])
+
+
+def test_no_texts_give_no_rows(encoder: TextEncoder) -> None:
+    result = encoder.encode_spans([], [])
+    assert result.values.shape == (0, 16)
+    assert len(result) == 0
+
+
+def test_the_report_counts_what_no_span_has(encoder: TextEncoder) -> None:
+    encoder.encode_spans([TEXT, "the cat"], [[(8, 23), (0, 7)], [(0, 7)]])
+    assert encoder.report.cut.tolist() == [0]
+    assert encoder.report.summary.lost == len(TEXT) - 23
+
+
+@pytest.mark.parametrize(
+    ("spans", "message"),
+    [
+        ([[(0, 3)], [(2, 2)]], "TextEncoder: document 1 has an empty span: span 0, from character 2 to 2"),
+        (
+            [[(0, 3), (4, 8)], [(0, 1)]],
+            "TextEncoder: document 0 has 7 characters, and span 1, from character 4 to 8, is not within them",
+        ),
+        (
+            [[(-1, 3)], [(0, 1)]],
+            "TextEncoder: document 0 has 7 characters, and span 0, from character -1 to 3, is not within them",
+        ),
+        ([[(3, 4)], [(0, 1)]], "TextEncoder: document 0 has no token in span 0, from character 3 to 4"),
+        ([[(0, 3)], []], "TextEncoder: document 1 has no spans"),
+        ([[(0, 3)]], "TextEncoder: there are 2 texts, and spans of 1"),
+        (
+            [[(0, 3)], [(0, 1.5)]],
+            "TextEncoder: the spans of document 1 must be a list of pairs (start, stop) of integers",
+        ),
+        ([[(0, 3)], (0, 1)], "TextEncoder: the spans of document 1 must be a list of pairs (start, stop) of integers"),
+        (5, "TextEncoder: spans must be a list of spans for each text, not int"),
+        (
+            "word",
+            "TextEncoder: spans must be lists of spans, or one of paragraph, sentence, line, document, not 'word'",
+        ),
+    ],
+)
+def test_spans_that_are_none_are_named(encoder: TextEncoder, spans: object, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        encoder.encode_spans(["the cat", "it ran"], spans)  # type: ignore[arg-type]
+    assert str(caught.value) == message
+
+
+def test_texts_and_options_that_are_wrong(encoder: TextEncoder) -> None:
+    for options, message in [
+        ({}, "document 0 has 92 tokens, and the model takes at most 40; set the option overflow to windows"),
+        ({"overflow": "mean"}, "overflow must be 'error' or 'windows' for spans, not 'mean'"),
+        ({"overflow": "truncate"}, "overflow must be 'error' or 'windows' for spans, not 'truncate'"),
+        ({"overlap": 3}, "overlap needs overflow='mean' or 'windows', not 'error'"),
+    ]:
+        with pytest.raises(ValueError) as caught:
+            encoder.encode_spans(" ".join([TEXT] * 4), "sentence", **options)
+        assert str(caught.value) == f"TextEncoder: {message}"
+    with pytest.raises(ValueError, match="document 1 is empty"):
+        encoder.encode_spans(["the cat", " "], "sentence")
+
+
+@pytest.mark.parametrize("mode", ["cls", "lasttoken", "weightedmean"])
+def test_pooling_of_one_token_or_by_positions_is_refused(encoder: TextEncoder, describe, mode: str) -> None:
+    folder = encoder.config.folder
+    describe(folder, sentence={"max_seq_length": 42}, pooling={"pooling_mode": mode})
+    with pytest.raises(ValueError) as caught:
+        TextEncoder.load(folder).encode_spans(TEXT, "sentence")
+    assert str(caught.value) == (
+        f"TextEncoder: late chunking pools all tokens of a span, and the pooling of this model is {mode}; "
+        "it needs mean, max, mean_sqrt_len_tokens"
+    )
+
+
+def test_ten_thousand_sentences_of_one_text(encoder: TextEncoder) -> None:
+    long = "the cat sat. it ran. " * 5000
+    result = encoder.encode_spans(long, "sentence", overflow="windows", overlap=10)
+    assert result.lengths.tolist() == [10_000]
+    assert isinstance(result, uwaga.Ragged)
+    assert np.isfinite(result.values.numpy()).all()
