@@ -1,6 +1,5 @@
 """`uwaga encode --ray`, and BatchEncoder on Ray Data and Spark: the bytes of one process. `make corpora` installs both."""
 
-import copy
 import importlib.util
 import json
 import logging
@@ -24,7 +23,8 @@ from typer.testing import CliRunner
 
 from uwaga import TextEncoder
 from uwaga.cli import app
-from uwaga.encode import BatchEncoder, ray_data
+from uwaga.encode import BatchEncoder, ray_actors
+from uwaga.encode.batches import Explained
 
 pytestmark = [
     pytest.mark.stress,
@@ -52,7 +52,6 @@ def model(write_model: Callable[..., Path], tmp_path: Path) -> Path:
 def encode(texts: list[str], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     sizes = {"max_documents": 20, "max_characters": 2000}
     monkeypatch.setattr("uwaga.encode.shards.groups.__kwdefaults__", sizes)
-    monkeypatch.setattr("uwaga.encode.ray_data._BLOCK_BYTES", 4000)
     corpus = tmp_path / "docs.jsonl"
     lines = [json.dumps({"id": f"d{n}", "text": text}) for n, text in enumerate(texts)]
     lines[100] = json.dumps({"id": "d100", "text": ""})
@@ -93,7 +92,7 @@ def test_a_local_cluster_gives_the_bytes_of_one_process(encode: Callable[..., An
 
 
 def _actors() -> list[int]:
-    """The processes of this account that are actors of Ray Data."""
+    """The processes of this account that are our actors."""
     found = []
     for each in Path("/proc").iterdir():
         if each.name.isdigit():
@@ -101,7 +100,7 @@ def _actors() -> list[int]:
                 name = (each / "cmdline").read_bytes()
             except OSError:
                 continue
-            if name.startswith(b"ray::MapWorker"):
+            if name.startswith(b"ray::_Actor"):
                 found.append(int(each.name))
     return sorted(found)
 
@@ -147,7 +146,7 @@ def test_actors_are_killed_all_the_time(encode: Callable[..., Any], tmp_path: Pa
 
 
 @pytest.mark.usefixtures("ray")
-def test_an_actor_that_is_stopped_ends_the_command_with_its_name(encode: Callable[..., Any], tmp_path: Path) -> None:
+def test_an_actor_that_is_stopped_ends_the_command_with_what_it_had(encode: Callable[..., Any], tmp_path: Path) -> None:
     stopped: list[int] = []
 
     def stop() -> None:
@@ -166,8 +165,8 @@ def test_an_actor_that_is_stopped_ends_the_command_with_its_name(encode: Callabl
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     assert result.exit_code == 1, result.output
-    assert "Ray has given nothing for 20 s. Its workers were heard of: pid " in result.stderr
-    assert "(is stopped)" in result.stderr
+    assert "Ray has given no result for 20 s: give a larger timeout, or see `ray status`; it has " in result.stderr
+    assert "docs.jsonl:" in result.stderr
     assert not (tmp_path / "ray.parquet").exists()
     assert encode("ray.parquet").exit_code == 0
     assert encode("one.parquet").exit_code == 0
@@ -182,21 +181,18 @@ def test_options_that_do_not_go_together_are_told_of(encode: Callable[..., Any])
 
 
 def test_a_program_keeps_its_settings_of_ray(ray: Any, texts: list[str], model: Path) -> None:
-    """Its cluster is used and left running; what computes is said once."""
+    """Its cluster is used and left running."""
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        context, logger = ray.data.DataContext.get_current(), logging.getLogger("ray.data")
-        before = copy.deepcopy(vars(context)), logger.level, logging.getLogger("ray").level
-        said: list[Any] = []
+        before = logging.getLogger("ray").level
         batch = {"document": np.arange(40), "text": texts[:40]}
         encode = BatchEncoder(model, overflow="mean")
-        groups = ray_data.map_groups(encode, lambda: iter([batch]), [40], address=None, say_engine=said.append)
-        (number, columns), *more = groups
-        assert (number, more, ray.is_initialized()) == (0, [], True)
+        results = ray_actors.map_batches(Explained(encode), [("all", batch)], address=None)
+        (item, (choice, columns)), *more = results
+        assert (item, more, ray.is_initialized()) == ("all", [], True)
         assert np.array_equal(columns["vector"], encode(batch)["vector"])
-        assert said == [encode.load().explain()]
-        assert ray.data.DataContext.get_current() is context
-        assert (vars(context), logger.level, logging.getLogger("ray").level) == before
+        assert choice == encode.load().explain()
+        assert logging.getLogger("ray").level == before
     finally:
         ray.shutdown()
 

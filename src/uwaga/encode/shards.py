@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from uwaga._base.errors import DataError
 from uwaga.data.documents import Document, DocumentFile
 from uwaga.encode.vector_files import Shard
 
@@ -46,35 +45,30 @@ def groups(
 ) -> Iterator[Group]:
     """The documents in groups, each with its digest. Raises DataError."""
     group: list[Document] = []
-    whole, size = hashlib.sha256(), 0
+    size = 0
     for document in corpus:
         length = document.length()
         if group and size + length > max_characters:
-            yield Group(group, Shard(whole.hexdigest(), len(group)))
-            group, whole, size = [], hashlib.sha256(), 0
+            yield Group(group, Shard(digest(group), len(group)))
+            group, size = [], 0
         group.append(document)
         size += length
-        _hash(whole, document)
         is_end = size >= _LEAST_CHARACTERS and int(digest([document])[:2], 16) % _ENDS == 0
         if is_end or len(group) == max_documents:
-            yield Group(group, Shard(whole.hexdigest(), len(group)))
-            group, whole, size = [], hashlib.sha256(), 0
+            yield Group(group, Shard(digest(group), len(group)))
+            group, size = [], 0
     if group:
-        yield Group(group, Shard(whole.hexdigest(), len(group)))
+        yield Group(group, Shard(digest(group), len(group)))
 
 
 def digest(documents: Sequence[Document]) -> str:
     """SHA-256 over ids and texts, each preceded by its length."""
     whole = hashlib.sha256()
     for document in documents:
-        _hash(whole, document)
+        for part in (document.id or "", document.text):
+            encoded = part.encode()
+            whole.update(len(encoded).to_bytes(8, "little") + encoded)
     return whole.hexdigest()
-
-
-def _hash(whole: "hashlib._Hash", document: Document) -> None:
-    for part in (document.id or "", document.text):
-        encoded = part.encode()
-        whole.update(len(encoded).to_bytes(8, "little") + encoded)
 
 
 def batch_of(documents: Sequence[Document]) -> dict[str, Any]:
@@ -88,15 +82,3 @@ def batch_of(documents: Sequence[Document]) -> dict[str, Any]:
         "reason": [each.error for each in documents],
     }
     return {"document": np.arange(len(documents)), **columns}
-
-
-def read_groups(corpus: Corpus, wanted: Sequence[tuple[int, Shard]]) -> Iterator[dict[str, Any]]:
-    """The batches of some groups: the number of the first document of each, in order, and its shard. Raises DataError: they are others."""
-    at = 0
-    documents = iter(corpus)
-    for first, shard in wanted:
-        group = list(itertools.islice(documents, first - at, first - at + shard.documents))
-        at = first + shard.documents
-        if digest(group) != shard.digest:
-            raise DataError(f"{corpus.path}: was changed while it was read")
-        yield batch_of(group)
