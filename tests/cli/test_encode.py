@@ -76,7 +76,7 @@ def test_the_file_has_a_row_for_each_document_with_its_vector(corpus: Path, mode
     assert table.schema.field("vector").type == pa.list_(pa.float32(), 16)
     vectors = np.array(table["vector"].to_pylist(), dtype=np.float32)
     encoder = TextEncoder.load(model)
-    expected = np.concatenate(list(encoder.encode_stream(TEXTS)))
+    expected = np.concatenate([each.vectors for each in encoder.stream(TEXTS)])
     assert np.array_equal(vectors, expected)
     tokens = sum(table["tokens"].to_pylist())
     assert said == f"{tmp_path / 'out.parquet'}: documents: {len(TEXTS)}; tokens: {tokens}\n"
@@ -147,7 +147,7 @@ def test_late_chunking_has_a_row_for_each_span(model: Path, tmp_path: Path) -> N
     table = parquet.read_table(tmp_path / "out.parquet").to_pylist()
     assert [row["id"] for row in table] == ["d0", "d0", "d1"]
     assert [text[row["start"] : row["stop"]] for row in table[:2]] == ["the cat sat. ", "a dog ran."]
-    expected = TextEncoder.load(model).encode_spans([text, LONG], "sentence", overflow="windows", overlap=2)
+    expected = TextEncoder.load(model).encode([text, LONG], spans="sentence", overflow="windows", overlap=2)
     assert np.array_equal(np.array([row["vector"] for row in table], np.float32), expected.values.numpy())
 
 
@@ -200,12 +200,12 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, error: BaseException, *, after: i
 
 def spy_on_groups(monkeypatch: pytest.MonkeyPatch, read: list[list[str]]) -> None:
     """Note every group that the model is given."""
-    real = TextEncoder.encode_groups
+    real = TextEncoder.stream
 
-    def encode_groups(self, parts, **how):
+    def stream(self, parts, **how):
         return real(self, (read.append(part) or part for part in parts), **how)
 
-    monkeypatch.setattr(TextEncoder, "encode_groups", encode_groups)
+    monkeypatch.setattr(TextEncoder, "stream", stream)
 
 
 def digest_of(shard: int) -> str:

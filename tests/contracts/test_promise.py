@@ -153,10 +153,10 @@ def _encoder(folder: Path, write_model: Callable[..., Path]) -> TextEncoder:
 def test_a_text_has_the_same_vectors_alone_and_in_a_batch(tmp_path: Path, write_model: Callable[..., Path]) -> None:
     encoder = _encoder(tmp_path, write_model)
     texts = ["the cat sat on the mat.", "a", "then it ran away from the house", "un", "the dog, and the cat", "it sat"]
-    together, tokens = encoder.encode(texts), encoder.encode_tokens(texts).to_list()
+    together, tokens = encoder.encode(texts), encoder.encode(texts, output="tokens").to_list()
     for row, text in enumerate(texts):
         assert np.array_equal(encoder.encode([text])[0], together[row])
-        assert torch.equal(encoder.encode_tokens([text]).values, tokens[row])
+        assert torch.equal(encoder.encode([text], output="tokens").values, tokens[row])
     assert np.array_equal(encoder.encode(texts, tokens_per_batch=8), together)
 
 

@@ -25,7 +25,7 @@ from transformers import tokenization_utils_base as base  # noqa: E402
 from transformers import tokenization_utils_tokenizers as backends  # noqa: E402
 from transformers.models.auto import tokenization_auto  # noqa: E402
 
-PAGE = Path(__file__).parents[3] / "docs" / "model-files.md"
+PAGE = Path(__file__).parents[2] / "docs" / "model-files.md"
 
 
 def compared(folder: Path) -> str:

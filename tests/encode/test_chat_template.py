@@ -192,7 +192,7 @@ def test_what_a_model_with_a_template_does_not_do(write, overflow: str) -> None:
         f"TextEncoder: overflow must be 'error' or 'truncate' for a model with a chat template, not {overflow!r}"
     )
     with pytest.raises(ValueError, match="late chunking") as caught:
-        encoder.encode_spans("a cat", "sentence")
+        encoder.encode("a cat", spans="sentence")
     assert str(caught.value) == "TextEncoder: late chunking is not supported for a model with a chat template"
 
 

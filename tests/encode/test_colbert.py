@@ -78,11 +78,13 @@ def agrees(folder: Path, **options: Any) -> TextEncoder:
         def theirs(each: MultiVectorEncoder, name: str = name, texts: list[str] = texts) -> list[torch.Tensor]:
             return [getattr(each, name)([text])[0].cpu() for text in texts]
 
-        own = encoder.encode_tokens(texts, task=task, **options)
+        own = encoder.encode(texts, output="tokens", task=task, **options)
         assert own.lengths.tolist() == [len(each) for each in theirs(model)]
         assert_as_exact(own.values, torch.cat(theirs(model)), lambda theirs=theirs: torch.cat(theirs(exact)))
         for number, text in enumerate(texts):
-            assert torch.equal(encoder.encode_tokens([text], task=task, **options).values, own.to_list()[number])
+            assert torch.equal(
+                encoder.encode([text], output="tokens", task=task, **options).values, own.to_list()[number]
+            )
     return encoder
 
 
@@ -198,7 +200,7 @@ def test_similarity_is_theirs(make, similarity: str) -> None:
     folder = make(query_expansion=EXPANSION, similarity=similarity)
     model, encoder = MultiVectorEncoder(str(folder), device="cpu"), TextEncoder.load(folder)
     queries, documents = (
-        encoder.encode_tokens(texts, task=task)
+        encoder.encode(texts, output="tokens", task=task)
         for task, texts in (("query", WORDS[:12]), ("document", [*DOCUMENTS, *WORDS[:12]]))
     )
     own = torch.from_numpy(encoder.similarity(queries, documents))
@@ -215,46 +217,46 @@ def test_similarity_is_theirs(make, similarity: str) -> None:
 
 def test_the_report_counts_what_the_model_reads(make) -> None:
     encoder = TextEncoder.load(make(query_expansion=EXPANSION))
-    encoder.encode_tokens(QUERIES, task="query")
+    encoder.encode(QUERIES, output="tokens", task="query")
     assert encoder.report.tokens.tolist() == [12, 12, 12]
-    encoder.encode_tokens(DOCUMENTS, task="document")
+    encoder.encode(DOCUMENTS, output="tokens", task="document")
     assert encoder.report.tokens.tolist() == [9, 16, 3, 5]
 
 
 def test_queries_that_are_too_long(make) -> None:
     encoder = TextEncoder.load(make(query_expansion={**EXPANSION, "length": 6}))
     with pytest.raises(ValueError) as caught:
-        encoder.encode_tokens(QUERIES, task="query")
+        encoder.encode(QUERIES, output="tokens", task="query")
     assert str(caught.value) == (
         "TextEncoder: document 1 has 7 tokens, and the model takes at most 4; set the option overflow to truncate, mean or windows"
     )
-    cut = encoder.encode_tokens(QUERIES, task="query", overflow="truncate")
+    cut = encoder.encode(QUERIES, output="tokens", task="query", overflow="truncate")
     assert cut.lengths.tolist() == [6, 6, 6]
     assert encoder.report.cut.tolist() == [1]
 
 
 def test_bfloat16_has_vectors_in_float32(make) -> None:
     encoder = TextEncoder.load(make(), dtype=torch.bfloat16)
-    assert encoder.encode_tokens(DOCUMENTS).values.dtype == torch.float32
-    assert encoder.encode_tokens([]).values.shape == (0, 8)
+    assert encoder.encode(DOCUMENTS, output="tokens").values.dtype == torch.float32
+    assert encoder.encode([], output="tokens").values.shape == (0, 8)
 
 
 def test_an_encoder_without_a_head_gives_its_hidden_states(plain: Path) -> None:
     encoder = TextEncoder.load(plain)
-    states = encoder.encode_tokens(DOCUMENTS, task="document").values
-    assert torch.equal(states, encoder.encode_tokens(DOCUMENTS).values)
-    scaled = encoder.encode_tokens(DOCUMENTS, normalize=True).values
+    states = encoder.encode(DOCUMENTS, output="tokens", task="document").values
+    assert torch.equal(states, encoder.encode(DOCUMENTS, output="tokens").values)
+    scaled = encoder.encode(DOCUMENTS, output="tokens", normalize=True).values
     assert torch.equal(scaled, torch.nn.functional.normalize(states, dim=-1))
 
 
 def test_what_a_colbert_model_does_not_do_is_said(make) -> None:
     folder = make()
     encoder = TextEncoder.load(folder)
-    for call in (encoder.encode, encoder.encode_query, lambda texts: list(encoder.encode_stream(texts))):
+    for call in (encoder.encode, encoder.encode_query, lambda texts: list(encoder.stream(texts))):
         with pytest.raises(ValueError) as caught:
             call(["the cat"])
         assert str(caught.value) == (
-            f"TextEncoder: {folder} holds a ColBERT model, which gives a vector to every token and none to a text; use encode_tokens"
+            f"TextEncoder: {folder} holds a ColBERT model, which gives a vector to every token and none to a text; use output='tokens'"
         )
     with pytest.raises(ValueError) as caught:
         TextEncoder.load(folder, truncate_dim=4)
@@ -262,12 +264,12 @@ def test_what_a_colbert_model_does_not_do_is_said(make) -> None:
         "TextEncoder: truncate_dim is for models that give one vector to a text, and this one is ColBERT"
     )
     with pytest.raises(ValueError) as caught:
-        encoder.encode_tokens(["the cat"], task="passage")
+        encoder.encode(["the cat"], output="tokens", task="passage")
     assert str(caught.value) == "TextEncoder: task must be None, 'query' or 'document', not 'passage'"
     with pytest.raises(ValueError) as caught:
         encoder.similarity(np.ones((1, 8)), np.ones((1, 8)))
     assert str(caught.value) == (
-        "TextEncoder.similarity: a ColBERT model compares vectors of tokens: give what encode_tokens returns"
+        "TextEncoder.similarity: a ColBERT model compares vectors of tokens: give what encode returns with output='tokens'"
     )
 
 
@@ -314,7 +316,7 @@ def test_other_classes_and_commands_name_what_takes_it(make, prefixed: Path, tmp
     with pytest.raises(CheckpointError) as caught:
         uwaga.Reranker.load(saved)
     assert str(caught.value) == (
-        f"{saved} holds a ColBERT model, which gives a vector to every token: uwaga.TextEncoder.encode_tokens and `uwaga store add` take it"
+        f"{saved} holds a ColBERT model, which gives a vector to every token: uwaga.TextEncoder with output='tokens' and `uwaga store add` take it"
     )
     with pytest.raises(CheckpointError, match="holds a ColBERT model"):
         uwaga.Reranker.load(write_pylate(prefixed))
@@ -331,5 +333,5 @@ def test_other_classes_and_commands_name_what_takes_it(make, prefixed: Path, tmp
         assert result.exit_code == 1
         assert f"{says}{kind}; `uwaga store add` takes it" in result.stderr
     assert not (tmp_path / "out.parquet.parts").exists()
-    with pytest.raises(ValueError, match="use encode_tokens"):
-        TextEncoder.load(saved).encode_spans(["the cat"], "sentence")
+    with pytest.raises(ValueError, match="use output='tokens'"):
+        TextEncoder.load(saved).encode(["the cat"], spans="sentence")

@@ -61,7 +61,7 @@ def test_a_decoder_that_transformers_does_not_have(tmp_path: Path) -> None:
 
 def test_no_texts_give_no_rows(encoder: TextEncoder) -> None:
     assert encoder.encode([]).shape == (0, 16)
-    assert encoder.encode_tokens([]).values.shape == (0, 16)
+    assert encoder.encode([], output="tokens").values.shape == (0, 16)
 
 
 def test_vectors_have_length_one_where_the_model_says_so_or_the_caller(folder: Path, describe) -> None:
@@ -129,23 +129,22 @@ def test_a_document_of_a_hundred_thousand_tokens(encoder: TextEncoder) -> None:
 
 
 def test_tokens_are_the_hidden_states_that_vectors_are_made_of(encoder: TextEncoder) -> None:
-    tokens = encoder.encode_tokens(TEXTS)
+    tokens = encoder.encode(TEXTS, output="tokens")
     assert isinstance(tokens, Ragged)
     lengths = [len(encoder.tokenizer.backend.encode(text).ids) for text in TEXTS]
     assert tokens.lengths.tolist() == lengths
     means = np.stack([row.mean(0).numpy() for row in tokens.to_list()])
     assert close(encoder.encode(TEXTS), means)
-    assert len(encoder.encode_tokens([LONG], overflow="windows")) == 3
+    assert len(encoder.encode([LONG], output="tokens", overflow="windows")) == 3
 
 
 def test_tokens_have_no_mean_of_windows(encoder: TextEncoder) -> None:
-    with pytest.raises(ValueError) as caught:
-        encoder.encode_tokens(TEXTS, overflow="mean")
-    assert str(caught.value) == ("TextEncoder: encode_tokens has no mean over windows; use overflow='windows'")
+    with pytest.raises(ValueError, match="no mean over windows"):
+        encoder.encode(TEXTS, output="tokens", overflow="mean")
 
 
 def test_tokens_can_be_learned_from(encoder: TextEncoder) -> None:
-    states = encoder.encode_tokens(TEXTS).values
+    states = encoder.encode(TEXTS, output="tokens").values
     weight = torch.ones(16, requires_grad=True)
     (states * weight).sum().backward()
     assert torch.isfinite(weight.grad).all()
@@ -157,7 +156,7 @@ def test_bfloat16_changes_vectors_by_its_rounding_and_gives_float32(folder: Path
     assert result.dtype == np.float32
     assert (exact * result).sum(1).min() >= 0.999
     assert not np.array_equal(exact, result)
-    assert low.encode_tokens(TEXTS).values.dtype == torch.bfloat16
+    assert low.encode(TEXTS, output="tokens").values.dtype == torch.bfloat16
 
 
 def test_a_stream_gives_the_same_rows_in_pieces_and_takes_no_more_than_it_needs(
@@ -172,14 +171,14 @@ def test_a_stream_gives_the_same_rows_in_pieces_and_takes_no_more_than_it_needs(
             taken += 1
             yield TEXTS[taken % len(TEXTS)]
 
-    stream = encoder.encode_stream(endless())
-    first, documents = next(stream), encoder.report.document.tolist()
-    assert documents == [0, 1]
+    stream = encoder.stream(endless())
+    first = next(stream)
+    assert first.report.document.tolist() == [0, 1]
     assert taken <= 7  # this group, the next, which is tokenised, and the first text of the one after
     second = next(stream)
-    assert encoder.report.document.tolist() == [2, 3]
+    assert second.report.document.tolist() == [2, 3]
     stream.close()
-    assert close(np.concatenate((first, second)), encoder.encode([TEXTS[n % 4] for n in (1, 2, 3, 4)]))
+    assert close(np.concatenate((first.vectors, second.vectors)), encoder.encode([TEXTS[n % 4] for n in (1, 2, 3, 4)]))
 
 
 def test_an_error_of_the_texts_themselves_comes_out_unchanged(encoder: TextEncoder) -> None:
@@ -188,7 +187,7 @@ def test_an_error_of_the_texts_themselves_comes_out_unchanged(encoder: TextEncod
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match=r"^'mine'$"):
-        list(encoder.encode_stream(broken()))
+        list(encoder.stream(broken()))
 
 
 def test_progress_counts_documents_and_tokens(encoder: TextEncoder) -> None:
@@ -278,11 +277,10 @@ def test_a_model_in_training_reads_without_dropout_and_goes_on_training(encoder:
 @pytest.mark.parametrize(
     ("method", "given", "options"),
     [
+        ("encode", [["cat"]], {"skip_invalid": True}),
         ("encode_query", [["cat"]], {"task": "query"}),
-        ("encode_stream", [["cat"]], {"skip_invalid": True}),
-        ("encode_groups", [[["cat"]]], {"is_of_tokens": True}),
-        ("encode_spans", [["cat"], "document"], {"batch_size": 3}),
-        ("encode_token_groups", [[["cat"]]], {"truncate_dim": 3}),
+        ("encode_document", [["cat"]], {"batch_size": 3}),
+        ("stream", [["cat"]], {"is_of_tokens": True}),
     ],
 )
 def test_an_option_that_a_method_lacks_is_an_error(
@@ -298,12 +296,12 @@ def test_texts_that_are_tokenised_already_have_the_same_bits(encoder: TextEncode
         tokens = encoder.tokenizer.encode([prompt + text for text in texts], with_offsets=False)
         known = [TokenizedText(text, each.ids) for text, each in zip(texts, tokens, strict=True)]
         groups = [known, [known[0], texts[1]], texts]
-        results = [part.vectors for part in encoder.encode_groups(groups, prompt=prompt)]
+        results = [part.vectors for part in encoder.stream(groups, prompt=prompt)]
         expected = encoder.encode(texts, prompt=prompt)
         for result in results:
             assert np.array_equal(result, expected[: len(result)])
     long = TokenizedText(LONG, encoder.tokenizer.encode([LONG], with_offsets=False)[0].ids)
-    (part,) = encoder.encode_groups([[long]], overflow="truncate")
+    (part,) = encoder.stream([[long]], overflow="truncate")
     assert np.array_equal(part.vectors, encoder.encode([LONG], overflow="truncate"))
     assert part.report.stop.tolist() == [len(LONG)]
 

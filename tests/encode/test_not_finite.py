@@ -39,12 +39,12 @@ def spoilt(encoder: TextEncoder) -> TextEncoder:
         lambda encoder: encoder.encode(TEXTS, overflow="mean"),
         lambda encoder: encoder.encode_query(TEXTS),
         lambda encoder: encoder.encode_document(TEXTS),
-        lambda encoder: list(encoder.encode_stream(TEXTS)),
-        lambda encoder: list(encoder.encode_groups([TEXTS[:1], TEXTS[1:]])),
-        lambda encoder: encoder.encode_spans(TEXTS, "sentence"),
-        lambda encoder: encoder.encode_tokens(TEXTS),
-        lambda encoder: encoder.encode_tokens(TEXTS, normalize=True, overflow="windows"),
-        lambda encoder: list(encoder.encode_token_groups([TEXTS])),
+        lambda encoder: list(encoder.stream(TEXTS)),
+        lambda encoder: list(encoder.stream([TEXTS[:1], TEXTS[1:]])),
+        lambda encoder: encoder.encode(TEXTS, spans="sentence"),
+        lambda encoder: encoder.encode(TEXTS, output="tokens"),
+        lambda encoder: encoder.encode(TEXTS, output="tokens", normalize=True, overflow="windows"),
+        lambda encoder: list(encoder.stream([TEXTS], output="tokens")),
     ],
 )
 def test_the_first_text_whose_vector_is_not_finite_is_named(spoilt: TextEncoder, call) -> None:
@@ -65,19 +65,19 @@ def test_in_another_dtype_there_is_something_to_do(folder: Path) -> None:
 
 def test_such_texts_are_left_out_as_others_that_cannot_be_encoded(spoilt: TextEncoder) -> None:
     texts = [*TEXTS, ""]
-    encoded = list(spoilt.encode_groups([texts[:2], texts[2:]], skip_invalid=True))
+    encoded = list(spoilt.stream([texts[:2], texts[2:]], skip_invalid=True))
     assert [(each.document, each.reason) for part in encoded for each in part.invalid] == [
         (1, REASON), (3, REASON), (4, "is empty")
     ]  # fmt: skip
     assert np.array_equal(np.concatenate([part.vectors for part in encoded]), spoilt.encode(GOOD))
     assert [part.report.document.tolist() for part in encoded] == [[0], [2]]
-    (windows,) = spoilt.encode_groups(
+    (windows,) = spoilt.stream(
         [["it sat on a mat then and then a dog ran", "it"]], overflow="windows", skip_invalid=True
     )
     assert [each.document for each in windows.invalid] == [0]  # one of its windows
     assert np.array_equal(windows.vectors, spoilt.encode(["it"]))
-    (tokens,) = spoilt.encode_token_groups([texts], skip_invalid=True)
-    assert torch.equal(tokens.values, spoilt.encode_tokens(GOOD).values)
+    (tokens,) = spoilt.stream([texts], output="tokens", skip_invalid=True)
+    assert torch.equal(tokens.values, spoilt.encode(GOOD, output="tokens").values)
     assert tokens.lengths.tolist() == [5, 3]
 
 

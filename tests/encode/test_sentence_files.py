@@ -30,7 +30,7 @@ from sentence_transformers.cross_encoder import modules as pair_modules  # noqa:
 from sentence_transformers.multi_vector_encoder import modules as token_modules  # noqa: E402
 from sentence_transformers.sentence_transformer import modules as text_modules  # noqa: E402
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 SOURCES = Path(peer.__file__).parent
 PAGE = ROOT / "docs" / "model-files.md"
 

@@ -117,7 +117,7 @@ def test_a_width_that_is_asked_for(make: Callable) -> None:
     assert np.allclose(encoder.encode(TEXTS, normalize=True), unit, atol=1e-6)
     assert np.linalg.norm(encoder.encode(TEXTS, normalize=True), axis=1) == pytest.approx(1.0)
     assert (np.linalg.norm(encoder.encode(TEXTS), axis=1) < 0.99).all()
-    (stream,) = encoder.encode_stream(TEXTS, truncate_dim=4)
+    (stream,) = (each.vectors for each in encoder.stream(TEXTS, truncate_dim=4))
     assert np.array_equal(stream, TextEncoder.load(folder).encode(TEXTS, truncate_dim=4))
     for wrong in (0, 17, 2.0, True):
         with pytest.raises(ValueError) as caught:
@@ -134,8 +134,8 @@ def test_queries_and_documents_have_their_prompts(make: Callable) -> None:
         for options in ({}, {"prompt": "mat , "}, {"prompt_name": "query"}, {"prompt": ""}):
             expected = np.concatenate([getattr(model, name)([text], **options) for text in TEXTS])
             assert np.allclose(getattr(encoder, name)(TEXTS, **options), expected, atol=2e-6), (name, options)
-    tokens = encoder.encode_tokens(["cat"], prompt_name="query")
-    assert torch.equal(tokens.values, encoder.encode_tokens([PROMPTS["query"] + "cat"], prompt="").values)
+    tokens = encoder.encode(["cat"], output="tokens", prompt_name="query")
+    assert torch.equal(tokens.values, encoder.encode([PROMPTS["query"] + "cat"], output="tokens", prompt="").values)
 
 
 def test_queries_of_a_model_without_prompts_have_none(make: Callable) -> None:

@@ -59,7 +59,7 @@ def agrees(encoder: TextEncoder, texts: list[str], spans: list[list[tuple[int, i
     folder = encoder.config.folder
     model = AutoModel.from_pretrained(folder).eval()
     pooled = [by_hand(folder, text, each, **options) for text, each in zip(texts, spans, strict=True)]
-    own = encoder.encode_spans(texts, spans, **options)
+    own = encoder.encode(texts, spans=spans, **options)
     assert own.lengths.tolist() == list(map(len, spans))
     exact = copy.deepcopy(model).double()
     assert_as_exact(
@@ -84,7 +84,7 @@ def test_spans_may_overlap_and_come_in_any_order(encoder: TextEncoder) -> None:
 def test_a_token_is_in_the_span_of_its_first_character(encoder: TextEncoder) -> None:
     """Unbelievable is three tokens: un, ##believ, ##able."""
     start = TEXT.index("unb")
-    encoder.encode_spans(TEXT, [(start, start + 1), (start + 1, start + 3), (start + 3, len(TEXT))])
+    encoder.encode(TEXT, spans=[(start, start + 1), (start + 1, start + 3), (start + 3, len(TEXT))])
     assert encoder.report.tokens.tolist() == [1, 1, 2]
 
 
@@ -107,11 +107,11 @@ def test_a_text_has_the_same_bits_alone(
     encoder: TextEncoder, split: str, tokens_per_batch: int, dtype: torch.dtype
 ) -> None:
     encoder = TextEncoder.load(encoder.config.folder, dtype=dtype)
-    together = encoder.encode_spans(TEXTS, split, tokens_per_batch=tokens_per_batch)
+    together = encoder.encode(TEXTS, spans=split, tokens_per_batch=tokens_per_batch)
     assert together.values.dtype == torch.float32
     document = encoder.report.document.tolist()
     for number, text in enumerate(TEXTS):
-        alone = encoder.encode_spans(text, split)
+        alone = encoder.encode(text, spans=split)
         assert torch.equal(alone.values, together.to_list()[number])
         spans = list(zip(encoder.report.start.tolist(), encoder.report.stop.tolist(), strict=True))
         assert spans == split_spans(text, split)
@@ -121,10 +121,10 @@ def test_a_text_has_the_same_bits_alone(
 def test_long_texts_are_read_in_windows_and_keep_the_states_of_the_first(encoder: TextEncoder) -> None:
     long = " ".join([TEXT.replace("\n\n", " ")] * 4)
     spans = split_spans(long, "sentence")
-    own = encoder.encode_spans([TEXT, long], "sentence", overflow="windows", overlap=7, tokens_per_batch=50)
+    own = encoder.encode([TEXT, long], spans="sentence", overflow="windows", overlap=7, tokens_per_batch=50)
     assert set(encoder.report.windows.tolist()) == {1, 3}
-    # By hand, from the states of the windows as `encode_tokens` gives them.
-    states = encoder.encode_tokens([long], overflow="windows", overlap=7).to_list()
+    # By hand, from the states of the windows as output="tokens" gives them.
+    states = encoder.encode([long], output="tokens", overflow="windows", overlap=7).to_list()
     (tokens,) = encoder.tokenizer.encode([long], with_offsets=True)
     windows = [len(each) - 2 for each in states]
     assert sum(windows) - 7 * (len(windows) - 1) == len(tokens) == 92
@@ -132,31 +132,31 @@ def test_long_texts_are_read_in_windows_and_keep_the_states_of_the_first(encoder
     for row, (start, stop) in zip(own.to_list()[1], spans, strict=True):
         inside = [n for n, (first, _) in enumerate(tokens.offsets) if start <= first < stop]
         torch.testing.assert_close(row, kept[inside].mean(0), rtol=2e-6, atol=2e-6)
-    assert torch.equal(encoder.encode_spans(long, "sentence", overflow="windows", overlap=7).values, own.to_list()[1])
+    assert torch.equal(encoder.encode(long, spans="sentence", overflow="windows", overlap=7).values, own.to_list()[1])
 
 
 def test_heads_lengths_and_widths_are_those_of_encode(encoder: TextEncoder, describe) -> None:
     folder = encoder.config.folder
     describe(folder, sentence={"max_seq_length": 42}, pooling={"pooling_mode": "max"})
     unit = TextEncoder.load(folder)
-    vectors = unit.encode_spans(TEXT, "sentence").values
+    vectors = unit.encode(TEXT, spans="sentence").values
     torch.testing.assert_close(vectors.norm(dim=1), torch.ones(len(vectors)))
-    cut = unit.encode_spans(TEXT, "sentence", truncate_dim=4, normalize=False).values
+    cut = unit.encode(TEXT, spans="sentence", truncate_dim=4, normalize=False).values
     assert cut.shape == (len(vectors), 4)
-    states = encoder.encode_tokens([TEXT]).values
+    states = encoder.encode([TEXT], output="tokens").values
     (tokens,) = encoder.tokenizer.encode([TEXT], with_offsets=True)
     first = [n + 1 for n, (start, _) in enumerate(tokens.offsets) if start < split_spans(TEXT, "sentence")[0][1]]
     assert torch.equal(cut[0], states[first].amax(0)[:4])
 
 
 def test_no_texts_give_no_rows(encoder: TextEncoder) -> None:
-    result = encoder.encode_spans([], [])
+    result = encoder.encode([], spans=[])
     assert result.values.shape == (0, 16)
     assert len(result) == 0
 
 
 def test_the_report_counts_what_no_span_has(encoder: TextEncoder) -> None:
-    encoder.encode_spans([TEXT, "the cat"], [[(8, 23), (0, 7)], [(0, 7)]])
+    encoder.encode([TEXT, "the cat"], spans=[[(8, 23), (0, 7)], [(0, 7)]])
     assert encoder.report.cut.tolist() == [0]
     assert encoder.report.summary.lost == len(TEXT) - 23
 
@@ -190,7 +190,7 @@ def test_the_report_counts_what_no_span_has(encoder: TextEncoder) -> None:
 )
 def test_spans_that_are_none_are_named(encoder: TextEncoder, spans: object, message: str) -> None:
     with pytest.raises(ValueError) as caught:
-        encoder.encode_spans(["the cat", "it ran"], spans)  # type: ignore[arg-type]
+        encoder.encode(["the cat", "it ran"], spans=spans)  # type: ignore[arg-type]
     assert str(caught.value) == message
 
 
@@ -202,10 +202,10 @@ def test_texts_and_options_that_are_wrong(encoder: TextEncoder) -> None:
         ({"overlap": 3}, "overlap needs overflow='mean' or 'windows', not 'error'"),
     ]:
         with pytest.raises(ValueError) as caught:
-            encoder.encode_spans(" ".join([TEXT] * 4), "sentence", **options)
+            encoder.encode(" ".join([TEXT] * 4), spans="sentence", **options)
         assert str(caught.value) == f"TextEncoder: {message}"
     with pytest.raises(ValueError, match="document 1 is empty"):
-        encoder.encode_spans(["the cat", " "], "sentence")
+        encoder.encode(["the cat", " "], spans="sentence")
 
 
 @pytest.mark.parametrize("mode", ["cls", "lasttoken", "weightedmean"])
@@ -213,7 +213,7 @@ def test_pooling_of_one_token_or_by_positions_is_refused(encoder: TextEncoder, d
     folder = encoder.config.folder
     describe(folder, sentence={"max_seq_length": 42}, pooling={"pooling_mode": mode})
     with pytest.raises(ValueError) as caught:
-        TextEncoder.load(folder).encode_spans(TEXT, "sentence")
+        TextEncoder.load(folder).encode(TEXT, spans="sentence")
     assert str(caught.value) == (
         f"TextEncoder: late chunking pools all tokens of a span, and the pooling of this model is {mode}; "
         "it needs mean, max, mean_sqrt_len_tokens"
@@ -222,7 +222,7 @@ def test_pooling_of_one_token_or_by_positions_is_refused(encoder: TextEncoder, d
 
 def test_ten_thousand_sentences_of_one_text(encoder: TextEncoder) -> None:
     long = "the cat sat. it ran. " * 5000
-    result = encoder.encode_spans(long, "sentence", overflow="windows", overlap=10)
+    result = encoder.encode(long, spans="sentence", overflow="windows", overlap=10)
     assert result.lengths.tolist() == [10_000]
     assert isinstance(result, uwaga.Ragged)
     assert np.isfinite(result.values.numpy()).all()

@@ -234,9 +234,9 @@ def encoders() -> Values:
             encoder = uwaga.TextEncoder.load(write(name, Path(made, "model")))
             yield f"{name}: query", encoder.encode_query(TEXTS)
             yield f"{name}: document", encoder.encode_document(TEXTS)
-            yield f"{name}: tokens", outcome(lambda e=encoder: e.encode_tokens(TEXTS))
-            yield f"{name}: spans", outcome(lambda e=encoder: e.encode_spans([TEXTS[0]], [[(0, 7), (8, 14)]]))
-            yield f"{name}: stream", list(encoder.encode_stream(iter(TEXTS)))
+            yield f"{name}: tokens", outcome(lambda e=encoder: e.encode(TEXTS, output="tokens"))
+            yield f"{name}: spans", outcome(lambda e=encoder: e.encode([TEXTS[0]], spans=[[(0, 7), (8, 14)]]))
+            yield f"{name}: stream", [each.vectors for each in encoder.stream(iter(TEXTS))]
             yield f"{name}: similarity", encoder.similarity(encoder.encode(TEXTS), encoder.encode(TEXTS))
     encoder = uwaga.TextEncoder.load("minilm")
     yield "minilm", encoder.encode(TEXTS)

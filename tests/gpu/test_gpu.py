@@ -193,10 +193,10 @@ def test_maps_of_a_watched_model_are_computed_where_it_is(gpu) -> None:
 def test_texts_become_vectors(gpu, write_model, tmp_path: Path) -> None:
     encoder = uwaga.TextEncoder.load(write_model(tmp_path / "model"))
     texts = ["the cat sat", "a dog ran away from the house .", "the mat"]
-    expected, tokens = encoder.encode(texts, normalize=True), encoder.encode_tokens(texts)
+    expected, tokens = encoder.encode(texts, normalize=True), encoder.encode(texts, output="tokens")
     encoder.model.to("cuda")
     _compare(torch.from_numpy(encoder.encode(texts, normalize=True)), torch.from_numpy(expected))
-    result = encoder.encode_tokens(texts)
+    result = encoder.encode(texts, output="tokens")
     assert gpu.has(result.values)
     _compare(result.values, tokens.values)
 

@@ -94,7 +94,7 @@ def test_late_chunking_reads_documents_whole(long_model: Path, tmp_path: Path, s
         before = len(db)
         added = add_files(db, files, encoder, split=split, late_chunking=True)
         assert added == AddedFiles(before, 0, [])
-        own = encoder.encode_spans([TEXT, TEXT, long], split, overflow="windows", overlap=7)
+        own = encoder.encode([TEXT, TEXT, long], spans=split, overflow="windows", overlap=7)
         rows = list(db)[before:]
         assert torch.equal(torch.stack([row.key for row in rows]), own.values)
         assert [row.record["text"] for row in rows] == [row.record["text"] for row in list(db)[:before]]
@@ -126,7 +126,7 @@ def test_late_chunking_resumes_within_a_document(
         assert done.added == 3
         assert done.known == 2
         assert done.skipped == [f"{file}: passage 1: has no token in span 1, from character 10 to 11"]
-        own = encoder.encode_spans([rows[1]["text"], rows[2]["text"]], "sentence")
+        own = encoder.encode([rows[1]["text"], rows[2]["text"]], spans="sentence")
         assert torch.equal(torch.stack([row.key for row in db]), own.values)
         with pytest.raises(InvalidDocumentError, match="has no token in span 1"):
             add_files(db, [file], encoder, split="paragraph", late_chunking=True)

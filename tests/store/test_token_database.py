@@ -331,11 +331,11 @@ def test_files_are_added_and_asked(colbert: Path, tmp_path: Path) -> None:
     with TokenDatabase.create(tmp_path / "db", width=D, model=model_name(colbert)) as db:
         assert add_files(db, [file], encoder_of(db, colbert)) == AddedFiles(3, 0, [])
         assert add_files(db, [file], encoder) == AddedFiles(0, 3, [])
-        documents = encoder.encode_tokens(TEXTS, task="document", overflow="windows")
+        documents = encoder.encode(TEXTS, output="tokens", task="document", overflow="windows")
         assert encoder.report.document.tolist() == [0, 1, 2, 2]
         assert torch.equal(torch.cat([row.tokens for row in db]), documents.values)
         answer = ask_tokens(db, "a cat ran", encoder, top=2)
-        query = encoder.encode_tokens(["a cat ran"], task="query")
+        query = encoder.encode(["a cat ran"], output="tokens", task="query")
         top = db.search(query, 2)
         assert torch.equal(answer.top.ids, top.ids[0])
         assert torch.equal(answer.top.scores, top.scores[0])

@@ -29,7 +29,7 @@ INSTEAD = {
     "convert_to_numpy": _ARRAY,
     "convert_to_tensor": _ARRAY,
     "normalize_embeddings": "give normalize=",
-    "output_value": "call encode_tokens for the vectors of tokens",
+    "output_value": "give output='tokens' for the vectors of tokens",
     "precision": "leave it out, since vectors are float32",
     "device": "leave it out, since model.to(device) moves a model, such as encoder.model",
     "pool": _PROCESSES,

@@ -55,7 +55,7 @@ class BatchEncoder:
         keep_text: whether the result has the texts too.
         shared: as `TextEncoder.load` has it; False: each process has weights of its own.
         options: overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, truncate_dim and spans of
-            `TextEncoder.encode` and `encode_spans`; spans is "paragraph", "sentence", "line" or "document".
+            `TextEncoder.encode`; spans is "paragraph", "sentence", "line" or "document".
 
     Raises CheckpointError: the model cannot be read, gives no vectors of texts, or is another one than the fingerprint's.
     """
@@ -101,7 +101,7 @@ class BatchEncoder:
                 first += len(listed)
                 yield listed
 
-        for encoded in self.load().encode_groups(texts(), **self.options, skip_invalid=True):
+        for encoded in self.load().stream(texts(), **self.options, skip_invalid=True):
             batch, first = waiting.popleft()
             rows, added = _results(encoded, first)
             yield _joined(batch, rows, added, None if self.keep_text else self.text)

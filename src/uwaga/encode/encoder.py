@@ -7,8 +7,9 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
-from typing import Never, TypedDict, Unpack, cast, overload
+from typing import Any, Literal, Never, TypedDict, Unpack, cast, overload
 
 import numpy as np
 import torch
@@ -17,10 +18,11 @@ from torch.nn.functional import normalize as normalize_rows
 from uwaga._base import json_files, keywords
 from uwaga._base.arguments import check_iterable
 from uwaga._base.errors import CheckpointError, ShapeError, UnsupportedModelError
+from uwaga._base.terminal import short
 from uwaga.data.passages import Span, Split
 from uwaga.encode import colbert, sentence_config, sentence_head
 from uwaga.encode.colbert import TokenVectors
-from uwaga.encode.inference import Encoded, EncodedTokens, Inference, TokenSelection, keep_freed_memory
+from uwaga.encode.inference import Encoded, Inference, TokenSelection, keep_freed_memory
 from uwaga.encode.pooling import SPAN_POOLING
 from uwaga.encode.preprocessing import OverflowPolicy, Padding, Preprocessor, TokenizedText, groups
 from uwaga.encode.progress import Listener, Meter, listening
@@ -43,8 +45,11 @@ from uwaga.ops.validation import is_integer, tensor_of
 TOKENS_PER_BATCH = 2048
 
 
-class TokenOptions(TypedDict, total=False):
-    """Options of `TextEncoder.encode_tokens`, which describes them and has their defaults."""
+Output = Literal["vectors", "tokens"]
+
+
+class Options(TypedDict, total=False):
+    """Options of `TextEncoder.encode`, which describes them and has their defaults."""
 
     overflow: str
     overlap: int
@@ -52,11 +57,6 @@ class TokenOptions(TypedDict, total=False):
     normalize: bool | None
     prompt: str | None
     prompt_name: str | None
-
-
-class VectorOptions(TokenOptions, total=False):
-    """Options of `TextEncoder.encode`."""
-
     truncate_dim: int | None
 
 
@@ -71,7 +71,7 @@ class TextEncoder:
         tokenizer: its tokenizer.
         config: maximum length, prompts, pooling and what follows it.
         max_tokens: the most tokens of a text that the model reads, special tokens not counted.
-        report: for each row of the last result of `encode`, `encode_stream`, `encode_spans` or `encode_tokens`, the part of a text it is from.
+        report: for each row of the last result of `encode`, the part of a text that it is from.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class TextEncoder:
 
     @property
     def has_token_vectors(self) -> bool:
-        """Whether this is a ColBERT model, which gives a vector to every token and none to a text: `encode_tokens` serves it."""
+        """Whether this is a ColBERT model, which gives a vector to every token and none to a text: `encode(texts, output="tokens")`."""
         return self.config.tokens is not None
 
     @property
@@ -210,10 +210,35 @@ class TextEncoder:
             )
         return int(truncate_dim)
 
+    @overload
     def encode(
         self,
         texts: Iterable[str],
         *,
+        output: Literal["vectors"] = ...,
+        spans: None = None,
+        task: str | None = ...,
+        progress: bool | Listener | None = ...,
+        **options: Unpack[Options],
+    ) -> np.ndarray: ...
+    @overload
+    def encode(
+        self,
+        texts: str | Iterable[str],
+        *,
+        output: Output = ...,
+        spans: Split | Sequence[Span] | Sequence[Sequence[Span]] | None = ...,
+        task: str | None = ...,
+        progress: bool | Listener | None = ...,
+        **options: Unpack[Options],
+    ) -> Any: ...
+    def encode(
+        self,
+        texts: str | Iterable[str],
+        *,
+        output: Output = "vectors",
+        spans: Split | Sequence[Span] | Sequence[Sequence[Span]] | None = None,
+        task: str | None = None,
         overflow: str = "error",
         overlap: int = 0,
         tokens_per_batch: int = TOKENS_PER_BATCH,
@@ -223,14 +248,34 @@ class TextEncoder:
         truncate_dim: int | None = None,
         progress: bool | Listener | None = None,
         **other: Never,
-    ) -> np.ndarray:
-        """(R, embedding_dim) float32: a vector for each text, in the order of the texts. `report` has the texts that were truncated
-        or split into windows.
+    ) -> np.ndarray | Ragged:
+        """Encode texts to vectors, in the order of the texts. `report` has the part of a text that each row is from.
+
+        - A vector for each text: (R, embedding_dim) float32.
+        - With `spans`, a vector for every span, made with the whole text in sight: late chunking (Günther et al., "Late Chunking:
+          Contextual Chunk Embeddings Using Long-Context Embedding Models", 2024). Ragged with values (N, embedding_dim) float32, N spans,
+          and a row for each text. The model reads a text once, and pools the hidden states of a span's tokens as those of a text. A token
+          is in the span that has its first character, white space before it left out; special tokens and those of the prompt are in none.
+        - With output="tokens", a vector for every token, special ones included: Ragged with values (N, M) and a row for each text, or with
+          overflow="windows" for each window. `uwaga.maxsim` scores them. Without a head, as of BERT or an embedding model, they are the
+          hidden states in the model's dtype. A ColBERT model, in the directory of sentence-transformers' MultiVectorEncoder, of PyLate or
+          of ColBERT's own code, gives float32 vectors of its projection, (N, embedding_dim): queries are lengthened by mask tokens up to
+          the model's length for them, which count; of documents, punctuation and what else the model skips has no vector.
+
+        A text has the same bits alone as in any batch.
 
         Args:
-            texts: strings; none may be empty.
+            texts: strings, none of them empty; or one, with `spans`.
+            output: "vectors" or "tokens".
+            spans: for each text the spans (start, stop) of its characters, in any order, which may overlap; of one string, its
+                spans. "paragraph", "sentence", "line" or "document" finds them, so that they cover the texts.
+            task: "query" or "document": what the texts are. It is the prompt, unless one is given. Of a ColBERT model it decides about the
+                mask tokens, the tokens without a vector, and the most tokens of a text; None: tokens are skipped as in documents.
             overflow: what to do with texts of more than `max_tokens` tokens: "error" raises; "truncate" reads the first
-                `max_tokens` tokens, or the last ones if the directory says truncation_side "left"; "mean" gives the mean of the vectors of windows; "windows" a row for each window.
+                `max_tokens` tokens, or the last ones if the directory says truncation_side "left"; "mean" gives the mean of the vectors
+                of windows; "windows" a row for each window. With spans "windows" reads overlapping windows (algorithm 2 of the paper,
+                with windows of one size): a token in two windows has the state of the first, so that the second reads its first
+                `overlap` tokens for those that follow.
             overlap: tokens that neighbouring windows share.
             tokens_per_batch: about how many tokens the model reads in one forward pass.
             normalize: whether vectors are scaled to length 1 (after the mean over windows, and after they are cut to
@@ -242,12 +287,18 @@ class TextEncoder:
 
         Raises:
             DocumentError: a text that is empty, too long, or not a valid Unicode string, or whose vector has an entry that is NaN or
-                infinite; its number is in the message.
-            ValueError: options that contradict each other.
+                infinite; a text without spans, or a span that is empty, outside its text, or has no token. Its number is in the message.
+            ValueError: options or spans that are not these, or contradict each other; spans for a model whose vector is the state of one
+                token (pooling "cls" or "lasttoken") or depends on positions ("weightedmean"), and for a ColBERT model.
         """
         keywords.refuse(other, TextEncoder.encode)
+        if isinstance(texts, str) and spans is not None:
+            texts, spans = [texts], spans if isinstance(spans, str) else cast("Sequence[Sequence[Span]]", [spans])
         texts = list(_iterable_of_texts(texts))
         inference = self._inference(
+            output,
+            task,
+            spans=None if spans is None else spans_of(spans, len(texts)),
             overflow=overflow,
             overlap=overlap,
             tokens_per_batch=tokens_per_batch,
@@ -257,219 +308,73 @@ class TextEncoder:
             truncate_dim=truncate_dim,
         )
         with listening(progress, len(texts)) as listener:
-            parts = list(inference.vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
-        return self._joined(inference, parts)
+            parts = list(inference(groups(texts, _num_characters), Meter(listener, len(texts))))
+        self.report = replace(Report.join(part.report for part in parts), engine=self.explain().engine)
+        values = torch.cat([inference.empty, *(part.values for part in parts)])
+        if output == "vectors" and spans is None:
+            vectors: np.ndarray = values.numpy()
+            return vectors
+        if output == "vectors":
+            lengths = [np.bincount(self.report.document, minlength=len(texts))]
+        else:
+            lengths = [part.lengths for part in parts if part.lengths is not None]
+        offsets = torch.from_numpy(np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])))
+        return Ragged(values, offsets.to(values.device))
 
-    def encode_query(
-        self, texts: Iterable[str], *, progress: bool | Listener | None = None, **options: Unpack[VectorOptions]
-    ) -> np.ndarray:
-        """As `encode`, with the prompt "query" of the model; empty where it has none, whatever its default is."""
-        return self.encode(texts, progress=progress, **_with_prompt(options, "query"))
+    def encode_query(self, texts: Iterable[str], **options: Any) -> Any:
+        """Encode queries: `encode` with task="query", whose prompt is empty if the model has none."""
+        return self.encode(texts, task="query", **options)
 
-    def encode_document(
-        self, texts: Iterable[str], *, progress: bool | Listener | None = None, **options: Unpack[VectorOptions]
-    ) -> np.ndarray:
-        """As `encode`, with the prompt "document" of the model; empty where it has none, whatever its default is."""
-        return self.encode(texts, progress=progress, **_with_prompt(options, "document"))
+    def encode_document(self, texts: Iterable[str], **options: Any) -> Any:
+        """Encode documents: `encode` with task="document", whose prompt is empty if the model has none."""
+        return self.encode(texts, task="document", **options)
 
-    def encode_stream(
+    def stream(
         self,
-        texts: Iterable[str],
+        texts: Iterable[str] | Iterable[Sequence[str | TokenizedText]],
         *,
-        progress: bool | Listener | None = None,
-        **options: Unpack[VectorOptions],
-    ) -> Iterator[np.ndarray]:
-        """As `encode`, as an iterator over arrays, for any number of texts: only two groups of texts, and the vectors of one, are
-        in memory.
-
-        `report` is about the last array. Arguments and errors as `encode`.
-        """
-        inference = self._inference(**options)
-        return self._stream(inference, groups(_iterable_of_texts(texts), _num_characters), progress)
-
-    def encode_groups(
-        self,
-        parts: Iterable[Sequence[str | TokenizedText]],
-        *,
+        output: Output = "vectors",
         spans: Split | SpansOf | None = None,
+        task: str | None = None,
         skip_invalid: bool = False,
-        progress: Listener | None = None,
-        **options: Unpack[VectorOptions],
+        progress: bool | Listener | None = None,
+        **options: Unpack[Options],
     ) -> Iterator[Encoded]:
-        """As `encode_stream`, for groups of texts made by the caller. A group gives the same bits whatever came before it.
-
-        parts: of texts, or of TokenizedText, whose tokens are taken as they are and may not be split into windows or spans.
-        spans: a vector for each span, as `encode_spans`: of a text's number and itself, or what it is split into; None: for each text.
-        skip_invalid: leave out texts for which `encode` raises DocumentError; `Encoded.invalid` has the errors, and the report
-        the numbers of the others.
-        """
-        check_iterable(parts, "TextEncoder: parts", "groups of strings")
-        inference = self._inference(None, skip_invalid, **options)
-        if spans is None:
-            return inference.vectors(parts, Meter(progress))
-        return self._of_spans(inference, spans).span_vectors(parts, Meter(progress))
-
-    def encode_spans(
-        self,
-        texts: str | Iterable[str],
-        spans: Split | Sequence[Span] | Sequence[Sequence[Span]],
-        *,
-        progress: bool | Listener | None = None,
-        **options: Unpack[VectorOptions],
-    ) -> Ragged:
-        """A vector for every span of every text, each made with the whole text in sight: late chunking (Günther et al., "Late Chunking:
-        Contextual Chunk Embeddings Using Long-Context Embedding Models", 2024). The model reads a text once, and the hidden states
-        of a span's tokens are pooled as those of a text are.
-
-        Ragged with values (N, embedding_dim) float32, N spans, and a row for each text; `report` has the characters of every span. A
-        token is in the span that has its first character, white space before it left out; special tokens and those of the
-        prompt are in none. The vectors of a text have the same bits alone as in any batch.
+        """Encode any number of texts, a group at a time: `Encoded` has the values and the report of each. Two groups of texts, and the vectors
+        of one, are in memory.
 
         Args:
-            texts: strings, none of them empty; or one.
-            spans: for each text the spans (start, stop) of its characters, in any order, which may overlap; of one string, its
-                spans. "paragraph", "sentence", "line" or "document" finds them, so that they cover the texts.
-            overflow: "error" raises for texts of more than `max_tokens` tokens; "windows" reads them in overlapping windows (algorithm 2
-                of the paper, with windows of one size): a token in two windows has the state of the first, so that the second reads its
-                first `overlap` tokens for those that follow.
-            overlap: tokens that neighbouring windows share.
-            tokens_per_batch, normalize, prompt, prompt_name, truncate_dim, progress: as `encode`.
+            texts: strings; or groups of them made by the caller, which have the same bits whatever came before them. Texts of type
+                TokenizedText are taken as their tokens are, and may not be split into windows or spans.
+            skip_invalid: leave out texts for which `encode` raises DocumentError; `Encoded.invalid` has the errors, and the report
+                the numbers of the others.
+            spans: as `encode` names them, or a function of a text's number and itself.
+            output, task, progress and options: as `encode`.
 
         Raises:
-            DocumentError: as `encode`; a text without spans, or a span that is empty, outside its text, or has no token.
-            ValueError: options or spans that are not these; a model whose vector is the state of one token (pooling "cls" or
-                "lasttoken") or depends on positions ("weightedmean"), and a ColBERT model.
+            DocumentError, ValueError: as `encode`.
         """
-        if isinstance(texts, str):
-            texts, spans = [texts], spans if isinstance(spans, str) else cast("Sequence[Sequence[Span]]", [spans])
-        texts = list(_iterable_of_texts(texts))
-        found = spans_of(spans, len(texts))
-        inference = self._inference(**options)
-        inference = self._of_spans(inference, found)
-        with listening(progress, len(texts)) as listener:
-            parts = list(inference.span_vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
-        vectors = self._joined(inference, parts)
-        counts = np.bincount(self.report.document, minlength=len(texts))
-        offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]))
-        return Ragged(torch.from_numpy(vectors), offsets)
+        check_iterable(texts, "TextEncoder: texts", "strings, or groups of strings")
+        inference = self._inference(output, task, skip_invalid, spans=spans, **options)
+        return self._stream(inference, iter(texts), progress)
 
-    def _joined(self, inference: Inference, parts: Sequence[Encoded]) -> np.ndarray:
-        """The vectors of all parts, (sum of N, M), whose report is kept."""
-        self._keep_report(part.report for part in parts)
-        return np.concatenate([np.zeros((0, inference.embedding_dim), np.float32), *(part.vectors for part in parts)])
-
-    def _of_spans(self, inference: Inference, spans: Split | SpansOf) -> Inference:
-        """Raises ValueError: late chunking and the model, or the option overflow, do not go together."""
-        if unfit := sorted(set(self.config.pooling) - set(SPAN_POOLING)):
-            raise ValueError(
-                f"TextEncoder: late chunking pools all tokens of a span, and the pooling of this model is {' and '.join(unfit)}; "
-                f"it needs {', '.join(SPAN_POOLING)}"
-            )
-        if self.config.chat is not None:
-            raise ValueError("TextEncoder: late chunking is not supported for a model with a chat template")
-        policy = inference.preprocessor.policy
-        if policy.overflow not in ("error", "windows"):
-            raise ValueError(f"TextEncoder: overflow must be 'error' or 'windows' for spans, not {policy.overflow!r}")
-        found = spans_of(spans, None) if isinstance(spans, str) else spans
-        return replace(inference, preprocessor=replace(inference.preprocessor, spans=found))
-
-    def encode_tokens(
-        self,
-        texts: Iterable[str],
-        *,
-        task: str | None = None,
-        overflow: str = "error",
-        overlap: int = 0,
-        tokens_per_batch: int = TOKENS_PER_BATCH,
-        normalize: bool | None = None,
-        prompt: str | None = None,
-        prompt_name: str | None = None,
-        progress: bool | Listener | None = None,
-        **other: Never,
-    ) -> Ragged:
-        """A vector for every token, special ones included: Ragged with values (N, M) and a row for each text, or with
-        overflow="windows" for each window. `uwaga.maxsim` scores them.
-
-        Without a head, as of BERT or an embedding model, they are the hidden states in the model's dtype. A ColBERT model, in the
-        directory of sentence-transformers' MultiVectorEncoder, of PyLate or of ColBERT's own code, gives float32 vectors of
-        its projection, (N, embedding_dim): queries are lengthened by mask tokens up to the model's length for them, which count; of
-        documents, punctuation and what else the model skips has no vector.
-
-        Args:
-            texts, overflow, overlap, tokens_per_batch, prompt, prompt_name, progress: as `encode`, but for overflow="mean".
-            task: "query" or "document": what the texts are. Of a ColBERT model it decides about the mask tokens, the tokens without
-                a vector, and the most tokens of a text; of any model it is the prompt, unless one is given. None: neither; tokens are
-                skipped as in documents.
-            normalize: whether vectors are scaled to length 1, in float32; None: as the model's modules say; without a head they are not.
-
-        Raises:
-            DocumentError, ValueError: as `encode`; a task or overflow that is not one of these.
-        """
-        keywords.refuse(other, TextEncoder.encode_tokens)
-        texts = list(_iterable_of_texts(texts))
-        inference = self._token_inference(
-            task,
-            overflow=overflow,
-            overlap=overlap,
-            tokens_per_batch=tokens_per_batch,
-            normalize=normalize,
-            prompt=prompt,
-            prompt_name=prompt_name,
-        )
-        with listening(progress, len(texts)) as listener:
-            parts = list(inference.token_vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
-        self._keep_report(part.report for part in parts)
-        weight, tokens = next(self.model.parameters()), self.config.tokens
-        in_float32 = tokens is not None or bool(normalize)
-        width = self.model.config.d_model if tokens is None else self.embedding_dim
-        empty = weight.new_zeros(0, width, dtype=torch.float32 if in_float32 else weight.dtype)
-        lengths = np.concatenate([np.zeros(1, np.int64), *(part.lengths for part in parts)])
-        offsets = torch.from_numpy(np.cumsum(lengths)).to(empty.device)
-        return Ragged(torch.cat([empty, *(part.values for part in parts)]), offsets)
-
-    def encode_token_groups(
-        self,
-        parts: Iterable[Sequence[str]],
-        *,
-        task: str | None = None,
-        skip_invalid: bool = False,
-        progress: Listener | None = None,
-        **options: Unpack[TokenOptions],
-    ) -> Iterator[EncodedTokens]:
-        """As `encode_tokens`, for groups of texts made by the caller; skip_invalid as `encode_groups`."""
-        inference = self._token_inference(task, skip_invalid, **options)
-        return inference.token_vectors(parts, Meter(progress))
+    def _stream(
+        self, inference: Inference, texts: Iterator[Any], progress: bool | Listener | None
+    ) -> Iterator[Encoded]:
+        first = list(islice(texts, 1))
+        parts: Iterable[Any] = chain(first, texts)
+        if first and isinstance(first[0], str):
+            parts = groups(parts, _num_characters)
+        with listening(progress, None) as listener:
+            yield from inference(parts, Meter(listener))
 
     def token_strings(self, text: str, *, task: str | None = None, overflow: str = "error") -> list[str]:
-        """The tokens of a text that `encode_tokens` gives vectors of, as the vocabulary writes them; with overflow="windows" those of
+        """The tokens of a text that have vectors in output="tokens", as the vocabulary writes them; with overflow="windows" those of
         all windows, one after another."""
-        inference = self._token_inference(task, overflow=overflow)
+        inference = self._inference("tokens", task, overflow=overflow)
         ids_N = torch.from_numpy(inference.preprocessor.tokenize([text], 0).ids)
         kept_N = ids_N if inference.selection is None else ids_N[inference.selection(ids_N)]
         return [self.tokenizer.backend.id_to_token(number) or "" for number in kept_N.tolist()]
-
-    def _token_inference(
-        self, task: str | None, skip_invalid: bool = False, /, **options: Unpack[TokenOptions]
-    ) -> Inference:
-        unknown = {name: value for name, value in options.items() if name not in TokenOptions.__optional_keys__}
-        keywords.refuse(unknown, TextEncoder.encode_tokens)
-        if options.get("overflow") == "mean":
-            raise ValueError("TextEncoder: encode_tokens has no mean over windows; use overflow='windows'")
-        if task is not None and task not in colbert.TASKS:
-            raise ValueError(f"TextEncoder: task must be None, 'query' or 'document', not {task!r}")
-        if task is not None and options.get("prompt") is None and options.get("prompt_name") is None:
-            options["prompt_name"] = task
-        tokens, normalize = self.config.tokens, options.get("normalize")
-        options["normalize"] = bool(normalize)
-        inference = self._inference(task, skip_invalid, True, **options)
-        if tokens is None:
-            return inference
-        return replace(
-            inference,
-            token_head=self._head.module,
-            selection=self._selection(tokens, task),
-            normalize="after" if self._head.normalize and normalize is None else inference.normalize,
-        )
 
     def _selection(self, tokens: TokenVectors, task: str | None) -> TokenSelection | None:
         """The tokens of a ColBERT model that have vectors; None: all."""
@@ -487,8 +392,8 @@ class TextEncoder:
         "euclidean" or "manhattan" distance. Of a ColBERT model "maxsim" (`uwaga.maxsim`), or "meanmaxsim", which divides it by
         the query's tokens.
 
-        vectors_RM, others_SM: (R, M) and (S, M), such as `encode` gives; of a ColBERT model, what `encode_tokens` gives of queries and
-        of documents. Raises ShapeError, ValueError: others; a score that is NaN or infinite.
+        vectors_RM, others_SM: (R, M) and (S, M), such as `encode` gives; of a ColBERT model, what `encode(..., output="tokens")` gives of
+        queries and of documents. Raises ShapeError, ValueError: others; a score that is NaN or infinite.
         """
         if isinstance(vectors_RM, Ragged) or isinstance(others_SM, Ragged):
             if self.config.tokens is None or not (isinstance(vectors_RM, Ragged) and isinstance(others_SM, Ragged)):
@@ -500,7 +405,7 @@ class TextEncoder:
             return _finite_scores(scores_RS / by)
         if self.config.tokens is not None:
             raise ValueError(
-                "TextEncoder.similarity: a ColBERT model compares vectors of tokens: give what encode_tokens returns"
+                "TextEncoder.similarity: a ColBERT model compares vectors of tokens: give what encode returns with output='tokens'"
             )
         x_RM, y_SM = (
             tensor_of(x, "TextEncoder.similarity: vectors", "; encode gives such").float()
@@ -520,11 +425,12 @@ class TextEncoder:
 
     def _inference(
         self,
-        task: str | None = None,
+        output: str,
+        task: str | None,
         skip_invalid: bool = False,
-        is_of_tokens: bool = False,
         /,
         *,
+        spans: Split | SpansOf | None = None,
         overflow: str = "error",
         overlap: int = 0,
         tokens_per_batch: int = TOKENS_PER_BATCH,
@@ -535,42 +441,78 @@ class TextEncoder:
         **other: Never,
     ) -> Inference:
         keywords.refuse(other, TextEncoder.encode)
-        if self.config.tokens is not None and not is_of_tokens:
+        config, tokens = self.config, self.config.tokens
+        is_of_tokens = output == "tokens"
+        if output not in ("vectors", "tokens"):
+            raise ValueError(f"TextEncoder: output must be 'vectors' or 'tokens', not {short(output)}")
+        if tokens is not None and not is_of_tokens:
             raise ValueError(
-                f"TextEncoder: {self.config.folder} holds a ColBERT model, which gives a vector to every token and none to a text; "
-                "use encode_tokens"
+                f"TextEncoder: {config.folder} holds a ColBERT model, which gives a vector to every token and none to a text; "
+                "use output='tokens'"
             )
-        if self.config.chat is not None and overflow in ("mean", "windows"):
-            raise ValueError(
-                f"TextEncoder: overflow must be 'error' or 'truncate' for a model with a chat template, not {overflow!r}"
-            )
+        if task is not None and task not in colbert.TASKS:
+            raise ValueError(f"TextEncoder: task must be None, 'query' or 'document', not {task!r}")
         if normalize is not None and not isinstance(normalize, bool):
             raise ValueError(f"TextEncoder: normalize must be True, False or None, not {normalize!r}")
+        self._check_overflow(output, spans, overflow)
         preprocessor = Preprocessor(
             tokenizer=self.tokenizer,
             policy=OverflowPolicy(
                 overflow=overflow, overlap=overlap, max_tokens=self._limit(task), keeps_end=self.truncates_left
             ),
-            prompt=self._prompt(prompt, prompt_name),
-            chat=self.config.chat,
-            include_prompt=self.config.include_prompt or self.config.chat is not None,
+            prompt=self._prompt(prompt, prompt_name, task),
+            chat=config.chat,
+            include_prompt=config.include_prompt or config.chat is not None,
             skip_invalid=skip_invalid,
             padding=self._padding(task),
+            spans=spans_of(spans, None) if isinstance(spans, str) else spans,
         )
-        dim = self.embedding_dim if truncate_dim is None else self._checked_dim(truncate_dim)
-        assert dim is not None
+        weight, has_head = next(self.model.parameters()), tokens is not None or not is_of_tokens
+        dim = self._truncated_dim(truncate_dim, output) if has_head else self.model.config.d_model
+        as_modules = "after" if is_of_tokens else "before"
+        has_length_1 = self._head.normalize and has_head if normalize is None else normalize
+        dtype = torch.float32 if has_head or normalize else weight.dtype
         return Inference(
             model=self.model,
             preprocessor=preprocessor,
             tokens_per_batch=tokens_per_batch,
-            pooling=self.config.pooling,
-            head=self._head.module,
-            embedding_dim=dim,
-            normalize="after" if normalize else "before" if normalize is None and self._head.normalize else None,
+            empty=torch.zeros(0, dim, dtype=dtype, device=weight.device if is_of_tokens else "cpu"),
+            head=self._head.module if has_head else None,
+            normalize=("after" if normalize else as_modules) if has_length_1 else None,
+            pooling=None if is_of_tokens else config.pooling,
+            selection=None if tokens is None else self._selection(tokens, task),
         )
 
-    def _keep_report(self, reports: Iterable[Report]) -> None:
-        self.report = replace(Report.join(reports), engine=self.explain().engine)
+    def _check_overflow(self, output: str, spans: Split | SpansOf | None, overflow: str) -> None:
+        """Raises ValueError: late chunking and the model, or the option overflow, do not go together."""
+        if self.config.chat is not None and overflow in ("mean", "windows"):
+            raise ValueError(
+                f"TextEncoder: overflow must be 'error' or 'truncate' for a model with a chat template, not {overflow!r}"
+            )
+        if output == "tokens" and overflow == "mean":
+            raise ValueError("TextEncoder: output='tokens' has no mean over windows; use overflow='windows'")
+        if spans is None:
+            return
+        if output == "tokens":
+            raise ValueError("TextEncoder: spans are of output='vectors'; output='tokens' has a vector for every token")
+        if unfit := sorted(set(self.config.pooling) - set(SPAN_POOLING)):
+            raise ValueError(
+                f"TextEncoder: late chunking pools all tokens of a span, and the pooling of this model is {' and '.join(unfit)}; "
+                f"it needs {', '.join(SPAN_POOLING)}"
+            )
+        if self.config.chat is not None:
+            raise ValueError("TextEncoder: late chunking is not supported for a model with a chat template")
+        if overflow not in ("error", "windows"):
+            raise ValueError(f"TextEncoder: overflow must be 'error' or 'windows' for spans, not {overflow!r}")
+
+    def _truncated_dim(self, truncate_dim: int | None, output: str) -> int:
+        if truncate_dim is None:
+            return self.embedding_dim
+        if output == "tokens":
+            raise ValueError("TextEncoder: truncate_dim is of output='vectors', not of vectors of tokens")
+        dim = self._checked_dim(truncate_dim)
+        assert dim is not None
+        return dim
 
     def _padding(self, task: str | None) -> Padding | None:
         """The mask tokens after queries of a ColBERT model."""
@@ -584,12 +526,13 @@ class TextEncoder:
         """What is tokenised of a text: it after the prompt, or what the directory's chat template makes of both."""
         return prompt + text if self.config.chat is None else self.config.chat.text(text, prompt=prompt)
 
-    def _prompt(self, prompt: str | None, prompt_name: str | None) -> str:
+    def _prompt(self, prompt: str | None, prompt_name: str | None, task: str | None) -> str:
         if prompt is not None and prompt_name is not None:
             raise ValueError("TextEncoder: prompt and prompt_name are given; the model reads one prompt")
         if prompt is not None and not isinstance(prompt, str):
             raise ValueError(f"TextEncoder: prompt must be a string or None, not {prompt!r}")
         check_text("TextEncoder: prompt", prompt or "")
+        prompt_name = task if prompt is None and prompt_name is None else prompt_name
         if prompt_name is None:
             return self.config.prompt if prompt is None else prompt
         if not isinstance(prompt_name, str) or prompt_name not in self.prompts:
@@ -597,14 +540,6 @@ class TextEncoder:
                 f"TextEncoder: prompt_name must be one of {', '.join(map(repr, self.prompts))}, not {prompt_name!r}"
             )
         return self.prompts[prompt_name]
-
-    def _stream(
-        self, inference: Inference, parts: Iterable[Sequence[str]], progress: bool | Listener | None
-    ) -> Iterator[np.ndarray]:
-        with listening(progress, None) as listener:
-            for part in inference.vectors(parts, Meter(listener)):
-                self._keep_report([part.report])
-                yield part.vectors
 
 
 def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) -> tuple[Model, Tokenizer]:
@@ -666,11 +601,6 @@ def _finite_scores(scores_RS: torch.Tensor) -> np.ndarray:
             "these vectors"
         )
     return scores_RS.cpu().numpy()
-
-
-def _with_prompt(options: VectorOptions, name: str) -> VectorOptions:
-    has_own = options.get("prompt") is not None or options.get("prompt_name") is not None
-    return options if has_own else {**options, "prompt_name": name}
 
 
 def _num_characters(text: object) -> int:

@@ -1,7 +1,7 @@
 """Running the model over tokenised texts. Letters: N packed tokens, S sequences (texts, or windows of long ones), R rows of the result, M model width."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,18 +27,16 @@ _PAGE_BYTES = 4096
 class Encoded(NamedTuple):
     """The vectors of a group of texts, and the parts of texts that they were computed from."""
 
-    vectors: np.ndarray  # (R, M) float32
+    values: Tensor  # (R, M) float32, on the CPU; of tokens (N, M), in the model's dtype, or float32 after a head
+    lengths: np.ndarray | None  # of tokens (R,) int64: vectors of each row; None: one
     report: Report
     invalid: tuple[DocumentError, ...] = ()  # texts that were left out
 
-
-class EncodedTokens(NamedTuple):
-    """The vectors of the tokens of a group of texts, and the parts of texts that they were computed from."""
-
-    values: Tensor  # (N, M): in the model's dtype, or float32 after a head
-    lengths: np.ndarray  # (R,) int64: vectors of each row
-    report: Report
-    invalid: tuple[DocumentError, ...] = ()  # texts that were left out
+    @property
+    def vectors(self) -> np.ndarray:
+        """(R, M) float32: `values`, of texts or spans."""
+        result: np.ndarray = self.values.numpy()
+        return result
 
 
 class TokenSelection(NamedTuple):
@@ -64,31 +62,38 @@ class Inference:
     model: Model
     preprocessor: Preprocessor
     tokens_per_batch: int  # approximate
-    pooling: tuple[str, ...] = ()  # keys of POOLING
-    head: nn.Module = field(default_factory=nn.Identity)  # what the pooled states go through, row by row
-    embedding_dim: int = 0  # the length of a vector, at most that of the head's output
-    normalize: str | None = None  # to length 1, "before" or "after" vectors are cut to embedding_dim
-    token_head: nn.Module | None = None  # what the states of tokens go through, one by one
+    empty: Tensor  # (0, M): what no texts give
+    head: nn.Module | None  # what pooled states, or those of tokens, go through, row by row
+    normalize: str | None  # to length 1, "before" or "after" vectors are cut to M numbers
+    pooling: tuple[str, ...] | None  # keys of POOLING; None: each token has a vector
     selection: TokenSelection | None = None  # of tokens that have vectors; None: all
 
     def __post_init__(self) -> None:
         if not is_integer(self.tokens_per_batch) or self.tokens_per_batch < 1:
             raise ValueError(f"TextEncoder: tokens_per_batch must be at least 1 token, not {self.tokens_per_batch!r}")
 
-    def vectors(self, groups: Iterable[Sequence[str | TokenizedText]], meter: Meter) -> Iterator[Encoded]:
+    def __call__(self, groups: Iterable[Sequence[str | TokenizedText]], meter: Meter) -> Iterator[Encoded]:
         """The vectors of each group, with the same bits whatever groups came before it."""
+        compute = (
+            self._tokens if self.pooling is None else self._texts if self.preprocessor.spans is None else self._spans
+        )
         for group in self.preprocessor.tokenized(groups):
-            if not len(group.ids):  # every text of it was left out
-                yield Encoded(np.zeros((0, self.embedding_dim), np.float32), group.report, group.invalid)
-                continue
-            skipped_S = torch.from_numpy(group.skipped) if group.skipped.any() else None
-            only = self._only(skipped_S)
-            skipped_S = None if only else skipped_S
-            pooled_SM = torch.cat(
-                [self._pooled(hidden, batch, skipped_S) for batch, hidden in self._hidden_states(group, meter, only)]
-            )
-            counts_R = torch.from_numpy(group.sequences_per_row).to(pooled_SM.device)
-            yield self._encoded(group, mean_rows(pooled_SM, counts_R))
+            if len(group.ids):
+                yield self._finite(group, *compute(group, meter))
+            else:  # every text of it was left out
+                lengths = np.zeros(0, np.int64) if self.pooling is None else None
+                yield Encoded(self.empty, lengths, group.report, group.invalid)
+
+    def _texts(self, group: TokenizedGroup, meter: Meter) -> tuple[Tensor, None]:
+        """(R, M): of each text or window."""
+        skipped_S = torch.from_numpy(group.skipped) if group.skipped.any() else None
+        only = self._only(skipped_S)
+        skipped_S = None if only else skipped_S
+        pooled_SM = torch.cat(
+            [self._pooled(hidden, batch, skipped_S) for batch, hidden in self._hidden_states(group, meter, only)]
+        )
+        counts_R = torch.from_numpy(group.sequences_per_row).to(pooled_SM.device)
+        return self._cut(mean_rows(pooled_SM, counts_R)), None
 
     def _only(self, skipped_S: Tensor | None) -> str | None:
         """Which token's state is all that is pooled of each sequence, so that the last layer need compute no other; None: several."""
@@ -100,22 +105,15 @@ class Inference:
     @torch.no_grad()
     def _pooled(self, hidden: Ragged, batch: slice, skipped_S: Tensor | None) -> Tensor:
         own_S = None if skipped_S is None else skipped_S[batch].to(hidden.values.device)
+        assert self.pooling is not None
+        assert self.head is not None
         result: Tensor = self.head(pool(hidden, self.pooling, own_S))
         return result
 
-    def span_vectors(self, groups: Iterable[Sequence[str | TokenizedText]], meter: Meter) -> Iterator[Encoded]:
-        """The vectors of the spans of each group, R of them: as `vectors`. Beside a batch, the states of one text are in memory."""
-        for group in self.preprocessor.tokenized(groups):
-            if not len(group.ids):
-                yield Encoded(np.zeros((0, self.embedding_dim), np.float32), group.report, group.invalid)
-                continue
-            pooled_RM = torch.cat(list(self._pooled_spans(group, meter)))
-            yield self._encoded(group, pooled_RM)
-
-    @torch.no_grad()
-    def _pooled_spans(self, group: TokenizedGroup, meter: Meter) -> Iterator[Tensor]:
-        """Of the spans of those texts that are finished with a batch, after each."""
+    def _spans(self, group: TokenizedGroup, meter: Meter) -> tuple[Tensor, None]:
+        """(R, M): of each span. Besides a batch, the states of one text are in memory."""
         assert group.spans is not None
+        pooled = list[Tensor]()
         ends_R, done = np.cumsum(group.sequences_per_row), 0  # the sequences after which a row's text is finished
         first, held = 0, list[Tensor]()  # the states of the tokens from this one on
         for batch, hidden in self._hidden_states(group, meter):
@@ -126,76 +124,52 @@ class Inference:
             states_NM = torch.cat(held)
             tokens, offsets = group.spans.of_rows(done, rows)
             own = torch.from_numpy(tokens - first).to(states_NM.device)
-            pooled: Tensor = self.head(
-                pool(Ragged(states_NM[own], torch.from_numpy(offsets).to(states_NM.device)), self.pooling)
-            )
-            yield pooled
+            of_spans = Ragged(states_NM[own], torch.from_numpy(offsets).to(states_NM.device))
+            pooled.append(self._pooled(of_spans, slice(None), None))
             begin = int(group.offsets[ends_R[rows - 1]])
             first, held, done = begin, [states_NM[begin - first :].clone()], rows
+        return self._cut(torch.cat(pooled)), None
 
-    def _finished(self, vectors_RM: Tensor) -> Tensor:
-        """The vectors cut to embedding_dim, and scaled to length 1 where it is wanted."""
+    def _cut(self, vectors_RM: Tensor) -> Tensor:
+        """The vectors cut to M numbers, and scaled to length 1 where it is wanted."""
         vectors_RM = normalize(vectors_RM, dim=-1) if self.normalize == "before" else vectors_RM
-        cut_RM = vectors_RM[:, : self.embedding_dim].contiguous()
-        return normalize(cut_RM, dim=-1) if self.normalize == "after" else cut_RM
+        cut_RM = vectors_RM[:, : self.empty.shape[1]].contiguous()
+        return (normalize(cut_RM, dim=-1) if self.normalize == "after" else cut_RM).cpu()
 
-    def _encoded(self, group: TokenizedGroup, pooled_RM: Tensor) -> Encoded:
-        vectors_RM = self._finished(pooled_RM).cpu()
-        if is_finite(vectors_RM):
-            return Encoded(vectors_RM.numpy(), group.report, group.invalid)
-        kept_R, report, invalid = self._finite_rows(group, vectors_RM.isfinite().all(1).numpy())
-        return Encoded(vectors_RM.numpy()[kept_R], report, invalid)
+    @torch.no_grad()
+    def _tokens(self, group: TokenizedGroup, meter: Meter) -> tuple[Tensor, np.ndarray]:
+        """(N, M), and (R,): of the tokens that are selected, special ones included."""
+        parts, lengths = list[Tensor](), list[np.ndarray]()
+        kept_N = None if self.selection is None else self.selection(torch.from_numpy(group.ids)).numpy()
+        for batch, hidden in self._hidden_states(group, meter):
+            offsets = group.offsets[batch.start : batch.stop + 1]
+            values_NM, counts_S = hidden.values, np.diff(offsets)
+            if kept_N is not None:
+                own_N = kept_N[offsets[0] : offsets[-1]]
+                values_NM = values_NM[torch.from_numpy(own_N).to(values_NM.device)]
+                counts_S = np.add.reduceat(own_N.astype(np.int64), offsets[:-1] - offsets[0])
+            if self.head is not None:
+                values_NM = self.head(values_NM.float())
+            parts.append(values_NM if self.normalize is None else normalize(values_NM.float(), dim=-1))
+            lengths.append(counts_S)
+        return torch.cat(parts), np.concatenate(lengths)
 
-    def _finite_rows(
-        self, group: TokenizedGroup, is_finite_R: np.ndarray
-    ) -> tuple[np.ndarray, Report, tuple[DocumentError, ...]]:
-        """(R,) bool, the rows of texts whose vectors are all finite; their report; and the texts that were left out. Raises DocumentError
-        unless such texts are left out."""
-        numbers = np.unique(group.report.document[~is_finite_R])
+    def _finite(self, group: TokenizedGroup, values: Tensor, lengths: np.ndarray | None) -> Encoded:
+        """The vectors without those of texts that have one which is not finite. Raises DocumentError unless such texts are left out."""
+        if is_finite(values):
+            return Encoded(values, lengths, group.report, group.invalid)
+        counts_R = np.ones(len(values), np.int64) if lengths is None else lengths
+        row_N = np.repeat(np.arange(len(counts_R)), counts_R)
+        is_bad_N = (~values.isfinite().all(1)).cpu().numpy()
+        numbers = np.unique(group.report.document[row_N[is_bad_N]])
         reason = not_finite("vector", next(self.model.parameters()).dtype)
         errors = [DocumentError(number, reason) for number in numbers.tolist()]
         if not self.preprocessor.skip_invalid:
             raise errors[0]
         kept_R = ~np.isin(group.report.document, numbers)
         invalid = sorted([*group.invalid, *errors], key=lambda each: each.document)
-        return kept_R, group.report.rows(kept_R), tuple(invalid)
-
-    def token_vectors(self, groups: Iterable[Sequence[str]], meter: Meter) -> Iterator[EncodedTokens]:
-        """The vectors of the tokens of each group that are selected, special ones included."""
-        for group in self.preprocessor.tokenized(groups):
-            if not len(group.ids):  # every text of it was left out
-                yield EncodedTokens(
-                    torch.zeros(0, self.embedding_dim), np.zeros(0, np.int64), group.report, group.invalid
-                )
-                continue
-            parts, lengths = list[Tensor](), [np.zeros(0, np.int64)]
-            ids_N, selection = torch.from_numpy(group.ids), self.selection
-            kept_N = None if selection is None else selection(ids_N).numpy()
-            for batch, hidden in self._hidden_states(group, meter):
-                offsets = group.offsets[batch.start : batch.stop + 1]
-                values_NM, counts_S = hidden.values, np.diff(offsets)
-                if kept_N is not None:
-                    own_N = kept_N[offsets[0] : offsets[-1]]
-                    values_NM = values_NM[torch.from_numpy(own_N).to(values_NM.device)]
-                    counts_S = np.add.reduceat(own_N.astype(np.int64), offsets[:-1] - offsets[0])
-                parts.append(self._finished_tokens(values_NM))
-                lengths.append(counts_S)
-            yield self._encoded_tokens(group, torch.cat(parts), np.concatenate(lengths))
-
-    def _encoded_tokens(self, group: TokenizedGroup, values_NM: Tensor, lengths: np.ndarray) -> EncodedTokens:
-        if is_finite(values_NM):
-            return EncodedTokens(values_NM, lengths, group.report, group.invalid)
-        is_bad_N = (~values_NM.isfinite().all(1)).cpu().numpy()
-        row_N = np.repeat(np.arange(len(lengths)), lengths)
-        kept_R, report, invalid = self._finite_rows(group, np.bincount(row_N, is_bad_N, len(lengths)) == 0)
-        kept_N = torch.from_numpy(kept_R[row_N]).to(values_NM.device)
-        return EncodedTokens(values_NM[kept_N], lengths[kept_R], report, invalid)
-
-    @torch.no_grad()
-    def _finished_tokens(self, values_NM: Tensor) -> Tensor:
-        if self.token_head is not None:
-            values_NM = self.token_head(values_NM.float())
-        return values_NM if self.normalize is None else normalize(values_NM.float(), dim=-1)
+        kept = values[torch.from_numpy(kept_R[row_N]).to(values.device)]
+        return Encoded(kept, None if lengths is None else lengths[kept_R], group.report.rows(kept_R), tuple(invalid))
 
     def _hidden_states(
         self, group: TokenizedGroup, meter: Meter, only: str | None = None

@@ -367,7 +367,7 @@ def _read(found: Path) -> _Directory:
     described = json_files.optional(folder / "config.json") or {}
     if model.get("model_type") in colbert.MODEL_TYPES or described.get("architectures") == [COLBERT]:
         raise CheckpointError(
-            f"{found} holds a ColBERT model, which gives a vector to every token: uwaga.TextEncoder.encode_tokens and "
+            f"{found} holds a ColBERT model, which gives a vector to every token: uwaga.TextEncoder with output='tokens' and "
             "`uwaga store add` take it"
         )
     settings = sentence_files.read(folder, is_module=modules is not None)

@@ -32,7 +32,7 @@ class SpanTokens(NamedTuple):
 
 
 def spans_of(spans: Any, count: int | None) -> SpansOf:
-    """The spans of each of `count` texts, from what `TextEncoder.encode_spans` takes. Raises ValueError."""
+    """The spans of each of `count` texts, from what `TextEncoder.encode` takes. Raises ValueError."""
     if isinstance(spans, str):
         if spans not in SPLITS:
             raise ValueError(f"TextEncoder: spans must be lists of spans, or one of {', '.join(SPLITS)}, not {spans!r}")

@@ -22,7 +22,7 @@ def maxsim(query_tokens: Ragged, document_tokens: Ragged) -> Tensor:
 
     Args:
         query_tokens: Ragged with values (T, M), a row for each query.
-        document_tokens: Ragged with values (N, M), a row for each document. `TextEncoder.encode_tokens` gives both; vectors of
+        document_tokens: Ragged with values (N, M), a row for each document. `TextEncoder.encode` with output="tokens" gives both; vectors of
             length 1 make the products cosines.
 
     Returns:

@@ -141,7 +141,7 @@ class EmbeddingModel:
     def run(self, items: Sequence[TokenizedText], kind: VectorKind) -> np.ndarray:
         """(R, E) float32, in one pass over all tokens, those that `work` found; NaN where a vector is not finite, which `check_finite` tells
         those who asked for it and no others."""
-        (result,) = self._encoder.encode_groups(
+        (result,) = self._encoder.stream(
             [items], prompt=kind.prompt, normalize=kind.normalize, tokens_per_batch=1 << 40, skip_invalid=True
         )
         rows_RE = np.full((len(items), self.width), np.nan, np.float32)

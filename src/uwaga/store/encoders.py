@@ -144,7 +144,7 @@ def ask_tokens(
     """
     check_database("ask_tokens", db, tokens=True)
     check_encoder("ask_tokens", encoder)
-    query = encoder.encode_tokens([question], task="query")
+    query = encoder.encode([question], output="tokens", task="query")
     tokens = encoder.token_strings(question, task="query")
     found = db.search(query, top, where=where, parameters=parameters)
     ids, records = found.ids[0], found.records[0]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from uwaga.encode.encoder import TextEncoder
-    from uwaga.encode.inference import EncodedTokens
+    from uwaga.encode.inference import Encoded
     from uwaga.ops.ragged import Ragged
     from uwaga.store.database import SoftDatabase
     from uwaga.store.token_database import TokenDatabase
@@ -68,7 +68,7 @@ def add_files(
         files: paths of .txt, .md, .jsonl, .csv and .parquet files, or folders of them.
         encoder: `encoder_of(db)` gives that of a database.
         split: what a passage is.
-        late_chunking: the vector of a passage is made with its whole document in sight (`TextEncoder.encode_spans`); documents longer
+        late_chunking: the vector of a passage is made with its whole document in sight (`TextEncoder.encode` with spans); documents longer
             than the model are read in windows that share a quarter of its tokens. A file of plain text is one document.
         text_field: of the text in .jsonl, .csv and .parquet; None: text.
         skip_invalid: leave out documents that cannot be read or encoded; else the first one raises.
@@ -233,7 +233,6 @@ def _encoded(
     computed. What cannot be encoded is added to `skipped`; None: it is an error. Raises DataError."""
     import torch  # not with the module: the command reads its names
 
-    from uwaga.encode.inference import Encoded, EncodedTokens
     from uwaga.encode.preprocessing import groups
     from uwaga.encode.report import DocumentError
 
@@ -249,15 +248,14 @@ def _encoded(
         record = waiting[error.document].records[0]
         return f"{record['source']}: passage {record['part'] + 1}: {error.reason}"
 
-    encode: Callable[..., Iterator[Encoded | EncodedTokens]] = encoder.encode_groups
     options: dict[str, Any] = {"overflow": "mean"}
     if encoder.has_token_vectors:
-        encode, options = encoder.encode_token_groups, {"overflow": "windows", "task": "document"}
+        options = {"output": "tokens", "overflow": "windows", "task": "document"}
     if late_chunking:
         overlap = encoder.max_tokens // 4
         options = {"overflow": "windows", "overlap": overlap, "spans": lambda number, _: waiting[number].spans}
     try:
-        for encoded in encode(texts(), skip_invalid=skipped is not None, **options):
+        for encoded in encoder.stream(texts(), skip_invalid=skipped is not None, **options):
             if skipped is not None:
                 skipped += [reason(error) for error in encoded.invalid]
             listed = list(dict.fromkeys(encoded.report.document.tolist()))
@@ -266,15 +264,15 @@ def _encoded(
             share = (0.0, 0.0)
             for number in (*listed, *(error.document for error in encoded.invalid)):
                 share = max(share, waiting.pop(number).share)
-            if records and isinstance(encoded, Encoded):
-                yield torch.from_numpy(encoded.vectors[is_new]), records, share
-            elif records and isinstance(encoded, EncodedTokens):
+            if records and encoded.lengths is None:
+                yield encoded.values[torch.tensor(is_new)], records, share
+            elif records:
                 yield _of_passages(encoded), records, share
     except DocumentError as error:
         raise InvalidDocumentError(reason(error)) from error
 
 
-def _of_passages(encoded: "EncodedTokens") -> "Ragged":
+def _of_passages(encoded: "Encoded") -> "Ragged":
     """The vectors of each passage: those of all its windows together."""
     import torch
 

@@ -109,7 +109,7 @@ class TokenDatabase(StoredDatabase):
         Rows are read once for all queries, in blocks from the files, and nothing of their number is held in memory.
 
         Args:
-            query: Ragged with values (T, D), a row of tokens for each of Q queries, such as `TextEncoder.encode_tokens` gives with
+            query: Ragged with values (T, D), a row of tokens for each of Q queries, such as `TextEncoder.encode` with output="tokens" gives with
                 task="query".
             k: how many; at most the number of rows of the database.
             where, parameters: rows that meet a condition, as `SoftDatabase.attend`.
