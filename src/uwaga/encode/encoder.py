@@ -468,7 +468,9 @@ class TextEncoder:
             spans=spans_of(spans, None) if isinstance(spans, str) else spans,
         )
         weight, has_head = next(self.model.parameters()), tokens is not None or not is_of_tokens
-        dim = self._truncated_dim(truncate_dim, output) if has_head else self.model.config.d_model
+        if truncate_dim is not None and is_of_tokens:
+            raise ValueError("TextEncoder: truncate_dim is of output='vectors', not of vectors of tokens")
+        dim = (self._checked_dim(truncate_dim) or self.embedding_dim) if has_head else self.model.config.d_model
         as_modules = "after" if is_of_tokens else "before"
         has_length_1 = self._head.normalize and has_head if normalize is None else normalize
         dtype = torch.float32 if has_head or normalize else weight.dtype
@@ -504,15 +506,6 @@ class TextEncoder:
             raise ValueError("TextEncoder: late chunking is not supported for a model with a chat template")
         if overflow not in ("error", "windows"):
             raise ValueError(f"TextEncoder: overflow must be 'error' or 'windows' for spans, not {overflow!r}")
-
-    def _truncated_dim(self, truncate_dim: int | None, output: str) -> int:
-        if truncate_dim is None:
-            return self.embedding_dim
-        if output == "tokens":
-            raise ValueError("TextEncoder: truncate_dim is of output='vectors', not of vectors of tokens")
-        dim = self._checked_dim(truncate_dim)
-        assert dim is not None
-        return dim
 
     def _padding(self, task: str | None) -> Padding | None:
         """The mask tokens after queries of a ColBERT model."""
