@@ -7,7 +7,6 @@ writer, snapshot  what both are: one process that writes; one moment that is sho
 files       passages of text files as rows
 encoders    the model that made the keys, and questions that are texts
 reading     one pass over all rows
-shared_reading  its shares, by the processes of a group
 segments    files of rows
 catalog     the SQLite file of what the files mean
 parquet     rows to and from Parquet

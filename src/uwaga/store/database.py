@@ -7,8 +7,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 import torch
@@ -19,17 +18,15 @@ from uwaga._base.arguments import path_of
 from uwaga._base.errors import ShapeError
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.validation import tensor_of
-from uwaga.sequence_parallel.exchange import Group
 from uwaga.store import parquet, reading, segments
 from uwaga.store.catalog import Parameters, Record, Value
 from uwaga.store.reading import BLOCK, LiveRows, PassOptions
 from uwaga.store.segments import DTYPES, Entry, StoredRow, StoreSchema
-from uwaga.store.shared_reading import Readers
 from uwaga.store.snapshot import integer
 from uwaga.store.writer import SEGMENT_BYTES, NewSegment, StoredDatabase
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
+    pass
 
 _MAP_BYTES = 2**32
 _Arguments = ParamSpec("_Arguments")
@@ -141,30 +138,6 @@ class SoftDatabase(StoredDatabase):
 
     # Reading.
 
-    _readers: Readers | None = None  # who reads with this process
-
-    @contextmanager
-    def read_together(self, group: "ProcessGroup | None" = None) -> Iterator[Self]:
-        """A context in which the processes of a group (torch.distributed; None: all of them) read the database together: `attend`, `search` and
-        `uwaga.store.ask` compute a share of the rows in each of them, and give the whole answer in each, with the bits of one process.
-
-        Every process opens the same folder, shows the same moment of it, and makes the same calls in the same order. What is exchanged is what
-        blocks of 2,048 rows say to the queries, not rows. With a tolerance, blocks are read one after another.
-
-            torch.distributed.init_process_group("gloo")
-            with SoftDatabase.open("notes") as db, db.read_together():
-                answer = db.attend(query)
-
-        Raises, inside of it, in every process:
-            SoftDatabaseError: the processes show other moments, ask other questions, or have other gradients of an answer.
-            uwaga.sequence_parallel.ProcessGroupError: a process ended, or did not answer within the group's timeout; the message has its rank.
-        """
-        before, self._readers = self._readers, Readers(Group.of(group))
-        try:
-            yield self
-        finally:
-            self._readers = before
-
     @_uncompiled
     def attend(
         self,
@@ -209,9 +182,7 @@ class SoftDatabase(StoredDatabase):
         answer = self._answer(queries, options, live)
         if not (torch.is_grad_enabled() and isinstance(query, Tensor) and query.requires_grad):
             return answer
-        return answer._replace(
-            value=cast("Tensor", _Value.apply(query, answer, live, queries.flat, options.scale, self._readers))
-        )
+        return answer._replace(value=cast("Tensor", _Value.apply(query, answer, live, queries.flat, options.scale)))
 
     @_uncompiled
     def search(
@@ -256,9 +227,7 @@ class SoftDatabase(StoredDatabase):
     def _answer(self, queries: "_Queries", options: PassOptions, live: LiveRows) -> Answer:
         # Larger results would have nothing but what stands for no row.
         options = options._replace(top=min(options.top, max(sum(entry.rows for entry in self._entries), 1)))
-        if self._readers is not None:
-            self._readers.check("SoftDatabase", "query and options", *live.described(), queries.flat, options)
-        parts = [reading.read(live, part, options, self._readers) for part in queries.flat.split(reading.QUERIES)]
+        parts = [reading.read(live, part, options) for part in queries.flat.split(reading.QUERIES)]
         shape, schema = queries.shape, self.schema
 
         def joined(name: str) -> Tensor:
@@ -438,29 +407,25 @@ class _Value(torch.autograd.Function):
         live: LiveRows,
         flat_QHD: Tensor,
         scale: float,
-        readers: Readers | None,
     ) -> Tensor:
-        ctx.answer, ctx.live, ctx.flat, ctx.scale, ctx.readers = answer, live, flat_QHD, scale, readers
+        ctx.answer, ctx.live, ctx.flat, ctx.scale = answer, live, flat_QHD, scale
         ctx.shape, ctx.dtype, ctx.device = query.shape, query.dtype, query.device
         return answer.value.clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         count, heads, _ = ctx.flat.shape
         of_queries = [x.cpu().reshape(count, heads, *x.shape[x.dim() - 1 :]) for x in (ctx.answer.value, grad)]
         lse = ctx.answer.lse.reshape(count, heads)
-        if ctx.readers is not None:
-            asked = (*ctx.live.described(), ctx.flat, ctx.scale, *of_queries, lse)
-            ctx.readers.check("SoftDatabase", "query, options and gradient of the value", *asked)
         parts = [
-            reading.query_gradient(ctx.live, query, ctx.scale, value, at, change, ctx.readers)
+            reading.query_gradient(ctx.live, query, ctx.scale, value, at, change)
             for query, value, change, at in zip(
                 *(x.split(reading.QUERIES) for x in (ctx.flat, *of_queries, lse)), strict=True
             )
         ]
         result = torch.cat(parts) if parts else torch.zeros(ctx.shape)
-        return result.reshape(ctx.shape).to(ctx.device, ctx.dtype), None, None, None, None, None
+        return result.reshape(ctx.shape).to(ctx.device, ctx.dtype), None, None, None, None
 
 
 class _Queries(NamedTuple):

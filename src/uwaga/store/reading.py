@@ -20,7 +20,7 @@ Letters: Q queries, H heads, R = H Q rows of the result, n blocks of one call, b
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +31,6 @@ from uwaga.maps.engines import available
 from uwaga.maps.spec import RowStatistics, RowStatisticsRequest
 from uwaga.ops.attention.arguments import AttentionOptions, make_call
 from uwaga.store.segments import CHUNK, SegmentFile
-from uwaga.store.shared_reading import Layout, Readers
 
 BLOCK = 2048  # rows; the engines' own unit of keys, with a softmax of its own
 QUERIES = (
@@ -41,7 +40,6 @@ BAND, BANDS = 16.0, 4
 _VISITED = 64, 512  # most blocks that are visited at once, at first and at last: what they find may spare others
 _FIRST = 4  # blocks that a search visits for a first idea of the largest scores
 _COPIED = 8  # most of those that are copied first, and whose copies are held
-_SHARE = 8  # blocks of each process at once, of a gradient
 _CALL_FLOATS = 2**22  # of their outputs together
 _SMALL = 2**13  # floats of an output that are added by one operation; more would leave the cache
 # Rounding of a float32 score of width D, relative to |scale| |q| |k|: each of D + 2 operations by 2^-24, doubled.
@@ -88,11 +86,6 @@ class LiveRows:
             rows = positions[is_here] - self.ends[n]
             result[is_here] = self.segments[n].id_of(rows if listed is None else listed[rows])
         return result
-
-    def described(self) -> list[object]:
-        """What two processes that show the same rows have in common."""
-        files = [each.entry.file for each in self.segments]
-        return [files, *(None if rows is None else torch.from_numpy(rows) for rows in self.rows)]
 
     def keys(self, start: int, stop: int) -> Tensor:
         """The keys of the live rows from `start` up to `stop`, (rows, H, D) float32; a view where they lie together as float32."""
@@ -175,11 +168,10 @@ class PassResult(NamedTuple):
     skipped: int  # rows that were not read
 
 
-def read(live: LiveRows, query_QHD: Tensor, options: PassOptions, readers: Readers | None = None) -> PassResult:
-    """One pass for at most QUERIES queries, float32. readers: who computes shares of it, having checked that all ask the same; None: this
-    process alone."""
+def read(live: LiveRows, query_QHD: Tensor, options: PassOptions) -> PassResult:
+    """One pass for at most QUERIES queries, float32."""
     query_HQD = query_QHD.transpose(0, 1).contiguous()
-    one_pass = _Pass(live, query_HQD, options, readers)
+    one_pass = _Pass(live, query_HQD, options)
     skipped = one_pass.run()
     return one_pass.result(skipped)
 
@@ -191,51 +183,31 @@ def query_gradient(
     value_QHE: Tensor,
     lse_QH: Tensor,
     grad_QHE: Tensor,
-    readers: Readers | None = None,
 ) -> Tensor:
     """The gradient (Q, H, D) of sum(value * grad) with respect to the queries, in one more pass: with the weights
     a_j = exp(scale q.k_j - lse), value z and its gradient g,
 
         dq = scale sum_j a_j (g.v_j - g.z) k_j
 
-    readers: as of `read`. Raises as `read` of rows that cannot be read."""
+    Raises as `read` of rows that cannot be read."""
     query_HQD, grad_HQE, value_HQE = (x.float().transpose(0, 1) for x in (query_QHD, grad_QHE, value_QHE))
     lse_HQ1 = lse_QH.transpose(0, 1)[..., None]
     offset_HQ1 = (grad_HQE.double() * value_HQE.double()).sum(-1, keepdim=True)
     found_HQD = torch.zeros(query_HQD.shape, dtype=torch.float64)
 
-    def change(block: int) -> Tensor:
-        """What a block adds."""
-        start, stop = block * BLOCK, min((block + 1) * BLOCK, len(live))
+    for start in range(0, len(live), BLOCK):
+        stop = min(start + BLOCK, len(live))
         keys = live.keys(start, stop)
         values = live.values(start, stop) if live.has_values() else keys
         key_HnD, value_HnE = keys.transpose(0, 1), values.transpose(0, 1)
         weights_HQn = (scale * (query_HQD @ key_HnD.mT).double() - lse_HQ1).exp()
         change_HQn = weights_HQn * ((grad_HQE @ value_HnE.mT).double() - offset_HQ1)
-        return change_HQn.float() @ key_HnD
-
-    def changes_of(blocks: np.ndarray) -> Tensor:
-        return (
-            torch.stack([change(n) for n in blocks.tolist()])
-            if len(blocks)
-            else query_HQD.new_empty(0, *query_HQD.shape)
-        )
-
-    at_once = 1 if readers is None else readers.size * _SHARE
-    for first in range(0, live.blocks, at_once):
-        blocks = np.arange(first, min(first + at_once, live.blocks))
-        if readers is None:
-            changes = changes_of(blocks)
-        else:
-            own = readers.compute("the rows of a database", partial(changes_of, readers.share(blocks)))
-            changes = readers.gathered("the gradient of a query", own, len(blocks))
-        for each in changes:
-            found_HQD += each.double()
+        found_HQD += (change_HQn.float() @ key_HnD).double()
     return (scale * found_HQD).float().transpose(0, 1)
 
 
 class _BlockResults(NamedTuple):
-    """What one call found in neighbouring blocks, or several processes in any."""
+    """What one call found in neighbouring blocks."""
 
     blocks: np.ndarray  # rising
     keys: Tensor | None  # of their rows, (rows, H, D); None: they are read again where they are needed
@@ -243,13 +215,12 @@ class _BlockResults(NamedTuple):
 
 
 class _Pass:
-    def __init__(self, live: LiveRows, query_HQD: Tensor, options: PassOptions, readers: Readers | None = None) -> None:
-        self._live, self._query, self._options, self._readers = live, query_HQD, options, readers
+    def __init__(self, live: LiveRows, query_HQD: Tensor, options: PassOptions) -> None:
+        self._live, self._query, self._options = live, query_HQD, options
         heads, queries, _ = query_HQD.shape
         self._rows = heads * queries
         width = live.segments[0].values.shape[2] if live.segments else 0
         self._width = width if options.attention else 0
-        self._layout = Layout(heads, queries, self._width, options.top)
         # Bands by band modulo BANDS: their numbers, and the sums over their blocks relative to exp(their upper end).
         self._held = np.full((BANDS, self._rows), -np.inf)
         self._outputs = torch.zeros(BANDS, self._rows, self._width, dtype=torch.float64)
@@ -319,9 +290,6 @@ class _Pass:
     def _visit(self, blocks: np.ndarray) -> None:
         """Attention within each of the blocks, and their place in the sums; neighbours in one segment have one call, and the
         results of several calls one place in the sums."""
-        if self._readers is not None:
-            self._visit_together(self._readers, blocks)
-            return
         held: list[_BlockResults] = []
         copied = 0
         for first, stop, is_copied in self._runs(blocks):
@@ -333,19 +301,6 @@ class _Pass:
             copied += count
         if held:
             self._merge(held)
-
-    def _visit_together(self, readers: Readers, blocks: np.ndarray) -> None:
-        """As `_visit`: this process computes its share, and gets the results of the others."""
-        if not len(blocks):
-            return
-        own = self._runs(readers.share(blocks))
-        found = readers.compute(
-            "the rows of a database", lambda: [self._call(first, stop).statistics for first, stop, _ in own]
-        )
-        numbers, places = self._layout.packed(found)
-        numbers = readers.gathered("the sums of a database", numbers, len(blocks))
-        places = readers.gathered("the largest weights of a database", places, len(blocks))
-        self._merge([_BlockResults(blocks, None, self._layout.statistics(numbers, places))])
 
     def _runs(self, blocks: np.ndarray) -> Iterator[tuple[int, int, bool]]:
         """Neighbouring blocks that have one call: the first, the one after the last, and whether their rows are copied."""
