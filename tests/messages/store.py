@@ -304,7 +304,7 @@ CALLS = {
     "open_database: no folder": lambda folder: store.open_database(folder / "none"),
     "ask: encoder that is a string": lambda db: store.ask(db, "a", "minilm"),
     "ask: database that is a string": lambda encoder: store.ask("x.db", "a", encoder),
-    "ask_tokens: database that is a number": lambda encoder: store.ask_tokens(5, "a", encoder),
+    "ask: database of tokens that is a number": lambda encoder: store.ask(5, "a", encoder),
     "encoder_of: database that is a string": lambda: store.encoder_of("x.db"),
     "encoder_of: a model that is gone": lambda encoder, folder: moved(encoder, folder, f"{folder}/gone@{'0' * 32}"),
     "encoder_of: no known model": lambda encoder, folder: moved(encoder, folder, None),

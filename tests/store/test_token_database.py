@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from uwaga import Ragged, SoftDatabase, TextEncoder, maxsim
 from uwaga._base.errors import DataError, SoftDatabaseError
 from uwaga.cli import app
-from uwaga.store import AddedFiles, TokenDatabase, add_files, ask_tokens, encoder_of, model_name, open_database
+from uwaga.store import AddedFiles, TokenDatabase, add_files, ask, encoder_of, model_name, open_database
 from uwaga.store import token_database as module
 from uwaga.store.segments import TOKEN_CHUNK
 
@@ -334,7 +334,7 @@ def test_files_are_added_and_asked(colbert: Path, tmp_path: Path) -> None:
         documents = encoder.encode(TEXTS, output="tokens", task="document", overflow="windows")
         assert encoder.report.document.tolist() == [0, 1, 2, 2]
         assert torch.equal(torch.cat([row.tokens for row in db]), documents.values)
-        answer = ask_tokens(db, "a cat ran", encoder, top=2)
+        answer = ask(db, "a cat ran", encoder, top=2)
         query = encoder.encode(["a cat ran"], output="tokens", task="query")
         top = db.search(query, 2)
         assert torch.equal(answer.top.ids, top.ids[0])
@@ -357,7 +357,7 @@ def test_files_are_added_and_asked(colbert: Path, tmp_path: Path) -> None:
             assert {each.found for each in matches} <= set(names)
             np.testing.assert_allclose(sum(each.product for each in matches), score, rtol=1e-6)
         with pytest.raises(ValueError, match="set the option overflow"):
-            ask_tokens(db, " ".join(TEXTS), encoder)
+            ask(db, " ".join(TEXTS), encoder)
 
 
 def test_models_and_databases_that_do_not_go_together(colbert: Path, write_model, tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ def test_the_command_takes_a_colbert_directory(colbert: Path, tmp_path: Path) ->
     assert run("add", db, file, "--model", colbert) == f"{db}: 0 passages added, 3 were there already\n"
     parsed = json.loads(run("ask", db, "a cat ran", "--model", colbert, "--top", 2, "--json"))["passages"]
     with TokenDatabase.open(db) as opened:
-        answer = ask_tokens(opened, "a cat ran", encoder_of(opened, colbert), top=2)
+        answer = ask(opened, "a cat ran", encoder_of(opened, colbert), top=2)
         assert opened.schema.dtype == "bfloat16"
     assert [each["id"] for each in parsed] == answer.top.ids.tolist()
     assert [each["score"] for each in parsed] == answer.top.scores.tolist()

@@ -83,8 +83,9 @@ def ask(
             if isinstance(db, store.TokenDatabase):
                 if scale != COSINE_SCALE:
                     fail("store ask", f"--scale is of cosines before softmax, and {database} has vectors of tokens")
-                tokens = store.ask_tokens(db, question, store.encoder_of(db, model), where=where, top=top)
-                _show_tokens(tokens, as_json=as_json)
+                _show_tokens(
+                    store.ask(db, question, store.encoder_of(db, model), where=where, top=top), as_json=as_json
+                )
                 return
             answer = store.ask(db, question, store.encoder_of(db, model), scale=scale, where=where, top=top)
         _show(answer, as_json=as_json)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from uwaga.store.encoders import Match as Match
     from uwaga.store.encoders import TokenAnswer as TokenAnswer
     from uwaga.store.encoders import ask as ask
-    from uwaga.store.encoders import ask_tokens as ask_tokens
     from uwaga.store.encoders import encoder_of as encoder_of
     from uwaga.store.encoders import model_name as model_name
     from uwaga.store.files import AddedFiles as AddedFiles

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from uwaga._base.arguments import path_of
 from uwaga._base.errors import ShapeError
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.validation import tensor_of
-from uwaga.store import parquet, reading, segments
+from uwaga.store import reading, segments
 from uwaga.store.catalog import Parameters, Record, Value
 from uwaga.store.reading import BLOCK, LiveRows, PassOptions
 from uwaga.store.segments import DTYPES, Entry, StoredRow, StoreSchema
@@ -307,10 +306,7 @@ class SoftDatabase(StoredDatabase):
             SoftDatabaseError: another process writes, or the rows cannot be written; nothing is added.
         """
         self._check_open()
-        if model is not None and model != self.model:
-            raise ValueError(
-                f"SoftDatabase.append: the keys were made by {model!r}, and {self.path} was created for {self.model!r}"
-            )
+        self._check_model(model, "keys")
         if (values is None) != (self.schema.value_width is None):
             stored = "the keys are the values" if values is not None else "values of their own are needed"
             raise ValueError(f"SoftDatabase.append: in {self.path} {stored}, as it was created")
@@ -320,10 +316,6 @@ class SoftDatabase(StoredDatabase):
             raise ShapeError(f"SoftDatabase.append: {len(key)} keys and {len(value)} values")
         self._check_records(records, len(key), "keys")
         return self._append(len(key), lambda ids: self._new(ids, key, value), records)
-
-    def export(self, path: str | os.PathLike[str]) -> None:
-        """Writes all rows to a Parquet file: id, key, value (where it is not the key) and record, as JSON. See `uwaga.store.parquet`."""
-        parquet.export(path_of(path, "SoftDatabase.export: path"), self, self.schema)
 
     def append_parquet(self, path: str | os.PathLike[str], *, key: str = "key", value: str = "value") -> range:
         """Adds the rows of a Parquet file, as `export` or `uwaga encode` writes it, 4,096 in a transaction. Returns their ids.
@@ -337,13 +329,7 @@ class SoftDatabase(StoredDatabase):
         Raises:
             DataError: the file cannot be read. Otherwise as `append`.
         """
-        first, last = None, 0
-        for keys, values, records in parquet.read(
-            path_of(path, "SoftDatabase.append_parquet: path"), self.schema, key, value
-        ):
-            added = self.append(keys, values, records)
-            first, last = added.start if first is None else first, added.stop
-        return range(first or 0, last)
+        return self._append_parquet(path, {"keys": key, "values": value})
 
     def _checked_rows(self, tensor: Tensor, width: int | None, name: str) -> Tensor:
         """(n, H, width) in the dtype of the database."""

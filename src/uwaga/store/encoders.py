@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from uwaga._base.errors import DataError
 from uwaga._base.terminal import short
@@ -60,15 +60,13 @@ def encoder_of(db: "SoftDatabase | TokenDatabase", model: str | os.PathLike[str]
     return TextEncoder.load(folder)
 
 
-def check_database(place: str, db: object, *, tokens: bool | None = None) -> None:
-    """Raises ValueError: it is something else. tokens: whether it must be a TokenDatabase; None: either."""
+def check_database(place: str, db: object) -> None:
+    """Raises ValueError: it is something else."""
     from uwaga.store.database import SoftDatabase
     from uwaga.store.token_database import TokenDatabase
 
-    kinds = {None: (SoftDatabase, TokenDatabase), True: (TokenDatabase,), False: (SoftDatabase,)}[tokens]
-    if not isinstance(db, kinds):
-        names = " or ".join(kind.__name__ for kind in kinds)
-        raise ValueError(f"{place}: db must be a {names}, such as open_database(path) gives, not {short(db)}")
+    if not isinstance(db, SoftDatabase | TokenDatabase):
+        raise ValueError(f"{place}: db must be a database, such as open_database(path) gives, not {short(db)}")
 
 
 def check_encoder(place: str, encoder: object) -> None:
@@ -94,56 +92,63 @@ class TokenAnswer(NamedTuple):
     matches: "list[list[Match]]"  # of each passage, for each token of the question; the products sum to the score
 
 
+@overload
 def ask(
     db: "SoftDatabase",
     question: str,
     encoder: "TextEncoder",
     *,
-    scale: float = COSINE_SCALE,
-    where: str | None = None,
-    parameters: "Parameters" = (),
-    top: int = 5,
-) -> "Answer":
-    """What a database says to a text: `SoftDatabase.attend` of its vector.
-
-    Args:
-        db: whose keys are vectors of the encoder.
-        question: any text.
-        encoder: `encoder_of(db)`.
-        scale: of the cosines, before softmax: higher is sharper.
-        where, parameters, top: as `SoftDatabase.attend`, which says what is raised.
-    """
-    import torch
-
-    check_database("ask", db, tokens=False)
-    check_encoder("ask", encoder)
-    (vector,) = torch.from_numpy(encoder.encode([question], overflow="mean"))
-    return db.attend(vector, scale=scale, where=where, parameters=parameters, top=top)
-
-
-def ask_tokens(
+    scale: float = ...,
+    where: str | None = ...,
+    parameters: "Parameters" = ...,
+    top: int = ...,
+) -> "Answer": ...
+@overload
+def ask(
     db: "TokenDatabase",
     question: str,
     encoder: "TextEncoder",
     *,
+    where: str | None = ...,
+    parameters: "Parameters" = ...,
+    top: int = ...,
+) -> TokenAnswer: ...
+def ask(
+    db: "SoftDatabase | TokenDatabase",
+    question: str,
+    encoder: "TextEncoder",
+    *,
+    scale: float | None = None,
     where: str | None = None,
     parameters: "Parameters" = (),
     top: int = 5,
-) -> TokenAnswer:
-    """The passages that fit a text best by MaxSim, and which of their tokens its tokens found.
+) -> "Answer | TokenAnswer":
+    """What a database says to a text: `SoftDatabase.attend` of its vector; of vectors of tokens, the passages that fit it best by MaxSim, and
+    which of their tokens its tokens found.
 
     Args:
-        db: whose rows are vectors of the encoder, a ColBERT model.
-        question: any text that is not longer than the model's queries.
+        db: whose keys are vectors of the encoder.
+        question: any text; of a TokenDatabase, not longer than the model's queries.
         encoder: `encoder_of(db)`.
+        scale: of the cosines, before softmax: higher is sharper; None: 20. Not of a TokenDatabase.
         where, parameters: as `SoftDatabase.attend`.
         top: how many passages, at most.
 
     Raises:
-        ValueError: the question is too long; otherwise as `TokenDatabase.search`.
+        ValueError: an argument is none of these, or the question is too long; otherwise as `SoftDatabase.attend` or `TokenDatabase.search`.
     """
-    check_database("ask_tokens", db, tokens=True)
-    check_encoder("ask_tokens", encoder)
+    import torch
+
+    from uwaga.store.database import SoftDatabase
+
+    check_database("ask", db)
+    check_encoder("ask", encoder)
+    if isinstance(db, SoftDatabase):
+        (vector,) = torch.from_numpy(encoder.encode([question], overflow="mean"))
+        factor = COSINE_SCALE if scale is None else scale
+        return db.attend(vector, scale=factor, where=where, parameters=parameters, top=top)
+    if scale is not None:
+        raise ValueError(f"ask: scale is of cosines before softmax, and {db.path} has vectors of tokens")
     query = encoder.encode([question], output="tokens", task="query")
     tokens = encoder.token_strings(question, task="query")
     found = db.search(query, top, where=where, parameters=parameters)

@@ -9,7 +9,7 @@ record    the record as a JSON object
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -29,103 +29,94 @@ _TOKEN_ROWS_AT_ONCE = 256  # a row of them has some hundred vectors
 _RECORD = "record"
 
 
-def export(path: Path, rows: Iterable[StoredRow], schema: StoreSchema) -> None:
-    """See `SoftDatabase.export`. Raises SoftDatabaseError."""
-    import pyarrow as pa
-
-    columns = [("id", pa.int64()), ("key", pa.list_(pa.float32(), schema.heads * schema.key_width))]
-    if schema.value_width is not None:
-        columns.append(("value", pa.list_(pa.float32(), schema.heads * schema.value_width)))
-    _export(path, rows, pa.schema([*columns, (_RECORD, pa.string())]), _table)
-
-
-def export_tokens(path: Path, rows: Iterable[StoredTokens], width: int) -> None:
-    """See `TokenDatabase.export`. Raises SoftDatabaseError."""
-    import pyarrow as pa
-
-    vectors = pa.list_(pa.list_(pa.float32(), width))
-    _export(path, rows, pa.schema([("id", pa.int64()), ("tokens", vectors), (_RECORD, pa.string())]), _token_table)
-
-
-def _export(path: Path, rows: Iterable[Any], schema: Any, table: Callable[[list[Any], Any], Any]) -> None:
+def export(path: Path, rows: Iterable[StoredRow | StoredTokens], schema: StoreSchema) -> None:
+    """Write all rows of a database to a Parquet file. Raises SoftDatabaseError."""
     import pyarrow as pa
     from pyarrow import parquet
 
+    if schema.tokens:
+        vectors = [("tokens", pa.list_(pa.list_(pa.float32(), schema.key_width)))]
+    else:
+        widths = {"key": schema.key_width} | ({} if schema.value_width is None else {"value": schema.value_width})
+        vectors = [(name, pa.list_(pa.float32(), schema.heads * width)) for name, width in widths.items()]
+    table_schema = pa.schema([("id", pa.int64()), *vectors, (_RECORD, pa.string())])
     try:
-        with durable.atomic_replace(path) as file, parquet.ParquetWriter(file, schema) as writer:
+        with durable.atomic_replace(path) as file, parquet.ParquetWriter(file, table_schema) as writer:
             left = iter(rows)
             while part := list(islice(left, _AT_ONCE)):
-                writer.write_table(table(part, schema))
+                columns = [_vectors(part, name) for name, _ in vectors]
+                numbers, records = [row.id for row in part], [json.dumps(row.record) for row in part]
+                writer.write_table(pa.table([pa.array(numbers), *columns, records], schema=table_schema))
     except (OSError, pa.ArrowException) as error:
         raise SoftDatabaseError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
 
 
+def _vectors(rows: list[Any], name: str) -> Any:
+    """The column of a field of rows: a vector for each row, or for each of its tokens."""
+    import pyarrow as pa
+
+    tensors = [getattr(row, name) for row in rows]
+    flat = (
+        torch.cat([each.reshape(-1, each.shape[-1]) for each in tensors])
+        if name == "tokens"
+        else torch.stack(tensors).flatten(1)
+    )
+    listed = pa.FixedSizeListArray.from_arrays(pa.array(flat.float().flatten().numpy()), flat.shape[1])
+    if name != "tokens":
+        return listed
+    offsets = np.cumsum([0, *map(len, tensors)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), listed)
+
+
 def read(
-    path: Path, schema: StoreSchema, key: str, value: str
-) -> Iterator[tuple[Tensor, Tensor | None, list[dict[str, Any]]]]:
-    """Keys, values and records of each 4,096 rows. See `SoftDatabase.append_parquet`. Raises DataError."""
-    vectors = {key: schema.key_width} | ({} if schema.value_width is None else {value: schema.value_width})
-    rows = _checked(*_rows_and_fields(path, vectors, ("id", "value"), _AT_ONCE), vectors, schema.heads)
-    while part := list(islice(rows, _AT_ONCE)):
-        parts = {name: torch.from_numpy(np.stack([vector[name] for vector, _ in part])) for name in vectors}
-        tensors = {name: _rows(parts[name], schema.heads) for name in vectors}
-        yield tensors[key], tensors.get(value), [record for _, record in part]
+    path: Path, schema: StoreSchema, names: Mapping[str, str]
+) -> Iterator[tuple[dict[str, Tensor | Ragged], list[dict[str, Any]]]]:
+    """The vectors that `append` takes, by its arguments, and the records, of some rows at a time.
 
-
-def read_tokens(path: Path, width: int, tokens: str) -> Iterator[tuple[Ragged, list[dict[str, Any]]]]:
-    """Vectors of tokens and records of each 256 rows. See `TokenDatabase.append_parquet`. Raises DataError."""
-    rows, fields = _rows_and_fields(path, (tokens,), ("id",), _TOKEN_ROWS_AT_ONCE)
-    while part := list(islice(rows, _TOKEN_ROWS_AT_ONCE)):
-        texts = [_tokens_of(place, tokens, row[tokens], width) for place, row in part]
-        yield Ragged.from_list(texts), [_record(place, row, fields) for place, row in part]
-
-
-def _rows_and_fields(
-    path: Path, vectors: Collection[str], left_out: Collection[str], at_once: int
-) -> tuple[Iterator[tuple[str, dict[str, object]]], list[str]]:
-    """The rows of a file with columns of vectors, each with its place, and which other columns are fields of records. Raises DataError."""
-    names = untrusted.ParquetRows(path, ()).names
-    for name in vectors:
-        if name not in names:
+    names: of the column of each argument: "keys" and "values", or "tokens". Other columns are fields of the records. Raises DataError.
+    """
+    widths = {"keys": schema.key_width, "values": schema.value_width, "tokens": schema.key_width}
+    columns = {names[each]: schema.heads * (widths[each] or 0) for each in names if widths[each] is not None}
+    found = untrusted.ParquetRows(path, ()).names
+    for name in columns:
+        if name not in found:
             raise DataError(f"{path}: there is no column {printable(name)}")
-    fields = [name for name in names if name not in {*vectors, *left_out, _RECORD}]
-    wanted = [*vectors, *fields, *([_RECORD] if _RECORD in names else [])]
-    return untrusted.ParquetRows(path, wanted).rows(at_once), fields
+    fields = [name for name in found if name not in columns and name not in _left_out(schema)]
+    listed = [*columns, *fields, *([_RECORD] if _RECORD in found else [])]
+    at_once = _TOKEN_ROWS_AT_ONCE if schema.tokens else _AT_ONCE
+    rows = untrusted.ParquetRows(path, listed).rows(at_once)
+    while part := list(islice(rows, at_once)):
+        vectors: dict[str, Tensor | Ragged] = {}
+        for argument, name in names.items():
+            if name in columns:
+                tensors = [
+                    _numbers(place, name, row[name], columns[name], several=schema.tokens) for place, row in part
+                ]
+                vectors[argument] = Ragged.from_list(tensors) if schema.tokens else _heads(torch.stack(tensors), schema)
+        yield vectors, [_record(place, row, fields) for place, row in part]
 
 
-def _tokens_of(place: str, name: str, vectors: object, width: int) -> Tensor:
-    """(n, D) of the tokens of a row. Raises DataError."""
-    if not isinstance(vectors, list) or not vectors or not all(_is_vector(each, width) for each in vectors):
-        raise DataError(
-            f"{place}: {printable(name)} must be a list of vectors, one at least, each a list of {width} numbers"
-        )
-    return torch.from_numpy(_float32(place, name, vectors))
+def _left_out(schema: StoreSchema) -> tuple[str, ...]:
+    return ("id", _RECORD) if schema.tokens else ("id", "value", _RECORD)
 
 
-def _float32(place: str, name: str, numbers: list[Any]) -> np.ndarray:
+def _heads(vectors: Tensor, schema: StoreSchema) -> Tensor:
+    return vectors if schema.heads == 1 else vectors.unflatten(1, (schema.heads, -1))
+
+
+def _numbers(place: str, name: str, given: object, width: int, *, several: bool) -> Tensor:
+    """The vector of a row, (width,), or those of its tokens, (n, width). Raises DataError."""
+    is_good = _is_vector(given, width)
+    if several:
+        is_good = isinstance(given, list) and len(given) > 0 and all(_is_vector(each, width) for each in given)
+    if not is_good:
+        what = f"vectors, one at least, each a list of {width} numbers" if several else f"{width} numbers"
+        raise DataError(f"{place}: {printable(name)} must be a list of {what}")
     with np.errstate(over="ignore"):
-        result = np.array(numbers, np.float64).astype(np.float32)
+        result = np.array(given, np.float64).astype(np.float32)
     if not np.isfinite(result).all():
         raise DataError(f"{place}: {printable(name)} has a number that is NaN or infinite as float32")
-    return result
-
-
-def _rows(vectors: Tensor, heads: int) -> Tensor:
-    return vectors if heads == 1 else vectors.unflatten(1, (heads, -1))
-
-
-def _checked(
-    rows: Iterator[tuple[str, dict[str, object]]], fields: list[str], vectors: Mapping[str, int], heads: int
-) -> Iterator[tuple[dict[str, np.ndarray], dict[str, Any]]]:
-    """The vectors and the record of each row. Raises DataError."""
-    for place, row in rows:
-        results = {}
-        for name, width in vectors.items():
-            numbers = row[name]
-            if not _is_vector(numbers, heads * width):
-                raise DataError(f"{place}: {printable(name)} must be a list of {heads * width} numbers")
-            results[name] = _float32(place, name, numbers)
-        yield results, _record(place, row, fields)
+    return torch.from_numpy(result)
 
 
 def _is_vector(value: object, width: int) -> TypeGuard[list[Any]]:
@@ -146,24 +137,3 @@ def _record(place: str, row: Mapping[str, object], fields: list[str]) -> dict[st
     if any(isinstance(value, float) and math.isnan(value) for value in parsed.values()):
         raise DataError(f"{place}: {_RECORD} has NaN")
     return values | parsed
-
-
-def _table(rows: list[StoredRow], schema: Any) -> Any:
-    import pyarrow as pa
-
-    columns = {"id": pa.array([row.id for row in rows]), _RECORD: [json.dumps(row.record) for row in rows]}
-    for name in ("key", "value"):
-        if name in schema.names:
-            flat = torch.stack([getattr(row, name) for row in rows]).float().flatten()
-            columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(flat.numpy()), schema.field(name).type.list_size)
-    return pa.table([columns[name] for name in schema.names], schema=schema)
-
-
-def _token_table(rows: list[StoredTokens], schema: Any) -> Any:
-    import pyarrow as pa
-
-    offsets = np.cumsum([0, *(len(row.tokens) for row in rows)]).astype(np.int32)
-    flat = torch.cat([row.tokens for row in rows]).float().flatten()
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(flat.numpy()), rows[0].tokens.shape[1])
-    columns = [pa.array([row.id for row in rows]), pa.ListArray.from_arrays(pa.array(offsets), vectors)]
-    return pa.table([*columns, [json.dumps(row.record) for row in rows]], schema=schema)

@@ -19,7 +19,7 @@ from uwaga.ops.linear.api import linear_map
 from uwaga.ops.maxsim import maxsim
 from uwaga.ops.ragged import Ragged
 from uwaga.ops.validation import tensor_of
-from uwaga.store import parquet, segments
+from uwaga.store import segments
 from uwaga.store.catalog import Catalog, Parameters, Value
 from uwaga.store.database import SoftDatabase, Top, nested
 from uwaga.store.reading import LiveRows
@@ -190,10 +190,7 @@ class TokenDatabase(StoredDatabase):
             SoftDatabaseError: another process writes, or the rows cannot be written; nothing is added.
         """
         self._check_open()
-        if model is not None and model != self.model:
-            raise ValueError(
-                f"TokenDatabase.append: the vectors were made by {model!r}, and {self.path} was created for {self.model!r}"
-            )
+        self._check_model(model, "vectors")
         tokens = self._checked(tokens, "append", "tokens")
         self._check_records(records, len(tokens), "rows of tokens")
         values = tokens.values.to(DTYPES[self.schema.dtype])
@@ -204,10 +201,6 @@ class TokenDatabase(StoredDatabase):
                 f"TokenDatabase.append: tokens of row {row} have an entry that is NaN or infinite in {self.schema.dtype}"
             )
         return self._append(len(tokens), lambda ids: self._new(ids, tokens.with_values(values)), records)
-
-    def export(self, path: str | os.PathLike[str]) -> None:
-        """Writes all rows to a Parquet file: id, tokens (lists of vectors) and record, as JSON. See `uwaga.store.parquet`."""
-        parquet.export_tokens(path_of(path, "TokenDatabase.export: path"), self, self.schema.key_width)
 
     def append_parquet(self, path: str | os.PathLike[str], *, tokens: str = "tokens") -> range:
         """Adds the rows of a Parquet file, as `export` writes it, 256 in a transaction. Returns their ids.
@@ -220,13 +213,7 @@ class TokenDatabase(StoredDatabase):
         Raises:
             DataError: the file cannot be read. Otherwise as `append`. Rows of earlier transactions stay.
         """
-        first, last = None, 0
-        for rows, records in parquet.read_tokens(
-            path_of(path, "TokenDatabase.append_parquet: path"), self.schema.key_width, tokens
-        ):
-            added = self.append(rows, records)
-            first, last = added.start if first is None else first, added.stop
-        return range(first or 0, last)
+        return self._append_parquet(path, {"tokens": tokens})
 
     def _query(self, query: Ragged, method: str) -> Ragged:
         query = self._checked(query, method, "the query")

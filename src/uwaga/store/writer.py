@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from uwaga._base import durable
 from uwaga._base.arguments import path_of
 from uwaga._base.errors import ShapeError, SoftDatabaseError
 from uwaga._base.terminal import short
-from uwaga.store import catalog, segments
+from uwaga.store import catalog, parquet, segments
 from uwaga.store.catalog import Catalog, Value
 from uwaga.store.reading import LiveRows
 from uwaga.store.segments import DTYPES, MOST_IDS, Damage, Entry, SegmentFile, StoreSchema
@@ -35,6 +35,12 @@ class StoredDatabase(Snapshot, ABC):
     """Rows that last on the disk. `SoftDatabase` and `TokenDatabase` say what a row is."""
 
     # Of a kind of rows.
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Any]:
+        """All rows, in ascending order of their ids."""
+
+    append: Callable[..., range]
 
     @abstractmethod
     def _size(self, entry: Entry) -> int:
@@ -70,6 +76,27 @@ class StoredDatabase(Snapshot, ABC):
             reason = getattr(error, "strerror", None) or error
             raise SoftDatabaseError(f"{path}: cannot be created: {reason}") from error
         return cls.open(path)
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Writes all rows to a Parquet file, whose columns `uwaga.store.parquet` describes. Raises SoftDatabaseError."""
+        parquet.export(path_of(path, f"{type(self).__name__}.export: path"), self, self.schema)
+
+    def _append_parquet(self, path: str | os.PathLike[str], names: Mapping[str, str]) -> range:
+        """Adds the rows of a Parquet file. names: of the column of each argument of `append`."""
+        first, last = None, 0
+        for vectors, records in parquet.read(
+            path_of(path, f"{type(self).__name__}.append_parquet: path"), self.schema, names
+        ):
+            added = self.append(**vectors, records=records)
+            first, last = added.start if first is None else first, added.stop
+        return range(first or 0, last)
+
+    def _check_model(self, model: str | None, vectors: str) -> None:
+        """Raises ValueError: what is appended was made by another model."""
+        if model is not None and model != self.model:
+            raise ValueError(
+                f"{type(self).__name__}.append: the {vectors} were made by {model!r}, and {self.path} was created for {self.model!r}"
+            )
 
     def _append(
         self,
