@@ -323,10 +323,12 @@ class TextEncoder:
 
     def encode_query(self, texts: Iterable[str], **options: Any) -> Any:
         """Encode queries: `encode` with task="query", whose prompt is empty if the model has none."""
+        keywords.refuse({name: None for name in options if name == "task"}, TextEncoder.encode_query)
         return self.encode(texts, task="query", **options)
 
     def encode_document(self, texts: Iterable[str], **options: Any) -> Any:
         """Encode documents: `encode` with task="document", whose prompt is empty if the model has none."""
+        keywords.refuse({name: None for name in options if name == "task"}, TextEncoder.encode_document)
         return self.encode(texts, task="document", **options)
 
     def stream(
@@ -470,7 +472,9 @@ class TextEncoder:
         weight, has_head = next(self.model.parameters()), tokens is not None or not is_of_tokens
         if truncate_dim is not None and is_of_tokens:
             raise ValueError("TextEncoder: truncate_dim is of output='vectors', not of vectors of tokens")
-        dim = (self._checked_dim(truncate_dim) or self.embedding_dim) if has_head else self.model.config.d_model
+        dim = self.embedding_dim if has_head else self.model.config.d_model
+        if truncate_dim is not None:
+            dim = self._checked_dim(truncate_dim) or dim
         as_modules = "after" if is_of_tokens else "before"
         has_length_1 = self._head.normalize and has_head if normalize is None else normalize
         dtype = torch.float32 if has_head or normalize else weight.dtype
