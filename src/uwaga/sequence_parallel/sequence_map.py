@@ -3,37 +3,110 @@
 Letters as in sequence.py; R rows of a Ragged batch.
 """
 
-from collections.abc import Callable, Mapping
+import inspect
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from functools import wraps
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from uwaga.maps.base import Shape, integer
-from uwaga.maps.map import AttentionMap, Peak, Pooled, Sink, TopK
+from uwaga.maps.base import Shape, integer, is_int
+from uwaga.maps.map import AttentionMap
 from uwaga.maps.spec import Selection
 from uwaga.maps.statistics import arguments
-from uwaga.maps.statistics.pooling import Bins, Spans
 from uwaga.maps.statistics.row_cache import RowCache
 from uwaga.ops.attention.arguments import AttentionOptions, score_shape
 from uwaga.ops.attention.call import Call
 from uwaga.ops.biases import DistanceBias
-from uwaga.ops.mask_program import Start
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand, Ragged
 from uwaga.ops.score_shape import ScoreShape
-from uwaga.sequence_parallel.division import Division, divide
+from uwaga.sequence_parallel.division import ARGUMENTS, Division, agree, check_equal, checksum_of, divide
 from uwaga.sequence_parallel.exchange import Group
 from uwaga.sequence_parallel.map_engine import MapEngine
-from uwaga.sequence_parallel.map_reads import AgreedEngine
 from uwaga.sequence_parallel.ragged import Rows, divide_rows
 from uwaga.sequence_parallel.ragged_map import RaggedMapEngine
 
 _AT = "uwaga.sequence_parallel.attention_map:"
 
-Result = TypeVar("Result")
+# What all processes compute together, by its name in AttentionMap, and the shape that each gets: of its n queries or m keys, or of the whole.
+_OF_QUERIES = "(..., H, n), or Ragged (n, H)"
+_METHODS = {
+    "entropy": _OF_QUERIES,
+    "topk": "(..., H, n, k) each",
+    "peak": f"{_OF_QUERIES} each",
+    "effective_count": _OF_QUERIES,
+    "distance": _OF_QUERIES,
+    "sink": f"{_OF_QUERIES} each",
+    "mass": _OF_QUERIES,
+    "diagonal": _OF_QUERIES,
+    "prepare": "None",
+    "received": "(..., H, m), or Ragged (m, H); `last` counts queries of the whole, `weights` are of this process's queries",
+}
+# Not of Ragged operands.
+_OF_SEQUENCE = {
+    "column": "(..., H, n)",
+    "row": "(..., H, K), in every process",
+    "diagonal_sums": "(..., H, Q+K-1), in every process, which holds some 70 bytes for each of them meanwhile",
+    "pool": "(..., H, rows, cols), in every process",
+    "between": "(..., H, S, T), in every process",
+    "max_logit": "(..., H), in every process",
+}
+READS = ("lse", "m[...]", *_METHODS, *_OF_SEQUENCE)
+
+
+class AgreedEngine:
+    """An engine of maps (maps/spec.py) whose first function in a read waits until all processes are known to read the same. By then the method
+    has checked its arguments, so that an error in them is told in the same message; a read that finds everything computed sends it in the end."""
+
+    def __init__(self, group: Group, number: int, engine: Any) -> None:
+        """`number`: that of the map's call."""
+        self._group, self._number, self._engine = group, number, engine
+        self._header: list[int] | None = None  # that is still to be sent in this read
+
+    @contextmanager
+    def reading(self, method: str) -> Iterator[None]:
+        """A read of one of READS; `given` says with what arguments."""
+        with self._group.errors_told():
+            self._header = [READS.index(method), 0]
+            try:
+                yield
+            except Exception as error:
+                if self._header is not None:  # of this process's arguments
+                    self._agree(error)
+                raise
+            self._agree()
+
+    def given(self, *arguments: object) -> None:
+        """Arguments of the present read in the form that engines take."""
+        if self._header is not None:
+            for x in arguments:
+                self._header[1] = _checksum(x, self._header[1])
+
+    def _agree(self, failure: Exception | None = None) -> None:
+        if self._header is None:
+            return
+        header, self._header = self._header, None
+        by_rank = agree(self._group, ARGUMENTS, self._number, header, failure)
+        check_equal("what they read of a map", [READS[x[0]] for x in by_rank])
+        check_equal("the arguments of a map (checksums)", [x[1] for x in by_rank])
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of a copy, say: no function of an engine
+            raise AttributeError(name)
+        self._agree()
+        return getattr(self._engine, name)
+
+
+def _checksum(x: object, checksum: int) -> int:
+    if isinstance(x, Tensor) and not is_int(x):
+        return checksum_of(x, checksum)
+    return zlib.crc32(repr(int(x) if is_int(x) else x).encode(), checksum)
 
 
 class Whole(NamedTuple):
@@ -67,8 +140,8 @@ class SequenceMap:
     """The weights of `uwaga.sequence_parallel.attention(query, key, ...)`, as `attention_map` returns it.
 
     Results have the bits of `uwaga.AttentionMap(..., impl="cpu")` on the whole sequence, and are detached. All processes call each method, and
-    read `lse`, together and with the same arguments; positions, starts, masks, edges and spans are those of the whole. What has been
-    computed is kept. A process holds its part and two blocks meanwhile, as attention does, and the result.
+    read `lse` and entries `m[...]`, together and with the same arguments; positions, starts, masks, edges and spans are those of the whole.
+    What has been computed is kept. A process holds its part and two blocks meanwhile, as attention does, and the result.
 
     Of Ragged operands statistics are Ragged, of this process's tokens, and positions are within each row. What is of the whole sequence in every
     process is refused.
@@ -95,97 +168,17 @@ class SequenceMap:
         """(..., H, Q, K) of the whole sequence; (R, H, None, None) of a Ragged batch."""
         return self._map.shape
 
-    # Of this process's queries: (..., H, n), or Ragged (n, H).
-
     @property
     def lse(self) -> Operand:
-        """(..., H, n): see `AttentionMap.lse`."""
-        return self._read("lse", lambda m: m.lse)
-
-    def entropy(self, normalize: bool = False) -> Operand:
-        """(..., H, n), in nats: see `AttentionMap.entropy`."""
-        return self._read("entropy", lambda m: m.entropy(normalize))
-
-    def topk(self, k: int) -> TopK:
-        """The k largest weights of each query, and their keys, (..., H, n, k): see `AttentionMap.topk`."""
-        return self._read("topk", lambda m: m.topk(k), k)
-
-    def peak(self) -> Peak:
-        """The largest weight of each query, and its key, (..., H, n): see `AttentionMap.peak`."""
-        return self._read("peak", lambda m: m.peak())
-
-    def effective_count(self, order: int = 2) -> Operand:
-        """(..., H, n): see `AttentionMap.effective_count`."""
-        return self._read("effective_count", lambda m: m.effective_count(order), order)
-
-    def distance(self, start: Start = None) -> Operand:
-        """(..., H, n): see `AttentionMap.distance`."""
-        return self._read("distance", lambda m: m.distance(start), start)
-
-    def sink(self) -> Sink:
-        """(..., H, n) each: see `AttentionMap.sink`."""
-        return self._read("sink", lambda m: m.sink())
-
-    def mass(self, mask: Mask | Tensor) -> Operand:
-        """(..., H, n): see `AttentionMap.mass`."""
-        return self._read("mass", lambda m: m.mass(mask))
-
-    def diagonal(self, offset: int = 0, start: Start = None) -> Operand:
-        """(..., H, n): see `AttentionMap.diagonal`."""
-        return self._read("diagonal", lambda m: m.diagonal(offset, start))
-
-    def column(self, key: int) -> Operand:
-        """(..., H, n): the weight of each query on one key, from the end where negative. Raises IndexError: no such key."""
-        return self._read("column", lambda m: m.of_sequence("column").column(key))
-
-    def prepare(
-        self, *, entropy: bool = False, effective_count: bool = False, distance: bool = False, topk: int = 0
-    ) -> None:
-        """Compute in one pass what later calls need: see `AttentionMap.prepare`."""
-        self._read(
-            "prepare",
-            lambda m: m.prepare(entropy=entropy, effective_count=effective_count, distance=distance, topk=topk),
-            *(entropy, effective_count, distance, topk),
-        )
-
-    # Of this process's keys.
-
-    def received(self, last: int | None = None, weights: Operand | None = None) -> Operand:
-        """(..., H, m), or Ragged (m, H): the weight that each key receives from all queries, see `AttentionMap.received`.
-
-        Args:
-            last: the number of queries, at the end of the whole sequence or of each whole row, that are summed; None: all.
-            weights: of this process's queries, broadcastable to (..., H, n), or Ragged; in all processes or in none.
-        """
-        return self._read("received", lambda m: m.received(last, weights))
-
-    # Of the whole sequence, in every process.
-
-    def diagonal_sums(self) -> Operand:
-        """(..., H, Q+K-1), in every process: see `AttentionMap.diagonal_sums`. Meanwhile a process holds some
-        70 bytes for each of them."""
-        return self._read("diagonal_sums", lambda m: m.of_sequence("diagonal_sums").diagonal_sums())
-
-    def pool(self, rows: Bins, cols: Bins, pooling: str = "sum") -> Pooled:
-        """(..., H, rows, cols), in every process: see `AttentionMap.pool`."""
-        return self._read("pool", lambda m: m.of_sequence("pool").pool(rows, cols, pooling))
-
-    def between(self, spans: Spans, key_spans: Spans | None = None) -> Tensor:
-        """(..., H, S, T), in every process: see `AttentionMap.between`."""
-        return self._read("between", lambda m: m.of_sequence("between").between(spans, key_spans))
-
-    def max_logit(self) -> Tensor:
-        """(..., H), in every process: see `AttentionMap.max_logit`."""
-        return self._read("max_logit", lambda m: m.of_sequence("max_logit").max_logit())
-
-    def row(self, query: int) -> Tensor:
-        """(..., H, K): the weights of one query, from the end where negative, in every process. Raises IndexError: no such query."""
-        return self._read("row", lambda m: m.of_sequence("row").row(query))
+        """(..., H, n), or Ragged (n, H): see `AttentionMap.lse`."""
+        with self._engine.reading("lse"):
+            return self._map.lse
 
     def __getitem__(self, index: object) -> "Tensor | Any":
         """The weights at ints, slices and lists of positions, in every process: see `AttentionMap`. Every process gets the queries of these
         rows."""
-        return self._read("m[...]", lambda m: m.of_sequence("m[...]")[index])
+        with self._engine.reading("m[...]"):
+            return self._map.of_sequence("m[...]")[index]
 
     def __iter__(self) -> NoReturn:
         raise TypeError(f"{_AT} a map over several processes cannot be iterated")
@@ -198,9 +191,34 @@ class SequenceMap:
             raise AttributeError(f"{_AT} {name} is not computed over several processes")
         return object.__getattribute__(self, name)
 
-    def _read(self, method: str, read: "Callable[[_DividedMap], Result]", *arguments: object) -> Result:
-        with self._engine.reading(method, *arguments):
-            return read(self._map)
+
+def _told(name: str, gives: str) -> Callable[..., Any]:
+    """A method of AttentionMap that all processes call together; each tells the others its plain arguments before anything is computed."""
+    method = getattr(AttentionMap, name)
+    signature = inspect.signature(method)
+
+    @wraps(method)
+    def call(self: SequenceMap, *arguments: Any, **named: Any) -> Any:
+        read = getattr(self._map, name)
+        with self._engine.reading(name):
+            if name in _OF_SEQUENCE:
+                self._map.of_sequence(name)
+            bound = signature.bind(self, *arguments, **named)
+            bound.apply_defaults()
+            plain = (
+                x
+                for x in list(bound.arguments.values())[1:]
+                if x is None or is_int(x) or isinstance(x, bool | float | str)
+            )
+            self._engine.given(*plain)
+            return read(*arguments, **named)
+
+    call.__doc__ = f"{gives}: see `AttentionMap.{name}`."
+    return call
+
+
+for _name, _gives in (_METHODS | _OF_SEQUENCE).items():
+    setattr(SequenceMap, _name, _told(_name, _gives))
 
 
 class _DividedMap(AttentionMap):
@@ -239,8 +257,7 @@ class _DividedMap(AttentionMap):
         return self.mass(torch.arange(keys) == at % keys)
 
     def entropy(self, normalize: bool = False) -> Operand:
-        self._of_whole.engine.given(normalize := bool(normalize))
-        return super().entropy(normalize)
+        return super().entropy(bool(normalize))
 
     def max_logit(self) -> Tensor:
         own_BHn = self._rows.max_logit()
