@@ -401,3 +401,23 @@ def test_a_directory_in_float16_is_computed_in_float32(case: str, make: Callable
     assert {x.dtype for x in encoder.model.parameters()} == {torch.float32}
     ours, others = (np.abs(each - truth).max() for each in (encoder.encode(TEXTS), theirs.encode(TEXTS, batch_size=1)))
     assert ours < 1e-5 < others
+
+
+def test_a_key_that_transformers_reads_otherwise_is_named(write_model, tmp_path: Path) -> None:
+    """By the refusal of our table, which stands before what transformers says."""
+    folder = write_model(tmp_path / "model")
+    spoiled = json.loads((folder / "config.json").read_text()) | {"num_attention_heads": -1}
+    (folder / "config.json").write_text(json.dumps(spoiled))
+    with pytest.raises(CheckpointError, match=r"num_attention_heads must be .*not -1"):
+        TextEncoder.load(folder)
+
+
+def test_a_model_of_few_tokens_and_positions_is_tried_within_them(write_model, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    expected = TextEncoder.load(folder).encode(["the cat"])
+    described = json.loads((folder / "config.json").read_text())
+    assert described["max_position_embeddings"] < 17
+    (folder / "config.json").write_text(json.dumps(described | {"architectures": [1]}))
+    encoder = TextEncoder.load(folder)
+    assert encoder.explain().engine == ONE_BY_ONE
+    assert np.allclose(encoder.encode(["the cat"]), expected, atol=1e-5)

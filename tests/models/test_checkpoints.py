@@ -447,7 +447,9 @@ _BERTS = "BertModel, BertForMaskedLM, BertForSequenceClassification, BertForToke
 _KINDS = "must have full_attention and sliding_attention alone, each a JSON object, not"
 REFUSED: list[tuple[str, dict, str]] = [
     ("bert", {"hidden_size": "8"}, f"hidden_size {_SIZE} '8'"),
-    ("bert", {"num_hidden_layers": True}, f"num_hidden_layers {_SIZE} True"),
+    ("bert", {"num_hidden_layers": True}, "num_hidden_layers must be a whole number from 1 to 65,536, not True"),
+    ("llama", {"num_hidden_layers": 2**28}, "num_hidden_layers must be a whole number from 1 to 65,536, not 268435456"),
+    ("modernbert", {"num_hidden_layers": 2**28}, "num_hidden_layers must be a whole number from 1 to 65,536, not 268435456"),
     ("bert", {"vocab_size": 10**12}, f"vocab_size {_SIZE} 1000000000000"),
     ("bert", {"layer_norm_eps": [1]}, "layer_norm_eps must be a number above 0, not [1]"),
     ("bert", {"hidden_act": "tanh"}, "hidden_act must be one of 'gelu', 'gelu_new', 'gelu_pytorch_tanh', 'relu', 'silu', 'swish', not 'tanh'"),

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from uwaga.integrations.transformers import inside
 from uwaga.integrations.transformers.packed_row import keeps_apart, packed_row, position_padding
 from uwaga.integrations.transformers.register import NAME, register_with_transformers
 from uwaga.nn.evaluation_mode import evaluation_mode
@@ -147,8 +148,11 @@ def _keeps_apart(transformer: "Transformer", following: Sequence[nn.Module], col
     def alone(ids: Tensor) -> dict[str, Tensor]:
         return outputs({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
 
+    def together(texts: Sequence[list[int]]) -> dict[str, Tensor]:
+        return outputs(collate([{"input_ids": ids} for ids in texts]))
+
     with evaluation_mode(nn.ModuleList([transformer, *following])):
-        return keeps_apart(alone, lambda texts: outputs(collate([{"input_ids": ids} for ids in texts])), device)
+        return keeps_apart(alone, together, device, inside.vocab_size(transformer.model) or 1)
 
 
 def _give_tokens(model: nn.Module) -> None:

@@ -5,7 +5,8 @@ config.json may ask for.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from importlib.util import find_spec
 from pathlib import Path
@@ -115,6 +116,7 @@ def read_states(
     safetensors, or have numbers that are NaN or infinite; the model gives no state to every token of a text.
     """
     from uwaga.models.checkpoints import mapped_weights
+    from uwaga.models.families import model_types
     from uwaga.models.transformers_model import TransformersModel
 
     model = read_module(folder, dtype, "states", refusal)
@@ -125,7 +127,8 @@ def read_states(
         model.requires_grad_(False)
     types = (tokenizer.prefix_types, tokenizer.suffix_types) if _takes_types(folder) else None
     result = TransformersModel(model, types=types)
-    result.packing  # noqa: B018  # raises what is wrong with the model
+    with _after(refusal if json_files.read(folder / "config.json").get("model_type") in model_types() else None):
+        result.packing  # noqa: B018  # raises what is wrong with the model
     return result
 
 
@@ -152,10 +155,17 @@ def read_module(folder: Path, dtype: "torch.dtype | None", part: Part, refusal: 
             raise CheckpointError(f"{refusal}; transformers may read it, {install}") from refusal
         rule = f"model_type is {shown}, which uwaga reads through the package transformers, {install}"
         raise CheckpointError(f"{file}: {rule}. Without it: {', '.join(model_types())}") from refusal
-    try:
+    with _after(refusal if is_ours else None):
         return _read_module(folder, dtype, part, described)
+
+
+@contextmanager
+def _after(refusal: CheckpointError | None) -> Iterator[None]:
+    """Lets an error of transformers' model follow that of our table, which names the key that is wrong."""
+    try:
+        yield
     except CheckpointError as error:
-        if not is_ours:
+        if refusal is None:
             raise
         raise CheckpointError(f"{refusal}\n{error}") from error
 

@@ -46,14 +46,17 @@ def position_padding(model: nn.Module) -> int | None:
     return None
 
 
-# Ids of the two texts of `keeps_apart`, above those that most vocabularies have for padding and the like.
-_SHORT_TEXTS = ([5, 6, 7], [8, 9, 10, 11])
+def example_text(length: int, vocabulary: int, seed: int = 0) -> list[int]:
+    """Ids above those that most vocabularies have for padding and the like."""
+    least = min(5, vocabulary - 1)
+    return [least + (7 * seed + 3 * at) % (vocabulary - least) for at in range(length)]
 
 
 def keeps_apart(
     alone: Callable[[Tensor], Mapping[str, Tensor]],
     together: Callable[[Sequence[list[int]]], Mapping[str, Tensor]],
     device: torch.device,
+    vocabulary: int,
 ) -> bool:
     """Whether two texts in one row have the states that they have alone. They do not where a layer mixes tokens outside of
     attention, as a convolution or a recurrence, or counts positions by itself, or reads one state of each row.
@@ -61,9 +64,10 @@ def keeps_apart(
     alone: ids (1, n) to what is computed of a text by itself, by name: (n, M) of its tokens, or (1, M). together: texts to that of all
     in one row: (N, M), or (2, M).
     """
+    texts = example_text(3, vocabulary), example_text(4, vocabulary, 1)
     try:
-        each = [alone(torch.tensor([ids], device=device)) for ids in _SHORT_TEXTS]
-        result = together(_SHORT_TEXTS)
+        each = [alone(torch.tensor([ids], device=device)) for ids in texts]
+        result = together(texts)
     except (KeyError, ValueError, NotImplementedError):  # a layer that says so itself, or looks for attention_mask
         return False
     expected = {name: torch.cat([of_text[name] for of_text in each]) for name in each[0]}

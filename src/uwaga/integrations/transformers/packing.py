@@ -13,6 +13,7 @@ Letters: N tokens of all texts, M width.
 import contextlib
 import inspect
 import math
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -25,7 +26,7 @@ from uwaga._base import native
 from uwaga._base.errors import CheckpointError
 from uwaga.integrations.packed_linear import is_packed, pack_linear, unpack_linear
 from uwaga.integrations.transformers import inside
-from uwaga.integrations.transformers.packed_row import is_close, keeps_apart, packed_row, position_padding
+from uwaga.integrations.transformers.packed_row import example_text, is_close, keeps_apart, packed_row, position_padding
 from uwaga.integrations.transformers.register import NAME, register_with_transformers
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.engine_choice import Choice
@@ -76,6 +77,7 @@ class Packing:
         self._types = types if inside.takes(model, "token_type_ids") else None
         self._options = inside.without_cache(model)
         self._padding = position_padding(model)
+        self._most = inside.max_tokens(model) or sys.maxsize
         vocabulary = inside.vocab_size(model)
         if vocabulary is None:
             raise CheckpointError(f"{type(model).__name__} of transformers does not read tokens")
@@ -133,7 +135,7 @@ class Packing:
 
     def _prepare(self, vocabulary: int) -> int:
         """Give the model our attention and linear maps; M."""
-        model, text = self.model, torch.tensor(example_text(7, vocabulary), device=self.model.device)
+        model, text = self.model, torch.tensor(example_text(min(7, self._most), vocabulary), device=self.model.device)
         try:
             expected = self.states_alone(text)
         except (TypeError, ValueError, NotImplementedError, RuntimeError, IndexError, AttributeError) as error:
@@ -182,11 +184,15 @@ class Packing:
             return self._together(Ragged.from_list([torch.tensor(ids, device=model.device) for ids in texts]))
 
         if not keeps_apart(
-            lambda ids: {"states": self.states_alone(ids[0])}, lambda texts: {"states": together(texts)}, model.device
+            lambda ids: {"states": self.states_alone(ids[0])},
+            lambda texts: {"states": together(texts)},
+            model.device,
+            vocabulary,
         ):
             return f"{name} mixes the texts of a row"
         # More tokens than some blocks of keys, so that texts begin anywhere in a block.
-        texts = [example_text(length, vocabulary, seed) for seed, length in enumerate((3, 17, 1, 8, 5) * 6)]
+        lengths = (min(length, self._most) for length in (3, 17, 1, 8, 5) * 6)
+        texts = [example_text(length, vocabulary, seed) for seed, length in enumerate(lengths)]
         with _Operators(model) as seen:
             together(texts)
         if strange := sorted(seen.names - _BY_ROW):
@@ -205,12 +211,6 @@ def _choice(why_not: str | None, own_attention: str | None) -> Choice:
         return Choice(PACKED, "a text has the same bits alone and beside others, which was checked", {})
     attention = "its own attention" if own_attention is not None else "uwaga's attention"
     return Choice(ONE_BY_ONE, f"with {attention} and uwaga's linear maps", {PACKED: why_not})
-
-
-def example_text(length: int, vocabulary: int, seed: int = 0) -> list[int]:
-    """Ids above those that most vocabularies have for padding and the like."""
-    least = min(5, vocabulary - 1)
-    return [least + (7 * seed + 3 * at) % (vocabulary - least) for at in range(length)]
 
 
 def _has_batch_invariant_maps(dtype: torch.dtype) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Generator, Tensor
 
+from uwaga._base import options
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import unknown_key
 from uwaga.models.checkpoints import config_json
@@ -17,6 +18,7 @@ from uwaga.models.checkpoints.tables import AS_IS, ROW, Table, WeightLayout, Wei
 from uwaga.models.configuration import OUTPUTS, Config
 
 _FIELDS = frozenset(each.name for each in fields(Config))
+_RULES = options.field_rules(Config)
 # Our modules -> the output that they are of.
 _HEADS = {"pooler": "pooled", "lm_head": "logits", "sequence": "sequence", "tokens": "tokens"}
 _MARKS = "^=~"
@@ -116,6 +118,10 @@ class Family:
             reasons=self.reasons,
         )
         file = file._replace(names=None if file.names is None else frozenset(map(self.bare, file.names)))
+        for name, value in given.items():  # before `settle` computes with them
+            rule = self.keys[name].kind if name in self.keys else None
+            if name in _RULES:
+                options.read(rule or _RULES[name], value, path=f"Config: {name}")
         settings = {"model_type": model_type, **self.fixed, **read.settings, **given, "kept": read.kept}
         if "outputs" not in given:
             settings["outputs"] = self.outputs if file.names is None else self._stored_outputs(file)
