@@ -8,7 +8,7 @@ from annotated_types import Ge, Le
 from torch import nn
 
 from uwaga._base.options import FractionBelow1, Positive, Real, Switch, Text, options
-from uwaga.models.checkpoints.config_json import Activation, Ids, LayerCount, ModelCount, ModelSize
+from uwaga.models.checkpoints.config_json import Activation, Ids, LayerCount, ModelCount, ModelSize, SomeLayers
 from uwaga.models.checkpoints.rope_parameters import Rope
 from uwaga.nn import LayerSpec
 
@@ -33,8 +33,8 @@ class Config:
         None  # of a decoder with its own embedding; None: encoder and decoder share one
     )
     d_model: ModelSize  # M
-    num_layers: LayerCount  # of the encoder, or of the only stack
-    num_decoder_layers: ModelCount = 0  # of a decoder that reads the encoder's output
+    num_layers: SomeLayers  # of the encoder, or of the only stack
+    num_decoder_layers: LayerCount = 0  # of a decoder that reads the encoder's output
     is_causal: Switch = False  # the only stack is a decoder: no token sees those after it
     num_heads: ModelSize  # H
     num_decoder_heads: ModelSize | None = None  # None: as the encoder

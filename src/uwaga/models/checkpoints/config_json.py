@@ -21,7 +21,10 @@ _Config = TypeVar("_Config")
 _LARGEST_SIZE = 2**28
 ModelSize = Annotated[Integer, Ge(1), Le(_LARGEST_SIZE)]
 ModelCount = Annotated[Integer, Ge(0), Le(_LARGEST_SIZE)]
-LayerCount = Annotated[Integer, Ge(1), Le(2**16)]  # lists have an entry for each before the weights can be counted
+# Lists have an entry for each layer before the weights can be counted.
+_MOST_LAYERS = 2**16
+LayerCount = Annotated[Integer, Ge(0), Le(_MOST_LAYERS)]
+SomeLayers = Annotated[Integer, Ge(1), Le(_MOST_LAYERS)]
 Ids = tuple[ModelCount, ...]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 # As the file has them.

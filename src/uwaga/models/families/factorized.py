@@ -88,7 +88,7 @@ _ALBERT = replace(
         "vocab_size": Key("vocab_size", 30000),
         "embedding_size": Key("embedding_size", 128, ModelSize),
         "hidden_size": Key("d_model", 4096),
-        "num_hidden_layers": Key("num_layers", 12, ModelSize),
+        "num_hidden_layers": Key("num_layers", 12),
         "num_hidden_groups": Key("num_hidden_groups", 1, ModelSize),
         "inner_group_num": Key("inner_group_num", 1),
         "num_attention_heads": Key("num_heads", 64),

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from torch.nn import init
 
 from uwaga._base.errors import CheckpointError
-from uwaga.models.checkpoints.config_json import Activation, Key, ModelSize, write_activation
+from uwaga.models.checkpoints.config_json import Activation, Key, SomeLayers, write_activation
 from uwaga.models.configuration import Config
 from uwaga.models.families.family import Draw, Family, File, classes, layers
 
@@ -28,7 +28,7 @@ _KEYS = {
     "d_kv": Key("d_k", 64),
     "d_ff": Key("d_ff", 2048),
     "num_layers": Key("num_layers", 6),
-    "num_decoder_layers": Key("num_decoder_layers", None, ModelSize | None),
+    "num_decoder_layers": Key("num_decoder_layers", None, SomeLayers | None),
     "num_heads": Key("num_heads", 8),
     "relative_attention_num_buckets": Key("num_buckets", 32),
     "relative_attention_max_distance": Key("max_distance", 128),

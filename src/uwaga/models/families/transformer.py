@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from torch.nn import init
 
 from uwaga._base.options import field_rules
-from uwaga.models.checkpoints.config_json import Key, ModelCount, ModelSize
+from uwaga.models.checkpoints.config_json import Key, LayerCount, ModelSize
 from uwaga.models.configuration import Config
 from uwaga.models.families.family import Draw, Family, File, layers
 
@@ -43,7 +43,7 @@ _BASE = {
     "tie_word_embeddings": True, "lm_head_bias": False, "dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0,
     "pad_token_id": None, "decoder_start_token_id": 0,
 }  # fmt: skip
-_RULES = field_rules(Config) | {"num_layers": ModelCount}
+_RULES = field_rules(Config) | {"num_layers": LayerCount}
 _OWN_KEYS = {name: Key(name, default, _RULES[name]) for name, default in _BASE.items()} | {
     "eos_token_ids": Key("eos_token_ids", 0)
 }
