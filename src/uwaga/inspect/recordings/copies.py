@@ -113,7 +113,7 @@ class Copier:
         self.forget()
 
     def forget(self) -> None:
-        """Count anew: nothing is kept any more."""
+        """Start the count at zero: nothing is kept now."""
         self._taken[self._kind] = 0
         self.end_pass()
 
