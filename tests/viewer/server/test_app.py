@@ -44,7 +44,7 @@ def test_the_page_with_the_lesson_has_a_script_and_style_of_its_own(client, smal
     assert '<link rel="stylesheet" href="/lesson.css">' in text
     assert '<script type="module" src="/lesson.js"></script>' in text
     assert "app." not in text
-    assert client.send("GET", "/lesson.js").body.decode().endswith(", lessonView);\n")
+    assert client.send("GET", "/lesson.js").body.decode().endswith(".lessonView);\n")
     assert "lessonView" not in client.send("GET", "/app.js").body.decode()
 
 
