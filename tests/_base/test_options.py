@@ -32,11 +32,11 @@ from uwaga._base.options import (
 from uwaga.models import Config as ModelConfig
 from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import Config
-from uwaga.viewer.messages import REQUESTS
+from uwaga.viewer.service import TABLE
 
 OPTIONS: list[Any] = [
     Config, TrainingState, dict[str, TrainingState], ModelConfig,
-    *dict.fromkeys(REQUESTS.values()),
+    *(entry.arguments for entry in TABLE.values()),
 ]  # fmt: skip
 
 
@@ -168,7 +168,7 @@ _JSON = st.recursive(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", OPTIONS, ids=lambda kind: getattr(kind, "__name__", None))
-@settings(suppress_health_check=[HealthCheck.too_slow])  # it looks at the clock
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # both look at the clock
 @given(data=st.data())
 def test_any_json_gives_a_value_or_an_error_that_names_the_field(kind: Any, data: st.DataObject) -> None:
     known = list(keys(kind))

@@ -4,7 +4,6 @@ Times are counted in the steps that a service takes, since a clock also measures
 """
 
 import io
-import json
 import threading
 import time
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from waiting import HANG
 
 import uwaga
 from uwaga.viewer.messages import Reply, RequestError
-from uwaga.viewer.service import ViewService
+from uwaga.viewer.service import TABLE, ViewService
 from uwaga.viewer.view_model import ViewModel
 
 WHERE = {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
@@ -42,7 +41,7 @@ def service_of(tokens: list[str], heads: int = 1) -> ViewService:
 def test_few_columns_of_all_rows_are_still_all_rows(long_service: ViewService, ask: str) -> None:
     with pytest.raises(RequestError) as caught:
         long_service.answer({"request": ask, **WHERE, "rows": [0, LONG], "columns": [0, 10]})
-    rule = "100000 rows exceed the limit of work per request: each row is normalised over all keys; request fewer rows"
+    rule = f"{ask}: 100000 rows exceed the limit of work per request: each row is normalised over all keys; request fewer rows"
     assert str(caught.value) == rule
 
 
@@ -58,11 +57,7 @@ def test_a_text_without_spaces_is_no_word_of_a_hundred_thousand_tokens(long_serv
 @pytest.mark.parametrize("specials", ["show", "hide"])
 def test_no_step_computes_more_than_its_share(long_service: ViewService, merge: str, specials: str) -> None:
     where = {**WHERE, "merge": merge, "specials": specials}
-    from uwaga.viewer.messages import RequestParser
-
-    head_view = long_service._runs.queries(0)._resolver.head_view(
-        long_service._runs.queries(0)._resolver.selection(RequestParser({"request": "row", "query": 0, **where})), 0
-    )
+    _, head_view = long_service.result(0).resolver.select(**where)
     first = 0
     for _ in range(20):
         stop = head_view.stop(first, head_view.sizes[0])
@@ -76,10 +71,11 @@ def test_no_step_computes_more_than_its_share(long_service: ViewService, merge: 
 
 
 def test_what_is_begun_and_never_asked_again_is_forgotten(long_service: ViewService) -> None:
+    heavy = TABLE["tile"]._replace(function=lambda *_, **__: _Heavy())
     for row in range(300):
         request = {**WHERE, "pooling": "sum", "level": 1, "row": row % 100, "column": row // 100}
-        long_service._runs.queries(0)._resume(("tile", json.dumps(request)), _Heavy)
-    assert sum(weight for _, weight in long_service._runs.queries(0)._unfinished._entries.values()) <= 128 << 20
+        long_service.result(0).answer(heavy, request)
+    assert sum(weight for _, weight in long_service.result(0)._unfinished._entries.values()) <= 128 << 20
 
 
 class _Heavy:
@@ -95,14 +91,14 @@ class _Heavy:
 
 
 def test_a_thousand_heads_are_not_begun_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.viewer.queries.service._TIME_BUDGET", 0.0)
+    monkeypatch.setattr("uwaga.viewer.service._TIME_BUDGET", 0.0)
     service = service_of(["a"] * 8, heads=1000)
     overview = {"request": "overview", **WHERE, "pooling": "sum"}
     del overview["head"]
     for request in (overview, {"request": "statistics", "side": "0", "kind": "encoder", "layer": 0}):
         reply = service.answer(request)
         assert 0 < reply.meta["complete"] < 0.01
-        assert len(service._runs.queries(0)._resolver._head_views) < 10
+        assert len(service.result(0).resolver._head_views) < 10
 
 
 def test_a_token_of_a_million_letters_is_not_one_of_every_token() -> None:
@@ -149,7 +145,7 @@ def test_nesting_that_json_reads_and_messages_repeat(depth: int) -> None:
 def test_a_block_in_steps_leaves_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a block of ten steps, another thread is answered in the pause after each."""
     monkeypatch.setattr("uwaga.viewer.queries.heads._STEP", 1)
-    monkeypatch.setattr("uwaga.viewer.queries.service._TIME_BUDGET", 0.0)
+    monkeypatch.setattr("uwaga.viewer.service._TIME_BUDGET", 0.0)
     service = service_of(["a"] * 10)
     answered: list[Reply] = []
 
@@ -160,7 +156,7 @@ def test_a_block_in_steps_leaves_others_their_turn(monkeypatch: pytest.MonkeyPat
         assert not other.is_alive()
 
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=pause)
-    monkeypatch.setattr("uwaga.viewer.queries.service.time", clock)
+    monkeypatch.setattr("uwaga.viewer.service.time", clock)
     request = {"request": "weights", **WHERE, "rows": [0, 10], "columns": [0, 10]}
     result = service.answer(request).arrays[0]
     assert len(answered) == 10

@@ -22,12 +22,11 @@ from uwaga._base.connections import ConnectionTimeouts, IdleConnectionReaper
 from uwaga._base.options import field_rules
 from uwaga.inspect.patches import PatchGrid
 from uwaga.viewer import service as view_service
-from uwaga.viewer.messages import REQUESTS
 from uwaga.viewer.page.snapshot import Snapshot, SnapshotBuilder
 from uwaga.viewer.server.access import AccessControl
 from uwaga.viewer.server.app import application
 from uwaga.viewer.server.limits import ConcurrencyLimiter
-from uwaga.viewer.service import ViewService
+from uwaga.viewer.service import TABLE, ViewService
 from uwaga.viewer.text_runner import RunRequest, TextRunner
 from uwaga.viewer.view_model import Picture, ViewModel
 
@@ -231,7 +230,7 @@ def names(path: tuple[Any, ...]) -> set[str]:
     within a page that request's own."""
     results = {each for each in path if isinstance(each, str)}
     if "exact" in results:
-        results |= set(REQUESTS)
+        results |= set(TABLE)
     if results & VALID["lesson"].keys():
         results |= VALID["lesson"].keys() | VALID["lesson"]["settings"].keys()
     return results
@@ -248,7 +247,7 @@ def test_any_value_as_the_code_of_a_url(enter: Ask, value: Any) -> None:
 @pytest.mark.slow
 def test_the_valid_requests_are_all_there_are_and_valid(ask_all: Ask) -> None:
     assert {ask: set(fields) for ask, fields in VALID.items()} == {
-        ask: set(field_rules(kind)) - {"run"} for ask, kind in REQUESTS.items()
+        ask: set(field_rules(kind)) - {"run"} for ask, (_, _, kind, *_) in TABLE.items()
     }
     bodies = [json.dumps({"request": ask, **fields}).encode() for ask, fields in VALID.items()]
     assert dict(zip(VALID, ask_all(bodies), strict=True)) == dict.fromkeys(VALID, (200, ""))
@@ -274,12 +273,12 @@ def try_values(ask_all: Ask, ask: str, examples: int, each: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ask", REQUESTS)
+@pytest.mark.parametrize("ask", TABLE)
 def test_any_value_in_any_field(ask_all: Ask, ask: str) -> None:
     try_values(ask_all, ask, examples=10, each=6)
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("ask", REQUESTS)
+@pytest.mark.parametrize("ask", TABLE)
 def test_thousands_of_values_in_any_field(ask_all: Ask, ask: str) -> None:
     try_values(ask_all, ask, examples=250, each=20)

@@ -11,8 +11,8 @@ import torch
 from waiting import HANG
 
 import uwaga
-from uwaga.viewer import runs
-from uwaga.viewer.messages import RequestError, RequestParser
+from uwaga.viewer import service as view_service
+from uwaga.viewer.messages import RequestError
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.text_runner import RunRequest, RunResult
 from uwaga.viewer.view_model import ViewModel
@@ -135,7 +135,7 @@ def test_a_run_ends_when_it_is_stopped(
     service: ViewService, runner: Runner, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if how == "time":
-        monkeypatch.setattr(runs, "MAX_SECONDS", 0.05)
+        monkeypatch.setattr(view_service, "MAX_SECONDS", 0.05)
     said: list[str] = []
 
     def wait() -> None:
@@ -190,10 +190,9 @@ def test_a_changed_model_is_compared_with_other_texts_before_and_after() -> None
         python="uwaga.edit(...)",
         probes=[probe],
     )
-    kept = runs.RunCache(changed)
-    assert kept.about(0)["probes"] == [("a probe", 0.0, 0.6)]
-    assert kept.about(0)["similar"] == []
-    assert kept.about(0)["unchanged"] == 0.8
+    kept = ViewService(changed)
+    found = about(kept)
+    assert (found["probes"], found["similar"], found["unchanged"]) == ([("a probe", 0.0, 0.6)], [], 0.8)
     for side, arrays in (("0", 1), ("1", 2)):
-        asked = RequestParser({"request": "predictions", "side": side, "first": 0, "count": 2})
-        assert len(kept.predictions(asked, 0).arrays) == arrays
+        asked = {"request": "predictions", "side": side, "first": 0, "count": 2}
+        assert len(kept.answer(asked).arrays) == arrays

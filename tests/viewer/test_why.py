@@ -17,7 +17,8 @@ from waiting import HANG
 
 import uwaga
 from uwaga.inspect import Edits, score_attribution
-from uwaga.viewer import runs, text_runner
+from uwaga.viewer import service as view_service
+from uwaga.viewer import text_runner
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.text_runner import RunRequest, RunResult, TextRunner
 from uwaga.viewer.view_model import ScoreSource, ViewModel
@@ -262,7 +263,7 @@ class Waits:
 )
 def test_reading_again_ends_when_it_is_stopped(how: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if how == "time":
-        monkeypatch.setattr(runs, "MAX_SECONDS", 0.05)
+        monkeypatch.setattr(view_service, "MAX_SECONDS", 0.05)
     waits = Waits()
     service: Any = ViewService(waits.result(), runner=waits)  # type: ignore[arg-type]
     errors: list[str] = []

@@ -1,9 +1,7 @@
-"""The messages between a page and Python: requests (JSON objects), their validation, and replies as bytes.
+"""The messages between a page and Python: a request is a JSON object, a reply is bytes.
 
-REQUESTS declares the arguments of each request; RequestParser checks them all before anything is computed. What is inside "edits" is
-checked by `uwaga.inspect.edits.Edits.from_dict`, and the numbers of a lesson by `uwaga.lessons.example`.
-
-The key "request" of a request holds its name, as in {"request": "row", "side": "0", ...}. The bytes of a reply are the size n of
+The key "request" of a request holds its name, as in {"request": "row", "side": "0", ...}; `request_table.py` has the names and their
+arguments. The bytes of a reply are the size n of
 its header (4 bytes, little-endian), n bytes of JSON {"meta": ..., "arrays": [{"type", "shape"}, ...]} padded with spaces, and
 then the arrays in order: little-endian, C-contiguous, each padded with zeros. Every part begins at a multiple of 8 bytes, so
 that a browser reads the arrays in place, without a copy.
@@ -11,18 +9,12 @@ that a browser reads the arrays in place, without a copy.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from annotated_types import MaxLen
 from numpy.typing import NDArray
-
-from uwaga._base.languages import LANGUAGES
-from uwaga._base.options import Integer, OptionError, Switch, Text, Words, options, read
-from uwaga._base.terminal import printable, short
-from uwaga._base.untrusted import check_json_depth
 
 Request = Mapping[str, object]
 
@@ -91,210 +83,6 @@ class Service(Protocol):
     def close(self) -> None:
         """Refuse all further requests."""
         ...
-
-
-MAX_EXACT = 512  # requests, such as for tiles, whose exact replies a page adds to its snapshot
-Kind = Literal["encoder", "decoder", "cross"]
-Merge = Literal["tokens", "words"]
-Specials = Literal["show", "hide"]
-_Language = Annotated[Literal["en", "pl", "pt", "ja", "zh"], Words(f"one of {', '.join(LANGUAGES)}")]
-_Pair = Annotated[tuple[Integer, Integer], Words("a pair [a, b] of whole numbers")]
-_Example = Any  # uwaga.lessons.example declares and checks the parts of an example
-
-
-# What each request says, beside its name. Which sides, heads and tokens there are depends on the text; the handlers check it.
-
-
-@options
-class AboutRequest:
-    run: Integer | None = None  # the number of a text that was run; None: what the view opened with
-
-
-@options
-class LayerRequest(AboutRequest):
-    side: Text
-    kind: Kind
-    layer: Integer
-
-
-@options
-class ShownRequest(LayerRequest):
-    merge: Merge
-    specials: Specials
-
-
-@options
-class OverviewRequest(ShownRequest):
-    pooling: Literal["sum", "max"]
-
-
-@options
-class ItemsRequest(AboutRequest):
-    side: Text
-    stack: Text
-    merge: Merge
-    specials: Specials
-    first: Integer
-    count: Integer
-
-
-@options
-class ColumnRequest(ShownRequest):
-    head: Integer
-    key: Integer
-
-
-@options
-class RowRequest(ShownRequest):
-    head: Integer
-    query: Integer
-
-
-@options
-class EntryRequest(RowRequest):
-    key: Integer
-
-
-@options
-class WhyRequest(EntryRequest):
-    than: Integer | None
-    by: Literal["pairs", "query", "key"]
-
-
-@options
-class TileRequest(OverviewRequest):
-    head: Integer
-    level: Integer
-    row: Integer
-    column: Integer
-
-
-@options
-class BlockRequest(ShownRequest):
-    head: Integer
-    rows: _Pair
-    columns: _Pair
-
-
-@options
-class HeadsRequest(LayerRequest):
-    axis: Literal["row", "column"]
-    item: Integer
-
-
-@options
-class PredictionsRequest(AboutRequest):
-    side: Text
-    first: Integer
-    count: Integer
-
-
-@options
-class RunTextRequest(AboutRequest):
-    text: Text
-    second: Text | None
-    target: Text | None
-    edits: dict[str, Any] | None
-    long: Literal["first", "copyist"] | None = None
-
-
-@options
-class PageRequest(AboutRequest):
-    exact: Annotated[list[dict[str, Any]], MaxLen(MAX_EXACT), Words(f"a list of at most {MAX_EXACT} requests")]
-    language: _Language = "en"
-    lesson: Switch = False
-
-
-@options
-class LessonRequest(AboutRequest):
-    language: _Language = "en"
-    text: _Example = None
-    tokens: _Example = None
-    x: _Example = None
-    settings: _Example = None
-
-
-REQUESTS: Mapping[str, type[AboutRequest]] = {
-    "about": AboutRequest, "items": ItemsRequest, "overview": OverviewRequest, "tile": TileRequest, "entry": EntryRequest, "row": RowRequest, "column": ColumnRequest, "heads": HeadsRequest,
-    "picture": AboutRequest, "statistics": LayerRequest, "labels": ShownRequest, "weights": BlockRequest, "npz": BlockRequest, "why": WhyRequest, "predictions": PredictionsRequest,
-    "run": RunTextRequest, "stop": AboutRequest, "page": PageRequest, "lesson": LessonRequest,
-}  # fmt: skip
-
-
-class RequestParser:
-    """The arguments of a request, which is untrusted: all are of the kinds that REQUESTS declares once it is made.
-
-    Attributes:
-        name: of the request.
-
-    Raises:
-        RequestError: an unknown request; an argument that is missing, unknown, of another kind or nested too deeply; from the
-            methods one that is out of range.
-    """
-
-    def __init__(self, request: Request) -> None:
-        name = request.get("request")
-        if "request" not in request:
-            raise RequestError('request: the key "request" is missing')
-        if not isinstance(name, str):
-            raise RequestError(f"request: request must be a string, not {short(name)}")
-        if name not in REQUESTS:
-            raise RequestError(f"{_title(name)}: request must be one of {', '.join(REQUESTS)}, not {short(name)}")
-        self.name = name
-        self._given = {key: value for key, value in request.items() if key != "request"}
-        for key, value in self._given.items():
-            try:
-                check_json_depth(value)
-            except RecursionError as error:
-                raise RequestError(f"{name}: {printable(key)} is {error}") from error
-        try:
-            self._fields = read(REQUESTS[name], self._given)
-        except OptionError as error:
-            raise RequestError(f"{name}: {error}") from error
-
-    def check_name(self, choices: Sequence[str]) -> None:
-        """Raises RequestError: the request is another one."""
-        if self.name not in choices:
-            raise self.invalid("request", f"one of {', '.join(choices)}", self.name)
-
-    def value(self, name: str) -> Any:
-        """An argument as it is, or its default."""
-        return getattr(self._fields, name)
-
-    def values(self, *names: str) -> dict[str, Any]:
-        """Those of these arguments that are there."""
-        return {name: self._given[name] for name in names if name in self._given}
-
-    def text(self, name: str, choices: Sequence[str]) -> str:
-        """One of the choices."""
-        value: str = self.value(name)
-        if value not in choices:
-            raise self.invalid(name, f"one of {', '.join(choices)}", value)
-        return value
-
-    def integer(self, name: str, low: int, high: int) -> int:
-        """An integer with low <= value < high."""
-        value: int = self.value(name)
-        if not low <= value < high:
-            rule = f"from {low} to {high - 1}" if low < high else f"in range({low}, {high}), which is empty"
-            raise self.invalid(name, rule, value)
-        return value
-
-    def range(self, name: str, size: int) -> tuple[int, int]:
-        """[a, b] with 0 <= a <= b <= size."""
-        first, last = self.value(name)
-        if not 0 <= first <= last <= size:
-            raise self.invalid(name, f"[a, b] with 0 <= a <= b <= {size}", [first, last])
-        return first, last
-
-    def invalid(self, name: str, rule: str, value: object) -> RequestError:
-        """The error for an argument that breaks a rule."""
-        return RequestError(f"{self.name}: {name} must be {rule}, not {short(value)}")
-
-
-def _title(name: str) -> str:
-    """A request's name in messages."""
-    return name if len(name) <= 20 else "request"
 
 
 def _padded(data: bytes, filler: bytes) -> bytes:

@@ -1,12 +1,23 @@
-"""The service behind a page: answers queries about its maps, requests for the lesson, for a snapshot, and to run a text."""
+"""The service behind a page: it dispatches requests by the table, runs the texts that are typed, and caches the last few results.
 
-from collections.abc import Callable, Mapping
-from typing import Any
+A short request is computed under the lock of its result, and continues what an earlier one has begun; a long one takes the lock for each
+step. Of the texts one is run at a time: a new one ends the one before.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Unpack
 
 import numpy as np
 import torch
+from annotated_types import MaxLen
+from numpy.typing import NDArray
 
 from uwaga._base.languages import using
+from uwaga._base.options import Integer, Switch, Text, Words
+from uwaga.inspect.run_text import TextTooLongError
 from uwaga.lessons.build import build_steps
 from uwaga.lessons.document import matrices
 from uwaga.lessons.example import (
@@ -21,11 +32,18 @@ from uwaga.lessons.example import (
     ExampleError,
     parse_example,
 )
-from uwaga.viewer.messages import Reply, Request, RequestError, RequestParser
-from uwaga.viewer.page.snapshot import make_snapshot
-from uwaga.viewer.runs import RunCache
+from uwaga.viewer.messages import Reply, Request, RequestError
+from uwaga.viewer.page.snapshot import MAX_PREDICTED, make_snapshot
+from uwaga.viewer.queries import labels, maps, weights  # noqa: F401  # all enter their requests into the table
+from uwaga.viewer.queries.heads import HeadResolver
+from uwaga.viewer.queries.lru_cache import LRUCache
+from uwaga.viewer.queries.why import CHANGED, NO_MODEL, explain, link
+from uwaga.viewer.request_table import TABLE, Handler, Language, Shown, in_range, one_of, parse, request
 from uwaga.viewer.text_runner import RunRequest, RunResult, TextRunner
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.view_model import ScoreSource, ViewModel
+
+if TYPE_CHECKING:
+    from uwaga.inspect.recordings.recording import Recording
 
 # The page checks these before it sends a request.
 _LIMITS = {
@@ -37,15 +55,112 @@ _LIMITS = {
     "steps": MAX_STEPS,
     "rate": MAX_RATE,
 }
-_IN_SNAPSHOT = (
-    "tile", "overview", "entry", "row", "column", "statistics", "items", "lesson", "predictions", "labels", "heads", "picture",
-)  # fmt: skip
+_MAX_EXACT = 512  # requests, such as for tiles, whose exact replies a page adds to its snapshot
+MAX_CHARACTERS = 60_000  # of each text of a run; the body of a request is bounded too
+MAX_SECONDS = 60.0  # of a run
+_CACHED = 4  # results, beside that of the start
+_WORDS = 5  # predicted per position
+_PROBES = 6  # texts with which the output of a changed model is compared
+_TIME_BUDGET = 0.2  # seconds per reply; a step that has begun may overrun it
+_MAX_FINISHED_BYTES = 128 << 20
+_MAX_UNFINISHED_BYTES = 128 << 20
+
+
+class _Resumable(Protocol):
+    """A computation that the next request for the same thing continues."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        ...
+
+    @property
+    def complete(self) -> float:
+        """The completed fraction."""
+        ...
+
+    def advance(self, until: float) -> None:
+        """Compute until `time.monotonic()` reaches `until`, at least one step."""
+
+    def reply(self) -> Reply:
+        """The result so far; meta["complete"] in [0, 1]."""
+        ...
+
+
+class ViewResult:
+    """What a page asks about: maps, or what a runner has made of a text. Thread-safe.
+
+    Attributes:
+        service: whose result it is.
+        number: of the result, 0 for what the view opened with.
+        run: the maps, and what the model predicts.
+        typed: the text, None where it is not known.
+        resolver: resolves names in requests to matrices of heads.
+        lock: held while the resolver is used.
+    """
+
+    def __init__(self, service: "ViewService", number: int, run: RunResult, typed: RunRequest | None) -> None:
+        self.service, self.number, self.run, self.typed = service, number, run, typed
+        self.resolver = HeadResolver(run.view_model)
+        self.lock = threading.RLock()
+        self._closed = False
+        self._finished: LRUCache[Reply] = LRUCache(_MAX_FINISHED_BYTES, lambda reply: reply.nbytes + 4096)
+        self._unfinished: LRUCache[_Resumable] = LRUCache(_MAX_UNFINISHED_BYTES, lambda work: work.nbytes + 4096)
+
+    def answer(self, handler: Handler, arguments: Mapping[str, Any]) -> Reply:
+        """The reply to a request. Raises RequestError."""
+        if handler.in_steps and handler.lane == "long":
+            return self._finish(handler, arguments)
+        with self.lock if handler.lane == "short" else nullcontext():
+            self._check_open()
+            reply: Reply = (self._resume if handler.in_steps else self._compute)(handler, arguments)
+            return reply
+
+    def close(self) -> None:
+        """Refuse all further requests; one that is being computed ends at its next step."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RequestError("the view is closed")
+
+    def _compute(self, handler: Handler, arguments: Mapping[str, Any]) -> Any:
+        return handler.function(self, **arguments)
+
+    def _resume(self, handler: Handler, arguments: Mapping[str, Any]) -> Reply:
+        """Continue (or begin) a computation within the time budget; a complete reply is cached."""
+        key = (handler.name, *arguments.values())
+        if (finished := self._finished.get(key)) is not None:
+            return finished
+        work = self._unfinished.get(key)
+        if work is None:
+            work = self._unfinished.put(key, self._compute(handler, arguments))
+        work.advance(time.monotonic() + _TIME_BUDGET)
+        reply = work.reply()
+        if reply.meta["complete"] == 1:
+            self._unfinished.discard(key)
+            self._finished.put(key, reply)
+        return reply
+
+    def _finish(self, handler: Handler, arguments: Mapping[str, Any]) -> Reply:
+        """Compute all, with the lock for each step, so that other requests are answered in between."""
+        with self.lock:
+            self._check_open()
+            work = self._compute(handler, arguments)
+        while work.complete < 1:
+            self._check_open()
+            with self.lock:
+                work.advance(time.monotonic() + _TIME_BUDGET)
+            time.sleep(0.001)  # locks are not fair: without a pause this thread would take it again at once
+        return work.reply()
 
 
 class ViewService:
     """Answers every request of a page. Thread-safe.
 
-    A request may name, as "run", the result of an earlier request to run a text; without it, it is about what the view opened with.
+    A request may name, as "run", the result of an earlier request to run a text; without it, it is about what the view opened with. Of
+    the results the last few are cached, and freed after that; the first is kept. A score that is split may need its text to be read again;
+    another score, and another text, end that. The recording of the last such text is cached.
 
     Args:
         first: what is shown: maps, or what a runner has made of a text.
@@ -68,71 +183,330 @@ class ViewService:
         typed: RunRequest | None = None,
     ) -> None:
         run = first if isinstance(first, RunResult) else RunResult(view_model=first)
-        self._runs = RunCache(run, typed, runner)
-        self._lesson = {"request": "lesson"} if lesson is None else dict(lesson)
+        self.runner = runner
+        self.lesson = {"request": "lesson"} if lesson is None else dict(lesson)
         self.opens_with_lesson = lesson is not None or not run.view_model.sides
+        self._results = {0: ViewResult(self, 0, run, typed)}
+        self._numbers = 1
+        self._guard, self._running = threading.Lock(), threading.Lock()
+        self._latest: object = None  # the last text that was to be run
+        self._asked: object = None  # the last score that was asked for
+        self._recorded: tuple[ScoreSource, Recording] | None = None
         self._closed = False
-        # Each with the number of the text that the request is about; what is not here is about its maps.
-        self._handlers: Mapping[str, Callable[[RequestParser, int | None], Reply]] = {
-            "about": self._about,
-            "lesson": self._answer_lesson,
-            "page": self._snapshot,
-            "predictions": self._runs.predictions,
-            "why": self._runs.why,
-            "run": lambda parser, _: self._runs.run(parser),
-            "stop": lambda parser, _: self._runs.stop(),
-        }
 
     @property
     def view_model(self) -> ViewModel:
         """The maps that the view opened with."""
-        return self._runs.queries(0).view_model
+        return self._results[0].run.view_model
 
-    def answer(self, request: Request) -> Reply:
+    def answer(self, asked: Request) -> Reply:
         """The reply to a request.
 
         Raises:
             RequestError: an unknown request; an argument that is missing, invalid or unknown; a side, layer or head that does
                 not exist; a text that cannot be run, or is no longer kept; a view that was closed.
         """
-        parser = RequestParser(request)
+        handler, arguments = parse(asked)
         if self._closed:
             raise RequestError("the view is closed")
-        return self._handlers.get(parser.name, self._query)(parser, parser.value("run"))
+        result = self.result(arguments.pop("run"))
+        try:
+            return result.answer(handler, arguments)
+        except RequestError as error:
+            raise RequestError(f"{handler.name}: {error}") from error
 
     def close(self) -> None:
         """Refuse all further requests; a text that is run and a snapshot that is being made end at their next step."""
-        self._closed = True
-        self._runs.close()
+        with self._guard:
+            self._latest, self._asked, self._closed = None, None, True
+            results = list(self._results.values())
+        for each in results:
+            each.close()
 
-    def _query(self, parser: RequestParser, number: int | None) -> Reply:
-        return self._runs.queries(number).answer(parser)
+    def result(self, number: int | None) -> ViewResult:
+        """A result by its number. Raises RequestError: it was freed, or there was none."""
+        with self._guard:
+            found = self._results.get(0 if number is None else number)
+        if found is None:
+            raise RequestError("run: this text is no longer kept: run it again")
+        return found
 
-    def _about(self, parser: RequestParser, number: int | None) -> Reply:
-        reply = self._query(parser, number)
-        meta = {**reply.meta, "lesson": self.opens_with_lesson, **self._runs.about(number)}
-        return Reply(meta=meta, arrays=reply.arrays)
+    def results(self) -> list[ViewResult]:
+        """Those that are kept, the last one first."""
+        with self._guard:
+            return list(reversed(self._results.values()))
 
-    def _answer_lesson(self, parser: RequestParser, number: int | None) -> Reply:
-        example = parser.values("text", "tokens", "x", "settings")
-        return answer_lesson(
-            {"request": "lesson", **example} if example else self._lesson, parser.value("language") or "en"
-        )
+    def run(self, typed: RunRequest) -> int:
+        """The number of the result of a text.
 
-    def _snapshot(self, parser: RequestParser, number: int | None) -> Reply:
-        exact, language = parser.value("exact"), parser.value("language") or "en"
-        for at, request in enumerate(exact):
-            try:
-                RequestParser(request).check_name(_IN_SNAPSHOT)
-            except RequestError as error:
-                raise RequestError(f"page: exact[{at}]: {error}") from error
-        page = make_snapshot(
-            lambda request: self.answer({**request, "run": number}),
-            exact=exact,
-            language=language,
-            lesson=bool(parser.value("lesson")),
-        )
-        return Reply(meta={"name": "attention.html"}, arrays=(np.frombuffer(page.html, np.uint8),))
+        Raises:
+            RequestError: another text came meanwhile, or the time is over.
+            RecordError: the model cannot read it.
+        """
+        assert self.runner is not None
+        mine = object()
+        with self._guard:
+            self._latest = mine
+        with self._running:  # the run before ends at its next check
+            for number, each in self._results.items():
+                if each.typed == typed:
+                    return number
+            until = time.monotonic() + MAX_SECONDS
+            self._check(mine, until)
+            return self._keep(typed, self.runner.run(typed, lambda: self._check(mine, until)))
+
+    def stop(self) -> None:
+        """End the text that is run, and the score that is split."""
+        with self._guard:
+            self._latest = self._asked = None
+
+    def split(
+        self, source: ScoreSource | None, compute: Callable[[Callable[[], "Recording"]], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """What is computed of a score, given what reads its text again with values; a text that is run is read first, and the score
+        before ends at its next check. Raises RequestError: another score was asked for, or the time is over."""
+        mine, until = object(), time.monotonic() + MAX_SECONDS
+        with self._guard:
+            self._asked, latest = mine, self._latest
+
+        def check() -> None:
+            if self._asked is not mine:
+                raise RequestError("it was stopped" if self._asked is None else "another score was asked for instead")
+            self._check(latest, until)
+
+        def with_values() -> "Recording":
+            assert source is not None
+            if self._recorded is None or self._recorded[0] is not source:
+                self._recorded = None  # not both at a time
+                self._recorded = source, source.recorded(check)
+            return self._recorded[1]
+
+        with self._running:
+            check()
+            return compute(with_values)
+
+    def _keep(self, typed: RunRequest, run: RunResult) -> int:
+        with self._guard:
+            if self._closed:
+                raise RequestError("the view is closed")
+            number = self._numbers
+            self._numbers += 1
+            self._results[number] = ViewResult(self, number, run, typed)
+            freed = [self._results.pop(old) for old in sorted(self._results)[1:-_CACHED]]
+            sources = [side.scores for each in self._results.values() for side in each.run.view_model.sides]
+            if self._recorded is not None and self._recorded[0] not in sources:
+                self._recorded = None
+        for each in freed:
+            each.close()
+        return number
+
+    def _check(self, mine: object, until: float) -> None:
+        if self._latest is not mine:
+            raise RequestError("it was stopped" if self._latest is None else "another text was run instead")
+        if time.monotonic() > until:
+            raise RequestError(f"it takes longer than the {MAX_SECONDS:g} seconds that a page may ask for")
+
+
+@request()
+def about(result: ViewResult) -> Reply:
+    """The first request of every page: what `maps.describe` says, and
+
+    lesson: whether the page opens with the lesson.
+    run: the number of the result.
+    typing: None where no text can be typed; else what the runner says ("boxes": which of "text", "second" and "target" there
+        are; "examples": texts; "model"; "command": what makes another text on the command line; "max_tokens") with
+        "max_characters" and "max_seconds".
+    typed: the texts and changes, None where unknown.
+    python: the line that makes the changes.
+    predictions: by side {"kind", "stack", "tokens"}.
+    why: by side, why the scores of its links cannot be split into parts of the model: "model", there is none, or "changed"; "" where they can.
+    similar: cosines of the first text with the second and with other texts that are cached, [[text, cosine], ...].
+    unchanged: the cosine of the text's vectors without and with the changes, None without changes or vectors.
+    probes: beside changes the cosines of other texts with the text without and with them, [[text, before, after], ...].
+    """
+    service, run = result.service, result.run
+    typing = None
+    if service.runner is not None:
+        typing = {**service.runner.about(), "max_characters": MAX_CHARACTERS, "max_seconds": MAX_SECONDS}
+    meta = {
+        **maps.describe(result.resolver),
+        "lesson": service.opens_with_lesson,
+        "run": result.number,
+        "typing": typing,
+        "typed": None if result.typed is None else result.typed.as_json(),
+        "python": run.python,
+        "predictions": {
+            side: {"kind": each.kind, "stack": each.stack, "tokens": len(each)}
+            for side, each in run.predictions.items()
+        },
+        "why": {
+            str(number): "" if side.scores else CHANGED if number and run.python else NO_MODEL
+            for number, side in enumerate(run.view_model.sides)
+        },
+        "similar": _similar(result),
+        "unchanged": _cosine(*run.vectors) if run.python and len(run.vectors) > 1 else None,
+        "probes": _probes(result),
+    }
+    return Reply(meta=meta)
+
+
+@request(lane="run")
+def run(
+    result: ViewResult,
+    *,
+    text: Text,
+    second: Text | None,
+    target: Text | None,
+    edits: dict[str, Any] | None,
+    long: Literal["first", "copyist"] | None = None,
+) -> Reply:
+    """Run texts: {"run": the number of the result}, or {"error": why there is none}: a text that the model cannot read, the time is
+    over, another text came meanwhile. Of a text that is too long also "most", the tokens that are read of it with {"long": "first"}, and
+    "longer", the name of a model that reads it with {"long": the name}, or None.
+
+    Raises:
+        RequestError: a view without a runner, a text of too many characters, edits that are invalid or beside a second text.
+    """
+    from uwaga.inspect.edits import Edits
+
+    for name, each in (("text", text), ("second", second), ("target", target)):
+        if each is not None and len(each) > MAX_CHARACTERS:
+            raise RequestError(
+                f"the {name} has {len(each):,} characters; at most {MAX_CHARACTERS:,} are run from a page"
+            )
+    if edits is not None and second is not None:
+        raise RequestError("edits are shown beside the text: leave out the second text")
+    try:
+        changes = None if edits is None else Edits.from_dict(edits)
+    except ValueError as error:
+        raise RequestError(f"edits: {error}") from error
+    runner = result.service.runner
+    if runner is None:
+        raise RequestError("this view has no model that could read a text")
+    try:
+        return Reply(meta={"run": result.service.run(RunRequest(text, second, target, changes, long))})
+    except TextTooLongError as error:
+        return Reply(meta={"error": str(error), "most": error.most, "longer": runner.longer})
+    except ValueError as error:
+        return Reply(meta={"error": str(error)})
+
+
+@request()
+def stop(result: ViewResult) -> Reply:
+    """End the text that is run, and the score that is split."""
+    result.service.stop()
+    return Reply(meta={})
+
+
+@request(lane="why")
+def why(
+    result: ViewResult,
+    *,
+    head: Integer,
+    query: Integer,
+    key: Integer,
+    than: Integer | None,
+    by: Literal["pairs", "query", "key"],
+    **shown: Unpack[Shown],
+) -> Reply:
+    """A score as a sum over parts of the model (`queries.why`), or {"error": why it is not split}: a reason that the page knows, or a
+    sentence."""
+    with result.lock:
+        of = link(result.resolver, head=head, query=query, key=key, than=than, **shown)
+    try:
+        meta = result.service.split(of.side.scores, lambda read: explain(of, by, read))
+    except ValueError as error:
+        meta = {"error": str(error).removeprefix("score_attribution: ")}
+    return Reply(meta=meta)
+
+
+@request(saved=True)
+def predictions(result: ViewResult, *, side: Text, first: Integer, count: Integer) -> Reply:
+    """The most probable tokens at positions of a side: {"words": [[text, ...], ...]} and their probabilities. Of the side with changes
+    of the model the tokens are those most probable with or without them, and the second array is the probabilities without."""
+    by_side = result.run.predictions
+    predicted = by_side[one_of("side", side, by_side or ["those with predictions: there are none"])]
+    in_range("first", first, 0, len(predicted))
+    last = min(first + in_range("count", count, 1, MAX_PREDICTED + 1), len(predicted))
+    before = by_side["0"] if result.run.python and side == "1" else None
+    words, probabilities = predicted.top(first, last, _WORDS, before)
+    return Reply(meta={"words": words}, arrays=tuple(probabilities))
+
+
+@request(lane="long")
+def page(
+    result: ViewResult,
+    *,
+    exact: Annotated[list[dict[str, Any]], MaxLen(_MAX_EXACT), Words(f"a list of at most {_MAX_EXACT} requests")],
+    language: Language = "en",
+    lesson: Switch = False,
+) -> Reply:
+    """A page that is one file. exact: requests whose replies it holds as they are."""
+    for at, asked in enumerate(exact):
+        try:
+            handler, _ = parse(asked)
+            if not handler.saved:
+                one_of("request", handler.name, [each.name for each in TABLE.values() if each.saved])
+        except RequestError as error:
+            raise RequestError(f"exact[{at}]: {error}") from error
+    made = make_snapshot(
+        lambda asked: result.service.answer({**asked, "run": result.number}),
+        exact=exact,
+        language=language,
+        lesson=lesson,
+    )
+    return Reply(meta={"name": "attention.html"}, arrays=(np.frombuffer(made.html, np.uint8),))
+
+
+@request(saved=True)
+def lesson(
+    result: ViewResult,
+    *,
+    language: Language = "en",
+    text: Any = None,
+    tokens: Any = None,
+    x: Any = None,
+    settings: Any = None,
+) -> Reply:
+    """The lesson of an example, whose parts `uwaga.lessons.example` declares and checks."""
+    given = {"text": text, "tokens": tokens, "x": x, "settings": settings}
+    example = {name: value for name, value in given.items() if value is not None}
+    return answer_lesson({"request": "lesson", **example} if example else result.service.lesson, language)
+
+
+def _similar(result: ViewResult) -> list[tuple[str, float]]:
+    if not result.run.vectors or result.run.python:
+        return []
+    similar: dict[str, float] = {}
+    for title, vector in _others(result):
+        similar.setdefault(title, _cosine(result.run.vectors[0], vector))
+    return list(similar.items())
+
+
+def _probes(result: ViewResult) -> list[tuple[str, float, float]]:
+    if not result.run.python or len(result.run.vectors) < 2:
+        return []
+    others = dict([*reversed(list(_others(result))), *result.run.probes])
+    before, after = result.run.vectors
+    return [(text, _cosine(before, vector), _cosine(after, vector)) for text, vector in others.items()][-_PROBES:]
+
+
+def _others(result: ViewResult) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Titles and vectors of other texts: of the second one, and of those that are cached."""
+    others = [
+        each.run
+        for each in result.service.results()
+        if each is not result and (result.typed is None or each.typed is None or each.typed.text != result.typed.text)
+    ]
+    for run in (result.run, *others):
+        sides = list(zip(run.view_model.sides, run.vectors, strict=False))
+        # What a changed model makes of a text is no text to compare with.
+        for side, vector in sides[1 if run is result.run else 0 : 1 if run.python else None]:
+            yield side.title, vector
+
+
+def _cosine(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    return round(float(one @ other), 6)
 
 
 def answer_lesson(request: Mapping[str, object], language: str = "en") -> Reply:
@@ -153,7 +527,7 @@ def answer_lesson(request: Mapping[str, object], language: str = "en") -> Reply:
         try:
             return _lesson_reply(parse_example(request))
         except ExampleError as error:
-            raise RequestError(str(error)) from error
+            raise RequestError(str(error).removeprefix("lesson: ")) from error
 
 
 def _lesson_reply(example: Example) -> Reply:

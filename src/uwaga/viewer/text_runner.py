@@ -131,7 +131,7 @@ class TextRunner:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def about(self) -> dict[str, Any]:
-        """What a page needs to offer a text box, as JSON; see `RunCache.about`."""
+        """What a page needs to offer a text box, as JSON; see `service.about`."""
         # A saved page holds the command: it must not tell where the directories of this machine are.
         readers = [self.reader, *([] if self.second is None else [self.second])]
         models = [each.title if Path(each.name).is_dir() else each.name for each in readers]

@@ -125,8 +125,8 @@ def test_concurrent_threads_get_the_same_replies(service: ViewService) -> None:
 
 def test_the_caches_are_bounded(long_map: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch) -> None:
     service = ViewService(ViewModel.create(long_map))
-    monkeypatch.setattr(service._runs.queries(0)._finished, "_max_weight", 1 << 20)
+    monkeypatch.setattr(service.result(0)._finished, "_max_weight", 1 << 20)
     where = HEAD | {"kind": "decoder"}
     for row in range(8):
         service.answer({"request": "tile", **where, "pooling": "sum", "level": 0, "row": row, "column": 0})
-    assert sum(reply.nbytes for reply, _ in service._runs.queries(0)._finished._entries.values()) <= 1 << 20
+    assert sum(reply.nbytes for reply, _ in service.result(0)._finished._entries.values()) <= 1 << 20

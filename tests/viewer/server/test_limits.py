@@ -11,9 +11,9 @@ import pytest
 from waiting import HANG, ServerClock, until
 
 from uwaga._base.connections import ConnectionTimeouts, IdleConnectionReaper
-from uwaga.viewer.server.app import _KINDS
 from uwaga.viewer.server.limits import BusyError, ConcurrencyLimiter
 from uwaga.viewer.server.server import Server
+from uwaga.viewer.service import TABLE
 
 
 def is_open(connection: socket.socket) -> bool:
@@ -163,7 +163,7 @@ def test_long_work_delays_only_other_long_work() -> None:
     async def ask() -> None:
         limiter, advance = ConcurrencyLimiter(at_once=1, waiting=10), threading.Event()
         long = [
-            asyncio.ensure_future(limiter.compute(lambda: advance.wait(HANG), stays(), kind="long")) for _ in range(3)
+            asyncio.ensure_future(limiter.compute(lambda: advance.wait(HANG), stays(), lane="long")) for _ in range(3)
         ]
         await asyncio.sleep(0.01)
         assert await limiter.compute(lambda: "short", stays()) == "short"
@@ -216,10 +216,10 @@ def test_a_score_that_is_split_keeps_no_text_from_ending_the_one_before() -> Non
     async def ask() -> None:
         limiter, ended = ConcurrencyLimiter(at_once=1, waiting=10), threading.Event()
         waiting = [
-            asyncio.ensure_future(limiter.compute(lambda: ended.wait(HANG), stays(), kind=_KINDS[name]))
+            asyncio.ensure_future(limiter.compute(lambda: ended.wait(HANG), stays(), lane=TABLE[name].lane))
             for name in ("run", "why", "why")
         ]
-        await asyncio.wait_for(limiter.compute(ended.set, stays(), kind=_KINDS["run"]), HANG / 2)
+        await asyncio.wait_for(limiter.compute(ended.set, stays(), lane=TABLE["run"].lane), HANG / 2)
         assert await asyncio.gather(*waiting) == [True] * 3
         limiter.close()
 

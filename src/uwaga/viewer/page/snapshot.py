@@ -24,7 +24,6 @@ from uwaga._base.languages import tr, using
 from uwaga.viewer.messages import Reply, Request, RequestError, Service
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.html import saved_html
-from uwaga.viewer.runs import MAX_PREDICTED
 
 # A request as it is; or (kind, layer, head), or (kind, layer, head, rows, columns) with ranges of tokens.
 Exact = Request | tuple[str, int, int] | tuple[str, int, int, tuple[int, int], tuple[int, int]]
@@ -39,6 +38,7 @@ _MAX_EXACT = 1 << 24  # weights, so that the page opens at once
 # Bits of the mantissa of a coarse cell's float32: 3 digits, and half the bytes after compression. Exact weights keep all 23.
 _COARSE_BITS = 10
 _GZIP_LEVEL = 3  # the usual 6 saves 2 % more of such numbers, in four times the time
+MAX_PREDICTED = 256  # positions of a reply
 _PREDICTED = 1024  # tokens of a side whose predictions come before everything else that is not needed
 _STRIDES = (1, 2, 4, 8, 16, 32)  # of patches whose rows are stored
 _GROUP_SHARE = 0.6  # of the bytes that are left, for one group: others follow

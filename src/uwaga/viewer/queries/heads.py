@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -18,8 +18,9 @@ from uwaga.maps.base import WeightMap
 from uwaga.maps.derived import DifferenceMap, SubsetMap, WordMap
 from uwaga.maps.map import AttentionMap
 from uwaga.models.tokenizers.token_text import TokenText, join_tokens, word_ranges
-from uwaga.viewer.messages import RequestError, RequestParser
+from uwaga.viewer.messages import RequestError
 from uwaga.viewer.queries.lru_cache import LRUCache
+from uwaga.viewer.request_table import Shown, in_range, one_of
 from uwaga.viewer.view_model import MapName, Side, ViewModel, axes_of
 
 DIFFERENCE = "difference"  # the id of the side that shows the first side minus the second
@@ -201,23 +202,34 @@ class HeadResolver:
         """The side with an id; for the difference the first one, whose tokens are shown."""
         return self.view_model.sides[0 if side == DIFFERENCE else int(side)]
 
-    def selection(self, parser: RequestParser) -> LayerSelection:
+    def selection(
+        self, side: str, kind: str, layer: int, merge: str = "tokens", specials: str = "show"
+    ) -> LayerSelection:
         """The layer and the axes that a request names. Raises RequestError: there is no such layer."""
-        side, name = self.layer(parser)
-        return LayerSelection(side, name, parser.value("merge"), parser.value("specials"))
-
-    def layer(self, parser: RequestParser) -> tuple[str, MapName]:
-        """A side's id and the name of one of its maps. Raises RequestError: there is no such layer."""
-        side = parser.text("side", self._sides())
-        name = parser.value("kind"), parser.integer("layer", 0, _MAX_LAYERS)
+        if not self.view_model.sides:
+            raise RequestError("this view has no maps, only the lesson")
+        one_of("side", side, self.ids)
+        name = kind, in_range("layer", layer, 0, _MAX_LAYERS)
         if name not in self.maps(side):
-            raise RequestError(f"{parser.name}: there is no {name[0]} layer {name[1]} on side {side}")
-        return side, name
+            raise RequestError(f"there is no {kind} layer {layer} on side {side}")
+        return LayerSelection(side, name, merge, specials)
+
+    def select(self, head: int, **shown: Unpack[Shown]) -> tuple[LayerSelection, "HeadView"]:
+        """A layer and the matrix of one of its heads. Raises RequestError: there is no such layer or head."""
+        selection = self.selection(**shown)
+        in_range("head", head, 0, self.heads(selection.side, selection.name))
+        return selection, self.head_view(selection, head)
 
     def heads(self, side: str, name: MapName) -> int:
         """H."""
         shape = self.maps(side)[name].shape
         return int(shape[0]) if len(shape) > 2 else 1
+
+    def sees(self, side: str, name: MapName) -> list[int | None] | None:
+        """How many tokens before and after its own a query may look at, None for any number; None where no such band is known."""
+        sides = range(len(self.view_model.sides)) if side == DIFFERENCE else [int(side)]
+        bands = [_band(self.view_model.sides[number].maps[name]) for number in sides]
+        return bands[0] if all(band == bands[0] for band in bands) else None
 
     def head_view(self, selection: LayerSelection, head: int) -> HeadView:
         """The matrix of one head, from the cache, which keeps the normalizers of its rows."""
@@ -250,11 +262,6 @@ class HeadResolver:
                 self._axes[key] = Axis.of(tokens, merge=merge, specials=specials)
         return self._axes[key]
 
-    def _sides(self) -> list[str]:
-        if not self.view_model.sides:
-            raise RequestError("this view has no maps, only the lesson")
-        return self.ids
-
     def _make_head_view(self, selection: LayerSelection, head: int) -> HeadView:
         if selection.side != DIFFERENCE:
             return _side_view(self.side(selection.side), selection.name, head, *self.axes(selection))
@@ -267,6 +274,24 @@ class HeadResolver:
         first, second = (_side_view(self.side(each.side), each.name, head, *axes[0]) for each in both)
         assert first.index == second.index
         return HeadView(map=DifferenceMap(first.map, second.map), index=first.index)
+
+
+def _band(m: WeightMap) -> list[int | None] | None:
+    """How many tokens before and after its own each query may look at, None for any number; None where that is no band, or where the map
+    has no scores. Read from the first row, the last one, and the one between them."""
+    queries, keys = m.shape[-2:]
+    if not isinstance(m, AttentionMap) or queries != keys or not keys:
+        return None
+    rows = sorted({0, keys // 2, keys - 1})
+    seen = torch.as_tensor(m.scores[(*[0] * (len(m.shape) - 2), rows, slice(None))]).cpu() > -float("inf")
+    if not bool(seen.any(-1).all()):
+        return None
+    firsts, lasts = (seen.int().argmax(-1)).tolist(), (keys - 1 - seen.flip(-1).int().argmax(-1)).tolist()
+    before = None if firsts[-1] == 0 else keys - 1 - firsts[-1]
+    after = None if lasts[0] == keys - 1 else lasts[0]
+    j = torch.arange(keys) - torch.tensor(rows)[:, None]
+    expected = (j >= -(keys if before is None else before)) & (j <= (keys if after is None else after))
+    return [before, after] if torch.equal(seen, expected) else None
 
 
 def _side_view(side: Side, name: MapName, head: int, query_axis: Axis, key_axis: Axis) -> HeadView:

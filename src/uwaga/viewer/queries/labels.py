@@ -10,13 +10,17 @@ Letters: H heads, Q queries, K keys, n rows that are read at once.
 import math
 import time
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import torch
 
 from uwaga.inspect.heads.labels import LEAST, HeadLabel, LabelShares, sampled_rows
-from uwaga.viewer.messages import Reply
+from uwaga.viewer.messages import Reply, RequestError
 from uwaga.viewer.queries.heads import DIFFERENCE, WRITTEN, Axis, HeadResolver, LayerSelection
+from uwaga.viewer.request_table import Shown, request
+
+if TYPE_CHECKING:
+    from uwaga.viewer.service import ViewResult
 
 _BLOCK = 1 << 20  # weights of a block
 _ROWS = 256  # queries that are read
@@ -112,6 +116,15 @@ class Labels:
             and (link := links[row["head"]]) is not None
             and link[2] >= _LEAST_OF_PRONOUN
         }
+
+
+@request(saved=True)
+def labels(result: "ViewResult", **shown: Unpack[Shown]) -> Labels:
+    """What the heads of a layer do, in a word each."""
+    selection = result.resolver.selection(**shown)
+    if selection.side == DIFFERENCE:
+        raise RequestError("side: heads are labelled in one text, not in a difference")
+    return Labels(result.resolver, selection)
 
 
 class _StrongestLinks:

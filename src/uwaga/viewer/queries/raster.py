@@ -9,15 +9,20 @@ Letters: H heads, Q queries, K keys, I x J cells.
 import time
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from uwaga._base.options import Integer
 from uwaga.viewer.messages import Reply, RequestError
 from uwaga.viewer.queries.heads import HeadResolver, HeadView, LayerSelection
+from uwaga.viewer.request_table import Pooling, Shown, in_range, request
+
+if TYPE_CHECKING:
+    from uwaga.viewer.service import ViewResult
 
 TILE = 256  # cells of a tile along an axis
 OVERVIEW = 64  # cells of an overview along an axis
@@ -233,6 +238,10 @@ class Block:
             if time.monotonic() >= until:
                 return
 
+    def reply(self) -> Reply:
+        """(rows, columns)."""
+        return Reply(meta={}, arrays=(self.weights,))
+
 
 class Overview:
     """All heads of a layer, each in at most OVERVIEW x OVERVIEW cells."""
@@ -300,6 +309,32 @@ class Tile:
         cells = result.weights if isinstance(result, Block) else result.cells
         is_exact = result.complete == 1 if isinstance(result, Block) else result.is_exact
         return Reply(meta={"complete": result.complete, "exact": is_exact}, arrays=(cells.copy(),))
+
+
+@request(saved=True)
+def overview(result: "ViewResult", *, pooling: Pooling, **shown: Unpack[Shown]) -> Overview:
+    """Every head of a layer, coarsely."""
+    return Overview(result.resolver, result.resolver.selection(**shown), pooling)
+
+
+@request(saved=True)
+def tile(
+    result: "ViewResult",
+    *,
+    head: Integer,
+    pooling: Pooling,
+    level: Integer,
+    row: Integer,
+    column: Integer,
+    **shown: Unpack[Shown],
+) -> Tile:
+    """A tile of a head, by its place among those of its level."""
+    _, head_view = result.resolver.select(head, **shown)
+    queries, keys = head_view.sizes
+    size = TILE << in_range("level", level, 0, max(max(queries, keys) - 1, 1).bit_length() + 1)
+    in_range("row", row, 0, -(-queries // size))
+    in_range("column", column, 0, -(-keys // size))
+    return Tile(head_view, pooling, level, row * size, column * size)
 
 
 def _equal(size: int) -> NDArray[np.int64]:

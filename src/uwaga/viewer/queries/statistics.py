@@ -5,6 +5,7 @@ Letters: H heads, n sampled queries, K keys.
 
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import torch
@@ -14,7 +15,11 @@ from uwaga.inspect.heads.table import head_table
 from uwaga.maps.map import AttentionMap
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.queries.heads import DIFFERENCE, HeadResolver, HeadView, LayerSelection
-from uwaga.viewer.view_model import MapName, axes_of
+from uwaga.viewer.request_table import Layer, request
+from uwaga.viewer.view_model import axes_of
+
+if TYPE_CHECKING:
+    from uwaga.viewer.service import ViewResult
 
 MEANINGS = {
     "entropy": "entropy of the weights of a query, in nats",
@@ -148,16 +153,18 @@ class StatisticsDifference:
         return Reply(meta={"columns": columns, "complete": complete, "sampled": min(sampled, default=None)})
 
 
-def of_layer(resolver: HeadResolver, side: str, name: MapName) -> Statistics | StatisticsDifference:
-    """The statistics of one layer of a view model; of the difference, those of the first side minus those of the second."""
-    if side == DIFFERENCE:
-        first, second = (_of_side(resolver, str(number), name) for number in range(2))
+@request(saved=True)
+def statistics(result: "ViewResult", **layer: Unpack[Layer]) -> Statistics | StatisticsDifference:
+    """The statistics of a layer's heads; of the difference, those of the first side minus those of the second."""
+    selection = result.resolver.selection(**layer)
+    if selection.side == DIFFERENCE:
+        first, second = (_of_side(result.resolver, selection._replace(side=str(number))) for number in range(2))
         return StatisticsDifference(first, second)
-    return _of_side(resolver, side, name)
+    return _of_side(result.resolver, selection)
 
 
-def _of_side(resolver: HeadResolver, side: str, name: MapName) -> Statistics:
-    selection = LayerSelection(side, name, "tokens", "show")
+def _of_side(resolver: HeadResolver, selection: LayerSelection) -> Statistics:
+    side, name = selection.side, selection.name
     stack, shown = axes_of(name[0])[1], resolver.side(side)
     labels = shown.tokens.get(stack)
     # Without token strings, every token differs from all others.

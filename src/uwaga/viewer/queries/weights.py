@@ -6,31 +6,39 @@ Letters: Q queries, K keys.
 import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from uwaga.maps.base import WeightMap
-from uwaga.maps.map import AttentionMap
-from uwaga.viewer.messages import Reply
+from uwaga._base.options import Integer
+from uwaga.viewer.messages import Reply, RequestError
 from uwaga.viewer.queries.heads import Axis, HeadView
+from uwaga.viewer.queries.raster import Block
+from uwaga.viewer.request_table import Layer, Pair, Shown, in_range, invalid, request
+
+if TYPE_CHECKING:
+    from uwaga.viewer.service import ViewResult
 
 MAX_OF_HEADS = 1 << 24  # weights of a token in every head: 64 MB
 _TOKEN_BYTES = 1 << 26  # of an array of token strings in an .npz file, where each takes as much as the longest
 
 
-def entry(head_view: HeadView, query: int, key: int) -> Reply:
+@request(saved=True)
+def entry(result: "ViewResult", *, head: Integer, query: Integer, key: Integer, **shown: Unpack[Shown]) -> Reply:
     """One weight, its rank in its row (1 is the largest; equal weights share a rank; None of a weight that is 0, as masked ones are), its score,
     and the row's log-sum-exp."""
+    _, head_view = result.resolver.select(head, **shown)
+    in_range("query", query, 0, head_view.sizes[0])
+    in_range("key", key, 0, head_view.sizes[1])
     row = head_view.read([query], slice(None))[0]
     weight = row[key]
     score = lse = None
     visible = True
     if head_view.attention is not None:
-        result = float(torch.as_tensor(head_view.attention.scores[query, key]))
-        visible, score = result != -float("inf"), _number(result)
+        found = float(torch.as_tensor(head_view.attention.scores[query, key]))
+        visible, score = found != -float("inf"), _number(found)
         lse = _lse(head_view, query, row)
     meta = {
         "weight": _number(float(weight)),
@@ -42,26 +50,8 @@ def entry(head_view: HeadView, query: int, key: int) -> Reply:
     return Reply(meta=meta)
 
 
-def band(m: WeightMap) -> list[int | None] | None:
-    """How many tokens before and after its own each query may look at, None for any number; None where that is no band, or where the map
-    has no scores. Read from the first row, the last one, and the one between them."""
-    queries, keys = m.shape[-2:]
-    if not isinstance(m, AttentionMap) or queries != keys or not keys:
-        return None
-    rows = sorted({0, keys // 2, keys - 1})
-    seen = torch.as_tensor(m.scores[(*[0] * (len(m.shape) - 2), rows, slice(None))]).cpu() > -float("inf")
-    if not bool(seen.any(-1).all()):
-        return None
-    firsts, lasts = (seen.int().argmax(-1)).tolist(), (keys - 1 - seen.flip(-1).int().argmax(-1)).tolist()
-    before = None if firsts[-1] == 0 else keys - 1 - firsts[-1]
-    after = None if lasts[0] == keys - 1 else lasts[0]
-    j = torch.arange(keys) - torch.tensor(rows)[:, None]
-    expected = (j >= -(keys if before is None else before)) & (j <= (keys if after is None else after))
-    return [before, after] if torch.equal(seen, expected) else None
-
-
 def hidden(sees: list[int | None] | None, queries: NDArray[np.int32], keys: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """(rows, columns): whether no token of a query's item may look at one of a key's. sees: as of `band`; queries, keys: spans of items.
+    """(rows, columns): whether no token of a query's item may look at one of a key's. sees: as of `HeadResolver.sees`; queries, keys: spans of items.
     `seenKeys` of front/weights.js says the same."""
     before, after = sees or (None, None)
     behind = queries[:, None, 0] - (keys[None, :, 1] - 1)
@@ -70,9 +60,15 @@ def hidden(sees: list[int | None] | None, queries: NDArray[np.int32], keys: NDAr
     return (behind > (most if before is None else before)) | (ahead > (most if after is None else after))
 
 
-def row(head_view: HeadView, query: int) -> Reply:
+@request(saved=True)
+def row(result: "ViewResult", *, head: Integer, query: Integer, **shown: Unpack[Shown]) -> Reply:
     """(K,) the weights of one query."""
-    return Reply(meta={}, arrays=(head_view.read([query], slice(None))[0].numpy(),))
+    _, head_view = result.resolver.select(head, **shown)
+    return Reply(meta={}, arrays=(_row(head_view, in_range("query", query, 0, head_view.sizes[0])),))
+
+
+def _row(head_view: HeadView, query: int) -> NDArray[np.float32]:
+    return head_view.read([query], slice(None))[0].numpy()
 
 
 class Column:
@@ -131,7 +127,7 @@ class Heads:
         for head, head_view in enumerate(head_views):
             column = Column(head_view, item)
             if axis == "row":
-                self._weights[head] = row(head_view, item).arrays[0]
+                self._weights[head] = _row(head_view, item)
             while axis == "column" and column.complete < 1:
                 column.advance(0.0)
                 self._weights[head] = column.weights
@@ -143,22 +139,89 @@ class Heads:
         return Reply(meta={"complete": self._complete}, arrays=(self._weights.copy(),))
 
 
-def npz(
-    weights: NDArray[np.float32],
-    axes: tuple[Axis, Axis],
-    rows: tuple[int, int],
-    columns: tuple[int, int],
-    names: Mapping[str, str | int],
-) -> bytes:
-    """A rectangle as an .npz file: weights (NaN where the query may not look at the key), query_tokens, key_tokens, rows, columns, and the names (model, text, layer, ...)."""
-    tokens = [_strings(axis.labels[slice(*part)]) for axis, part in zip(axes, (rows, columns), strict=True)]
-    arrays: dict[str, Any] = {
-        name: _strings([value])[0] if isinstance(value, str) else np.int64(value) for name, value in names.items()
-    }
-    arrays |= {"weights": weights, "query_tokens": tokens[0], "key_tokens": tokens[1], "rows": rows, "columns": columns}
-    file = io.BytesIO()
-    np.savez_compressed(file, **arrays)
-    return file.getvalue()
+@request(saved=True)
+def column(result: "ViewResult", *, head: Integer, key: Integer, **shown: Unpack[Shown]) -> Column:
+    """(Q,) the weights on one key."""
+    _, head_view = result.resolver.select(head, **shown)
+    return Column(head_view, in_range("key", key, 0, head_view.sizes[1]))
+
+
+@request(saved=True)
+def heads(result: "ViewResult", *, axis: Literal["row", "column"], item: Integer, **layer: Unpack[Layer]) -> Heads:
+    """A row or a column of every head of a layer, over tokens."""
+    selection = result.resolver.selection(**layer)
+    count = result.resolver.heads(selection.side, selection.name)
+    sizes = result.resolver.head_view(selection, 0).sizes
+    in_range("item", item, 0, sizes[axis == "column"])
+    if count * max(sizes) > MAX_OF_HEADS:
+        raise RequestError(f"{count} heads of {max(sizes)} tokens are more than one reply holds")
+    return Heads([result.resolver.head_view(selection, head) for head in range(count)], axis, item)
+
+
+class NpzFile(Block):
+    """A rectangle that becomes a file: weights (NaN where the query may not look at the key), query_tokens, key_tokens, rows, columns, and the
+    names (model, text, layer, ...)."""
+
+    def __init__(
+        self,
+        head_view: HeadView,
+        rows: tuple[int, int],
+        columns: tuple[int, int],
+        axes: tuple[Axis, Axis],
+        sees: list[int | None] | None,
+        names: Mapping[str, str | int],
+    ) -> None:
+        super().__init__(head_view, rows, columns)
+        self._ranges, self._axes, self._sees, self._names = (rows, columns), axes, sees, names
+
+    def reply(self) -> Reply:
+        """The file's bytes."""
+        shown = list(zip(self._axes, self._ranges, strict=True))
+        is_hidden = hidden(self._sees, *(axis.spans[slice(*part)] for axis, part in shown))
+        arrays: dict[str, Any] = {
+            name: _strings([value])[0] if isinstance(value, str) else np.int64(value)
+            for name, value in self._names.items()
+        }
+        tokens = (_strings(axis.labels[slice(*part)]) for axis, part in shown)
+        arrays |= zip(("query_tokens", "key_tokens"), tokens, strict=True)
+        arrays |= {
+            "weights": np.where(is_hidden, np.nan, self.weights),
+            "rows": self._ranges[0],
+            "columns": self._ranges[1],
+        }
+        file = io.BytesIO()
+        np.savez_compressed(file, **arrays)
+        name = "{kind}-{layer}-{head}.npz".format(**self._names)
+        return Reply(meta={"name": name}, arrays=(np.frombuffer(file.getvalue(), np.uint8),))
+
+
+@request(lane="long")
+def weights(result: "ViewResult", *, head: Integer, rows: Pair, columns: Pair, **shown: Unpack[Shown]) -> Block:
+    """A rectangle of a head, which may take seconds."""
+    _, head_view = result.resolver.select(head, **shown)
+    return Block(*_block(head_view, rows, columns))
+
+
+@request(lane="long")
+def npz(result: "ViewResult", *, head: Integer, rows: Pair, columns: Pair, **shown: Unpack[Shown]) -> NpzFile:
+    """The same as an .npz file."""
+    resolver = result.resolver
+    selection, head_view = resolver.select(head, **shown)
+    side, (kind, layer) = resolver.side(selection.side), selection.name
+    names: dict[str, str | int] = {"model": side.model, "text": side.title, "side": selection.side}
+    names |= {"kind": kind, "layer": layer, "head": head, "merge": selection.merge, "specials": selection.specials}
+    sees = resolver.sees(selection.side, selection.name)
+    return NpzFile(*_block(head_view, rows, columns), resolver.axes(selection), sees, names)
+
+
+def _block(
+    head_view: HeadView, rows: tuple[int, int], columns: tuple[int, int]
+) -> tuple[HeadView, tuple[int, int], tuple[int, int]]:
+    """What a Block is made of. Raises RequestError: rows or columns that do not exist."""
+    for name, (first, last), size in zip(("rows", "columns"), (rows, columns), head_view.sizes, strict=True):
+        if not 0 <= first <= last <= size:
+            raise invalid(name, f"[a, b] with 0 <= a <= b <= {size}", [first, last])
+    return head_view, rows, columns
 
 
 def _strings(labels: Sequence[str]) -> NDArray[np.str_]:

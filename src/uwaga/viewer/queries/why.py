@@ -5,12 +5,12 @@ part that is a head the token from which it brought most of that.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import torch
 
-from uwaga.viewer.messages import RequestParser
-from uwaga.viewer.queries.heads import HeadResolver, HeadView, LayerSelection
+from uwaga.viewer.queries.heads import HeadResolver, HeadView
+from uwaga.viewer.request_table import Shown, in_range, invalid, one_of
 from uwaga.viewer.view_model import MapName, Side, axes_of
 
 if TYPE_CHECKING:
@@ -37,26 +37,26 @@ class Link(NamedTuple):
     is_hidden: bool  # by the mask, so that there is no score
 
 
-def link(resolver: HeadResolver, parser: RequestParser) -> Link:
+def link(
+    resolver: HeadResolver, *, head: int, query: int, key: int, than: int | None = None, **shown: Unpack[Shown]
+) -> Link:
     """The link that a request names by its items. Of items of several tokens it is the one with the largest weight.
 
     Raises:
         RequestError: a side, layer or head that does not exist, a difference, items out of range, or `than` that is the key.
     """
-    selection = resolver.selection(parser)
-    parser.text("side", [str(number) for number in range(len(resolver.view_model.sides))])
-    head = parser.integer("head", 0, resolver.heads(selection.side, selection.name))
+    selection, _ = resolver.select(head, **shown)
+    one_of("side", selection.side, [str(number) for number in range(len(resolver.view_model.sides))])
     queries, keys = resolver.axes(selection)
-    query_tokens = _tokens(queries.spans[parser.integer("query", 0, len(queries))])
-    key = parser.integer("key", 0, len(keys))
-    tokens = resolver.head_view(LayerSelection(selection.side, selection.name, "tokens", "show"), head)
-    query, at, weight = _strongest(tokens, query_tokens, _tokens(keys.spans[key]))
-    than = weight_than = None
-    if parser.value("than") is not None:
-        other = parser.integer("than", 0, len(keys))
-        if other == key:
-            raise parser.invalid("than", "another key", other)
-        _, than, weight_than = _strongest(tokens, [query], _tokens(keys.spans[other]))
+    query_tokens = _tokens(queries.spans[in_range("query", query, 0, len(queries))])
+    key_tokens = _tokens(keys.spans[in_range("key", key, 0, len(keys))])
+    tokens = resolver.head_view(selection._replace(merge="tokens", specials="show"), head)
+    query, at, weight = _strongest(tokens, query_tokens, key_tokens)
+    weight_than = None
+    if than is not None:
+        if in_range("than", than, 0, len(keys)) == key:
+            raise invalid("than", "another key", than)
+        _, than, weight_than = _strongest(tokens, [query], _tokens(keys.spans[than]))
     seen = tokens.attention
     is_hidden = seen is not None and any(
         float(torch.as_tensor(seen.scores[query, each])) == -float("inf") for each in (at, than) if each is not None

@@ -19,7 +19,8 @@ from uwaga.viewer.messages import RequestError, Service
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.html import served_html
 from uwaga.viewer.server.access import COOKIE_PATH, TOKEN_HEADER, AccessControl, CodeUsedError, Refusal
-from uwaga.viewer.server.limits import BusyError, ConcurrencyLimiter, Kind
+from uwaga.viewer.server.limits import BusyError, ConcurrencyLimiter
+from uwaga.viewer.service import TABLE
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -48,13 +49,6 @@ _MAX_CODE_BYTES = 1 << 10  # body of a request that exchanges a code
 BODY_TIMEOUT = 10.0  # seconds until a body must be complete; a stalled one would hold its slot
 _RELOAD_SECONDS = 1.0  # between checks for changed files of the front end, so that edits show at a reload
 CHUNK = 1 << 14  # bytes of a response that are sent at once; a connection buffers four chunks and one more
-_KINDS: dict[object, Kind] = {
-    "page": "long",
-    "npz": "long",
-    "weights": "long",
-    "run": "run",
-    "why": "why",
-}  # may take seconds
 
 
 def application(
@@ -117,12 +111,12 @@ class RequestHandler:
         if body is None:
             return None
         request = parse_request(body)
-        name = request.get("request")
+        handler = TABLE.get(str(request.get("request")))
         try:
             reply = await self._limiter.compute(
                 lambda: self._service.answer(request).to_bytes(),
                 _disconnected(receive),
-                kind=_KINDS.get(name, "short") if isinstance(name, str) else "short",
+                lane="short" if handler is None else handler.lane,
             )
             return None if reply is None else Response(reply, media_type="application/octet-stream")
         except RequestError as error:

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-Kind = Literal["short", "long", "run", "why"]  # of work
+from uwaga.viewer.request_table import Lane
+
 Result = TypeVar("Result")
 
 
@@ -46,15 +47,15 @@ class ConcurrencyLimiter:
             self.taken -= 1
 
     async def compute(
-        self, work: Callable[[], Result], disconnected: Coroutine[Any, Any, None], *, kind: Kind = "short"
+        self, work: Callable[[], Result], disconnected: Coroutine[Any, Any, None], *, lane: Lane = "short"
     ) -> Result | None:
         """The result of `work`, computed in a thread; None if `disconnected` ends first. Work waits only for other work of its
-        kind.
+        lane.
 
         After a disconnect, work that is queued is dropped; work that has begun runs to its end and keeps its thread.
         """
         result, gone = (
-            asyncio.ensure_future(self._run(work, self._semaphores[kind])),
+            asyncio.ensure_future(self._run(work, self._semaphores[lane])),
             asyncio.ensure_future(disconnected),
         )
         try:

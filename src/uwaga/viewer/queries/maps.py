@@ -1,0 +1,141 @@
+"""What a page shows: sides, layers, heads, axes and their tokens or words, and a picture."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from uwaga._base.options import Integer, Text
+from uwaga.viewer.messages import Reply, RequestError
+from uwaga.viewer.queries.heads import DIFFERENCE, WRITTEN, HeadResolver
+from uwaga.viewer.queries.raster import OVERVIEW, TILE
+from uwaga.viewer.queries.statistics import titles
+from uwaga.viewer.request_table import Merge, Specials, in_range, one_of, request
+from uwaga.viewer.view_model import axes_of
+
+if TYPE_CHECKING:
+    from uwaga.viewer.service import ViewResult
+
+_MAX_ITEMS = 200_000
+_LEAST_WORDS, _MOST_WORDS = 3, 60  # of a short text: what a small map has a cell for each of, with special tokens
+
+
+@request(saved=True)
+def items(
+    result: "ViewResult", *, side: Text, stack: Text, merge: Merge, specials: Specials, first: Integer, count: Integer
+) -> Reply:
+    """The tokens or words along an axis."""
+    resolver = result.resolver
+    one_of("side", side, resolver.ids)
+    axis = resolver.axis(side, one_of("stack", stack, resolver.stacks(side)), merge, specials)
+    in_range("first", first, 0, len(axis) + 1)
+    last = min(first + in_range("count", count, 0, _MAX_ITEMS + 1), len(axis))
+    meta = {
+        "labels": axis.labels[first:last],
+        "no_space_before": [int(each) for each in axis.no_space_before[first:last]],
+        "specials": [at for at in axis.specials if first <= at < last],
+        "unknown": [at for at in axis.unknown if first <= at < last],
+        "breaks": [[at, lines] for at, lines in axis.breaks.items() if first <= at < last],
+        "total": len(axis),
+    }
+    return Reply(meta=meta, arrays=(axis.spans[first:last],))
+
+
+@request(saved=True)
+def picture(result: "ViewResult") -> Reply:
+    """What a model of pictures saw."""
+    seen = result.resolver.view_model.picture
+    if seen is None:
+        raise RequestError("this view has none")
+    return Reply(meta={}, arrays=(seen.pixels,))
+
+
+def describe(resolver: HeadResolver) -> dict[str, Any]:
+    """Sides, layers, heads and axes, and where a page opens: the first request of every page."""
+    sides = [_side(resolver, side) for side in resolver.ids]
+    meta = {
+        # Not imported: the package's top-level module names modules of higher layers.
+        "version": sys.modules["uwaga"].__version__,
+        "title": resolver.view_model.title,
+        "tile": TILE,
+        "overview": OVERVIEW,
+        "live": True,
+        "statistics": titles(),
+        "sides": sides,
+        "start": _start(resolver) if sides else None,
+    }
+    if resolver.view_model.picture is not None:
+        meta["picture"] = resolver.view_model.picture.to_json()
+    if resolver.view_model.answer is not None:
+        meta["answer"] = resolver.view_model.answer.to_json()
+    return meta
+
+
+def _start(resolver: HeadResolver) -> dict[str, Any]:
+    """A decoder with cross-attention opens on that: what it writes is the story, and what it reads of the text its reason. A picture opens on
+    the last layer, which has gathered most."""
+    names = list(resolver.maps("0"))
+    if (picture := resolver.view_model.picture) is not None:
+        kind, layer = [name for name in names if name[0] in picture.grids][-1]
+        return {"side": "0", "kind": kind, "layer": layer, "head": 0, "merge": "tokens"}
+    kind, layer = next((name for name in names if name[0] == "cross"), names[0])
+    return {"side": "0", "kind": kind, "layer": layer, "head": 0, "merge": _merge(resolver, kind)}
+
+
+def _merge(resolver: HeadResolver, kind: str) -> str:
+    """A short text is read in words: its pieces are merged, where what is compared has the same ones. A decoder writes tokens, not words,
+    and the letters of one word stay apart."""
+    sides = [side for side in resolver.ids if side != DIFFERENCE]
+    if kind == "cross" or not all(resolver.side(side).sources for side in sides):
+        return "tokens"
+    axes = [resolver.axis(side, axes_of(kind)[0], "words", "show") for side in sides]
+    is_short = all(_LEAST_WORDS <= len(axis) - len(axis.specials) <= _MOST_WORDS for axis in axes)
+    is_comparable = all(np.array_equal(axes[0].spans, axis.spans) for axis in axes)
+    return "words" if is_short and is_comparable else "tokens"
+
+
+def _side(resolver: HeadResolver, side: str) -> dict[str, Any]:
+    shown, names = resolver.side(side), resolver.maps(side)
+    title, model = shown.title, shown.model
+    if side == DIFFERENCE:
+        title, model = (
+            _difference_title([getattr(each, name) for each in resolver.view_model.sides])
+            for name in ("title", "model")
+        )
+    return {
+        "id": side,
+        "title": title,
+        "model": model,
+        "text_title": shown.title,
+        "signed": side == DIFFERENCE,
+        "maps": [
+            {
+                "kind": kind,
+                "layer": layer,
+                "heads": resolver.heads(side, (kind, layer)),
+                "sees": resolver.sees(side, (kind, layer)),
+            }
+            for kind, layer in names
+        ],
+        "stacks": {stack: _stack(resolver, side, stack) for stack in resolver.stacks(side)},
+        "kinds": {kind: _axes(kind, writes=shown.writes) for kind, _ in names},
+    }
+
+
+def _axes(kind: str, *, writes: bool) -> dict[str, str]:
+    queries, keys = axes_of(kind)
+    return {"queries": WRITTEN if kind == "cross" and writes else queries, "keys": keys}
+
+
+def _stack(resolver: HeadResolver, side: str, stack: str) -> dict[str, Any]:
+    """How many tokens, words and special tokens an axis has, and how many tokens are the one for what the vocabulary lacks."""
+    shown, read = resolver.side(side), "decoder" if stack == WRITTEN else stack
+    words = len(resolver.axis(side, stack, "words", "show"))
+    text = shown.token_text(read)
+    counts = {"tokens": shown.sizes[read], "words": words, "specials": sum(text.special), "unknown": sum(text.unknown)}
+    return counts | ({"unknown_token": shown.tokens[read][text.unknown.index(True)]} if any(text.unknown) else {})
+
+
+def _difference_title(names: list[str]) -> str:
+    """The title of a difference, "first minus second"; one name where both are equal."""
+    return " minus ".join(dict.fromkeys(names))
