@@ -78,45 +78,29 @@ def test_a_text_is_no_picture_but_by_its_name(tmp_path: Path, data: bytes, is_on
     assert said(tmp_path / "a.JPG").startswith(name)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
-        b"<svg xmlns='http://www.w3.org/2000/svg'><image href='file:///etc/passwd'/></svg>",
-        b"%PDF-1.4\n",
-        b"#define a_width 9\n#define a_height 9\nstatic char a_bits[] = {0};\n",
-        b"SIMPLE  =                    T",
-    ],
-    ids=["PostScript", "SVG", "PDF", "XBM", "FITS"],
-)
-def test_no_format_is_read_that_runs_a_program_or_reads_other_files(tmp_path: Path, data: bytes) -> None:
+TOO_MANY = "pixels (width by height); at most 67,108,864 are read"
+NO_FORMAT = "cannot be read as a picture: it is none of BMP, GIF, JPEG, PNG, TIFF, WEBP"
+# The bytes of a file, and what is said of it: bombs, and formats that run a program or read other files.
+HOSTILE_FILES = {
+    "a pixel too many": (png(8193, 8192), f"has 8,193 by 8,192 {TOO_MANY}"),
+    "wide": (png(12_000, 8_000), f"has 12,000 by 8,000 {TOO_MANY}"),
+    "Pillow's limit": (png(60_000, 60_000), "cannot be read as a picture: Image size (3600000000 pixels) exceeds limit"),
+    "as large as a PNG can be": (png(2**31 - 1, 2**31 - 1), "cannot be read as a picture: Image size"),
+    "a compressed comment": (png(8, 8, (b"zTXt", b"Comment\0\0" + zlib.compress(bytes(300_000_000), 9))), "cannot be read as a picture: "),
+    "PostScript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", NO_FORMAT),
+    "SVG": (b"<svg xmlns='http://www.w3.org/2000/svg'><image href='file:///etc/passwd'/></svg>", NO_FORMAT),
+    "PDF": (b"%PDF-1.4\n", NO_FORMAT),
+    "XBM": (b"#define a_width 9\n#define a_height 9\nstatic char a_bits[] = {0};\n", NO_FORMAT),
+    "FITS": (b"SIMPLE  =                    T", NO_FORMAT),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE_FILES)
+def test_a_hostile_picture_is_refused_by_its_header(tmp_path: Path, name: str) -> None:
+    data, reason = HOSTILE_FILES[name]
     (tmp_path / "a.png").write_bytes(data)
-    assert said(tmp_path / "a.png").endswith("it is none of BMP, GIF, JPEG, PNG, TIFF, WEBP")
-
-
-@pytest.mark.parametrize(
-    ("width", "height", "reason"),
-    [
-        (8193, 8192, "a.png has 8,193 by 8,192 pixels (width by height); at most 67,108,864 are read"),
-        (12_000, 8_000, "a.png has 12,000 by 8,000 pixels (width by height); at most 67,108,864 are read"),
-        (60_000, 60_000, "a.png cannot be read as a picture: Image size (3600000000 pixels) exceeds limit"),
-        (2**31 - 1, 2**31 - 1, "a.png cannot be read as a picture: Image size"),
-    ],
-)
-def test_a_decompression_bomb_is_refused_by_its_header(tmp_path: Path, width: int, height: int, reason: str) -> None:
-    (tmp_path / "a.png").write_bytes(png(width, height))
     assert reason in said(tmp_path / "a.png")
-
-
-def test_a_compressed_comment_is_not_unpacked(tmp_path: Path) -> None:
-    bomb = b"Comment\0\0" + zlib.compress(bytes(300_000_000), 9)
-    (tmp_path / "a.png").write_bytes(png(8, 8, (b"zTXt", bomb)))
-    assert "a.png cannot be read as a picture: " in said(tmp_path / "a.png")
-
-
-def test_a_large_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "MAX_FILE_BYTES", 99)
-    assert "it is longer than 99 bytes" in said(write_photo(tmp_path / "a.png"))
+    assert "a.png" in said(tmp_path / "a.png")
 
 
 def test_only_regular_files_are_opened(tmp_path: Path) -> None:
@@ -194,20 +178,6 @@ def test_floats_are_of_0_to_1_or_of_16_bits(tmp_path: Path, scale: float, white:
         assert np.abs(read - np.arange(256)).max() <= 1
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [{"shortest_edge": "32"}, {"shortest_edge": {"a": 1}}, {"height": "32", "width": 32}],
-)
-def test_sizes_that_are_no_numbers_are_refused(tmp_path: Path, changed: dict[str, object]) -> None:
-    folder = write_vision(tmp_path / "m")
-    described = json.loads((folder / "preprocessor_config.json").read_text())
-    (folder / "preprocessor_config.json").write_text(json.dumps(described | {"size": changed}))
-    for resolution in (None, 32):
-        reader = pictures.load_vision(str(folder), "float32")
-        with pytest.raises(CheckpointError, match="m: the sizes of its image processor are no numbers"):
-            pictures.record_picture(reader, Image.new("RGB", (40, 40)), resolution=resolution)
-
-
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "I;16", "I", "F"])
 def test_every_mode_becomes_colours(tmp_path: Path, mode: str) -> None:
     grey = np.arange(16 * 16).reshape(16, 16)
@@ -221,15 +191,6 @@ def test_every_mode_becomes_colours(tmp_path: Path, mode: str) -> None:
     assert read.shape == (16, 16, 3)
     if mode != "1":
         assert np.abs(read.mean(-1) - grey).max() <= 1
-
-
-def test_a_long_strip_is_not_resized_to_a_longer_one(tmp_path: Path) -> None:
-    reader = pictures.load_vision(str(write_vision(tmp_path / "model")), "float32")
-    strip = Image.new("RGB", (1, 60_000))
-    with pytest.raises(RecordError) as caught:
-        pictures.record_picture(reader, strip)
-    rule = "resized to a shorter side of 36 it would have more than 67,108,864 pixels"
-    assert str(caught.value) == f"the picture has 1 by 60,000 pixels (width by height): {rule}"
 
 
 HOSTILE: dict[str, tuple[Callable[[dict], dict], str]] = {
@@ -263,11 +224,3 @@ def test_a_hostile_image_processor_is_refused_by_name(tmp_path: Path, name: str)
         pictures.record_picture(pictures.load_vision(str(folder), "float32"), photo)
     assert reason in str(caught.value)
     assert str(folder) in str(caught.value)
-
-
-def test_a_directory_without_an_image_processor(tmp_path: Path) -> None:
-    folder = write_vision(tmp_path / "model")
-    (folder / "preprocessor_config.json").unlink()
-    with pytest.raises(CheckpointError) as caught:
-        pictures.load_vision(str(folder), "float32")
-    assert str(caught.value) == f"{folder} has no preprocessor_config.json, which says how a model reads pictures"

@@ -1,6 +1,5 @@
-"""Training data made to harm, or harmed: every file ends in an error that names the place, or is read in bounded memory."""
+"""Training data made to harm is read in bounded memory. tests/data and tests/train/data have the errors of files that are damaged."""
 
-import gzip
 import json
 import subprocess
 import sys
@@ -11,11 +10,9 @@ import pytest
 
 from uwaga.train.config import Config
 from uwaga.train.data.corpus import Corpus
-from uwaga.train.errors import DataError
 
 _MODELS = {
     "language-model": "{family='gpt2', num_layers=1, num_heads=2, d_model=16, d_ff=32, max_position_embeddings=64}",
-    "encoder-decoder": "{family='transformer', num_layers=1, num_decoder_layers=1, num_heads=2, d_model=16, d_ff=32}",
     "masked-language-model": "{family='bert', num_layers=1, num_heads=2, d_model=16, d_ff=32, max_position_embeddings=64}",
 }
 _TEN_MEGABYTES = 10_000_000
@@ -31,12 +28,6 @@ def _config(objective: str, kind: str, path: Path, *overrides: str) -> Config:
         run = {{output_dir = "unused"}}
         """
     return Config.parse(text, overrides)
-
-
-def _message(config: Config, folder: Path) -> str:
-    with pytest.raises(DataError) as raised:
-        Corpus.prepare(config, folder)
-    return str(raised.value)
 
 
 def _long_line(kind: str) -> str:
@@ -100,68 +91,6 @@ for name in sys.argv[1:]:
     small, large = (int(line) * 1024 for line in done.stdout.splitlines())
     # The larger text alone would take 24 million bytes more, and its tokens as Python integers ten times as much.
     assert large - small < 8_000_000, (small, large)
-
-
-@pytest.mark.parametrize("kind", ["text", "jsonl", "pairs"])
-@pytest.mark.parametrize("packed", [False, True])
-def test_an_empty_file_is_named(kind: str, packed: bool, tmp_path: Path) -> None:
-    path = tmp_path / ("a.gz" if packed else "a")
-    path.write_bytes(gzip.compress(b"") if packed else b"")
-    objective = "encoder-decoder" if kind == "pairs" else "language-model"
-    assert _message(_config(objective, kind, path), tmp_path / "run") == f"{path}: is empty"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "windows", ["data.windows=true", "data.document=file", "data.document=line", "data.document=paragraph"]
-)
-def test_invalid_utf8_is_named_by_its_line_in_any_text(windows: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"good line\n" * 150_000 + b"bad \xf0\x28 line\n" + b"good line\n" * 9)
-    message = _message(_config("language-model", "text", path, windows), tmp_path / "run")
-    assert message == f"{path}:150001: is not UTF-8: byte 0xf0 at byte 5"
-
-
-def test_nesting_without_end_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"text": ' + "[" * 100_000 + "\n")
-    message = _message(_config("language-model", "jsonl", path), tmp_path / "run")
-    assert message.startswith(f"{path}:1: is not JSON: ")
-
-
-def test_a_pair_file_with_unequal_fields_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.tsv"
-    path.write_text("a\tb\n" * 1000 + "a\tb\tc\n")
-    message = _message(_config("encoder-decoder", "pairs", path), tmp_path / "run")
-    assert message == f"{path}:1001: a pair must have 2 fields, separated by a tab, not 3"
-
-
-def test_parallel_files_with_unequal_lines_are_named(tmp_path: Path) -> None:
-    source, target = tmp_path / "source", tmp_path / "target"
-    source.write_text("a\n" * 1000)
-    target.write_text("b\n" * 999)
-    files = ("data.pair_format=parallel", f"data.target_files=['{target}']")
-    message = _message(_config("encoder-decoder", "pairs", source, *files), tmp_path / "run")
-    assert message == (
-        f"{source}:1000: there is no such line in {target}, which ends after 999: "
-        "line n of one file must answer line n of the other"
-    )
-
-
-@pytest.mark.slow
-def test_a_pair_of_ten_megabytes_is_refused_by_the_limit(tmp_path: Path) -> None:
-    path = tmp_path / "a.tsv"
-    path.write_text("a\tb\n" + "a" * _TEN_MEGABYTES + "\tb\n")
-    message = _message(_config("encoder-decoder", "pairs", path), tmp_path / "run")
-    assert message == f"{path}:2: the source has 10,000,001 tokens with the special ones, and data.context_length is 64"
-
-
-def test_a_bomb_of_gzip_is_stopped_by_the_limit_of_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.data.documents.MAX_LINE_BYTES", 10**6)
-    path = tmp_path / "a.jsonl.gz"
-    path.write_bytes(gzip.compress(b"a" * 10**8))
-    message = _message(_config("language-model", "jsonl", path), tmp_path / "run")
-    assert message == f"{path}:1: the line is longer than 1,000,000 bytes"
 
 
 def test_special_tokens_in_a_text_end_nothing(tmp_path: Path) -> None:

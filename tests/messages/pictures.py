@@ -1,0 +1,50 @@
+"""Pictures, and image processors of models, that cannot be read."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from tiny_vision import write_vision
+
+from uwaga.inspect import pictures
+
+
+def strip(folder: Path) -> object:
+    """A long one, which a shorter side of more pixels would make longer."""
+    reader = pictures.load_vision(str(write_vision(folder / "model")), "float32")
+    return pictures.record_picture(reader, Image.new("RGB", (1, 60_000)))
+
+
+def sized(folder: Path, size: dict[str, object], resolution: int | None = None) -> object:
+    """A picture for an image processor of these sizes."""
+    model = write_vision(folder / "model")
+    described = json.loads((model / "preprocessor_config.json").read_text())
+    (model / "preprocessor_config.json").write_text(json.dumps(described | {"size": size}))
+    reader = pictures.load_vision(str(model), "float32")
+    return pictures.record_picture(reader, Image.new("RGB", (40, 40)), resolution=resolution)
+
+
+def without_processor(folder: Path) -> object:
+    model = write_vision(folder / "model")
+    (model / "preprocessor_config.json").unlink()
+    return pictures.load_vision(str(model), "float32")
+
+
+def large(folder: Path, patch: pytest.MonkeyPatch) -> object:
+    (folder / "a.png").write_bytes(bytes(100))
+    patch.setattr(pictures, "MAX_FILE_BYTES", 99)
+    return pictures.read_picture(folder / "a.png")
+
+
+CALLS = {
+    "a strip that is resized to a longer one": strip,
+    "a string in place of a size": lambda folder: sized(folder, {"shortest_edge": "32"}),
+    "a string in place of a size, and a resolution": lambda folder: sized(folder, {"shortest_edge": "32"}, 32),
+    "an object in place of a size": lambda folder: sized(folder, {"shortest_edge": {"a": 1}}),
+    "an object in place of a size, and a resolution": lambda folder: sized(folder, {"shortest_edge": {"a": 1}}, 32),
+    "a string in place of a height": lambda folder: sized(folder, {"height": "32", "width": 32}),
+    "a string in place of a height, and a resolution": lambda folder: sized(folder, {"height": "32", "width": 32}, 32),
+    "no image processor": without_processor,
+    "a large file": large,
+}
