@@ -13,19 +13,19 @@ import numpy as np
 import processors
 import pytest
 import torch
+from engines import needs_native
 from tiny_transformer import tiny
 from torch import Tensor, nn
 
 import uwaga
 from uwaga import Links, Ragged, TextEncoder
-from uwaga._base import native
 from uwaga._base.processor import Processor
 from uwaga.models import load, save
 from uwaga.ops import engine_table
 from uwaga.ops.linear import explain
 
 pytestmark = [
-    pytest.mark.skipif(native.reason_unavailable() is not None, reason="no native library here"),
+    needs_native,
     pytest.mark.usefixtures("one_thread"),
 ]
 

@@ -5,17 +5,14 @@ Letters: B batch, H query heads, G key heads, Q queries, K keys, D query/key wid
 
 import pytest
 import torch
+from engines import NATIVE
 from torch import Tensor
 
 import uwaga
 from uwaga import AlibiBias, AttentionMap, Causal, KeyLengths, Ragged, Window, attend, attention
-from uwaga._base import native
 from uwaga.maps.spec import RowStatisticsRequest
 from uwaga.ops import attention_and_lse
 
-NATIVE = pytest.param(
-    "cpu", marks=pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
-)
 OPTIONS = {
     "plain": {},
     "causal": {"mask": Causal()},

@@ -5,18 +5,15 @@ Letters: B batch, H query heads, Q queries, K keys.
 
 import pytest
 import torch
+from engines import NATIVE
 from torch import Tensor
 
 from uwaga import AttentionMap, Causal, KeyLengths
-from uwaga._base import native
 from uwaga.maps.engines import reference
 
 ENGINES = [
     "reference",
-    pytest.param(
-        "cpu",
-        marks=pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable())),
-    ),
+    NATIVE,
 ]
 
 

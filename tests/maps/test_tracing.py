@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from engines import NATIVE, needs_native
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -14,11 +15,9 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from uwaga import AlibiBias, AttentionMap, Causal, KeyLengths, Ragged, attend, attention
-from uwaga._base import native
 from uwaga.inspect import head_table, induction, previous_token, rollout, value_norms
 from uwaga.maps import SubsetMap, WordMap
 
-needs_native = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
 READINGS: dict[str, Callable[[AttentionMap], object]] = {
     "an index": lambda m: m[0, 1, [4, 0, 0], ::-2],
     "row": lambda m: m.row(-1),
@@ -266,7 +265,7 @@ def test_the_native_engine_by_name_reads_memory(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("impl", ["reference", pytest.param("cpu", marks=needs_native)])
+@pytest.mark.parametrize("impl", ["reference", NATIVE])
 @pytest.mark.parametrize("reading", READINGS)
 def test_another_default_device_changes_nothing(reading: str, impl: str) -> None:
     expected = READINGS[reading](_map(QUERY, impl))
@@ -304,7 +303,7 @@ def test_another_default_device_changes_nothing_of_norms() -> None:
     assert torch.equal(result, value_norms(KEY, PROJECTION))
 
 
-@pytest.mark.parametrize("impl", ["reference", pytest.param("cpu", marks=needs_native)])
+@pytest.mark.parametrize("impl", ["reference", NATIVE])
 @pytest.mark.parametrize("reading", READINGS)
 def test_autocast_changes_nothing(reading: str, impl: str) -> None:
     expected = READINGS[reading](_map(QUERY, impl))
@@ -321,7 +320,7 @@ def test_autocast_changes_nothing_of_norms() -> None:
     assert torch.equal(result, value_norms(KEY, PROJECTION))
 
 
-@pytest.mark.parametrize("impl", ["reference", pytest.param("cpu", marks=needs_native)])
+@pytest.mark.parametrize("impl", ["reference", NATIVE])
 def test_autocast_changes_nothing_of_attend(impl: str) -> None:
     expected = attend(QUERY, KEY, KEY, impl=impl).output
     with torch.autocast("cpu", torch.bfloat16):

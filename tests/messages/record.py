@@ -11,4 +11,6 @@ import pytest
 
 if __name__ == "__main__":
     os.environ["UWAGA_RECORD_MESSAGES"] = "1"
-    sys.exit(pytest.main(["-q", "--timeout=300", str(Path(__file__).with_name("test_messages.py"))]))
+    tests = Path(__file__).parents[1]
+    files = [tests / "messages" / "test_messages.py", tests / "sequence_parallel" / "test_told.py"]
+    sys.exit(pytest.main(["-q", "--timeout=600", *map(str, files)]))

@@ -2,14 +2,11 @@
 
 import pytest
 import torch
+from engines import NATIVE
 
-from uwaga import Ragged, attention
-from uwaga._base import native
+from uwaga import Ragged, attention, explain
 from uwaga.ops.attention.reference import kept
 
-NATIVE = pytest.param(
-    "cpu", marks=pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
-)
 MASK_32, MASK_64 = 2**32 - 1, 2**64 - 1
 
 
@@ -75,10 +72,11 @@ def test_a_ragged_row_counts_as_a_sequence(impl: str) -> None:
     torch.testing.assert_close(packed.to_list()[1].transpose(0, 1), alone[1])
 
 
-def test_a_refused_call_draws_no_random_number() -> None:
+def test_a_refused_call_and_explain_draw_no_random_number() -> None:
     before, x = torch.get_rng_state(), torch.zeros(2, 4, 8)
     with pytest.raises(ValueError):
         attention(x, x, x, dropout=0.5, softcap=-1.0)
+    explain(x, x, x, dropout=0.5)
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -1,19 +1,19 @@
-"""The order of engines of every kind of processor, and that calls of attention obey it."""
+"""The order of engines of every kind of processor, and that calls of attention obey it; tests/messages/explain.py has what `explain` says."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 import torch
+from engines import needs_native
 from processors import GENOA, M2, MILAN, SAPPHIRE_RAPIDS, TURIN, x86
 from torch import Tensor
 
-from uwaga import Causal, Ragged, attention, explain
-from uwaga._base import native
+from uwaga import Causal, KeyLengths, Ragged, Window, attention, explain
 from uwaga._base.processor import Processor
 from uwaga.ops import attention_and_lse, engine_profile, engine_table
 from uwaga.ops.attention import api, fast_path
-from uwaga.ops.linear.api import explain as explain_linear
+from uwaga.ops.attention.engines import torch_fused
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -48,13 +48,16 @@ def test_every_row_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "here", [x86("Hygon", 24, 0, "avx2"), x86("AMD", 25, 33), x86("Intel", 6, 60), Processor(architecture="")]
+    ("here", "row"),
+    [
+        (x86("Hygon", 24, 0, "avx2"), "AMD processors with AVX2 that were not measured"),
+        (x86("AMD", 25, 33), "AMD Zen 3 (AVX2)"),
+        (x86("Intel", 6, 60), "processors that are not known here"),
+        (Processor(architecture=""), "processors that are not known here"),
+    ],
 )
-def test_processors_beside_those_of_the_table_have_a_row(here: Processor) -> None:
-    assert engine_table.row(here).name in {
-        x86("Hygon", 24, 0, "avx2"): "AMD processors with AVX2 that were not measured",
-        x86("AMD", 25, 33): "AMD Zen 3 (AVX2)",
-    }.get(here, "processors that are not known here")
+def test_processors_beside_those_of_the_table_have_a_row(here: Processor, row: str) -> None:
+    assert engine_table.row(here).name == row
 
 
 @pytest.mark.parametrize("row", engine_table.ROWS, ids=lambda row: row.name)
@@ -66,44 +69,12 @@ def test_every_rule_names_every_engine_once_and_a_report_that_exists(row: engine
             assert source is None or (Path(__file__).parents[2] / source).is_file()
 
 
-@pytest.mark.parametrize(
-    ("here", "attention_first", "linear_first"),
-    [
-        (MILAN, "cpu cpu cpu", "cpu cpu cpu"),
-        (GENOA, "cpu cpu cpu", "cpu cpu cpu"),
-        (TURIN, "cpu cpu cpu", "cpu cpu cpu"),
-        (SAPPHIRE_RAPIDS, "cpu torch cpu", "cpu torch cpu"),
-        (ROWS["Intel processors with AVX2 or AVX-512, without AMX"], "cpu cpu cpu", "cpu cpu cpu"),
-        (M2, "cpu cpu cpu", "cpu cpu cpu"),
-        (ROWS["ARM processors"], "cpu cpu cpu", "cpu cpu cpu"),
-        (ROWS["processors that are not known here"], "cpu cpu cpu", "cpu cpu cpu"),
-    ],
-)
-def test_the_first_engine_of_each_processor_and_dtype(
-    on: Callable[[Processor], None], here: Processor, attention_first: str, linear_first: str
-) -> None:
-    on(here)
-    assert [engine_table.dense_attention_engines(dtype)[0] for dtype in DTYPES.values()] == attention_first.split()
-    assert [engine_table.linear_engines(dtype)[0] for dtype in DTYPES.values()] == linear_first.split()
-
-
-def test_no_engine_but_pytorch_computes_in_float64() -> None:
-    assert engine_table.linear(torch.float64) == (("torch",), "no other engine computes in float64", True)
-
-
-def test_what_is_assumed_says_so(on: Callable[[Processor], None]) -> None:
-    on(M2)
-    assert engine_table.linear(torch.float32) == (
-        ("cpu", "torch", "onednn"),
-        "assumed for Apple processors, not measured: `uwaga bench --save` measures it",
-        False,
-    )
-    on(MILAN)
-    assert engine_table.dense_attention(torch.float32) == (
-        ("cpu", "torch"),
-        "measured on AMD Zen 3 (AVX2): benchmarks/results/2026-11-22-avx2.md",
-        True,
-    )
+@pytest.mark.parametrize("name", ROWS)
+def test_the_first_engine_of_each_processor_and_dtype(on: Callable[[Processor], None], name: str) -> None:
+    on(ROWS[name])
+    expected = ["cpu", "torch" if name == "Intel processors with AMX" else "cpu", "cpu"]
+    for engines in (engine_table.dense_attention_engines, engine_table.linear_engines):
+        assert [engines(dtype)[0] for dtype in DTYPES.values()] == expected
 
 
 _WORDS = {"cpu": "native kernels", "onednn": "oneDNN", "torch": "PyTorch"}
@@ -134,36 +105,6 @@ def test_the_page_on_speed_has_this_table() -> None:
 def _operands(dtype: torch.dtype = torch.float32) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     return [torch.randn(2, 3, 9, 8, generator=generator).to(dtype) for _ in range(3)]
-
-
-needs_native = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
-
-
-@needs_native
-def test_dense_calls_without_gradients_obey_the_table(on: Callable[[Processor], None]) -> None:
-    on(SAPPHIRE_RAPIDS)
-    assumed = "assumed for Intel processors with AMX, not measured: `uwaga bench --save` measures it"
-    assert explain(*_operands())[:2] == ("cpu", f"native kernels on the CPU; {assumed}")
-    assert explain(*_operands(torch.bfloat16))[:2] == (
-        "torch",
-        f"PyTorch's own fused kernels; {assumed}; a row may have other bits in another batch: "
-        'impl="cpu" keeps them, and "cpu" first in the engine profile of `uwaga bench --save` in all calls',
-    )
-
-
-@needs_native
-def test_linear_maps_obey_the_table_and_say_what_that_costs(on: Callable[[Processor], None]) -> None:
-    on(SAPPHIRE_RAPIDS)
-    x = torch.ones(3, 6)
-    measured = "measured on Intel processors with AMX: docs/log/2026-11-25.md"
-    assert explain_linear(x, x)[:2] == ("cpu", f"native kernels on the CPU; {measured}")
-    half = x.bfloat16()
-    result = explain_linear(half, half)
-    assert result[:2] == (
-        "torch",
-        "torch.nn.functional.linear; assumed for Intel processors with AMX, not measured: `uwaga bench --save` measures it; "
-        "a row may have other bits in another batch: UWAGA_LINEAR=cpu keeps them",
-    )
 
 
 @needs_native
@@ -236,6 +177,27 @@ def test_empty_operands_are_zeros() -> None:
     query, key, value = _operands()
     assert torch.equal(attention(query, key[:, :, :0], value[:, :, :0]), torch.zeros(2, 3, 9, 8))
     assert attention(query[:, :, :0], key, value).shape == (2, 3, 0, 8)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mask": Causal()},
+        {"mask": Window(5, 0)},
+        {"mask": KeyLengths(torch.tensor([3]))},
+        {"bias": torch.zeros(9, 9)},
+    ],
+    ids=["plain", "causal", "window", "lengths", "bias"],
+)
+def test_a_matrix_is_made_for_sdpa_where_explain_says_so(options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, given = torch.randn(1, 2, 9, 8), []
+    sdpa = torch_fused.scaled_dot_product_attention
+    monkeypatch.setattr(
+        torch_fused, "scaled_dot_product_attention", lambda *x, **how: given.append(len(x) > 3) or sdpa(*x, **how)
+    )
+    attention(x, x, x, impl="torch", **options)
+    assert given == ["matrix" in explain(x, x, x, impl="torch", **options).reason]
 
 
 @pytest.mark.slow

@@ -8,14 +8,14 @@ import weakref
 
 import pytest
 import torch
+from engines import needs_native
 from torch.autograd import forward_ad
 
 from uwaga import Causal, KeyLengths, Ragged, Window, attention
-from uwaga._base import native
 from uwaga.ops import attention_and_lse
 from uwaga.ops.attention import api, fast_path
 
-pytestmark = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
+pytestmark = needs_native
 
 
 def _x(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -122,9 +122,10 @@ def test_second_derivatives_are_those_of_the_long_way(operands, options, monkeyp
         assert torch.equal(a, b)
 
 
-def test_what_was_saved_for_the_gradient_may_not_change() -> None:
+@pytest.mark.parametrize("mask", [None, torch.ones(9, 11, dtype=torch.bool)], ids=["plain", "dense mask"])
+def test_what_was_saved_for_the_gradient_may_not_change(mask: torch.Tensor | None) -> None:
     q, k, v = (x.requires_grad_() for x in _dense())
-    out = attention(q, k, v)
+    out = attention(q, k, v, mask=mask)
     with torch.no_grad():
         k.add_(1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -190,37 +191,40 @@ def test_no_tensor_of_a_call_is_kept() -> None:
     assert [x() for x in alive] == [None] * 3
 
 
-def test_negative_views_are_read_as_what_they_mean() -> None:
-    numbers = torch.complex(_x(1, 2, 5, 8), _x(1, 2, 5, 8, seed=1))
-    x = numbers.conj().imag
-    assert x.is_neg()
-    for mask in (None, KeyLengths(torch.tensor([4]))):
-        assert torch.equal(attention(x, x, x, mask=mask), attention(*[x.clone()] * 3, mask=mask))
-    packed = Ragged(x[0].transpose(0, 1), torch.tensor([0, 2, 5]))
-    whole = packed.with_values(packed.values.clone())
-    assert torch.equal(attention(packed, packed, packed).values, attention(whole, whole, whole).values)
+def _negative(*shape: int) -> torch.Tensor:
+    """A view whose numbers are those of its memory with the other sign."""
+    result = torch.complex(_x(*shape), _x(*shape, seed=1)).conj().imag
+    assert result.is_neg()
+    return result
 
 
-def test_negative_biases_and_sinks_are_read_as_what_they_mean() -> None:
-    q, k, v = _dense()
-    numbers = torch.complex(_x(9, 11), _x(9, 11, seed=1)).conj().imag
-    expected = attention(q, k, v, bias=numbers.clone(), sinks=numbers[0, :4].clone())
-    assert numbers.is_neg()
-    assert torch.equal(attention(q, k, v, bias=numbers, sinks=numbers[0, :4]), expected)
+def _packed(x: torch.Tensor) -> torch.Tensor:
+    batch = Ragged(x[0].transpose(0, 1), torch.tensor([0, 2, 5]))
+    return attention(batch, batch, batch).values
 
 
-def test_negative_gradients_are_read_as_what_they_mean() -> None:
+def _gradients(grad: torch.Tensor, mask: KeyLengths | None) -> list[torch.Tensor]:
+    """Of the output and of the lse."""
     q, k, v = (x.requires_grad_() for x in _dense())
-    grad = torch.complex(_x(2, 4, 9, 5), _x(2, 4, 9, 5, seed=1)).conj().imag
-    assert grad.is_neg()
-    for mask in (None, KeyLengths(torch.tensor([3, 8]))):
-        result = torch.autograd.grad(attention(q, k, v, mask=mask), (q, k, v), grad)
-        expected = torch.autograd.grad(attention(q, k, v, mask=mask), (q, k, v), grad.clone())
-        assert all(torch.equal(a, b) for a, b in zip(result, expected, strict=True))
-        of_lse = grad[..., 0]
-        result = torch.autograd.grad(attention_and_lse(q, k, v, mask=mask).lse, (q, k), of_lse)
-        expected = torch.autograd.grad(attention_and_lse(q, k, v, mask=mask).lse, (q, k), of_lse.clone())
-        assert all(torch.equal(a, b) for a, b in zip(result, expected, strict=True))
+    of_lse = torch.autograd.grad(attention_and_lse(q, k, v, mask=mask).lse, (q, k), grad[..., 0])
+    return [*torch.autograd.grad(attention(q, k, v, mask=mask), (q, k, v), grad), *of_lse]
+
+
+NEGATIVE = {
+    "operands": ((1, 2, 5, 8), lambda x: [attention(x, x, x)]),
+    "masked operands": ((1, 2, 5, 8), lambda x: [attention(x, x, x, mask=KeyLengths(torch.tensor([4])))]),
+    "ragged operands": ((1, 2, 5, 8), lambda x: [_packed(x)]),
+    "bias and sinks": ((9, 11), lambda x: [attention(*_dense(), bias=x, sinks=x[0, :4])]),
+    "gradients": ((2, 4, 9, 5), lambda x: _gradients(x, None)),
+    "masked gradients": ((2, 4, 9, 5), lambda x: _gradients(x, KeyLengths(torch.tensor([3, 8])))),
+}
+
+
+@pytest.mark.parametrize("name", NEGATIVE)
+def test_negative_views_are_read_as_what_they_mean(name: str) -> None:
+    shape, run = NEGATIVE[name]
+    x = _negative(*shape)
+    assert all(map(torch.equal, run(x), run(x.clone())))
 
 
 def test_forward_mode_is_an_error_of_the_fast_engines_and_right_in_the_reference() -> None:

@@ -7,14 +7,11 @@ by PyTorch's own form of the operator. Tensors of a GPU are fake ones.
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensorMode
 
-from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, Window, attention, explain
-from uwaga._base import native
+from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, Window, attention
 from uwaga.ops.attention.arguments import AttentionOptions, make_call
 from uwaga.ops.attention.call import Call
 from uwaga.ops.attention.engines import flex
-from uwaga.ops.engine_table import other_bits
 from uwaga.ops.mask_program import Block, visible
 from uwaga.ops.masks import Mask
 
@@ -169,72 +166,3 @@ def test_the_choice_on_another_device_is_traced_for_any_length() -> None:
 
     for n in (20, 30):
         assert run(torch.zeros(2, 2, n, 16, device="meta")).shape == (2, 2, n, 16)
-
-
-@pytest.mark.parametrize(
-    ("options", "engine", "reason"),
-    [
-        ({}, "torch", "PyTorch's own fused kernels"),
-        ({"mask": Causal()}, "torch", "PyTorch's own fused kernels"),
-        ({"mask": Window(5, 0)}, "flex", "PyTorch's FlexAttention"),
-        ({"softcap": 5.0}, "flex", "PyTorch's FlexAttention"),
-        ({"sinks": 0.0}, "flex", "PyTorch's FlexAttention"),
-        (
-            {"dropout": 0.1},
-            "flex",
-            "PyTorch's FlexAttention; dropout takes a second kernel, which computes the scores once more",
-        ),
-        ({"normalize": None, "mask": Causal()}, "linear", "without softmax, Q (K^T V) costs O(N D E)"),
-        (
-            {"normalize": None, "softcap": 2.0},
-            "reference",
-            "no faster engine serves this call; it stores all scores, (2, 2, 300, 300) in float32: 1440000 bytes and more",
-        ),
-    ],
-    ids=["plain", "causal", "window", "softcap", "sinks", "dropout", "no softmax", "no softmax, softcap"],
-)
-def test_what_serves_a_call_on_a_gpu(options: dict, engine: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flex, "why_not_on_cuda", lambda: None)
-    with FakeTensorMode():
-        x = torch.zeros(2, 2, N, 16, device="cuda")
-        given = {"sinks": torch.zeros(2, device="cuda")} if "sinks" in options else {}
-        choice = explain(x, x, x, **{**options, **given})
-    assert (choice.engine, choice.reason) == (engine, reason)
-
-
-def test_a_gpu_without_triton_is_told_and_pytorch_serves_at_a_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
-    flex._search_for_triton.cache_clear()
-    with FakeTensorMode():
-        x = torch.zeros(2, 2, N, 16, device="cuda")
-        choice = explain(x, x, x, mask=Window(5, 0))
-        with pytest.raises(ValueError, match="Triton"):
-            explain(x, x, x, impl="flex")
-    flex._search_for_triton.cache_clear()
-    assert choice.engine == "torch"
-    assert "becomes a matrix (Q, K) of 90000 bytes" in choice.reason
-    assert choice.refused["flex"] == "FlexAttention's kernels need Triton and a GPU of compute capability 7.0 or more"
-
-
-@pytest.mark.parametrize(
-    ("why", "options"),
-    [
-        ("FlexAttention always applies softmax", {"normalize": None}),
-        ("FlexAttention has no kernels for float64", {"dtype": torch.float64}),
-        ("FlexAttention has no kernels for tensors on the device 'meta'", {"device": "meta"}),
-    ],
-    ids=["no softmax", "float64", "meta"],
-)
-def test_what_it_refuses(why: str, options: dict) -> None:
-    x = torch.zeros(2, 4, 8, **{name: options[name] for name in options if name != "normalize"})
-    normalize = options.get("normalize", "softmax")
-    assert explain(x, x, x, normalize=normalize).refused["flex"] == why
-
-
-def test_on_the_cpu_it_serves_who_names_it_and_says_what_it_stores() -> None:
-    x = torch.zeros(1, 2, 9, 8)
-    keeps = None if native.reason_unavailable() else 'impl="cpu" keeps them'
-    assert explain(x, x, x, softcap=2.0, impl="flex").reason == (
-        "named by the caller; on the CPU FlexAttention is not fused: it stores all scores, (1, 2, 9, 9) in float32, several times"
-        f"{other_bits(keeps)}"
-    )

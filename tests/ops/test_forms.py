@@ -8,7 +8,7 @@ import pytest
 import torch
 from tolerance import assert_as_exact, once
 
-from uwaga import Causal, KeyLengths, Ragged, Window, attention, explain
+from uwaga import Causal, Ragged, Window, attention, explain
 from uwaga.ops import attention_and_lse
 
 
@@ -22,49 +22,12 @@ def _x(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def test_crude_attention(impl: str | None) -> None:
-    x = _x(5, 3)
-    torch.testing.assert_close(attention(x, x, x, scale=1.0, normalize=None, impl=impl), x @ x.T @ x)
-
-
 def test_soft_database(impl: str | None) -> None:
     """A query that is one key times much finds that key's value; values may be the keys or any payload."""
     keys, payload = torch.eye(4), _x(4, 7)
     query = 100.0 * keys[2:3]
     torch.testing.assert_close(attention(query, keys, payload, impl=impl), payload[2:3])
     torch.testing.assert_close(attention(query, keys, keys, impl=impl), keys[2:3])
-
-
-def test_strictly_past(impl: str | None) -> None:
-    x = _x(5, 3)
-    out = attention(x, x, x, mask=Causal(include_self=False), impl=impl)
-    assert torch.equal(out[0], torch.zeros(3))
-    torch.testing.assert_close(out[1], x[0])
-    torch.testing.assert_close(out[4:], attention(x[4:], x[:4], x[:4], impl=impl))
-
-
-def test_causal(impl: str | None) -> None:
-    x = _x(2, 3, 6, 4)
-    out = attention(x, x, x, mask=Causal(), impl=impl)
-    for i in range(6):
-        torch.testing.assert_close(
-            out[:, :, i : i + 1], attention(x[:, :, i : i + 1], x[:, :, : i + 1], x[:, :, : i + 1])
-        )
-
-
-def test_unscaled(impl: str | None) -> None:
-    x = _x(5, 3)
-    torch.testing.assert_close(attention(x, x, x, scale=1.0, impl=impl), torch.softmax(x @ x.T, -1) @ x)
-    torch.testing.assert_close(attention(x, x, x, impl=impl), torch.softmax(x @ x.T / 3**0.5, -1) @ x)
-
-
-@pytest.mark.parametrize("mask", [None, Causal()])
-def test_no_softmax(impl: str | None, mask: Causal | None) -> None:
-    q, k, v = _x(2, 300, 8), _x(2, 300, 8, seed=1), _x(2, 300, 5, seed=2)
-    scores = q @ k.transpose(-1, -2)
-    expected = (scores if mask is None else scores.tril()) @ v
-    output = attention(q, k, v, normalize=None, scale=1.0, mask=mask, impl=impl)
-    torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-3)
 
 
 def test_cross_and_grouped_and_multi_query(impl: str | None) -> None:
@@ -74,22 +37,6 @@ def test_cross_and_grouped_and_multi_query(impl: str | None) -> None:
     repeated = attention(q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1), impl=impl)
     torch.testing.assert_close(out, repeated)
     assert attention(q, k[:, :1], v[:, :1], impl=impl).shape == (2, 6, 5, 3)
-
-
-def test_padded_batch(impl: str | None) -> None:
-    x = _x(2, 3, 6, 4)
-    out = attention(x, x, x, mask=KeyLengths(torch.tensor([4, 6])), impl=impl)
-    torch.testing.assert_close(out[0], attention(x[0], x[0, :, :4], x[0, :, :4], impl=impl))
-
-
-def test_ragged_batch_with_keys_of_other_lengths(impl: str | None) -> None:
-    queries, keys = [_x(n, 4, 8) for n in (2, 0, 5)], [_x(n, 2, 8) for n in (7, 3, 0)]
-    packed = Ragged.from_list(keys)
-    out = attention(Ragged.from_list(queries), packed, packed, impl=impl)
-    assert isinstance(out, Ragged)
-    for q, k, value in zip(queries, keys, out.to_list(), strict=True):
-        alone = attention(*(x.transpose(0, 1) for x in (q, k, k)), impl=impl)
-        torch.testing.assert_close(value, alone.transpose(0, 1))
 
 
 def test_ragged_without_heads_and_without_rows(impl: str | None) -> None:

@@ -5,15 +5,12 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 
 import pytest
 import torch
+from engines import NATIVE, needs_native
 
 from uwaga import AlibiBias, Causal, KeyLengths, Ragged, RelativeBias, Window, attention
-from uwaga._base import native
 from uwaga.ops import attention_and_lse
 from uwaga.ops.attention import gradients
 
-NATIVE = pytest.param(
-    "cpu", marks=pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
-)
 OPTIONS = {
     "plain": {},
     "causal": {"mask": Causal()},
@@ -91,17 +88,6 @@ def test_second_derivatives_of_the_native_engine_are_the_references(impl: str, n
         into += torch.autograd.grad(sum(x.square().sum() for x in first), operands)
     for x, y in zip(result, exact, strict=True):
         torch.testing.assert_close(x.double(), y, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("impl", [NATIVE])
-def test_changing_what_the_backward_pass_needs_is_noticed(impl: str) -> None:
-    query, key, value = _operands(torch.float32)
-    mask = torch.ones(3, 5, dtype=torch.bool)
-    out = attention(query, key, value, mask=mask, impl=impl)
-    with torch.no_grad():
-        key.mul_(2.0)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        out.sum().backward()
 
 
 @pytest.mark.parametrize("impl", [NATIVE])
@@ -191,7 +177,7 @@ def test_within_an_operator_gradients_are_recorded_on_a_gpu_too() -> None:
             assert not torch._C._dispatch_tls_is_dispatch_key_excluded(autograd)
 
 
-@pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
+@needs_native
 @pytest.mark.parametrize("hidden", [0.0, float("inf")])
 @pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)])
 def test_a_gradient_without_the_others_has_the_same_bits(wanted: tuple[int, ...], hidden: float) -> None:

@@ -4,13 +4,12 @@ from functools import partial
 
 import pytest
 import torch
+from engines import needs_native
 from torch import Tensor
 
 from uwaga._base import native
 from uwaga.ops.attention.reference import kept
 from uwaga.ops.dropout import add_dropped, dropout, rows_from
-
-needs_native = pytest.mark.skipif(native.reason_unavailable() is not None, reason="there is no native library")
 
 
 @needs_native

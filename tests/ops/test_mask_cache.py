@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from engines import needs_native
 from torch import Tensor
 
 from uwaga import Causal, Documents, KeyLengths, Ragged, Window, attention
-from uwaga._base import native
 from uwaga.ops import attention_and_lse
 from uwaga.ops.attention import fast_path
 from uwaga.ops.masks import DenseMask, Mask
 
-pytestmark = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
+pytestmark = needs_native
 
 Call = tuple[Tensor | Ragged, Tensor | Ragged, Tensor | Ragged]
 
@@ -36,10 +36,6 @@ def _ragged() -> Call:
     return Ragged(_x(10, 4, 8), offsets), Ragged(_x(10, 2, 8, seed=1), offsets), Ragged(_x(10, 2, 6, seed=2), offsets)
 
 
-def _bits(seed: int) -> Tensor:
-    return _x(2, 1, 5, 7, seed=seed) > 0
-
-
 # What makes a mask of a tensor, that tensor, and another one that may be written over it.
 DENSE = {
     "lengths": (KeyLengths, torch.tensor([3, 7]), torch.tensor([7, 0])),
@@ -51,11 +47,11 @@ DENSE = {
         torch.tensor([[2, 1, 0, 2, 1, 0, 2], [1, 1, 1, 1, 1, 1, 1]]),
     ),
     "the last ids": (Documents, torch.tensor([0, 0, 0, 1, 1, 2, 2]), torch.tensor([2, 1, 0, 2, 1, 0, 2])),
-    "bits": (lambda bits: DenseMask(bits=bits), _bits(3), _bits(4)),
+    "bits": (lambda bits: DenseMask(bits=bits), _x(2, 1, 5, 7, seed=3) > 0, _x(2, 1, 5, 7, seed=4) > 0),
     "starts": (lambda start: Causal(start=start), torch.tensor([0, 2]), torch.tensor([1, -3])),
     "starts of a window": (lambda start: Window(1, 0, start=start), torch.tensor([0, 2]), torch.tensor([1, 4])),
     "both": (lambda lengths: Causal() & KeyLengths(lengths), torch.tensor([3, 7]), torch.tensor([7, 2])),
-    "either": (lambda bits: Window(0, 0) | bits, _bits(3), _bits(4)),
+    "either": (lambda bits: Window(0, 0) | bits, _x(2, 1, 5, 7, seed=3) > 0, _x(2, 1, 5, 7, seed=4) > 0),
 }
 RAGGED = {
     "lengths": (KeyLengths, torch.tensor([3, 5]), torch.tensor([0, 7])),
@@ -98,31 +94,19 @@ def laid_out(monkeypatch) -> list:
 
 
 @pytest.mark.parametrize(("operands", "make", "tensor", "other"), CASES, ids=IDS)
-def test_the_second_call_gives_the_bits_of_the_first(operands: Callable, make, tensor, other) -> None:
-    mask, given = make(tensor.clone()), operands()
-    expected = _long(given, mask)
+def test_the_second_call_gives_the_bits_of_the_first_until_the_mask_changes(
+    operands: Callable, make, tensor, other
+) -> None:
+    """Written into, or with other memory."""
+    mine, given = tensor.clone(), operands()
+    mask, expected, changed = make(mine), _long(given, make(tensor)), _long(given, make(other.to(mine.dtype)))
+    assert not torch.equal(expected[0], changed[0])
     for _ in range(3):
         _assert_same(_both(given, mask), expected)
-
-
-@pytest.mark.parametrize(("operands", "make", "tensor", "other"), CASES, ids=IDS)
-def test_what_is_written_into_a_mask_counts(operands: Callable, make, tensor, other) -> None:
-    mine = tensor.clone()
-    mask, given = make(mine), operands()
-    before = _both(given, mask)
     mine.copy_(other)
-    expected = _long(given, make(other.to(mine.dtype)))
-    assert not torch.equal(before[0], expected[0])
+    _assert_same(_both(given, mask), changed)
+    mine.data = tensor.clone()
     _assert_same(_both(given, mask), expected)
-
-
-@pytest.mark.parametrize(("operands", "make", "tensor", "other"), CASES, ids=IDS)
-def test_other_memory_of_a_masks_tensor_counts(operands: Callable, make, tensor, other) -> None:
-    mine = tensor.clone()
-    mask, given = make(mine), operands()
-    _both(given, mask)
-    mine.data = other.to(mine.dtype)
-    _assert_same(_both(given, mask), _long(given, make(other.to(mine.dtype))))
 
 
 @pytest.mark.parametrize(("operands", "lengths"), [(_dense, [3, 8]), (_ragged, [-1, 3])], ids=["dense", "ragged"])

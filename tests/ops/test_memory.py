@@ -7,17 +7,17 @@ and in results elsewhere.
 import os
 import random
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
+from engines import needs_native
 from torch import Tensor
 
-import uwaga
 from uwaga import AttentionMap, Causal, Documents, KeyLengths, Ragged, attend, attention
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = int(os.environ.get("UWAGA_HISTORY_STEPS", "1000"))  # of random histories
-NATIVE = pytest.mark.skipif(uwaga._base.native.reason_unavailable() is not None, reason="there is no native library")
 
 
 def _batch(offsets: list[int], dtype: torch.dtype = torch.float32, *, grad: bool = False) -> Ragged:
@@ -50,26 +50,21 @@ def test_offsets_are_checked_where_a_graph_runs(offsets: list[int]) -> None:
 
 
 @pytest.mark.slow
-@NATIVE
-def test_offsets_are_checked_where_a_differentiated_graph_runs() -> None:
+@needs_native
+def test_offsets_are_checked_where_a_differentiated_graph_runs_and_those_of_keys_too() -> None:
     compiled = torch.compile(_itself, backend="aot_eager")
-    values = _batch([0, 2, 4], grad=True).values
-    compiled(values, torch.tensor([0, 2, 4])).sum().backward()
-    with pytest.raises(RuntimeError, match=OFFSETS_RULE):
-        compiled(values, torch.tensor([2000, 2002, 2004]))
+    values, good, bad = _batch([0, 2, 4], grad=True).values, torch.tensor([0, 2, 4]), torch.tensor([2000, 2002, 2004])
+    compiled(values, good).sum().backward()
 
-
-@pytest.mark.slow
-@NATIVE
-def test_key_offsets_beside_fitting_query_offsets() -> None:
     def call(query: Tensor, key: Tensor, query_offsets: Tensor, key_offsets: Tensor) -> Tensor:
         keys = Ragged(key, key_offsets)
         return attention(Ragged(query, query_offsets), keys, keys).values
 
-    values, good = _batch([0, 2, 4]).values, torch.tensor([0, 2, 4])
-    compiled = torch.compile(call, backend="eager")
-    with pytest.raises(RuntimeError, match=OFFSETS_RULE):
-        compiled(values, values, good, torch.tensor([2000, 2002, 2004]))
+    other = torch.compile(call, backend="eager")
+    plain = values.detach()
+    for run in (lambda: compiled(values, bad), lambda: other(plain, plain, good, bad)):
+        with pytest.raises(RuntimeError, match=OFFSETS_RULE):
+            run()
 
 
 CHANGES = {
@@ -95,7 +90,7 @@ USES = {
 BY_PYTORCH = ("reference", "linear")
 
 
-@NATIVE
+@needs_native
 @pytest.mark.parametrize(
     ("use", "change"),
     # The engines made of PyTorch's own operations read a storage as those do.
@@ -114,7 +109,7 @@ def test_what_was_changed_since_it_was_checked(use: str, change: str) -> None:
         USES[use](batch)
 
 
-@NATIVE
+@needs_native
 def test_offsets_written_between_the_passes() -> None:
     batch = _batch([0, 2, 4], grad=True)
     output = attention(batch, batch, batch).values.sum()
@@ -123,7 +118,7 @@ def test_offsets_written_between_the_passes() -> None:
         output.backward()
 
 
-@NATIVE
+@needs_native
 def test_offsets_written_by_another_thread() -> None:
     batch = _batch([0, 400, 800])
     wanted = attention(batch, batch, batch).values
@@ -158,7 +153,7 @@ def _dense(**changes: Tensor) -> dict[str, Tensor]:
     return {name: torch.randn(1, 2, 6, 8) for name in ("query", "key", "value")} | changes
 
 
-@NATIVE
+@needs_native
 @pytest.mark.parametrize("size", [0, 4, 380])
 @pytest.mark.parametrize("name", ["query", "key", "value"])
 def test_a_storage_that_was_resized(name: str, size: int) -> None:
@@ -169,82 +164,76 @@ def test_a_storage_that_was_resized(name: str, size: int) -> None:
         attention(**tensors)
 
 
-@NATIVE
-@pytest.mark.parametrize("kind", ["bias", "sinks", "mask", "lengths", "ids", "starts"])
+BESIDE = {
+    "bias": (torch.zeros(1, 2, 6, 6), lambda x: {"bias": x}),
+    "sinks": (torch.zeros(2), lambda x: {"sinks": x}),
+    "mask": (torch.ones(6, 6, dtype=torch.bool), lambda x: {"mask": x}),
+    "lengths": (torch.tensor([6]), lambda x: {"mask": KeyLengths(x)}),
+    "ids": (torch.zeros(1, 6, dtype=torch.int64), lambda x: {"mask": Documents(x)}),
+    "starts": (torch.tensor([0]), lambda x: {"mask": Causal(start=x)}),
+}
+
+
+@needs_native
+@pytest.mark.parametrize("kind", BESIDE)
 def test_a_storage_beside_the_operands_that_was_resized(kind: str) -> None:
-    number = {
-        "bias": torch.zeros(1, 2, 6, 6),
-        "sinks": torch.zeros(2),
-        "mask": torch.ones(6, 6, dtype=torch.bool),
-        "lengths": torch.tensor([6]),
-        "ids": torch.zeros(1, 6, dtype=torch.int64),
-        "starts": torch.tensor([0]),
-    }[kind]
-    options = {
-        "bias": {"bias": number},
-        "sinks": {"sinks": number},
-        "mask": {"mask": number},
-        "lengths": {"mask": KeyLengths(number)},
-        "ids": {"mask": Documents(number)},
-        "starts": {"mask": Causal(start=number)},
-    }[kind]
+    tensor, options_of = BESIDE[kind]
+    tensor = tensor.clone()
+    options = options_of(tensor)
     attention(**_dense(), **options)
-    number.untyped_storage().resize_(0)
+    tensor.untyped_storage().resize_(0)
     with pytest.raises((ValueError, RuntimeError)):
         attention(**_dense(), **options)
 
 
-@NATIVE
-def test_a_storage_resized_between_the_passes() -> None:
-    tensors = {name: x.requires_grad_() for name, x in _dense().items()}
-    output = attention(**tensors).sum()
-    tensors["key"].untyped_storage().resize_(100)
-    with pytest.raises(ValueError, match="has 100"):
-        output.backward()
+def _other_values(x: Tensor, values: Tensor) -> None:
+    x.data = values
 
 
-@NATIVE
-@pytest.mark.parametrize("mask", [None, KeyLengths(torch.tensor([5]))])
-def test_a_dtype_that_was_changed_between_the_passes(mask: KeyLengths | None) -> None:
-    tensors = {name: x.bfloat16().requires_grad_() for name, x in _dense().items()}
-    output = attention(**tensors, mask=mask).sum()
-    tensors["key"].data = torch.randn(1, 2, 6, 8)
-    with pytest.raises((ValueError, RuntimeError), match=r"bfloat16|modified|dtype"):
-        output.backward()
+# Gradients have the shapes of what is there in the backward pass, and the kernels would fill them as far as the call went.
+BETWEEN = {
+    **{f"another shape of {name}": (name, lambda x: _other_values(x, torch.randn(3, 2, 6, 8))) for name in ("query", "key", "value")},
+    "another dtype": ("key", lambda x: _other_values(x, torch.randn(1, 2, 6, 8).bfloat16())),
+    "a shorter storage": ("key", lambda x: x.untyped_storage().resize_(100)),
+}  # fmt: skip
 
 
-@NATIVE
+@needs_native
 @pytest.mark.parametrize("mask", [None, KeyLengths(torch.tensor([6])), torch.ones(6, 6, dtype=torch.bool)])
-@pytest.mark.parametrize("name", ["query", "key", "value"])
-def test_a_shape_that_was_changed_between_the_passes(name: str, mask: object) -> None:
-    """Gradients have the shapes of what is there then, and the kernels would fill them as far as the call went."""
+@pytest.mark.parametrize("change", BETWEEN)
+def test_what_was_changed_between_the_passes(change: str, mask: object) -> None:
+    name, spoil = BETWEEN[change]
     tensors = {each: x.requires_grad_() for each, x in _dense().items()}
     output = attention(**tensors, mask=mask).sum()
-    tensors[name].data = torch.randn(3, 2, 6, 8)
-    with pytest.raises((ValueError, RuntimeError)):
+    spoil(tensors[name])
+    with pytest.raises((ValueError, RuntimeError), match=r"has 100|modified|dtype|shape|\(3, 2, 6, 8\)|float"):
         output.backward()
 
 
-@NATIVE
-def test_a_saved_tensor_hook_that_gives_another_shape() -> None:
+@needs_native
+@pytest.mark.parametrize(
+    ("unpack", "said"),
+    [
+        (
+            lambda x: x.repeat(3, *(1,) * (x.dim() - 1)),
+            r"query, key and value were .* when the call began, and are \(3, 2, 6, 8\)",
+        ),
+        (
+            lambda x: x.double() if x.dim() == 3 else x,
+            r"^attention: a number per row must be float32 here, not torch.float64$",
+        ),
+    ],
+    ids=["another shape", "an lse of another dtype"],
+)
+def test_a_saved_tensor_hook_that_gives_something_else(unpack: Callable[[Tensor], Tensor], said: str) -> None:
     tensors = {each: x.requires_grad_() for each, x in _dense().items()}
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x.repeat(3, *(1,) * (x.dim() - 1))):
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, unpack):
         output = attention(**tensors).sum()
-    with pytest.raises(ValueError, match=r"query, key and value were .* when the call began, and are \(3, 2, 6, 8\)"):
+    with pytest.raises(ValueError, match=said):
         output.backward()
 
 
-@NATIVE
-def test_an_lse_of_another_dtype_between_the_passes() -> None:
-    tensors = {each: x.requires_grad_() for each, x in _dense().items()}
-    hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x.double() if x.dim() == 3 else x)
-    with hooks:
-        output = attention(**tensors).sum()
-    with pytest.raises(ValueError, match=r"^attention: a number per row must be float32 here, not torch.float64$"):
-        output.backward()
-
-
-@NATIVE
+@needs_native
 def test_a_gradient_without_memory() -> None:
     tensors = {each: x.requires_grad_() for each, x in _dense().items()}
     output = attend(**tensors)
@@ -259,7 +248,7 @@ def test_a_gradient_without_memory() -> None:
         output.lse.sum().backward()
 
 
-@NATIVE
+@needs_native
 @pytest.mark.parametrize("size", [(2, 2, 50, 8), (1, 2, 3, 8), (1, 2, 6, 4)])
 def test_a_map_whose_query_has_other_sizes(size: tuple[int, ...]) -> None:
     query, key = _dense()["query"], _dense()["key"]
@@ -270,7 +259,7 @@ def test_a_map_whose_query_has_other_sizes(size: tuple[int, ...]) -> None:
             read()
 
 
-@NATIVE
+@needs_native
 def test_sinks_without_memory_are_not_left_out() -> None:
     query, key, sinks = _dense()["query"], _dense()["key"], torch.zeros(2)
     result = AttentionMap(query, key, sinks=sinks)
@@ -279,7 +268,7 @@ def test_sinks_without_memory_are_not_left_out() -> None:
         result.entropy()
 
 
-@NATIVE
+@needs_native
 def test_a_longest_sequence_that_is_no_integer() -> None:
     batch = _batch([0, 2, 4])
     batch.max_length = "x"  # type: ignore[assignment]
@@ -287,7 +276,7 @@ def test_a_longest_sequence_that_is_no_integer() -> None:
         attention(batch, batch, batch)
 
 
-@NATIVE
+@needs_native
 def test_a_map_whose_keys_are_gone() -> None:
     query, key = _dense()["query"], _dense()["key"]
     result = AttentionMap(query, key)
@@ -380,7 +369,7 @@ class _History:
 
 
 @pytest.mark.slow
-@NATIVE
+@needs_native
 @pytest.mark.filterwarnings("ignore:.*resize:UserWarning")
 def test_random_histories() -> None:
     torch._dynamo.reset()

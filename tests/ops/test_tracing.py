@@ -9,21 +9,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from engines import NATIVE
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, Window, attention, linear
-from uwaga._base import native
 from uwaga.nn import MultiHeadAttention
 from uwaga.ops import attention_and_lse
 from uwaga.ops.attention import operators
 from uwaga.ops.attention.arguments import AttentionOptions, make_call
 
-NATIVE = pytest.param(
-    "cpu", marks=pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
-)
 OPAQUE = ["reference", NATIVE]
 
 
@@ -231,88 +228,49 @@ def test_dispatch_modes_see_an_operator(impl: str) -> None:
         assert attention(fake, fake, fake, mask=Causal(), impl=impl).shape == x.shape
 
 
-@pytest.mark.parametrize("impl", OPAQUE)
-@pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 1), (2, 0)])
-def test_vmap_is_a_loop(impl: str, in_dims: tuple[int | None, int | None]) -> None:
-    def f(q, k):
-        return attention(q, k, k, mask=Causal() & KeyLengths(torch.tensor([4, 5])), impl=impl)
+def _bias_loss(bias: torch.Tensor, x: torch.Tensor, impl: str) -> torch.Tensor:
+    return attention(x, x, x, bias=bias, impl=impl).square().sum()
 
-    q, k = (_x(*_with(dim, (2, 4, 5, 8))) for dim in in_dims)
-    result = torch.func.vmap(f, in_dims=in_dims)(q, k)
-    parts = [
-        f(*(x if dim is None else x.select(dim, n) for x, dim in zip((q, k), in_dims, strict=True))) for n in range(3)
+
+def _loss_of_lengths(x: torch.Tensor, lengths: torch.Tensor, impl: str) -> torch.Tensor:
+    return attention(x, x, x, mask=KeyLengths(lengths), impl=impl).square().sum()
+
+
+DENSE, EACH = (2, 4, 5, 8), [(0, 0), (0, None), (None, 0), (1, 0)]
+LENGTHS = KeyLengths(torch.tensor([4, 5]))
+# What is mapped over, the shapes of its two operands without the mapped dimension, and where that one is.
+MAPPED = {
+    "queries and keys": (
+        lambda q, k, impl: attention(q, k, k, mask=Causal() & LENGTHS, impl=impl), DENSE, DENSE, [(0, 0), (0, None), (None, 1), (2, 0)],
+    ),
+    "plain matrices": (lambda q, k, impl: attention(q, k, k, impl=impl), (5, 4), (5, 4), [(0, 0)]),
+    # Operands of two sequences a map, which see one mask or bias: of the map or of all maps.
+    "dense mask": (lambda x, y, impl: attention(x, x, x, mask=y > 0, impl=impl), DENSE, (5, 5), EACH),
+    "dense mask of heads": (lambda x, y, impl: attention(x, x, x, mask=y > 0, impl=impl), DENSE, (4, 5, 5), EACH),
+    "bias": (lambda x, y, impl: attention(x, x, x, bias=y, impl=impl), DENSE, (5, 5), EACH),
+    "bias of sequences": (lambda x, y, impl: attention(x, x, x, bias=y, impl=impl), DENSE, (2, 1, 5, 5), EACH),
+    "documents": (lambda x, y, impl: attention(x, x, x, mask=Documents((y > 0).long()), impl=impl), DENSE, (5,), EACH),
+    "one length": (lambda x, y, impl: attention(x, x, x, mask=KeyLengths((y > 0).sum()), impl=impl), DENSE, (5,), EACH),
+    "gradients under lengths": (
+        lambda x, y, impl: torch.func.grad(_loss_of_lengths)(x, (y > 0).sum(-1), impl), DENSE, (2, 5), [(0, 0)],
+    ),
+    "gradients of a bias": (lambda x, y, impl: torch.func.grad(_bias_loss)(y, x, impl), DENSE, (5, 5), [(0, 0), (0, None)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("impl", OPAQUE)
+@pytest.mark.parametrize(("name", "in_dims"), [(name, dims) for name, case in MAPPED.items() for dims in case[-1]])
+def test_vmap_is_a_loop(impl: str, name: str, in_dims: tuple[int | None, int | None]) -> None:
+    f, *shapes, _ = MAPPED[name]
+    operands = [
+        _x(*(shape if dim is None else (*shape[:dim], 3, *shape[dim:])), seed=n)
+        for n, (dim, shape) in enumerate(zip(in_dims, shapes, strict=True))
     ]
-    torch.testing.assert_close(result, torch.stack(parts))
-
-
-def _with(dim: int | None, shape: tuple[int, ...]) -> tuple[int, ...]:
-    return shape if dim is None else (*shape[:dim], 3, *shape[dim:])
-
-
-@pytest.mark.parametrize("impl", OPAQUE)
-def test_vmap_over_masks_and_over_gradients_is_a_loop(impl: str) -> None:
-    x, lengths = _x(3, 2, 4, 5, 8), torch.tensor([[3, 4], [0, 5], [2, 5]])
-
-    def f(x, lengths):
-        return attention(x, x, x, mask=KeyLengths(lengths), impl=impl).square().sum()
-
-    result = torch.func.vmap(torch.func.grad(f))(x, lengths)
     parts = [
-        torch.autograd.grad(f(y := row.detach().requires_grad_(), n), y)[0] for row, n in zip(x, lengths, strict=True)
-    ]
-    torch.testing.assert_close(result, torch.stack(parts))
-
-
-# Operands of two sequences a map, which see one mask or bias: of the map or of all maps.
-LAID_OVER = {
-    "dense mask": (lambda x, at: {"mask": x > 0}, (5, 5)),
-    "dense mask of heads": (lambda x, at: {"mask": x > 0}, (4, 5, 5)),
-    "bias": (lambda x, at: {"bias": x}, (5, 5)),
-    "bias of sequences": (lambda x, at: {"bias": x}, (2, 1, 5, 5)),
-    "documents": (lambda x, at: {"mask": Documents((x > 0).long())}, (5,)),
-    "one length": (lambda x, at: {"mask": KeyLengths((x > 0).sum())}, (5,)),
-}
-
-
-@pytest.mark.parametrize("impl", OPAQUE)
-@pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 0), (1, 0)])
-@pytest.mark.parametrize("name", LAID_OVER)
-def test_vmap_over_what_is_laid_over_the_batch_is_a_loop(impl: str, in_dims: tuple, name: str) -> None:
-    options, shape = LAID_OVER[name]
-    x, over = (
-        _x(*_with(dim, s), seed=n) for n, (dim, s) in enumerate(zip(in_dims, ((2, 4, 5, 8), shape), strict=True))
-    )
-
-    def f(x, over):
-        return attention(x, x, x, impl=impl, **options(over, impl))
-
-    parts = [
-        f(*(y if dim is None else y.select(dim, n) for y, dim in zip((x, over), in_dims, strict=True)))
+        f(*(x if dim is None else x.select(dim, n) for x, dim in zip(operands, in_dims, strict=True)), impl)
         for n in range(3)
     ]
-    torch.testing.assert_close(torch.func.vmap(f, in_dims=in_dims)(x, over), torch.stack(parts))
-
-
-@pytest.mark.parametrize("impl", OPAQUE)
-@pytest.mark.parametrize("of_bias", [0, None])
-def test_vmap_of_a_biass_gradient_is_a_loop(impl: str, of_bias: int | None) -> None:
-    x, bias = _x(3, 2, 4, 5, 8), _x(*_with(of_bias, (5, 5)), seed=1)
-
-    def loss(bias, x):
-        return attention(x, x, x, bias=bias, impl=impl).square().sum()
-
-    result = torch.func.vmap(torch.func.grad(loss), in_dims=(of_bias, 0))(bias, x)
-    parts = [torch.func.grad(loss)(bias if of_bias is None else bias[n], row) for n, row in enumerate(x)]
-    torch.testing.assert_close(result, torch.stack(parts))
-
-
-@pytest.mark.parametrize("impl", OPAQUE)
-def test_functionalize_sees_an_operator(impl: str) -> None:
-    def call(x: torch.Tensor) -> torch.Tensor:
-        return attention(x, x, x, mask=Causal() & KeyLengths(torch.tensor([4, 5])), impl=impl)
-
-    x = _x(2, 4, 5, 8)
-    assert torch.equal(torch.func.functionalize(call)(x), call(x))
+    torch.testing.assert_close(torch.func.vmap(f, (*in_dims, None))(*operands, impl), torch.stack(parts))
 
 
 @pytest.mark.parametrize("impl", OPAQUE)
@@ -322,10 +280,12 @@ def test_vmap_over_nothing(impl: str) -> None:
 
 
 @pytest.mark.parametrize("impl", OPAQUE)
-def test_vmap_of_plain_matrices(impl: str) -> None:
-    x = _x(3, 5, 4)
-    result = torch.func.vmap(lambda x: attention(x, x, x, impl=impl))(x)
-    torch.testing.assert_close(result, attention(x, x, x, impl=impl))
+def test_functionalize_sees_an_operator(impl: str) -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return attention(x, x, x, mask=Causal() & KeyLengths(torch.tensor([4, 5])), impl=impl)
+
+    x = _x(2, 4, 5, 8)
+    assert torch.equal(torch.func.functionalize(call)(x), call(x))
 
 
 VMAP_ERRORS = {
@@ -353,38 +313,27 @@ def test_second_derivatives_by_torch_func_are_an_error(impl: str) -> None:
         torch.func.grad(lambda x: grad(x).sum())(x)
 
 
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
-def test_jit_trace_records_the_call_and_not_its_result() -> None:
-    x = _x(1, 2, 8, 16)
-    traced = torch.jit.trace(lambda q: attention(q, q, q, mask=Causal()), x)
-    for other in (_x(1, 2, 8, 16, seed=1), _x(3, 2, 11, 16, seed=2)):
-        assert torch.equal(traced(other), attention(other, other, other, mask=Causal()))
+def _with_distances(q: torch.Tensor, start: torch.Tensor | int | None) -> torch.Tensor:
+    return attention(q, q, q, bias=AlibiBias(torch.tensor([0.5, 0.1]), start=start))
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
-@pytest.mark.parametrize("start", [None, 3])
-def test_jit_trace_records_distances_for_other_sizes(start: int | None) -> None:
-    def call(q: torch.Tensor) -> torch.Tensor:
-        return attention(q, q, q, bias=AlibiBias(torch.tensor([0.5, 0.1]), start=start))
-
-    traced = torch.jit.trace(call, _x(1, 2, 8, 16))
+@pytest.mark.parametrize(
+    ("call", "starts"),
+    [
+        (lambda q: attention(q, q, q, mask=Causal()), False),
+        (lambda q: _with_distances(q, None), False),
+        (lambda q: _with_distances(q, 3), False),
+        (_with_distances, True),
+    ],
+    ids=["causal", "distances", "distances from a start", "distances from starts"],
+)
+def test_jit_trace_records_the_call_for_other_sizes(call: Callable[..., torch.Tensor], starts: bool) -> None:
+    traced = torch.jit.trace(call, (_x(2, 2, 8, 16), *[torch.tensor([1, 3])] * starts))
     for tokens in (3, 8, 300):
-        x = _x(1, 2, tokens, 16, seed=tokens)
-        torch.testing.assert_close(traced(x), call(x))
-
-
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
-def test_jit_trace_records_distances_for_other_sizes_and_starts() -> None:
-    def call(q: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
-        return attention(q, q, q, bias=AlibiBias(torch.tensor([0.5, 0.1]), start=start))
-
-    traced = torch.jit.trace(call, (_x(2, 2, 8, 16), torch.tensor([1, 3])))
-    for tokens in (3, 8, 300):
-        x, start = _x(2, 2, tokens, 16, seed=tokens), torch.tensor([5, -tokens])
-        torch.testing.assert_close(traced(x, start), call(x, start))
+        given = _x(2 if starts else 3, 2, tokens, 16, seed=tokens), *[torch.tensor([5, -tokens])] * starts
+        torch.testing.assert_close(traced(*given), call(*given))
 
 
 @pytest.mark.slow
@@ -451,23 +400,15 @@ TRANSFORMED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transform", TRANSFORMS)
-def test_a_compiled_transform_of_a_layer_is_the_eager_one(transform: str) -> None:
-    layer = MultiHeadAttention(4, 2)
-    x = _x(3, 2, 4, 4) if transform.startswith("vmap") else _x(2, 4, 4)
-    transformed = TRANSFORMS[transform](lambda x: layer(x, mask=Causal()))
-    torch.testing.assert_close(torch.compile(transformed, backend="aot_eager")(x), transformed(x))
-    torch.compiler.reset()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TRANSFORMED)
+@pytest.mark.parametrize("name", [*TRANSFORMED, "layer"])
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_a_compiled_transform_of_torch_func_is_the_eager_one(transform: str, name: str) -> None:
-    other = _x(1, 2, 4, 4, seed=1)
-    x = _x(3, 2, 2, 4, 4) if transform.startswith("vmap") else _x(2, 2, 4, 4)
-    transformed = TRANSFORMS[transform](lambda x: TRANSFORMED[name](x, other))
-    compiled = torch.compile(transformed, backend="aot_eager", fullgraph=True)
+    other, layer = _x(1, 2, 4, 4, seed=1), MultiHeadAttention(4, 2)
+    shape = (2, 4, 4) if name == "layer" else (2, 2, 4, 4)
+    x = _x(3, *shape) if transform.startswith("vmap") else _x(*shape)
+    call = (lambda x: layer(x, mask=Causal())) if name == "layer" else (lambda x: TRANSFORMED[name](x, other))
+    transformed = TRANSFORMS[transform](call)
+    compiled = torch.compile(transformed, backend="aot_eager", fullgraph=name != "layer")
     torch.testing.assert_close(compiled(x), transformed(x))
     torch.compiler.reset()
 

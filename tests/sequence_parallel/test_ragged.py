@@ -1,6 +1,5 @@
 """Ragged batches over 1 to 3 processes, with rows that are cut anywhere, and models over parts of texts: the bits of one process."""
 
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -23,7 +22,7 @@ from sequence_cases import attend
 import uwaga
 from uwaga.ops.ragged import part_of
 
-IN_GATE = ["ragged:2", "models:2", "refused_models:2"]
+IN_GATE = ["ragged:2", "models:2"]
 
 pytestmark = pytest.mark.slow
 
@@ -98,86 +97,6 @@ def test_outputs_of_first_tokens_where_each_row_lies_with_one_process(
     states, logits = zip(*(of_rank["first"] for of_rank in result(f"models:{size}")), strict=True)
     assert torch.equal(torch.cat(states), exact.last_hidden_state.values)
     assert torch.equal(torch.cat(logits), exact.sequence)
-
-
-AT = "ValueError: uwaga.sequence_parallel"
-
-
-def test_what_is_refused_says_why(result: Callable[[str], list[Any]]) -> None:
-    first, second = result("refused_models:2")
-    both = {
-        "Ragged": f"{AT}.forward: GPT2Model takes no Ragged tokens",
-        "implementation": f"{AT}.forward: GPT2Model has attn_implementation='sdpa'; only 'uwaga' is computed by several processes",
-        "mask": f"{AT}.forward: attention_mask is not divided over processes: give texts of one length, without padding",
-        "positions": f"{AT}.forward: _WithoutPositions takes no position_ids: a part of a text would be read as its beginning",
-        "tokens": f"{AT}: tokens must be ids (N,) or (B, N), or Ragged, not (1, 1, 8)",
-        "other rows": f"{AT}: query, key and value must be parts of the same rows: their first rows begin here, or in another process, but "
-        "first is {}, {} and 7",
-        "a hole": f"{AT}: the first row of rank 1 goes on after 5 queries and 5 keys, and the processes before it have 4 and 4 of it",
-        "tensors beside Ragged": f"{AT}: the processes disagree on kind of operands: rank 0 has tensors, rank 1 has Ragged",
-    }
-    for by_rank, start in ((first, None), (second, 4)):
-        assert {name: by_rank[name] for name in both} == {
-            name: text.format(start, start) for name, text in both.items()
-        }
-    assert second["outside"] == (
-        "ValueError: attention: the first row of this part of a batch began in another process: call it inside uwaga.sequence_parallel"
-    )
-
-
-NO_DIVISION = "is not divided over processes"
-SERVED = "served are ForCausalLM, LMHeadModel, ForMaskedLM, ForTokenClassification, and models without a head"
-NOT_ONE = "does not have the bits of one process: call eval(), or set its dropout to 0"
-UNCUT = (
-    "outputs of single tokens of Transformer need rows that lie with one process; the first row of rank 1 began before"
-)
-OF_FORWARD = {
-    "classifier": f"RobertaForSequenceClassification has a head that may read single tokens; {SERVED}",
-    "classifier of last": f"GPT2ForSequenceClassification has a head that may read single tokens; {SERVED}",
-    "token types": f"token_type_ids {NO_DIVISION}",
-    "labels": f"labels {NO_DIVISION}",
-    "key lengths": f"key_lengths {NO_DIVISION}",
-    "short": "texts of length 1 are too short for 2 processes, of which each needs a token",
-    "last": UNCUT,
-    "pooled": UNCUT,
-    "empty row": "row 2 is empty: it has no token for Transformer's outputs of single tokens",
-    "unknown id": "tokens of Transformer must lie between 0 and 29",
-    "too long": "a row has 81 tokens; Transformer has 80 positions",
-}
-DROPPED = {
-    "dropout of transformers": "GPT2Model drops hidden states by PyTorch's random numbers: call eval(), or set its dropouts to 0",
-    "autocast": f"Transformer drops hidden states, which with torch.autocast {NOT_ONE}",
-    "dropout of a decoder": f"Transformer drops hidden states, which with decoder_ids {NOT_ONE}",
-}
-ROWS = f"{AT.split(':')[0]}: Ragged: rows that are cut as others must be as many: "
-
-
-def test_what_forward_cannot_divide_is_refused_in_every_process(result: Callable[[str], list[Any]]) -> None:
-    """Before the model runs: one that goes on would wait for the others until the timeout."""
-    expected = {name: f"{AT}.forward: {text}" for name, text in OF_FORWARD.items()}
-    expected |= {
-        name: f"NotImplementedError: uwaga.sequence_parallel.forward: {text}" for name, text in DROPPED.items()
-    }
-    expected |= {"fewer decoder rows": f"{ROWS}1 are not 2", "more decoder rows": f"{ROWS}2 are not 1"}
-    for by_rank in result("refused_models:2"):
-        assert {name: by_rank[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "what"),
-    [
-        *[(f"other {name}", "tokens, decoder_ids or only") for name in ("tokens", "offsets", "decoder", "only")],
-        ("other seed", "the state of torch's random generator, by which hidden states are dropped"),
-    ],
-)
-def test_processes_with_another_text_or_seed_are_refused(
-    name: str, what: str, result: Callable[[str], list[Any]]
-) -> None:
-    first, second = (of_rank[name] for of_rank in result("refused_models:2"))
-    assert re.fullmatch(
-        re.escape(f"{AT}: the processes disagree on {what} (checksums): ") + r"rank 0 has \d+, rank 1 has \d+", first
-    )
-    assert second == first
 
 
 def test_parts_of_a_batch_follow_one_another() -> None:

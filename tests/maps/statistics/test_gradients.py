@@ -11,19 +11,16 @@ from typing import Any
 
 import pytest
 import torch
+from engines import NATIVE
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from uwaga import AlibiBias, AttentionMap, Causal, KeyLengths, Ragged, RelativeBias, Window, attend, attention
-from uwaga._base import native
 from uwaga.maps.derived import DifferenceMap
 from uwaga.maps.engines import tiles
 
-NATIVE = pytest.param(
-    "cpu", marks=pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
-)
 OPTIONS = {
     "plain": {},
     "causal": {"mask": Causal()},
