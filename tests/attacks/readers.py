@@ -9,6 +9,7 @@ A new reader of files gets a row in KINDS.
 
 import gzip
 import hashlib
+import inspect
 import json
 import os
 import random
@@ -30,10 +31,9 @@ import torch
 from pyarrow import parquet
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from tiny_tokenizer import SPECIAL, WORDS, write_tokenizer
 from tiny_transformer import tiny
 from tiny_vision import write_photo
-from tokenizers import Tokenizer as Backend
-from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from uwaga._base import untrusted
 from uwaga.cli import view as view_command
@@ -69,7 +69,6 @@ _WAITING_SECONDS = (
 # Beyond what the program has: a cell that asks for more is stopped, before the machine is.
 _HARD_LIMIT = 3 * 2**30
 _CPU_SECONDS = 60
-_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat"]
 _TOML = """
 objective = "language-model"
 model = {family = "gpt2", num_layers = 1, num_heads = 2, d_model = 16, d_ff = 32, max_position_embeddings = 64}
@@ -91,7 +90,7 @@ def _noted(reader: Callable[..., object]) -> Callable[..., object]:
     """The reader, which notes who calls it."""
 
     def read(*given: object, **named: object) -> object:
-        frame = sys._getframe(1)
+        frame = inspect.currentframe().f_back  # type: ignore[union-attr]
         module = frame.f_globals["__name__"]
         while (
             frame.f_code.co_name.startswith("<") and frame.f_back is not None
@@ -130,13 +129,8 @@ def _bert(**settings: object) -> Transformer:
 
 
 def _model(folder: Path) -> None:
-    save(_bert(vocab_size=len(_TOKENS), outputs=()), folder)
-    vocabulary = {word: number for number, word in enumerate(_TOKENS)}
-    backend = Backend(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    backend.normalizer, backend.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    around = [("[CLS]", 2), ("[SEP]", 3)]
-    backend.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=around)
-    backend.save(str(folder / "tokenizer.json"))
+    save(_bert(vocab_size=len(SPECIAL + WORDS), outputs=()), folder)
+    write_tokenizer(folder)
     names = {
         "pad_token": "[PAD]",
         "unk_token": "[UNK]",
@@ -144,9 +138,8 @@ def _model(folder: Path) -> None:
         "sep_token": "[SEP]",
         "mask_token": "[MASK]",
     }
-    _write(folder / "tokenizer_config.json", {**names, "model_max_length": 12})
     _write(folder / "special_tokens_map.json", names)
-    _write(folder / "added_tokens.json", {"[MASK]": len(_TOKENS) - 1})
+    _write(folder / "added_tokens.json", {"[MASK]": SPECIAL.index("[MASK]")})
     _write(folder / "generation_config.json", {"eos_token_id": 3})
     shutil.copy(folder / "tokenizer.json", folder / "target_tokenizer.json")
     shutil.copy(folder / "tokenizer_config.json", folder / "target_tokenizer_config.json")

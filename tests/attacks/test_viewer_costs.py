@@ -118,30 +118,6 @@ def _axis() -> dict[str, object]:
     return {"side": "0", "stack": "encoder", "merge": "tokens", "specials": "show"}
 
 
-def test_a_page_within_a_page() -> None:
-    service = service_of(["a", "b"])
-    for ask in ("page", "npz", "weights", "about", "none"):
-        with pytest.raises(RequestError) as caught:
-            service.answer({"request": "page", "exact": [{"request": ask, "exact": []}]})
-        assert str(caught.value).startswith("page: exact[0]: ")
-
-
-@pytest.mark.parametrize("depth", [1, 100, 500, 900, 1000, 3000])
-def test_nesting_that_json_reads_and_messages_repeat(depth: int) -> None:
-    nested: object = 1
-    for number in range(depth):
-        nested = [nested] if number % 2 else {"side": nested}
-    service = service_of(["a", "b"])
-    for request in (
-        {"request": nested},
-        {"request": "row", **WHERE, "side": nested},
-        {"request": "page", "exact": nested},
-    ):
-        with pytest.raises(RequestError) as caught:
-            service.answer(request)
-        assert len(str(caught.value)) < 200
-
-
 def test_a_block_in_steps_leaves_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a block of ten steps, another thread is answered in the pause after each."""
     monkeypatch.setattr("uwaga.viewer.queries.heads._STEP", 1)

@@ -1,10 +1,12 @@
 """What the contracts share: the root of the repository, and Python in a process of its own."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -30,3 +32,20 @@ def fresh_python() -> Callable[..., str]:
         return done.stdout
 
     return run
+
+
+@pytest.fixture(scope="session")
+def program(root: Path) -> Callable[[str], ModuleType]:
+    """Load a Python file by its path in the repository."""
+
+    def load(path: str) -> ModuleType:
+        name = f"repository_{Path(path).stem}"
+        spec = importlib.util.spec_from_file_location(name, root / path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        return module
+
+    return load

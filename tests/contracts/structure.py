@@ -1,15 +1,12 @@
-"""The structure of a source tree, from its own imports: sizes, modules with one importer, import circles.
+"""The structure of a source tree, from its own imports: modules with one importer, import circles.
 
-    python tests/contracts/structure.py [ROOT ...]     # a table with a column for each checkout
+    python tests/contracts/structure.py [ROOT ...]
 
 Relations counted: every `import` of a module inside `uwaga`, at the top of a file or inside a function, and those that only a
 type checker sees. The lazy public names of a package's __init__.py are no relation: they are how users come in.
 """
 
 import ast
-import re
-import statistics
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -119,42 +116,11 @@ def small_with_one_importer(root: Path) -> dict[str, str]:
     }
 
 
-def table(root: Path) -> dict[str, object]:
-    """The figures of a checkout, by what they are."""
-    tracked = subprocess.run(
-        ["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    graph, python = imports(root), [lines(path) for path in modules(root).values()]
-    front = [each for each in tracked if each.startswith("src/uwaga/viewer/front/")]
-    return {
-        "files in the repository": len(tracked),
-        "Python modules of the package": len(python),
-        "their lines, median": statistics.median(python),
-        "their lines, largest": max(python),
-        "modules with one importer and under 75 lines": len(small_with_one_importer(root)),
-        "import circles of modules": len(circles(graph)),
-        "import circles of folders": len(circles(packages(graph))),
-        "modules of maps": _count(root, "maps"),
-        "modules of models": _count(root, "models"),
-        "modules of ops": _count(root, "ops"),
-        "modules of train": _count(root, "train"),
-        "front end: JavaScript files, tests left out": sum(e.endswith(".js") and "/tests/" not in e for e in front),
-        "front end: files": len(front),
-        "words of the README": len(re.findall(r"\S+", (root / "README.md").read_text(encoding="utf-8"))),
-    }
-
-
-def _count(root: Path, folder: str) -> int:
-    return len(list((root / "src/uwaga" / folder).rglob("*.py")))
-
-
 if __name__ == "__main__":
-    columns = [table(Path(each)) for each in sys.argv[1:] or ["."]]
-    for row in columns[0]:
-        print(f"| {row} | " + " | ".join(str(column[row]) for column in columns) + " |")
-    for root in sys.argv[1:] or ["."]:
-        for kind, graph in (("modules", imports(Path(root))), ("folders", packages(imports(Path(root))))):
+    for each in sys.argv[1:] or ["."]:
+        root = Path(each)
+        for kind, graph in (("modules", imports(root)), ("folders", packages(imports(root)))):
             for circle in circles(graph):
                 print(f"{root}: circle of {kind}: {', '.join(circle)}")
-        for name, importer in small_with_one_importer(Path(root)).items():
+        for name, importer in small_with_one_importer(root).items():
             print(f"{root}: {name} has one importer, {importer}")

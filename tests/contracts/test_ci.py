@@ -1,8 +1,9 @@
-"""The programs of .ci, and that constraints.txt locks what pyproject.toml asks for."""
+"""The programs of .ci, that constraints.txt locks what pyproject.toml asks for, and that GitHub's files follow the project."""
 
-import importlib.util
+import re
 import tomllib
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -10,14 +11,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import uwaga
 
-def program(root: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, root / ".ci" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+Program = Callable[[str], ModuleType]
 
 
 CLOSING_LINES = {
@@ -33,20 +29,20 @@ CLOSING_LINES = {
 
 
 @pytest.mark.parametrize("text", CLOSING_LINES)
-def test_tests_are_counted_by_the_closing_lines_of_their_runners(root: Path, text: str) -> None:
-    assert program(root, "nightly").counts(text) == CLOSING_LINES[text]
+def test_tests_are_counted_by_the_closing_lines_of_their_runners(text: str, program: Program) -> None:
+    assert program(".ci/nightly.py").counts(text) == CLOSING_LINES[text]
 
 
 @pytest.mark.slow
 def test_the_nightly_run_goes_on_after_a_failure_and_ends_with_a_table(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], program: Program
 ) -> None:
     (tmp_path / "Makefile").write_text(
         "bad:\n\t@echo why; echo '1 failed, 2 passed in 0.10s'; exit 1\ngood:\n\t@echo '5 passed in 0.10s'\n"
         "hangs:\n\t@sleep 100\n"
     )
     monkeypatch.chdir(tmp_path)
-    nightly = program(root, "nightly")
+    nightly = program(".ci/nightly.py")
     monkeypatch.setattr(nightly, "LOGS", tmp_path / "logs")
     monkeypatch.setattr(nightly, "SECONDS", 5)
     assert nightly.main(["bad", "hangs", "good"]) == 1
@@ -63,9 +59,9 @@ def test_the_nightly_run_goes_on_after_a_failure_and_ends_with_a_table(
 
 
 @pytest.fixture
-def locked(root: Path) -> dict[str, str]:
+def locked(root: Path, program: Program) -> dict[str, str]:
     lines = (root / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    return program(root, "changed_versions").locked(lines)
+    return program(".ci/changed_versions.py").locked(lines)
 
 
 def test_constraints_txt_locks_everything_that_is_asked_for(root: Path, locked: dict[str, str]) -> None:
@@ -93,22 +89,24 @@ def test_the_packages_own_bounds_stay_wide(root: Path) -> None:
 
 
 def test_another_version_than_the_locked_one_is_named(
-    root: Path, locked: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    locked: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], program: Program
 ) -> None:
     (tmp_path / "constraints.txt").write_text(
         "# a comment\n"
         + "".join(f"{name}=={'0.0.1' if name == 'numpy' else version}\n" for name, version in locked.items())
     )
-    program(root, "changed_versions").main(str(tmp_path / "constraints.txt"))
+    program(".ci/changed_versions.py").main(str(tmp_path / "constraints.txt"))
     said = capsys.readouterr().out.splitlines()
     assert said[0].split() == ["package", "locked", "here"]
     assert next(line for line in said if line.startswith("numpy ")).split()[1] == "0.0.1"
 
 
 @pytest.mark.slow
-def test_pip_chooses_the_wheel_of_each_platform(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_chooses_the_wheel_of_each_platform(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Program
+) -> None:
     """Of wheels that have nothing but the library's name: `make wheels` does it with real ones."""
-    wheels = program(root, "wheels")
+    wheels = program(".ci/wheels.py")
     monkeypatch.setattr(wheels, "DIST", tmp_path)
     files = {tag: tmp_path / f"uwaga-0.1.0-py3-none-{tag}.whl" for tag in wheels.PLATFORMS}
     for tag, path in files.items():
@@ -126,3 +124,59 @@ def test_pip_chooses_the_wheel_of_each_platform(root: Path, tmp_path: Path, monk
         wheels.install(away, "win_amd64")
     with pytest.raises(ValueError, match=r"\.whl: pip installs another wheel on macosx_11_0_x86_64"):
         wheels.install(files["macosx_11_0_arm64"], "macosx_11_0_x86_64")
+
+
+# GitHub's files follow the project: workflows run the Makefile's targets, the citation names the version.
+
+
+def targets_of(text: str) -> set[str]:
+    """The targets of all lines `make ...` of a script or a workflow, also those of `part SECONDS make ...`."""
+    return {target for line in re.findall(r"\bmake ([a-z][a-z -]*)$", text, re.MULTILINE) for target in line.split()}
+
+
+@pytest.fixture
+def makefile(root: Path) -> str:
+    return (root / "Makefile").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def workflows(root: Path) -> dict[str, str]:
+    """By file, the lines that its jobs run."""
+    return {
+        path.name: "\n".join(
+            step["run"]
+            for job in pytest.importorskip("yaml").safe_load(path.read_text(encoding="utf-8"))["jobs"].values()
+            for step in job["steps"]
+            if "run" in step
+        )
+        for path in (root / ".github" / "workflows").glob("*.yml")
+    }
+
+
+def nightly_targets(makefile: str) -> set[str]:
+    return set(re.search(r"\.ci/nightly\.py (.*)$", makefile, re.MULTILINE)[1].split())
+
+
+def test_workflows_and_the_nightly_run_targets_of_the_makefile(makefile: str, workflows: dict[str, str]) -> None:
+    targets = set(re.findall(r"^([a-z-]+(?: [a-z-]+)*):", makefile, re.MULTILINE))
+    targets = {target for line in targets for target in line.split()}
+    asked = targets_of("\n".join(workflows.values())) | nightly_targets(makefile)
+    assert {"lint", "test", "nightly", "newest", "wheel-test", "site"} <= asked <= targets
+
+
+def test_the_gate_runs_lint_and_the_parts_of_make_test(root: Path, makefile: str) -> None:
+    gate = targets_of((root / ".ci" / "run").read_text(encoding="utf-8"))
+    parts = set(re.search(r"^test: (.*)$", makefile, re.MULTILINE)[1].split())
+    assert gate == {"setup", "lint"} | parts
+
+
+def test_nothing_is_run_both_by_the_gate_and_by_the_nightly(root: Path, makefile: str) -> None:
+    gate = targets_of((root / ".ci" / "run").read_text(encoding="utf-8"))
+    assert gate & nightly_targets(makefile) == set()
+
+
+def test_the_citation_names_this_version(root: Path) -> None:
+    assert (
+        pytest.importorskip("yaml").safe_load((root / "CITATION.cff").read_text(encoding="utf-8"))["version"]
+        == uwaga.__version__
+    )

@@ -1,8 +1,6 @@
 """The programs in examples/: what they compute is what the package computes without them."""
 
-import importlib.util
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -17,14 +15,8 @@ PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [2], [3, 1, 4, 1, 5, 9, 2, 6, 8, 8
 
 
 @pytest.fixture(scope="module")
-def engine(root: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("paged_engine", root / "examples" / "paged_engine.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def engine(program: Callable[[str], ModuleType]) -> ModuleType:
+    return program("examples/paged_engine.py")
 
 
 @pytest.fixture(scope="module", params=["gpt2", "llama"])
@@ -111,13 +103,10 @@ def test_requests_share_the_blocks_of_a_common_beginning(engine: ModuleType, mod
 
 def test_a_request_that_no_cache_holds(engine: ModuleType, model: torch.nn.Module) -> None:
     served = engine.Engine(model, block_size=4, blocks=3)
-    for ids in ([], [1] * 11):
-        with pytest.raises(
-            ValueError, match="a request needs a token, a new one, and at most all 3 blocks of the cache"
-        ):
-            served.add(ids, max_new_tokens=2)
-    with pytest.raises(ValueError, match="a request needs a token, a new one, and at most all 3 blocks of the cache"):
-        served.add([1], max_new_tokens=0)
+    rule = "a request needs a token, a new one, and at most all 3 blocks of the cache"
+    for ids, new in (([], 2), ([1] * 11, 2), ([1], 0)):
+        with pytest.raises(ValueError, match=rule):
+            served.add(ids, max_new_tokens=new)
     with pytest.raises(ValueError, match="blocks, block_size and tokens_per_step must be at least 1, not 3, 4 and 0"):
         engine.Engine(model, blocks=3, block_size=4, tokens_per_step=0)
 

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -25,18 +26,12 @@ def test_import_alone_does_not_even_import_torch(fresh_python: FreshPython, pack
 
 
 @pytest.mark.slow
-def test_works_where_the_native_library_is_not(
-    fresh_python: FreshPython, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    nowhere = str(tmp_path_factory.mktemp("empty") / "libuwaga_native.so")
-    assert fresh_python(SMALL_CALL, UWAGA_LIBRARY=nowhere).split() == ["torch.Size([3,", "3])", "torch"]
-
-
-@pytest.mark.slow
-def test_works_where_the_native_library_is_something_else(fresh_python: FreshPython, tmp_path) -> None:
-    broken = tmp_path / "libuwaga_native.so"
-    broken.write_text("not a library")
-    assert fresh_python(SMALL_CALL, UWAGA_LIBRARY=str(broken)).split()[-1] == "torch"
+@pytest.mark.parametrize("content", [None, "not a library"], ids=["is not", "is something else"])
+def test_works_where_the_native_library(content: str | None, fresh_python: FreshPython, tmp_path: Path) -> None:
+    library = tmp_path / "libuwaga_native.so"
+    if content is not None:
+        library.write_text(content)
+    assert fresh_python(SMALL_CALL, UWAGA_LIBRARY=str(library)).split() == ["torch.Size([3,", "3])", "torch"]
 
 
 @pytest.mark.slow
@@ -56,17 +51,8 @@ except ValueError as error:
 
 
 OPTIONAL = (
-    "typer",
-    "rich",
-    "numpy",
-    "hypothesis",
-    "pytest",
-    "jaxtyping",
-    "transformers",
-    "starlette",
-    "uvicorn",
-    "anywidget",
-)
+    "typer", "rich", "numpy", "hypothesis", "pytest", "jaxtyping", "transformers", "starlette", "uvicorn", "anywidget",
+)  # fmt: skip
 
 
 @pytest.mark.slow

@@ -1,26 +1,16 @@
 """The documentation site's own parts: docstrings as reStructuredText, its check of links, llms.txt, pages from the code."""
 
-import importlib.util
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 pytest.importorskip("sphinx", reason="the extra site is not installed")
+Program = Callable[[str], ModuleType]
 
 
-def load(root: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"site_{name}", root / "docs" / "site" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_a_docstring_becomes_restructured_text(root: Path) -> None:
+def test_a_docstring_becomes_restructured_text(program: Program) -> None:
     docstring = """One pass, `attend(q, k)`, of *args and a_ij with x_.
 
     with watch(model):
@@ -31,7 +21,7 @@ Args:
 
 Then prose.""".splitlines()
     assert (
-        load(root, "conf").docstring_to_rst(docstring)
+        program("docs/site/conf.py").docstring_to_rst(docstring)
         == r"""One pass, ``attend(q, k)``, of \*args and a_ij with x\_.
 
 ::
@@ -46,19 +36,19 @@ Then prose.""".splitlines()
     )
 
 
-def test_dead_links_are_found(root: Path, tmp_path: Path) -> None:
+def test_dead_links_are_found(tmp_path: Path, program: Program) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "there.html").write_text('<h1 id="top">x</h1>')
     (tmp_path / "deep" / "page.html").write_text(
         '<a id="a" href="#a"></a><a href="../there.html#top"></a><a href="https://example.org/none"></a>'
         '<img src="gone.png"><a href="../there.html#bottom"></a><a href="#b"></a>'
     )
-    result = load(root, "build").dead_links(tmp_path)
+    result = program("docs/site/build.py").dead_links(tmp_path)
     assert result == ["deep/page.html: #b", "deep/page.html: ../there.html#bottom", "deep/page.html: gone.png"]
 
 
-def test_the_pages_from_the_code_have_every_name_and_option(root: Path) -> None:
-    build = load(root, "build")
+def test_the_pages_from_the_code_have_every_name_and_option(program: Program) -> None:
+    build = program("docs/site/build.py")
     page = build.api_page("uwaga.inspect")
     assert ".. autofunction:: uwaga.inspect.logit_lens" in page
     assert ".. autoclass:: uwaga.inspect.PatchingResult" in page
@@ -68,13 +58,13 @@ def test_the_pages_from_the_code_have_every_name_and_option(root: Path) -> None:
     assert "| `--output`, `-o` |" in commands
 
 
-def test_llms_txt_lists_every_page_with_its_first_sentence(root: Path, tmp_path: Path) -> None:
+def test_llms_txt_lists_every_page_with_its_first_sentence(tmp_path: Path, program: Program) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "maps.md").write_text(
         "# Maps\n\nA map is a virtual array. It stores\nnothing.\n\n## Reading\n"
     )
     (tmp_path / "index.md").write_text("# Start\n\n| a | b |\n")
-    load(root, "build").write_llms(tmp_path, tmp_path)
+    program("docs/site/build.py").write_llms(tmp_path, tmp_path)
     lines = (tmp_path / "llms.txt").read_text().splitlines()
     assert lines[6:] == ["- [Maps](docs/maps.html): A map is a virtual array.", "- [Start](index.html)"]
 

@@ -115,16 +115,13 @@ def test_ragged_in_ragged_out(impl: str) -> None:
     torch.testing.assert_close(m[2].to_dense(), AttentionMap(query, key, mask=Causal())[2].to_dense())
 
 
-def test_the_result_has_names() -> None:
-    output = attend(*_operands())
+def test_the_result_has_names_and_float64_stays_float64() -> None:
+    output = attend(*_operands(torch.float64), topk=1)
     assert output._fields == ("output", "lse", "map")
     assert type(output) is uwaga.maps.Attended
     assert uwaga.attend is uwaga.maps.attend
-
-
-def test_float64_stays_float64() -> None:
-    output, lse, m = attend(*_operands(torch.float64), topk=1)
-    assert output.dtype == lse.dtype == m.dtype == m.peak().weight.dtype == torch.float64
+    assert output.output.dtype == output.lse.dtype == output.map.dtype == torch.float64
+    assert output.map.peak().weight.dtype == torch.float64
 
 
 @pytest.mark.parametrize("needs_gradient", [False, True])

@@ -18,29 +18,13 @@ def difference_operand(*batch: int, keys: int = 5, dtype: torch.dtype = torch.fl
     return AttentionMap(torch.randn(*batch, 2, 4, 3).to(dtype), torch.randn(*batch, 2, keys, 3).to(dtype))
 
 
-def test_the_difference_is_taken_entry_by_entry() -> None:
+def test_the_difference_is_taken_entry_by_entry_in_the_wider_dtype() -> None:
     left, right = difference_operand(2), difference_operand(2)
     m = DifferenceMap(left, right)
     assert torch.equal(m.to_dense(), left.to_dense() - right.to_dense())
     assert torch.equal(m[1, :, [3, 0], 1::2], left[1, :, [3, 0], 1::2] - right[1, :, [3, 0], 1::2])
     assert torch.equal(m.diagonal(), left.diagonal() - right.diagonal())
-
-
-def test_difference_rows_sum_to_zero() -> None:
-    m = DifferenceMap(difference_operand(), difference_operand())
-    torch.testing.assert_close(m.to_dense().sum(-1), torch.zeros(2, 4).double())
-
-
-def test_float64_wins() -> None:
     assert DifferenceMap(difference_operand(), difference_operand(dtype=torch.float32)).dtype == torch.float64
-
-
-def test_ragged_maps_differ_sequence_by_sequence() -> None:
-    left, right = (uwaga.Ragged.from_list([torch.randn(n, 2, 3).double() for n in (2, 4)]) for _ in range(2))
-    left, right = AttentionMap(left, left), AttentionMap(right, right)
-    m = DifferenceMap(left, right)
-    assert len(m) == 2
-    assert torch.equal(m[1].to_dense(), left[1].to_dense() - right[1].to_dense())
 
 
 @pytest.mark.parametrize("k", [1, 3, 9])
@@ -56,15 +40,16 @@ def test_the_largest_differences_in_size(k: int, monkeypatch: pytest.MonkeyPatch
     assert bool((positions[..., 5:] == -1).all())
 
 
-def test_the_largest_differences_of_ragged_maps() -> None:
-    left, right = (uwaga.Ragged.from_list([torch.randn(n, 2, 3).double() for n in (2, 4)]) for _ in range(2))
-    m = DifferenceMap(AttentionMap(left, left), AttentionMap(right, right))
-    result = m.topk(2)
+def test_differences_of_ragged_maps_are_those_of_their_sequences() -> None:
+    operands = [uwaga.Ragged.from_list([torch.randn(n, 2, 3).double() for n in (2, 4)]) for _ in range(2)]
+    left, right = (AttentionMap(x, x) for x in operands)
+    m = DifferenceMap(left, right)
+    result, pooled = m.topk(2), m.pool(2, 2, pooling="max")
+    assert len(m) == 2
     for r in range(2):
+        assert torch.equal(m[r].to_dense(), left[r].to_dense() - right[r].to_dense())
         assert torch.equal(result.weights.to_list()[r].movedim(0, -2), m[r].topk(2).weights)
         assert torch.equal(result.positions.to_list()[r].movedim(0, -2), m[r].topk(2).positions)
-    pooled = m.pool(2, 2, pooling="max")
-    for r in range(2):
         assert torch.equal(pooled.weights[r], m[r].pool(2, 2, pooling="max").weights)
 
 
@@ -101,23 +86,17 @@ def test_of_equal_sizes_the_first_is_taken() -> None:
     assert m.pool(1, 2, pooling="max").positions[0, 0].tolist() == [[0, 0], [0, 2]]
 
 
-def test_difference_it_says_what_it_is() -> None:
-    shown = repr(DifferenceMap(difference_operand(), difference_operand()))
-    assert shown == "DifferenceMap(shape=(2, 4, 5), mask=None minus mask=None, float64, 320 bytes as a dense matrix)"
-
-
 KEPT = [1, 2, 4, 5]
-
-
-def kept_operand(*batch: int, queries: int = 7) -> AttentionMap:
-    return AttentionMap(torch.randn(*batch, 2, queries, 4).double(), torch.randn(*batch, 2, 7, 4).double())
 
 
 @pytest.mark.parametrize("batch", [(), (2,), (2, 3)], ids=str)
 def test_kept_rows_are_normalised_again(batch: tuple[int, ...]) -> None:
-    m = kept_operand(*batch)
+    m = token_map(*batch)
     dense = m.to_dense()[..., KEPT, :][..., KEPT]
-    torch.testing.assert_close(SubsetMap(m, KEPT).to_dense(), dense / dense.sum(-1, keepdim=True))
+    subset = SubsetMap(m, KEPT)
+    torch.testing.assert_close(subset.to_dense(), dense / dense.sum(-1, keepdim=True))
+    words = WordMap(subset, [(0, 1), (1, 3), (3, 4)])
+    torch.testing.assert_close(words.to_dense().sum(-1), torch.ones(*batch, 2, 3).double())
 
 
 def test_kept_an_entry_has_the_same_bits_alone_and_among_others() -> None:
@@ -127,21 +106,12 @@ def test_kept_an_entry_has_the_same_bits_alone_and_among_others() -> None:
 
 
 def test_kept_queries_and_keys_may_be_other_ones() -> None:
-    m = kept_operand(queries=3)
-    result = SubsetMap(m, [0, 2], KEPT)
+    result = SubsetMap(token_map(queries=3), [0, 2], KEPT)
     assert result.shape == (2, 2, 4)
     torch.testing.assert_close(result.to_dense().sum(-1), torch.ones(2, 2).double())
-
-
-def test_kept_a_row_without_weight_on_what_is_kept_is_zero() -> None:
-    x = torch.randn(4, 3)
+    x = torch.randn(4, 3)  # a row without weight on what is kept is zero
     m = AttentionMap(x, x, mask=uwaga.Causal())
     assert SubsetMap(m, [1, 2, 3], [3]).to_dense().tolist() == [[0.0], [0.0], [1.0]]
-
-
-def test_kept_words_may_be_merged_on_top() -> None:
-    merged = WordMap(SubsetMap(kept_operand(), KEPT), [(0, 1), (1, 3), (3, 4)])
-    torch.testing.assert_close(merged.to_dense().sum(-1), torch.ones(2, 3).double())
 
 
 WORD_IDS = [None, 0, 1, 1, 1, 2, None]
@@ -158,33 +128,25 @@ def merged(dense_QK: torch.Tensor, spans, key_spans) -> torch.Tensor:
     return torch.stack([to_words[..., start:stop, :].mean(-2) for start, stop in spans], dim=-2)
 
 
+@pytest.mark.parametrize(
+    ("given", "spans", "key_spans"),
+    [
+        ((WORD_IDS,), SPANS, SPANS),
+        ((SPANS,), SPANS, SPANS),
+        (([(1, 2), (2, 5)],), [(1, 2), (2, 5)], [(1, 2), (2, 5)]),  # some tokens are left out
+        (([0, 0, 1], SPANS), [(0, 2), (2, 3)], SPANS),
+    ],
+    ids=["ids", "spans", "some tokens", "other words of queries"],
+)
 @pytest.mark.parametrize("batch", [(), (2,), (2, 3)], ids=str)
-def test_words_weights_between_words(batch: tuple[int, ...]) -> None:
-    m = token_map(*batch)
-    result = WordMap(m, WORD_IDS)
-    assert result.shape == (*batch, 2, 5, 5)
-    torch.testing.assert_close(result.to_dense(), merged(m.to_dense(), SPANS, SPANS))
-
-
-def test_words_rows_still_sum_to_one() -> None:
-    torch.testing.assert_close(WordMap(token_map(), WORD_IDS).to_dense().sum(-1), torch.ones(2, 5).double())
-
-
-def test_words_queries_and_keys_may_have_other_words() -> None:
-    m = token_map(queries=3)
-    result = WordMap(m, [0, 0, 1], key_words=SPANS)
-    torch.testing.assert_close(result.to_dense(), merged(m.to_dense(), [(0, 2), (2, 3)], SPANS))
-
-
-def test_words_it_is_the_pooled_map_where_words_leave_nothing_out() -> None:
-    m = token_map()
-    edges = [start for start, _ in SPANS] + [7]
-    torch.testing.assert_close(WordMap(m, SPANS).to_dense(), m.pool(edges, edges).weights)
-
-
-def test_words_spans_may_leave_tokens_out() -> None:
-    m, spans = token_map(), [(1, 2), (2, 5)]
-    torch.testing.assert_close(WordMap(m, spans).to_dense(), merged(m.to_dense(), spans, spans))
+def test_weights_between_words(batch: tuple[int, ...], given: tuple, spans: list, key_spans: list) -> None:
+    m = token_map(*batch, queries=spans[-1][1] if len(given) == 2 else 7)
+    result = WordMap(m, *given)
+    assert result.shape == (*batch, 2, len(spans), len(key_spans))
+    torch.testing.assert_close(result.to_dense(), merged(m.to_dense(), spans, key_spans))
+    if given == (SPANS,):
+        edges = [start for start, _ in SPANS] + [7]
+        torch.testing.assert_close(result.to_dense(), m.pool(edges, edges).weights)
 
 
 def test_words_a_weight_has_the_same_bits_however_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,27 +177,27 @@ def test_words_a_ragged_map_takes_words_per_sequence() -> None:
     torch.testing.assert_close(result[0].to_dense(), merged(m[0].to_dense(), [(0, 2), (2, 3)], [(0, 2), (2, 3)]))
 
 
-def test_words_ids_that_start_again_are_other_words() -> None:
-    assert word_spans([None, 0, 0, None, 0, 1, 1, None], 8) == [(0, 1), (1, 3), (3, 4), (4, 5), (5, 7), (7, 8)]
-
-
-def test_words_neighbouring_special_tokens_are_each_their_own_word() -> None:
+def test_words_of_ids_and_their_labels() -> None:
+    """Ids that start again are other words, and special tokens are each their own."""
+    spans = [(0, 1), (1, 3), (3, 4), (4, 5), (5, 7), (7, 8)]
+    assert word_spans([None, 0, 0, None, 0, 1, 1, None], 8) == spans
     assert word_spans([0, None, None], 3) == [(0, 1), (1, 2), (2, 3)]
-
-
-def test_words_no_tokens_no_words() -> None:
+    assert word_labels(["▁un", "seen", "</s>"], [0, 0, None]) == ["unseen", "</s>"]
     assert word_spans([], 0) == []
     x = torch.zeros(0, 4)
     assert WordMap(AttentionMap(x, x), []).to_dense().shape == (0, 0)
 
 
-def test_words_labels_are_the_words() -> None:
-    assert word_labels(["▁un", "seen", "</s>"], [0, 0, None]) == ["unseen", "</s>"]
-
-
-def test_words_it_says_what_it_is() -> None:
-    shown = repr(WordMap(token_map(), WORD_IDS))
-    assert shown == "WordMap(shape=(2, 5, 5), mask=None, merged into words, float64, 400 bytes as a dense matrix)"
+@pytest.mark.parametrize(
+    ("make", "shown"),
+    [
+        (lambda m: DifferenceMap(m, m), "DifferenceMap(shape=(2, 7, 7), mask=None minus mask=None, float64, 784 bytes"),
+        (lambda m: WordMap(m, WORD_IDS), "WordMap(shape=(2, 5, 5), mask=None, merged into words, float64, 400 bytes"),
+    ],
+    ids=["difference", "words"],
+)
+def test_a_derived_map_says_what_it_is(make: Callable[[AttentionMap], WeightMap], shown: str) -> None:
+    assert repr(make(token_map())) == f"{shown} as a dense matrix)"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Letters: B batch, H query heads, G key heads, Q queries, K keys, D query/key wid
 
 import pytest
 import torch
+from engines import NATIVE
 from torch import Tensor
 
 import uwaga
@@ -140,16 +141,12 @@ def test_sums_of_diagonals_have_no_gradient() -> None:
     assert not m.diagonal_sums().requires_grad
 
 
-def test_results_have_names() -> None:
+def test_results_have_names_and_a_map_is_true() -> None:
     m = AttentionMap(_x(5, 4), _x(7, 4))
     for value, kind in ((m.topk(2), TopK), (m.peak(), Peak), (m.sink(), Sink), (m.pool(2, 2), Pooled)):
         assert type(value) is kind
     assert m.pool(2, 2).positions is None
     assert uwaga.AttentionMap is uwaga.maps.AttentionMap
-
-
-def test_a_map_is_no_array_but_true() -> None:
-    m = AttentionMap(_x(5, 4), _x(7, 4))
     assert m
 
 
@@ -193,25 +190,16 @@ def test_statistics_are_computed_once_and_together_where_asked(
 ) -> None:
     m.prepare(entropy=True, effective_count=True, distance=True, topk=8)
     assert wanted == [RowStatisticsRequest(entropy=True, squares=True, distance=(0, 0, None), top=8)]
-    for read in (
-        m.entropy,
-        m.effective_count,
-        lambda: m.effective_count(order=1),
-        m.distance,
-        m.peak,
-        lambda: m.topk(8),
-        m.sink,
-    ):
+    for read in (m.entropy, m.effective_count, m.distance, m.peak, m.sink):
         read()
+    m.effective_count(order=1)
+    m.topk(8)
     assert len(wanted) == 1
     m.topk(9)
     assert wanted[-1] == RowStatisticsRequest(top=9)
-    m.distance(start=3)
-    m.distance(start=3)
-    assert wanted[-1] == RowStatisticsRequest(distance=(1, 3, None))
-    m.distance(start=torch.tensor([1, 2]))
-    m.distance(start=torch.tensor([1, 2]))
-    m.distance(start=torch.tensor([1, 3]))
+    for start in (3, 3, torch.tensor([1, 2]), torch.tensor([1, 2]), torch.tensor([1, 3])):
+        m.distance(start=start)
+    assert wanted[2] == RowStatisticsRequest(distance=(1, 3, None))
     assert len(wanted) == 5
 
 
@@ -245,17 +233,13 @@ def test_the_part_of_a_ragged_map_is_that_of_its_sequence() -> None:
 
 
 def test_a_part_reads_the_queries_and_keys_where_they_are() -> None:
-    query, key = _x(2, 4, 6, 8), _x(2, 2, 7, 8)
-    part = AttentionMap(query, key).select(1, 3)
+    query, key = _x(2, 4, 6, 8).requires_grad_(), _x(2, 2, 7, 8)
+    m = AttentionMap(query, key)
+    part = m.select(1, 3)
     assert part.query.data_ptr() == query[1, 3].data_ptr()
     assert part.key.data_ptr() == key[1, 1].data_ptr()
-
-
-def test_a_part_is_differentiable() -> None:
-    query, key = _x(2, 4, 6, 8).requires_grad_(), _x(2, 2, 7, 8)
-    (whole,) = torch.autograd.grad(AttentionMap(query, key).entropy()[1, 3].sum(), query)
-    (part,) = torch.autograd.grad(AttentionMap(query, key).select(1, 3).entropy().sum(), query)
-    torch.testing.assert_close(part, whole)
+    gradients = [torch.autograd.grad(x.sum(), query)[0] for x in (part.entropy(), m.entropy()[1, 3])]
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("impl", [None, "reference"])
@@ -341,3 +325,49 @@ def test_the_largest_logit_takes_no_pass_of_its_own_without_sinks(wanted: list[R
         m.max_logit()
         assert len(wanted) == expected
         wanted.clear()
+
+
+# Statistics where learned sinks take nearly everything, or nothing.
+
+
+ENGINES = [
+    "reference",
+    NATIVE,
+]
+
+
+def _with_sink(sink: float, impl: str, dtype: torch.dtype = torch.float32) -> AttentionMap:
+    query, key = torch.ones(1, 1, 2, 4, dtype=dtype), torch.zeros(1, 1, 3, 4, dtype=dtype)
+    mask = Causal(include_self=False, start=0)  # the first query sees nothing
+    return AttentionMap(query, key, mask=mask, sinks=torch.tensor([sink], dtype=dtype), impl=impl)
+
+
+@pytest.mark.parametrize("impl", ENGINES)
+@pytest.mark.parametrize("sink", [0.0, 40.0, 60.0, 90.0, 200.0])
+def test_the_support_of_order_1_is_the_exponential_of_the_entropy(sink: float, impl: str) -> None:
+    m = _with_sink(sink, impl)
+    assert m.effective_count(order=1)[0, 0, 0] == 0
+    torch.testing.assert_close(m.effective_count(order=1)[0, 0, 1], m.entropy()[0, 0, 1].exp())
+    assert m.effective_count(order=1)[0, 0, 1] >= 1
+
+
+@pytest.mark.parametrize("impl", ENGINES)
+def test_the_support_of_order_2_grows_beyond_every_number(impl: str) -> None:
+    m = _with_sink(40.0, impl)
+    torch.testing.assert_close(
+        m.effective_count()[0, 0].double(), _with_sink(40.0, "reference", torch.float64).effective_count()[0, 0]
+    )
+    assert _with_sink(90.0, impl).effective_count()[0, 0].tolist() == [0, torch.inf]
+
+
+@pytest.mark.parametrize("impl", ENGINES)
+def test_a_sink_of_minus_infinity_takes_nothing(impl: str) -> None:
+    m = _with_sink(-torch.inf, impl)
+    assert m.sink().learned.tolist() == [[[0, 0]]]
+    assert m.entropy().tolist() == [[[0, 0]]]
+    query: Tensor = torch.randn(2, 2, 3, 4)
+    sinks, mask = torch.tensor([-torch.inf, 1.0]), KeyLengths(torch.tensor([0, 3]))
+    learned = AttentionMap(query, query, sinks=sinks, mask=mask, impl=impl).sink().learned
+    assert learned[0].tolist() == [[0, 0, 0], [1, 1, 1]]
+    assert learned[1, 0].tolist() == [0, 0, 0]
+    assert learned[1, 1].gt(0).all()

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
+import engines
 import foreign
-import linear_engines
 import numpy as np
 import processors
 import pytest
@@ -25,8 +25,8 @@ from uwaga.ops.linear import choose
 from uwaga.ops.linear.api import explain, linear_map
 from uwaga.ops.linear.engines import onednn
 
-engines = pytest.mark.parametrize("impl", linear_engines.ENGINES)
-cases = pytest.mark.parametrize(("impl", "dtype"), linear_engines.CASES)
+by_engines = pytest.mark.parametrize("impl", engines.LINEAR)
+cases = pytest.mark.parametrize(("impl", "dtype"), engines.LINEAR_CASES)
 
 
 def separately(
@@ -86,7 +86,7 @@ def test_operands_may_have_any_strides(impl: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(repeated, expected[:1].expand(6, 10))
 
 
-@engines
+@by_engines
 @pytest.mark.parametrize("shape", [(6,), (1, 6), (3, 6), (2, 2, 6), (5, 1, 6)])
 def test_any_leading_dimensions(impl: str, shape: tuple[int, ...]) -> None:
     x, weight, bias = torch.randn(shape), torch.randn(5, 6), torch.randn(5)
@@ -187,8 +187,7 @@ def test_the_native_kernels_promise_it_on_every_processor_and_others_where_it_wa
     for here in (processors.MILAN, processors.SAPPHIRE_RAPIDS, processors.M2):
         on(here)
         promised[here.vendor] = {
-            name: [choose.has_batch_invariant_rows(name, dtype) for dtype in linear_engines.DTYPES]
-            for name in choose.NAMES
+            name: [choose.has_batch_invariant_rows(name, dtype) for dtype in engines.DTYPES] for name in choose.NAMES
         }
     native, shown, nothing = [True] * 3, [True, True, False], [False] * 3
     assert promised == {
@@ -206,33 +205,7 @@ def test_the_check_finds_an_engine_whose_rows_depend_on_their_number(
     assert Mapped.of(24, 40, dtype, "cpu").parts_with_other_bits(FEW_COUNTS)
 
 
-needs_native = pytest.mark.skipif("cpu" not in linear_engines.NATIVE, reason="no native library here")
-
-
-@needs_native
-def test_by_default_no_row_depends_on_a_foreign_engine(
-    on: Callable[[Processor], None], named: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pretended Sapphire Rapids, whose foreign products drift with the number of rows: float32 and float16 are never theirs;
-    bfloat16 is, and says so; UWAGA_LINEAR=cpu keeps the bits."""
-    engine = foreign.Drifting()
-    monkeypatch.setitem(choose.NATIVE, "onednn", engine)
-    on(processors.SAPPHIRE_RAPIDS)
-    note = "; a row may have other bits in another batch: UWAGA_LINEAR=cpu keeps them"
-    with foreign.ForeignKernels() as kernels:
-        for dtype in (torch.float32, torch.float16):
-            mapped = Mapped.of(1536, 384, dtype, None)
-            assert mapped.parts_with_other_bits(FEW_COUNTS) == []
-            assert note not in explain(mapped.x, mapped.weight).reason
-        assert (kernels.called, engine.calls) == ([], 0)
-        mapped = Mapped.of(1536, 384, torch.bfloat16, None)
-        assert mapped.parts_with_other_bits(FEW_COUNTS)
-        assert set(kernels.called) == {"linear"}
-        assert explain(mapped.x, mapped.weight).reason.endswith(note)
-        named("cpu")
-        assert Mapped.of(1536, 384, torch.bfloat16, None).parts_with_other_bits(FEW_COUNTS) == []
-        named("onednn")
-        assert Mapped.of(24, 40, torch.float32, None).parts_with_other_bits(FEW_COUNTS)
+needs_native = pytest.mark.skipif("cpu" not in engines.NATIVE_LINEAR, reason="no native library here")
 
 
 @pytest.mark.parametrize(
@@ -256,7 +229,7 @@ def test_rows_of_zeros_fill_the_last_block_of_pytorchs_product(
     assert seen == [3]
 
 
-@pytest.mark.skipif("onednn" not in linear_engines.NATIVE, reason="no oneDNN here")
+@pytest.mark.skipif("onednn" not in engines.NATIVE_LINEAR, reason="no oneDNN here")
 def test_onednn_computes_one_row_as_two(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, own = [], onednn._operator
 
@@ -319,7 +292,7 @@ CHANGES: dict[str, Callable[[nn.Linear, Tensor], object]] = {
 }
 
 
-@engines
+@by_engines
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_weight_is_computed_with(impl: str, change: str) -> None:
     linear, x, weight = nn.Linear(6, 5), torch.randn(8, 6), torch.randn(5, 6)
@@ -333,7 +306,7 @@ def test_a_changed_weight_is_computed_with(impl: str, change: str) -> None:
 
 
 @pytest.mark.slow
-@engines
+@by_engines
 def test_a_forked_process_computes_with_its_own_weight(impl: str) -> None:
     x, weight = torch.randn(8, 6), torch.randn(5, 6)
     before = uwaga.linear(x, weight, impl=impl)
@@ -352,19 +325,6 @@ def test_a_forked_process_computes_with_its_own_weight(impl: str) -> None:
 # The choice.
 
 
-def test_the_first_engine_that_does_not_refuse_is_chosen() -> None:
-    x, weight = torch.randn(3, 6), torch.randn(5, 6)
-    for dtype in linear_engines.DTYPES:
-        result = explain(x.to(dtype), weight.to(dtype))
-        assert result.engine == next(name for name in choose.order(dtype) if name not in result.refused)
-    double = explain(x.double(), weight.double())
-    assert double.engine == "torch"
-    assert set(double.refused) == {"cpu", "onednn"}
-    on_meta = explain(x.to("meta"), weight.to("meta"))
-    assert on_meta.engine == "torch"
-    assert uwaga.linear(x.to("meta"), weight.to("meta")).shape == (3, 5)
-
-
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch):
     """Sets UWAGA_LINEAR as if the process had started with it."""
@@ -378,12 +338,12 @@ def named(monkeypatch: pytest.MonkeyPatch):
     processors.forget()
 
 
-@engines
+@by_engines
 def test_uwaga_linear_names_the_engine_of_all_calls(impl: str, named: Callable[[str], None]) -> None:
     named(impl)
     x, weight = torch.randn(3, 6), torch.randn(5, 6)
     note = "" if impl == "cpu" else "; a row may have other bits in another batch: UWAGA_LINEAR=cpu keeps them"
-    if "cpu" not in linear_engines.NATIVE:
+    if "cpu" not in engines.NATIVE_LINEAR:
         note = "; a row may have other bits in another batch, and the native kernels, which keep them, cannot serve this call"
     assert explain(x, weight)[:2] == (impl, f"named by UWAGA_LINEAR{note}")
     assert torch.equal(uwaga.linear(x, weight), uwaga.linear(x, weight, impl=impl))
@@ -406,11 +366,11 @@ class Marked(Tensor):
     """A subclass of torch.Tensor."""
 
 
-def test_tensor_subclasses_are_left_to_pytorch() -> None:
-    x = torch.randn(3, 6).as_subclass(Marked)
-    weight = torch.randn(5, 6)
+def test_tensor_subclasses_and_other_devices_are_left_to_pytorch() -> None:
+    x, weight = torch.randn(3, 6).as_subclass(Marked), torch.randn(5, 6)
     assert "cpu" in explain(x, weight).refused
     assert type(uwaga.linear(x, weight)) is Marked
+    assert uwaga.linear(torch.zeros(3, 6, device="meta"), weight.to("meta")).shape == (3, 5)
 
 
 def test_a_lazy_negation_is_read_with_its_sign() -> None:

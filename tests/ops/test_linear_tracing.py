@@ -1,8 +1,9 @@
 """The linear map under torch.compile, export, tracers, dispatch modes and torch.func."""
 
+from collections.abc import Callable
 from typing import Any
 
-import linear_engines
+import engines
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import uwaga
 from uwaga.ops.linear.api import explain
 
-native = pytest.mark.parametrize("impl", linear_engines.NATIVE)
+native = pytest.mark.parametrize("impl", engines.NATIVE_LINEAR)
 slow = pytest.mark.slow
 
 
@@ -56,7 +57,7 @@ def test_a_map_compiles_into_one_graph(impl: str) -> None:
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), module(x))
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        if (impl, torch.bfloat16) in linear_engines.CASES:
+        if (impl, torch.bfloat16) in engines.LINEAR_CASES:
             torch.testing.assert_close(compiled(x), module(x), rtol=2**-6, atol=2**-6)
         else:  # oneDNN on a processor without AVX-512
             with pytest.raises(ValueError, match=f"engine '{impl}' cannot serve this call"):
@@ -102,39 +103,35 @@ def plainly(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 OPERANDS = (torch.randn(3, 4, 6), torch.randn(5, 6), torch.randn(5))
 
 
-@pytest.mark.parametrize("in_dims", [(0, None, None), (1, None, None), (None, 0, None), (2, 1, None)])
-def test_vmap(in_dims: tuple[int | None, ...]) -> None:
-    x = OPERANDS[0] if in_dims[1] is None else torch.randn(4, 6, 7) if in_dims[0] == 2 else torch.randn(4, 6)
-    weight = torch.randn(7, 5, 6) if in_dims[0] is None else torch.randn(5, 7, 6) if in_dims[1] == 1 else OPERANDS[1]
-    result = torch.func.vmap(mapped, in_dims)(x, weight, OPERANDS[2])
-    torch.testing.assert_close(result, torch.func.vmap(plainly, in_dims)(x, weight, OPERANDS[2]))
+def _loss(f: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda weight: f(OPERANDS[0], weight, OPERANDS[2]).square().sum()
 
 
-def test_jvp_and_hessian_and_gradients_of_torch_func() -> None:
-    tangents = tuple(map(torch.randn_like, OPERANDS))
-    for one, other in zip(
-        torch.func.jvp(mapped, OPERANDS, tangents), torch.func.jvp(plainly, OPERANDS, tangents), strict=True
-    ):
-        torch.testing.assert_close(one, other)
-
-    def loss(function: Any, weight: Tensor) -> Tensor:
-        total: Tensor = function(OPERANDS[0], weight, OPERANDS[2]).square().sum()
-        return total
-
-    for transform in (torch.func.grad, torch.func.hessian, torch.func.jacrev):
-        result = transform(lambda weight: loss(mapped, weight))(OPERANDS[1])
-        torch.testing.assert_close(
-            result, transform(lambda weight: loss(plainly, weight))(OPERANDS[1]), rtol=1e-4, atol=1e-4
-        )
-
-
-def test_forward_mode() -> None:
+def _dual(f: Callable[..., Tensor]) -> Tensor:
     x, weight, bias = OPERANDS
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
-        result = torch.autograd.forward_ad.unpack_dual(mapped(dual, weight, bias)).tangent
-        expected = torch.autograd.forward_ad.unpack_dual(plainly(dual, weight, bias)).tangent
-    torch.testing.assert_close(result, expected)
+        return torch.autograd.forward_ad.unpack_dual(f(dual, weight, bias)).tangent
+
+
+def _mapped_over(in_dims: tuple[int | None, ...]) -> Callable[[Callable[..., Tensor]], Tensor]:
+    x = OPERANDS[0] if in_dims[1] is None else torch.randn(4, 6, 7) if in_dims[0] == 2 else torch.randn(4, 6)
+    weight = torch.randn(7, 5, 6) if in_dims[0] is None else torch.randn(5, 7, 6) if in_dims[1] == 1 else OPERANDS[1]
+    return lambda f: torch.func.vmap(f, in_dims)(x, weight, OPERANDS[2])
+
+
+TANGENTS = tuple(map(torch.randn_like, OPERANDS))
+TRANSFORMS: dict[str, Callable[[Callable[..., Tensor]], object]] = {
+    "jvp": lambda f: torch.func.jvp(f, OPERANDS, TANGENTS),
+    "forward mode": _dual,
+    **{each.__name__: lambda f, each=each: each(_loss(f))(OPERANDS[1]) for each in (torch.func.grad, torch.func.hessian, torch.func.jacrev)},
+    **{f"vmap over {dims}": _mapped_over(dims) for dims in ((0, None, None), (1, None, None), (None, 0, None), (2, 1, None))},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms_of_torch_func(name: str) -> None:
+    torch.testing.assert_close(TRANSFORMS[name](mapped), TRANSFORMS[name](plainly), rtol=1e-4, atol=1e-4)
 
 
 @native

@@ -20,32 +20,33 @@ def test_what_it_knows() -> None:
     assert repr(batch) == "Ragged(values (5, 2, 2) float32, lengths [2, 0, 3])"
 
 
-def test_padded_and_back() -> None:
+ROUND_TRIPS = {
+    "padded": lambda x: Ragged.from_padded(x.to_padded(fill=-1.0), x.lengths),
+    "lists": lambda x: Ragged.from_list(x.to_list()),
+    "nested": lambda x: Ragged.from_nested(x.to_nested()),
+}
+
+
+@pytest.mark.parametrize("way", ROUND_TRIPS)
+def test_there_and_back(way: str) -> None:
+    batch = Ragged(VALUES, OFFSETS)
+    again = ROUND_TRIPS[way](batch)
+    assert torch.equal(again.values, VALUES)
+    assert torch.equal(again.offsets, OFFSETS)
+    assert (again.values.data_ptr() == VALUES.data_ptr()) == (way == "nested")
+
+
+def test_other_forms() -> None:
     batch = Ragged(VALUES, OFFSETS)
     padded = batch.to_padded(fill=-1.0)
     assert padded.shape == (3, 3, 2, 2)
     assert (padded[1] == -1).all()
     assert (padded[0, 2:] == -1).all()
-    again = Ragged.from_padded(padded, batch.lengths)
-    assert torch.equal(again.values, VALUES)
-    assert torch.equal(again.offsets, OFFSETS)
     assert batch.to_padded(length=4).shape == (3, 4, 2, 2)
-
-
-def test_lists_and_back() -> None:
-    rows = Ragged(VALUES, OFFSETS).to_list()
-    assert [len(row) for row in rows] == [2, 0, 3]
-    again = Ragged.from_list(rows)
-    assert torch.equal(again.values, VALUES)
-    assert torch.equal(again.offsets, OFFSETS)
-
-
-def test_nested_and_back_shares_memory() -> None:
-    nested = Ragged(VALUES, OFFSETS).to_nested()
-    assert nested.layout == torch.jagged
-    again = Ragged.from_nested(nested)
-    assert again.values.data_ptr() == VALUES.data_ptr()
-    assert torch.equal(again.offsets, OFFSETS)
+    assert [len(row) for row in batch.to_list()] == [2, 0, 3]
+    assert batch.to_nested().layout == torch.jagged
+    none = Ragged(torch.zeros(0, 2, 2), torch.tensor([0]))
+    assert (len(none), none.max_length, none.to_list(), none.to_padded().shape) == (0, 0, [], (0, 0, 2, 2))
 
 
 def test_gradients_flow_through_packing() -> None:
@@ -53,11 +54,6 @@ def test_gradients_flow_through_packing() -> None:
     out = Ragged.from_padded(padded, torch.tensor([2, 0, 3])).to_padded()
     (gradient,) = torch.autograd.grad(out.sum(), padded)
     assert gradient.sum(-1).tolist() == [[2, 2, 0], [0, 0, 0], [2, 2, 2]]
-
-
-def test_no_rows_at_all() -> None:
-    batch = Ragged(torch.zeros(0, 2, 2), torch.tensor([0]))
-    assert (len(batch), batch.max_length, batch.to_list(), batch.to_padded().shape) == (0, 0, [], (0, 0, 2, 2))
 
 
 def test_offsets_that_are_a_view_are_read_as_what_they_hold() -> None:
@@ -98,6 +94,8 @@ _FEED_FORWARD, _ROTARY = FeedForward(2, 4), RotaryPositions(2)
         (_FEED_FORWARD, [0, 2, 3]),
         (lambda x: attention(x, x, x), [0, 2, 3]),
         (_ROTARY, [0, 2, 3]),
+        *[(lambda x: attention(x, x, x), [0, *bad]) for bad in ([-1, 5], [2, 2**62], [2, 2005])],
+        (lambda x: attention(x, x, x), [10**9, 10**9 + 2, 10**9 + 5]),
         (lambda x: linear(x, _WEIGHT), [0, 2, 6]),
         (lambda x: linear(x, _WEIGHT), [1, 2, 5]),
         (lambda x: linear(x, _WEIGHT), [0, 6, 5]),

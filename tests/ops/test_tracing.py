@@ -288,31 +288,6 @@ def test_functionalize_sees_an_operator(impl: str) -> None:
     assert torch.equal(torch.func.functionalize(call)(x), call(x))
 
 
-VMAP_ERRORS = {
-    "a ragged batch": lambda x, i: attention(*[Ragged(x[0].mT, torch.tensor([0, 5]))] * 3, impl=i),
-    "dropout": lambda x, i: attention(x, x, x, dropout=0.5, impl=i),
-    "a bias's start": lambda x, i: attention(
-        x, x, x, bias=AlibiBias(torch.ones(4), start=x[:, 0, 0, 0].long()), impl=i
-    ),
-    "sinks": lambda x, i: attention(x, x, x, sinks=x[0, :, 0, 0], impl=i),
-}
-
-
-@pytest.mark.parametrize("impl", OPAQUE)
-@pytest.mark.parametrize("name", VMAP_ERRORS)
-def test_what_vmap_cannot_fold_is_an_error(impl: str, name: str) -> None:
-    with pytest.raises(ValueError, match="vmap"):
-        torch.func.vmap(lambda x: VMAP_ERRORS[name](x, impl), randomness="same")(_x(3, 2, 4, 5, 8))
-
-
-@pytest.mark.parametrize("impl", OPAQUE)
-def test_second_derivatives_by_torch_func_are_an_error(impl: str) -> None:
-    x = _x(2, 3, 4)
-    grad = torch.func.grad(lambda x: attention(x, x, x, impl=impl).square().sum())
-    with pytest.raises(NotImplementedError, match="first derivatives only"):
-        torch.func.grad(lambda x: grad(x).sum())(x)
-
-
 def _with_distances(q: torch.Tensor, start: torch.Tensor | int | None) -> torch.Tensor:
     return attention(q, q, q, bias=AlibiBias(torch.tensor([0.5, 0.1]), start=start))
 
@@ -427,3 +402,53 @@ def test_second_derivatives_of_torch_func_in_compiled_programs() -> None:
     computed = torch.compile(gradient(lambda a: attention(a, keys, keys)), backend="aot_eager")(x)
     expected = gradient(lambda a: (a @ keys.mT / 8**0.5).softmax(-1) @ keys)(x)
     torch.testing.assert_close(computed, expected)
+
+
+# Autocast says in which type models hand over their tensors; the arithmetic of attention stays what it is.
+
+
+AUTOCAST = {
+    "plain": {},
+    "causal": {"mask": Causal()},
+    "no softmax": {"normalize": None},
+    "no softmax, causal behind a prefix": {"normalize": None, "mask": Causal(start=4)},
+    "no softmax, padded": {"normalize": None, "mask": KeyLengths(torch.tensor([3, 7]))},
+    "by the reference": {"impl": "reference"},
+    "by PyTorch": {"impl": "torch"},
+}
+
+
+def _autocast_leaves() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(2, 2, 7, 8, generator=generator).requires_grad_() for _ in range(3)]
+
+
+def _results(leaves: list[torch.Tensor], options: dict, *, differentiable: bool = True) -> list[torch.Tensor]:
+    output = attention(*leaves, **options)
+    first = torch.autograd.grad(output.square().sum(), leaves, create_graph=differentiable)
+    second = torch.autograd.grad(first[0].square().sum(), leaves) if differentiable else ()
+    return [output, *first, *second]
+
+
+@pytest.mark.parametrize("options", AUTOCAST.values(), ids=AUTOCAST)
+def test_results_and_derivatives_are_those_outside(options: dict) -> None:
+    leaves, differentiable = (
+        _autocast_leaves(),
+        options.get("impl") != "torch",
+    )  # whose kernel has no second derivatives
+    expected = _results(leaves, options, differentiable=differentiable)
+    with torch.autocast("cpu", torch.bfloat16):
+        results = _results(leaves, options) if differentiable else [attention(*leaves, **options)]
+    for x, y in zip(results, expected, strict=False):
+        assert x.dtype == torch.float32
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_compiled_call_too() -> None:
+    torch.compiler.reset()
+    x = _autocast_leaves()[0].detach()
+    compiled = torch.compile(lambda x: attention(x, x, x, normalize=None), fullgraph=True, backend="aot_eager")
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(compiled(x), attention(x, x, x, normalize=None))
+    torch.testing.assert_close(compiled(x), attention(x, x, x, normalize=None))

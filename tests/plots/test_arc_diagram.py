@@ -28,31 +28,20 @@ def ends(figure: Figure) -> list[tuple[int, int]]:
 
 
 def test_an_arc_for_every_weight_that_is_large_enough_the_strongest_last() -> None:
+    """Those that look back are above, those that look ahead below; a weight on itself is a dot; labels are no formulas."""
     figure = plots.arcs(WEIGHTS, TOKENS, threshold=0.05)
     assert ends(figure) == [(2, 0), (1, 2), (1, 0)]
+    back, ahead, near = (path.vertices[:, 1] for path in lines(figure).get_paths())
+    assert back.max() > 0 > ahead.max()
+    assert back[1] > near[1]
     widths = lines(figure).get_linewidths()
     assert list(widths) == sorted(widths)
-
-
-def test_arcs_that_look_back_are_above_and_those_that_look_ahead_below() -> None:
-    figure = plots.arcs(WEIGHTS, TOKENS)
-    result = dict(zip(ends(figure), lines(figure).get_paths(), strict=True))
-    assert result[2, 0].vertices[:, 1].max() > 0
-    assert result[1, 2].vertices[:, 1].max() < 0
-    assert result[2, 0].vertices[1, 1] > result[1, 0].vertices[1, 1]
-
-
-def test_a_weight_on_itself_is_a_dot() -> None:
-    figure = plots.arcs(WEIGHTS, TOKENS)
     assert [round(x) for x, _ in dots(figure).get_offsets()] == [1, 2, 0]
     sizes = dots(figure).get_sizes()
     assert sizes[1] / sizes[2] == pytest.approx(0.69)
-
-
-def test_labels_are_the_tokens_and_no_formulas() -> None:
-    texts = plots.arcs(WEIGHTS, TOKENS).axes[0].texts
-    assert [text.get_text() for text in texts] == TOKENS
-    assert not any(text.get_parse_math() for text in texts)
+    for shown in (figure, plots.arcs(WEIGHTS * 0.01, TOKENS)):  # of which the second has weights too small to show
+        assert [text.get_text() for text in shown.axes[0].texts] == TOKENS
+        assert not any(text.get_parse_math() for text in shown.axes[0].texts)
 
 
 @pytest.mark.parametrize("tokens", [12, 60])
@@ -68,16 +57,12 @@ def test_labels_keep_clear_of_each_other_and_of_the_arcs(tokens: int) -> None:
     assert max(feet) >= max(box.y1 for box in boxes)
 
 
-def test_columns_join_queries_with_keys() -> None:
+def test_columns_join_queries_with_keys_and_leave_room_for_long_words() -> None:
     figure = plots.arcs(WEIGHTS[:2], TOKENS[:2], key_tokens=TOKENS, layout="columns", threshold=0.3)
     results = [tuple(map(tuple, path.vertices.tolist())) for path in lines(figure).get_paths()]
     assert results == [((0, -1), (1, -2)), ((0, -1), (1, 0)), ((0, 0), (1, 0))]
     assert [text.get_text() for text in figure.axes[0].texts] == [*TOKENS[:2], *TOKENS, "query", "key"]
-
-
-def test_columns_leave_room_for_long_words() -> None:
-    names = ["m" * 20, "i", "l"]
-    figure = plots.arcs(WEIGHTS, names, layout="columns")
+    figure = plots.arcs(WEIGHTS, ["m" * 20, "i", "l"], layout="columns")
     figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in figure.axes[0].texts]
     assert min(box.x0 for box in boxes) >= 0
@@ -100,7 +85,3 @@ def test_two_heads_share_axes_in_two_colours() -> None:
     results = [x.get_edgecolor()[0][:3] for x in ax.collections if x.get_paths() and not len(x.get_facecolor())]
     assert len(results) == 2
     assert tuple(results[0]) != tuple(results[1])
-
-
-def test_weights_too_small_to_show_leave_the_tokens() -> None:
-    assert len(plots.arcs(WEIGHTS * 0.01, TOKENS).axes[0].texts) == 3

@@ -7,10 +7,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import matplotlib
 import numpy
 import pytest
 import torch
 from IPython.core.formatters import DisplayFormatter
+from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from uwaga import plots
@@ -29,11 +31,14 @@ def fresh(program: str) -> str:
     return done.stdout.strip()
 
 
-def test_svg_keeps_text_as_text(tmp_path: Path) -> None:
+def test_svg_keeps_text_as_text_and_the_settings_of_others(tmp_path: Path) -> None:
+    before = dict(matplotlib.rcParams)
     plots.save(heat(), tmp_path / "map.svg")
     text = (tmp_path / "map.svg").read_text()
     assert ">unseen</text>" in text
     assert "image-rendering:crisp-edges" in text  # cells stay cells at any size
+    assert dict(matplotlib.rcParams) == before
+    assert pyplot.get_fignums() == []
 
 
 def test_pdf_embeds_fonts_that_publishers_take(tmp_path: Path) -> None:
@@ -72,21 +77,6 @@ def test_a_figure_is_written_whole_and_follows_no_link(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["map.svg", "mine", "plain.png"]
 
 
-def test_saving_leaves_the_settings_of_others_alone(tmp_path: Path) -> None:
-    import matplotlib
-
-    before = dict(matplotlib.rcParams)
-    plots.save(heat(), tmp_path / "map.svg")
-    assert dict(matplotlib.rcParams) == before
-
-
-def test_drawing_registers_nothing_with_pyplot() -> None:
-    from matplotlib import pyplot
-
-    heat()
-    assert pyplot.get_fignums() == []
-
-
 @pytest.mark.parametrize(
     "draw", [heat, lambda: plots.arcs(torch.rand(2, 2), TOKENS), lambda: plots.head_grid(torch.rand(2, 3, 3))]
 )
@@ -116,34 +106,16 @@ except ModuleNotFoundError as error:
     )
 
 
-def test_the_public_names() -> None:
-    assert dir(plots) == [
-        "animate",
-        "arcs",
-        "cache_budgets",
-        "changed_heads",
-        "head_grid",
-        "head_matrix",
-        "heatmap",
-        "patch_attention",
-        "patching_effects",
-        "save",
-    ]
-
-
 # Machado, Oliveira & Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency" (2009), table 1:
 # severity 1.0, in linear RGB.
 SIGHT = {
-    "normal": numpy.eye(3),
-    "protanopia": numpy.array(
-        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
-    ),
-    "deuteranopia": numpy.array(
-        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
-    ),
-    "tritanopia": numpy.array(
-        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
-    ),
+    name: numpy.array(matrix).reshape(3, 3)
+    for name, matrix in {
+        "normal": [1, 0, 0, 0, 1, 0, 0, 0, 1],
+        "protanopia": [0.152286, 1.052583, -0.204868, 0.114503, 0.786281, 0.099216, -0.003882, -0.048116, 1.051998],
+        "deuteranopia": [0.367322, 0.860646, -0.227968, 0.280085, 0.672501, 0.047413, -0.011820, 0.042940, 0.968881],
+        "tritanopia": [1.255528, -0.076749, -0.178779, -0.078411, 0.930809, 0.147602, 0.004733, 0.691367, 0.303900],
+    }.items()
 }
 
 

@@ -14,6 +14,7 @@ from uwaga.inspect.recordings.recording import TokenStrings
 from uwaga.maps.derived import DifferenceMap
 from uwaga.maps.map import AttentionMap
 from uwaga.nn.attention_id import AttentionId
+from uwaga.plots.labels import clean, label_step
 
 TOKENS = ["[CLS]", "Ġthe", "$5", "cost$", "\n"]
 
@@ -31,10 +32,15 @@ def labels(axis) -> list[str]:
     return [label.get_text() for label in axis.get_ticklabels()]
 
 
-def test_it_draws_the_weights_of_one_head() -> None:
-    m = some_map(2, 3)
-    figure = plots.heatmap(m, TOKENS, at=(1, 2))
-    numpy.testing.assert_allclose(drawn(figure), m[1, 2].double().numpy())
+def ragged_map() -> AttentionMap:
+    x = uwaga.Ragged.from_list([torch.randn(n, 2, 4) for n in (3, 5)])
+    return AttentionMap(x, x)
+
+
+@pytest.mark.parametrize(("m", "at"), [(some_map(2, 3), (1, 2)), (ragged_map(), (1, 0))], ids=["dense", "ragged"])
+def test_it_draws_the_weights_of_one_head(m: AttentionMap, at: tuple[int, int]) -> None:
+    figure = plots.heatmap(m, TOKENS, at=at)
+    numpy.testing.assert_allclose(drawn(figure), m[at].double().numpy())
     assert figure.axes[0].get_xlabel() == "key"
     assert figure.axes[0].get_ylabel() == "query"
     assert figure.axes[1].get_ylabel() == "weight"
@@ -49,18 +55,14 @@ def test_a_dimension_of_one_needs_no_index(weights) -> None:
     assert drawn(plots.heatmap(weights)).shape == (5, 5)
 
 
-def test_a_ragged_map_is_drawn_by_its_sequence() -> None:
-    x = uwaga.Ragged.from_list([torch.randn(n, 2, 4) for n in (3, 5)])
-    m = AttentionMap(x, x)
-    numpy.testing.assert_allclose(drawn(plots.heatmap(m, TOKENS, at=(1, 0))), m[1, 0].double().numpy())
-
-
 def test_every_token_is_written_as_it_can_be_read() -> None:
     ax = plots.heatmap(some_map(), TOKENS).axes[0]
     expected = ["[CLS]", "the", "$5", "cost$", "\\n"]
     assert labels(ax.yaxis) == expected
     assert labels(ax.xaxis) == expected
     assert not any(label.get_parse_math() for label in ax.get_xticklabels())
+    ax = plots.heatmap(torch.rand(2, 5), ["a", "b"], key_tokens=TOKENS).axes[0]
+    assert (labels(ax.yaxis), labels(ax.xaxis)) == (["a", "b"], expected)
 
 
 def test_many_tokens_are_thinned_until_they_do_not_overlap() -> None:
@@ -75,12 +77,6 @@ def test_many_tokens_are_thinned_until_they_do_not_overlap() -> None:
             (getattr(box, f"{along}0"), getattr(box, f"{along}1")) for box in (x.get_window_extent() for x in shown)
         )
         assert all(before[1] <= after[0] for before, after in pairwise(edges))
-
-
-def test_keys_may_have_tokens_of_their_own() -> None:
-    ax = plots.heatmap(torch.rand(2, 5), ["a", "b"], key_tokens=TOKENS).axes[0]
-    assert labels(ax.yaxis) == ["a", "b"]
-    assert len(labels(ax.xaxis)) == 5
 
 
 @pytest.mark.parametrize("pooling", ["sum", "max"])
@@ -110,42 +106,32 @@ def test_large_maps_of_other_kinds_are_pooled_by_reading_them(pooling: str, monk
         assert result[i, j] == pytest.approx(float(cell.sum(1).mean() if pooling == "sum" else cell.max()), abs=1e-12)
 
 
+def image_of(*rows: list[float], **options: float):
+    return plots.heatmap(torch.tensor(rows), **options).axes[0].images[0]
+
+
 def test_zero_is_white_and_the_largest_weight_is_darkest() -> None:
     image = plots.heatmap(some_map()).axes[0].images[0]
     assert image.norm.vmin == 0.0
     assert image.norm.vmax == pytest.approx(1.0)
     assert tuple(image.cmap(image.norm(0.0)))[:3] == (1.0, 1.0, 1.0)
-
-
-def test_weights_below_zero_have_their_own_colour_and_zero_stays_white() -> None:
-    image = plots.heatmap(torch.tensor([[0.0, -0.5], [0.2, 0.0]]), gamma=0.5).axes[0].images[0]
-    assert (image.norm.vmin, image.norm.vmax) == (-0.5, 0.5)
-    red, _, blue, _ = image.cmap(image.norm(-0.5))
+    assert image_of([0.0, 0.0]).norm.vmax == 1.0
+    below = image_of([0.0, -0.5], [0.2, 0.0], gamma=0.5)  # weights below zero have their own colour
+    assert (below.norm.vmin, below.norm.vmax) == (-0.5, 0.5)
+    red, _, blue, _ = below.cmap(below.norm(-0.5))
     assert red > blue
-    assert min(image.cmap(image.norm(0.0))) > 0.99
+    assert min(below.cmap(below.norm(0.0))) > 0.99
+    assert float(image_of([0.25, 1.0], vmax=1.0, gamma=0.5).norm(0.25)) == pytest.approx(0.5)
+    with_nan = image_of([0.25, torch.nan], [0.5, 0.0])
+    assert with_nan.norm.vmax == 0.5
+    assert with_nan.cmap.get_bad()[0] < 0.8
 
 
-def test_vmax_and_gamma_set_the_scale() -> None:
-    image = plots.heatmap(torch.tensor([[0.25, 1.0]]), vmax=1.0, gamma=0.5).axes[0].images[0]
-    assert float(image.norm(0.25)) == pytest.approx(0.5)
-
-
-def test_a_nan_is_seen() -> None:
-    image = plots.heatmap(torch.tensor([[0.25, torch.nan], [0.5, 0.0]])).axes[0].images[0]
-    assert image.norm.vmax == 0.5
-    assert image.cmap.get_bad()[0] < 0.8
-
-
-def test_nothing_but_zeros_can_be_drawn() -> None:
-    assert plots.heatmap(torch.zeros(2, 2)).axes[0].images[0].norm.vmax == 1.0
-
-
-def test_a_heatmap_is_drawn_into_given_axes() -> None:
+def test_figures_are_drawn_into_given_axes() -> None:
     figure = Figure()
-    left, right = figure.subplots(1, 2)
-    assert plots.heatmap(some_map(), ax=right) is figure
-    assert not left.images
-    assert len(right.images) == 1
+    left, middle, right = figure.subplots(1, 3)
+    assert plots.heatmap(some_map(), ax=right) is plots.head_matrix(TABLE, "sink", ax=middle) is figure
+    assert [len(ax.images) for ax in (left, middle, right)] == [0, 1, 1]
 
 
 def panels(figure) -> list:
@@ -163,37 +149,23 @@ def test_a_row_per_layer_and_a_column_per_head() -> None:
     assert [ax.get_ylabel() for ax in result] == ["decoder 0", "", "", "layer 1", "", ""]
 
 
-def test_the_heads_of_one_layer_are_wrapped() -> None:
-    result = panels(plots.head_grid(some_map(8)))
-    assert [ax.get_title() for ax in result] == [f"head {head}" for head in range(8)]
-    assert result[6].get_subplotspec().rowspan.start == 1
-
-
-def test_layers_may_have_different_numbers_of_heads() -> None:
+def test_panels_of_any_number_kind_and_size() -> None:
+    wrapped = panels(plots.head_grid(some_map(8)))
+    assert [ax.get_title() for ax in wrapped] == [f"head {head}" for head in range(8)]
+    assert wrapped[6].get_subplotspec().rowspan.start == 1
     assert len(panels(plots.head_grid([some_map(1), torch.rand(3, 5, 5)]))) == 4
-
-
-def test_large_maps_are_drawn_from_their_pool() -> None:
-    m = some_map(2, tokens=70)
-    result = panels(plots.head_grid(m, pooling="max"))
-    numpy.testing.assert_allclose(
-        result[1].images[0].get_array(), m.pool(64, 64, pooling="max").weights[1].double().numpy()
-    )
-
-
-def test_a_ragged_batch_is_drawn_by_its_sequence() -> None:
-    x = uwaga.Ragged.from_list([torch.randn(n, 2, 4) for n in (3, 5)])
-    assert panels(plots.head_grid(AttentionMap(x, x), sequence=1))[0].images[0].get_array().shape == (5, 5)
+    large = some_map(2, tokens=70)
+    image = panels(plots.head_grid(large, pooling="max"))[1].images[0].get_array()
+    numpy.testing.assert_allclose(image, large.pool(64, 64, pooling="max").weights[1].double().numpy())
+    assert panels(plots.head_grid(ragged_map(), sequence=1))[0].images[0].get_array().shape == (5, 5)
 
 
 def test_one_scale_for_all_or_one_each() -> None:
     weights = torch.tensor([[[0.1]], [[0.8]]])
-    shared = plots.head_grid(weights)
+    shared, each = plots.head_grid(weights), plots.head_grid(weights, shared=False)
     assert [ax.images[0].norm.vmax for ax in panels(shared)] == pytest.approx([0.8, 0.8])
-    assert len(shared.axes) > len(plots.head_grid(weights, shared=False).axes)
-    assert [ax.images[0].norm.vmax for ax in panels(plots.head_grid(weights, shared=False))] == pytest.approx(
-        [0.1, 0.8]
-    )
+    assert len(shared.axes) > len(each.axes)
+    assert [ax.images[0].norm.vmax for ax in panels(each)] == pytest.approx([0.1, 0.8])
 
 
 TABLE = HeadTable(
@@ -218,29 +190,13 @@ def test_it_draws_the_statistic_of_every_head() -> None:
 
 def test_numbers_are_written_where_they_can_be_read() -> None:
     (ax,) = panels(plots.head_matrix(TABLE, "sink"))
-    assert [(text.get_text(), text.get_color()) for text in ax.texts] == [
-        (".10", "black"),
-        (".25", "black"),
-        (".90", "white"),
-    ]
-
-
-def test_a_large_table_has_colours_only() -> None:
-    table = HeadTable(columns={"layer": [0] * 17, "head": list(range(17)), "sink": [0.5] * 17})
-    assert not panels(plots.head_matrix(table, "sink"))[0].texts
-
-
-def test_several_statistics_stand_side_by_side() -> None:
-    result = panels(plots.head_matrix(TABLE, ["sink", "previous_token"]))
-    assert [ax.get_title() for ax in result] == ["sink", "previous token"]
-    assert result[1].get_subplotspec().rowspan.start == 0
-
-
-def test_a_head_matrix_is_drawn_into_given_axes() -> None:
-    figure = Figure()
-    ax = figure.add_subplot()
-    assert plots.head_matrix(TABLE, "sink", ax=ax) is figure
-    assert ax.images
+    written = [(text.get_text(), text.get_color()) for text in ax.texts]
+    assert written == [(".10", "black"), (".25", "black"), (".90", "white")]
+    large = HeadTable(columns={"layer": [0] * 17, "head": list(range(17)), "sink": [0.5] * 17})
+    assert not panels(plots.head_matrix(large, "sink"))[0].texts
+    side_by_side = panels(plots.head_matrix(TABLE, ["sink", "previous_token"]))
+    assert [ax.get_title() for ax in side_by_side] == ["sink", "previous token"]
+    assert side_by_side[1].get_subplotspec().rowspan.start == 0
 
 
 def test_changed_heads_show_before_after_and_the_difference() -> None:
@@ -271,3 +227,34 @@ def test_changed_heads_of_recordings_have_their_tokens() -> None:
     shown = [ax for ax in figure.axes if ax.get_title()]
     assert [labels(ax.yaxis) for ax in shown] == [list("abc"), list("abd"), list("abd")]
     assert shown[0].get_title().startswith("encoder 0, head ")
+
+
+# Tokens as labels.
+
+
+@pytest.mark.parametrize(
+    ("token", "label"),
+    [
+        ("Ġthe", "the"),
+        ("▁the", "the"),
+        (" the", "the"),
+        ("Ċ", "\\n"),
+        ("a\tb", "a\\tb"),
+        (" ", "(space)"),
+        ("Ġ", "(space)"),
+        ("", "(empty)"),
+        ("x" * 16, "x" * 16),
+        ("x" * 17, "x" * 15 + "…"),
+        ("a b", "a b"),
+    ],
+)
+def test_a_token_becomes_one_short_line(token: str, label: str) -> None:
+    assert clean(token) == label
+
+
+@pytest.mark.parametrize("count", [1, 7, 100, 12_345])
+@pytest.mark.parametrize("points", [1.0, 50.0, 400.0])
+def test_as_many_labels_are_shown_as_fit(count: int, points: float) -> None:
+    every = label_step(count, points, font=6.0)
+    assert -(-count // every) <= max(points / 7.5, 1) + 1
+    assert str(every).rstrip("0") in ("1", "2", "5")

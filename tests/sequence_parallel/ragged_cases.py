@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from sequence_cases import ids
+from sequence_cases import alibi, ids, relative, sinks
 from tiny_transformer import tiny
 from torch import Tensor
 
@@ -53,22 +53,10 @@ def make(
     return made
 
 
-def _alibi() -> dict[str, Any]:
-    return {"mask": uwaga.Causal(), "bias": uwaga.AlibiBias(torch.tensor([0.5, 0.01], requires_grad=True))}
-
-
 def _starts() -> dict[str, Any]:
     starts = torch.tensor([0, 3, -20, 400, 5, 0])
     slopes = torch.tensor([0.5, 0.01], requires_grad=True)
     return {"mask": uwaga.Window(300, 2, start=starts), "bias": uwaga.AlibiBias(slopes, start=starts)}
-
-
-def _sinks() -> dict[str, Any]:
-    return {"mask": uwaga.Causal(), "sinks": torch.randn(6).requires_grad_(), "softcap": 5.0, "scale": 0.3}
-
-
-def _relative() -> dict[str, Any]:
-    return {"bias": uwaga.RelativeBias(torch.randn(16, 2).requires_grad_())}
 
 
 def _bias() -> dict[str, Any]:
@@ -92,10 +80,10 @@ CASES = {
     "lengths": make(LONG, options=_lengths),
     "documents": make(LONG, options=_documents),
     "starts": make(LONG, options=_starts, parameters=("bias",)),
-    "alibi": make(LONG, options=_alibi, parameters=("bias",)),
-    "relative": make(LONG, options=_relative, parameters=("bias",)),
+    "alibi": make(LONG, options=alibi, parameters=("bias",)),
+    "relative": make(LONG, options=relative, parameters=("bias",)),
     "learned bias": make((3, 600, 7, 200), options=_bias, parameters=("bias",)),
-    "sinks and grouped heads": make(LONG, heads=6, options=_sinks, parameters=("sinks",)),
+    "sinks and grouped heads": make(LONG, heads=6, options=sinks, parameters=("sinks",)),
     "other keys": make((5, 300, 0, 40), (0, 2600, 3, 900)),
     "dropout": make((3, 600, 7, 200), options=lambda: {"mask": uwaga.Causal(), "dropout": 0.3}),
     "without softmax": make((3, 2600, 7), options=lambda: {"mask": uwaga.Causal(), "normalize": None}),

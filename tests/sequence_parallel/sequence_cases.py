@@ -54,15 +54,15 @@ def ids(*lengths: int) -> Tensor:
     return torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
 
 
-def _alibi() -> dict[str, Any]:
+def alibi() -> dict[str, Any]:
     return {"mask": uwaga.Causal(), "bias": uwaga.AlibiBias(torch.tensor([0.5, 0.01], requires_grad=True))}
 
 
-def _relative() -> dict[str, Any]:
+def relative() -> dict[str, Any]:
     return {"bias": uwaga.RelativeBias(torch.randn(16, 2).requires_grad_())}
 
 
-def _sinks() -> dict[str, Any]:
+def sinks() -> dict[str, Any]:
     return {"mask": uwaga.Causal(), "sinks": torch.randn(6).requires_grad_(), "softcap": 5.0, "scale": 0.3}
 
 
@@ -115,9 +115,9 @@ CASES = {
         200, batch=(2,), options=lambda: {"mask": uwaga.Documents(torch.stack([ids(150, 50), ids(20, 180)]))}
     ),
     "either": make(500, options=lambda: {"mask": uwaga.Window(20, 0) | uwaga.Documents(ids(300, 100, 100))}),
-    "alibi": make(2600, options=_alibi),
-    "relative": make(700, options=_relative),
-    "sinks, softcap, grouped heads": make(700, heads=6, options=_sinks),
+    "alibi": make(2600, options=alibi),
+    "relative": make(700, options=relative),
+    "sinks, softcap, grouped heads": make(700, heads=6, options=sinks),
     "one key head": make(400, heads=5, groups=1, options=lambda: {"mask": uwaga.Causal()}),
     "three key heads": make(700, batch=(2,), heads=6, groups=3, options=_of_heads),
     "a start per sequence": make(200, 350, batch=(2,), options=_starts),

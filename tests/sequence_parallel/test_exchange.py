@@ -62,45 +62,42 @@ def receive_from(rank: int, network: Network, monkeypatch: pytest.MonkeyPatch) -
         messages.wait([messages.receive(rank, torch.empty(1), ROWS)])
 
 
+def key(rank: int) -> str:
+    return f"uwaga.sequence_parallel: {CALL}, rank {rank}"
+
+
 def test_all_are_told_that_a_process_is_through(monkeypatch: pytest.MonkeyPatch) -> None:
     network = Network({1: -1, 2: -1, 3: -1})
     receive_from(2, network, monkeypatch)
     assert network.sent == [(1, -1), (2, -1), (3, -1)]
 
 
-def test_one_that_ended_is_named_to_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = Network({1: -1, 3: -1})
-    with pytest.raises(ProcessGroupError, match=r"rank 2 ended or did not answer .*connection closed"):
-        receive_from(2, network, monkeypatch)
-    assert network.sent == [(1, 2), (3, 2)]
+IN_VAIN = "rank {} waited for it in vain"
+# The notes of the others, whose rows do not come, what each wrote to the store that it waits for, from whom rows are wanted, who is named
+# and why, and what the others are told.
+ENDED: dict[str, tuple[dict[int, int], tuple[int, ...], dict[int, str], int, int, str, list[tuple[int, int]]]] = {
+    "one that ended": ({1: -1, 3: -1}, (), {}, 2, 2, "connection closed", [(1, 2), (3, 2)]),
+    "not a process between": ({1: 3, 2: -1, 3: -1}, (1,), {}, 1, 3, IN_VAIN.format(1), []),
+    # As gloo leaves connections where a wait ran out: what a process waited for is in the store.
+    "not one whose connections are gone": ({}, (), {1: "3"}, 1, 3, IN_VAIN.format(1), []),
+    "the first of those that wait for one another": ({}, (), {1: "3", 3: "1"}, 1, 1, "connection closed", []),
+    # Nobody receives a second note: it would wait for the whole timeout.
+    "one that ended, after the end": ({1: -1, 2: 3, 3: -1}, (), {}, 1, 3, IN_VAIN.format(2), [(1, -1), (2, -1), (3, -1)]),
+}  # fmt: skip
 
 
-def test_a_process_between_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of rank 1 are missing, and its note says that it waited for rank 3."""
-    network = Network({1: 3, 2: -1, 3: -1}, silent=(1,))
-    with pytest.raises(ProcessGroupError, match=r"rank 3 ended or did not answer .*rank 1 waited for it in vain"):
-        receive_from(1, network, monkeypatch)
-
-
-def key(rank: int) -> str:
-    return f"uwaga.sequence_parallel: {CALL}, rank {rank}"
-
-
-def test_a_process_between_whose_connections_are_gone_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As gloo leaves them where a wait ran out: what it waited for is in the store."""
-    network = Network({})
-    network.store.set(key(1), "3")
-    with pytest.raises(ProcessGroupError, match=r"rank 3 ended or did not answer .*rank 1 waited for it in vain"):
-        receive_from(1, network, monkeypatch)
-    assert network.store.get(key(0)) == b"1"
-
-
-def test_of_processes_that_wait_for_one_another_the_first_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = Network({})
-    network.store.set(key(1), "3")
-    network.store.set(key(3), "1")
-    with pytest.raises(ProcessGroupError, match=r"rank 1 ended or did not answer .*connection closed"):
-        receive_from(1, network, monkeypatch)
+@pytest.mark.parametrize("case", ENDED)
+def test_who_ended_is_named_to_all_others(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes, silent, stored, sender, named, why, told = ENDED[case]
+    network = Network(notes, silent)
+    for rank, waits_for in stored.items():
+        network.store.set(key(rank), waits_for)
+    with pytest.raises(ProcessGroupError, match=rf"rank {named} ended or did not answer .*{why}"):
+        receive_from(sender, network, monkeypatch)
+    if told:
+        assert network.sent == told
+    if stored == {1: "3"}:
+        assert network.store.get(key(0)) == b"1"
 
 
 def test_a_store_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,16 +109,6 @@ def test_a_store_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Monk
     with pytest.raises(ProcessGroupError, match=r"rank 2 ended or did not answer .*connection closed"):
         receive_from(2, network, monkeypatch)
     never.set()
-
-
-def test_a_process_that_was_through_and_is_told_of_one_that_ended_sends_no_second_note(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Nobody receives one: it would wait for the whole timeout."""
-    network = Network({1: -1, 2: 3, 3: -1})
-    with pytest.raises(ProcessGroupError, match=r"rank 3 ended or did not answer .*rank 2 waited for it in vain"):
-        receive_from(1, network, monkeypatch)
-    assert network.sent == [(1, -1), (2, -1), (3, -1)]
 
 
 def test_each_message_is_waited_for_once() -> None:

@@ -16,8 +16,8 @@ import uwaga
 
 IN_GATE = ["maps:3", "ragged_maps:2", "attended:2"]
 SIZES = (1, 2, 3, 4)
-WITH_SOFTMAX = [name for name in CASES if name != "without softmax"]
 RAGGED_WITH_SOFTMAX = [name for name in ragged_cases.CASES if name != "without softmax"]
+WITH_SOFTMAX = [name for name in CASES if name != "without softmax"]
 
 pytestmark = pytest.mark.slow
 
@@ -60,24 +60,18 @@ def test_statistics_of_ragged_batches(name: str, size: int, result: Callable[[st
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", WITH_SOFTMAX)
-def test_attend_within_sequence_parallel(name: str, size: int, result: Callable[[str], list[Any]]) -> None:
-    case = CASES[name]()
+@pytest.mark.parametrize("name", [*WITH_SOFTMAX, *(("ragged", name) for name in RAGGED_WITH_SOFTMAX)], ids=str)
+def test_attend_within_sequence_parallel(
+    name: str | tuple[str, str], size: int, result: Callable[[str], list[Any]]
+) -> None:
+    case = CASES[name]() if isinstance(name, str) else ragged_cases.CASES[name[1]]()
     exact = map_cases.of_attended(*case[:3], case.options | {"impl": "cpu"})
     parts = zip(*(of_rank[name] for of_rank in result(f"attended:{size}")), strict=True)
     for n, (pieces, expected) in enumerate(zip(parts, exact, strict=True)):
         is_per_token = n % 8 not in (0, 4, 5)
-        assert torch.equal(torch.cat(pieces, dim=-1 if is_per_token else -2), expected), n
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", RAGGED_WITH_SOFTMAX)
-def test_attend_of_ragged_batches(name: str, size: int, result: Callable[[str], list[Any]]) -> None:
-    call = ragged_cases.CASES[name]()
-    exact = map_cases.of_attended(*call[:3], call.options | {"impl": "cpu"})
-    parts = zip(*(of_rank["ragged", name] for of_rank in result(f"attended:{size}")), strict=True)
-    for n, (pieces, expected) in enumerate(zip(parts, exact, strict=True)):
-        assert torch.equal(torch.cat(pieces), expected.values), n
+        whole = expected.values if isinstance(expected, uwaga.Ragged) else expected
+        dim = 0 if isinstance(expected, uwaga.Ragged) else -1 if is_per_token else -2
+        assert torch.equal(torch.cat(pieces, dim=dim), whole), n
 
 
 @pytest.mark.timing
