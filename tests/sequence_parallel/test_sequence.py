@@ -16,7 +16,7 @@ import uwaga
 from uwaga._base import native
 
 SIZES = (1, 2, 3, 4)
-IN_GATE = ["cases:2", "layer:1", "layer:3", "explained:2", "doctor:2", "levels:2"]
+IN_GATE = ["cases:2", "layer:1", "layer:3", "doctor:2", "levels:2"]
 FAULTS = {"killed:3": 10.0, "stopped:3": 30.0}  # seconds within which it is told
 
 # What a process waits for while blocks travel, by where one fails.
@@ -90,17 +90,6 @@ def test_gradients_of_parameters_add_up(
         bound = terms * torch.finfo(torch.float32).eps / 2 * by_process.abs().sum(0)
         assert ((by_process.sum(0) - expected).abs() <= bound).all()
         assert size == 1 or not torch.equal(by_process[0], expected)
-
-
-def test_explain_says_what_runs_inside(result: Callable[[str], list[Any]]) -> None:
-    outside, (engine, reason, refused), error, dropped = result("explained:2")[1]
-    assert outside[1] == "native kernels on the CPU"
-    assert engine == "cpu"
-    assert reason == "native kernels on the CPU, in each of 2 processes, which exchange keys and values"
-    others = "their bits would depend on how the sequence is divided"
-    assert refused == dict.fromkeys(["flex", "linear", "reference", "torch"], others)
-    assert error == "ValueError: uwaga.sequence_parallel: impl must be None or 'cpu', not 'torch'"
-    assert dropped == "ValueError: attention: dropout must be at least 0 and less than 1, not 2.0"
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 FILE = Path(__file__).with_name("told.txt")
-IN_GATE = ["disagreements:2", "refused_models:2"]
+IN_GATE = ["disagreements:2", "refused_models:2", "explained:2"]
 
 
 @pytest.mark.slow
