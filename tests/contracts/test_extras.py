@@ -15,18 +15,8 @@ from uwaga.cli.doctor import OPTIONAL
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-PLACES = [
-    path
-    for pattern in (
-        "README.md",
-        "docs/*.md",
-        "notebooks/*.ipynb",
-        "notebooks/README.md",
-        "examples/*.py",
-        "recipes/*.py",
-    )
-    for path in sorted(ROOT.glob(pattern))
-]
+PATTERNS = ["README.md", "docs/*.md", "notebooks/*.ipynb", "notebooks/README.md", "examples/*.py", "recipes/*.py"]
+PLACES = [path for pattern in PATTERNS for path in sorted(ROOT.glob(pattern))]
 # What a reader of examples about another library has installed.
 THEIRS = {"transformers", "sentence_transformers", "openai", "langchain_openai", "llama_index"}
 # What needs a package without an import in the example.

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from uwaga import AlibiBias, Causal, Ragged, RelativeBias, attention
+from uwaga import AlibiBias, Ragged, RelativeBias, attention
 from uwaga.ops.attention import relative_bias
 from uwaga.ops.score_shape import ScoreShape
 
@@ -83,17 +83,6 @@ def test_a_bias_as_far_as_can_be_does_not_overflow(far: int) -> None:
         bias = RelativeBias(table, max_distance=16, start=start)
         output = attention(x, x, x, bias=bias)
         torch.testing.assert_close(output, attention(x, x, x, bias=bias, impl="reference"))
-
-
-def test_ragged_rows_have_the_distances_of_their_own() -> None:
-    rows = [torch.randn(n, 2, 4) for n in (3, 0, 7)]
-    batch = Ragged.from_list(rows)
-    bias = RelativeBias(torch.randn(8, 2), max_distance=16)
-    result = attention(batch, batch, batch, bias=bias, mask=Causal(), impl="reference").to_list()
-    for row, x in zip(rows, result, strict=True):
-        heads = row.transpose(0, 1)
-        alone = attention(heads, heads, heads, bias=bias, mask=Causal(), impl="reference")
-        torch.testing.assert_close(x, alone.transpose(0, 1))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -112,7 +112,7 @@ def ragged(rank: int, size: int) -> Any:
         call = make()
         operands, own = ragged_cases.parts_of(call, size, rank, name)
         with uwaga.sequence_parallel.sequence_parallel():
-            results[name] = gradients_of_ragged(operands, call, own)
+            results[name] = ragged_cases.gradients_of_ragged(operands, call, own)
     return results
 
 
@@ -240,15 +240,6 @@ class _WithoutPositions(torch.nn.Module):
 def _with_a_hole(x: Any) -> None:
     shifted = x if x.first is None else uwaga.Ragged(x.values, x.offsets, first=x.first + 1)
     uwaga.sequence_parallel.attention(shifted, shifted, shifted)
-
-
-def gradients_of_ragged(operands: Any, call: Any, own: slice) -> Any:
-    """Output, lse, and the gradients of query, key, value and parameters."""
-    operands = [x.with_values(x.values.clone().requires_grad_()) for x in operands]
-    output, lse = attend(*operands, **call.options)
-    loss = (output.values * call.grad_output[own]).sum() + torch.where(lse.values.isfinite(), lse.values, 0.0).sum()
-    result = torch.autograd.grad(loss, [*(x.values for x in operands), *call.parameters])
-    return [output.values.detach(), lse.values.detach(), *result]
 
 
 def layer(rank: int, size: int) -> Any:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from sequence_cases import alibi, ids, relative, sinks
+from sequence_cases import alibi, attend, ids, relative, sinks
 from tiny_transformer import tiny
 from torch import Tensor
 
@@ -106,6 +106,15 @@ def weights_of(call: RaggedCall) -> Tensor:
     """A weight for each query, 0 for some."""
     tokens = torch.arange(len(call.query.values))
     return torch.where(tokens % 3 > 0, tokens % 7 - 2.0, 0.0)
+
+
+def gradients_of_ragged(operands: list[Ragged], call: RaggedCall, own: slice, **options: Any) -> Any:
+    """Output, lse, and the gradients of query, key, value and parameters."""
+    operands = [x.with_values(x.values.clone().requires_grad_()) for x in operands]
+    output, lse = attend(*operands, **call.options, **options)
+    loss = (output.values * call.grad_output[own]).sum() + torch.where(lse.values.isfinite(), lse.values, 0.0).sum()
+    result = torch.autograd.grad(loss, [*(x.values for x in operands), *call.parameters])
+    return [output.values.detach(), lse.values.detach(), *result]
 
 
 def cuts_of(lengths: Tensor, size: int, seed: str) -> list[Cut]:

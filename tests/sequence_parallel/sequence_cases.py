@@ -184,3 +184,10 @@ def gradients_of(whole: Whole, attend: Callable[..., Any], first: int, last: int
 def layer_and_input() -> Any:
     torch.manual_seed(0)
     return EncoderLayer(LayerSpec(d_model=16, num_heads=2, d_ff=32)), torch.randn(2, 75, 16)
+
+
+def check_sums(by_process: Tensor, expected: Tensor, terms: int) -> None:
+    """Sums of n terms in another order: at most n units of rounding of the terms apart (Higham, "Accuracy and Stability of Numerical
+    Algorithms", 2002, section 4.2), of which the processes' sums are the largest that a test can see."""
+    bound = terms * torch.finfo(torch.float32).eps / 2 * by_process.abs().sum(0)
+    assert ((by_process.sum(0) - expected).abs() <= bound).all()

@@ -1,7 +1,6 @@
 """Ragged batches over 1 to 3 processes, with rows that are cut anywhere, and models over parts of texts: the bits of one process."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,10 +13,11 @@ from ragged_cases import (
     TEXTS,
     classifier_and_ids,
     foreign_model_and_ids,
+    gradients_of_ragged,
     model_and_inputs,
     output_of,
 )
-from sequence_cases import attend
+from sequence_cases import check_sums
 
 import uwaga
 from uwaga.ops.ragged import part_of
@@ -31,23 +31,14 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_parts_have_the_bits_of_one_process(name: str, size: int, result: Callable[[str], list[Any]]) -> None:
     call = CASES[name]()
-    operands = [x.with_values(x.values.requires_grad_()) for x in (call.query, call.key, call.value)]
-    output, lse = partial(attend, impl="cpu")(*operands, **call.options)
-    loss = (output.values * call.grad_output).sum() + torch.where(lse.values.isfinite(), lse.values, 0.0).sum()
-    gradients = torch.autograd.grad(loss, [*(x.values for x in operands), *call.parameters])
+    whole = gradients_of_ragged([call.query, call.key, call.value], call, slice(None), impl="cpu")
     by_rank = [of_rank[name] for of_rank in result(f"ragged:{size}")]
     assert len(by_rank) == size
     parts = list(zip(*by_rank, strict=True))
-    names = ("output", "lse", "query", "key", "value")
-    for what, pieces, exact in zip(names, parts, (output.values, lse.values, *gradients), strict=False):
+    for what, pieces, exact in zip(("output", "lse", "query", "key", "value"), parts, whole, strict=False):
         assert torch.equal(torch.cat(pieces), exact), what
-    tokens = len(call.query.values) + len(call.key.values)
-    for pieces, exact in zip(
-        parts[5:], gradients[3:], strict=True
-    ):  # sums of so many terms in another order, as in test_sequence.py
-        by_process = torch.stack(pieces)
-        bound = tokens * torch.finfo(torch.float32).eps / 2 * by_process.abs().sum(0)
-        assert ((by_process.sum(0) - exact).abs() <= bound).all()
+    for pieces, exact in zip(parts[5:], whole[5:], strict=True):
+        check_sums(torch.stack(pieces), exact, len(call.query.values) + len(call.key.values))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
