@@ -323,12 +323,11 @@ def _resumed(folder: Path) -> None:
 def _updated(folder: Path) -> None:
     made = vector_files.VectorFile(folder / "v.parquet", {"model": "m"})
     finished = made.finished()
-    if finished is None or finished.shards is None:
+    if finished is None or finished[1] is None:
         return
-    made.begin(finished.shards)
+    made.begin(finished[1])
     try:
-        for each in finished.shards:
-            shard = vector_files.Shard(each.digest, each.documents)
+        for shard in finished[1]:
             made.expect(shard)
             if made.stored(shard) is None:
                 return

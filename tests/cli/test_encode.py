@@ -828,9 +828,13 @@ def watch_bar(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int, int, fl
     seen: list[tuple[float, int, int, float]] = []
 
     @contextmanager
-    def bar(total, done, earlier):
+    def bar(total):
         assert total == 1.0
-        yield lambda progress: seen.append((done(progress), progress.documents, progress.tokens, earlier()))
+
+        def show(progress, done, earlier=0.0):
+            seen.append((done, progress.documents, progress.tokens, earlier))
+
+        yield show
 
     monkeypatch.setattr("uwaga.encode.progress.bar", bar)
     return seen

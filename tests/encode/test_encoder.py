@@ -9,7 +9,7 @@ from tiny_tokenizer import write_tokenizer
 
 from uwaga import Ragged, TextEncoder
 from uwaga.encode.preprocessing import TokenizedText
-from uwaga.encode.progress import Progress, TimeLeft
+from uwaga.encode.progress import Progress, time_left
 from uwaga.encode.report import DocumentError
 from uwaga.models import Transformer, config, save
 from uwaga.nn import EncoderLayer
@@ -310,7 +310,7 @@ def test_the_time_that_is_left_is_that_of_what_this_run_has_done(monkeypatch: py
     """Nine tenths were there already: another tenth at the same speed takes as long as what was done, whatever the nine took."""
     now = 100.0
     monkeypatch.setattr("uwaga.encode.progress.time.monotonic", lambda: now)
-    left = TimeLeft()
+    left = time_left()
     now += 5
     assert [left(share, share) for share in (0.0, 0.5, 0.9)] == ["--:-- left"] * 3
     now += 30

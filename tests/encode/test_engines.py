@@ -23,8 +23,7 @@ from typer.testing import CliRunner
 
 from uwaga import TextEncoder
 from uwaga.cli import app
-from uwaga.encode import BatchEncoder, ray_actors
-from uwaga.encode.batches import Explained
+from uwaga.encode import BatchEncoder, processes
 
 pytestmark = [
     pytest.mark.stress,
@@ -187,7 +186,7 @@ def test_a_program_keeps_its_settings_of_ray(ray: Any, texts: list[str], model: 
         before = logging.getLogger("ray").level
         batch = {"document": np.arange(40), "text": texts[:40]}
         encode = BatchEncoder(model, overflow="mean")
-        results = ray_actors.map_batches(Explained(encode), [("all", batch)], address=None)
+        results = processes.map_by_ray(encode.explained, [("all", batch)], address=None)
         (item, (choice, columns)), *more = results
         assert (item, more, ray.is_initialized()) == ("all", [], True)
         assert np.array_equal(columns["vector"], encode(batch)["vector"])

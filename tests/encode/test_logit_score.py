@@ -15,7 +15,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from torch import Tensor
 
 from uwaga._base.errors import CheckpointError
-from uwaga.encode import chat_template, logit_score
+from uwaga.encode import chat_template, reranker
 from uwaga.encode.reranker import Reranker
 
 transformers = pytest.importorskip("transformers", minversion="5")
@@ -291,13 +291,13 @@ def test_a_pair_has_the_same_bits_alone(write, dtype: torch.dtype) -> None:
 
 
 def test_the_output_projection_is_of_two_rows(write, monkeypatch: pytest.MonkeyPatch) -> None:
-    shapes, linear_map = [], logit_score.linear_map
+    shapes, linear_map = [], reranker.linear_map
 
     def counted(x: Tensor, weight: Tensor) -> Tensor:
         shapes.append((tuple(x.shape), tuple(weight.shape)))
         return linear_map(x, weight)
 
-    monkeypatch.setattr(logit_score, "linear_map", counted)
+    monkeypatch.setattr(reranker, "linear_map", counted)
     monkeypatch.setattr(
         "uwaga.models.transformer.Transformer.logits", lambda *_, **__: pytest.fail("logits of the whole vocabulary")
     )
@@ -353,7 +353,7 @@ def test_a_template_that_leaves_out_the_pair(write) -> None:
         json.dumps({**config, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"})
     )
     with pytest.raises(CheckpointError) as caught:
-        logit_score.for_pairs(chat_template.read(folder, folder, folder / "sentence_bert_config.json", None), "qwen2")
+        reranker.for_pairs(chat_template.read(folder, folder, folder / "sentence_bert_config.json", None), "qwen2")
     assert str(caught.value) == (
         f"{folder / 'chat_template.jinja'}: its chat template leaves out the message of the role query and of the role document, so that a "
         "pair has no score; write a template for the roles system, query and document to chat_template.jinja"
@@ -369,7 +369,7 @@ def test_what_is_no_reranker_of_this_kind(write, tmp_path: Path) -> None:
     )
     model = Reranker.load(folder).model
     with pytest.raises(CheckpointError) as caught:
-        logit_score.read(folder, (), model, Tokenizer(models.BPE()))
+        reranker.logit_score(folder, (), model, Tokenizer(models.BPE()))
     assert str(caught.value) == (
         f"{folder} is no reranker: its tokenizer lacks the tokens yes and no, and it has no module LogitScore"
     )

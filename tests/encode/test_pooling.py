@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from uwaga import Ragged
-from uwaga.encode.pooling import mean_rows, pool
+from uwaga.encode.inference import mean_rows, pool
 
 LENGTHS = (3, 1, 5)
 

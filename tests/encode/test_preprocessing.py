@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from uwaga.encode.preprocessing import OverflowPolicy, batches, groups
+from uwaga import TextEncoder
+from uwaga.encode.inference import batches
+from uwaga.encode.preprocessing import groups, windows
 
 lengths = st.lists(st.integers(1, 50), max_size=60)
 
@@ -49,20 +51,15 @@ def test_groups_after_a_group_are_those_of_the_texts_after_it(texts: list[str]) 
 def test_windows_cover_every_token_fit_and_are_of_one_size(tokens: int, max_tokens: int, overlap: int) -> None:
     if overlap >= max_tokens:
         return
-    windows = OverflowPolicy(overflow="windows", max_tokens=max_tokens, overlap=overlap).windows(tokens)
-    sizes = [stop - start for start, stop in windows]
-    assert windows[0][0] == 0
-    assert windows[-1][1] == tokens
+    result = windows(tokens, max_tokens, overlap)
+    sizes = [stop - start for start, stop in result]
+    assert result[0][0] == 0
+    assert result[-1][1] == tokens
     assert max(sizes) <= max_tokens
     assert max(sizes) - min(sizes) <= 1
-    for (_, stop), (start, _) in itertools.pairwise(windows):
+    for (_, stop), (start, _) in itertools.pairwise(result):
         assert stop - start == overlap
-    assert len(windows) == (1 if tokens <= max_tokens else -(-(tokens - overlap) // (max_tokens - overlap)))
-
-
-def test_truncation_keeps_the_beginning() -> None:
-    assert OverflowPolicy(overflow="truncate", max_tokens=4).windows(9) == [(0, 4)]
-    assert OverflowPolicy(overflow="truncate", max_tokens=4).windows(3) == [(0, 3)]
+    assert len(result) == (1 if tokens <= max_tokens else -(-(tokens - overlap) // (max_tokens - overlap)))
 
 
 @pytest.mark.parametrize(
@@ -70,11 +67,11 @@ def test_truncation_keeps_the_beginning() -> None:
     [
         ({"overflow": "cut"}, "TextEncoder: overflow must be one of 'error', 'truncate', 'mean', 'windows', not 'cut'"),
         ({"overflow": "truncate", "overlap": 2}, "TextEncoder: overlap needs overflow='mean' or 'windows', not 'truncate'"),
-        ({"overflow": "mean", "overlap": 8}, "TextEncoder: overlap must be from 0 to 7, not 8"),
-        ({"overflow": "mean", "overlap": -1}, "TextEncoder: overlap must be from 0 to 7, not -1"),
+        ({"overflow": "mean", "overlap": 10}, "TextEncoder: overlap must be from 0 to 9, not 10"),
+        ({"overflow": "mean", "overlap": -1}, "TextEncoder: overlap must be from 0 to 9, not -1"),
     ],
 )  # fmt: skip
-def test_options_that_do_not_go_together(options: dict, message: str) -> None:
+def test_options_that_do_not_go_together(encoder: TextEncoder, options: dict, message: str) -> None:
     with pytest.raises(ValueError) as caught:
-        OverflowPolicy(max_tokens=8, **options)
+        encoder.encode([], **options)
     assert str(caught.value) == message

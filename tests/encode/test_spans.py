@@ -17,7 +17,7 @@ from torch import nn
 import uwaga
 from uwaga import TextEncoder
 from uwaga.data.passages import split_spans
-from uwaga.encode.spans import span_tokens
+from uwaga.encode.preprocessing import span_tokens
 
 TEXT = "The cat sat on the mat. A dog ran away\n\nfrom the house, and then it was unbelievable."
 TEXTS = [TEXT, "the cat", "  A cat. The dog .", "é it ran\naway"]

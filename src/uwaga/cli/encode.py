@@ -1,9 +1,7 @@
 """`uwaga encode`: a file of documents to a parquet file of vectors, by this process, by several of this machine or by a Ray cluster. An
 interrupted run is resumed by the same command."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,9 +12,8 @@ from uwaga._base.terminal import escape_controls
 from uwaga.cli.terminal import echo, fail, in_option_names, say_engine
 from uwaga.data.documents import DocumentFile, InvalidDocumentError
 from uwaga.data.passages import Split
-from uwaga.encode.files import Done, Engine, Listener, encode_file
+from uwaga.encode.files import encode_file
 from uwaga.encode.processes import TIMEOUT, WorkerError
-from uwaga.encode.shards import Corpus
 from uwaga.encode.vector_files import VectorsError, check_numpy, write_numpy
 from uwaga.models.checkpoints.directories import DEFAULT_ENCODER
 
@@ -104,8 +101,8 @@ def encode(
             documents, text_field=text, id_field=id, keep_invalid=skip_invalid, skip_blank=not skip_invalid
         )
         settings = {"text": text, "id": id, **({} if limit is None else {"limit": limit})}
-        engine = Engine(processes, "" if ray == HERE else ray, timeout)
-        message = _encode(Corpus(file, limit), output, model, dtype, options, settings, engine, update=update)
+        engine = {"processes": processes, "ray": "" if ray == HERE else ray, "timeout": timeout}
+        message = _encode(file, output, model, dtype, options, settings, limit=limit, update=update, **engine)
         rows = None if numpy is None else write_numpy(output, numpy)
     except InvalidDocumentError as error:
         fail("encode", f"{error}\n{_SKIP}")
@@ -132,57 +129,35 @@ def _check_pyarrow() -> None:
 
 
 def _encode(
-    corpus: Corpus,
+    file: DocumentFile,
     output: Path,
     model: str,
     dtype: str,
     options: dict[str, Any],
     settings: Mapping[str, object],
-    engine: Engine,
-    *,
-    update: bool,
+    **engine: Any,
 ) -> str:
     """The message at the end."""
     from uwaga.encode.batches import BatchEncoder
 
     of_model = {name: value for name, value in options.items() if name != "skip_invalid"}
-    encode = BatchEncoder(model, dtype=dtype, shared=not engine.is_this_process, **of_model)
-    settings = {"model": encode.fingerprint, "dtype": dtype, **options, **settings}
-    with _progress_bar() as show:
-        listener = Listener(
-            show=show,
+    is_here = engine["ray"] is None and engine["processes"] in (None, 1)
+    encode = BatchEncoder(model, dtype=dtype, shared=not is_here, **of_model)
+    try:
+        said = encode_file(
+            file,
+            output,
+            encode,
+            {"model": encode.fingerprint, "dtype": dtype, **options, **settings},
+            skip_invalid="skip_invalid" in options,
             say=lambda message: echo(f"uwaga encode: {message}", err=True),
             say_engine=lambda choice: say_engine("encode", encode.model, choice),
             phrase=lambda reason: in_option_names(reason, [*encode.options, "dtype"]),
+            **engine,
         )
-        skip = bool(options.get("skip_invalid"))
-        try:
-            said = encode_file(
-                corpus, output, encode, settings, engine=engine, skip_invalid=skip, update=update, listener=listener
-            )
-        except ValueError as error:  # options that do not go together, or not with the model
-            if not str(error).startswith("TextEncoder: "):
-                raise
-            message = in_option_names(str(error).removeprefix("TextEncoder: "), encode.options)
-            raise typer.BadParameter(escape_controls(message)) from error
+    except ValueError as error:  # options that do not go together, or not with the model
+        if not str(error).startswith("TextEncoder: "):
+            raise
+        message = in_option_names(str(error).removeprefix("TextEncoder: "), encode.options)
+        raise typer.BadParameter(escape_controls(message)) from error
     return "finished already" if said is None else said
-
-
-@contextmanager
-def _progress_bar() -> Iterator[Callable[[Done], object]]:
-    """Shows a bar from its first call on."""
-    from uwaga.encode.progress import Listener as Shown
-    from uwaga.encode.progress import Progress, bar
-
-    done, started = Done(), time.perf_counter()
-    shown: Shown | None = None
-    with ExitStack() as held:
-
-        def show(now: Done) -> None:
-            nonlocal done, shown
-            done = now
-            if shown is None:
-                shown = held.enter_context(bar(1.0, lambda _: done.share, lambda: done.earlier))
-            shown(Progress(done.documents, done.tokens, time.perf_counter() - started, None))
-
-        yield show

@@ -118,9 +118,9 @@ def progress_bar(title: str) -> Iterator[ShowShare]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    from uwaga.encode.progress import TimeLeft
+    from uwaga.encode.progress import time_left
 
-    console, left = Console(stderr=True), TimeLeft()
+    console, left = Console(stderr=True), time_left()
     columns = (TextColumn(title), BarColumn(), TextColumn("{task.fields[left]}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(title, total=1.0, left=left(0.0))

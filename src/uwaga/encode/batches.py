@@ -89,6 +89,10 @@ class BatchEncoder:
             return self.stream(batch)
         return next(self.stream([batch]))
 
+    def explained(self, batch: Any) -> "tuple[Choice, Any]":
+        """What computes the hidden states (`TextEncoder.explain`), and the result of a call."""
+        return self.load().explain(), self(batch)
+
     def stream(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The results of some batches, in order. A batch is read while the one before it is computed. Raises as a call."""
         waiting: deque[tuple[Any, int]] = deque()
@@ -105,16 +109,6 @@ class BatchEncoder:
             batch, first = waiting.popleft()
             rows, added = _results(encoded, first)
             yield _joined(batch, rows, added, None if self.keep_text else self.text)
-
-
-class Explained:
-    """Calls a BatchEncoder, and says of each batch what computed it: see `TextEncoder.explain`."""
-
-    def __init__(self, encode: BatchEncoder) -> None:
-        self._encode = encode
-
-    def __call__(self, batch: Any) -> "tuple[Choice, Any]":
-        return self._encode.load().explain(), self._encode(batch)
 
 
 def found(model: str) -> tuple[Path, str]:

@@ -5,9 +5,9 @@ Letters: N packed tokens, R rows of the result, M model width.
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Never, TypedDict, Unpack, cast, overload
 
@@ -22,13 +22,11 @@ from uwaga._base.terminal import short
 from uwaga.data.passages import Span, Split
 from uwaga.encode import colbert, sentence_config, sentence_head
 from uwaga.encode.colbert import TokenVectors
-from uwaga.encode.inference import Encoded, Inference, TokenSelection, keep_freed_memory
-from uwaga.encode.pooling import SPAN_POOLING
-from uwaga.encode.preprocessing import OverflowPolicy, Padding, Preprocessor, TokenizedText, groups
-from uwaga.encode.progress import Listener, Meter, listening
+from uwaga.encode.inference import SPAN_POOLING, Encoded, Inference, keep_freed_memory
+from uwaga.encode.preprocessing import OVERFLOW, Preprocessor, SpansOf, TokenizedText, spans_of, text_groups
+from uwaga.encode.progress import Listener
 from uwaga.encode.report import Report
 from uwaga.encode.sentence_config import SentenceConfig
-from uwaga.encode.spans import SpansOf, spans_of
 from uwaga.models import opening
 from uwaga.models.checkpoints import directories, load_save, mapped_weights, sentence_files
 from uwaga.models.checkpoints.state_dict_check import is_finite
@@ -83,12 +81,11 @@ class TextEncoder:
         truncate_dim: int | None = None,
     ) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
-        if config.tokens is None:
-            self._head = sentence_head.read(config.head, model.config.d_model * len(config.pooling))
-        else:
-            self._head = sentence_head.read_tokens(config.tokens, config.head, model.config.d_model)
+        modes = len(config.pooling) if config.tokens is None else 1
+        self._head = sentence_head.read(config.head, model.config.d_model * modes, tokens=config.tokens)
         self._truncate_dim = self._checked_dim(truncate_dim)
-        self._positions, self._most = _limits(model, config)[0][0], min(each for each, _ in _limits(model, config))
+        limits = [limit for limit, _ in _limits(model, config)]
+        self._positions, self._most, self._special = limits[0], min(limits), tokenizer.num_special_tokens
         self._expansion_id = self._prepare_tokens(config.tokens)
         self.max_tokens = self._limit(None)
         self.report = Report.join(())
@@ -157,15 +154,13 @@ class TextEncoder:
 
     def _limit(self, task: str | None) -> int:
         """The most tokens of a text of a task, special ones not counted."""
-        limit = (
-            self._most if self.config.tokens is None else self.config.tokens.limit(task, self._most, self._positions)
-        )
-        special = self.tokenizer.num_special_tokens
-        if limit <= special:
+        tokens = self.config.tokens
+        limit = self._most if tokens is None else tokens.limit(task, self._most, self._positions)
+        if limit <= self._special:
             raise ValueError(
-                f"TextEncoder: the limit of {limit} tokens leaves none for text beside {special} special tokens"
+                f"TextEncoder: the limit of {limit} tokens leaves none for text beside {self._special} special tokens"
             )
-        return limit - special
+        return limit - self._special
 
     @property
     def has_token_vectors(self) -> bool:
@@ -291,10 +286,12 @@ class TextEncoder:
             ValueError: options or spans that are not these, or contradict each other; spans for a model whose vector is the state of one
                 token (pooling "cls" or "lasttoken") or depends on positions ("weightedmean"), and for a ColBERT model.
         """
-        keywords.refuse(other, TextEncoder.encode)
+        if other:
+            keywords.refuse(other, TextEncoder.encode)
         if isinstance(texts, str) and spans is not None:
             texts, spans = [texts], spans if isinstance(spans, str) else cast("Sequence[Sequence[Span]]", [spans])
-        texts = list(_iterable_of_texts(texts))
+        check_iterable(texts, "TextEncoder: texts", "strings")
+        texts = list(texts)
         inference = self._inference(
             output,
             task,
@@ -307,10 +304,9 @@ class TextEncoder:
             prompt_name=prompt_name,
             truncate_dim=truncate_dim,
         )
-        with listening(progress, len(texts)) as listener:
-            parts = list(inference(groups(texts, _num_characters), Meter(listener, len(texts))))
-        self.report = replace(Report.join(part.report for part in parts), engine=self.explain().engine)
-        values = torch.cat([inference.empty, *(part.values for part in parts)])
+        parts = list(inference(text_groups(texts), progress, len(texts)))
+        values = torch.cat([inference.empty, *[part.values for part in parts]])
+        self.report = replace(Report.join([part.report for part in parts]), engine=self.explain().engine)
         if output == "vectors" and spans is None:
             vectors: np.ndarray = values.numpy()
             return vectors
@@ -357,18 +353,7 @@ class TextEncoder:
             DocumentError, ValueError: as `encode`.
         """
         check_iterable(texts, "TextEncoder: texts", "strings, or groups of strings")
-        inference = self._inference(output, task, skip_invalid, spans=spans, **options)
-        return self._stream(inference, iter(texts), progress)
-
-    def _stream(
-        self, inference: Inference, texts: Iterator[Any], progress: bool | Listener | None
-    ) -> Iterator[Encoded]:
-        first = list(islice(texts, 1))
-        parts: Iterable[Any] = chain(first, texts)
-        if first and isinstance(first[0], str):
-            parts = groups(parts, _num_characters)
-        with listening(progress, None) as listener:
-            yield from inference(parts, Meter(listener))
+        return self._inference(output, task, skip_invalid, spans=spans, **options)(text_groups(texts), progress)
 
     def token_strings(self, text: str, *, task: str | None = None, overflow: str = "error") -> list[str]:
         """The tokens of a text that have vectors in output="tokens", as the vocabulary writes them; with overflow="windows" those of
@@ -378,12 +363,12 @@ class TextEncoder:
         kept_N = ids_N if inference.selection is None else ids_N[inference.selection(ids_N)]
         return [self.tokenizer.backend.id_to_token(number) or "" for number in kept_N.tolist()]
 
-    def _selection(self, tokens: TokenVectors, task: str | None) -> TokenSelection | None:
+    def _selection(self, tokens: TokenVectors, task: str | None) -> Callable[[torch.Tensor], torch.Tensor] | None:
         """The tokens of a ColBERT model that have vectors; None: all."""
         words = tokens.skipped_words if (task or "document") in tokens.skipped_of else ()
-        without = tuple(colbert.token_ids(self.tokenizer.backend, words))
+        without = colbert.token_ids(self.tokenizer.backend, words)
         only = () if task == "query" else tokens.kept_ids
-        return TokenSelection(without, only) if without or only else None
+        return partial(_selected, without, only) if without or only else None
 
     @overload
     def similarity(self, vectors_RM: np.ndarray, others_SM: np.ndarray) -> np.ndarray: ...
@@ -442,9 +427,9 @@ class TextEncoder:
         truncate_dim: int | None = None,
         **other: Never,
     ) -> Inference:
-        keywords.refuse(other, TextEncoder.encode)
-        config, tokens = self.config, self.config.tokens
-        is_of_tokens = output == "tokens"
+        if other:
+            keywords.refuse(other, TextEncoder.encode)
+        config, tokens, is_of_tokens = self.config, self.config.tokens, output == "tokens"
         if output not in ("vectors", "tokens"):
             raise ValueError(f"TextEncoder: output must be 'vectors' or 'tokens', not {short(output)}")
         if tokens is not None and not is_of_tokens:
@@ -456,12 +441,18 @@ class TextEncoder:
             raise ValueError(f"TextEncoder: task must be None, 'query' or 'document', not {task!r}")
         if normalize is not None and not isinstance(normalize, bool):
             raise ValueError(f"TextEncoder: normalize must be True, False or None, not {normalize!r}")
-        self._check_overflow(output, spans, overflow)
+        if not is_integer(tokens_per_batch) or tokens_per_batch < 1:
+            raise ValueError(f"TextEncoder: tokens_per_batch must be at least 1 token, not {tokens_per_batch!r}")
+        if truncate_dim is not None and is_of_tokens:
+            raise ValueError("TextEncoder: truncate_dim is of output='vectors', not of vectors of tokens")
+        max_tokens = self._limit(task)
+        self._check_overflow(output, spans, overflow, overlap, max_tokens)
         preprocessor = Preprocessor(
             tokenizer=self.tokenizer,
-            policy=OverflowPolicy(
-                overflow=overflow, overlap=overlap, max_tokens=self._limit(task), keeps_end=self.truncates_left
-            ),
+            overflow=overflow,
+            overlap=overlap,
+            max_tokens=max_tokens,
+            keeps_end=self.truncates_left,
             prompt=self._prompt(prompt, prompt_name, task),
             chat=config.chat,
             include_prompt=config.include_prompt or config.chat is not None,
@@ -470,8 +461,6 @@ class TextEncoder:
             spans=spans_of(spans, None) if isinstance(spans, str) else spans,
         )
         weight, has_head = next(self.model.parameters()), tokens is not None or not is_of_tokens
-        if truncate_dim is not None and is_of_tokens:
-            raise ValueError("TextEncoder: truncate_dim is of output='vectors', not of vectors of tokens")
         dim = self.embedding_dim if has_head else self.model.config.d_model
         if truncate_dim is not None:
             dim = self._checked_dim(truncate_dim) or dim
@@ -489,8 +478,17 @@ class TextEncoder:
             selection=None if tokens is None else self._selection(tokens, task),
         )
 
-    def _check_overflow(self, output: str, spans: Split | SpansOf | None, overflow: str) -> None:
-        """Raises ValueError: late chunking and the model, or the option overflow, do not go together."""
+    def _check_overflow(
+        self, output: str, spans: Split | SpansOf | None, overflow: str, overlap: int, max_tokens: int
+    ) -> None:
+        """Raises ValueError: late chunking, the model, or the options overflow and overlap do not go together."""
+        if overflow not in OVERFLOW:
+            known = ", ".join(map(repr, OVERFLOW))
+            raise ValueError(f"TextEncoder: overflow must be one of {known}, not {overflow!r}")
+        if overlap and overflow not in ("mean", "windows"):
+            raise ValueError(f"TextEncoder: overlap needs overflow='mean' or 'windows', not {overflow!r}")
+        if not is_integer(overlap) or not 0 <= overlap < max_tokens:
+            raise ValueError(f"TextEncoder: overlap must be from 0 to {max_tokens - 1}, not {overlap!r}")
         if self.config.chat is not None and overflow in ("mean", "windows"):
             raise ValueError(
                 f"TextEncoder: overflow must be 'error' or 'truncate' for a model with a chat template, not {overflow!r}"
@@ -511,13 +509,13 @@ class TextEncoder:
         if overflow not in ("error", "windows"):
             raise ValueError(f"TextEncoder: overflow must be 'error' or 'windows' for spans, not {overflow!r}")
 
-    def _padding(self, task: str | None) -> Padding | None:
+    def _padding(self, task: str | None) -> tuple[int, int, bool] | None:
         """The mask tokens after queries of a ColBERT model."""
         expansion = None if self.config.tokens is None else self.config.tokens.expansion
         if task != "query" or expansion is None:
             return None
         assert self._expansion_id is not None
-        return Padding(self._expansion_id, min(expansion.length, self._positions), expansion.attend)
+        return self._expansion_id, min(expansion.length, self._positions), expansion.attend
 
     def whole_text(self, text: str, prompt: str) -> str:
         """What is tokenised of a text: it after the prompt, or what the directory's chat template makes of both."""
@@ -528,7 +526,8 @@ class TextEncoder:
             raise ValueError("TextEncoder: prompt and prompt_name are given; the model reads one prompt")
         if prompt is not None and not isinstance(prompt, str):
             raise ValueError(f"TextEncoder: prompt must be a string or None, not {prompt!r}")
-        check_text("TextEncoder: prompt", prompt or "")
+        if prompt:
+            check_text("TextEncoder: prompt", prompt)
         prompt_name = task if prompt is None and prompt_name is None else prompt_name
         if prompt_name is None:
             return self.config.prompt if prompt is None else prompt
@@ -588,6 +587,12 @@ def _limits(model: Model, config: SentenceConfig) -> list[tuple[int, Path | None
     return [(own, config.folder / "config.json"), (config.max_length or own, config.limited_by)]
 
 
+def _selected(without: Sequence[int], only: Sequence[int], ids_N: torch.Tensor) -> torch.Tensor:
+    """(N,) bool: all but `without`, and of `only` where it is not empty."""
+    kept_N = torch.isin(ids_N, ids_N.new_tensor(without), invert=True)
+    return kept_N & torch.isin(ids_N, ids_N.new_tensor(only)) if only else kept_N
+
+
 def _finite_scores(scores_RS: torch.Tensor) -> np.ndarray:
     """On the CPU. Raises ValueError: one is not finite."""
     if not is_finite(scores_RS):
@@ -598,13 +603,3 @@ def _finite_scores(scores_RS: torch.Tensor) -> np.ndarray:
             "these vectors"
         )
     return scores_RS.cpu().numpy()
-
-
-def _num_characters(text: object) -> int:
-    # Anything but a string is refused later, with its number.
-    return len(text) if isinstance(text, str) else 1
-
-
-def _iterable_of_texts(texts: Iterable[str]) -> Iterable[str]:
-    check_iterable(texts, "TextEncoder: texts", "strings")
-    return texts

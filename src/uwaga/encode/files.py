@@ -1,228 +1,203 @@
 """A file of documents to a parquet file of vectors, shard by shard, by this process, by several, or by a Ray cluster."""
 
+import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from uwaga.data.documents import Document, InvalidDocumentError
-from uwaga.encode import processes, ray_actors
+from uwaga.data.documents import Document, DocumentFile, InvalidDocumentError
 from uwaga.encode.processes import TIMEOUT
-from uwaga.encode.shards import Corpus, Group, batch_of, digest, groups
-from uwaga.encode.vector_files import (
-    Finished,
-    FinishedShard,
-    Shard,
-    Skipped,
-    VectorFile,
-    VectorsError,
-    digest_of_shards,
-)
+from uwaga.encode.shards import Group, batch_of, digest, groups
+from uwaga.encode.vector_files import Shard, VectorFile, VectorsError, digest_of_shards
 
 if TYPE_CHECKING:
     from uwaga.encode.batches import BatchEncoder
     from uwaga.ops.engine_choice import Choice
 
-Results = Iterator[tuple["Pending", tuple["Choice", Mapping[str, Any]]]]
-
-
-class Engine(NamedTuple):
-    """What computes."""
-
-    processes: int | None = None  # None: this one; of a cluster, one for each processor
-    ray: str | None = None  # the address of a cluster, "" for one on this machine; None: none
-    timeout: float = TIMEOUT  # seconds for a shard
-
-    @property
-    def is_this_process(self) -> bool:
-        return self.ray is None and (self.processes or 1) == 1
-
-
-class Done(NamedTuple):
-    """How much is done, for a progress bar."""
-
-    documents: int = 0  # finished
-    tokens: int = 0  # that the model has read
-    share: float = 0.0  # of the corpus that is finished, from 0 to 1
-    earlier: float = 0.0  # of that, by earlier runs
-
-
-class Listener(NamedTuple):
-    """What a run tells of itself."""
-
-    show: Callable[[Done], object] = lambda done: None
-    say: Callable[[str], object] = lambda message: None  # processes that were replaced
-    say_engine: Callable[["Choice"], object] = lambda choice: None  # once: what computes the hidden states
-    phrase: Callable[[str], str] = str  # words why a document cannot be encoded
-
-
-class Pending(NamedTuple):
-    """A group that is being encoded."""
-
-    group: Group
-    place: int  # in the order of shards
-    share: float  # of its documents in the corpus
+_Pending = tuple[int, Group, float]  # the number of a shard, its documents, and their share of the corpus
+_Results = Iterator[tuple[_Pending, tuple["Choice", Mapping[str, Any]]]]
 
 
 def encode_file(
-    corpus: Corpus,
+    file: DocumentFile,
     output: Path,
     encode: "BatchEncoder",
     settings: Mapping[str, object],
     *,
-    engine: Engine,
+    limit: int | None = None,
+    processes: int | None = None,
+    ray: str | None = None,
+    timeout: float = TIMEOUT,
     skip_invalid: bool = False,
     update: bool = False,
-    listener: Listener,
+    say: Callable[[str], object] = lambda message: None,
+    say_engine: Callable[["Choice"], object] = lambda choice: None,
+    phrase: Callable[[str], str] = str,
 ) -> str | None:
-    """Write the vectors of a corpus, or what is missing of them; say how many documents and tokens there are, or None if it was finished.
+    """Write the vectors of documents, or what is missing of them, with a progress bar; say how many documents and tokens there are, or None if it
+    was finished.
 
-    settings: what the vectors depend on besides the documents. skip_invalid: leave out and list documents that cannot be encoded.
-    update: encode what is new since the file was finished, and what was left out.
+    Args:
+        settings: what the vectors depend on besides the documents.
+        limit: so many first documents; None: all.
+        processes: how many encode; None: this one, or of a cluster one for each processor.
+        ray: the address of a cluster, "" for one on this machine; None: none.
+        timeout: seconds for a shard.
+        skip_invalid: leave out and list documents that cannot be encoded.
+        update: encode what is new since the file was finished, and what was left out.
+        say: is told of processes that were replaced.
+        say_engine: is told once what computes the hidden states.
+        phrase: words why a document cannot be encoded.
 
     Raises DataError, VectorsError, CheckpointError, WorkerError, OSError; ValueError: options that do not go together.
     """
+    from uwaga.encode.progress import Progress, bar
+    from uwaga.encode.report import COLUMNS
+
     if output.suffix != ".parquet":
         raise VectorsError(f"{output}: the name must end in .parquet")
     if not output.parent.is_dir():
         raise VectorsError(f"{output}: there is no folder {output.parent}")
-    vectors = VectorFile(output, settings)
-    earlier = None
+    vectors, earlier_shards = VectorFile(output, settings), None
     if (finished := vectors.finished()) is not None:
-        earlier = _to_update(corpus, output, finished, update=update)
-        if earlier is None:
+        earlier_shards = _to_update(_first(file, limit), file.path, output, *finished, update=update)
+        if earlier_shards is None:
             vectors.clear()
             return None
-    vectors.begin(earlier)
+    started = time.perf_counter()
+    documents = tokens = 0  # that are finished, and that the model has read
+    done = earlier = 0.0  # the share of the corpus that is finished, and that of earlier runs
+
+    def finish(pending: _Pending, skipped: Sequence[tuple[str, str]], read: int, *, is_earlier: bool = False) -> None:
+        nonlocal documents, tokens, done, earlier
+        number, group, share = pending
+        if skipped:
+            vectors.leave_out(number, skipped)
+        documents, tokens, done = documents + len(group.documents), tokens + read, done + share
+        earlier += share * is_earlier
+        show(Progress(documents, tokens, time.perf_counter() - started, None), done, earlier)
+
+    def unfinished() -> Iterator[_Pending]:
+        count, position = 0, 0.0
+        for number, group in enumerate(groups(_first(file, limit))):
+            count, before = count + len(group.documents), position
+            position = group.documents[-1].position
+            if limit is not None:
+                position = max(position, count / limit)
+            vectors.expect(group.shard)
+            pending = (number, group, position - before)
+            skipped = vectors.stored(group.shard)
+            if skipped is None or (skipped and update):  # shards that left documents out are tried again
+                yield pending
+            else:
+                entries = [(group.documents[place].place, reason) for place, reason in skipped]
+                finish(pending, entries, 0, is_earlier=True)
+
+    vectors.begin(earlier_shards)
     try:
-        _encode_shards(corpus, vectors, encode, engine, listener, skip_invalid=skip_invalid, retry=update)
-        return _finish(vectors)
+        with bar(1.0) as show:
+            show(Progress(0, 0, 0.0, None), 0.0)
+            for number, (pending, (choice, columns)) in enumerate(
+                _results(unfinished(), encode, processes, ray, timeout, say)
+            ):
+                if number == 0:
+                    say_engine(choice)
+                left_out = _left_out(columns, phrase)
+                if left_out and not skip_invalid:
+                    raise InvalidDocumentError("{}: {}".format(*left_out[0][1:]))
+                is_good = columns["error"] == None  # noqa: E711  # of each row
+                kept = {"document": columns["document"][is_good]}
+                if any(id is not None for id in columns["id"]):
+                    kept["id"] = columns["id"][is_good]
+                kept |= {name: columns[name][is_good] for name in COLUMNS if name != "document"}
+                reasons = [(own, reason) for own, _, reason in left_out]
+                vectors.add(pending[1].shard, kept, columns["vector"][is_good], reasons)
+                finish(pending, [(place, reason) for _, place, reason in left_out], int(kept["tokens"].sum()))
+            return _finish(vectors)
     finally:
         vectors.leave()
 
 
-def _to_update(corpus: Corpus, output: Path, finished: Finished, *, update: bool) -> list[FinishedShard] | None:
-    """The shards of a finished file that is written again; None if there is nothing to do. Raises VectorsError."""
-    if finished.shards is None:
+def _first(file: DocumentFile, limit: int | None) -> Iterator[Document]:
+    return islice(file, None if limit is None else min(limit, sys.maxsize))
+
+
+def _to_update(
+    documents: Iterator[Document],
+    source: Path,
+    output: Path,
+    made_from: str,
+    shards: list[Shard] | None,
+    has_same_settings: bool,
+    *,
+    update: bool,
+) -> list[Shard] | None:
+    """The shards of a finished file that is written again; None if there is nothing to do. made_from, shards, has_same_settings: as
+    `VectorFile.finished`. Raises VectorsError."""
+    if shards is None:
         # Of a version whose groups were larger and no shards.
         from uwaga.encode import preprocessing
 
-        parts = preprocessing.groups(corpus, Document.length)
-        shards = [Shard(digest(documents), len(documents)) for documents in parts]
+        found = [Shard(digest(each), len(each)) for each in preprocessing.groups(documents, Document.length)]
     else:
-        shards = [group.shard for group in groups(corpus)]
-    skipped = sum(each.skipped for each in finished.shards or ())
-    if digest_of_shards(shards) == finished.digest and not (update and skipped):
-        if skipped and not finished.has_same_settings:
+        found = [group.shard for group in groups(documents)]
+    skipped = sum(each.skipped for each in shards or ())
+    if digest_of_shards(found) == made_from and not (update and skipped):
+        if skipped and not has_same_settings:
             raise VectorsError(
                 f"{output} exists already, and {skipped:,} documents were left out by the options that it was made with; --update encodes those "
                 "that can be with these; or give another --output, or move the file away"
             )
         return None
-    if not update or finished.shards is None:
-        can = "--update encodes what is new; or " if finished.shards is not None else ""
+    if not update or shards is None:
+        can = "--update encodes what is new; or " if shards is not None else ""
         raise VectorsError(
-            f"{output} exists already and was made from other documents than {corpus.path} holds; "
+            f"{output} exists already and was made from other documents than {source} holds; "
             f"{can}give another --output, or move the file away"
         )
-    return finished.shards
+    return shards
 
 
-def _encode_shards(
-    corpus: Corpus,
-    vectors: VectorFile,
-    encode: "BatchEncoder",
-    engine: Engine,
-    listener: Listener,
-    *,
-    skip_invalid: bool,
-    retry: bool,
-) -> None:
-    """Write the shards that are not finished. retry: those that left documents out too."""
-    from uwaga.encode.report import COLUMNS
-
-    done = Done()
-    listener.show(done)
-
-    def finish(pending: Pending, skipped: Sequence[Skipped], tokens: int, *, earlier: bool = False) -> None:
-        nonlocal done
-        if skipped:
-            vectors.leave_out(pending.place, skipped)
-        before = done.earlier + (pending.share if earlier else 0.0)
-        documents = done.documents + len(pending.group.documents)
-        done = Done(documents, done.tokens + tokens, done.share + pending.share, before)
-        listener.show(done)
-
-    def unfinished() -> Iterator[Pending]:
-        documents, position = 0, 0.0
-        for group in groups(corpus):
-            documents += len(group.documents)
-            after = corpus.fraction(documents, group.documents[-1].position)
-            pending = Pending(group, vectors.expect(group.shard), after - position)
-            position = after
-            skipped = vectors.stored(group.shard)
-            if skipped is None or (skipped and retry):
-                yield pending
-            else:
-                entries = [Skipped(group.documents[number].place, reason) for number, reason in skipped]
-                finish(pending, entries, 0, earlier=True)
-
-    for number, (pending, (choice, columns)) in enumerate(_results(unfinished(), encode, engine, listener.say)):
-        if number == 0:
-            listener.say_engine(choice)
-        left_out = _left_out(columns, listener.phrase)
-        if left_out and not skip_invalid:
-            raise InvalidDocumentError("{}: {}".format(*left_out[0][1]))
-        is_good = columns["error"] == None  # noqa: E711  # of each row
-        kept = {"document": columns["document"][is_good]}
-        if any(id is not None for id in columns["id"]):
-            kept["id"] = columns["id"][is_good]
-        kept |= {name: columns[name][is_good] for name in COLUMNS if name != "document"}
-        reasons = [(place, entry.reason) for place, entry in left_out]
-        vectors.add(pending.group.shard, kept, columns["vector"][is_good], reasons)
-        finish(pending, [entry for _, entry in left_out], int(kept["tokens"].sum()))
-
-
-def _left_out(columns: Mapping[str, Any], phrase: Callable[[str], str]) -> list[tuple[int, Skipped]]:
-    """The documents of a shard that cannot be read or encoded, by their numbers in it."""
-    rows = [row for row, error in enumerate(columns["error"]) if error is not None]
-    reasons = [columns["reason"][row] or phrase(columns["error"][row]) for row in rows]
+def _left_out(columns: Mapping[str, Any], phrase: Callable[[str], str]) -> list[tuple[int, str, str]]:
+    """The documents of a shard that cannot be read or encoded: their numbers in it, their places, and why."""
     return [
-        (int(columns["document"][row]), Skipped(columns["place"][row], reason))
-        for row, reason in zip(rows, reasons, strict=True)
+        (int(columns["document"][row]), columns["place"][row], columns["reason"][row] or phrase(error))
+        for row, error in enumerate(columns["error"])
+        if error is not None
     ]
 
 
 def _results(
-    unfinished: Iterator[Pending], encode: "BatchEncoder", engine: Engine, say: Callable[[str], object]
-) -> Results:
-    from uwaga.encode.batches import Explained
+    unfinished: Iterator[_Pending],
+    encode: "BatchEncoder",
+    processes: int | None,
+    ray: str | None,
+    timeout: float,
+    say: Callable[[str], object],
+) -> _Results:
+    """What each shard becomes, and what computed it."""
+    if ray is None and (processes or 1) == 1:
+        waiting: deque[_Pending] = deque()
 
-    if engine.is_this_process:
-        return _here(unfinished, encode)
-    items = ((pending, batch_of(pending.group.documents)) for pending in unfinished)
-    options: dict[str, Any] = {"timeout": engine.timeout, "describe": lambda pending: pending.group.places}
-    if engine.ray is not None:
-        address = engine.ray or None
-        return ray_actors.map_batches(Explained(encode), items, address=address, actors=engine.processes, **options)
-    import torch
+        def batches() -> Iterator[Mapping[str, Any]]:
+            for pending in unfinished:
+                waiting.append(pending)
+                yield batch_of(pending[1].documents)
 
-    count = engine.processes or 1
-    threads = max(1, torch.get_num_threads() // count)  # cores that this process may use, or OMP_NUM_THREADS
-    return processes.map_batches(Explained(encode), items, processes=count, threads=threads, say=say, **options)
+        choice = encode.load().explain()
+        yield from ((waiting.popleft(), (choice, columns)) for columns in encode.stream(batches()))
+        return
+    from uwaga.encode import processes as pools
 
-
-def _here(unfinished: Iterator[Pending], encode: "BatchEncoder") -> Results:
-    waiting: deque[Pending] = deque()
-
-    def batches() -> Iterator[Mapping[str, Any]]:
-        for pending in unfinished:
-            waiting.append(pending)
-            yield batch_of(pending.group.documents)
-
-    choice = encode.load().explain()
-    for columns in encode.stream(batches()):
-        yield waiting.popleft(), (choice, columns)
+    items = ((pending, batch_of(pending[1].documents)) for pending in unfinished)
+    run = partial(pools.map_batches, processes=processes or 1, say=say)
+    if ray is not None:
+        run = partial(pools.map_by_ray, address=ray or None, actors=processes)
+    yield from run(encode.explained, items, timeout=timeout, describe=lambda pending: pending[1].places)
 
 
 def _finish(vectors: VectorFile) -> str:

@@ -1,23 +1,28 @@
-"""Running the model over tokenised texts. Letters: N packed tokens, S sequences (texts, or windows of long ones), R rows of the result, M model width."""
+"""Running the model over tokenised texts, and pooling of hidden states to one vector for each sequence, as in sentence-transformers (Reimers
+and Gurevych, "Sentence-BERT", 2019; "weightedmean": Muennighoff, "SGPT", 2022).
 
-from collections.abc import Iterable, Iterator, Sequence
+Letters: N packed tokens, S sequences (texts, or windows of long ones), R rows of the result, M model width.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import embedding_bag, normalize
 
-from uwaga.encode.pooling import mean_rows, pool
-from uwaga.encode.preprocessing import Preprocessor, TokenizedGroup, TokenizedText, batches
-from uwaga.encode.progress import Meter
+from uwaga.encode.preprocessing import Preprocessor, TokenizedGroup, TokenizedText
+from uwaga.encode.progress import Listener, Progress, bar
 from uwaga.encode.report import DocumentError, Report, not_finite
 from uwaga.models.checkpoints.state_dict_check import is_finite
 from uwaga.models.model import Model
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.ragged import Ragged
-from uwaga.ops.validation import is_integer
 
 # DEFAULT_MMAP_THRESHOLD_MAX of glibc's malloc.c on 64 bits: larger blocks are always mapped anew.
 _MMAP_THRESHOLD_MAX = 32 << 20
@@ -39,25 +44,9 @@ class Encoded(NamedTuple):
         return result
 
 
-class TokenSelection(NamedTuple):
-    """The tokens whose vectors are the result: all but `without`, and of `only` where it is not empty."""
-
-    without: tuple[int, ...] = ()
-    only: tuple[int, ...] = ()
-
-    def __call__(self, ids_N: Tensor) -> Tensor:
-        """(N,) bool."""
-        kept_N = torch.isin(ids_N, ids_N.new_tensor(self.without), invert=True)
-        return kept_N & torch.isin(ids_N, ids_N.new_tensor(self.only)) if self.only else kept_N
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inference:
-    """The model with the options of one call of TextEncoder.
-
-    Raises:
-        ValueError: an option of a wrong type or value.
-    """
+    """The model with the options of one call of TextEncoder."""
 
     model: Model
     preprocessor: Preprocessor
@@ -66,41 +55,44 @@ class Inference:
     head: nn.Module | None  # what pooled states, or those of tokens, go through, row by row
     normalize: str | None  # to length 1, "before" or "after" vectors are cut to M numbers
     pooling: tuple[str, ...] | None  # keys of POOLING; None: each token has a vector
-    selection: TokenSelection | None = None  # of tokens that have vectors; None: all
+    selection: Callable[[Tensor], Tensor] | None  # (N,) bool of ids (N,): the tokens that have vectors; None: all
 
-    def __post_init__(self) -> None:
-        if not is_integer(self.tokens_per_batch) or self.tokens_per_batch < 1:
-            raise ValueError(f"TextEncoder: tokens_per_batch must be at least 1 token, not {self.tokens_per_batch!r}")
-
-    def __call__(self, groups: Iterable[Sequence[str | TokenizedText]], meter: Meter) -> Iterator[Encoded]:
-        """The vectors of each group, with the same bits whatever groups came before it."""
+    def __call__(
+        self,
+        groups: Iterable[Sequence[str | TokenizedText]],
+        progress: bool | Listener | None = None,
+        total: int | None = None,
+    ) -> Iterator[Encoded]:
+        """The vectors of each group, with the same bits whatever groups came before it. total: the number of texts, for `progress`."""
         compute = (
             self._tokens if self.pooling is None else self._texts if self.preprocessor.spans is None else self._spans
         )
-        for group in self.preprocessor.tokenized(groups):
-            if len(group.ids):
-                yield self._finite(group, *compute(group, meter))
-            else:  # every text of it was left out
-                lengths = np.zeros(0, np.int64) if self.pooling is None else None
-                yield Encoded(self.empty, lengths, group.report, group.invalid)
+        with nullcontext(progress or None) if not progress or callable(progress) else bar(total) as listener:
+            count = None if listener is None else _counter(listener, total)
+            for group in self.preprocessor.tokenized(groups):
+                if len(group.ids):
+                    yield self._finite(group, *compute(group, count))
+                else:  # every text of it was left out
+                    lengths = np.zeros(0, np.int64) if self.pooling is None else None
+                    yield Encoded(self.empty, lengths, group.report, group.invalid)
 
-    def _texts(self, group: TokenizedGroup, meter: Meter) -> tuple[Tensor, None]:
+    def _texts(self, group: TokenizedGroup, count: "_Count | None") -> tuple[Tensor, None]:
         """(R, M): of each text or window."""
         skipped_S = torch.from_numpy(group.skipped) if group.skipped.any() else None
         only = self._only(skipped_S)
         skipped_S = None if only else skipped_S
         pooled_SM = torch.cat(
-            [self._pooled(hidden, batch, skipped_S) for batch, hidden in self._hidden_states(group, meter, only)]
+            [self._pooled(hidden, batch, skipped_S) for batch, hidden in self._hidden_states(group, count, only)]
         )
         counts_R = torch.from_numpy(group.sequences_per_row).to(pooled_SM.device)
         return self._cut(mean_rows(pooled_SM, counts_R)), None
 
     def _only(self, skipped_S: Tensor | None) -> str | None:
         """Which token's state is all that is pooled of each sequence, so that the last layer need compute no other; None: several."""
-        if self.model.config.has_both:
+        is_first = self.pooling == ("cls",) and skipped_S is None
+        if not (is_first or self.pooling == ("lasttoken",)) or self.model.config.has_both:
             return None
-        first, last = self.pooling == ("cls",) and skipped_S is None, self.pooling == ("lasttoken",)
-        return "first" if first else "last" if last else None
+        return "first" if is_first else "last"
 
     @torch.no_grad()
     def _pooled(self, hidden: Ragged, batch: slice, skipped_S: Tensor | None) -> Tensor:
@@ -110,21 +102,20 @@ class Inference:
         result: Tensor = self.head(pool(hidden, self.pooling, own_S))
         return result
 
-    def _spans(self, group: TokenizedGroup, meter: Meter) -> tuple[Tensor, None]:
+    def _spans(self, group: TokenizedGroup, count: "_Count | None") -> tuple[Tensor, None]:
         """(R, M): of each span. Besides a batch, the states of one text are in memory."""
-        assert group.spans is not None
         pooled = list[Tensor]()
         ends_R, done = np.cumsum(group.sequences_per_row), 0  # the sequences after which a row's text is finished
         first, held = 0, list[Tensor]()  # the states of the tokens from this one on
-        for batch, hidden in self._hidden_states(group, meter):
+        for batch, hidden in self._hidden_states(group, count):
             held.append(hidden.values)
             rows = int(np.searchsorted(ends_R, batch.stop, side="right"))
             if rows == done:
                 continue
             states_NM = torch.cat(held)
-            tokens, offsets = group.spans.of_rows(done, rows)
-            own = torch.from_numpy(tokens - first).to(states_NM.device)
-            of_spans = Ragged(states_NM[own], torch.from_numpy(offsets).to(states_NM.device))
+            device, own = states_NM.device, group.spans[done:rows]
+            offsets = torch.from_numpy(np.cumsum([0, *map(len, own)], dtype=np.int64)).to(device)
+            of_spans = Ragged(states_NM[torch.from_numpy(np.concatenate(own) - first).to(device)], offsets)
             pooled.append(self._pooled(of_spans, slice(None), None))
             begin = int(group.offsets[ends_R[rows - 1]])
             first, held, done = begin, [states_NM[begin - first :].clone()], rows
@@ -137,11 +128,11 @@ class Inference:
         return (normalize(cut_RM, dim=-1) if self.normalize == "after" else cut_RM).cpu()
 
     @torch.no_grad()
-    def _tokens(self, group: TokenizedGroup, meter: Meter) -> tuple[Tensor, np.ndarray]:
+    def _tokens(self, group: TokenizedGroup, count: "_Count | None") -> tuple[Tensor, np.ndarray]:
         """(N, M), and (R,): of the tokens that are selected, special ones included."""
         parts, lengths = list[Tensor](), list[np.ndarray]()
         kept_N = None if self.selection is None else self.selection(torch.from_numpy(group.ids)).numpy()
-        for batch, hidden in self._hidden_states(group, meter):
+        for batch, hidden in self._hidden_states(group, count):
             offsets = group.offsets[batch.start : batch.stop + 1]
             values_NM, counts_S = hidden.values, np.diff(offsets)
             if kept_N is not None:
@@ -172,7 +163,7 @@ class Inference:
         return Encoded(kept, None if lengths is None else lengths[kept_R], group.report.rows(kept_R), tuple(invalid))
 
     def _hidden_states(
-        self, group: TokenizedGroup, meter: Meter, only: str | None = None
+        self, group: TokenizedGroup, count: "_Count | None", only: str | None = None
     ) -> Iterator[tuple[slice, Ragged]]:
         """Batches of sequences, and their hidden states; with `only` those of their first or last tokens."""
         device = next(self.model.parameters()).device
@@ -186,16 +177,32 @@ class Inference:
                 longest = int(own_offsets.diff().max())
                 packed = Ragged(ids[first:last].to(device), own_offsets.to(device), max_length=longest)
                 own = {} if seen_S is None else {"key_lengths": seen_S[batch].to(device)}
-                hidden = _last_hidden_state(self.model, packed, **own, **({"only": only} if only else {}))
-            meter.add(int(last - first), group.documents_within(batch.stop))
+                output = self.model(packed, outputs=(), **own, **({"only": only} if only else {}))
+            # Of an encoder-decoder the encoder alone has run.
+            hidden = output.memory if output.last_hidden_state is None else output.last_hidden_state
+            if count is not None:
+                count(group, batch)
             yield batch, hidden
 
 
-def _last_hidden_state(model: nn.Module, packed: Ragged, **options: Any) -> Ragged:
-    """Of an encoder, or of the encoder of an encoder-decoder alone."""
-    output = model(packed, outputs=(), **options)
-    result: Ragged = output.memory if output.last_hidden_state is None else output.last_hidden_state
-    return result
+_Count = Callable[[TokenizedGroup, slice], None]
+
+
+def _counter(listener: Listener, total: int | None) -> _Count:
+    """Tells a listener of every batch of a group that was computed."""
+    started, tokens = time.perf_counter(), 0
+
+    def count(group: TokenizedGroup, batch: slice) -> None:
+        nonlocal tokens
+        tokens += int(group.offsets[batch.stop] - group.offsets[batch.start])
+        # Those before a text that is finished are finished too, also where they were left out.
+        rows = int(np.searchsorted(np.cumsum(group.sequences_per_row), batch.stop, side="right"))
+        report, documents = group.report, group.first_document
+        if rows:
+            documents = int(report.document[rows - 1]) + int(report.is_last[rows - 1])
+        listener(Progress(documents, tokens, time.perf_counter() - started, total))
+
+    return count
 
 
 def keep_freed_memory() -> None:
@@ -207,3 +214,82 @@ def keep_freed_memory() -> None:
     is allocated and freed, without touching its pages. With another C library this does nothing.
     """
     torch.empty(_MMAP_THRESHOLD_MAX - 2 * _PAGE_BYTES, dtype=torch.uint8)
+
+
+def pool(hidden: Ragged, modes: Sequence[str], skipped_S: Tensor | None = None) -> Tensor:
+    """(S, M) float32, or (S, M * modes): each sequence by itself, with the same bits in any batch.
+
+    hidden: values (N, M); no sequence may be empty. modes: keys of POOLING. skipped_S: (S,) tokens at the start of each sequence
+    that are not pooled, those of a prompt; less than its tokens. The others keep their positions.
+    """
+    first_S = torch.ones_like(hidden.lengths)
+    if skipped_S is not None and bool(skipped_S.any()):
+        first_S = first_S + skipped_S
+        position_N = _counted(hidden, torch.ones_like(hidden.lengths))
+        kept_N = position_N >= first_S.repeat_interleave(hidden.lengths)
+        offsets = torch.cat((hidden.offsets[:1], (hidden.lengths - skipped_S).cumsum(0)))
+        hidden = Ragged(hidden.values[kept_N], offsets)
+    hidden = hidden.with_values(hidden.values.float())
+    return torch.cat([POOLING[mode](hidden, first_S) for mode in modes], dim=-1)
+
+
+def mean_rows(vectors_SM: Tensor, counts_R: Tensor) -> Tensor:
+    """(R, M): the means of the first counts_R[0] vectors, of the next counts_R[1], and so on."""
+    offsets = torch.cat((counts_R.new_zeros(1), counts_R.cumsum(0)))
+    return _reduce(Ragged(vectors_SM, offsets), "mean")
+
+
+def _reduce(hidden: Ragged, mode: str, weights_N: Tensor | None = None) -> Tensor:
+    # The fastest of PyTorch's sums over segments: 0.09 ms for 2048 x 384, where segment_reduce takes 1.1 ms.
+    every_N = torch.arange(hidden.values.shape[0], device=hidden.values.device)
+    return embedding_bag(
+        every_N, hidden.values, hidden.offsets, mode=mode, per_sample_weights=weights_N, include_last_offset=True
+    )
+
+
+def _counted(hidden: Ragged, first_S: Tensor) -> Tensor:
+    """(N,): first_S, first_S + 1, ... for the tokens of each sequence."""
+    token_N = torch.arange(hidden.values.shape[0], device=hidden.values.device)
+    return token_N - (hidden.offsets[:-1] - first_S).repeat_interleave(hidden.lengths)
+
+
+def _mean_sqrt_len(hidden: Ragged, _: Tensor) -> Tensor:
+    return _reduce(hidden, "sum") / hidden.lengths[:, None].float().sqrt()
+
+
+def _weighted_mean(hidden: Ragged, first_S: Tensor) -> Tensor:
+    sums_S = hidden.lengths * (2 * first_S + hidden.lengths - 1) / 2
+    return _reduce(hidden, "sum", _counted(hidden, first_S).float()) / sums_S[:, None]
+
+
+# By mode, from the hidden states and the positions of their first tokens (S,), counted from 1.
+POOLING: dict[str, Callable[[Ragged, Tensor], Tensor]] = {
+    "cls": lambda hidden, _: hidden.values[hidden.offsets[:-1]],
+    "max": lambda hidden, _: _reduce(hidden, "max"),
+    "mean": lambda hidden, _: _reduce(hidden, "mean"),
+    "mean_sqrt_len_tokens": _mean_sqrt_len,
+    "weightedmean": _weighted_mean,
+    "lasttoken": lambda hidden, _: hidden.values[hidden.offsets[1:] - 1],
+}
+# Those of which a span of a text has one: they read all its tokens, and no positions.
+SPAN_POOLING = ("mean", "max", "mean_sqrt_len_tokens")
+
+
+def batches(lengths: Sequence[int] | np.ndarray, tokens_per_batch: int) -> list[slice]:
+    """Consecutive sequences in batches of about `tokens_per_batch` tokens, none much smaller than the others.
+
+    Batches have equal shares of the tokens, so that no small one is left at the end. A batch has at most `tokens_per_batch`
+    tokens and one more sequence.
+
+    >>> batches([4, 4, 4, 4, 4], tokens_per_batch=10)
+    [slice(0, 2, None), slice(2, 5, None)]
+    """
+    if not len(lengths):
+        return []
+    ends = np.cumsum(lengths)
+    count = max(1, -(-int(ends[-1]) // tokens_per_batch))
+    shares = np.linspace(0, ends[-1], count + 1)[1:-1]
+    # The sequence in which a share ends goes to the batch that has more of it.
+    middles = ends - np.asarray(lengths) / 2
+    edges = sorted({0, len(lengths), *np.searchsorted(middles, shares).tolist()})
+    return [slice(start, stop) for start, stop in pairwise(edges)]

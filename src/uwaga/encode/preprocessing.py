@@ -1,8 +1,8 @@
 """From texts to the token sequences that the model reads: groups of texts, tokenising them ahead of the model, windows of long
-texts, and batches of sequences.
+texts, and which tokens are in which spans of a text, for late chunking.
 
 All of it is a function of the texts and options alone, so that a second run computes the same batches. Letters: N packed tokens, S sequences (texts, or
-windows of long ones), R rows of the result.
+windows of long ones), T tokens of one text, R rows of the result.
 """
 
 from collections import deque
@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
-from math import inf
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 from tokenizers import Encoding
 
+from uwaga.data.passages import SPLITS, Span, split_spans
 from uwaga.encode.chat_template import ChatTemplate
-from uwaga.encode.report import DocumentError, Report
-from uwaga.encode.spans import SpansOf, SpanTokens, places_in, span_tokens
+from uwaga.encode.report import COLUMNS, DocumentError, Report
 from uwaga.models.tokenizers.loading import Tokenizer, encode_prefixes, lone_surrogate
 from uwaga.ops.validation import is_integer
 
 Item = TypeVar("Item")
+SpansOf = Callable[[int, str], Sequence[Span]]  # of the number of a text, and the text
 
 # Bounds of a group: its texts are tokenised together, and are in memory together.
 GROUP_DOCUMENTS = 4096
@@ -31,6 +31,17 @@ GROUP_CHARACTERS = 1 << 20
 _GROUPS_AHEAD = 1
 
 OVERFLOW = ("error", "truncate", "mean", "windows")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedText:
+    """A text that is tokenised already. Where its tokens are in it is not known: of one that is truncated the report says that all of it was read."""
+
+    text: str
+    ids: Sequence[int]  # with those of the prompt, without special ones
+
+    def __len__(self) -> int:
+        return len(self.ids)
 
 
 def groups(
@@ -58,79 +69,105 @@ def groups(
         yield group
 
 
-def batches(lengths: Sequence[int] | np.ndarray, tokens_per_batch: int) -> list[slice]:
-    """Consecutive sequences in batches of about `tokens_per_batch` tokens, none much smaller than the others.
+def text_groups(texts: Iterable[Any]) -> Iterator[Sequence[Any]]:
+    """Texts in groups; groups of texts as they are."""
+    rest = iter(texts)
+    for first in rest:
+        parts = chain([first], rest)
+        # Anything but a string is refused later, with its number.
+        yield from groups(parts, lambda x: len(x) if isinstance(x, str) else 1) if isinstance(first, str) else parts
 
-    Batches have equal shares of the tokens, so that no small one is left at the end. A batch has at most `tokens_per_batch`
-    tokens and one more sequence.
 
-    >>> batches([4, 4, 4, 4, 4], tokens_per_batch=10)
-    [slice(0, 2, None), slice(2, 5, None)]
+def windows(tokens: int, most: int, overlap: int = 0) -> list[Span]:
+    """(start, stop) of each window of a text of so many tokens, of at most `most` each.
+
+    They are as few as possible, and equal in size up to one token: no window is a short remainder, and a plain mean of their
+    vectors weighs every token equally.
+
+    >>> windows(9, 4), windows(9, 4, overlap=1)
+    ([(0, 3), (3, 6), (6, 9)], [(0, 3), (2, 6), (5, 9)])
     """
-    if not len(lengths):
-        return []
-    ends = np.cumsum(lengths)
-    count = max(1, -(-int(ends[-1]) // tokens_per_batch))
-    shares = np.linspace(0, ends[-1], count + 1)[1:-1]
-    # The sequence in which a share ends goes to the batch that has more of it.
-    middles = ends - np.asarray(lengths) / 2
-    edges = sorted({0, len(lengths), *np.searchsorted(middles, shares).tolist()})
-    return [slice(start, stop) for start, stop in pairwise(edges)]
+    if tokens <= most:
+        return [(0, tokens)]
+    new = tokens - overlap  # tokens in no earlier window; of the first window, those after its first `overlap`
+    count = -(-new // (most - overlap))
+    starts = [new * window // count for window in range(count + 1)]
+    return [(start, stop + overlap) for start, stop in pairwise(starts)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverflowPolicy:
-    """What to do with texts of more than `max_tokens` tokens.
+def spans_of(spans: Any, count: int | None) -> SpansOf:
+    """The spans of each of `count` texts, from what `TextEncoder.encode` takes. Raises ValueError."""
+    if isinstance(spans, str):
+        if spans not in SPLITS:
+            raise ValueError(f"TextEncoder: spans must be lists of spans, or one of {', '.join(SPLITS)}, not {spans!r}")
+        return lambda _, text: split_spans(text, spans)  # type: ignore[arg-type]
+    if not isinstance(spans, Sequence):
+        raise ValueError(f"TextEncoder: spans must be a list of spans for each text, not {type(spans).__name__}")
+    if len(spans) != count:
+        raise ValueError(f"TextEncoder: there are {count} texts, and spans of {len(spans)}")
+    for number, each in enumerate(spans):
+        if not isinstance(each, Sequence) or not all(map(_is_span, each)):
+            raise ValueError(
+                f"TextEncoder: the spans of document {number} must be a list of pairs (start, stop) of integers"
+            )
+    return lambda number, _: [(int(start), int(stop)) for start, stop in spans[number]]
 
-    error       they are refused, with a DocumentError
-    truncate    their first `max_tokens` tokens are read, or their last ones with `keeps_end`
-    mean        one vector, the mean of those of their windows
-    windows     one vector for each of their windows
 
-    Raises:
-        ValueError: an unknown policy; an overlap as long as a window, or without windows.
+def _is_span(span: object) -> bool:
+    return isinstance(span, Sequence) and len(span) == 2 and all(map(is_integer, span))
+
+
+def span_tokens(
+    text: str, spans: Sequence[Span], offsets: Sequence[tuple[int, int]], prompt: int
+) -> list[np.ndarray] | str:
+    """For each span the numbers of its tokens, rising, or why there are none.
+
+    offsets: (start, stop) of each of T tokens in the text after a prompt of so many characters. A token is in the span that has its
+    first character which is no white space, or its first one where it is nothing else.
     """
+    if not spans:
+        return "has no spans"
+    first_T = np.array([_first(text, start - prompt, stop - prompt) for start, stop in offsets], np.int64)
+    order_T = np.argsort(first_T, kind="stable")
+    sorted_T = first_T[order_T]
+    results = []
+    for number, (start, stop) in enumerate(spans):
+        place = f"span {number}, from character {start} to {stop}"
+        if not 0 <= start <= stop <= len(text):
+            return f"has {len(text):,} characters, and {place}, is not within them"
+        if start == stop:
+            return f"has an empty span: {place}"
+        low, high = np.searchsorted(sorted_T, [start, stop])
+        if low == high:
+            return f"has no token in {place}"
+        results.append(np.sort(order_T[low:high]))
+    return results
 
-    overflow: str = "error"
-    overlap: int = 0  # tokens that neighbouring windows share
-    max_tokens: int | None = None  # tokens of a text, special ones not counted, that the model takes; None: any number
-    keeps_end: bool = False  # whether a text that is truncated loses its beginning
 
-    def __post_init__(self) -> None:
-        if self.overflow not in OVERFLOW:
-            known = ", ".join(map(repr, OVERFLOW))
-            raise ValueError(f"TextEncoder: overflow must be one of {known}, not {self.overflow!r}")
-        if self.overlap and self.overflow not in ("mean", "windows"):
-            raise ValueError(f"TextEncoder: overlap needs overflow='mean' or 'windows', not {self.overflow!r}")
-        allowed = "at least 0" if self.max_tokens is None else f"from 0 to {self.max_tokens - 1}"
-        most = inf if self.max_tokens is None else self.max_tokens - 1
-        if not is_integer(self.overlap) or not 0 <= self.overlap <= most:
-            raise ValueError(f"TextEncoder: overlap must be {allowed}, not {self.overlap!r}")
+def _first(text: str, start: int, stop: int) -> int:
+    """The first character of a token that is no white space; negative in the prompt."""
+    if start < 0:
+        # SentencePiece joins the space before a word to it: the last one of the prompt to the first word of the text.
+        return start if stop <= 0 or text[:stop].isspace() else _first(text, 0, stop)
+    for at in range(start, stop):
+        if not text[at].isspace():
+            return at
+    return start
 
-    def is_too_long(self, tokens: int) -> bool:
-        return self.max_tokens is not None and tokens > self.max_tokens
 
-    def windows(self, tokens: int) -> list[tuple[int, int]]:
-        """(start, stop) of each window of a text of so many tokens.
+def places_in(windows: Sequence[Span], first: int, prefix: int, special: int) -> np.ndarray:
+    """(T,): the places of the tokens of a text, whose windows are packed from place `first` on, each with `prefix` special tokens before
+    it, of `special` in all. A token of several windows is in the first of them.
 
-        They are as few as possible, and equal in size up to one token: no window is a short remainder, and a plain mean of their
-        vectors weighs every token equally.
-
-        >>> OverflowPolicy(overflow="mean", max_tokens=4).windows(9)
-        [(0, 3), (3, 6), (6, 9)]
-        >>> OverflowPolicy(overflow="windows", max_tokens=4, overlap=1).windows(9)
-        [(0, 3), (2, 6), (5, 9)]
-        """
-        if self.max_tokens is None or not self.is_too_long(tokens):
-            return [(0, tokens)]
-        if self.overflow == "truncate":
-            start = tokens - self.max_tokens if self.keeps_end else 0
-            return [(start, start + self.max_tokens)]
-        assert self.overflow != "error"
-        new = tokens - self.overlap  # tokens in no earlier window; of the first window, those after its first `overlap`
-        count = -(-new // (self.max_tokens - self.overlap))
-        starts = [new * window // count for window in range(count + 1)]
-        return [(start, stop + self.overlap) for start, stop in pairwise(starts)]
+    >>> places_in([(0, 3), (2, 5)], first=10, prefix=1, special=2)
+    array([11, 12, 13, 17, 18])
+    """
+    places_T = np.empty(windows[-1][1], np.int64)
+    done = 0
+    for start, stop in windows:
+        places_T[done:stop] = np.arange(first + prefix + done - start, first + prefix + stop - start)
+        first, done = first + stop - start + special, stop
+    return places_T
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,51 +180,10 @@ class TokenizedGroup:
     report: Report
     first_document: int  # the number of documents in earlier groups
     skipped: np.ndarray  # (S,) int64: tokens at the start of each sequence that are not pooled, those of the prompt
-    seen: np.ndarray | None = (
-        None  # (S,) int64: the first so many tokens of each sequence are seen by others; None: all
-    )
-    invalid: tuple[DocumentError, ...] = ()  # documents that were left out, in order
-    spans: SpanTokens | None = (
-        None  # of the rows, where they are spans; then a text's first row has all of its sequences
-    )
-
-    def documents_within(self, sequences: int) -> int:
-        """The number of documents that are finished after the first `sequences` of this group: earlier groups included, and the
-        documents that were left out before them."""
-        rows = int(np.searchsorted(np.cumsum(self.sequences_per_row), sequences, side="right"))
-        if not rows:
-            return self.first_document
-        return int(self.report.document[rows - 1]) + int(self.report.is_last[rows - 1])
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizedText:
-    """A text that is tokenised already. Where its tokens are in it is not known: of one that is truncated the report says that all of it was read."""
-
-    text: str
-    ids: Sequence[int]  # with those of the prompt, without special ones
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-
-class _Row(NamedTuple):
-    """A row of a Report."""
-
-    document: int
-    start: int
-    stop: int
-    characters: int
-    tokens: int
-    windows: int
-
-
-class Padding(NamedTuple):
-    """Tokens that lengthen short sequences: the mask tokens after a query of ColBERT."""
-
-    token: int
-    length: int  # of a sequence then, special tokens included
-    is_seen: bool  # by the other tokens
+    seen: np.ndarray | None  # (S,) int64: the first so many tokens of each sequence are seen by others; None: all
+    invalid: tuple[DocumentError, ...]  # documents that were left out, in order
+    # The places of the tokens of each row among the N, where rows are spans; then a text's first row has all of its sequences.
+    spans: list[np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,12 +191,16 @@ class Preprocessor:
     """Texts to sequences of tokens. A text gives the same sequences in any group."""
 
     tokenizer: Tokenizer
-    policy: OverflowPolicy
+    overflow: str  # one of OVERFLOW
+    overlap: int  # tokens that neighbouring windows share
+    max_tokens: int  # of a text, special ones not counted, that the model takes
+    keeps_end: bool = False  # whether a text that is truncated loses its beginning
     prompt: str = ""  # before every text
     chat: ChatTemplate | None = None  # makes the text that is tokenised of prompt and text
     include_prompt: bool = True  # False: the prompt's tokens, and the special ones before them, are not pooled
     skip_invalid: bool = False  # leave out texts that cannot be encoded, instead of raising
-    padding: Padding | None = None
+    # A token that lengthens short sequences, to how many, special ones included, and whether the others see it: ColBERT's mask tokens.
+    padding: tuple[int, int, bool] | None = None
     spans: SpansOf | None = None  # the spans of a text, each of which is a row; None: a row for each text or window
 
     def tokenized(self, groups: Iterable[Sequence[str | TokenizedText]]) -> Iterator[TokenizedGroup]:
@@ -230,86 +230,83 @@ class Preprocessor:
 
     def tokenize(self, texts: Sequence[str | TokenizedText], first: int) -> TokenizedGroup:
         """Tokenise a group of texts, which are numbered from `first`. Raises DocumentError unless `skip_invalid`."""
+        valid: dict[int, str | TokenizedText] = {}
         invalid: list[DocumentError] = []
-        valid = self._valid(texts, first, invalid)
+
+        def leave_out(number: int, reason: str) -> None:
+            error = DocumentError(number, reason)
+            if not self.skip_invalid:
+                raise error
+            invalid.append(error)
+
+        for number, given in enumerate(texts, start=first):
+            if (reason := _reason_against_text(given)) is None:
+                valid[number] = given
+            else:
+                leave_out(number, reason)
         ids: list[int] = []
-        lengths: list[int] = []
-        counts: list[int] = []
-        rows: list[_Row] = []
-        skipped: list[int] = []
-        seen: list[int] = []
+        lengths, seen, skipped, counts = list[int](), list[int](), list[int](), list[int]()
+        rows: list[tuple[int, ...]] = []  # of the columns of a Report
         of_spans: list[np.ndarray] = []
-        prompt_tokens = self._prompt_tokens()
+        prefix, suffix = self.tokenizer.prefix_ids, self.tokenizer.suffix_ids
+        special, of_prompt = len(prefix) + len(suffix), self._prompt_tokens()
+        filler, least, is_seen = self.padding or (0, 0, True)
         for (number, given), tokens in zip(valid.items(), self._encode(list(valid.values())), strict=True):
-            text = _text_of(given)
-            if (reason := self._reason_against(len(tokens), prompt_tokens)) is not None:
-                self._leave_out(DocumentError(number, reason), invalid)
+            text = given if isinstance(given, str) else given.text
+            if (reason := self._reason_against(len(tokens), of_prompt)) is not None:
+                leave_out(number, reason)
                 continue
-            windows, numbers = self.policy.windows(len(tokens)), tokens.ids
-            end = self._end(windows)
-            if end:
-                numbers = [*numbers[: windows[0][1] - len(end)], *end]
-            places: list[np.ndarray] = []
+            parts, numbers, places = self._windows(len(tokens)), tokens.ids, list[np.ndarray]()
+            if end := self._end(parts):
+                numbers = [*numbers[: parts[0][1] - len(end)], *end]
             if self.spans is not None:
                 spans = self.spans(number, text)
                 assert isinstance(tokens, Encoding)
-                own_tokens = span_tokens(text, spans, tokens.offsets, len(self.prompt))
-                if isinstance(own_tokens, str):
-                    self._leave_out(DocumentError(number, own_tokens), invalid)
+                own = span_tokens(text, spans, tokens.offsets, len(self.prompt))
+                if isinstance(own, str):
+                    leave_out(number, own)
                     continue
-                at = places_in(windows, len(ids), len(self.tokenizer.prefix_ids), self.tokenizer.num_special_tokens)
-                places = [at[each] for each in own_tokens]
-            for start, stop in windows:
-                ids += (*self.tokenizer.prefix_ids, *numbers[start:stop], *self.tokenizer.suffix_ids)
-                seen.append(stop - start + self.tokenizer.num_special_tokens)
-                lengths.append(self._length(start, stop))
-                if self.padding is not None:
-                    ids += [self.padding.token] * (lengths[-1] - seen[-1])
-                of_prompt = min(prompt_tokens, stop) - start
-                skipped.append(of_prompt + len(self.tokenizer.prefix_ids) if of_prompt > 0 else 0)
+                at = places_in(parts, len(ids), len(prefix), special)
+                places = [at[each] for each in own]
+            sizes = [max(stop - start + special, least) for start, stop in parts]
+            for (start, stop), size in zip(parts, sizes, strict=True):
+                ids += (*prefix, *numbers[start:stop], *suffix)
+                seen.append(stop - start + special)
+                ids += [filler] * (size - seen[-1])
+                left_out = min(of_prompt, stop) - start
+                skipped.append(left_out + len(prefix) if left_out > 0 else 0)
+            lengths += sizes
             if self.spans is not None:
                 of_spans += places
-                pairs = zip(spans, places, strict=True)
-                rows += [_Row(number, *span, len(text), len(each), len(windows)) for span, each in pairs]
-                counts += [len(windows), *[0] * (len(places) - 1)]
-                continue
-            own = list(self._rows(number, text, tokens, windows, len(end)))
-            rows += own
-            counts += [len(windows) // len(own)] * len(own)
-        columns = np.array(rows, dtype=np.int64).reshape(-1, len(_Row._fields)).T
+                for span, place in zip(spans, places, strict=True):
+                    rows.append((number, *span, len(text), len(place), len(parts)))
+                counts += [len(parts), *[0] * (len(places) - 1)]
+            elif self.overflow == "windows":
+                for span, size in zip(self._shown(text, tokens, parts), sizes, strict=True):
+                    rows.append((number, *span, len(text), size, len(parts)))
+                counts += [1] * len(parts)
+            else:
+                start, stop = self._read(text, tokens, parts, len(end))
+                rows.append((number, start, stop, len(text), sum(sizes), len(parts)))
+                counts.append(len(parts))
+        columns: Any = zip(COLUMNS, np.array(rows, dtype=np.int64).reshape(-1, len(COLUMNS)).T, strict=True)
         return TokenizedGroup(
             ids=np.array(ids, dtype=np.int64),
             offsets=np.cumsum([0, *lengths], dtype=np.int64),
             sequences_per_row=np.array(counts, dtype=np.int64),
-            report=Report.of_columns(dict(zip(_Row._fields, columns, strict=True))),
+            report=Report(**dict(columns)),
             first_document=first,
             skipped=np.array(skipped, dtype=np.int64),
-            seen=None if self.padding is None or self.padding.is_seen else np.array(seen, dtype=np.int64),
+            seen=None if is_seen else np.array(seen, dtype=np.int64),
             invalid=tuple(sorted(invalid, key=lambda error: error.document)),
-            spans=None if self.spans is None else SpanTokens.of(of_spans),
+            spans=of_spans,
         )
 
-    def _length(self, start: int, stop: int) -> int:
-        """Tokens of the sequence of a window, special ones included."""
-        length = stop - start + self.tokenizer.num_special_tokens
-        return length if self.padding is None else max(length, self.padding.length)
-
-    def _valid(
-        self, texts: Sequence[str | TokenizedText], first: int, invalid: list[DocumentError]
-    ) -> dict[int, str | TokenizedText]:
-        """The texts that can be tokenised, by number."""
-        valid = {}
-        for number, text in enumerate(texts, start=first):
-            if (reason := _reason_against_text(_text_of(text))) is None:
-                valid[number] = text
-            else:
-                self._leave_out(DocumentError(number, reason), invalid)
-        return valid
-
-    def _leave_out(self, error: DocumentError, invalid: list[DocumentError]) -> None:
-        if not self.skip_invalid:
-            raise error
-        invalid.append(error)
+    def _windows(self, tokens: int) -> list[Span]:
+        if self.overflow != "truncate":
+            return windows(tokens, self.max_tokens, self.overlap)
+        start = max(tokens - self.max_tokens, 0) if self.keeps_end else 0
+        return [(start, min(start + self.max_tokens, tokens))]
 
     def _encode(self, texts: Sequence[str | TokenizedText]) -> list[Encoding | TokenizedText]:
         new = iter(self._encode_texts([x for x in texts if isinstance(x, str)]))
@@ -320,18 +317,16 @@ class Preprocessor:
             texts = [self.chat.text(text, prompt=self.prompt) for text in texts]
         elif self.prompt:
             texts = [self.prompt + text for text in texts]
-        truncates = self.policy.overflow == "truncate" and self.policy.max_tokens is not None
-        if truncates and not self.policy.keeps_end:
-            return encode_prefixes(self.tokenizer, texts, max_tokens=cast(int, self.policy.max_tokens))
-        with_offsets = truncates or self.policy.overflow == "windows" or self.spans is not None
+        if self.overflow == "truncate" and not self.keeps_end:
+            return encode_prefixes(self.tokenizer, texts, max_tokens=self.max_tokens)
+        with_offsets = self.overflow in ("truncate", "windows") or self.spans is not None
         return self.tokenizer.encode(texts, with_offsets=with_offsets)
 
-    def _end(self, windows: Sequence[tuple[int, int]]) -> Sequence[int]:
-        """The tokens that end a text of so many windows in any case: those that the chat template puts after one that fills the model."""
-        most = self.policy.max_tokens
-        if self.chat is None or most is None or windows[0][1] - windows[0][0] < most:
+    def _end(self, parts: Sequence[Span]) -> Sequence[int]:
+        """The tokens that end a text of these windows in any case: those that the chat template puts after one that fills the model."""
+        if self.chat is None or parts[0][1] - parts[0][0] < self.max_tokens:
             return ()
-        return self.chat.end(self.tokenizer.backend, 1, self.prompt)[-most:]
+        return self.chat.end(self.tokenizer.backend, 1, self.prompt)[-self.max_tokens :]
 
     def _prompt_tokens(self) -> int:
         """The tokens of the prompt, where pooling leaves them out, counted as in sentence-transformers: of the prompt alone."""
@@ -344,57 +339,48 @@ class Preprocessor:
         """Why a text of so many tokens, with its prompt, cannot be encoded; None if it can."""
         if not tokens:
             return "is empty: it has no tokens"
-        if self.policy.overflow == "error" and self.policy.is_too_long(tokens):
-            counts = f"has {tokens:,} tokens, and the model takes at most {self.policy.max_tokens:,}"
+        if self.overflow == "error" and tokens > self.max_tokens:
+            counts = f"has {tokens:,} tokens, and the model takes at most {self.max_tokens:,}"
             others = "truncate, mean or windows" if self.spans is None else "windows"
             others = others if self.chat is None else "truncate"
             return f"{counts}; set the option overflow to {others}"
-        if self.policy.windows(tokens)[0][1] <= prompt_tokens and not self.tokenizer.suffix_ids:
+        if prompt_tokens and self._windows(tokens)[0][1] <= prompt_tokens and not self.tokenizer.suffix_ids:
             return f"has no token to pool: the {prompt_tokens} tokens of the prompt are left out, and leave no room for others"
         return None
 
-    def _rows(
-        self, number: int, text: str, tokens: Encoding | TokenizedText, windows: Sequence[tuple[int, int]], of_end: int
-    ) -> Iterator[_Row]:
-        """of_end: the last tokens of a text that are not its own."""
-        count, characters = len(windows), len(text)
-        if self.policy.overflow == "windows":
-            assert isinstance(tokens, Encoding)
-            for index, (start, stop) in enumerate(windows):
-                # The first row begins with the text and the last one ends with it, white space included: the rows cover it all.
-                first = self._characters(tokens, start)[0] if index else 0
-                end = self._characters(tokens, stop - 1)[1] if index + 1 < count else characters
-                yield _Row(number, first, end, characters, self._length(start, stop), count)
-            return
-        first, last = windows[0][0], windows[-1][1]
-        start, end = 0, characters
-        if isinstance(tokens, Encoding) and (first or last < len(tokens)):
-            before, least, most = len(self.prompt), 0, characters
-            if self.chat is not None:  # where the text is in what was rendered, if the template has not changed it
-                before = max(self.chat.text(text, prompt=self.prompt).find(text.strip()), 0)
-                least, most = 1, characters - 1
-            if first:
-                start = max(self._characters(tokens, first, before)[0], least)
-            if last < len(tokens):
-                end = min(self._characters(tokens, max(last - 1 - of_end, 0), before)[1], most)
-        yield _Row(number, start, end, characters, sum(self._length(start, stop) for start, stop in windows), count)
+    def _shown(self, text: str, tokens: Any, parts: Sequence[Span]) -> list[Span]:
+        """(start, stop) of the characters of each window. The first begins with the text and the last one ends with it, white space
+        included: they cover it all."""
+        starts = [0, *(self._characters(tokens, start, len(self.prompt))[0] for start, _ in parts[1:])]
+        stops = [*(self._characters(tokens, stop - 1, len(self.prompt))[1] for _, stop in parts[:-1]), len(text)]
+        return list(zip(starts, stops, strict=True))
 
-    def _characters(self, tokens: Encoding, index: int, before: int | None = None) -> tuple[int, int]:
-        """(start, stop) of a token in the text, which has so many characters before it, None for those of the prompt; (0, 0) for a
-        token before it."""
+    def _read(self, text: str, tokens: Encoding | TokenizedText, parts: Sequence[Span], of_end: int) -> Span:
+        """(start, stop) of the characters that are read of a text. of_end: the last tokens that are not its own."""
+        first, last = parts[0][0], parts[-1][1]
+        start, stop = 0, len(text)
+        if isinstance(tokens, TokenizedText) or not (first or last < len(tokens)):
+            return start, stop
+        before, least, most = len(self.prompt), 0, len(text)
+        if self.chat is not None:  # where the text is in what was rendered, if the template has not changed it
+            before = max(self.chat.text(text, prompt=self.prompt).find(text.strip()), 0)
+            least, most = 1, len(text) - 1
+        if first:
+            start = max(self._characters(tokens, first, before)[0], least)
+        if last < len(tokens):
+            stop = min(self._characters(tokens, max(last - 1 - of_end, 0), before)[1], most)
+        return start, stop
+
+    def _characters(self, tokens: Encoding, index: int, before: int) -> Span:
+        """(start, stop) of a token in the text, which has so many characters before it; (0, 0) for a token before it."""
         offsets = tokens.token_to_chars(index)
         assert offsets is not None
-        start, stop = offsets
-        before = len(self.prompt) if before is None else before
-        return max(0, start - before), max(0, stop - before)
+        return max(0, offsets[0] - before), max(0, offsets[1] - before)
 
 
-def _text_of(text: str | TokenizedText) -> str:
-    return text.text if isinstance(text, TokenizedText) else text
-
-
-def _reason_against_text(text: object) -> str | None:
+def _reason_against_text(given: object) -> str | None:
     """Why a text cannot be tokenised; None if it can."""
+    text = given.text if isinstance(given, TokenizedText) else given
     if not isinstance(text, str):
         return f"must be a string, not {type(text).__name__}"
     if not text or text.isspace():

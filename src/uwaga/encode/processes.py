@@ -1,15 +1,17 @@
-"""Batches by the processes of this machine, each of which may die.
+"""Batches by the processes of this machine, or by the actors of a Ray cluster, each of which may die.
 
-Each process is the only worker of an executor of its own, so that one that ends takes its own batch alone with it. It is forked from a server
+Each process of this machine is the only worker of an executor of its own, so that one that ends takes its own batch alone with it. It is forked from a server
 that has imported what it needs and has computed nothing (multiprocessing's forkserver; elsewhere it is started anew), so that a new one costs
-a fraction of a second.
+a fraction of a second. Ray starts another actor where one dies, and gives it the batch again.
 """
 
 import copy
+import logging
 import math
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 import time
 from collections import deque
@@ -17,17 +19,20 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from dataclasses import dataclass
+from itertools import count
 from multiprocessing.connection import wait as wait_for_end
 from multiprocessing.process import BaseProcess
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
+
+from uwaga._base.errors import DataError
 
 Item = TypeVar("Item")
 
 TIMEOUT = 600.0  # seconds
 _STARTING = 120.0  # seconds more, until a process has imported PyTorch
+_STARTING_RAY = 300.0  # seconds that the first result may take: processes are started, perhaps machines
 _LONGEST_WAIT = 1.0  # seconds, until deadlines are looked at again
-_MOST_DEATHS = 10  # of processes that had the same batch
+_MOST_DEATHS = 10  # of processes or actors that had the same batch
 _PRELOADED = ["uwaga.encode.processes", "uwaga.encode.encoder", "uwaga.models.families.bert", "pyarrow"]
 
 
@@ -40,7 +45,7 @@ def map_batches(
     items: Iterable[tuple[Item, Any]],
     *,
     processes: int,
-    threads: int,
+    threads: int | None = None,
     timeout: float = TIMEOUT,
     describe: Callable[[Item], str] = str,
     say: Callable[[str], object] = lambda message: None,
@@ -53,7 +58,7 @@ def map_batches(
         call: a function that can be pickled.
         items: read by the caller's thread, when a process is free.
         processes: how many.
-        threads: of PyTorch in each of them.
+        threads: of PyTorch in each of them; None: those of this process, divided among them.
         timeout: seconds for a batch, after which its process is ended.
         describe: what an item is called in a message.
         say: is told of processes that are replaced.
@@ -62,41 +67,119 @@ def map_batches(
         WorkerError: ten processes have ended with the same batch, or `call` has raised an error that is no ValueError with one argument.
         ValueError: what `call` raises.
     """
+    if threads is None:
+        import torch
+
+        threads = max(1, torch.get_num_threads() // processes)  # cores that this process may use, or OMP_NUM_THREADS
     workers = [_Worker(number + 1, threads, timeout) for number in range(processes)]
-    left, again = iter(items), deque[_Task[Item]]()
-    running: dict[Future[Any], tuple[_Worker, _Task[Item]]] = {}
+    left, again = ((item, batch, 0) for item, batch in items), deque[tuple[Item, Any, int]]()
+    # The last of each: how many processes have ended with the batch.
+    running: dict[Future[Any], tuple[_Worker, Item, Any, int]] = {}
     try:
         while True:
-            busy = {id(worker) for worker, _ in running.values()}
+            busy = {id(worker) for worker, *_ in running.values()}
             for worker in (each for each in workers if id(each) not in busy):
-                task = again.popleft() if again else next((_Task(*pair) for pair in left), None)
+                task = again.popleft() if again else next(left, None)
                 if task is not None:
-                    running[worker.submit(call, task.batch)] = worker, task
+                    running[worker.submit(call, task[1])] = (worker, *task)
             if not running:
                 return
-            left_over = min(worker.deadline for worker, _ in running.values()) - time.monotonic()
+            left_over = min(worker.deadline for worker, *_ in running.values()) - time.monotonic()
             done, _ = wait(running, max(0.0, min(left_over, _LONGEST_WAIT)), FIRST_COMPLETED)
-            for worker, _ in (running[each] for each in running.keys() - done):
-                worker.end_if_late()
+            for future in running.keys() - done:
+                running[future][0].end_if_late()
             for future in done:
-                worker, task = running.pop(future)
-                result = _result(future, worker, describe(task.item))
-                if result is not _LOST:
-                    yield task.item, result
+                worker, item, batch, deaths = running.pop(future)
+                try:
+                    result = future.result()
+                except BrokenProcessPool:
+                    how, deaths = worker.restart(), deaths + 1
+                    if deaths == _MOST_DEATHS:
+                        raise WorkerError(
+                            f"{describe(item)}: {deaths} processes have ended with these; the last, {how}"
+                        ) from None
+                    say(f"{how}; another one has its documents")
+                    again.append((item, batch, deaths))
                     continue
-                how, task.deaths = worker.restart(), task.deaths + 1
-                if task.deaths == _MOST_DEATHS:
-                    raise WorkerError(
-                        f"{describe(task.item)}: {task.deaths} processes have ended with these; the last, {how}"
-                    )
-                say(f"{how}; another one has its documents")
-                again.append(task)
+                except Exception as error:  # noqa: BLE001  # a batch or a result that cannot be pickled
+                    result = WorkerError(f"{type(error).__name__}: {error}")
+                yield item, _checked(result, worker.name, describe(item))
     finally:
         for worker in workers:
             worker.close()
 
 
-def attempt(call: Callable[[Any], Any], batch: Any) -> Any:
+def map_by_ray(
+    call: Callable[[Any], Any],
+    items: Iterable[tuple[Item, Any]],
+    *,
+    address: str | None,
+    actors: int | None = None,
+    timeout: float = TIMEOUT,
+    describe: Callable[[Item], str] = str,
+) -> Iterator[tuple[Item, Any]]:
+    """Yield call(batch) of pairs of an item and a batch, with its item, as actors finish them.
+
+    A cluster that the program has connected to is used, and goes on.
+
+    Args:
+        call: a function that can be pickled.
+        items: read by the caller's thread, up to two for each actor in advance.
+        address: of a cluster, or "auto"; None: one is started on this machine, and ends with this call.
+        actors: how many processes encode; None: one for each processor of the cluster.
+        timeout: seconds without a result, after which it ends with an error.
+        describe: what an item is called in a message.
+
+    Raises:
+        DataError: Ray is not installed, or the cluster cannot be reached.
+        WorkerError: nothing comes any more, eleven actors have died with the same batch, or `call` has raised an error that is no
+            ValueError with one argument.
+        ValueError: what `call` raises.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise DataError("Ray is not installed: pip install 'uwaga[ray]'") from error
+    from ray.exceptions import RayError
+    from ray.util import ActorPool
+
+    is_ours, numbers, waiting = not ray.is_initialized(), count(), dict[int, Item]()
+    left, most = iter(items), max(timeout, _STARTING_RAY)
+    if is_ours:
+        options = {"num_cpus": actors, "include_dashboard": False} if address is None else {}
+        try:
+            ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise DataError(f"Ray {address or 'on this machine'}: {error}") from error
+    try:
+        kind = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=_MOST_DEATHS)(_Actor)
+        made = [kind.remote(call) for _ in range(actors or max(1, int(ray.cluster_resources()["CPU"])))]
+        pool = ActorPool([*made, *made])  # each has a second batch while it computes the first
+        while True:
+            while pool.has_free() and (pair := next(left, None)) is not None:
+                number = next(numbers)
+                waiting[number] = pair[0]
+                pool.submit(lambda actor, given: actor.run.remote(*given), (number, pair[1]))
+            if not waiting:
+                return
+            try:
+                number, name, result = pool.get_next_unordered(timeout=most)
+            except TimeoutError:
+                names = "; ".join(map(describe, waiting.values()))
+                raise WorkerError(
+                    f"Ray has given no result for {most:g} s: give a larger timeout, or see `ray status`; it has {names}"
+                ) from None
+            except RayError as error:
+                lines = str(error).strip().splitlines()
+                raise WorkerError(f"Ray: {type(error).__name__}: {lines[-1] if lines else ''}") from error
+            item, most = waiting.pop(number), timeout
+            yield item, _checked(result, name, describe(item))
+    finally:
+        if is_ours:
+            ray.shutdown()
+
+
+def _attempt(call: Callable[[Any], Any], batch: Any) -> Any:
     """In a process: call(batch), or the error that it raises, as one that every process can read."""
     try:
         return call(batch)
@@ -106,8 +189,8 @@ def attempt(call: Callable[[Any], Any], batch: Any) -> Any:
         return WorkerError(f"{type(error).__name__}: {error}")
 
 
-def raise_error(result: Any, name: str, what: str) -> Any:
-    """A result of `attempt` that is no error. Raises ValueError, or WorkerError with the name of the process and what it had."""
+def _checked(result: Any, name: str, what: str) -> Any:
+    """A result of `_attempt` that is no error. Raises ValueError, or WorkerError with the name of the process and what it had."""
     if isinstance(result, WorkerError):
         raise WorkerError(f"{what}: {name} has failed: {result}")
     if isinstance(result, Exception):
@@ -115,11 +198,16 @@ def raise_error(result: Any, name: str, what: str) -> Any:
     return result
 
 
-@dataclass(eq=False)
-class _Task(Generic[Item]):
-    item: Item
-    batch: Any
-    deaths: int = 0
+class _Actor:
+    """A process of the cluster."""
+
+    def __init__(self, call: Callable[[Any], Any]) -> None:
+        self._call = call
+        self._name = f"pid {os.getpid()} on {socket.gethostname()}"
+
+    def run(self, number: int, batch: Any) -> tuple[int, str, Any]:
+        """The number of the batch, the process, and what it makes of the batch."""
+        return number, self._name, _attempt(self._call, batch)
 
 
 class _Worker:
@@ -142,12 +230,12 @@ class _Worker:
         self.deadline = time.monotonic() + self._timeout
         if self._executor is not None:
             with suppress(BrokenProcessPool):  # it was ended while it had no batch
-                return self._executor.submit(attempt, call, batch)
+                return self._executor.submit(_attempt, call, batch)
             self.close()
         self.deadline += _STARTING
         self._executor = ProcessPoolExecutor(1, _context(self._processes), _begin, (self._threads,))
         self._executor.submit(os.getpid).add_done_callback(self._is_up)
-        return self._executor.submit(attempt, call, batch)
+        return self._executor.submit(_attempt, call, batch)
 
     def _is_up(self, _: Future[int]) -> None:
         self.deadline = time.monotonic() + self._timeout
@@ -179,20 +267,6 @@ class _Worker:
                 self._processes[-1].kill()
             self._executor.shutdown(cancel_futures=True)
             self._executor = None
-
-
-_LOST = object()
-
-
-def _result(future: Future[Any], worker: _Worker, what: str) -> Any:
-    """What a process made of its batch; _LOST: it has ended. Raises as `map_batches`."""
-    try:
-        result = future.result()
-    except BrokenProcessPool:
-        return _LOST
-    except Exception as error:  # noqa: BLE001  # a batch or a result that cannot be pickled
-        result = WorkerError(f"{type(error).__name__}: {error}")
-    return raise_error(result, worker.name, what)
 
 
 def _context(started: list[BaseProcess]) -> Any:

@@ -1,12 +1,14 @@
-"""Reranker: how relevant passages are to a query, by a cross-encoder that reads both together.
+"""Reranker: how relevant passages are to a query, by a cross-encoder that reads both together, or by a causal language model, whose score is in
+the logits of the token after a pair (Zhang et al., "Qwen3 Embedding", 2025; sentence-transformers' module LogitScore).
 
-Letters: N packed tokens, P passages.
+Letters: N packed tokens, P passages or pairs, M model width.
 """
 
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Never
 
@@ -14,22 +16,20 @@ import numpy as np
 import torch
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
-from torch import nn
+from torch import Tensor
 
 from uwaga._base import json_files, keywords
 from uwaga._base.arguments import check_iterable
 from uwaga._base.errors import CheckpointError, UnsupportedModelError
 from uwaga._base.terminal import printable, short
-from uwaga.encode import chat_template, colbert, logit_score, sentence_config, sentence_head
+from uwaga.encode import chat_template, colbert, sentence_config, sentence_head
 from uwaga.encode.chat_template import ChatTemplate
-from uwaga.encode.logit_score import LogitScore
-from uwaga.encode.pooling import pool
-from uwaga.encode.preprocessing import batches
+from uwaga.encode.inference import batches, pool
 from uwaga.encode.report import not_finite
 from uwaga.integrations.transformers.ragged_classifier import RaggedClassifier
 from uwaga.models import opening
 from uwaga.models.checkpoints import directories, load_save, modules_json, sentence_files
-from uwaga.models.checkpoints.modules_json import SentenceModule
+from uwaga.models.checkpoints.modules_json import SentenceModule, SentenceModules
 from uwaga.models.families import family_of, model_types
 from uwaga.models.families.bert import COLBERT
 from uwaga.models.model import Model
@@ -39,6 +39,7 @@ from uwaga.models.transformer import Transformer
 from uwaga.models.transformers_model import TransformersModel
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.engine_choice import Choice
+from uwaga.ops.linear.api import linear_map
 from uwaga.ops.ragged import Ragged
 from uwaga.ops.validation import is_integer
 
@@ -49,6 +50,19 @@ _NO_CLASSIFIER = "is no cross-encoder: it has no classifier of sequences; uwaga.
 _UNTYPED_FAMILIES = {"nomic_bert": 2, "gte": 1, "jina_embeddings_v3": 1}
 _NO_INSTRUCTION = "Reranker: an instruction is for causal language models, such as Qwen3-Reranker"
 _ACTIVATIONS = {"Sigmoid": True, "Identity": False}  # of torch.nn, by the last part of their names
+# Of the model card of Qwen3-Reranker.
+_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+_CARD = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the "
+    'answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n<Instruct>: '
+    f"{{{{ messages[-3].content if messages | length > 2 else '{_INSTRUCTION}' }}}}\n<Query>: {{{{ messages[-2].content }}}}\n"
+    "<Document>: {{ messages[-1].content }}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n\n"
+)
+# The family of Qwen3-Reranker, whose first files have the chat template of Qwen3.
+_CARD_FAMILY = "qwen3"
+_CARD_INSTEAD = "its chat template carries no pair, and texts are those of Qwen3-Reranker's card"
+
+Score = Callable[[Ragged, Ragged], Tensor]  # (P,) float32, of the ids of pairs and of their token types
 
 
 class Ranking(NamedTuple):
@@ -56,17 +70,6 @@ class Ranking(NamedTuple):
 
     indices: np.ndarray  # (P,) int64, into the passages
     scores: np.ndarray  # (P,) float32, descending
-
-
-class PooledScore(NamedTuple):
-    """The modules after the Transformer, of a cross-encoder that pools the states of a pair."""
-
-    pooling: tuple[str, ...]
-    module: nn.Module  # (P, M) -> (P, 1)
-
-    def __call__(self, states: Ragged) -> torch.Tensor:
-        result: torch.Tensor = self.module(pool(states, self.pooling))
-        return result[:, 0]
 
 
 class Reranker:
@@ -94,18 +97,17 @@ class Reranker:
         *,
         max_tokens: int,
         has_sigmoid: bool,
-        logit_score: LogitScore | None = None,
-        pooled_score: PooledScore | None = None,
+        score: Score | None = None,
         chat: ChatTemplate | None = None,
         instruction: str | None = None,
         prompt: str = "",
-        gives_types: bool = True,
         truncation_side: str | None = None,
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
         self.max_tokens, self.has_sigmoid = max_tokens, has_sigmoid
-        self._logit_score, self._chat, self.instruction = logit_score, chat, instruction
-        self._pooled_score, self.prompt, self._gives_types = pooled_score, prompt, gives_types
+        self._chat, self.instruction, self.prompt = chat, instruction, prompt
+        # None: by its classifier.
+        self._score = score or partial(_classified, model, isinstance(model, RaggedClassifier) or _reads_types(model))
         # One of its own: a tokenizer that truncates for a moment would do so for other threads too.
         self._truncating = Backend.from_str(tokenizer.backend.to_str())
         self._side = side = truncation_side or tokenizer.truncation_side
@@ -134,78 +136,70 @@ class Reranker:
             ValueError: an instruction for a model that reads none.
         """
         keywords.refuse(other, Reranker.load)
-        found = _read(directories.find(path_or_hub_id, revision))
-        folder, settings = found.folder, found.settings
-
-        def made(
-            model: Model | RaggedClassifier, tokenizer: Tokenizer, positions: int | None, **more: Any
-        ) -> "Reranker":
-            most = sys.maxsize if positions is None else positions
-            return cls(
-                model,
-                tokenizer,
-                max_tokens=min(most, settings.max_tokens or most),
-                has_sigmoid=found.has_sigmoid,
-                truncation_side=settings.truncation_side,
-                chat=found.chat,
-                prompt=found.prompt,
-                **more,
-            )
-
-        if found.pooling:
-            if instruction is not None:
-                raise ValueError(_NO_INSTRUCTION)
-            tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase, allows_types=True)
-            tokenizer = tokenizer if found.chat is None else tokenizer.without_special_tokens()
-            encoder = _encoder(folder, tokenizer, dtype)
-            head = sentence_head.read(found.others, encoder.config.d_model * len(found.pooling), output="scores")
-            if head.width != 1:
-                raise CheckpointError(f"{found.root} gives {head.width} scores to a pair; a reranker has one")
-            pooled_score, types = PooledScore(found.pooling, head.module), _gives_types(folder)
-            kinds = _UNTYPED_FAMILIES.get(encoder.config.model_type)
-            if (
-                found.chat is None
-                and types
-                and kinds is not None
-                and found.described.get("type_vocab_size", kinds) != 1
-            ):
-                raise CheckpointError(
-                    f"{folder}: its tokenizer gives token types to pairs, and {printable(encoder.config.model_type)} of uwaga reads none; "
-                    f"{sentence_files.INSTEAD}"
-                )
-            return made(
-                encoder,
-                tokenizer,
-                encoder.config.max_tokens,
-                pooled_score=pooled_score,
-                gives_types=types,
-            )
-        is_classifier = opening.is_classifier(folder)
-        if is_classifier and instruction is not None:
-            raise ValueError(_NO_INSTRUCTION)
-        if is_classifier:
-            classifier = opening.read_classifier(folder, dtype)
-            tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase, allows_types=True)
-            return made(classifier, tokenizer, classifier.max_tokens)
-        try:
-            model = load_save.load_folder(folder, dtype)
-        except UnsupportedModelError as refusal:
-            raise CheckpointError(f"{folder} {_NO_CLASSIFIER}") from refusal
-        tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase)
-        if model.config.is_causal:
-            score = logit_score.read(folder, found.others, model, tokenizer.backend)
-            if instruction is not None and found.chat is not None and not found.chat.reads_prompt():
-                raise ValueError(f"Reranker: the template of {folder} has no place for an instruction")
-            return made(model, tokenizer, model.config.max_tokens, logit_score=score, instruction=instruction)
-        if instruction is not None:
-            raise ValueError(_NO_INSTRUCTION)
-        if "sequence" not in model.config.outputs:
-            raise CheckpointError(f"{folder} {_NO_CLASSIFIER}")
-        if len(model.config.labels) != 1:
+        root = directories.find(path_or_hub_id, revision)
+        modules = modules_json.read(root)
+        folder = root if modules is None else modules.transformer
+        path, config = root / sentence_files.MODEL, folder / "config.json"
+        described, said = json_files.optional(config) or {}, json_files.optional(path) or {}
+        if said.get("model_type") in colbert.MODEL_TYPES or described.get("architectures") == [COLBERT]:
             raise CheckpointError(
-                f"{folder} classifies sequences into {len(model.config.labels)} labels; a reranker has one"
+                f"{root} holds a ColBERT model, which gives a vector to every token: uwaga.TextEncoder with output='tokens' and "
+                "`uwaga store add` take it"
             )
-        return made(model, tokenizer, model.config.max_tokens, gives_types=_gives_types(folder))
+        settings = sentence_files.read(folder, is_module=modules is not None)
+        if modules is None:  # sentence-transformers reads no config_sentence_transformers.json then
+            said, modules, prompt = {}, SentenceModules(transformer=root), ""
+            chat = chat_template.read(root, folder, settings.path, None)
+            chat = chat and for_pairs(chat, described.get("model_type"))
+        else:
+            prompt = _prompt(root, modules, said, settings)
+            chat = chat_template.read(root, folder, settings.path, settings.values)
+            chat = chat and for_pairs(chat, None)
+        has_sigmoid = _has_sigmoid(path, said, config, described)
+        is_classifier = not modules.pooling and opening.is_classifier(folder)
+        if instruction is not None and (modules.pooling or is_classifier):
+            raise ValueError(_NO_INSTRUCTION)
+        model: Any
+        score = None
+        if modules.pooling:
+            tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase, allows_types=True)
+            tokenizer = tokenizer if chat is None else tokenizer.without_special_tokens()
+            model, score = _pooled(root, modules, tokenizer, dtype, described, has_chat=chat is not None)
+        elif is_classifier:
+            model = opening.read_classifier(folder, dtype)
+            tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase, allows_types=True)
+        else:
+            try:
+                model = load_save.load_folder(folder, dtype)
+            except UnsupportedModelError as refusal:
+                raise CheckpointError(f"{folder} {_NO_CLASSIFIER}") from refusal
+            tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase)
+            if model.config.is_causal:
+                score = logit_score(folder, modules.others, model, tokenizer.backend)
+                if instruction is not None and chat is not None and not chat.reads_prompt():
+                    raise ValueError(f"Reranker: the template of {folder} has no place for an instruction")
+            elif instruction is not None:
+                raise ValueError(_NO_INSTRUCTION)
+            elif "sequence" not in model.config.outputs:
+                raise CheckpointError(f"{folder} {_NO_CLASSIFIER}")
+            elif len(model.config.labels) != 1:
+                raise CheckpointError(
+                    f"{folder} classifies sequences into {len(model.config.labels)} labels; a reranker has one"
+                )
+            else:
+                score = partial(_classified, model, _gives_types(folder, described) and _reads_types(model))
+        most = (model if is_classifier else model.config).max_tokens or sys.maxsize
+        return cls(
+            model,
+            tokenizer,
+            max_tokens=min(most, settings.max_tokens or most),
+            has_sigmoid=has_sigmoid,
+            score=score,
+            chat=chat,
+            instruction=instruction,
+            prompt=prompt,
+            truncation_side=settings.truncation_side,
+        )
 
     def __repr__(self) -> str:
         weight = next(self.model.parameters())
@@ -318,117 +312,165 @@ class Reranker:
         """(P,) float32 of P pairs, in one pass."""
         device = next(self.model.parameters()).device
         rows = [self._whole(each.ids) for each in encodings]
-        if self._logit_score is not None:
-            assert isinstance(self.model, Transformer)
-            tensors = [torch.tensor(row, device=device) for row in rows]
-            with evaluation_mode(self.model):
-                return self._logit_score(self.model, Ragged.from_list(tensors)).cpu()
         offsets = torch.tensor([0, *np.cumsum([len(row) for row in rows])], device=device)
         of_types = [each.type_ids[: len(row)] for each, row in zip(encodings, rows, strict=True)]
         ids, types = (
             Ragged(torch.tensor([number for each in columns for number in each], device=device), offsets)
             for columns in (rows, of_types)
         )
-        if isinstance(self.model, RaggedClassifier):
-            with evaluation_mode(self.model):
-                return self.model(ids, types.values).float().cpu()
-        gives_types = isinstance(self.model, TransformersModel) or (
-            self._gives_types and self.model.config.type_vocab_size > 1
-        )
-        types_N = types if gives_types else None
         with evaluation_mode(self.model):
-            if self._pooled_score is not None:
-                states = self.model(ids, token_types=types_N, outputs=()).last_hidden_state
-                return self._pooled_score(states).cpu()
-            result = self.model(ids, token_types=types_N, outputs=("sequence",), only="first").sequence
-        return result[:, 0].float().cpu()
+            return self._score(ids, types).cpu()
 
 
-class _Directory(NamedTuple):
-    """What the files of a directory say beside the model."""
-
-    root: Path
-    folder: Path  # of the transformer
-    described: Mapping[str, Any]  # the content of config.json
-    settings: sentence_files.TransformerSettings
-    others: tuple[SentenceModule, ...]  # the modules after the Transformer, without Pooling
-    pooling: tuple[str, ...]  # empty: the model gives scores or logits by itself
-    chat: ChatTemplate | None  # makes a text of a pair; None: the tokenizer joins them
-    prompt: str  # before every query
-    has_sigmoid: bool
+def _classified(model: Any, reads_types: bool, ids: Ragged, types: Ragged) -> Tensor:
+    """A Score, by a classifier of one label."""
+    if isinstance(model, RaggedClassifier):
+        return model(ids, types.values).float()
+    output = model(ids, token_types=types if reads_types else None, outputs=("sequence",), only="first")
+    result: Tensor = output.sequence[:, 0].float()
+    return result
 
 
-def _read(found: Path) -> _Directory:
-    """Raises CheckpointError: it is no reranker, or a file asks for something that is not computed."""
-    modules = modules_json.read(found)
-    folder = found if modules is None else modules.transformer
-    path = found / sentence_files.MODEL
-    model = json_files.optional(path) or {}
-    described = json_files.optional(folder / "config.json") or {}
-    if model.get("model_type") in colbert.MODEL_TYPES or described.get("architectures") == [COLBERT]:
+def _reads_types(model: Model) -> bool:
+    return isinstance(model, TransformersModel) or model.config.type_vocab_size > 1
+
+
+def _prompt(
+    root: Path, modules: SentenceModules, said: Mapping[str, Any], settings: sentence_files.TransformerSettings
+) -> str:
+    """What is put before every query, by the files of a directory that sentence-transformers saved. said: in config_sentence_transformers.json.
+
+    Raises CheckpointError: it is no reranker, or a file asks for something that is not computed.
+    """
+    path, model_type = root / sentence_files.MODEL, said.get("model_type")
+    kinds = [kind for kind, _ in modules.others]
+    if modules.pooling and not ("Dense" in kinds and model_type == "CrossEncoder"):
         raise CheckpointError(
-            f"{found} holds a ColBERT model, which gives a vector to every token: uwaga.TextEncoder with output='tokens' and "
-            "`uwaga store add` take it"
-        )
-    settings = sentence_files.read(folder, is_module=modules is not None)
-    if modules is None:  # sentence-transformers reads no config_sentence_transformers.json then
-        has_sigmoid = _has_sigmoid(path, {}, folder / "config.json", described)
-        chat = chat_template.read(found, folder, settings.path, None)
-        chat = chat and logit_score.for_pairs(chat, described.get("model_type"))
-        return _Directory(found, folder, described, settings, (), (), chat, "", has_sigmoid)
-    is_scored = any(kind == "Dense" for kind, _ in modules.others) and model.get("model_type") == "CrossEncoder"
-    if modules.pooling and not is_scored:
-        raise CheckpointError(
-            f"{found} holds an embedding model, which has no score for a pair: uwaga.TextEncoder, `uwaga encode` and `uwaga serve` take it"
+            f"{root} holds an embedding model, which has no score for a pair: uwaga.TextEncoder, `uwaga encode` and `uwaga serve` take it"
         )
     known = ("Dense", "LayerNorm", "Normalize", "Dropout") if modules.pooling else ("LogitScore",)
-    if unknown := [kind for kind, _ in modules.others if kind not in known]:
+    if unknown := [kind for kind in kinds if kind not in known]:
         raise CheckpointError(
-            f"{found / 'modules.json'} has modules that Reranker does not compute: {', '.join(map(printable, unknown))}; "
+            f"{root / 'modules.json'} has modules that Reranker does not compute: {', '.join(map(printable, unknown))}; "
             "sentence_transformers.CrossEncoder reads it"
         )
-    sentence_files.check(path, model, sentence_files.MODEL)
-    if model.get("model_type") != "CrossEncoder":
+    sentence_files.check(path, said, sentence_files.MODEL)
+    if model_type != "CrossEncoder":
         # sentence-transformers makes another model of the directory, without its settings.
-        raise sentence_files.unsupported(path, "model_type", model.get("model_type"), "'CrossEncoder'")
+        raise sentence_files.unsupported(path, "model_type", model_type, "'CrossEncoder'")
     task = (
         "feature-extraction" if modules.pooling else "text-generation" if modules.others else "sequence-classification"
     )
     if settings.task != task:
         raise sentence_files.unsupported(settings.path, "transformer_task", settings.task, f"{task!r}")
-    for each in modules.others:
-        if each.kind == "LogitScore":
-            place = each.folder / "config.json"
-            sentence_files.check(place, json_files.optional(place) or {}, "LogitScore")
-    for key in ("query_length", "document_length", "query_expansion"):
-        if settings.values.get(key) is not None:
-            raise sentence_files.unsupported(settings.path, key, settings.values[key], "null")
-    _, prompt = sentence_config.read_prompts(path, model)
+    for kind, place in modules.others:
+        if kind == "LogitScore":
+            file = place / "config.json"
+            sentence_files.check(file, json_files.optional(file) or {}, "LogitScore")
+    sentence_config.check_no_lengths(settings)
+    _, prompt = sentence_config.read_prompts(path, said)
     if prompt and not modules.include_prompt:
         raise CheckpointError(
             f"{path}: default_prompt_name names a prompt, and the module Pooling leaves it out (include_prompt); {sentence_files.INSTEAD}"
         )
-    has_sigmoid = _has_sigmoid(path, model, folder / "config.json", described)
-    chat = chat_template.read(found, folder, settings.path, settings.values)
-    chat = chat and logit_score.for_pairs(chat, None)
-    return _Directory(found, folder, described, settings, modules.others, modules.pooling, chat, prompt, has_sigmoid)
+    return prompt
 
 
-def _encoder(folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None) -> Model:
-    """The model of a folder, whose states are pooled. Raises CheckpointError."""
+def _pooled(
+    root: Path,
+    modules: SentenceModules,
+    tokenizer: Tokenizer,
+    dtype: torch.dtype | None,
+    described: Mapping[str, Any],
+    *,
+    has_chat: bool,
+) -> tuple[Model, Score]:
+    """A model whose states are pooled, and the Score by the modules after it. described: in config.json. Raises CheckpointError."""
+    folder = modules.transformer
+    model: Model
     try:
         model = load_save.load_folder(folder, dtype, has_head=False)
+        if model.config.has_both:
+            raise CheckpointError(
+                f"{folder} holds a {model.config.model_type} model, and Reranker pools no states of it; {sentence_files.INSTEAD}"
+            )
     except UnsupportedModelError as refusal:
-        return opening.read_states(folder, dtype, tokenizer, refusal)
-    if model.config.has_both:
+        model = opening.read_states(folder, dtype, tokenizer, refusal)
+    head = sentence_head.read(modules.others, model.config.d_model * len(modules.pooling), output="scores")
+    if head.width != 1:
+        raise CheckpointError(f"{root} gives {head.width} scores to a pair; a reranker has one")
+    gives_types, kinds = _gives_types(folder, described), _UNTYPED_FAMILIES.get(model.config.model_type)
+    if not has_chat and gives_types and kinds is not None and described.get("type_vocab_size", kinds) != 1:
         raise CheckpointError(
-            f"{folder} holds a {model.config.model_type} model, and Reranker pools no states of it; {sentence_files.INSTEAD}"
+            f"{folder}: its tokenizer gives token types to pairs, and {printable(model.config.model_type)} of uwaga reads none; "
+            f"{sentence_files.INSTEAD}"
         )
-    return model
+    reads_types = isinstance(model, TransformersModel) or (gives_types and _reads_types(model))
+
+    def score(ids: Ragged, types: Ragged) -> Tensor:
+        states = model(ids, token_types=types if reads_types else None, outputs=()).last_hidden_state
+        result: Tensor = head.module(pool(states, modules.pooling))[:, 0]
+        return result
+
+    return model, score
 
 
-def _gives_types(folder: Path) -> bool:
-    described = json_files.read(folder / "config.json")
+def logit_score(folder: Path, modules: Sequence[SentenceModule], model: Transformer, backend: Backend) -> Score:
+    """Of a causal language model: the logit of one token after a pair, or the difference of two.
+
+    modules: those of modules.json after the Transformer. Raises CheckpointError: the model has no logits, or the tokenizer no tokens "yes"
+    and "no" where no module LogitScore names others.
+    """
+    if not (model.config.is_causal and "logits" in model.config.outputs):
+        raise CheckpointError(f"{folder} has no logits of a next token, which a reranker of this family is read from")
+    path = next((each.folder / "config.json" for each in modules if each.kind == "LogitScore"), None)
+    if path is None:
+        true_id, false_id = backend.token_to_id("yes"), backend.token_to_id("no")
+        if true_id is None or false_id is None:
+            raise CheckpointError(
+                f"{folder} is no reranker: its tokenizer lacks the tokens yes and no, and it has no module LogitScore"
+            )
+    else:
+        settings = json_files.read(path)
+        for name in ("true_token_id", "false_token_id"):
+            number = settings.get(name)
+            is_id = type(number) is int and 0 <= number < model.config.vocab_size
+            if not is_id and not (number is None and name == "false_token_id"):
+                raise CheckpointError(
+                    f"{path}: {name} must be a token of the vocabulary, not {printable(repr(number))}"
+                )
+        true_id, false_id = settings["true_token_id"], settings.get("false_token_id")
+    rows = [true_id] if false_id is None else [true_id, false_id]
+
+    def score(ids: Ragged, _: Ragged) -> Tensor:
+        """Two rows of the output projection are multiplied, and not the vocabulary's."""
+        states_PM = model(ids, outputs=(), only="last").last_hidden_state.values
+        assert model.lm_head is not None
+        decoder = model.lm_head.decoder
+        table_VM = model.output_embeddings.token_embedding.weight if decoder is None else decoder.weight
+        logits_P2 = model.lm_head.cap(linear_map(states_PM, table_VM[rows]).float())
+        return logits_P2[:, 0] if false_id is None else logits_P2[:, 0] - logits_P2[:, 1]
+
+    return score
+
+
+def for_pairs(chat: ChatTemplate, family: object) -> ChatTemplate:
+    """The chat template of a reranker. Raises CheckpointError: it leaves out one of the texts of a pair, as sentence-transformers does.
+
+    family: of a directory that sentence-transformers did not save. Such ones of Qwen3-Reranker have the template of Qwen3, which has no
+    place for a pair; their texts are those of its card.
+    """
+    if not (missing := chat.missing_roles()):
+        return chat
+    if family == _CARD_FAMILY:
+        return ChatTemplate(_CARD, chat.path, {}, instead=_CARD_INSTEAD)
+    raise CheckpointError(
+        f"{chat.path}: its chat template leaves out the message of the role {' and of the role '.join(missing)}, so that a pair has no "
+        "score; write a template for the roles system, query and document to chat_template.jinja"
+    )
+
+
+def _gives_types(folder: Path, described: Mapping[str, Any]) -> bool:
     kind = described.get("model_type")
     of_family = family_of(kind, str(folder)).tokenizer if kind in model_types() else None
     return opening.gives_types(folder, described, of_family)

@@ -187,6 +187,11 @@ def _check_dense(
         raise CheckpointError(
             f"{folder / sentence_files.MODULES} has no module Pooling after the Transformer: a text gets no vector"
         )
+    check_no_lengths(transformer)
+
+
+def check_no_lengths(transformer: sentence_files.TransformerSettings) -> None:
+    """Raises CheckpointError: settings of ColBERT models."""
     for key in ("query_length", "document_length", "query_expansion"):
         if transformer.values.get(key) is not None:
             raise sentence_files.unsupported(transformer.path, key, transformer.values[key], "null")

@@ -4,9 +4,10 @@ Normalize between them.
 Letters: S sequences, M and W widths of a module's input and output.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -62,36 +63,24 @@ class Dense(nn.Module):
         return output_SW + (x_SM if self.residual is None else apply_linear(self.residual, x_SM))
 
 
-class _LayerNorm(nn.Module):
-    """nn.LayerNorm under the name that its weights have."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-
-    def forward(self, x_SM: Tensor) -> Tensor:
-        result: Tensor = self.norm(x_SM)
-        return result
-
-
 class _Normalize(nn.Module):
     def forward(self, x_SM: Tensor) -> Tensor:
         return functional.normalize(x_SM, dim=-1)
 
 
 def read(
-    modules: Sequence[SentenceModule], width: int, *, of_tokens: bool = False, output: str | None = None
+    modules: Sequence[SentenceModule], width: int, *, tokens: TokenVectors | None = None, output: str | None = None
 ) -> SentenceHead:
     """The modules Dense, LayerNorm, Normalize and Dropout after pooling, with their weights in float32.
 
-    width: M, of the pooled states. of_tokens: the modules are about the vectors of tokens. output: the name of what the last module
-    computes; None: that of its input.
+    width: M, of the pooled states. tokens: of a ColBERT model, whose modules are about the states of tokens. output: the name of what the last
+    module computes; None: that of its input.
 
     Raises:
         CheckpointError: a module's settings or weights are wrong, or say something that is not implemented.
     """
-    layers: list[nn.Module] = []
-    vector = _TOKENS if of_tokens else _VECTOR
+    layers: list[Any] = []
+    vector = _VECTOR if tokens is None else _TOKENS
     for index, (kind, folder) in enumerate(modules):
         if kind == "MultiVectorMask":  # is read by `colbert`
             continue
@@ -112,19 +101,23 @@ def read(
             continue
         with torch.device("meta"):
             layer = _dense(path, settings, width) if kind == "Dense" else _layer_norm(path, settings, width)
-        _fill(layer, folder)
+        # The weights of its folder, in float32.
+        table = Table(body=tuple(WeightMapping(name, name) for name in layer.state_dict()))
+        matched = state_dict_check.match(table, weight_files.find(folder), layer.state_dict())
+        layer.load_state_dict(state_dict_check.read(matched, torch.float32, allow_nonfinite=False), assign=True)
         layers.append(layer)
         width = layer.linear.out_features if isinstance(layer, Dense) else width
     normalize = bool(layers) and isinstance(layers[-1], _Normalize)
-    return SentenceHead(nn.Sequential(*layers[: len(layers) - normalize]).eval(), width, normalize)
+    layers = layers[: len(layers) - normalize]
+    if tokens is not None and tokens.projection is not None:
+        layers, normalize = [_projection(tokens.projection, width)], True
+        width = layers[0].linear.out_features
+    return SentenceHead(nn.Sequential(*layers).eval(), width, normalize or (tokens is not None and tokens.normalize))
 
 
-def read_tokens(vectors: TokenVectors, modules: Sequence[SentenceModule], width: int) -> SentenceHead:
-    """The head of a ColBERT model, of the states of tokens; width: M. Raises CheckpointError."""
-    head = read(modules, width, of_tokens=True)
-    if vectors.projection is None:
-        return head._replace(normalize=head.normalize or vectors.normalize)
-    weights = weight_files.find(vectors.projection)
+def _projection(folder: Path, width: int) -> Dense:
+    """The weight linear.weight of a directory of ColBERT's own code. Raises CheckpointError."""
+    weights = weight_files.find(folder)
     stored = weights.stored.get("linear.weight")
     if (
         stored is None
@@ -142,7 +135,7 @@ def read_tokens(vectors: TokenVectors, modules: Sequence[SentenceModule], width:
     with torch.device("meta"):
         dense = Dense(width, stored.shape[0], bias=False, activation="Identity", use_residual=False)
     dense.load_state_dict({"linear.weight": weight}, assign=True)
-    return SentenceHead(nn.Sequential(dense).eval(), stored.shape[0], normalize=True)
+    return dense
 
 
 def _dense(path: Path, settings: dict[str, object], width: int) -> Dense:
@@ -165,7 +158,7 @@ def _dense(path: Path, settings: dict[str, object], width: int) -> Dense:
 
 def _layer_norm(path: Path, settings: dict[str, object], width: int) -> nn.Module:
     _check_width(path, "dimension", settings.get("dimension"), width)
-    return _LayerNorm(width)
+    return nn.Sequential(OrderedDict(norm=nn.LayerNorm(width)))  # by the name that its weights have
 
 
 def _check_width(path: Path, key: str, value: object, width: int) -> None:
@@ -173,10 +166,3 @@ def _check_width(path: Path, key: str, value: object, width: int) -> None:
         raise CheckpointError(
             f"{path}: {key} is {printable(repr(value))}, but the vectors before it have {width} numbers"
         )
-
-
-def _fill(layer: nn.Module, folder: Path) -> None:
-    """Give a module on the meta device the weights of its folder, in float32. Raises CheckpointError."""
-    table = Table(body=tuple(WeightMapping(name, name) for name in layer.state_dict()))
-    matched = state_dict_check.match(table, weight_files.find(folder), layer.state_dict())
-    layer.load_state_dict(state_dict_check.read(matched, torch.float32, allow_nonfinite=False), assign=True)

@@ -1,32 +1,16 @@
 """A corpus in shards, which processes encode one by one and any process may encode again: which documents a shard has depends on them alone."""
 
 import hashlib
-import itertools
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from uwaga.data.documents import Document, DocumentFile
+from uwaga.data.documents import Document
 from uwaga.encode.vector_files import Shard
 
 # A shard is seconds of work, so that few are lost with a process, and there are enough for many of them. It ends early, by what its last
 # document is, so that after documents that were added, mended or removed the shards are soon the same again.
 SHARD_DOCUMENTS, SHARD_CHARACTERS, _LEAST_CHARACTERS = 512, 1 << 16, 1 << 15
 _ENDS = 4  # of so many documents one may be a shard's last
-
-
-class Corpus:
-    """The first documents of a file: `limit` of them, or all."""
-
-    def __init__(self, file: DocumentFile, limit: int | None) -> None:
-        self.path, self.limit, self._file = file.path, limit, file
-
-    def __iter__(self) -> Iterator[Document]:
-        return itertools.islice(self._file, None if self.limit is None else min(self.limit, sys.maxsize))
-
-    def fraction(self, documents: int, position: float) -> float:
-        """How much of it `documents` are, the last of which ends at `position` of the file."""
-        return position if self.limit is None else max(position, documents / self.limit)
 
 
 class Group(NamedTuple):

@@ -7,6 +7,7 @@ not in the tables below is refused by name, and so is what has another result on
 
 import json
 import operator
+from collections import ChainMap
 from collections.abc import (
     Callable,
     ItemsView,
@@ -18,6 +19,7 @@ from collections.abc import (
     Sequence,
     ValuesView,
 )
+from functools import partialmethod
 from typing import Any, NamedTuple, cast
 
 import jinja2
@@ -79,6 +81,7 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv, "%": operator.mod,
 }  # fmt: skip
 _BREAK, _CONTINUE = "break", "continue"
+_Scope = ChainMap[str, Any]  # the names of a block, inside of those around it
 
 
 class TemplateFault(ValueError):
@@ -123,7 +126,7 @@ class Template:
             found += level
         if level:
             raise TemplateFault(f"has parts inside of each other more than {_DEPTH} deep")
-        self._names = {node.name for node in found if isinstance(node, nodes.Name)}
+        self._names = _names([self._root])
         has_macros = any(isinstance(node, nodes.Macro) for node in found)
         if has_macros and (names := self._names & _OF_MACROS):
             raise TemplateFault(f"has a macro that reads {min(names)}, which is not evaluated")
@@ -169,30 +172,25 @@ def _check_order(scope: nodes.Node) -> None:
             known.add(node.name)
         elif isinstance(node, _SCOPES):
             own = (
-                {node.target}
+                [node.target]
                 if isinstance(node, nodes.For)
-                else set(getattr(node, "args", ())) | set(getattr(node, "targets", ()))
+                else [*getattr(node, "args", ()), *getattr(node, "targets", ())]
             )
-            names = [each for each in node.find_all(nodes.Name) if each.ctx == "load"]
-            bound = {
-                each.name
-                for target in own
-                for each in (target, *target.find_all(nodes.Name))
-                if isinstance(each, nodes.Name)
-            }
-            if isinstance(node, nodes.Macro) and any(
-                each.name in bound
-                for default in node.defaults
-                for each in (default, *default.find_all(nodes.Name))
-                if isinstance(each, nodes.Name)
-            ):
+            bound = _names(own)
+            if isinstance(node, nodes.Macro) and bound & _names(node.defaults):
                 raise TemplateFault(
                     f"has the macro {node.name} with an argument as default of another, which is not evaluated"
                 )
-            read_inside |= {each.name for each in names} - bound
+            read_inside |= _names([node], "load") - bound
             known |= {node.name} if isinstance(node, nodes.Macro) else set()
         else:
             waiting += [*node.iter_child_nodes()][::-1]
+
+
+def _names(roots: Iterable[nodes.Node], *contexts: str) -> set[str]:
+    """The names of variables in some nodes, which are read or set there; all, or in these contexts."""
+    found = (each for root in roots for each in (root, *root.find_all(nodes.Name)) if isinstance(each, nodes.Name))
+    return {each.name for each in found if not contexts or each.ctx in contexts}
 
 
 def _is_encodable(text: str) -> bool:
@@ -208,15 +206,6 @@ def _characters(value: Any) -> int:
     if isinstance(value, dict):
         return _characters([*value, *value.values()])
     return len(value) if isinstance(value, str) else sum(map(_characters, value)) if isinstance(value, list) else 0
-
-
-class _Scope:
-    """The names of a block, inside of those of its parent."""
-
-    __slots__ = ("names", "parent")
-
-    def __init__(self, parent: "_Scope | None", names: dict[str, Any] | None = None) -> None:
-        self.parent, self.names = parent, {} if names is None else names
 
 
 class _Namespace:
@@ -253,10 +242,10 @@ class _Run:
         self._depth = 0
         self._outputs: list[list[str]] = []
         functions = {name: _Function(getattr(self, f"_call_{name}", _refusal(name))) for name in _FUNCTIONS}
-        self._variables = _Scope(None, {**functions, **variables})
+        self._variables: _Scope = ChainMap({**functions, **variables})
 
     def render(self, body: Sequence[nodes.Node]) -> str:
-        return self._written(body, _Scope(self._variables))
+        return self._written(body, self._variables.new_child())
 
     # The budget.
 
@@ -366,17 +355,17 @@ class _Run:
         # continue counts as empty.
         loop, is_empty = LoopContext(self._looped(node, scope), Undefined), True
         for item, _ in loop:
-            inner = _Scope(scope, {"loop": loop})
+            inner = scope.new_child({"loop": loop})
             self._assign(node.target, item, inner)
             if (signal := self._all(node.body, inner)) == _BREAK:
                 break
             is_empty &= signal == _CONTINUE
-        return self._all(node.else_, _Scope(scope)) if is_empty else None
+        return self._all(node.else_, scope.new_child()) if is_empty else None
 
     def _looped(self, node: nodes.For, scope: _Scope) -> Iterator[Any]:
         for item in self._items(self._on(node.iter, scope)):
             if node.test is not None:
-                inner = _Scope(scope)
+                inner = scope.new_child()
                 self._assign(node.target, item, inner)
                 if not self._on(node.test, inner):
                     continue
@@ -389,10 +378,10 @@ class _Run:
         return _CONTINUE
 
     def _on_scope(self, node: nodes.Scope, scope: _Scope) -> str | None:
-        return self._all(node.body, _Scope(scope))
+        return self._all(node.body, scope.new_child())
 
     def _on_with(self, node: nodes.With, scope: _Scope) -> str | None:
-        inner = _Scope(scope)
+        inner = scope.new_child()
         for target, value in zip(node.targets, node.values, strict=True):
             self._assign(target, self._on(value, scope), inner)
         return self._all(node.body, inner)
@@ -401,19 +390,19 @@ class _Run:
         self._assign(node.target, self._on(node.node, scope), scope)
 
     def _on_assignblock(self, node: nodes.AssignBlock, scope: _Scope) -> None:
-        inner = _Scope(scope)
+        inner = scope.new_child()
         text: Any = self._made(self._written(node.body, inner))
         self._assign(node.target, text if node.filter is None else self._filtered(text, node.filter, inner), scope)
 
     def _assign(self, target: nodes.Node, value: Any, scope: _Scope) -> None:
         if isinstance(target, nodes.Name):
-            scope.names[target.name] = value
+            scope[target.name] = value
         elif isinstance(target, nodes.Tuple):
             for each, item in zip(target.items, list(self._items(value)), strict=True):
                 self._assign(each, item, scope)
         else:
             assert isinstance(target, nodes.NSRef)
-            namespace = self._found(target.name, scope)
+            namespace = scope.get(target.name)
             if not isinstance(namespace, _Namespace):
                 raise TemplateFault(f"sets {printable(f'{target.name}.{target.attr}')}, and the first is no namespace")
             namespace.set(target.attr, value)
@@ -426,29 +415,22 @@ class _Run:
             if len(given) > len(names) or not named.keys() <= set(names[len(given) :]):
                 raise TemplateFault(f"gives the macro {printable(node.name)} arguments that it does not take")
             values = {**dict(zip(names, given, strict=False)), **named}
-            inner = _Scope(scope)
+            inner = scope.new_child()
             for name in names:
                 if name in values:
-                    inner.names[name] = values[name]
+                    inner[name] = values[name]
                 elif name in defaults:
-                    inner.names[name] = self._on(defaults[name], inner)
+                    inner[name] = self._on(defaults[name], inner)
                 else:
-                    inner.names[name] = Undefined(f"parameter {name!r} was not provided", name=name)
+                    inner[name] = Undefined(f"parameter {name!r} was not provided", name=name)
             return str(self._made(self._written(node.body, inner)))
 
-        scope.names[node.name] = _Function(run)
+        scope[node.name] = _Function(run)
 
     # Expressions.
 
-    def _found(self, name: str, scope: _Scope | None) -> Any:
-        while scope is not None:
-            if name in scope.names:
-                return scope.names[name]
-            scope = scope.parent
-        return Undefined(name=name)
-
     def _on_name(self, node: nodes.Name, scope: _Scope) -> Any:
-        value = self._found(node.name, scope)
+        value = scope[node.name] if node.name in scope else Undefined(name=node.name)
         if isinstance(value, Unknown):
             raise TemplateFault(f"reads {node.name}, and {value.reason}")
         return value
@@ -678,25 +660,17 @@ class _Run:
             item = self._member(item, int(part) if str(part).isdigit() else part, attributes_first=False)
         return item
 
-    def _filter_select(self, value: Any, *given: Any, **named: Any) -> Iterator[Any]:
-        return self._selected(value, True, lambda item: item, given, named)
-
-    def _filter_reject(self, value: Any, *given: Any, **named: Any) -> Iterator[Any]:
-        return self._selected(value, False, lambda item: item, given, named)
-
-    def _filter_selectattr(self, value: Any, attribute: Any, *given: Any, **named: Any) -> Iterator[Any]:
-        return self._selected(value, True, lambda item: self._attribute(item, attribute), given, named)
-
-    def _filter_rejectattr(self, value: Any, attribute: Any, *given: Any, **named: Any) -> Iterator[Any]:
-        return self._selected(value, False, lambda item: self._attribute(item, attribute), given, named)
-
-    def _selected(
-        self, value: Any, wanted: bool, of: Callable[[Any], Any], given: Sequence[Any], named: Mapping[str, Any]
-    ) -> Iterator[Any]:
+    def _selected(self, wanted: bool, has_attribute: bool, value: Any, *given: Any, **named: Any) -> Iterator[Any]:
+        attribute, rest = (given[:1], given[1:]) if has_attribute else ((), given)
         for item in self._items(value or ()):
-            each = of(item)
-            if bool(self._test(given[0], each, given[1:], named) if given else each) == wanted:
+            each = self._attribute(item, *attribute) if has_attribute else item
+            if bool(self._test(rest[0], each, rest[1:], named) if rest else each) == wanted:
                 yield item
+
+    _filter_select = partialmethod(_selected, True, False)
+    _filter_reject = partialmethod(_selected, False, False)
+    _filter_selectattr = partialmethod(_selected, True, True)
+    _filter_rejectattr = partialmethod(_selected, False, True)
 
     def _on_test(self, node: nodes.Test, scope: _Scope) -> Any:
         value = self._on(node.node, scope)

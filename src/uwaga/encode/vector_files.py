@@ -25,7 +25,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from uwaga._base import durable, untrusted
+from uwaga._base import durable, json_files, untrusted
 from uwaga._base.durable import atomic_replace
 
 if TYPE_CHECKING:
@@ -48,17 +48,12 @@ class VectorsError(ValueError):
 
 
 class Shard(NamedTuple):
-    """A finished shard."""
+    """A shard that is finished."""
 
     digest: str  # of its documents
     documents: int
-
-
-class Skipped(NamedTuple):
-    """A document that was left out."""
-
-    place: str
-    reason: str
+    rows: int = 0  # in a finished file
+    skipped: int = 0  # of its documents, those that were left out of a finished file
 
 
 class VectorFile:
@@ -76,15 +71,18 @@ class VectorFile:
         self.path, self._settings = path, dict(settings)
         self._folder = path.with_name(path.name + ".parts")
         self.skipped_path = path.with_name(path.name + ".skipped.jsonl")
-        self.order: list[Shard] = []
-        self._left_out: dict[int, list[Skipped]] = {}  # by place in the order
+        self.order: list[Shard] = []  # that of the documents
+        self._left_out: dict[
+            int, Sequence[tuple[str, str]]
+        ] = {}  # places and reasons, by the shard's number in the order
         self._rows: dict[str, int] = {}  # of the shards that are finished, by digest
         self._earlier: _Earlier | None = None
         self._lock = ExitStack()
         self._is_removed = False
 
-    def finished(self) -> "Finished | None":
-        """Of what documents a finished file was made; None where there is no file. Raises VectorsError."""
+    def finished(self) -> tuple[str, list[Shard] | None, bool] | None:
+        """Of what documents a finished file was made: their digest, the shards, None of a version that did not list them, and whether it has the
+        same settings; None where there is no file. Raises VectorsError."""
         from pyarrow import ArrowException, parquet
 
         if not os.path.lexists(self.path):
@@ -95,14 +93,14 @@ class VectorFile:
             match _metadata(schema):
                 case {"settings": dict(settings), "digest": str(digest), **others}:
                     self._compare(settings, self.path, "exists already and was made with other options", _OTHER_OUTPUT)
-                    return Finished(digest, _finished_shards(others.get("shards")), settings == self._settings)
+                    return digest, _finished_shards(others.get("shards")), settings == self._settings
         except (OSError, ArrowException) as error:
             raise VectorsError(f"{self.path} {_NOT_OURS}") from error
         raise VectorsError(f"{self.path} {_NOT_OURS}")
 
-    def begin(self, earlier: Sequence["FinishedShard"] | None = None) -> None:
+    def begin(self, earlier: Sequence[Shard] | None = None) -> None:
         """Lock the folder. earlier: the shards of the finished file, which is replaced and whose vectors are taken; None: there is no file.
-        Raises VectorsError, OSError."""
+        Raises VectorsError, CheckpointError, OSError."""
         with ExitStack() as held:
             try:
                 durable.ensure_marked_folder(self._folder)
@@ -120,7 +118,7 @@ class VectorFile:
         settings = self._folder / _SETTINGS
         if self._has_shards():
             way_out = f"give the same options, another output file, or remove {self._folder} to begin again"
-            theirs = _settings(settings)
+            theirs = json_files.read(settings)
             self._compare(theirs, self._folder, "was begun with other options", way_out)
             if theirs == self._settings:
                 return
@@ -140,10 +138,9 @@ class VectorFile:
     def _has_shards(self) -> bool:
         return next(self._folder.glob("*.arrow"), None) is not None
 
-    def expect(self, shard: Shard) -> int:
-        """The next shard of the documents' order; its place."""
+    def expect(self, shard: Shard) -> None:
+        """The next shard of the documents' order."""
         self.order.append(shard)
-        return len(self.order) - 1
 
     def stored(self, shard: Shard) -> list[tuple[int, str]] | None:
         """Of a shard that is finished, the documents that were left out: their numbers in it, and why; None where it is not finished. Raises
@@ -169,7 +166,8 @@ class VectorFile:
 
         flat = pa.array(vectors.reshape(-1))
         table = pa.table({**columns, "vector": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])})
-        described = shard._asdict() | ({"skipped": list(skipped)} if skipped else {})
+        described = {"digest": shard.digest, "documents": shard.documents}
+        described |= {"skipped": list(skipped)} if skipped else {}
         table = table.replace_schema_metadata({_KEY: json.dumps(described)})
         self._rows[shard.digest] = len(table)
         path, content = self._shard(shard), pa.BufferOutputStream()
@@ -183,9 +181,9 @@ class VectorFile:
         with atomic_replace(_checksum_path(path)) as file:
             file.write(f"{len(written)} {hashlib.sha256(written).hexdigest()}\n".encode())
 
-    def leave_out(self, place: int, skipped: Sequence[Skipped]) -> None:
-        """List documents of the shard at a place of the order as left out."""
-        self._left_out[place] = list(skipped)
+    def leave_out(self, number: int, skipped: Sequence[tuple[str, str]]) -> None:
+        """List documents of a shard, by its number in the order, as left out: their places, and why."""
+        self._left_out[number] = skipped
 
     def finish(self) -> Iterator["pyarrow.Table"]:
         """Join the shards to the parquet file; yields its row groups as they are written. Raises OSError, VectorsError."""
@@ -194,8 +192,8 @@ class VectorFile:
         first = self._first_with_rows()
         self._write_skipped()
         listed = [
-            FinishedShard(*shard, self._rows[shard.digest], len(self._left_out.get(place, ())))
-            for place, shard in enumerate(self.order)
+            shard._replace(rows=self._rows[shard.digest], skipped=len(self._left_out.get(number, ())))
+            for number, shard in enumerate(self.order)
         ]
         described = {"settings": self._settings, "digest": digest_of_shards(self.order), "shards": listed}
         schema = first.schema.with_metadata({_KEY: json.dumps(described, sort_keys=True)})
@@ -252,18 +250,18 @@ class VectorFile:
         if result is None:
             count = sum(shard.documents for shard in self.order)
             skipped = next(iter(self._left_out.values()), [])
-            reason = f"; the first, {skipped[0].place}: {skipped[0].reason}" if skipped else ""
+            reason = "; the first, {}: {}".format(*skipped[0]) if skipped else ""
             raise VectorsError(f"none of {count:,} documents can be encoded{reason}")
         return result
 
     def _write_skipped(self) -> None:
         """The list of all documents that were left out, if there are any."""
-        entries = [entry for place in sorted(self._left_out) for entry in self._left_out[place]]
+        entries = [entry for number in sorted(self._left_out) for entry in self._left_out[number]]
         if not entries and not (self._earlier is not None and os.path.lexists(self.skipped_path)):
             return
         with atomic_replace(self.skipped_path) as file:
             for entry in entries:
-                file.write((json.dumps(entry._asdict()) + "\n").encode())
+                file.write((json.dumps(dict(zip(("place", "reason"), entry, strict=True))) + "\n").encode())
 
     def _tables(self) -> Iterator["pyarrow.Table"]:
         """Of each shard in order; `document` counts within it."""
@@ -313,27 +311,10 @@ class VectorFile:
             raise VectorsError(f"{place} {what}:" + "".join(lines) + f"\n{way_out}")
 
 
-class FinishedShard(NamedTuple):
-    """A shard of a finished file."""
-
-    digest: str
-    documents: int
-    rows: int
-    skipped: int  # documents that were left out
-
-
-class Finished(NamedTuple):
-    """What a finished file was made from."""
-
-    digest: str  # of all documents
-    shards: list[FinishedShard] | None  # None: of a version that did not list them
-    has_same_settings: bool
-
-
 class _Earlier:
     """The shards of a finished file, which has these now too, but those that left documents out. Raises VectorsError."""
 
-    def __init__(self, path: Path, shards: Sequence[FinishedShard]) -> None:
+    def __init__(self, path: Path, shards: Sequence[Shard]) -> None:
         from pyarrow import parquet
 
         self._path = path
@@ -376,28 +357,25 @@ class _Earlier:
 
     def table(self, digest: str) -> "pyarrow.Table":
         """Of one of them; `document` counts within it."""
-        with self._reading():
-            return self._table(digest)
-
-    def _table(self, digest: str) -> "pyarrow.Table":
         import pyarrow as pa
         import pyarrow.compute as pc
 
         start, rows, document = self._places[digest]
         parts, first = [], 0
-        for number in range(self._file.metadata.num_row_groups):
-            count = self._file.metadata.row_group(number).num_rows
-            if first < start + rows and start < first + count:
-                low, high = max(start, first), min(start + rows, first + count)
-                parts.append(self._row_group(number).slice(low - first, high - low))
-            first += count
-        table = pa.concat_tables(parts) if parts else self._row_group(0).slice(0, 0)
-        # Without what Parquet adds to a schema: the file that is written is that of vectors that were encoded just now.
-        columns = {name: table[name].combine_chunks() for name in table.column_names}
-        width = _width(self._path, table.schema)
-        columns["vector"] = pa.FixedSizeListArray.from_arrays(columns["vector"].flatten(), width)
-        columns["document"] = pc.subtract(columns["document"], pa.scalar(document, pa.int64()))
-        return pa.table(columns)
+        with self._reading():
+            for number in range(self._file.metadata.num_row_groups):
+                count = self._file.metadata.row_group(number).num_rows
+                if first < start + rows and start < first + count:
+                    low, high = max(start, first), min(start + rows, first + count)
+                    parts.append(self._row_group(number).slice(low - first, high - low))
+                first += count
+            table = pa.concat_tables(parts) if parts else self._row_group(0).slice(0, 0)
+            # Without what Parquet adds to a schema: the file that is written is that of vectors that were encoded just now.
+            columns = {name: table[name].combine_chunks() for name in table.column_names}
+            width = _width(self._path, table.schema)
+            columns["vector"] = pa.FixedSizeListArray.from_arrays(columns["vector"].flatten(), width)
+            columns["document"] = pc.subtract(columns["document"], pa.scalar(document, pa.int64()))
+            return pa.table(columns)
 
     def _row_group(self, number: int) -> "pyarrow.Table":
         if self._held is None or self._held[0] != number:
@@ -426,7 +404,7 @@ def _skipped(described: object, shard: Shard) -> list[tuple[int, str]] | None:
     return None
 
 
-def _finished_shards(listed: object) -> list[FinishedShard] | None:
+def _finished_shards(listed: object) -> list[Shard] | None:
     """From the metadata of a file. Raises OSError: they are none."""
     if listed is None:
         return None
@@ -434,7 +412,7 @@ def _finished_shards(listed: object) -> list[FinishedShard] | None:
     for each in listed if isinstance(listed, list) else [None]:
         match each:
             case [str(digest), int(documents), int(rows), int(skipped)] if min(documents, rows, skipped) >= 0:
-                result.append(FinishedShard(digest, documents, rows, skipped))
+                result.append(Shard(digest, documents, rows, skipped))
             case _:
                 raise OSError("its metadata lists shards that are none")
     return result
@@ -513,19 +491,6 @@ def _metadata(schema: "pyarrow.Schema") -> Any:
         return untrusted.parse_json((schema.metadata or {})[_KEY])
     except (KeyError, ValueError, RecursionError):
         return None
-
-
-def _settings(path: Path) -> dict[str, object]:
-    """settings.json of a folder of shards. Raises VectorsError."""
-    try:
-        parsed = untrusted.parse_json(untrusted.read_file(path, untrusted.JSON_BYTES))
-    except OSError as error:
-        raise VectorsError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise VectorsError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(parsed, dict):
-        raise VectorsError(f"{path} must hold a JSON object, not {type(parsed).__name__}")
-    return parsed
 
 
 def digest_of_shards(shards: Sequence[Shard]) -> str:

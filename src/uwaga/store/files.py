@@ -154,7 +154,7 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
 def _has_tokens(encoder: "TextEncoder", document: _Document) -> bool:
     """Whether all passages of a document can be encoded, so that they are in the database."""
-    from uwaga.encode.spans import span_tokens
+    from uwaga.encode.preprocessing import span_tokens
 
     prompt = encoder.config.prompt or ""
     (tokens,) = encoder.tokenizer.encode([prompt + document.text], with_offsets=True)

@@ -378,7 +378,7 @@ def _vector(reader: "Model", reading: Reading) -> NDArray[np.float32] | None:
     """The text's vector of length 1, pooled as the model's directory says; None for a model that predicts tokens, or cannot pool."""
     from uwaga._base.errors import CheckpointError
     from uwaga.encode import sentence_config
-    from uwaga.encode.pooling import pool
+    from uwaga.encode.inference import pool
     from uwaga.models.transformer import Transformer
     from uwaga.ops.ragged import Ragged
 
