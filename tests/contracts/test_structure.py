@@ -22,8 +22,7 @@ ON_THEIR_OWN = {
 # Modules that name model types outside of the tables, and what for.
 NAME_MODEL_TYPES = {
     "models/checkpoints/sentence_files.py": "old names of settings files in sentence-transformers",
-    "encode/logit_score.py": "the chat template of Qwen3-Reranker's card",
-    "encode/reranker.py": "families whose token types transformers reads in pairs",
+    "encode/reranker.py": "the chat template of Qwen3-Reranker's card, and families whose token types transformers reads in pairs",
     "train/data/corpus.py": "names in a TOML",
     "train/model.py": "names in a TOML",
 }

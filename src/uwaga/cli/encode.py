@@ -12,8 +12,8 @@ from uwaga._base.terminal import escape_controls
 from uwaga.cli.terminal import echo, fail, in_option_names, say_engine
 from uwaga.data.documents import DocumentFile, InvalidDocumentError
 from uwaga.data.passages import Split
-from uwaga.encode.files import encode_file
 from uwaga.encode.processes import TIMEOUT, WorkerError
+from uwaga.encode.shards import encode_file
 from uwaga.encode.vector_files import VectorsError, check_numpy, write_numpy
 from uwaga.models.checkpoints.directories import DEFAULT_ENCODER
 

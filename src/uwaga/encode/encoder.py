@@ -430,23 +430,11 @@ class TextEncoder:
         if other:
             keywords.refuse(other, TextEncoder.encode)
         config, tokens, is_of_tokens = self.config, self.config.tokens, output == "tokens"
-        if output not in ("vectors", "tokens"):
-            raise ValueError(f"TextEncoder: output must be 'vectors' or 'tokens', not {short(output)}")
-        if tokens is not None and not is_of_tokens:
-            raise ValueError(
-                f"TextEncoder: {config.folder} holds a ColBERT model, which gives a vector to every token and none to a text; "
-                "use output='tokens'"
-            )
-        if task is not None and task not in colbert.TASKS:
-            raise ValueError(f"TextEncoder: task must be None, 'query' or 'document', not {task!r}")
-        if normalize is not None and not isinstance(normalize, bool):
-            raise ValueError(f"TextEncoder: normalize must be True, False or None, not {normalize!r}")
-        if not is_integer(tokens_per_batch) or tokens_per_batch < 1:
-            raise ValueError(f"TextEncoder: tokens_per_batch must be at least 1 token, not {tokens_per_batch!r}")
+        max_tokens = self._limit(task)
+        for reason in self._refusals(output, task, spans, overflow, overlap, max_tokens, tokens_per_batch, normalize):
+            raise ValueError(f"TextEncoder: {reason}")
         if truncate_dim is not None and is_of_tokens:
             raise ValueError("TextEncoder: truncate_dim is of output='vectors', not of vectors of tokens")
-        max_tokens = self._limit(task)
-        self._check_overflow(output, spans, overflow, overlap, max_tokens)
         preprocessor = Preprocessor(
             tokenizer=self.tokenizer,
             overflow=overflow,
@@ -478,36 +466,52 @@ class TextEncoder:
             selection=None if tokens is None else self._selection(tokens, task),
         )
 
-    def _check_overflow(
-        self, output: str, spans: Split | SpansOf | None, overflow: str, overlap: int, max_tokens: int
-    ) -> None:
-        """Raises ValueError: late chunking, the model, or the options overflow and overlap do not go together."""
+    def _refusals(
+        self,
+        output: str,
+        task: object,
+        spans: Split | SpansOf | None,
+        overflow: str,
+        overlap: int,
+        max_tokens: int,
+        tokens_per_batch: int,
+        normalize: object,
+    ) -> Iterator[str]:
+        """What is wrong with options, or why they do not go with each other or with the model."""
+        config = self.config
+        if output not in ("vectors", "tokens"):
+            yield f"output must be 'vectors' or 'tokens', not {short(output)}"
+        if config.tokens is not None and output != "tokens":
+            yield f"{config.folder} holds a ColBERT model, which gives a vector to every token and none to a text; use output='tokens'"
+        if task is not None and task not in colbert.TASKS:
+            yield f"task must be None, 'query' or 'document', not {task!r}"
+        if normalize is not None and not isinstance(normalize, bool):
+            yield f"normalize must be True, False or None, not {normalize!r}"
+        if not is_integer(tokens_per_batch) or tokens_per_batch < 1:
+            yield f"tokens_per_batch must be at least 1 token, not {tokens_per_batch!r}"
         if overflow not in OVERFLOW:
-            known = ", ".join(map(repr, OVERFLOW))
-            raise ValueError(f"TextEncoder: overflow must be one of {known}, not {overflow!r}")
+            yield f"overflow must be one of {', '.join(map(repr, OVERFLOW))}, not {overflow!r}"
         if overlap and overflow not in ("mean", "windows"):
-            raise ValueError(f"TextEncoder: overlap needs overflow='mean' or 'windows', not {overflow!r}")
+            yield f"overlap needs overflow='mean' or 'windows', not {overflow!r}"
         if not is_integer(overlap) or not 0 <= overlap < max_tokens:
-            raise ValueError(f"TextEncoder: overlap must be from 0 to {max_tokens - 1}, not {overlap!r}")
-        if self.config.chat is not None and overflow in ("mean", "windows"):
-            raise ValueError(
-                f"TextEncoder: overflow must be 'error' or 'truncate' for a model with a chat template, not {overflow!r}"
-            )
+            yield f"overlap must be from 0 to {max_tokens - 1}, not {overlap!r}"
+        if config.chat is not None and overflow in ("mean", "windows"):
+            yield f"overflow must be 'error' or 'truncate' for a model with a chat template, not {overflow!r}"
         if output == "tokens" and overflow == "mean":
-            raise ValueError("TextEncoder: output='tokens' has no mean over windows; use overflow='windows'")
+            yield "output='tokens' has no mean over windows; use overflow='windows'"
         if spans is None:
             return
         if output == "tokens":
-            raise ValueError("TextEncoder: spans are of output='vectors'; output='tokens' has a vector for every token")
-        if unfit := sorted(set(self.config.pooling) - set(SPAN_POOLING)):
-            raise ValueError(
-                f"TextEncoder: late chunking pools all tokens of a span, and the pooling of this model is {' and '.join(unfit)}; "
+            yield "spans are of output='vectors'; output='tokens' has a vector for every token"
+        if unfit := sorted(set(config.pooling) - set(SPAN_POOLING)):
+            yield (
+                f"late chunking pools all tokens of a span, and the pooling of this model is {' and '.join(unfit)}; "
                 f"it needs {', '.join(SPAN_POOLING)}"
             )
-        if self.config.chat is not None:
-            raise ValueError("TextEncoder: late chunking is not supported for a model with a chat template")
+        if config.chat is not None:
+            yield "late chunking is not supported for a model with a chat template"
         if overflow not in ("error", "windows"):
-            raise ValueError(f"TextEncoder: overflow must be 'error' or 'windows' for spans, not {overflow!r}")
+            yield f"overflow must be 'error' or 'windows' for spans, not {overflow!r}"
 
     def _padding(self, task: str | None) -> tuple[int, int, bool] | None:
         """The mask tokens after queries of a ColBERT model."""

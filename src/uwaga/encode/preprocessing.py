@@ -240,7 +240,7 @@ class Preprocessor:
             invalid.append(error)
 
         for number, given in enumerate(texts, start=first):
-            if (reason := _reason_against_text(given)) is None:
+            if (reason := reason_against_text(given)) is None:
                 valid[number] = given
             else:
                 leave_out(number, reason)
@@ -351,6 +351,8 @@ class Preprocessor:
     def _shown(self, text: str, tokens: Any, parts: Sequence[Span]) -> list[Span]:
         """(start, stop) of the characters of each window. The first begins with the text and the last one ends with it, white space
         included: they cover it all."""
+        if len(parts) == 1:
+            return [(0, len(text))]
         starts = [0, *(self._characters(tokens, start, len(self.prompt))[0] for start, _ in parts[1:])]
         stops = [*(self._characters(tokens, stop - 1, len(self.prompt))[1] for _, stop in parts[:-1]), len(text)]
         return list(zip(starts, stops, strict=True))
@@ -378,7 +380,7 @@ class Preprocessor:
         return max(0, offsets[0] - before), max(0, offsets[1] - before)
 
 
-def _reason_against_text(given: object) -> str | None:
+def reason_against_text(given: object) -> str | None:
     """Why a text cannot be tokenised; None if it can."""
     text = given.text if isinstance(given, TokenizedText) else given
     if not isinstance(text, str):

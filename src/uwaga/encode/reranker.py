@@ -25,6 +25,7 @@ from uwaga._base.terminal import printable, short
 from uwaga.encode import chat_template, colbert, sentence_config, sentence_head
 from uwaga.encode.chat_template import ChatTemplate
 from uwaga.encode.inference import batches, pool
+from uwaga.encode.preprocessing import reason_against_text
 from uwaga.encode.report import not_finite
 from uwaga.integrations.transformers.ragged_classifier import RaggedClassifier
 from uwaga.models import opening
@@ -282,12 +283,9 @@ class Reranker:
             query, passage = pair
             if not isinstance(query, str) or not query or query.isspace():
                 raise ValueError("Reranker: the query must be a string that is not empty")
-            if not isinstance(passage, str):
-                raise ValueError(f"Reranker: passage {number} must be a string, not {type(passage).__name__}")
-            if not passage or passage.isspace():
-                raise ValueError(f"Reranker: passage {number} is empty")
             check_text("Reranker: the query", query)
-            check_text(f"Reranker: passage {number}", passage)
+            if (reason := reason_against_text(passage)) is not None:
+                raise ValueError(f"Reranker: passage {number} {reason}")
         check_text(f"Reranker: {'prompt' if self.instruction is None else 'instruction'}", self._system)
         with library_errors(self.tokenizer.path):
             if self._chat is None:

@@ -7,7 +7,6 @@ not in the tables below is refused by name, and so is what has another result on
 
 import json
 import operator
-from collections import ChainMap
 from collections.abc import (
     Callable,
     ItemsView,
@@ -81,7 +80,6 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv, "%": operator.mod,
 }  # fmt: skip
 _BREAK, _CONTINUE = "break", "continue"
-_Scope = ChainMap[str, Any]  # the names of a block, inside of those around it
 
 
 class TemplateFault(ValueError):
@@ -208,6 +206,15 @@ def _characters(value: Any) -> int:
     return len(value) if isinstance(value, str) else sum(map(_characters, value)) if isinstance(value, list) else 0
 
 
+class _Scope:
+    """The names of a block, inside of those of its parent."""
+
+    __slots__ = ("names", "parent")
+
+    def __init__(self, parent: "_Scope | None", names: dict[str, Any] | None = None) -> None:
+        self.parent, self.names = parent, {} if names is None else names
+
+
 class _Namespace:
     __slots__ = ("names",)
 
@@ -242,10 +249,10 @@ class _Run:
         self._depth = 0
         self._outputs: list[list[str]] = []
         functions = {name: _Function(getattr(self, f"_call_{name}", _refusal(name))) for name in _FUNCTIONS}
-        self._variables: _Scope = ChainMap({**functions, **variables})
+        self._variables = _Scope(None, {**functions, **variables})
 
     def render(self, body: Sequence[nodes.Node]) -> str:
-        return self._written(body, self._variables.new_child())
+        return self._written(body, _Scope(self._variables))
 
     # The budget.
 
@@ -355,17 +362,17 @@ class _Run:
         # continue counts as empty.
         loop, is_empty = LoopContext(self._looped(node, scope), Undefined), True
         for item, _ in loop:
-            inner = scope.new_child({"loop": loop})
+            inner = _Scope(scope, {"loop": loop})
             self._assign(node.target, item, inner)
             if (signal := self._all(node.body, inner)) == _BREAK:
                 break
             is_empty &= signal == _CONTINUE
-        return self._all(node.else_, scope.new_child()) if is_empty else None
+        return self._all(node.else_, _Scope(scope)) if is_empty else None
 
     def _looped(self, node: nodes.For, scope: _Scope) -> Iterator[Any]:
         for item in self._items(self._on(node.iter, scope)):
             if node.test is not None:
-                inner = scope.new_child()
+                inner = _Scope(scope)
                 self._assign(node.target, item, inner)
                 if not self._on(node.test, inner):
                     continue
@@ -378,10 +385,10 @@ class _Run:
         return _CONTINUE
 
     def _on_scope(self, node: nodes.Scope, scope: _Scope) -> str | None:
-        return self._all(node.body, scope.new_child())
+        return self._all(node.body, _Scope(scope))
 
     def _on_with(self, node: nodes.With, scope: _Scope) -> str | None:
-        inner = scope.new_child()
+        inner = _Scope(scope)
         for target, value in zip(node.targets, node.values, strict=True):
             self._assign(target, self._on(value, scope), inner)
         return self._all(node.body, inner)
@@ -390,19 +397,19 @@ class _Run:
         self._assign(node.target, self._on(node.node, scope), scope)
 
     def _on_assignblock(self, node: nodes.AssignBlock, scope: _Scope) -> None:
-        inner = scope.new_child()
+        inner = _Scope(scope)
         text: Any = self._made(self._written(node.body, inner))
         self._assign(node.target, text if node.filter is None else self._filtered(text, node.filter, inner), scope)
 
     def _assign(self, target: nodes.Node, value: Any, scope: _Scope) -> None:
         if isinstance(target, nodes.Name):
-            scope[target.name] = value
+            scope.names[target.name] = value
         elif isinstance(target, nodes.Tuple):
             for each, item in zip(target.items, list(self._items(value)), strict=True):
                 self._assign(each, item, scope)
         else:
             assert isinstance(target, nodes.NSRef)
-            namespace = scope.get(target.name)
+            namespace = self._found(target.name, scope)
             if not isinstance(namespace, _Namespace):
                 raise TemplateFault(f"sets {printable(f'{target.name}.{target.attr}')}, and the first is no namespace")
             namespace.set(target.attr, value)
@@ -415,22 +422,29 @@ class _Run:
             if len(given) > len(names) or not named.keys() <= set(names[len(given) :]):
                 raise TemplateFault(f"gives the macro {printable(node.name)} arguments that it does not take")
             values = {**dict(zip(names, given, strict=False)), **named}
-            inner = scope.new_child()
+            inner = _Scope(scope)
             for name in names:
                 if name in values:
-                    inner[name] = values[name]
+                    inner.names[name] = values[name]
                 elif name in defaults:
-                    inner[name] = self._on(defaults[name], inner)
+                    inner.names[name] = self._on(defaults[name], inner)
                 else:
-                    inner[name] = Undefined(f"parameter {name!r} was not provided", name=name)
+                    inner.names[name] = Undefined(f"parameter {name!r} was not provided", name=name)
             return str(self._made(self._written(node.body, inner)))
 
-        scope[node.name] = _Function(run)
+        scope.names[node.name] = _Function(run)
 
     # Expressions.
 
+    def _found(self, name: str, scope: _Scope | None) -> Any:
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.parent
+        return Undefined(name=name)
+
     def _on_name(self, node: nodes.Name, scope: _Scope) -> Any:
-        value = scope[node.name] if node.name in scope else Undefined(name=node.name)
+        value = self._found(node.name, scope)
         if isinstance(value, Unknown):
             raise TemplateFault(f"reads {node.name}, and {value.reason}")
         return value

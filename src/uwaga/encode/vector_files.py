@@ -22,6 +22,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,9 +73,7 @@ class VectorFile:
         self._folder = path.with_name(path.name + ".parts")
         self.skipped_path = path.with_name(path.name + ".skipped.jsonl")
         self.order: list[Shard] = []  # that of the documents
-        self._left_out: dict[
-            int, Sequence[tuple[str, str]]
-        ] = {}  # places and reasons, by the shard's number in the order
+        self._left_out: dict[int, Sequence[tuple[str, str]]] = {}  # places and reasons, by the shard's number in it
         self._rows: dict[str, int] = {}  # of the shards that are finished, by digest
         self._earlier: _Earlier | None = None
         self._lock = ExitStack()
@@ -392,15 +391,8 @@ def _skipped(described: object, shard: Shard) -> list[tuple[int, str]] | None:
     """The documents that a shard's metadata lists as left out; None where it is none, or that of another shard."""
     match described:
         case {"digest": shard.digest, "documents": shard.documents, **others}:
-            result = []
-            listed = others.get("skipped", [])
-            for each in listed if isinstance(listed, list) else [None]:
-                match each:
-                    case [int(number), str(reason)] if 0 <= number < shard.documents:
-                        result.append((number, reason))
-                    case _:
-                        return None
-            return result
+            listed = _listed(others.get("skipped", []), int, str)
+            return listed if all(0 <= number < shard.documents for number, _ in listed or ()) else None
     return None
 
 
@@ -408,14 +400,17 @@ def _finished_shards(listed: object) -> list[Shard] | None:
     """From the metadata of a file. Raises OSError: they are none."""
     if listed is None:
         return None
-    result = []
-    for each in listed if isinstance(listed, list) else [None]:
-        match each:
-            case [str(digest), int(documents), int(rows), int(skipped)] if min(documents, rows, skipped) >= 0:
-                result.append(Shard(digest, documents, rows, skipped))
-            case _:
-                raise OSError("its metadata lists shards that are none")
-    return result
+    found = _listed(listed, str, int, int, int)
+    if found is None or not all(min(numbers) >= 0 for _, *numbers in found):
+        raise OSError("its metadata lists shards that are none")
+    return [Shard(*each) for each in found]
+
+
+def _listed(value: object, *kinds: type) -> Any:
+    """A list of lists of these types, as tuples; None where it is none."""
+    if not isinstance(value, list) or not all(isinstance(each, list) and len(each) == len(kinds) for each in value):
+        return None
+    return [tuple(each) for each in value] if all(map(isinstance, chain(*value), cycle(kinds))) else None
 
 
 def _checksum_path(shard: Path) -> Path:
