@@ -1,8 +1,8 @@
 """For each row of an array, the part of which text it was computed from, and what was cut off. Letters: R rows of the array."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class Summary(NamedTuple):
     windows: int = 0  # of these documents
 
     def plus(self, other: "Summary") -> "Summary":
-        return Summary(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+        return Summary(*map(sum, zip(self, other, strict=True)))
 
     def __str__(self) -> str:
         """
@@ -71,18 +71,13 @@ class Report:
         return f"Report({len(self.document)} rows; {self.summary}{by})"
 
     @staticmethod
-    def of_columns(columns: Mapping[str, np.ndarray]) -> "Report":
-        """From the arrays by name."""
-        return Report(**cast(dict[str, Any], columns))
-
-    @staticmethod
-    def join(reports: Iterable["Report"]) -> "Report":
+    def join(reports: Sequence["Report"]) -> "Report":
         """The report of concatenated arrays."""
-        columns = {name: [np.zeros(0, dtype=np.int64)] for name in COLUMNS}
-        for report in reports:
-            for name, column in columns.items():
-                column.append(getattr(report, name))
-        return Report.of_columns({name: np.concatenate(column) for name, column in columns.items()})
+        nothing = np.zeros(0, np.int64)
+        joined: dict[str, Any] = {
+            name: np.concatenate([nothing, *(getattr(each, name) for each in reports)]) for name in COLUMNS
+        }
+        return Report(**joined)
 
     def rows(self, kept_R: np.ndarray) -> "Report":
         """Of these rows alone; kept_R: (R,) bool."""

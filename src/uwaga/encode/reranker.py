@@ -148,14 +148,13 @@ class Reranker:
                 "`uwaga store add` take it"
             )
         settings = sentence_files.read(folder, is_module=modules is not None)
-        if modules is None:  # sentence-transformers reads no config_sentence_transformers.json then
-            said, modules, prompt = {}, SentenceModules(transformer=root), ""
-            chat = chat_template.read(root, folder, settings.path, None)
-            chat = chat and for_pairs(chat, described.get("model_type"))
+        is_saved, prompt = modules is not None, ""
+        if modules is None:
+            said, modules = {}, SentenceModules(transformer=root)  # sentence-transformers does not read it then
         else:
             prompt = _prompt(root, modules, said, settings)
-            chat = chat_template.read(root, folder, settings.path, settings.values)
-            chat = chat and for_pairs(chat, None)
+        chat = chat_template.read(root, folder, settings.path, settings.values if is_saved else None)
+        chat = chat and for_pairs(chat, None if is_saved else described.get("model_type"))
         has_sigmoid = _has_sigmoid(path, said, config, described)
         is_classifier = not modules.pooling and opening.is_classifier(folder)
         if instruction is not None and (modules.pooling or is_classifier):

@@ -268,7 +268,7 @@ def _finish(vectors: VectorFile) -> str:
 
     total = Summary()
     for table in vectors.finish():
-        columns = {name: table[name].to_numpy() for name in COLUMNS}
-        total = total.plus(Report.of_columns(columns).summary)
+        columns: dict[str, Any] = {name: table[name].to_numpy() for name in COLUMNS}
+        total = total.plus(Report(**columns).summary)
     skipped = sum(shard.documents for shard in vectors.order) - total.documents
     return f"{total}; skipped: {skipped:,}, listed in {vectors.skipped_path}" if skipped else str(total)

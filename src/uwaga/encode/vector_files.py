@@ -144,8 +144,8 @@ class VectorFile:
     def stored(self, shard: Shard) -> list[tuple[int, str]] | None:
         """Of a shard that is finished, the documents that were left out: their numbers in it, and why; None where it is not finished. Raises
         VectorsError: it is damaged."""
-        if self._earlier is not None and shard.digest in self._earlier:
-            self._rows[shard.digest] = self._earlier.rows(shard.digest)
+        if self._earlier is not None and shard.digest in self._earlier.places:
+            self._rows[shard.digest] = self._earlier.places[shard.digest][1]
             return []
         path = self._shard(shard)
         if not path.exists() or not os.path.lexists(_checksum_path(path)):
@@ -265,7 +265,7 @@ class VectorFile:
     def _tables(self) -> Iterator["pyarrow.Table"]:
         """Of each shard in order; `document` counts within it."""
         for shard in self.order:
-            if self._earlier is not None and shard.digest in self._earlier:
+            if self._earlier is not None and shard.digest in self._earlier.places:
                 yield self._earlier.table(shard.digest)
             else:
                 yield self._read(self._shard(shard))
@@ -317,11 +317,11 @@ class _Earlier:
         from pyarrow import parquet
 
         self._path = path
-        self._places: dict[str, tuple[int, int, int]] = {}  # first row, rows and first document
+        self.places: dict[str, tuple[int, int, int]] = {}  # first row, rows and first document, by digest
         row = document = 0
         for each in shards:
             if not each.skipped:
-                self._places.setdefault(each.digest, (row, each.rows, document))
+                self.places.setdefault(each.digest, (row, each.rows, document))
             row, document = row + each.rows, document + each.documents
         self._held: tuple[int, pyarrow.Table] | None = None  # the row group that was read last
         self._open = ExitStack()
@@ -347,19 +347,12 @@ class _Earlier:
         except (ArrowException, OSError, ValueError, KeyError) as error:
             raise VectorsError(f"{self._path} is damaged: {error}; move it away, and run the command again") from error
 
-    def __contains__(self, digest: str) -> bool:
-        return digest in self._places
-
-    def rows(self, digest: str) -> int:
-        """Of one of them."""
-        return self._places[digest][1]
-
     def table(self, digest: str) -> "pyarrow.Table":
         """Of one of them; `document` counts within it."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        start, rows, document = self._places[digest]
+        start, rows, document = self.places[digest]
         parts, first = [], 0
         with self._reading():
             for number in range(self._file.metadata.num_row_groups):
