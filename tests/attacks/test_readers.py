@@ -33,7 +33,7 @@ OTHER_OPENERS = {
     "uwaga.inspect.pictures": "Pillow, of bytes that untrusted.read_file has read",
     "uwaga.store.catalog": "SQLite, of a regular file; at first immutable, which looks at no other file",
     "uwaga.store.token_database": "opens databases; their files are opened by their catalog and segments",
-    "uwaga.store.writer": "as uwaga.store.token_database",
+    "uwaga.store.stored": "as uwaga.store.token_database",
     "uwaga.models.checkpoints.directories": "files of the package",
     "uwaga._base.languages": "a file of the package",
     "uwaga.models.checkpoints.torch_files": "maps what untrusted.open_regular has opened; zipfile reads its directory from there",

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from uwaga import Ragged, SoftDatabase, TextEncoder, maxsim
 from uwaga._base.errors import DataError, SoftDatabaseError
 from uwaga.cli import app
-from uwaga.store import AddedFiles, TokenDatabase, add_files, ask, encoder_of, model_name, open_database
+from uwaga.store import AddedFiles, TokenDatabase, add_files, ask, encoder_of, model_name, open_database, stored
 from uwaga.store import token_database as module
 from uwaga.store.segments import TOKEN_CHUNK
 
@@ -163,7 +163,7 @@ def test_no_rows_give_no_answer(tmp_path: Path) -> None:
 
 
 def test_large_appends_are_cut_into_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SEGMENT_BYTES", 100 * D * 4)
+    monkeypatch.setattr(stored, "SEGMENT_BYTES", 100 * D * 4)
     with TokenDatabase.create(tmp_path / "db", width=D) as db:
         db.append(ROWS)
         assert db.stats()["segments"] == -(-ROWS.values.shape[0] // 100) + 1

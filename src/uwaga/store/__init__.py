@@ -3,7 +3,7 @@ the vectors of tokens.
 
 database    SoftDatabase: rows that last, and what they say to a query
 token_database  TokenDatabase: texts as the vectors of their tokens, and their MaxSim
-writer, snapshot  what both are: one process that writes; one moment that is shown
+stored      what both are: one moment that is shown, one process that writes
 files       passages of text files as rows
 encoders    the model that made the keys, and questions that are texts
 reading     one pass over all rows

@@ -21,6 +21,7 @@ statements.
 """
 
 import ctypes
+import json
 import os
 import re
 import sqlite3
@@ -37,7 +38,7 @@ from torch import Tensor
 from uwaga._base import durable, untrusted
 from uwaga._base.errors import SoftDatabaseError
 from uwaga._base.terminal import printable
-from uwaga.store.segments import MOST_IDS, NAMES, VERSION, Entry, StoreSchema, newer, schema_of
+from uwaga.store.segments import DTYPES, MOST_IDS, NAMES, VERSION, Entry, StoreSchema, newer
 
 FILE, _LOCK = "catalog.sqlite", "lock"
 Value = str | int | float
@@ -104,8 +105,11 @@ class Catalog:
             raise
 
     @classmethod
-    def create(cls, path: Path, settings: Mapping[str, str]) -> None:
+    def create(cls, path: Path, schema: StoreSchema, model: str | None) -> None:
         """Writes a new catalog; `path` does not exist. Raises sqlite3.Error."""
+        new = {"layout": json.dumps(settings(schema), sort_keys=True), "next_id": "0", "writer": ""}
+        if model is not None:
+            new["model"] = model
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {VERSION}")
@@ -113,7 +117,7 @@ class Catalog:
             connection.execute("BEGIN IMMEDIATE")
             for sql in [*_TABLES.values(), _records_sql([])]:
                 connection.execute(sql)
-            connection.executemany("INSERT INTO settings VALUES (?, ?)", settings.items())
+            connection.executemany("INSERT INTO settings VALUES (?, ?)", new.items())
             connection.execute("COMMIT")
             connection.execute("PRAGMA journal_mode = WAL")
 
@@ -688,3 +692,23 @@ def _check_value(value: object, place: str) -> None:
         raise ValueError(f"{place}: has a lone surrogate, which UTF-8 cannot write") from error
     if size > untrusted.LINE_BYTES // 2:
         raise ValueError(f"{place}: is longer than {untrusted.LINE_BYTES // 2:,} bytes")
+
+
+def settings(schema: StoreSchema) -> dict[str, int | str | None]:
+    """The fields of a schema; without `tokens` where there are none, which earlier versions do not know."""
+    return {name: value for name, value in schema._asdict().items() if name != "tokens" or value}
+
+
+def schema_of(text: str) -> StoreSchema:
+    """A stored schema. Raises ValueError for one that no database has."""
+    layout = untrusted.parse_json(text)
+    if isinstance(layout, dict) and (unknown := layout.keys() - set(StoreSchema._fields)):
+        raise ValueError(f"its layout has {printable(min(unknown)[:40])}, which version {VERSION} has not")
+    match layout:
+        case {"heads": int(heads), "key_width": int(key), "value_width": int() | None as value, "dtype": str(dtype)}:
+            sizes = [heads, key, *([] if value is None else [value])]
+            tokens = layout.get("tokens", False)
+            is_of_kind = tokens is False or (tokens is True and heads == 1 and value is None)
+            if all(1 <= size <= 2**20 for size in sizes) and dtype in DTYPES and is_of_kind:
+                return StoreSchema(heads, key, value, dtype, tokens)
+    raise ValueError("its layout is not one of uwaga's")

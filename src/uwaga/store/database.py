@@ -7,7 +7,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 import torch
@@ -17,15 +17,11 @@ from torch.autograd.function import once_differentiable
 from uwaga._base.errors import ShapeError
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.validation import tensor_of
-from uwaga.store import reading, segments
-from uwaga.store.catalog import Parameters, Record, Value
+from uwaga.store import reading
+from uwaga.store.catalog import Parameters, Value
 from uwaga.store.reading import BLOCK, LiveRows, PassOptions
-from uwaga.store.segments import DTYPES, Entry, StoredRow, StoreSchema
-from uwaga.store.snapshot import integer
-from uwaga.store.writer import SEGMENT_BYTES, NewSegment, StoredDatabase
-
-if TYPE_CHECKING:
-    pass
+from uwaga.store.segments import DTYPES, StoredRow, StoreSchema
+from uwaga.store.stored import NewRows, StoredDatabase, integer, nested
 
 _MAP_BYTES = 2**32
 _Arguments = ParamSpec("_Arguments")
@@ -125,7 +121,7 @@ class SoftDatabase(StoredDatabase):
 
     def __iter__(self) -> Iterator[StoredRow]:
         """All rows, in ascending order of their ids."""
-        live = self._all()
+        live = self._rows()
         for start in range(0, len(live), BLOCK):
             stop = min(start + BLOCK, len(live))
             ids = live.ids(np.arange(start, stop)).tolist()
@@ -172,16 +168,17 @@ class SoftDatabase(StoredDatabase):
                 float32, with its row.
             SoftDatabaseError: rows that cannot be read.
         """
-        top = integer(top, 0, "SoftDatabase.attend: top")
         share = _real(tolerance)
         if not 0.0 <= share < 1.0:
             raise ValueError(f"SoftDatabase.attend: tolerance must be at least 0 and below 1, not {tolerance!r}")
-        options = PassOptions(self._scale(scale, "attend"), top, True, share)
-        queries, live = self._queries(query, "attend"), self._rows(where, parameters)
-        answer = self._answer(queries, options, live)
+        scale = self._scale(scale, "attend")
+        query_QHD, shape = self._queries(query, "attend")
+        options = PassOptions(scale, self._listed(top, 0, "SoftDatabase.attend: top"), True, share)
+        live = self._rows(where, parameters)
+        answer = self._answer(query_QHD, shape, options, live)
         if not (torch.is_grad_enabled() and isinstance(query, Tensor) and query.requires_grad):
             return answer
-        return answer._replace(value=cast("Tensor", _Value.apply(query, answer, live, queries.flat, options.scale)))
+        return answer._replace(value=cast("Tensor", _Value.apply(query, answer, live, query_QHD, scale)))
 
     @_uncompiled
     def search(
@@ -191,8 +188,10 @@ class SoftDatabase(StoredDatabase):
 
         Columns as `top` of `attend`. Arguments and errors as `attend`.
         """
-        options = PassOptions(self._scale(scale, "search"), integer(k, 1, "SoftDatabase.search: k"), False)
-        return self._answer(self._queries(query, "search"), options, self._rows(where, parameters)).top
+        scale = self._scale(scale, "search")
+        query_QHD, shape = self._queries(query, "search")
+        options = PassOptions(scale, self._listed(k, 1, "SoftDatabase.search: k"), False)
+        return self._answer(query_QHD, shape, options, self._rows(where, parameters)).top
 
     @_uncompiled
     def map(self, query: Tensor, *, scale: float | None = None, max_bytes: int = _MAP_BYTES) -> AttentionMap:
@@ -208,8 +207,8 @@ class SoftDatabase(StoredDatabase):
         Raises:
             ValueError: the copy would be larger than `max_bytes`; otherwise as `attend`.
         """
-        queries = self._queries(query, "map")
-        live = self._all()
+        query_QHD, _ = self._queries(query, "map")
+        live = self._rows()
         max_bytes = integer(max_bytes, 0, "SoftDatabase.map: max_bytes")
         size = 4 * len(live) * self.schema.heads * self.schema.key_width
         if size > max_bytes:
@@ -218,36 +217,32 @@ class SoftDatabase(StoredDatabase):
                 "attend() needs no copy of them"
             )
         keys = live.keys(0, len(live)) if len(live) else torch.zeros(0, self.schema.heads, self.schema.key_width)
-        query_HQD, key_HKD = queries.flat.transpose(0, 1), keys.transpose(0, 1)
+        query_HQD, key_HKD = query_QHD.transpose(0, 1), keys.transpose(0, 1)
         if self.schema.heads == 1:
             query_HQD, key_HKD = query_HQD[0], key_HKD[0]
         return AttentionMap(query_HQD, key_HKD, scale=self._scale(scale, "map"))
 
-    def _answer(self, queries: "_Queries", options: PassOptions, live: LiveRows) -> Answer:
-        # Larger results would have nothing but what stands for no row.
-        options = options._replace(top=min(options.top, max(sum(entry.rows for entry in self._entries), 1)))
-        parts = [reading.read(live, part, options) for part in queries.flat.split(reading.QUERIES)]
-        shape, schema = queries.shape, self.schema
+    def _answer(self, query_QHD: Tensor, shape: tuple[int, ...], options: PassOptions, live: LiveRows) -> Answer:
+        """shape: of a result for each query and head."""
+        parts = [reading.read(live, part, options) for part in query_QHD.split(reading.QUERIES)]
 
         def joined(name: str) -> Tensor:
             arrays = [
-                torch.as_tensor(getattr(part, name)).unflatten(0, (schema.heads, -1)).transpose(0, 1) for part in parts
+                torch.as_tensor(getattr(part, name)).unflatten(0, (self.schema.heads, -1)).transpose(0, 1)
+                for part in parts
             ]
             whole = torch.cat(arrays)
             return whole.reshape((*shape, *whole.shape[2:]))
 
-        ids, weights = joined("top_ids"), joined("top_weights")
+        ids, weights, entropy, lse, value = map(joined, ("top_ids", "top_weights", "entropy", "lse", "value"))
         if not options.attention:
             weights = torch.full_like(weights, math.nan)
-        result = self._catalog.records(ids[ids >= 0].tolist())
-        top = Top(ids, weights, joined("top_scores"), nested(ids.tolist(), result))
-        entropy = joined("entropy")
-        lse = joined("lse")
+        if not live.segments:  # none of them says how wide values are
+            value = torch.zeros(*shape, self.schema.value_width or self.schema.key_width)
+        records = self._catalog.records(ids[ids >= 0].tolist())
+        top = Top(ids, weights, joined("top_scores"), nested(ids.tolist(), records))
         unlisted_weight = torch.where(lse.isinf(), 0.0, (1.0 - weights.sum(-1)).clamp(min=0.0))
         effective_count = torch.where(lse.isinf(), 0.0, entropy.exp())
-        value = joined("value")
-        if not live.segments:  # none of them says how wide values are
-            value = torch.zeros(*shape, schema.value_width or schema.key_width)
         skipped, bound = parts[-1].skipped, joined("skipped_weight_bound")
         return Answer(value, lse, top, unlisted_weight, entropy, effective_count, skipped, bound, len(live))
 
@@ -262,25 +257,21 @@ class SoftDatabase(StoredDatabase):
             raise ValueError(f"SoftDatabase.{method}: scale must be finite in float32, not {scale!r}")
         return factor
 
-    def _queries(self, query: Tensor, method: str) -> "_Queries":
-        query = tensor_of(query, f"SoftDatabase.{method}: the query", "; uwaga.store.ask takes a text")
-        heads, width = self.schema.heads, self.schema.key_width
-        tail = (width,) if heads == 1 else (heads, width)
+    def _queries(self, query: Tensor, method: str) -> tuple[Tensor, tuple[int, ...]]:
+        """(Q, H, D) float32, and the shape of a result for each query and head."""
+        place = f"SoftDatabase.{method}: the query"
+        query = tensor_of(query, place, "; uwaga.store.ask takes a text")
+        tail = self._tail(self.schema.key_width)
         if query.shape[-len(tail) :] != tail:
             raise ShapeError(
-                f"SoftDatabase.{method}: the query is {tuple(query.shape)}, and the keys of {self.path} are {tail}: "
-                "their last sizes must agree"
+                f"{place} is {tuple(query.shape)}, and the keys of {self.path} are {tail}: their last sizes must agree"
             )
-        if query.dtype not in (torch.float32, DTYPES[self.schema.dtype]):
-            raise ValueError(
-                f"SoftDatabase.{method}: the query must be float32 or the database's {self.schema.dtype}, "
-                f"not {str(query.dtype).removeprefix('torch.')}"
-            )
-        flat = query.detach().cpu().float().reshape(-1, heads, width)
-        if not flat.isfinite().all():
-            raise ValueError(f"SoftDatabase.{method}: the query has an entry that is NaN or infinite")
-        shape = query.shape[: query.dim() - len(tail)]
-        return _Queries(flat, shape if heads == 1 else (*shape, heads))
+        flat = self._query_values(query, place).reshape(-1, self.schema.heads, self.schema.key_width)
+        return flat, (*query.shape[: query.dim() - len(tail)], *tail[:-1])
+
+    def _tail(self, width: int | None) -> tuple[int | None, ...]:
+        """The last sizes of keys or values of this width."""
+        return (width,) if self.schema.heads == 1 else (self.schema.heads, width)
 
     # Writing.
 
@@ -305,8 +296,6 @@ class SoftDatabase(StoredDatabase):
                 are ids below 10^12; nothing is added.
             SoftDatabaseError: another process writes, or the rows cannot be written; nothing is added.
         """
-        self._check_open()
-        self._check_model(model, "keys")
         if (values is None) != (self.schema.value_width is None):
             stored = "the keys are the values" if values is not None else "values of their own are needed"
             raise ValueError(f"SoftDatabase.append: in {self.path} {stored}, as it was created")
@@ -314,8 +303,7 @@ class SoftDatabase(StoredDatabase):
         value = None if values is None else self._checked_rows(values, self.schema.value_width, "values")
         if value is not None and len(value) != len(key):
             raise ShapeError(f"SoftDatabase.append: {len(key)} keys and {len(value)} values")
-        self._check_records(records, len(key), "keys")
-        return self._append(len(key), lambda ids: self._new(ids, key, value), records)
+        return self._append("keys", len(key), lambda ids: self._new(ids, key, value), records, model)
 
     def append_parquet(self, path: str | os.PathLike[str], *, key: str = "key", value: str = "value") -> range:
         """Adds the rows of a Parquet file, as `export` or `uwaga encode` writes it, 4,096 in a transaction. Returns their ids.
@@ -331,55 +319,32 @@ class SoftDatabase(StoredDatabase):
         """
         return self._append_parquet(path, {"keys": key, "values": value})
 
-    def _checked_rows(self, tensor: Tensor, width: int | None, name: str) -> Tensor:
+    def _checked_rows(self, given: Tensor, width: int | None, name: str) -> Tensor:
         """(n, H, width) in the dtype of the database."""
-        tensor = tensor_of(tensor, f"SoftDatabase.append: {name}", "; uwaga.store.add_files takes files of texts")
-        tensor, dtype = tensor.detach().cpu(), DTYPES[self.schema.dtype]
-        heads = self.schema.heads
-        tail = (width,) if heads == 1 else (heads, width)
+        place = f"SoftDatabase.append: {name}"
+        tensor = tensor_of(given, place, "; uwaga.store.add_files takes files of texts").detach().cpu()
+        tail = self._tail(width)
         if tensor.dim() != 1 + len(tail) or tensor.shape[1:] != tail:
-            raise ShapeError(
-                f"SoftDatabase.append: {name} must be (n, {', '.join(map(str, tail))}) for {self.path}, "
-                f"not {tuple(tensor.shape)}"
-            )
-        if tensor.dtype not in (torch.float32, dtype):
-            raise ValueError(
-                f"SoftDatabase.append: {name} must be float32 or the database's {self.schema.dtype}, "
-                f"not {str(tensor.dtype).removeprefix('torch.')}"
-            )
-        stored = tensor.to(dtype).reshape(-1, heads, width or 0)
+            sizes = ", ".join(map(str, tail))
+            raise ShapeError(f"{place} must be (n, {sizes}) for {self.path}, not {tuple(tensor.shape)}")
+        self._check_dtype(tensor, place)
+        stored = tensor.to(DTYPES[self.schema.dtype]).reshape(-1, self.schema.heads, width or 0)
         # A sum that is finite has no term that is not, and is computed faster; a sum that is not may have overflowed.
         if not stored.sum().isfinite() and not (is_finite := stored.isfinite().flatten(1).all(1)).all():
             bad = int((~is_finite).nonzero()[0])
-            raise ValueError(
-                f"SoftDatabase.append: {name}[{bad}] has an entry that is NaN or infinite in {self.schema.dtype}"
-            )
+            raise ValueError(f"{place}[{bad}] has an entry that is NaN or infinite in {self.schema.dtype}")
         return stored
 
-    def _new(self, ids: np.ndarray, keys: Tensor, values: Tensor | None) -> list[NewSegment]:
-        def segment(part: slice) -> NewSegment:
-            own = None if values is None else values[part]
-            return NewSegment(ids[part], lambda path: segments.write(path, ids[part], keys[part], own))
+    def _new(self, ids: np.ndarray, keys: Tensor, values: Tensor | None) -> list[NewRows]:
+        at_once = self._segment_rows()
+        parts = [slice(start, start + at_once) for start in range(0, len(ids), at_once)]
+        return [(ids[part], keys[part], None if values is None else values[part], None) for part in parts]
 
-        at_once = self._segment_bytes() // self._row_bytes
-        return [segment(slice(start, start + at_once)) for start in range(0, len(ids), at_once)]
-
-    def _copied(self, live: LiveRows) -> list[NewSegment]:
+    def _copied(self, live: LiveRows) -> list[NewRows]:
         dtype = DTYPES[self.schema.dtype]
         keys = live.keys(0, len(live)).to(dtype)
         values = live.values(0, len(live)).to(dtype) if self.schema.value_width is not None else None
         return self._new(live.ids(np.arange(len(live))), keys, values)
-
-    @property
-    def _row_bytes(self) -> int:
-        schema = self.schema
-        return schema.heads * (schema.key_width + (schema.value_width or 0)) * DTYPES[schema.dtype].itemsize
-
-    def _size(self, entry: Entry) -> int:
-        return self._row_bytes * entry.rows
-
-    def _segment_bytes(self) -> int:
-        return self._row_bytes * max(BLOCK, SEGMENT_BYTES // self._row_bytes // BLOCK * BLOCK)
 
 
 class _Value(torch.autograd.Function):
@@ -414,20 +379,9 @@ class _Value(torch.autograd.Function):
         return result.reshape(ctx.shape).to(ctx.device, ctx.dtype), None, None, None, None
 
 
-class _Queries(NamedTuple):
-    flat: Tensor  # (Q, H, D) float32
-    shape: tuple[int, ...]  # of the result for each query and head
-
-
 def _real(value: object) -> float:
     """NaN for what is no real number."""
     try:
         return math.nan if isinstance(value, str | bytes | bytearray) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError, RuntimeError):
         return math.nan
-
-
-def nested(ids: Any, records: Mapping[int, Record]) -> Any:
-    if isinstance(ids, list):
-        return [nested(each, records) for each in ids]
-    return None if ids < 0 else records.get(ids, {})

@@ -15,14 +15,13 @@ Letters: n rows, N tokens, c chunks, H heads, D key width, E value width.
 """
 
 import hashlib
-import json
 import os
 import re
 import secrets
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -90,6 +89,11 @@ class SegmentFile(NamedTuple):
     size: int = 0  # bytes of the file when it was opened
     offsets: Tensor | None = None  # (n+1,) int64 where a row has several keys, (N, D)
 
+    @property
+    def nbytes(self) -> int:
+        """Of keys and values."""
+        return self.keys.nbytes + (self.values.nbytes if self.values is not self.keys else 0)
+
     def truncation(self) -> str | None:
         """What is wrong where the file has become shorter since it was opened: reading what is gone would end the process (SIGBUS).
 
@@ -152,46 +156,33 @@ def new_name(first_id: int) -> str:
     return f"{first_id:012d}-{secrets.token_hex(8)}.safetensors"
 
 
-def write_tokens(path: Path, ids: np.ndarray, keys: Tensor, offsets: Tensor) -> Entry:
-    """As `write`, of rows with several keys: (N, D), and offsets (n+1,) from 0 to N."""
-    chunks = _chunks(len(ids), TOKEN_CHUNK)
-    rows = {"keys": keys.contiguous(), "offsets": offsets.contiguous()}
-    if int(ids[-1] - ids[0]) + 1 != len(ids):
-        rows["ids"] = torch.from_numpy(np.ascontiguousarray(ids))
-    header, places = safetensors_files.layout(
-        {name: (tuple(x.shape), x.dtype) for name, x in rows.items()}, {"format": f"{_FORMAT}{VERSION}"}
-    )
-    with durable.atomic_create(path) as file, threads(min(_THREADS, chunks)) as each:
-        file.write(header)
-        file.flush()
-        digests = each(lambda number: _chunk_digest(rows, number), range(chunks))
-        for name, x in rows.items():
-            _write_at(file, places[name], x)
-        parts = [hashlib.sha256(header).digest(), _digest(), *digests]
-    return Entry(int(ids[0]), int(ids[-1]), len(ids), path.name, b"".join(parts))
+def write(path: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None, offsets: Tensor | None) -> Entry:
+    """Writes a segment: complete, under its name and on the disk when this returns. Raises OSError.
 
-
-def write(path: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None) -> Entry:
-    """Writes a segment: complete, under its name and on the disk when this returns. Raises OSError."""
+    keys: (n, H, D), with values (n, H, E) or None; with offsets (n+1,) from 0 to N they are (N, D)."""
     first, last = int(ids[0]), int(ids[-1])
     rows = {"keys": keys.contiguous()}
     if values is not None:
         rows["values"] = values.contiguous()
+    if offsets is not None:
+        rows["offsets"] = offsets.contiguous()
     if last - first + 1 != len(ids):
         rows["ids"] = torch.from_numpy(np.ascontiguousarray(ids))
-    chunks = _chunks(len(ids))
-    bounds = {"centres": torch.empty(chunks, *keys.shape[1:]), "radii": torch.empty(chunks, keys.shape[1])}
+    chunks, bounds = _chunks(len(ids), rows), dict[str, Tensor]()
+    if offsets is None:
+        bounds = {"centres": torch.empty(chunks, *keys.shape[1:]), "radii": torch.empty(chunks, keys.shape[1])}
     header, places = safetensors_files.layout(
         {name: (tuple(x.shape), x.dtype) for name, x in (rows | bounds).items()}, {"format": f"{_FORMAT}{VERSION}"}
     )
 
     def write_chunk(number: int) -> bytes:
         """Each row is read from memory once, for its bound, its checksum and the disk."""
-        part = slice(number * CHUNK, (number + 1) * CHUNK)
-        bounds["centres"][number], bounds["radii"][number] = bound(keys[part])
-        for name, x in rows.items():
-            _write_at(file, places[name] + part.start * x[0].nbytes, x[part])
-        return _chunk_digest(rows, number)
+        parts = _chunk(rows, number)
+        if bounds:
+            bounds["centres"][number], bounds["radii"][number] = bound(keys[parts["keys"]])
+        for name, part in parts.items():
+            _write_at(file, places[name] + part.start * rows[name][0].nbytes, rows[name][part])
+        return _digest(*(rows[name][part] for name, part in parts.items()))
 
     with durable.atomic_create(path) as file, threads(min(_THREADS, chunks)) as each:
         file.write(header)
@@ -199,7 +190,7 @@ def write(path: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None) -> E
         digests = list(each(write_chunk, range(chunks)))
         for name, x in bounds.items():
             _write_at(file, places[name], x)
-    parts = [hashlib.sha256(header).digest(), _digest(bounds["centres"], bounds["radii"]), *digests]
+    parts = [hashlib.sha256(header).digest(), _digest(*bounds.values()), *digests]
     return Entry(first, last, len(ids), path.name, b"".join(parts))
 
 
@@ -283,7 +274,7 @@ def open_segment(folder: Path, entry: Entry, schema: StoreSchema) -> SegmentFile
         raise SoftDatabaseError(
             f"{place}: has {_described(by_name)}, and the database describes {_described(expected)}"
         )
-    if len(entry.checksums) != _DIGEST * (2 + _chunks(entry.rows, TOKEN_CHUNK if schema.tokens else CHUNK)):
+    if len(entry.checksums) != _DIGEST * (2 + _chunks(entry.rows, expected)):
         raise SoftDatabaseError(f"{place}: the database has not one checksum for each part of the file")
     keys = file.get("keys")
     ids = file.get("ids").numpy() if "ids" in expected else None
@@ -326,40 +317,57 @@ def check_mapped(segment: SegmentFile) -> Iterator[Damage]:
 def damaged_rows(segment: SegmentFile) -> Iterator[tuple[int, int]]:
     """The first and last id of each chunk whose ids, keys or values differ from their checksum."""
     checksums, rows = segment.entry.checksums, segment.entry.rows
-    tensors, size = {"keys": segment.keys}, CHUNK
+    tensors = {"keys": segment.keys}
     if segment.offsets is not None:
-        tensors["offsets"], size = segment.offsets, TOKEN_CHUNK
+        tensors["offsets"] = segment.offsets
     if segment.values is not segment.keys:
         tensors["values"] = segment.values
     if segment.ids is not None:
         tensors["ids"] = torch.from_numpy(segment.ids)
-    for number in range(_chunks(rows, size)):
+    size = _chunk_rows(tensors)
+    for number in range(_chunks(rows, tensors)):
         at = _DIGEST * (2 + number)
-        if _chunk_digest(tensors, number) != checksums[at : at + _DIGEST]:
+        parts = _chunk(tensors, number)
+        if _digest(*(tensors[name][part] for name, part in parts.items())) != checksums[at : at + _DIGEST]:
             ends = np.array([number * size, min((number + 1) * size, rows) - 1])
             first, last = segment.id_of(ends).tolist()
             yield first, last
 
 
-def _chunks(rows: int, size: int = CHUNK) -> int:
-    return -(-rows // size)
+def _chunk_rows(names: Container[str]) -> int:
+    """The rows of a chunk of a segment that has tensors of these names."""
+    return TOKEN_CHUNK if "offsets" in names else CHUNK
+
+
+def _chunks(rows: int, names: Container[str]) -> int:
+    return -(-rows // _chunk_rows(names))
+
+
+def _chunk(tensors: Mapping[str, Tensor], number: int) -> dict[str, slice]:
+    """The part of each tensor that is in a chunk, in the order of its checksum."""
+    size = _chunk_rows(tensors)
+    rows = slice(number * size, (number + 1) * size)
+    if "offsets" not in tensors:
+        return {name: rows for name in ("ids", "keys", "values") if name in tensors}
+    offsets = slice(rows.start, rows.stop + 1)
+    inside = tensors["offsets"][offsets]
+    parts = {"offsets": offsets, "keys": slice(int(inside[0]), int(inside[-1]))}
+    return {"ids": rows} | parts if "ids" in tensors else parts
 
 
 def _expected(entry: Entry, schema: StoreSchema, tokens: int) -> dict[str, tuple[tuple[int, ...], str]]:
+    """The shape and dtype of each tensor of a segment; `tokens` is the N of its keys."""
+    rows, heads, width = entry.rows, schema.heads, schema.key_width
     if schema.tokens:
-        result = {"keys": ((tokens, schema.key_width), schema.dtype), "offsets": ((entry.rows + 1,), "I64")}
-        has_ids = entry.last_id - entry.first_id + 1 != entry.rows
-        return result | ({"ids": ((entry.rows,), "I64")} if has_ids else {})
-    chunks = _chunks(entry.rows)
-    expected = {
-        "keys": ((entry.rows, schema.heads, schema.key_width), schema.dtype),
-        "centres": ((chunks, schema.heads, schema.key_width), "float32"),
-        "radii": ((chunks, schema.heads), "float32"),
-    }
+        expected = {"keys": ((tokens, width), schema.dtype), "offsets": ((rows + 1,), "I64")}
+    else:
+        chunks = _chunks(rows, ())
+        expected = {"keys": ((rows, heads, width), schema.dtype)}
+        expected |= {"centres": ((chunks, heads, width), "float32"), "radii": ((chunks, heads), "float32")}
     if schema.value_width is not None:
-        expected["values"] = ((entry.rows, schema.heads, schema.value_width), schema.dtype)
-    if entry.last_id - entry.first_id + 1 != entry.rows:
-        expected["ids"] = ((entry.rows,), "I64")
+        expected["values"] = ((rows, heads, schema.value_width), schema.dtype)
+    if entry.last_id - entry.first_id + 1 != rows:
+        expected["ids"] = ((rows,), "I64")
     return expected
 
 
@@ -371,16 +379,6 @@ def _header_digest(path: Path) -> bytes:
     with untrusted.open_regular(path) as file:
         length = file.read(8)
         return hashlib.sha256(length + file.read(min(int.from_bytes(length, "little"), untrusted.JSON_BYTES))).digest()
-
-
-def _chunk_digest(tensors: dict[str, Tensor], number: int) -> bytes:
-    if "offsets" in tensors:
-        rows = slice(number * TOKEN_CHUNK, (number + 1) * TOKEN_CHUNK)
-        offsets = tensors["offsets"][rows.start : rows.stop + 1]
-        ids = [tensors["ids"][rows]] if "ids" in tensors else []
-        return _digest(*ids, offsets, tensors["keys"][int(offsets[0]) : int(offsets[-1])])
-    rows = slice(number * CHUNK, (number + 1) * CHUNK)
-    return _digest(*(tensors[name][rows] for name in ("ids", "keys", "values") if name in tensors))
 
 
 def _digest(*tensors: Tensor) -> bytes:
@@ -397,28 +395,3 @@ def _bytes(tensor: Tensor) -> memoryview:
 def newer(place: object, version: int) -> str:
     """Why a file of a later version is refused."""
     return f"{place}: was written by a newer uwaga: version {version}, this one reads {VERSION}"
-
-
-def settings_of(schema: StoreSchema) -> str:
-    """A schema as it is stored, under the key layout."""
-    return json.dumps(settings(schema), sort_keys=True)
-
-
-def settings(schema: StoreSchema) -> dict[str, int | str | None]:
-    """The fields of a schema; without `tokens` where there are none, which earlier versions do not know."""
-    return {name: value for name, value in schema._asdict().items() if name != "tokens" or value}
-
-
-def schema_of(text: str) -> StoreSchema:
-    """A stored schema. Raises ValueError for one that no database has."""
-    layout = untrusted.parse_json(text)
-    if isinstance(layout, dict) and (unknown := layout.keys() - set(StoreSchema._fields)):
-        raise ValueError(f"its layout has {printable(min(unknown)[:40])}, which version {VERSION} has not")
-    match layout:
-        case {"heads": int(heads), "key_width": int(key), "value_width": int() | None as value, "dtype": str(dtype)}:
-            sizes = [heads, key, *([] if value is None else [value])]
-            tokens = layout.get("tokens", False)
-            is_of_kind = tokens is False or (tokens is True and heads == 1 and value is None)
-            if all(1 <= size <= 2**20 for size in sizes) and dtype in DTYPES and is_of_kind:
-                return StoreSchema(heads, key, value, dtype, tokens)
-    raise ValueError("its layout is not one of uwaga's")

@@ -19,13 +19,11 @@ from uwaga.ops.linear.api import linear_map
 from uwaga.ops.maxsim import maxsim
 from uwaga.ops.ragged import Ragged
 from uwaga.ops.validation import tensor_of
-from uwaga.store import segments
 from uwaga.store.catalog import Catalog, Parameters, Value
-from uwaga.store.database import SoftDatabase, Top, nested
+from uwaga.store.database import SoftDatabase, Top
 from uwaga.store.reading import LiveRows
-from uwaga.store.segments import DTYPES, MOST_IDS, Entry, SegmentFile, StoredTokens, StoreSchema
-from uwaga.store.snapshot import integer
-from uwaga.store.writer import SEGMENT_BYTES, NewSegment, StoredDatabase
+from uwaga.store.segments import DTYPES, MOST_IDS, SegmentFile, StoredTokens, StoreSchema
+from uwaga.store.stored import NewRows, StoredDatabase, integer, nested
 
 _BLOCK_BYTES = 2**25  # of the vectors that are scored at a time, where one row has no more
 _RECORDS_AT_ONCE = 512
@@ -94,12 +92,12 @@ class TokenDatabase(StoredDatabase):
 
     def __iter__(self) -> Iterator[StoredTokens]:
         """All rows, in ascending order of their ids."""
-        live = self._all()
+        live = self._rows()
         for start in range(0, len(live), _RECORDS_AT_ONCE):
             stop = min(start + _RECORDS_AT_ONCE, len(live))
             ids = live.ids(np.arange(start, stop)).tolist()
             records = dict(self._catalog.all_records(ids[0], ids[-1]))
-            rows = (tokens for block in _blocks(live, start, stop) for tokens in block.tokens.to_list())
+            rows = (tokens for _, block in _blocks(live, start, stop) for tokens in block.to_list())
             for number, tokens in zip(ids, rows, strict=True):
                 yield StoredTokens(number, tokens, records.get(number, {}))
 
@@ -121,25 +119,29 @@ class TokenDatabase(StoredDatabase):
             ShapeError, ValueError: a query of another width or dtype, or not finite; an option that is not valid. SoftDatabaseError: rows
                 that cannot be read.
         """
-        query, live = self._query(query, "search"), self._rows(where, parameters)
-        most = max(sum(entry.rows for entry in self._entries), 1)
-        best = _Best(len(query), min(integer(k, 1, "TokenDatabase.search: k"), most))
+        query = self._query(query, "search")
+        most = self._listed(k, 1, "TokenDatabase.search: k")
+        live = self._rows(where, parameters)
+        # The largest scores so far, and the positions of their live rows; -1 where there are fewer.
+        scores, at = np.full((len(query), most), -np.inf), np.full((len(query), most), -1, np.int64)
         with torch.no_grad():
-            for block in _blocks(live, 0, len(live)):
-                scores_QS = maxsim(query, block.tokens).numpy()
-                if not np.isfinite(scores_QS).all():
-                    at = np.argwhere(~np.isfinite(scores_QS))[0]
-                    number = live.ids(np.array([block.start + at[1]]))[0]
+            for start, tokens in _blocks(live, 0, len(live)):
+                block_QS = maxsim(query, tokens).numpy()
+                if not np.isfinite(block_QS).all():
+                    number, row = np.argwhere(~np.isfinite(block_QS))[0]
                     raise ValueError(
-                        f"TokenDatabase.search: the score of row {number} for query {at[0]} is beyond float32; store smaller vectors"
+                        f"TokenDatabase.search: the score of row {live.ids(np.array([start + row]))[0]} for query {number} is beyond "
+                        "float32; store smaller vectors"
                     )
-                best.merge(scores_QS, block.start)
-        ids = np.full(best.at.shape, -1, np.int64)
-        is_there = best.at >= 0
-        ids[is_there] = live.ids(best.at[is_there])
-        records = self._catalog.records(ids[is_there].tolist())
-        scores = torch.from_numpy(best.scores)
-        return Top(torch.from_numpy(ids), torch.full_like(scores, math.nan), scores, nested(ids.tolist(), records))
+                at_QS = np.broadcast_to(np.arange(start, start + block_QS.shape[1]), block_QS.shape)
+                joined = np.concatenate([scores, block_QS], 1), np.concatenate([at, at_QS], 1)
+                # Stable: what came first has the smaller position; places without a row have -inf, which no score is.
+                order = np.argsort(-joined[0], axis=1, kind="stable")[:, :most]
+                scores, at = (np.take_along_axis(each, order, 1) for each in joined)
+        ids = np.where(at < 0, -1, live.ids(np.maximum(at, 0))) if len(live) else at
+        records = self._catalog.records(ids[ids >= 0].tolist())
+        top = torch.from_numpy(scores)
+        return Top(torch.from_numpy(ids), torch.full_like(top, math.nan), top, nested(ids.tolist(), records))
 
     def matches(self, query: Tensor, id: int) -> TokenMatches:
         """Which tokens of a row make its score.
@@ -163,7 +165,7 @@ class TokenDatabase(StoredDatabase):
     def tokens(self, id: int) -> Tensor:
         """(n, D): the vectors of a row, in the dtype of the database. Raises ValueError: there is no such row; SoftDatabaseError: it cannot
         be read."""
-        number, live = integer(id, 0, "TokenDatabase.tokens: id"), self._all()
+        number, live = integer(id, 0, "TokenDatabase.tokens: id"), self._rows()
         for segment in live.segments:
             if number < MOST_IDS and (at := segment.row_of(np.array([number]))).size:
                 if number in self._catalog.deleted():
@@ -189,10 +191,7 @@ class TokenDatabase(StoredDatabase):
                 nothing is added.
             SoftDatabaseError: another process writes, or the rows cannot be written; nothing is added.
         """
-        self._check_open()
-        self._check_model(model, "vectors")
-        tokens = self._checked(tokens, "append", "tokens")
-        self._check_records(records, len(tokens), "rows of tokens")
+        tokens = self._checked(tokens, "TokenDatabase.append: tokens")
         values = tokens.values.to(DTYPES[self.schema.dtype])
         if not values.isfinite().all():
             bad = int((~values.isfinite().all(-1)).nonzero()[0])
@@ -200,7 +199,8 @@ class TokenDatabase(StoredDatabase):
             raise ValueError(
                 f"TokenDatabase.append: tokens of row {row} have an entry that is NaN or infinite in {self.schema.dtype}"
             )
-        return self._append(len(tokens), lambda ids: self._new(ids, tokens.with_values(values)), records)
+        new = tokens.with_values(values)
+        return self._append("rows of tokens", len(tokens), lambda ids: self._new(ids, new), records, model)
 
     def append_parquet(self, path: str | os.PathLike[str], *, tokens: str = "tokens") -> range:
         """Adds the rows of a Parquet file, as `export` writes it, 256 in a transaction. Returns their ids.
@@ -216,57 +216,35 @@ class TokenDatabase(StoredDatabase):
         return self._append_parquet(path, {"tokens": tokens})
 
     def _query(self, query: Ragged, method: str) -> Ragged:
-        query = self._checked(query, method, "the query")
-        if not query.values.isfinite().all():
-            raise ValueError(f"TokenDatabase.{method}: the query has an entry that is NaN or infinite")
-        return query.with_values(query.values.float())
+        place = f"TokenDatabase.{method}: the query"
+        query = self._checked(query, place)
+        return query.with_values(self._query_values(query.values, place))
 
-    def _checked(self, tokens: Ragged, method: str, name: str) -> Ragged:
+    def _checked(self, tokens: Ragged, place: str) -> Ragged:
         """On the CPU, without a gradient. Raises ShapeError, ValueError."""
-        place = f"TokenDatabase.{method}: {name}"
         if not isinstance(tokens, Ragged):
             raise ValueError(f"{place} must be Ragged, a row for each text, not {type(tokens).__name__}")
         values, width = tokens.values.detach().cpu(), self.schema.key_width
         if values.dim() != 2 or values.shape[1] != width:
             raise ShapeError(f"{place} must have values (N, {width}) for {self.path}, not {tuple(values.shape)}")
-        if values.dtype not in (torch.float32, DTYPES[self.schema.dtype]):
-            raise ValueError(
-                f"{place} must be float32 or the database's {self.schema.dtype}, not {str(values.dtype).removeprefix('torch.')}"
-            )
+        self._check_dtype(values, place)
         offsets = tokens.offsets.cpu()
         if bool((empty := offsets.diff() == 0).any()):
             raise ValueError(f"{place} has no tokens in row {int(empty.nonzero()[0])}")
         return Ragged(values, offsets)
 
-    def _new(self, ids: np.ndarray, tokens: Ragged) -> list[NewSegment]:
-        """Segments of so many rows as `_segment_bytes` has room for, and one at least."""
-
-        def segment(start: int, stop: int) -> NewSegment:
+    def _new(self, ids: np.ndarray, tokens: Ragged) -> list[NewRows]:
+        """Segments of so many rows as `_segment_rows` has room for the tokens of, and one at least."""
+        new: list[NewRows] = []
+        for start, stop in _cut(tokens.lengths.numpy(), self._segment_rows()):
             first, last = int(tokens.offsets[start]), int(tokens.offsets[stop])
-            offsets = tokens.offsets[start : stop + 1] - first
-            own = ids[start:stop]
-            return NewSegment(own, lambda path: segments.write_tokens(path, own, tokens.values[first:last], offsets))
+            new.append((ids[start:stop], tokens.values[first:last], None, tokens.offsets[start : stop + 1] - first))
+        return new
 
-        most = self._segment_bytes() // self._token_bytes
-        return [segment(start, stop) for start, stop in _cut(tokens.lengths.numpy(), most)]
-
-    def _copied(self, live: LiveRows) -> list[NewSegment]:
-        blocks = [block.tokens for block in _blocks(live, 0, len(live))]
-        lengths = torch.cat([each.lengths for each in blocks])
-        offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-        tokens = Ragged(torch.cat([each.values for each in blocks]), offsets)
+    def _copied(self, live: LiveRows) -> list[NewRows]:
+        blocks = [block for _, block in _blocks(live, 0, len(live))]
+        tokens = _ragged([each.values for each in blocks], torch.cat([each.lengths for each in blocks]))
         return self._new(live.ids(np.arange(len(live))), tokens)
-
-    @property
-    def _token_bytes(self) -> int:
-        return self.schema.key_width * DTYPES[self.schema.dtype].itemsize
-
-    def _size(self, entry: Entry) -> int:
-        segment = self._segments.get(entry.file)
-        return SEGMENT_BYTES if segment is None else segment.keys.nbytes
-
-    def _segment_bytes(self) -> int:
-        return SEGMENT_BYTES
 
 
 def open_database(path: str | os.PathLike[str]) -> SoftDatabase | TokenDatabase:
@@ -276,22 +254,15 @@ def open_database(path: str | os.PathLike[str]) -> SoftDatabase | TokenDatabase:
     return kind.open(path)
 
 
-class _Block(NamedTuple):
-    """Neighbouring live rows."""
-
-    start: int  # the first of them
-    tokens: Ragged
-
-
-def _blocks(live: LiveRows, start: int, stop: int) -> Iterator[_Block]:
-    """The live rows from `start` up to `stop`, as many at a time as _BLOCK_BYTES have room for."""
+def _blocks(live: LiveRows, start: int, stop: int) -> Iterator[tuple[int, Ragged]]:
+    """The live rows from `start` up to `stop`, as many at a time as _BLOCK_BYTES have room for: the first of them, and their tokens."""
     for n, rows in live.pieces(start, stop):
         segment = live.segments[n]
         listed = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         assert segment.offsets is not None
         lengths = segment.offsets.diff().numpy()[listed]
         for first, last in _cut(lengths, max(1, _BLOCK_BYTES // segment.keys[0].nbytes)):
-            yield _Block(start + first, _tokens(segment, listed[first:last]))
+            yield start + first, _tokens(segment, listed[first:last])
         start += len(listed)
 
 
@@ -301,8 +272,12 @@ def _tokens(segment: SegmentFile, rows: np.ndarray) -> Ragged:
     offsets = segment.offsets
     edges = np.flatnonzero(np.diff(rows) != 1) + 1
     runs = [segment.keys[int(offsets[run[0]]) : int(offsets[run[-1] + 1])] for run in np.split(rows, edges)]
-    lengths = offsets.diff()[torch.from_numpy(rows)]
-    return Ragged(runs[0] if len(runs) == 1 else torch.cat(runs), torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
+    return _ragged(runs, offsets.diff()[torch.from_numpy(rows)])
+
+
+def _ragged(values: list[Tensor], lengths: Tensor) -> Ragged:
+    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    return Ragged(values[0] if len(values) == 1 else torch.cat(values), offsets)
 
 
 def _cut(lengths: np.ndarray, most: int) -> list[tuple[int, int]]:
@@ -318,19 +293,3 @@ def _cut(lengths: np.ndarray, most: int) -> list[tuple[int, int]]:
         results.append((start, stop))
         start = stop
     return results
-
-
-class _Best:
-    """The k largest scores of each query so far, equal ones by position."""
-
-    def __init__(self, queries: int, k: int) -> None:
-        self.scores = np.full((queries, k), -np.inf)
-        self.at = np.full((queries, k), -1, np.int64)  # positions of live rows; -1: none
-
-    def merge(self, scores_QS: np.ndarray, start: int) -> None:
-        """Takes the scores of live rows from `start` on, all after those so far."""
-        at_QS = np.broadcast_to(np.arange(start, start + scores_QS.shape[1]), scores_QS.shape)
-        scores, at = np.concatenate([self.scores, scores_QS], 1), np.concatenate([self.at, at_QS], 1)
-        # Stable: what came first has the smaller position; places without a row have -inf, which no score is.
-        order = np.argsort(-scores, axis=1, kind="stable")[:, : self.scores.shape[1]]
-        self.scores, self.at = np.take_along_axis(scores, order, 1), np.take_along_axis(at, order, 1)

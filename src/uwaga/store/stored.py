@@ -1,0 +1,615 @@
+"""A stored database: the moment that it shows, and its writer, one process at a time, whose changes are on the disk when its calls return.
+What all databases share.
+
+An object remembers what the catalog on the disk says, and nothing else. A change takes its memory away before it begins, and gives it
+back after the commit; so what any exception ends, Ctrl-C included, leaves an object that knows nothing, and the next call rolls back
+and reads. So does the first call in a child made by fork, which gets a catalog of its own and may only read.
+
+Letters: n rows.
+"""
+
+import operator
+import os
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from uwaga._base import durable
+from uwaga._base.arguments import path_of
+from uwaga._base.errors import ShapeError, SoftDatabaseError
+from uwaga._base.terminal import short
+from uwaga.store import catalog, parquet, segments
+from uwaga.store.catalog import Catalog, Parameters, Record, Value
+from uwaga.store.reading import BLOCK, LiveRows
+from uwaga.store.segments import DTYPES, MOST_IDS, Damage, Entry, SegmentFile, StoreSchema
+
+SEGMENTS = "segments"
+SEGMENT_BYTES = 2**28  # of keys and values; what compact() holds in memory at a time
+_WRITTEN_AT_ONCE = 2  # segments of an append
+NewRows = tuple[
+    np.ndarray, Tensor, Tensor | None, Tensor | None
+]  # what `segments.write` takes: ids, keys, values, offsets
+
+
+class StoredDatabase(ABC):
+    """Rows that last on the disk. `SoftDatabase` and `TokenDatabase` say what a row is.
+
+    Attributes:
+        path: the folder.
+        schema: what every row has.
+        model: what made the keys, as `create` was told; None: nothing was said.
+    """
+
+    has_tokens = False  # whether a row has a vector for each token of a text: of `uwaga.store.TokenDatabase`
+
+    # Of a kind of rows.
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Any]:
+        """All rows, in ascending order of their ids."""
+
+    append: Callable[..., range]
+
+    @abstractmethod
+    def _copied(self, live: LiveRows) -> list[NewRows]:
+        """The rows, gathered into memory, as new segments."""
+
+    # Opening and closing.
+
+    def __init__(self, path: Path) -> None:
+        """As `open`, which converts the path."""
+        if not isinstance(path, Path):
+            name = type(self).__name__
+            raise TypeError(f"{name}: is made by {name}.open(path) or {name}.create(path, ...), not by its own name")
+        self.path, self._catalog = path, Catalog(path, write=False)
+        self._opened_by = os.getpid()
+        self._is_closed = self._is_known = False  # whether the following is what the catalog says
+        self._segments: dict[str, SegmentFile] = {}
+        self._entries: list[Entry] = []
+        self._broken: dict[str, str] = {}  # file: what is wrong
+        self._live: LiveRows | None = None
+        try:
+            self.schema, self.model = self._catalog.schema(), self._catalog.setting("model")
+            if self.schema.tokens != self.has_tokens:
+                what = (
+                    "vectors of tokens; uwaga.store.Token"
+                    if self.schema.tokens
+                    else "one vector a row; uwaga.store.Soft"
+                )
+                raise SoftDatabaseError(f"{path}: holds {what}Database.open opens it")
+            self._check_open()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def _create(cls, path: str | os.PathLike[str], schema: StoreSchema, model: str | None) -> Self:
+        """A new database in a new folder. Raises ValueError, SoftDatabaseError."""
+        if model is not None and not _is_text(model):
+            raise ValueError(f"{cls.__name__}.create: model must be a string that UTF-8 can write, not {model!r}")
+        for name in ("key_width", "value_width", "heads"):
+            size = getattr(schema, name)
+            if not (size is None and name == "value_width") and (type(size) is not int or not 1 <= size <= 2**20):
+                raise ValueError(f"{cls.__name__}.create: {name} must be an integer from 1 to {2**20:,}, not {size!r}")
+        if schema.dtype not in DTYPES:
+            raise ValueError(f"{cls.__name__}.create: dtype must be {', '.join(DTYPES)}, not {schema.dtype}")
+        path = path_of(path, f"{cls.__name__}.create: path")
+        catalog.check_path(path)
+        if os.path.lexists(path):
+            raise SoftDatabaseError(f"{path}: already exists; {cls.__name__}.open opens a database")
+        try:
+            with durable.atomic_folder(path) as made:
+                durable.make_folder(made / SEGMENTS)
+                Catalog.create(made / catalog.FILE, schema, model)
+        except (OSError, sqlite3.Error) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise SoftDatabaseError(f"{path}: cannot be created: {reason}") from error
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """An existing database, as it is now. Rows are mapped into memory and read when they are asked for.
+
+        A damaged or missing segment is no error yet: `damaged` says which, everything that needs its rows raises, and the others can
+        be read after these are deleted.
+
+        Raises:
+            SoftDatabaseError: there is none, or its catalog cannot be read.
+        """
+        return cls(path_of(path, f"{cls.__name__}.open: path"))
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        if self._is_closed:
+            return f"{name}({str(self.path)!r}, closed)"
+        try:
+            rows = f"{len(self):,} rows"
+        except SoftDatabaseError:
+            rows = "cannot be read"
+        settings = (f"{key}={value}" for key, value in catalog.settings(self.schema).items() if value is not None)
+        return f"{name}({str(self.path)!r}, {rows}, {', '.join(settings)})"
+
+    def close(self) -> None:
+        """Closes the files; calling it again has no effect."""
+        self._is_closed = True
+        self._catalog.close()
+        self._segments.clear()
+        self._live = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def refresh(self) -> None:
+        """Shows the database as it is now, with what a writer has changed since. Raises SoftDatabaseError."""
+        self._is_known = False
+        self._check_open()
+
+    def _check_open(self) -> None:
+        """The door of every call: what this knows is what the catalog of this process says. Raises SoftDatabaseError."""
+        if self._is_closed:
+            raise SoftDatabaseError(f"{self.path}: the database is closed")
+        if self._catalog.process != os.getpid():
+            self._is_known, self._catalog = False, Catalog(self.path, write=False)
+        before: set[str] | None = None
+        while not self._is_known:
+            self._catalog.refresh()
+            self._entries = self._catalog.segments()
+            self._map()
+            self._live = None
+            # The writer may have compacted between the catalog and the files; what is as broken at a later moment is damaged.
+            self._is_known = not self._broken or set(self._broken) == before
+            before = set(self._broken)
+
+    def _segment_folder(self) -> Path:
+        """Raises SoftDatabaseError where it is a link, whose files are those of another database."""
+        folder = self.path / SEGMENTS
+        if folder.is_symlink():
+            raise SoftDatabaseError(f"{folder}: is a symbolic link, which no folder of segments is")
+        return folder
+
+    def _map(self) -> None:
+        """Maps the segments; `_broken` says which cannot be."""
+        folder = self._segment_folder()
+        kept = {entry.file: self._segments[entry.file] for entry in self._entries if entry.file in self._segments}
+        self._segments, self._broken = kept, {}
+        for entry in self._entries:
+            if entry.file not in kept:
+                try:
+                    kept[entry.file] = segments.open_segment(folder, entry, self.schema)
+                except SoftDatabaseError as error:
+                    self._broken[entry.file] = str(error)
+
+    # What is in it.
+
+    @property
+    def damaged(self) -> list[str]:
+        """What is wrong with segments that cannot be read, with their files and rows."""
+        self._check_open()
+        return list(self._broken.values())
+
+    @property
+    def fields(self) -> list[str]:
+        """The names of the fields that records have had."""
+        self._check_open()
+        return list(self._catalog.fields)
+
+    def __len__(self) -> int:
+        self._check_open()
+        return sum(entry.rows for entry in self._entries) - len(self._catalog.deleted())
+
+    def ids(self) -> Tensor:
+        """(n,) int64: the ids of all rows, rising."""
+        live = self._rows()
+        return torch.from_numpy(live.ids(np.arange(len(live))))
+
+    def records(self, ids: Iterable[int]) -> list[Record]:
+        """The records of rows, in the order of `ids`; empty for a row without one, or that is not in the database."""
+        self._check_open()
+        listed = integers(ids, f"{type(self).__name__}.records")
+        records = self._catalog.records(number for number in listed if 0 <= number < MOST_IDS)
+        return [records.get(number, {}) for number in listed]
+
+    def counts(self, field: str) -> dict[Value, int]:
+        """How many rows have each value of a field of their records."""
+        if not isinstance(field, str):
+            raise ValueError(f"{type(self).__name__}.counts: field must be the name of a field, not {field!r}")
+        self._check_open()
+        return self._catalog.counts(field)
+
+    def stats(self) -> dict[str, Any]:
+        """Sizes and settings, as plain values."""
+        self._check_open()
+        rows = len(self)
+        return {
+            "rows": rows, "deleted": len(self._catalog.deleted()), "records": self._catalog.count(),
+            "segments": len(self._entries), "bytes": self._bytes(), **catalog.settings(self.schema), "model": self.model,
+            "fields": self.fields, "damaged": self.damaged,
+        }  # fmt: skip
+
+    # Which rows are live.
+
+    def _rows(self, where: str | None = None, parameters: Parameters = ()) -> LiveRows:
+        """All rows, or those that meet a condition."""
+        if where is None and isinstance(parameters, Sized) and len(parameters):
+            raise ValueError(f"{type(self).__name__}: parameters are the values of a condition; give where, too")
+        self._check_open()
+        self._drop_truncated()
+        if where is None and self._live is not None:
+            return self._live
+        ids = self._catalog.deleted() if where is None else self._catalog.select(where, parameters)
+        listed: list[SegmentFile] = []
+        rows: list[np.ndarray | None] = []
+        for entry in self._entries:
+            inside, segment = entry.among(ids), self._segments.get(entry.file)
+            if segment is not None:
+                at = segment.row_of(inside)
+                listed.append(segment)
+                rows.append(at if where is not None else np.delete(np.arange(entry.rows), at) if len(at) else None)
+            elif len(inside) < entry.rows if where is None else len(inside):
+                raise SoftDatabaseError(
+                    f"{self._broken[entry.file]}. Restore the file, or delete these rows to read the others"
+                )
+        live = LiveRows(listed, rows)
+        if where is None:
+            self._live = live
+        return live
+
+    def _drop_truncated(self) -> None:
+        """Segments whose file has become shorter since it was opened are damaged."""
+        for entry in self._entries:
+            if entry.file in self._segments and (reason := self._segments[entry.file].truncation()):
+                self._broken[entry.file] = reason  # first: an interrupted call must not leave a segment in neither
+                self._live = None
+                del self._segments[entry.file]
+
+    # Arguments.
+
+    def _listed(self, count: object, least: int, name: str) -> int:
+        """How many rows to list: as many as the segments have at most, or 1; larger results would have nothing but what stands for no row.
+        Raises ValueError."""
+        self._check_open()
+        return min(integer(count, least, name), max(sum(entry.rows for entry in self._entries), 1))
+
+    def _check_dtype(self, x: Tensor, place: str) -> None:
+        if x.dtype not in (torch.float32, DTYPES[self.schema.dtype]):
+            dtype = str(x.dtype).removeprefix("torch.")
+            raise ValueError(f"{place} must be float32 or the database's {self.schema.dtype}, not {dtype}")
+
+    def _query_values(self, x: Tensor, place: str) -> Tensor:
+        """On the CPU, without a gradient, as float32. Raises ValueError."""
+        self._check_dtype(x, place)
+        values = x.detach().cpu().float()
+        if not values.isfinite().all():
+            raise ValueError(f"{place} has an entry that is NaN or infinite")
+        return values
+
+    # Writing.
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Writes all rows to a Parquet file, whose columns `uwaga.store.parquet` describes. Raises SoftDatabaseError."""
+        parquet.export(path_of(path, f"{type(self).__name__}.export: path"), self, self.schema)
+
+    def _append_parquet(self, path: str | os.PathLike[str], names: Mapping[str, str]) -> range:
+        """Adds the rows of a Parquet file. names: of the column of each argument of `append`."""
+        first, last = None, 0
+        path = path_of(path, f"{type(self).__name__}.append_parquet: path")
+        for vectors, records in parquet.read(path, self.schema, names):
+            added = self.append(**vectors, records=records)
+            first, last = added.start if first is None else first, added.stop
+        return range(first or 0, last)
+
+    def _append(
+        self,
+        rows: str,
+        count: int,
+        new: Callable[[np.ndarray], list[NewRows]],
+        records: Sequence[Mapping[str, Value | None]] | None,
+        model: str | None,
+    ) -> range:
+        """Adds so many rows, called `rows` in messages, which `new` makes of their ids. Raises as `append`."""
+        place = f"{type(self).__name__}.append"
+        if model is not None and model != self.model:
+            raise ValueError(
+                f"{place}: the {rows} were made by {model!r}, and {self.path} was created for {self.model!r}"
+            )
+        if records is not None and (not isinstance(records, Sequence) or isinstance(records, str | bytes)):
+            raise ValueError(f"{place}: records must be a list of dictionaries, not {short(records)}")
+        if records is not None and len(records) != count:
+            raise ShapeError(f"{place}: {count} {rows} and {len(records)} records")
+        self._begin_writing()
+        self._catalog.check_fields(records or ())
+        first = self._catalog.next_id()
+        if first + count > MOST_IDS:
+            raise ValueError(
+                f"{place}: {count} rows from id {first} on, and the ids of {self.path} are below {MOST_IDS:,}; "
+                "export its rows and append them to a new database"
+            )
+        if count:
+            self._add(new(np.arange(first, first + count)), (), records)
+        return range(first, first + count)
+
+    def delete(self, ids: Iterable[int], *, missing_ok: bool = False) -> None:
+        """Removes rows. Their keys stay in the files until `compact`; no answer has them any more.
+
+        A segment that cannot be read goes as a whole, with its file, where every id from its first to its last is listed or was
+        deleted before: which of them it had cannot be known. So this removes what `check` reports:
+
+            for damage in db.check():
+                if damage.first_id is not None:
+                    db.delete(range(damage.first_id, damage.last_id + 1), missing_ok=True)
+
+        Args:
+            ids: integers.
+            missing_ok: pass over ids that are of no row.
+
+        Raises:
+            ValueError: an id that is no integer, or, without `missing_ok`, of no row; nothing is removed.
+            SoftDatabaseError: another process writes, the catalog cannot be written, or some rows of a segment are listed that
+                cannot be read and says itself which it has; nothing is removed.
+        """
+        numbers = integers(ids, f"{type(self).__name__}.delete")
+        self._begin_writing()
+        self._drop_truncated()
+        if self._broken:  # it may have been restored
+            self.refresh()
+        listed = np.unique(np.array([number for number in numbers if 0 <= number < MOST_IDS], np.int64))
+        deleted = self._catalog.deleted()
+        is_there, is_anywhere, is_lost = (np.zeros(len(listed), bool) for _ in range(3))
+        lost = []
+        for entry in self._entries:
+            inside = (listed >= entry.first_id) & (listed <= entry.last_id)
+            is_anywhere |= inside
+            if not inside.any():
+                continue
+            segment, is_consecutive = self._segments.get(entry.file), entry.last_id - entry.first_id + 1 == entry.rows
+            if segment is not None:
+                is_there |= inside if segment.ids is None else np.isin(listed, segment.ids)
+            elif np.union1d(listed[inside], entry.among(deleted)).size == entry.last_id - entry.first_id + 1:
+                lost.append(entry)
+                is_lost |= inside
+            elif is_consecutive:
+                is_there |= inside
+            else:
+                raise SoftDatabaseError(
+                    f"{self._broken[entry.file]}. Which rows it had is not known: delete all of "
+                    f"range({entry.first_id}, {entry.last_id + 1})"
+                )
+        is_there &= ~np.isin(listed, deleted)
+        missing = [number for number in numbers if not 0 <= number < MOST_IDS] + listed[~(is_there | is_lost)].tolist()
+        if missing and not missing_ok:
+            raise ValueError(f"{type(self).__name__}.delete: row {min(missing)} is not in {self.path}")
+        with self._change():
+            for entry in lost:
+                self._catalog.remove_segment(entry)
+                self._catalog.remove_records(entry.first_id, entry.last_id)
+            self._catalog.delete(listed[is_there].tolist())
+            self._catalog.remove_orphan_rows(listed[~is_anywhere].tolist())
+        if lost:
+            self.refresh()
+            self._remove_unlisted()
+        self._live, self._is_known = None, True
+
+    def compact(self) -> int:
+        """Writes segments with deleted rows, and neighbouring small ones, anew; ids and answers stay as they are.
+
+        Returns how many bytes of keys and values that has freed.
+
+        Raises:
+            SoftDatabaseError: another process writes, something cannot be read or written, or rows to write anew differ from their
+                checksum, which would be lost.
+        """
+        self._begin_writing()
+        before = self._bytes()
+        for group in self._groups():
+            self._rewrite(group)
+        self.refresh()
+        return before - self._bytes()
+
+    def check(self) -> list[Damage]:
+        """Everything that is wrong: every byte of every segment is compared with its checksum, and the catalog checked by SQLite.
+
+        Of a segment that a writer has replaced since the moment that is shown, the bytes that are still mapped are compared."""
+        self._check_open()
+        results = [Damage(catalog.FILE, None, None, text) for text in self._catalog.problems()]
+        for entry in self._entries:
+            damages = list(segments.check(self._segment_folder(), entry, self.schema))
+            if damages and entry.file in self._segments and not self._is_listed_now(entry):
+                damages = list(segments.check_mapped(self._segments[entry.file]))
+            results += damages
+        if not results:
+            results += [Damage(catalog.FILE, n, n, text) for n, text in self._catalog.unreadable_records()]
+            for table, ids in self._catalog.orphan_rows().items():
+                results += [Damage(catalog.FILE, n, n, f"the row is in {table} and in no segment") for n in ids]
+        return results
+
+    def _is_listed_now(self, entry: Entry) -> bool:
+        """Whether a segment is in the database still, and not only at the moment that this shows."""
+        if self._catalog.writes:
+            return True
+        with closing(Catalog(self.path, write=False)) as now:
+            return entry in now.segments()
+
+    def _begin_writing(self) -> None:
+        """Makes this the writer, and removes what an interrupted call or another writer has left. Raises SoftDatabaseError where another one is."""
+        self._check_open()
+        self._segment_folder()
+        if self._opened_by != os.getpid():
+            raise SoftDatabaseError(
+                f"{self.path}: was opened by process {self._opened_by}, and this is its child, process {os.getpid()}, which may read alone; "
+                "open the database here to write"
+            )
+        if not self._catalog.writes:
+            self._become_writer()
+        self._remove_unlisted()
+
+    def _become_writer(self) -> None:
+        try:
+            writing = Catalog(self.path, write=True)
+        except BlockingIOError as error:
+            with closing(Catalog(self.path, write=False)) as now:
+                pid = now.setting("writer") or "unknown"
+            raise SoftDatabaseError(f"{self.path}: another writer has it open: process {pid}") from error
+        except OSError as error:
+            raise SoftDatabaseError(f"{self.path}: cannot be written: {error.strerror or error}") from error
+        self._is_known = False
+        reading, self._catalog = self._catalog, writing
+        reading.close()
+        self._check_open()
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """One transaction, from whose beginning on nothing is known; `_is_known` is True again when this knows what it has made."""
+        self._is_known = False
+        with self._catalog.transaction():
+            yield
+
+    def _remove_unlisted(self) -> None:
+        """Removes the files that the catalog names and that are of no segment: those of a writer that failed or was killed, and of
+        segments that were replaced, which a reader may still have mapped. What cannot be removed now is when the next writer comes."""
+        self._catalog.roll_back()  # what an interrupted transaction has removed is there still
+        if unlisted := self._catalog.unlisted():
+            names = set(unlisted) - {entry.file for entry in self._catalog.segments()}
+            with suppress(OSError, SoftDatabaseError):
+                durable.remove_files(self._segment_folder(), names)
+                with self._catalog.transaction():
+                    self._catalog.set_unlisted(())
+
+    def _add(
+        self,
+        new: Sequence[NewRows],
+        replaced: Sequence[Entry],
+        records: Sequence[Mapping[str, Value | None]] | None = None,
+    ) -> None:
+        """Announces the files of segments, writes them, then the transaction that makes them true and the replaced ones untrue."""
+        folder, entries = self._segment_folder(), list[Entry]()
+        names = [segments.new_name(int(each[0][0])) for each in new]
+        try:
+            with self._change():
+                self._catalog.set_unlisted([*self._catalog.unlisted(), *names])
+            with segments.threads(
+                min(_WRITTEN_AT_ONCE, len(new))
+            ) as each:  # the disk writes one while the next one is computed
+                entries += each(lambda name, one: segments.write(folder / name, *one), names, new)
+            with self._change():
+                for entry in replaced:
+                    self._catalog.remove_segment(entry)
+                for entry in entries:
+                    self._catalog.add_segment(entry)
+                if not replaced:
+                    self._catalog.set("next_id", str(int(new[-1][0][-1]) + 1))
+                if records is not None:
+                    self._catalog.add_records(int(new[0][0][0]), records)
+        except BaseException as error:
+            self._remove_unlisted()
+            if isinstance(error, OSError):
+                raise SoftDatabaseError(f"{folder}: cannot be written: {error.strerror or error}") from error
+            raise
+        if not replaced:
+            self._entries += entries
+            self._map()
+            self._live, self._is_known = None, True
+
+    @property
+    def _row_bytes(self) -> int:
+        """Of a key and a value, or of the vector of a token."""
+        schema = self.schema
+        return schema.heads * (schema.key_width + (schema.value_width or 0)) * DTYPES[schema.dtype].itemsize
+
+    def _segment_rows(self) -> int:
+        """The most rows of a segment that is written, or tokens of its rows: whole blocks, so that each can be read where it is."""
+        most = SEGMENT_BYTES // self._row_bytes
+        return most if self.has_tokens else max(BLOCK, most // BLOCK * BLOCK)
+
+    def _groups(self) -> list[list[Entry]]:
+        """The neighbouring segments that are to become one, and those that have deleted rows."""
+        deleted, most = self._catalog.deleted(), self._segment_rows() * self._row_bytes
+        groups: list[list[Entry]] = []
+        for entry in self._entries:
+            if groups and self._bytes([*groups[-1], entry]) <= most:
+                groups[-1].append(entry)
+            else:
+                groups.append([entry])
+        return [group for group in groups if len(group) > 1 or group[0].among(deleted).size]
+
+    def _rewrite(self, group: list[Entry]) -> None:
+        live = self._rows()
+        kept = [pair for pair in zip(live.segments, live.rows, strict=True) if pair[0].entry in group]
+        for segment, rows in kept:
+            _check_undamaged(segment, rows)
+        part = LiveRows([segment for segment, _ in kept], [rows for _, rows in kept])
+        if len(part):
+            self._add(self._copied(part), group)
+        else:
+            with self._change():
+                for entry in group:
+                    self._catalog.remove_segment(entry)
+        self.refresh()
+        self._remove_unlisted()
+
+    def _bytes(self, entries: Sequence[Entry] | None = None) -> int:
+        """Of keys and values of segments, of those that can be read; None: of all."""
+        listed = self._entries if entries is None else entries
+        return sum(self._segments[entry.file].nbytes for entry in listed if entry.file in self._segments)
+
+
+def _check_undamaged(segment: SegmentFile, rows: np.ndarray | None) -> None:
+    """Raises SoftDatabaseError where rows of a segment (None: all) differ from their checksum."""
+    ids = None if rows is None else segment.id_of(rows)
+    for first, last in segments.damaged_rows(segment):
+        if ids is None or bool(((ids >= first) & (ids <= last)).any()):
+            raise SoftDatabaseError(
+                f"{segment.path} (rows {first} to {last}): the rows differ from their checksum. Restore the file, or delete these rows"
+            )
+
+
+def _is_text(value: object) -> bool:
+    """Whether it is a string that UTF-8 can write: one without lone surrogates."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def integers(ids: Iterable[int], method: str) -> list[int]:
+    """Ids as integers of Python. Raises ValueError."""
+    if isinstance(ids, Tensor | np.ndarray):
+        ids = ids.tolist()
+    if not isinstance(ids, Iterable):
+        raise ValueError(f"{method}: ids must be a list of integers, not {type(ids).__name__}")
+    results = []
+    for number in ids:
+        try:
+            is_integer, value = not isinstance(number, bool | np.bool_), operator.index(number)
+        except TypeError:
+            is_integer = False
+        if not is_integer:
+            raise ValueError(f"{method}: ids must be integers, not {number!r}")
+        results.append(value)
+    return results
+
+
+def integer(value: object, least: int, name: str) -> int:
+    try:
+        result = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        result = None
+    if result is None or result < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, not {value!r}")
+    return result
+
+
+def nested(ids: Any, records: Mapping[int, Record]) -> Any:
+    """Records in the shape of their ids; None for an id of -1."""
+    if isinstance(ids, list):
+        return [nested(each, records) for each in ids]
+    return None if ids < 0 else records.get(ids, {})
