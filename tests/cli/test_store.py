@@ -74,7 +74,7 @@ def test_an_interrupted_add_is_resumed(
     model: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db, append = tmp_path / "db", SoftDatabase.append
-    monkeypatch.setattr("uwaga.store.files._AT_ONCE", 2)
+    monkeypatch.setattr("uwaga.store.texts._AT_ONCE", 2)
 
     def interrupted(self: SoftDatabase, *arguments: object, **options: object) -> object:
         if len(self) == 2:
@@ -115,7 +115,7 @@ def test_a_command_that_adds_nothing_joins_what_a_killed_one_left(
     model: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db = tmp_path / "db"
-    monkeypatch.setattr("uwaga.store.files._AT_ONCE", 2)
+    monkeypatch.setattr("uwaga.store.texts._AT_ONCE", 2)
 
     def killed(self: SoftDatabase) -> int:
         raise KeyboardInterrupt
@@ -137,7 +137,7 @@ def test_invalid_documents_are_told_or_left_out(model: Path, tmp_path: Path, mon
     (folder / "c.txt").write_bytes(b"")
     (folder / "d.txt").write_text(TEXTS[3])
     run("add", db, folder, "--model", model, code=1)
-    monkeypatch.setattr("uwaga.store.files._AT_ONCE", 2)
+    monkeypatch.setattr("uwaga.store.texts._AT_ONCE", 2)
     with monkeypatch.context() as patch:
         append = SoftDatabase.append
 

@@ -111,7 +111,7 @@ def test_late_chunking_resumes_within_a_document(
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = {"split": "sentence", "late_chunking": True, "skip_invalid": True}
     with SoftDatabase.create(tmp_path / "late", key_width=16, model=model_name(long_model)) as db:
-        monkeypatch.setattr("uwaga.store.files._AT_ONCE", 2)
+        monkeypatch.setattr("uwaga.store.texts._AT_ONCE", 2)
         append = SoftDatabase.append
 
         def interrupted(self: SoftDatabase, keys: torch.Tensor, *, records: list) -> object:
@@ -135,7 +135,7 @@ def test_late_chunking_resumes_within_a_document(
 def test_progress_counts_what_is_added_and_tells_it_from_what_was_there(
     db: SoftDatabase, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("uwaga.store.files._AT_ONCE", 2)
+    monkeypatch.setattr("uwaga.store.texts._AT_ONCE", 2)
     encoder, shares, rows = encoder_of(db, model), [], []
     file, others = tmp_path / "a.txt", tmp_path / "b.txt"
     file.write_text("\n\n".join(["the cat sat on the mat"] * 6))

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,11 +17,10 @@ from uwaga.cli.terminal import echo, echo_json, error_text, fail, in_option_name
 from uwaga.data.documents import InvalidDocumentError
 from uwaga.models.checkpoints import directories
 from uwaga.models.tokenizers.token_text import SPECIAL_TOKEN
-from uwaga.store.encoders import COSINE_SCALE
-from uwaga.store.files import AddedFiles, Split, find_files
+from uwaga.store.texts import COSINE_SCALE, AddedFiles, Split, find_files
 
 if TYPE_CHECKING:
-    from uwaga.store import Answer, TokenAnswer
+    from uwaga.store import Answer, Match, SoftDatabase, TokenAnswer, TokenDatabase
 
 Storage = Literal["float32", "bfloat16"]
 
@@ -75,30 +74,20 @@ def ask(
 ) -> None:
     """What the database says: the passages with their exact shares of all attention, and how much is on the others; of vectors of
     tokens, those with the largest MaxSim, and which tokens match."""
-    with _errors("store ask"):
-        check_folder(database)
+    with _opened("store ask", database) as db:
         from uwaga import store
 
-        with store.open_database(database) as db:
-            if isinstance(db, store.TokenDatabase):
-                if scale != COSINE_SCALE:
-                    fail("store ask", f"--scale is of cosines before softmax, and {database} has vectors of tokens")
-                _show_tokens(
-                    store.ask(db, question, store.encoder_of(db, model), where=where, top=top), as_json=as_json
-                )
-                return
-            answer = store.ask(db, question, store.encoder_of(db, model), scale=scale, where=where, top=top)
-        _show(answer, as_json=as_json)
+        if db.has_tokens and scale != COSINE_SCALE:
+            fail("store ask", f"--scale is of cosines before softmax, and {database} has vectors of tokens")
+        options = {} if db.has_tokens else {"scale": scale}
+        answer = store.ask(db, question, store.encoder_of(db, model), where=where, top=top, **options)
+    _show(answer, as_json=as_json)
 
 
 def check(database: _Database, as_json: _Json = False) -> None:
     """Compare every byte with its checksum. Ends with 1 where something is damaged."""
-    with _errors("store check"):
-        check_folder(database)
-        from uwaga.store import open_database
-
-        with open_database(database) as db:
-            result, rows = db.check(), len(db)
+    with _opened("store check", database) as db:
+        result, rows = db.check(), len(db)
     if as_json:
         echo_json(json.dumps([damage._asdict() for damage in result]))
     else:
@@ -110,12 +99,8 @@ def check(database: _Database, as_json: _Json = False) -> None:
 
 def stats(database: _Database, as_json: _Json = False) -> None:
     """Sizes and settings."""
-    with _errors("store stats"):
-        check_folder(database)
-        from uwaga.store import open_database
-
-        with open_database(database) as db:
-            statistics = db.stats()
+    with _opened("store stats", database) as db:
+        statistics = db.stats()
     if as_json:
         echo_json(json.dumps(statistics))
         return
@@ -126,28 +111,31 @@ def stats(database: _Database, as_json: _Json = False) -> None:
 
 def compact(database: _Database) -> None:
     """Remove deleted rows from the files, and join small files."""
-    with _errors("store compact"):
-        check_folder(database)
-        from uwaga.store import open_database
-
-        with open_database(database) as db:
-            freed = db.compact()
+    with _opened("store compact", database) as db:
+        freed = db.compact()
     echo(f"{database}: {freed:,} bytes freed")
 
 
 def export(database: _Database, file: Annotated[Path, typer.Argument(help="The Parquet file to write.")]) -> None:
     """Write all rows to a Parquet file: id, key, value, and the record as JSON."""
-    with _errors("store export"):
-        check_folder(database)
-        from uwaga.store import open_database
-
-        with open_database(database) as db:
-            db.export(file)
-            rows = len(db)
+    with _opened("store export", database) as db:
+        db.export(file)
+        rows = len(db)
     echo(f"{file}: {rows:,} rows")
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (add, ask, check, stats, compact, export)
+
+
+@contextmanager
+def _opened(command: str, database: Path) -> Iterator["SoftDatabase | TokenDatabase"]:
+    """The database of a command, which ends where it cannot be opened or read."""
+    with _errors(command):
+        check_folder(database)
+        from uwaga.store import open_database
+
+        with open_database(database) as db:
+            yield db
 
 
 def check_folder(database: str | os.PathLike[str]) -> None:
@@ -173,20 +161,14 @@ def _errors(command: str) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _add(
-    database: Path,
-    files: list[Path],
-    model: str | None,
-    dtype: str,
-    options: dict[str, Any],
-) -> AddedFiles:
+def _add(database: Path, files: list[Path], model: str | None, dtype: str, options: dict[str, Any]) -> "AddedFiles":
     import torch
 
     from uwaga import TextEncoder, store
 
     encoder: TextEncoder | None = None
     if database.exists():
-        db: store.SoftDatabase | store.TokenDatabase = store.open_database(database)
+        db = store.open_database(database)
     else:
         model = model or directories.DEFAULT_ENCODER
         encoder, name = TextEncoder.load(model), store.model_name(model)
@@ -201,56 +183,42 @@ def _add(
         return store.add_files(db, files, encoder, progress=progress, **options)
 
 
-def _show_tokens(answer: "TokenAnswer", *, as_json: bool) -> None:
-    listed = [
-        (n, s, r)
-        for n, s, r in zip(answer.top.ids.tolist(), answer.top.scores.tolist(), answer.top.records, strict=True)
-        if n >= 0
-    ]
+def _show(answer: "Answer | TokenAnswer", *, as_json: bool) -> None:
+    """Passages with their shares, and what is on the others; or with their scores, and what each token of the question found."""
+    from uwaga.store import TokenAnswer
+
+    name, values, summary = "share", answer.top.weights, dict[str, float]()
+    matches: list[list[Match]] = []
+    if isinstance(answer, TokenAnswer):
+        name, values, matches = "score", answer.top.scores, answer.matches
+    else:
+        summary = {each: getattr(answer, each).item() for each in ("unlisted_weight", "effective_count", "entropy")}
+        summary["rows"] = answer.rows
+    whole = zip(answer.top.ids.tolist(), values.tolist(), answer.top.records, strict=True)
+    listed = [(number, value, record) for number, value, record in whole if number >= 0]
     if as_json:
-        passages = [
-            {"id": n, "score": s, "record": r, "matches": [each._asdict() for each in matches]}
-            for (n, s, r), matches in zip(listed, answer.matches, strict=True)
-        ]
-        echo_json(json.dumps({"passages": passages}))
-        return
-    if not listed:
-        echo("no passage meets the condition")
-    for (_, score, record), matches in zip(listed, answer.matches, strict=True):
-        echo(f"{score:8.3f}  {_origin(record)}")
-        for line in str(record.get("text", "")).splitlines():
-            echo(f"          {line}")
-        shown = [each for each in matches if not SPECIAL_TOKEN.fullmatch(each.token)]
-        echo("          " + ", ".join(f"{each.token}: {each.found} {each.product:.2f}" for each in shown))
-
-
-def _origin(record: Mapping[str, object]) -> str:
-    return " ".join(str(record[name]) for name in ("source", "document") if name in record)
-
-
-def _show(answer: "Answer", *, as_json: bool) -> None:
-    weights, records = answer.top.weights.tolist(), answer.top.records
-    listed = [(n, w, r) for n, w, r in zip(answer.top.ids.tolist(), weights, records, strict=True) if n >= 0]
-    if as_json:
-        passages = [{"id": n, "share": w, "record": r} for n, w, r in listed]
-        result = {
-            "passages": passages,
-            "unlisted_weight": answer.unlisted_weight.item(),
-            "effective_count": answer.effective_count.item(),
-        }
-        echo_json(json.dumps(result | {"entropy": answer.entropy.item(), "rows": answer.rows}))
+        passages = [{"id": number, name: value, "record": record} for number, value, record in listed]
+        for passage, found in zip(passages, matches, strict=False):
+            passage["matches"] = [each._asdict() for each in found]
+        echo_json(json.dumps({"passages": passages} | summary))
         return
     if not listed:
         echo("no passage meets the condition")
         return
     block = "\u2588" if (sys.stdout.encoding or "").lower().startswith("utf") else "#"
-    for _, weight, record in listed:
-        bar = block * max(1, math.ceil(weight / listed[0][1] * _BAR))
-        echo(f"{weight:6.1%}  {bar:{_BAR}}  {_origin(record)}")
+    for n, (_, value, record) in enumerate(listed):
+        origin = " ".join(str(record[field]) for field in ("source", "document") if field in record)
+        bar = block * max(1, math.ceil(value / listed[0][1] * _BAR)) if summary else ""
+        echo(f"{value:6.1%}  {bar:{_BAR}}  {origin}" if summary else f"{value:8.3f}  {origin}")
+        margin = " " * (8 if summary else 10)
         for line in str(record.get("text", "")).splitlines():
-            echo(f"        {line}")
-    others = answer.rows - len(listed)
-    # exp(entropy) is the effective number of statistics: so many equal shares would be as uneven.
-    echo(
-        f"{answer.unlisted_weight.item():6.1%}  on {others:,} other passages; as spread out as over {answer.effective_count.item():,.1f} equal ones"
-    )
+            echo(margin + line)
+        if matches:
+            shown = [each for each in matches[n] if not SPECIAL_TOKEN.fullmatch(each.token)]
+            echo(margin + ", ".join(f"{each.token}: {each.found} {each.product:.2f}" for each in shown))
+    if summary:
+        # exp(entropy) is the effective number of statistics: so many equal shares would be as uneven.
+        echo(
+            f"{summary['unlisted_weight']:6.1%}  on {summary['rows'] - len(listed):,} other passages; as spread out as over "
+            f"{summary['effective_count']:,.1f} equal ones"
+        )

@@ -21,7 +21,7 @@ from uwaga.maps.map import AttentionMap
 from uwaga.models.checkpoints.directories import BUNDLED
 from uwaga.models.tokenizers.token_text import SourceText, TokenText, join_tokens, token_text
 from uwaga.nn.attention_id import KINDS
-from uwaga.store.encoders import COSINE_SCALE, encoder_of
+from uwaga.store.texts import COSINE_SCALE, encoder_of
 from uwaga.store.token_database import TokenDatabase
 
 if TYPE_CHECKING:

@@ -1,0 +1,407 @@
+"""Texts in a database: passages of files as rows, each with its text and where it is from; the encoder that made the keys; and questions."""
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+from uwaga._base import untrusted
+from uwaga._base.arguments import check_iterable
+from uwaga._base.errors import DataError
+from uwaga._base.terminal import short
+from uwaga.data.documents import SUFFIXES, DocumentFile, InvalidDocumentError
+from uwaga.data.passages import SPLITS, Span, Split, split_spans
+from uwaga.models.checkpoints import directories
+from uwaga.models.checkpoints.fingerprints import fingerprint
+
+if TYPE_CHECKING:  # not with the module: the command reads its names
+    from torch import Tensor
+
+    from uwaga.encode.encoder import TextEncoder
+    from uwaga.ops.ragged import Ragged
+    from uwaga.store.catalog import Parameters
+    from uwaga.store.database import Answer, SoftDatabase, Top
+    from uwaga.store.token_database import TokenDatabase
+
+COSINE_SCALE = 20.0  # of scores, before softmax
+# How a file of plain text is read; a sentence is in one paragraph.
+_UNITS = {"paragraph": "paragraph", "sentence": "paragraph", "line": "line", "document": "file"}
+_AT_ONCE = 512  # passages of one transaction
+
+
+def model_name(model: str | os.PathLike[str]) -> str:
+    """What `SoftDatabase.create` stores of a model: its name as it is given, and the fingerprint of its files, wherever they lie.
+
+    model: as `TextEncoder.load` takes it. Raises CheckpointError.
+    """
+    return f"{os.fspath(model)}@{fingerprint(directories.find(model, None))[:32]}"
+
+
+def encoder_of(db: "SoftDatabase | TokenDatabase", model: str | os.PathLike[str] | None = None) -> "TextEncoder":
+    """The encoder that made the keys of a database.
+
+    Args:
+        db: created with `model=model_name(...)`.
+        model: where it lies now, as `TextEncoder.load` takes it; None: the name that the database has, of a bundled model alone. A name in
+            a database of a stranger shall load nothing.
+
+    Raises:
+        DataError: the database names no bundled model, or the fingerprint of the model's files is another one.
+        CheckpointError: the model cannot be loaded.
+    """
+    from uwaga.encode.encoder import TextEncoder
+
+    _check("encoder_of", db)
+    made, _, known = (db.model or "").rpartition("@")
+    if model is None:
+        if made not in directories.BUNDLED:
+            raise DataError(f"{db.path}: was made with {made or 'no known model'}; give the option model to load it")
+        model = made
+    folder = directories.find(model, None)
+    found = fingerprint(folder)[:32]
+    if found != known:
+        raise DataError(
+            f"{db.path}: its keys were made by {db.model}, not by {os.fspath(model)}@{found}: give the directory with the files that it had then, or make the database "
+            "anew"
+        )
+    return TextEncoder.load(folder)
+
+
+def _check(place: str, db: object, *encoders: object) -> None:
+    """Raises ValueError: a database or an encoder is something else."""
+    from uwaga.encode.encoder import TextEncoder
+    from uwaga.store.stored import StoredDatabase
+
+    if not isinstance(db, StoredDatabase):
+        raise ValueError(f"{place}: db must be a database, such as open_database(path) gives, not {short(db)}")
+    for encoder in encoders:
+        if not isinstance(encoder, TextEncoder):
+            raise ValueError(
+                f"{place}: encoder must be a TextEncoder, such as encoder_of(db) gives, not {short(encoder)}"
+            )
+
+
+class AddedFiles(NamedTuple):
+    """What `add_files` did."""
+
+    added: int  # passages
+    known: int  # passages that were in the database already
+    skipped: list[str]  # the place of each document or passage that was left out, and why
+
+
+class _Text(NamedTuple):
+    """A text that is read at once, whose passages get their vectors from that."""
+
+    text: str
+    spans: list[Span]
+    records: list[dict[str, Any]]  # of the passages
+    known: int = 0  # the first so many passages are in the database already
+    share: tuple[float, float] = (0.0, 0.0)  # of all files up to its end; of that, what was in the database already
+
+
+def add_files(
+    db: "SoftDatabase | TokenDatabase",
+    files: Iterable[str | os.PathLike[str]],
+    encoder: "TextEncoder",
+    *,
+    split: Split = "paragraph",
+    late_chunking: bool = False,
+    text_field: str | None = None,
+    skip_invalid: bool = False,
+    progress: Callable[[float, float], object] | None = None,
+) -> AddedFiles:
+    """Adds the passages of files that are not in the database. A call that was interrupted is resumed by the same call; a file whose
+    content is there already, split in the same way, adds nothing.
+
+    The record of a passage has the fields text, source (the path), document (its id in a file of several), part (its number in the file)
+    and file (the content and the way it was split). Passages of several files share a transaction of up to 512.
+
+    Args:
+        db: a database whose keys are vectors of `encoder`: made with key_width=encoder.embedding_dim; or a TokenDatabase of a ColBERT
+            model, made with that width. A passage that is longer than the model has the vectors of all its windows there.
+        files: paths of .txt, .md, .jsonl, .csv and .parquet files, or folders of them.
+        encoder: `encoder_of(db)` gives that of a database.
+        split: what a passage is.
+        late_chunking: the vector of a passage is made with its whole document in sight (`TextEncoder.encode` with spans); documents longer
+            than the model are read in windows that share a quarter of its tokens. A file of plain text is one document.
+        text_field: of the text in .jsonl, .csv and .parquet; None: text.
+        skip_invalid: leave out documents that cannot be read or encoded; else the first one raises.
+        progress: called with the share that is added, from 0 to 1, and with the part of it that was in the database already.
+
+    Raises:
+        DataError: a file or document that cannot be read or encoded (InvalidDocumentError: with skip_invalid it would be left out).
+        ValueError, SoftDatabaseError: as `SoftDatabase.append`; late chunking with a model whose vector is the state of one token.
+    """
+    _check("add_files", db, encoder)
+    check_iterable(files, "add_files: files", "paths")
+    if split not in SPLITS:
+        raise ValueError(f"add_files: split must be one of {', '.join(SPLITS)}, not {split!r}")
+    if encoder.has_token_vectors != db.has_tokens:
+        raise ValueError(
+            "add_files: a ColBERT model, which gives a vector to every token, needs a TokenDatabase, and no other model has one"
+        )
+    if late_chunking and db.has_tokens:
+        raise ValueError(
+            "add_files: late chunking gives one vector to a passage, and a TokenDatabase has one for every token"
+        )
+    paths = find_files(files)
+    stored, known, added = db.counts("file"), 0, 0
+    skipped: list[str] = []
+
+    def leave_out(error: DataError) -> None:
+        if not skip_invalid:
+            raise error
+        skipped.append(str(error))
+
+    def texts() -> Iterator[_Text]:
+        """Those that have a passage which is not in the database."""
+        nonlocal known
+        at, earlier, is_resuming = 0.0, 0.0, True
+        for number, path in enumerate(paths):
+            key, count = "", 0
+            try:
+                key = f"{_digest(path)}:{split}:{text_field or 'text'}" + (":late" if late_chunking else "")
+                left = int(stored.get(key, 0))
+                for text in _texts(path, key, split, text_field, leave_out, late_chunking=late_chunking):
+                    before, at = at, (number + text.share[0]) / len(paths)
+                    count += len(text.spans)
+                    if left and (not skip_invalid or _has_tokens(encoder, text)):
+                        here = min(left, len(text.spans))
+                        left, known = left - here, known + here
+                        text = text._replace(known=here)
+                    if text.known < len(text.spans):
+                        is_resuming = False
+                        yield text._replace(share=(at, earlier))
+                        continue
+                    earlier += at - before
+                    if progress is not None and is_resuming:
+                        progress(at, at)
+            except DataError as error:  # of plain text, and of what is not divided into documents: all from there on
+                leave_out(error)
+            stored[key] = count  # another file may have the same content
+
+    for vectors, records, share in _encoded(
+        encoder, texts(), skipped, skip_invalid=skip_invalid, late_chunking=late_chunking
+    ):
+        db.append(vectors, records=records)  # type: ignore[arg-type]
+        added += len(records)
+        if progress is not None:
+            progress(*share)
+    if progress is not None:
+        progress(1.0, 0.0)
+    # One that was killed has left small segments, though nothing is added now.
+    if added or db.stats()["segments"] > 1:
+        db.compact()
+    return AddedFiles(added, known, skipped)
+
+
+def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """The files, and those of folders in the order of their names. Raises DataError: a folder without any, or nothing of that name."""
+    results = []
+    for path in map(Path, paths):
+        if not os.path.lexists(path):
+            raise DataError(f"{path}: there is no such file or folder")
+        inside = [path]
+        if path.is_dir():
+            inside = sorted(each for each in path.rglob("*") if each.name.endswith(SUFFIXES) and not each.is_dir())
+        if not inside:
+            raise DataError(f"{path}: the folder has no file whose name ends in {', '.join(SUFFIXES)}")
+        results += inside
+    return results
+
+
+def _has_tokens(encoder: "TextEncoder", text: _Text) -> bool:
+    """Whether all passages of a text can be encoded, so that they are in the database."""
+    from uwaga.encode.preprocessing import span_tokens
+
+    prompt = encoder.config.prompt or ""
+    (tokens,) = encoder.tokenizer.encode([prompt + text.text], with_offsets=True)
+    if len(text.spans) == 1:
+        return len(tokens) > 0
+    return not isinstance(span_tokens(text.text, text.spans, tokens.offsets, len(prompt)), str)
+
+
+def _digest(path: Path) -> str:
+    """Raises InvalidDocumentError: it is no file that can be read, or its name cannot be in a record."""
+    try:
+        str(path).encode()
+        return untrusted.sha256(path)
+    except UnicodeEncodeError as error:
+        raise InvalidDocumentError(
+            f"{path}: its name is not UTF-8, which a record needs for its source; rename it"
+        ) from error
+    except OSError as error:
+        raise InvalidDocumentError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _texts(
+    path: Path,
+    key: str,
+    split: Split,
+    text_field: str | None,
+    leave_out: Callable[[DataError], None],
+    *,
+    late_chunking: bool,
+) -> Iterator[_Text]:
+    """The documents of a file with their passages, or each passage as a text of its own; what cannot be read is left out. Raises DataError."""
+    part = 0
+    unit = "file" if late_chunking else _UNITS[split]
+    for document in DocumentFile(path, unit=unit, text_field=text_field, keep_invalid=True):
+        error = document.error
+        if error is None and document.length() > untrusted.LINE_BYTES:
+            error = f"is longer than {untrusted.LINE_BYTES:,} characters; split it into paragraphs"
+        if error is not None:
+            leave_out(InvalidDocumentError(f"{document.place}: {error}"))
+            continue
+        text, share = document.text, (document.position, 0.0)
+        spans = split_spans(text, split)
+        passages = [text[start:stop].strip() for start, stop in spans]
+        of_file = {"source": str(path), "document": document.id}
+        records = [{"text": each, **of_file, "part": n, "file": key} for n, each in enumerate(passages, part)]
+        part += len(spans)
+        if not late_chunking:
+            yield from (_Text(p, [(0, len(p))], [r], share=share) for p, r in zip(passages, records, strict=True))
+        elif spans:
+            yield _Text(text, spans, records, share=share)
+
+
+def _encoded(
+    encoder: "TextEncoder", texts: Iterator[_Text], skipped: list[str], *, skip_invalid: bool, late_chunking: bool
+) -> Iterator[tuple["Tensor | Ragged", list[dict[str, Any]], tuple[float, float]]]:
+    """Vectors (n, D), or those of the tokens of n passages, and records of the passages that are not known, and the share of the last
+    one, in groups. A group of the model is tokenised while another is computed. What cannot be encoded is added to `skipped`, or is an
+    error. Raises DataError."""
+    import torch
+
+    from uwaga.encode.preprocessing import groups
+    from uwaga.encode.report import DocumentError
+    from uwaga.ops.ragged import Ragged
+
+    waiting: dict[int, _Text] = {}  # by number
+
+    def strings() -> Iterator[list[str]]:
+        numbers = itertools.count()
+        for group in groups(texts, lambda each: len(each.text), max_documents=_AT_ONCE):
+            waiting.update((next(numbers), each) for each in group)
+            yield [each.text for each in group]
+
+    def reason(error: DocumentError) -> str:
+        record = waiting[error.document].records[0]
+        return f"{record['source']}: passage {record['part'] + 1}: {error.reason}"
+
+    options: dict[str, Any] = {"overflow": "mean"}
+    if encoder.has_token_vectors:
+        options = {"output": "tokens", "overflow": "windows", "task": "document"}
+    if late_chunking:
+        overlap = encoder.max_tokens // 4
+        options = {"overflow": "windows", "overlap": overlap, "spans": lambda number, _: waiting[number].spans}
+    try:
+        for encoded in encoder.stream(strings(), skip_invalid=skip_invalid, **options):
+            skipped += [reason(error) for error in encoded.invalid]
+            listed = list(dict.fromkeys(encoded.report.document.tolist()))
+            is_new = [n >= waiting[each].known for each in listed for n in range(len(waiting[each].spans))]
+            records = [record for each in listed for record in waiting[each].records[waiting[each].known :]]
+            done = [waiting.pop(number) for number in (*listed, *(error.document for error in encoded.invalid))]
+            share = max((each.share for each in done), default=(0.0, 0.0))
+            if records and encoded.lengths is None:
+                yield encoded.values[torch.tensor(is_new)], records, share
+            elif records:  # the vectors of a passage are those of all its windows
+                ends = torch.from_numpy(encoded.lengths.cumsum()[encoded.report.is_last])
+                yield Ragged(encoded.values.cpu(), torch.cat([ends.new_zeros(1), ends])), records, share
+    except DocumentError as error:
+        raise InvalidDocumentError(reason(error)) from error
+
+
+class Match(NamedTuple):
+    """A token of a question and the one of a passage that it found."""
+
+    token: str  # of the question, as the vocabulary writes it
+    found: str  # of the passage; its place in it, where the record has not the text of these tokens
+    product: float
+
+
+class TokenAnswer(NamedTuple):
+    """What a database of token vectors says to a question."""
+
+    top: "Top"  # of (k,): the passages with the largest MaxSim
+    matches: "list[list[Match]]"  # of each passage, for each token of the question; the products sum to the score
+
+
+@overload
+def ask(
+    db: "SoftDatabase",
+    question: str,
+    encoder: "TextEncoder",
+    *,
+    scale: float = ...,
+    where: str | None = ...,
+    parameters: "Parameters" = ...,
+    top: int = ...,
+) -> "Answer": ...
+@overload
+def ask(
+    db: "TokenDatabase",
+    question: str,
+    encoder: "TextEncoder",
+    *,
+    where: str | None = ...,
+    parameters: "Parameters" = ...,
+    top: int = ...,
+) -> TokenAnswer: ...
+def ask(
+    db: "SoftDatabase | TokenDatabase",
+    question: str,
+    encoder: "TextEncoder",
+    *,
+    scale: float | None = None,
+    where: str | None = None,
+    parameters: "Parameters" = (),
+    top: int = 5,
+) -> "Answer | TokenAnswer":
+    """What a database says to a text: `SoftDatabase.attend` of its vector; of vectors of tokens, the passages that fit it best by MaxSim, and
+    which of their tokens its tokens found.
+
+    Args:
+        db: whose keys are vectors of the encoder.
+        question: any text; of a TokenDatabase, not longer than the model's queries.
+        encoder: `encoder_of(db)`.
+        scale: of the cosines, before softmax: higher is sharper; None: 20. Not of a TokenDatabase.
+        where, parameters: as `SoftDatabase.attend`.
+        top: how many passages, at most.
+
+    Raises:
+        ValueError: an argument is none of these, or the question is too long; otherwise as `SoftDatabase.attend` or `TokenDatabase.search`.
+    """
+    import torch
+
+    from uwaga.store.database import SoftDatabase
+
+    _check("ask", db, encoder)
+    if isinstance(db, SoftDatabase):
+        (vector,) = torch.from_numpy(encoder.encode([question], overflow="mean"))
+        factor = COSINE_SCALE if scale is None else scale
+        return db.attend(vector, scale=factor, where=where, parameters=parameters, top=top)
+    if scale is not None:
+        raise ValueError(f"ask: scale is of cosines before softmax, and {db.path} has vectors of tokens")
+    query = encoder.encode([question], output="tokens", task="query")
+    tokens = encoder.token_strings(question, task="query")
+    found = db.search(query, top, where=where, parameters=parameters)
+    ids, records = found.ids[0], found.records[0]
+    matches = []
+    for number, record in zip(ids.tolist(), records, strict=True):
+        if number < 0:
+            continue
+        own, text = db.matches(query.values, number), record.get("text")
+        names = _token_names(encoder, text, len(db.tokens(number)))
+        rows = zip(tokens, own.tokens.tolist(), own.products.tolist(), strict=True)
+        matches.append([Match(token, names[at], product) for token, at, product in rows])
+    return TokenAnswer(
+        found._replace(ids=ids, weights=found.weights[0], scores=found.scores[0], records=records), matches
+    )
+
+
+def _token_names(encoder: "TextEncoder", text: object, count: int) -> list[str]:
+    """The tokens of a passage of so many, or their places where it is not the text that they are of."""
+    names = encoder.token_strings(text, task="document", overflow="windows") if isinstance(text, str) and text else []
+    return names if len(names) == count else [str(n) for n in range(count)]
