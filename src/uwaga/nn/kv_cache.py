@@ -4,7 +4,7 @@ Letters: R rows (sequences), T tokens that a buffer has capacity for, G key/valu
 row, D key width, E value width, N packed tokens.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -106,7 +106,9 @@ class SelfAttentionCache:
     def __init__(self, capacity: int = 0) -> None:
         self.start: int | Tensor = 0
         self._longest, self._capacity = 0, capacity
-        self._buffer: KVBuffer | None = None
+        # Keys (R, T, G, D) and values (R, T, G, E), not initialised beyond a row's end. Tokens come before heads, so that a token is contiguous,
+        # and a buffer without its row dimension is a packed batch.
+        self._buffers: list[Tensor] = []
 
     @property
     def is_empty(self) -> bool:
@@ -115,9 +117,10 @@ class SelfAttentionCache:
     @property
     def lengths(self) -> Tensor:
         """(R,) int64: the tokens of each row; (0,) before the first append."""
-        if self._buffer is None:
+        if not self._buffers:
             return torch.zeros(0, dtype=torch.int64)
-        return self._buffer.key.new_zeros(len(self._buffer.key), dtype=torch.int64) + self.start
+        key = self._buffers[0]
+        return key.new_zeros(len(key), dtype=torch.int64) + self.start
 
     def append(self, key: Operand, value: Operand) -> "KVView":
         """Append new tokens to each row, and return all keys and values of the rows.
@@ -134,44 +137,46 @@ class SelfAttentionCache:
             ValueError: another dtype or device; keys or values that require a gradient, which writing in place would break.
         """
         _check_pair(key, value)
-        if self._buffer is not None:
-            self._buffer.check(key, value)
-        if isinstance(key, Ragged) and isinstance(value, Ragged):
-            return self._append_packed(key, value)
-        assert isinstance(key, Tensor)
-        assert isinstance(value, Tensor)
-        return self._append_padded(key, value)
-
-    def _append_padded(self, key_RGQD: Tensor, value_RGQE: Tensor) -> "KVView":
-        before, added = self.start, key_RGQD.shape[2]
-        buffer = self._write(key_RGQD, value_RGQE, self._longest + added)
-        self.start = after = before + added
-        key_RGKD, value_RGKE = (stored[:, : self._longest].transpose(1, 2) for stored in buffer)
-        if isinstance(before, Tensor) and isinstance(after, Tensor):
-            return KVView(key_RGKD, value_RGKE, before, after)
+        _check_fit(self._buffers, key, value)
+        before, was_empty = self.start, self.is_empty
+        if isinstance(key, Ragged):
+            lengths_R = key.lengths + before
+            self._write(key, value, int(lengths_R.max()) if len(key) else 0)
+            agree = isinstance(before, int) and key.values.shape[0] == len(key) * key.max_length
+            self.start = before + key.max_length if agree else lengths_R
+            if was_empty:
+                return KVView(key, value)
+            keys, values = (Ragged.from_padded(stored[:, : self._longest], lengths_R) for stored in self._buffers)
+            return KVView(keys, keys.with_values(values.values))
+        added = key.shape[2]
+        self._write(key, value, self._longest + added)
+        self.start = before + added
+        key_RGKD, value_RGKE = (stored[:, : self._longest].transpose(1, 2) for stored in self._buffers)
+        if isinstance(before, Tensor):
+            return KVView(key_RGKD, value_RGKE, before, before + added)
         return KVView(key_RGKD, value_RGKE)
 
-    def _append_packed(self, key: Ragged, value: Ragged) -> "KVView":
-        before, was_empty = self.start, self.is_empty
-        lengths_R = key.lengths + before
-        buffer = self._write(key, value, int(lengths_R.max()) if len(key) else 0)
-        agree = isinstance(before, int) and key.values.shape[0] == len(key) * key.max_length
-        self.start = before + key.max_length if agree else lengths_R
-        if was_empty:
-            return KVView(key, value)
-        keys, values = (Ragged.from_padded(stored[:, : self._longest], lengths_R) for stored in buffer)
-        return KVView(keys, keys.with_values(values.values))
-
-    def _write(self, key: Operand, value: Operand, longest: int) -> "KVBuffer":
-        """The buffer, grown if need be, with the new tokens written."""
-        buffer = self._buffer
-        if buffer is None:
-            buffer = KVBuffer.empty(key, value, len(key), max(longest, self._capacity))
-        elif longest > buffer.capacity:
-            buffer = buffer.grown(max(longest, 2 * buffer.capacity), self._longest)
-        buffer.write(key, value, self.start)
-        self._buffer, self._longest = buffer, longest
-        return buffer
+    def _write(self, key: Operand, value: Operand, longest: int) -> None:
+        """Write new tokens behind those of each row, in buffers that are grown if need be."""
+        new, rows, start, buffers = (_tokens_first(key), _tokens_first(value)), len(key), self.start, self._buffers
+        if not buffers or longest > buffers[0].shape[1]:
+            room = max(longest, 2 * buffers[0].shape[1] if buffers else self._capacity)
+            self._buffers = [x.new_empty(rows, room, *x.shape[-2:]) for x in new]
+            for stored, old in zip(self._buffers, buffers, strict=False):  # at first there are no old ones
+                stored[:, : self._longest] = old[:, : self._longest]
+        self._longest = longest
+        if isinstance(start, int) and not isinstance(key, Ragged):
+            for stored, x in zip(self._buffers, new, strict=True):
+                stored[:, start : start + x.shape[1]] = x
+            return
+        # The buffer as one packed batch: row r begins at r * T.
+        first_R = torch.arange(rows, device=new[0].device) * self._buffers[0].shape[1] + start
+        if isinstance(key, Ragged):
+            index = token_positions("KeyValueCache", key, first_R)
+        else:
+            index = first_R[:, None] + torch.arange(key.shape[2], device=first_R.device)
+        for stored, x in zip(self._buffers, new, strict=True):
+            stored.flatten(0, 1).index_copy_(0, index.flatten(), x.flatten(0, -3))
 
     def rewind(self, length: int | Tensor) -> None:
         """Drop the tokens from position `length` on, of every row or with one number per row, (R,).
@@ -194,9 +199,7 @@ class SelfAttentionCache:
             ValueError: a row that does not exist.
         """
         _check_rows(rows, len(self.lengths))
-        if self._buffer is None:
-            return
-        self._buffer = self._buffer.select(rows)
+        self._buffers = [x.index_select(0, rows) for x in self._buffers]
         if isinstance(self.start, Tensor):
             self.start = self.start[rows]
             self._longest = int(self.start.max()) if len(rows) else 0
@@ -253,66 +256,6 @@ class KVView(NamedTuple):
         return bias
 
 
-class KVBuffer(NamedTuple):
-    """Allocated memory for keys and values. Tokens come before heads, so that a token is contiguous, and the buffer without its
-    row dimension is a packed batch."""
-
-    key: Tensor  # (R, T, G, D); not initialised beyond a row's end
-    value: Tensor  # (R, T, G, E)
-
-    @staticmethod
-    def empty(key: Operand, value: Operand, rows: int, tokens: int) -> "KVBuffer":
-        """A buffer for keys and values of these heads, widths, dtype and device."""
-        return KVBuffer(*(x.new_empty(rows, tokens, *x.shape[-2:]) for x in (_tokens_first(key), _tokens_first(value))))
-
-    @property
-    def capacity(self) -> int:
-        """T, the tokens of a row."""
-        return self.key.shape[1]
-
-    def grown(self, tokens: int, used: int) -> "KVBuffer":
-        """A larger buffer with a copy of the first `used` tokens."""
-        larger = KVBuffer(*(x.new_empty(len(x), tokens, *x.shape[-2:]) for x in self))
-        for stored, x in zip(larger, self, strict=True):
-            stored[:, :used] = x[:, :used]
-        return larger
-
-    def select(self, rows: Tensor) -> "KVBuffer":
-        """A copy of the listed rows."""
-        return KVBuffer(*(x.index_select(0, rows) for x in self))
-
-    def write(self, key: Operand, value: Operand, start: int | Tensor) -> None:
-        """Write new tokens, padded or packed, at position `start` of every row, or one per row, (R,)."""
-        if isinstance(start, int) and not isinstance(key, Ragged):
-            for stored, x in self._pairs(key, value):
-                stored[:, start : start + x.shape[1]] = x
-            return
-        # The buffer as one packed batch: row r begins at r * T.
-        first_R = torch.arange(len(self.key), device=self.key.device) * self.capacity + start
-        if isinstance(key, Ragged):
-            index = token_positions("KeyValueCache", key, first_R)
-        else:
-            index = first_R[:, None] + torch.arange(key.shape[2], device=first_R.device)
-        for stored, x in self._pairs(key, value):
-            stored.flatten(0, 1).index_copy_(0, index.flatten(), x.flatten(0, -3))
-
-    def check(self, key: Operand, value: Operand) -> None:
-        """ShapeError or ValueError unless new keys and values fit those in the buffer."""
-        new = ((len(key), _tokens_first(key)), (len(value), _tokens_first(value)))
-        for name, stored, (rows, x), letters in zip(self._fields, self, new, ("R G D", "R G E"), strict=True):
-            sizes, stored_sizes = (rows, *x.shape[-2:]), (len(stored), *stored.shape[-2:])
-            if sizes != stored_sizes:
-                shown = [NamedShape.of(f"cached {name}", stored_sizes, letters), NamedShape.of(name, sizes, letters)]
-                rule = f"a new {name} must have the rows, heads and width of the cached {name}"
-                raise shape_error("KeyValueCache", rule, shown, name, "differs")
-            if (stored.dtype, stored.device) != (x.dtype, x.device):
-                kinds = f"{stored.dtype} on {stored.device}, not {x.dtype} on {x.device}"
-                raise ValueError(f"KeyValueCache: a new {name} must have the dtype and device of the cache, {kinds}")
-
-    def _pairs(self, key: Operand, value: Operand) -> Iterator[tuple[Tensor, Tensor]]:
-        return zip(self, (_tokens_first(key), _tokens_first(value)), strict=True)
-
-
 def _mask_with_start(mask: Mask | Tensor, start_R: Tensor) -> Mask:
     """The mask with the row's start wherever it has none: by default masks align to the end of the longest row.
 
@@ -340,6 +283,20 @@ def _check_pair(key: Operand, value: Operand) -> None:
     if values_of(key).requires_grad or values_of(value).requires_grad:
         hint = "run under torch.no_grad() or torch.inference_mode()"
         raise ValueError(f"KeyValueCache: keys and values that require a gradient cannot be cached; {hint}")
+
+
+def _check_fit(buffers: Sequence[Tensor], key: Operand, value: Operand) -> None:
+    """ShapeError or ValueError unless new keys and values fit those in the buffers; there may be none."""
+    for name, stored, new, letters in zip(("key", "value"), buffers, (key, value), ("R G D", "R G E"), strict=False):
+        x = _tokens_first(new)
+        sizes, stored_sizes = (len(new), *x.shape[-2:]), (len(stored), *stored.shape[-2:])
+        if sizes != stored_sizes:
+            shown = [NamedShape.of(f"cached {name}", stored_sizes, letters), NamedShape.of(name, sizes, letters)]
+            rule = f"a new {name} must have the rows, heads and width of the cached {name}"
+            raise shape_error("KeyValueCache", rule, shown, name, "differs")
+        if (stored.dtype, stored.device) != (x.dtype, x.device):
+            kinds = f"{stored.dtype} on {stored.device}, not {x.dtype} on {x.device}"
+            raise ValueError(f"KeyValueCache: a new {name} must have the dtype and device of the cache, {kinds}")
 
 
 def _check_rows(rows: Tensor, count: int) -> None:

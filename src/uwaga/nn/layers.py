@@ -47,9 +47,8 @@ class LayerSpec:
     d_v: int | None = None  # E; D by default
     memory_dim: int | None = None  # the width of the memory of cross-attention; M by default
     norm: str = "post"  # "post": after the residual sum, "pre": before the sublayer
-    norm_type: str = (
-        "layer"  # "layer" (Ba et al. 2016), "rms" (Zhang and Sennrich 2019), or "zero_centered_rms", as in Gemma
-    )
+    # "layer" (Ba et al. 2016), "rms" (Zhang and Sennrich 2019), or "zero_centered_rms", as in Gemma
+    norm_type: str = "layer"
     output_norms: bool = False  # the outputs of a pre-norm encoder layer's sublayers are normed too (Ding et al., "CogView", 2021; Gemma 2)
     norm_eps: float = 1e-5  # of the norms
     activation: str = "gelu"  # of the feed-forward layer, see FeedForward
@@ -335,24 +334,17 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(EncoderLayer(spec, **made) for _ in range(num_layers))
         self.norm = spec.new_norm(**made) if spec.norm == "pre" else None
 
-    def forward(
-        self,
-        x: Operand,
-        *,
-        mask: Mask | Tensor | None = None,
-        bias: DistanceBias | Tensor | None = None,
-        rotary: Rotation | None = None,
-        cache: KeyValueCache | None = None,
-    ) -> Operand:
-        """(..., Q, M), or Ragged with values (N, M), as x is. Arguments as EncoderLayer, the same for all layers.
+    def forward(self, x: Operand, *, cache: KeyValueCache | None = None, **options: Any) -> Operand:
+        """(..., Q, M), or Ragged with values (N, M), as x is.
+
+        Args:
+            cache: of all layers.
+            options: as EncoderLayer, the same for all layers.
 
         Raises:
             ShapeError, ValueError: as EncoderLayer; a cache with another number of layers.
         """
-        caches = _caches("Encoder", self.layers, cache)
-        for layer, own in zip(self.layers, caches, strict=True):
-            x = layer(x, mask=mask, bias=bias, rotary=rotary, cache=own)
-        return x if self.norm is None else map_values(self.norm, x)
+        return _run_layers(self, x, cache, options)
 
 
 class Decoder(nn.Module):
@@ -374,32 +366,20 @@ class Decoder(nn.Module):
         self.norm = spec.new_norm(**made) if spec.norm == "pre" else None
 
     def forward(
-        self,
-        x: Operand,
-        memory: Operand | None = None,
-        *,
-        mask: Mask | Tensor | None = None,
-        bias: DistanceBias | Tensor | None = None,
-        memory_mask: Mask | Tensor | None = None,
-        memory_bias: DistanceBias | Tensor | None = None,
-        rotary: Rotation | None = None,
-        cache: KeyValueCache | None = None,
+        self, x: Operand, memory: Operand | None = None, *, cache: KeyValueCache | None = None, **options: Any
     ) -> Operand:
-        """(..., Q, M), or Ragged with values (N, M), as x is. Arguments as DecoderLayer, the same for all layers.
+        """(..., Q, M), or Ragged with values (N, M), as x is. Arguments as Encoder's, of DecoderLayer.
 
         Raises:
             ShapeError, ValueError: as DecoderLayer; a cache with another number of layers.
         """
-        options = {"mask": mask, "bias": bias, "memory_mask": memory_mask, "memory_bias": memory_bias, "rotary": rotary}
-        caches = _caches("Decoder", self.layers, cache)
-        for layer, own in zip(self.layers, caches, strict=True):
-            x = layer(x, memory, **options, cache=own)
-        return x if self.norm is None else map_values(self.norm, x)
+        return _run_layers(self, x, cache, {"memory": memory, **options})
 
 
-def _caches(stack: str, layers: nn.ModuleList, cache: KeyValueCache | None) -> list[LayerCache | None]:
-    if cache is None:
-        return [None] * len(layers)
-    if len(cache) != len(layers):
-        raise ValueError(f"{stack}: the cache has {len(cache)} layers, the stack {len(layers)}")
-    return list(cache)
+def _run_layers(stack: Encoder | Decoder, x: Operand, cache: KeyValueCache | None, options: dict[str, Any]) -> Operand:
+    layers = stack.layers
+    if cache is not None and len(cache) != len(layers):
+        raise ValueError(f"{type(stack).__name__}: the cache has {len(cache)} layers, the stack {len(layers)}")
+    for n, layer in enumerate(layers):
+        x = layer(x, cache=None if cache is None else cache[n], **options)
+    return x if stack.norm is None else map_values(stack.norm, x)

@@ -4,21 +4,12 @@ Letters: B batch, H heads, Q queries, D key width, E value width.
 """
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from uwaga._base.errors import ShapeError
-
-
-class Database(Protocol):
-    """What the layer needs of `uwaga.SoftDatabase`."""
-
-    schema: Any
-
-    def attend(self, query: Tensor, *, scale: float | None = None, top: int = 10) -> Any:
-        """An answer with `value`."""
 
 
 class MemoryAttention(nn.Module):
@@ -48,7 +39,7 @@ class MemoryAttention(nn.Module):
     >>> db.close(); folder.cleanup()
     """
 
-    def __init__(self, database: Database, *, scale: float | None = None, gate: float = -2.0) -> None:
+    def __init__(self, database: Any, *, scale: float | None = None, gate: float = -2.0) -> None:
         super().__init__()
         schema = database.schema
         scale = 1 / math.sqrt(schema.key_width) if scale is None else float(scale)
@@ -97,4 +88,4 @@ class MemoryAttention(nn.Module):
     def extra_repr(self) -> str:
         """The number of rows and their sizes."""
         schema = self.database.schema
-        return f"rows={len(self.database)}, heads={schema.heads}, key_width={schema.key_width}"  # type: ignore[arg-type]
+        return f"rows={len(self.database)}, heads={schema.heads}, key_width={schema.key_width}"
