@@ -52,7 +52,7 @@ def compared(folder: Path) -> str:
 
 
 def ours(folder: Path) -> Tokenizer:
-    return Tokenizer(auto_tokenizer.load(folder).backend, folder / "tokenizer.json")
+    return Tokenizer(auto_tokenizer.load(folder)[0], folder / "tokenizer.json")
 
 
 def compare_many(folder: Path, seeds: range) -> Counter[str]:
@@ -247,7 +247,8 @@ def test_ids_of_t5_that_contradict_each_other(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         auto_tokenizer.load(tmp_path)
     assert (
-        str(caught.value) == f"{tmp_path}/tokenizer_config.json: extra_ids must be a whole number up to 1000, not 1001"
+        str(caught.value)
+        == f"{tmp_path}/tokenizer_config.json: extra_ids must be a whole number from 0 to 1,000, not 1001"
     )
     (tmp_path / "tokenizer_config.json").write_text('{"extra_ids": 5}')
     (tmp_path / "special_tokens_map.json").write_text('{"additional_special_tokens": ["<extra_id_0>"]}')

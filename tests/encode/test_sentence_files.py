@@ -18,7 +18,7 @@ from uwaga import Reranker, TextEncoder
 from uwaga._base.errors import CheckpointError
 from uwaga.models import opening
 from uwaga.models.checkpoints import sentence_files
-from uwaga.models.checkpoints.sentence_files import FILES, INSTEAD, Only
+from uwaga.models.checkpoints.sentence_files import FILES, INSTEAD, Rule
 
 transformers = pytest.importorskip("transformers", minversion="5")
 peer = pytest.importorskip("sentence_transformers", minversion="6")
@@ -86,8 +86,8 @@ def test_every_key_that_a_model_reads_has_a_rule() -> None:
     assert listed | {"idx"} == set(FILES["modules.json"])
 
 
-def rendered(rule: str | Only) -> str:
-    return rule if isinstance(rule, str) else f"only {', '.join(f'`{json.dumps(value)}`' for value in rule.values)}"
+def rendered(rule: Rule) -> str:
+    return rule if isinstance(rule, str) else f"only {', '.join(f'`{json.dumps(value)}`' for value in rule)}"
 
 
 def tables() -> str:

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from uwaga import Ragged
 from uwaga.models import Transformer, config, generate
-from uwaga.models.generation.options import GenerationOptions
-from uwaga.models.generation.sampling import inverse_cdf, process_logits
+from uwaga.models.generation.sampling import GenerationOptions, inverse_cdf, process_logits
 
 CASES = [
     "gpt2-GPT2LMHeadModel",
@@ -70,17 +69,6 @@ def theirs(twins, prompts: list[list[int]], ends: tuple[int, ...], **options) ->
 def _until_end(row: list[int], ends: tuple[int, ...]) -> list[int]:
     places = [place for place, token in enumerate(row) if token in ends]
     return row[: places[0] + 1] if places else row
-
-
-def test_greedy_texts_are_those_of_transformers(twins, prompts: list[list[int]]) -> None:
-    free = generate(twins.ours, prompts, max_new_tokens=12, eos_token_ids=())
-    assert free == theirs(twins, prompts, (), max_new_tokens=12)
-    assert {len(row) for row in free} == {12}
-    # Rows end at different steps where what ends one of them late is not written by the others.
-    for ends in [(row[place],) for row, place in zip(free, (0, 2, 4, 7, 11), strict=True)] + [ENDS["many"]]:
-        result = generate(twins.ours, prompts, max_new_tokens=12, eos_token_ids=ends)
-        assert result == [_until_end(row, ends) for row in free]
-        assert result == theirs(twins, prompts, ends, max_new_tokens=12)
 
 
 @pytest.mark.slow
@@ -284,66 +272,6 @@ def test_greedy_takes_nothing_from_pytorchs_generator(model: Transformer) -> Non
     generate(model, [[3, 4]], max_new_tokens=3)
     generate(model, [[3, 4]], max_new_tokens=3, do_sample=True, seed=1)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-# The prompts, the options, and the text.
-WRONG: list[tuple[object, dict, str]] = [
-    ([[3]], {"max_new_tokens": 0}, "max_new_tokens must be a whole number of at least 1, not 0"),
-    ([[3]], {"max_new_tokens": 2.5}, "max_new_tokens must be a whole number of at least 1, not 2.5"),
-    ([[3]], {"do_sample": "yes"}, "do_sample must be true or false, not 'yes'"),
-    ([[3]], {"num_beams": 0}, "num_beams must be a whole number of at least 1, not 0"),
-    ([[3]], {"do_sample": True, "num_beams": 2}, "do_sample=True and num_beams > 1 exclude each other"),
-    ([[3]], {"do_sample": True, "temperature": 0}, "temperature must be a number above 0, not 0"),
-    ([[3]], {"temperature": 0.5}, "temperature has no effect without do_sample=True"),
-    ([[3]], {"seed": 1}, "seed has no effect without do_sample=True"),
-    ([[3]], {"do_sample": True, "top_k": 0}, "top_k must be a whole number of at least 1, not 0"),
-    ([[3]], {"do_sample": True, "top_p": 1.5}, "top_p must be a number above 0 and up to 1, not 1.5"),
-    ([[3]], {"do_sample": True, "seed": -1}, "seed must be a whole number from 0 to 18,446,744,073,709,551,615, not -1"),
-    ([[3]], {"length_penalty": 2.0}, "length_penalty has no effect without num_beams > 1"),
-    ([[3]], {"num_beams": 2, "length_penalty": float("nan")}, "length_penalty must be a number, not nan"),
-    ([[3]], {"num_beams": 2, "early_stopping": "soon"}, "early_stopping must be one of True, False, 'never', not 'soon'"),
-    ([[3]], {"eos_token_ids": 12}, "eos_token_ids must be an id from 0 to 11, not 12"),
-    ([[3]], {"eos_token_ids": ["."]}, "eos_token_ids must be an id from 0 to 11, not '.'"),
-    ([[3]], {"pad_token_id": 0}, "pad_token_id needs prompts that are a tensor"),
-    (torch.ones(1, 2).long(), {"pad_token_id": -1}, "pad_token_id must be an id from 0 to 11, not -1"),
-    ("once upon a time", {}, "prompts must be a list, also for one text: [text]"),
-    ([3, 4], {}, "prompts must be a list of texts or of lists of ids, Ragged, or a padded tensor (R, T)"),
-    (torch.ones(3).long(), {}, "padded prompts must be (R, T), not (3,)"),
-    ([[3]], {"lengths": torch.tensor([1])}, "lengths need prompts that are a padded tensor (R, T)"),
-    ([[3], [4, 12]], {}, "prompts must lie between 0 and 11, but range from 3 to 12"),
-    (torch.ones(1, 2), {}, "prompts must be int64 or int32, not torch.float32"),
-    ([[3], []], {}, "prompt 1 is empty"),
-    ([[3], [4] * 11], {"max_new_tokens": 1}, "prompt 1 of 11 tokens and 1 new tokens need 11 positions, but the model has 10; shorten it to 10 tokens or fewer"),
-    ([[3] * 6], {"max_new_tokens": 6}, "prompt 0 of 6 tokens and 6 new tokens need 11 positions, but the model has 10; max_new_tokens may be at most 5"),
-    ([[3], [4]], {"streamer": print}, "a streamer takes one prompt, not 2"),
-    ([[3]], {"streamer": print, "num_beams": 2}, "a streamer cannot be used with a beam search, whose tokens are known only at its end"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("prompts", "options", "message"), WRONG, ids=[message[:40] for *_, message in WRONG])
-def test_what_is_wrong_is_said(prompts: object, options: dict, message: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        generate(gpt2(), prompts, **({"max_new_tokens": 2} | options))
-    assert str(caught.value) == f"generate: {message}"
-
-
-def test_models_that_generate_nothing() -> None:
-    sizes = {"vocab_size": 12, "d_model": 8, "num_layers": 1, "num_heads": 2, "d_ff": 16}
-    nan = gpt2()
-    nan.decoder.norm.weight.data[0] = torch.nan
-    for model, prompts, message in (
-        (gpt2().train(), [[3]], "generate: the model is in training mode, with dropout; call model.eval() first"),
-        (nan, [[3]], "generate: the model's logits contain NaN"),
-        (
-            Transformer(config("bert", pad_token_id=None, **sizes)).eval(),
-            ["a text"],
-            "generate: Transformer (bert) does not continue texts; a uwaga.models.Transformer with a decoder does",
-        ),
-        (gpt2(tie_word_embeddings=False, outputs=()), [[3]], "Transformer: this model has no head for logits"),
-    ):
-        with pytest.raises(ValueError) as caught:
-            generate(model, prompts, max_new_tokens=2)
-        assert str(caught.value) == message
 
 
 def test_the_last_position_is_used() -> None:

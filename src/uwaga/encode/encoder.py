@@ -29,7 +29,7 @@ from uwaga.encode.report import Report
 from uwaga.encode.sentence_config import SentenceConfig
 from uwaga.models import opening
 from uwaga.models.checkpoints import directories, load_save, mapped_weights, sentence_files
-from uwaga.models.checkpoints.state_dict_check import is_finite
+from uwaga.models.checkpoints.tables import is_finite
 from uwaga.models.families import family_of
 from uwaga.models.model import Model
 from uwaga.models.tokenizers.loading import Tokenizer, check_text

@@ -19,7 +19,7 @@ from torch.nn.functional import embedding_bag, normalize
 from uwaga.encode.preprocessing import Preprocessor, TokenizedGroup, TokenizedText
 from uwaga.encode.progress import Listener, Progress, bar
 from uwaga.encode.report import DocumentError, Report, not_finite
-from uwaga.models.checkpoints.state_dict_check import is_finite
+from uwaga.models.checkpoints.tables import is_finite
 from uwaga.models.model import Model
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.ragged import Ragged

@@ -18,7 +18,7 @@ from uwaga._base.errors import CheckpointError
 from uwaga._base.options import Switch
 from uwaga._base.terminal import printable
 from uwaga.encode.colbert import TokenVectors
-from uwaga.models.checkpoints import sentence_files, state_dict_check, weight_files
+from uwaga.models.checkpoints import sentence_files, tables, weight_files
 from uwaga.models.checkpoints.config_json import ModelSize, setting
 from uwaga.models.checkpoints.modules_json import SentenceModule
 from uwaga.models.checkpoints.tables import Table, WeightMapping
@@ -103,8 +103,8 @@ def read(
             layer = _dense(path, settings, width) if kind == "Dense" else _layer_norm(path, settings, width)
         # The weights of its folder, in float32.
         table = Table(body=tuple(WeightMapping(name, name) for name in layer.state_dict()))
-        matched = state_dict_check.match(table, weight_files.find(folder), layer.state_dict())
-        layer.load_state_dict(state_dict_check.read(matched, torch.float32, allow_nonfinite=False), assign=True)
+        read_weights = tables.reader(table, weight_files.find(folder), layer.state_dict(), torch.float32)
+        layer.load_state_dict(read_weights(), assign=True)
         layers.append(layer)
         width = layer.linear.out_features if isinstance(layer, Dense) else width
     normalize = bool(layers) and isinstance(layers[-1], _Normalize)
@@ -119,12 +119,7 @@ def _projection(folder: Path, width: int) -> Dense:
     """The weight linear.weight of a directory of ColBERT's own code. Raises CheckpointError."""
     weights = weight_files.find(folder)
     stored = weights.stored.get("linear.weight")
-    if (
-        stored is None
-        or len(stored.shape) != 2
-        or stored.shape[1] != width
-        or stored.dtype not in state_dict_check.FLOATING
-    ):
+    if stored is None or len(stored.shape) != 2 or stored.shape[1] != width or stored.dtype not in tables.FLOATING:
         said = "there is none" if stored is None else f"it is {stored.shape} {stored.dtype}"
         raise CheckpointError(
             f"{weights.path}: the projection linear.weight must be (any, {width}) floating numbers; {said}"

@@ -1,16 +1,14 @@
 """The configuration of a Transformer. Letters: M model width, F feed-forward width, H query heads, G key heads, D head width, V vocabulary."""
 
 from collections.abc import Iterator, Set
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
-from torch import nn
 
 from uwaga._base.options import FractionBelow1, Positive, Real, Switch, Text, options
 from uwaga.models.checkpoints.config_json import Activation, Ids, LayerCount, ModelCount, ModelSize, SomeLayers
 from uwaga.models.checkpoints.rope_parameters import Rope
-from uwaga.nn import LayerSpec
 
 # Layers that share weights cost memory in no file, so that no file bounds their number.
 _MOST_SHARED = 1024
@@ -29,9 +27,8 @@ class Config:
 
     model_type: Text  # as in config.json of transformers
     vocab_size: ModelSize  # V
-    decoder_vocab_size: ModelSize | None = (
-        None  # of a decoder with its own embedding; None: encoder and decoder share one
-    )
+    # Of a decoder with its own embedding; None: encoder and decoder share one
+    decoder_vocab_size: ModelSize | None = None
     d_model: ModelSize  # M
     num_layers: SomeLayers  # of the encoder, or of the only stack
     num_decoder_layers: LayerCount = 0  # of a decoder that reads the encoder's output
@@ -47,16 +44,13 @@ class Config:
     embedding_size: ModelSize | None = None  # their width, which a linear map brings to M; None: M
     projects_embeddings: Switch = False  # whether there is such a map
     type_vocab_size: ModelCount = 0  # 0: no embedding of token types
-    position_encoding: Literal["learned", "sinusoidal", "alibi"] | None = (
-        None  # ALiBi: a bias of the scores of self-attention
-    )
-    max_position_embeddings: ModelSize | None = (
-        None  # rows of learned positions; the greatest number of tokens of a row
-    )
+    # ALiBi: a bias of the scores of self-attention
+    position_encoding: Literal["learned", "sinusoidal", "alibi"] | None = None
+    # Rows of learned positions; the greatest number of tokens of a row
+    max_position_embeddings: ModelSize | None = None
     positions_after_padding: Switch = False  # RoBERTa: learned positions begin after the row of pad_token_id
-    sinusoid_layout: Literal["interleaved", "halves"] = (
-        "interleaved"  # sines and cosines alternate; "halves": all sines first
-    )
+    # Sines and cosines alternate; "halves": all sines first
+    sinusoid_layout: Literal["interleaved", "halves"] = "interleaved"
     # Of ALiBi, one for each head; a head of slope 0 has no positions (NoPE; Kazemnejad et al. 2023). None: the paper's.
     alibi_slopes: tuple[_Slope, ...] | None = None
     scale_embedding: Switch = False  # token embeddings are multiplied by sqrt(M)
@@ -64,17 +58,15 @@ class Config:
     embedding_norm: Switch = False
 
     # Layers.
-    num_buckets: ModelSize | None = (
-        None  # of a relative position bias that the layers of a stack share; None: there is none
-    )
+    # Of a relative position bias that the layers of a stack share; None: there is none
+    num_buckets: ModelSize | None = None
     max_distance: ModelSize = 128  # distances from here on share the last bucket
     ropes: tuple[Rope, ...] = ()  # rotary positions of each layer; (): there are none
     # For each layer: in a decoder, the last tokens that are seen, the token itself included; in an encoder, the tokens on each
     # side; None: all. (): all in all layers.
     windows: tuple[ModelSize | None, ...] = ()
-    num_hidden_groups: ModelSize | None = (
-        None  # ALBERT's groups of layers that share weights; None: each layer has its own
-    )
+    # ALBERT's groups of layers that share weights; None: each layer has its own
+    num_hidden_groups: ModelSize | None = None
     inner_group_num: ModelSize = 1  # the layers of such a group, which run one after another
     norm: Literal["post", "pre"] = "post"
     norm_type: Literal["layer", "rms", "zero_centered_rms"] = "layer"
@@ -96,16 +88,14 @@ class Config:
     # Outputs.
     outputs: tuple[Output, ...] = ()  # the heads that it has
     tie_word_embeddings: Switch = True  # logits by the token embedding; False: by a weight of their own
-    head_activation: Activation | None = (
-        None  # hidden states go through a linear map, this, and a norm before the logits
-    )
+    # Hidden states go through a linear map, this, and a norm before the logits
+    head_activation: Activation | None = None
     head_bias: Switch = True  # of that linear map
     lm_head_bias: Switch = False
     scale_decoder_outputs: Switch = False  # hidden states are divided by sqrt(M) before the logits
     logit_softcap: Positive | None = None
-    classifier: Literal["pooled", "tanh", "gelu", "relu"] = (
-        "pooled"  # of sequences: over the pooler's output, or a layer of its own
-    )
+    # Of sequences: over the pooler's output, or a layer of its own
+    classifier: Literal["pooled", "tanh", "gelu", "relu"] = "pooled"
     labels: tuple[Text, ...] = ("LABEL_0", "LABEL_1")  # names of the classes
 
     dropout: FractionBelow1 = 0.0  # of the outputs of attention and of the feed-forward layer
@@ -207,37 +197,3 @@ class Config:
         share = self.num_layers / self.num_hidden_groups
         groups = (int(n / share) for n in range(self.num_layers))
         return tuple(group * self.inner_group_num + inner for group in groups for inner in range(self.inner_group_num))
-
-    def layer(self, n: int = 0, *, is_second: bool = False) -> LayerSpec:
-        """What layer n consists of; is_second: of the decoder of a model with both."""
-        scale = self.scale
-        if self.scale_by_layer:
-            scale = (self.head_width**-0.5 if scale is None else scale) / (n + 1)
-        return LayerSpec(
-            d_model=self.d_model,
-            num_heads=(is_second and self.num_decoder_heads) or self.num_heads,
-            num_kv_heads=self.num_kv_heads,
-            d_k=self.d_k,
-            d_ff=(is_second and self.decoder_d_ff) or self.d_ff,
-            norm=self.norm,
-            norm_type=self.norm_type,
-            norm_eps=self.norm_eps,
-            norm_bias=self.norm_bias,
-            output_norms=self.output_norms,
-            activation=self.activation,
-            gated=self.gated,
-            qkv_bias=self.qkv_bias,
-            output_bias=self.output_bias,
-            feed_forward_bias=self.feed_forward_bias,
-            down_bias=self.down_bias,
-            qk_norm=self.qk_norm,
-            scale=scale,
-            softcap=self.softcap,
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-            activation_dropout=self.activation_dropout,
-        )
-
-    def norm_of(self, width: int) -> nn.Module:
-        """A norm as the layers have it, of another width."""
-        return replace(self.layer(), d_model=width).new_norm()

@@ -1,18 +1,23 @@
 """What reads tokens, whichever library it is of. Letters: N packed tokens, T tokens, M model width, V vocabulary."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from torch import Tensor, nn
 
-from uwaga.models.generation.decoding import Decoding
+from uwaga.nn import KeyValueCache
 from uwaga.ops.engine_choice import Choice
 from uwaga.ops.ragged import Ragged
 
 if TYPE_CHECKING:
     from uwaga.models.tokenizers.loading import Tokenizer
+
+
+# Of rows that are being continued: the ids (N,) that are read first; keys and values of the rows; and a function that reads the next ids (N,) and
+# gives the logits (R, V), float32, of the token after the last of each row. It raises ValueError: they contain NaN.
+Decoding = tuple[Ragged, KeyValueCache, Callable[[Ragged], Tensor]]
 
 
 class Model(nn.Module):

@@ -122,8 +122,7 @@ def read_states(
     model = read_module(folder, dtype, "states", refusal)
     if shared is not None:
         # transformers has read a copy, which is freed: of its models it alone knows what is made of the files.
-        shapes = {name: x.shape for name, x in model.state_dict().items()}
-        model.load_state_dict(mapped_weights.mapped(shared, model.state_dict, shapes), assign=True)
+        model.load_state_dict(mapped_weights.mapped(shared, model.state_dict, model.state_dict()), assign=True)
         model.requires_grad_(False)
     types = (tokenizer.prefix_types, tokenizer.suffix_types) if _takes_types(folder) else None
     result = TransformersModel(model, types=types)
@@ -179,17 +178,14 @@ def _read_module(folder: Path, dtype: "torch.dtype | None", part: Part, describe
 
     found = transformers_directories.weights_of(folder, described)
     with transformers_directories.reading(folder), transformers_directories.bounded(file, described, found):
-        if part == "whole":
-            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-            maker = _class_of(transformers, config, described)
-        else:
-            maker = _maker(file, described, is_classifier=part == "classifier")
-            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        maker = None if part == "whole" else _maker(file, described, is_classifier=part == "classifier")
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        maker = maker or _class_of(transformers, config, described)
         if part == "classifier" and config.num_labels != 1:
             raise CheckpointError(f"{folder} classifies sequences into {config.num_labels} labels; a reranker has one")
         options: dict[str, Any] = {}
         made = transformers.MODEL_MAPPING[type(config)] if maker is transformers.AutoModel else maker
-        if part == "states" and "add_pooling_layer" in _arguments(made):
+        if part == "states" and isinstance(made, type) and "add_pooling_layer" in _arguments(made):
             options["add_pooling_layer"] = False  # it would be computed of every text, and thrown away
         model, info = maker.from_pretrained(
             folder,
@@ -215,10 +211,10 @@ def _is_new_enough() -> bool:
     return int(version("transformers").partition(".")[0]) >= 5
 
 
-def _arguments(made: Any) -> Sequence[str]:
+def _arguments(function: Any) -> Sequence[str]:
     import inspect
 
-    return list(inspect.signature(made).parameters) if isinstance(made, type) else []
+    return list(inspect.signature(function).parameters)
 
 
 def _check_weights(folder: Path, model: Any, info: Mapping[str, Any]) -> None:
@@ -276,15 +272,9 @@ def _maker(file: Path, described: Mapping[str, Any], *, is_classifier: bool) -> 
         raise CheckpointError(f"{file}: model_type is {shown}, an encoder-decoder, which {what}")
     made: Any = models[config]
     each = made if isinstance(made, tuple | list) else [made]
-    if not any("input_ids" in _arguments_of_forward(one) for one in each):
+    if not any("input_ids" in _arguments(one.forward) for one in each):
         raise CheckpointError(f"{file}: model_type is {shown}, which does not read tokens")
     return transformers.AutoModelForSequenceClassification if is_classifier else transformers.AutoModel
-
-
-def _arguments_of_forward(made: Any) -> Sequence[str]:
-    import inspect
-
-    return list(inspect.signature(made.forward).parameters)
 
 
 def is_classifier(folder: Path) -> bool:

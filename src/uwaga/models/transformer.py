@@ -11,18 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from uwaga.models.configuration import Config
-from uwaga.models.embeddings import Embeddings
-from uwaga.models.generation.decoding import Decoding
-from uwaga.models.heads import LanguageModelHead, Pooler, SequenceHead, TokenHead
-from uwaga.models.model import Model
+from uwaga.models.model import Decoding, Model
+from uwaga.models.parts import ClassHead, Embeddings, LanguageModelHead, Pooler, Stack
 from uwaga.models.tokenizers import token_ids
-from uwaga.nn import DecoderLayer, EncoderLayer, KeyValueCache, RelativePositions, RotaryPositions
+from uwaga.nn import KeyValueCache
 from uwaga.nn.operand import map_values, tokens_of_rows
-from uwaga.nn.plain_modules import apply_dropout
-from uwaga.nn.positions import alibi_slopes
-from uwaga.ops.biases import AlibiBias, RelativeBias
 from uwaga.ops.engine_choice import Choice
-from uwaga.ops.masks import Causal, Mask, Window
+from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand, Ragged
 
 _NAME = "Transformer"
@@ -32,9 +27,8 @@ _OF_FIRST_TOKEN = {"pooled", "sequence"}  # outputs
 class Output(NamedTuple):
     """The outputs of a Transformer: Ragged where the ids are, None where the model has no such head or it was not requested."""
 
-    last_hidden_state: Operand | None = (
-        None  # (B, Q, M), after the last layer and the final norm; of a decoder without decoder_ids None
-    )
+    # (B, Q, M), after the last layer and the final norm; of a decoder without decoder_ids None
+    last_hidden_state: Operand | None = None
     logits: Operand | None = None  # (B, Q, V), of the next token; in an encoder of the token itself
     pooled: Tensor | None = None  # (B, M), or (R, M)
     sequence: Tensor | None = None  # (B, C), logits
@@ -84,8 +78,12 @@ class Transformer(Model):
             self.decoder = Stack(config, config.num_decoder_layers, is_second=True)
         self.pooler = Pooler(config) if has("pooled") else None
         self.lm_head = LanguageModelHead(config) if has("logits") else None
-        self.sequence = SequenceHead(config) if has("sequence") else None
-        self.tokens = TokenHead(config) if has("tokens") else None
+        activation, dropout = config.classifier, config.classifier_dropout
+        self.sequence = self.tokens = None
+        if has("sequence"):
+            self.sequence = ClassHead(config, None if activation == "pooled" else activation, dropout)
+        if has("tokens"):  # DistilBERT's seq_classif_dropout is used for sequences only
+            self.tokens = ClassHead(config, None, config.dropout if activation == "relu" else dropout)
         if config.scale_embedding:  # with this deviation, initial logits of a tied head are near 1
             nn.init.normal_(self.embeddings.token_embedding.weight, std=config.d_model**-0.5)
 
@@ -156,7 +154,7 @@ class Transformer(Model):
         return result._replace(**self._heads(states, wanted, attention_mask, batch_invariant=cache is None))
 
     @property
-    def _only_stack(self) -> "Stack":
+    def _only_stack(self) -> Stack:
         """The encoder, or the decoder of a model that has no encoder."""
         stack = self.decoder if self.encoder is None else self.encoder
         assert stack is not None
@@ -230,22 +228,23 @@ class Transformer(Model):
         has_both, start = self.config.has_both, self.config.decoder_start_token_id
         cache = self.new_cache(capacity=new_tokens + (0 if has_both else prompts.max_length))
         memory = self(prompts).memory if has_both else None
-        return Decoding(
-            first=token_ids.decoder_start(prompts, start) if has_both else prompts,
-            cache=cache,
-            states=lambda ids: self.decode(ids, None if len(cache.lengths) else memory, cache=cache),
-            logits=self._next_logits,
-        )
+        start_R = torch.full((len(prompts),), start, dtype=torch.int64, device=prompts.values.device)
 
-    def _next_logits(self, hidden: Tensor) -> Tensor:
-        """-inf for tokens that are never generated: Marian uses the padding token as the decoder's start token."""
-        logits = self.logits(hidden, batch_invariant=False)
-        for number in self.config.never_generated:
-            logits[..., number] = -torch.inf
-        return logits
+        def next_logits(ids: Ragged) -> Tensor:
+            hidden = self.decode(ids, None if len(cache.lengths) else memory, cache=cache)
+            assert isinstance(hidden, Ragged)
+            # Logits of the last token of each row alone: the output layer is the largest of a model.
+            logits_RV = self.logits(hidden.values[hidden.offsets[1:] - 1], batch_invariant=False)
+            for number in self.config.never_generated:  # Marian uses the padding token as the decoder's start token
+                logits_RV[..., number] = -torch.inf
+            if bool(logits_RV.isnan().any()):
+                raise ValueError("generate: the model's logits contain NaN")
+            return logits_RV.float()
+
+        return token_ids.one_per_row(start_R) if has_both else prompts, cache, next_logits
 
     @property
-    def _required_decoder(self) -> "Stack":
+    def _required_decoder(self) -> Stack:
         if self.decoder is None:
             kind = self.config.model_type
             raise ValueError(f"{_NAME}: this {kind} model has only an encoder, and does not continue texts")
@@ -277,7 +276,7 @@ class Transformer(Model):
             if "pooled" in wanted:
                 results["pooled"] = pooled_BM
             if "sequence" in wanted and self.sequence is not None:
-                results["sequence"] = self.sequence(first_BM, pooled_BM)
+                results["sequence"] = self.sequence(pooled_BM if self.config.classifier == "pooled" else first_BM)
         if "logits" in wanted:
             results["logits"] = map_values(partial(self.logits, batch_invariant=batch_invariant), hidden)
         if "tokens" in wanted and self.tokens is not None:
@@ -324,110 +323,6 @@ class Transformer(Model):
             )
         if len(cache) != self.config.num_layers:
             raise ValueError(f"{_NAME}: the cache has {len(cache)} layers, the model {self.config.num_layers}")
-
-
-class Stack(nn.Module):
-    """The layers of an encoder or a decoder, with what all of them are told of positions.
-
-    Submodules: layers (a ModuleList), norm, the final norm of a pre-norm stack, else None, and positions, the relative position bias of all
-    layers, else None.
-
-    Args:
-        count: the number of layers.
-        is_second: of a decoder that reads an encoder's output.
-    """
-
-    def __init__(self, config: Config, count: int, *, is_second: bool = False) -> None:
-        super().__init__()
-        self.config, self.crosses, self.is_causal = config, is_second, is_second or config.is_causal
-        made = DecoderLayer if is_second else EncoderLayer
-        self.layers = nn.ModuleList(made(config.layer(n, is_second=is_second)) for n in range(count))
-        if not config.first_norm:
-            self.layers[0].attention_norm = nn.Identity()
-        if config.num_hidden_groups is not None:
-            _share_weights(self)
-            self.register_load_state_dict_post_hook(_share_weights)
-        self.norm = config.layer().new_norm() if config.norm == "pre" else None
-        self.positions: RelativePositions | None = None
-        if config.num_buckets is not None:
-            self.positions = RelativePositions(
-                config.num_heads,
-                num_buckets=config.num_buckets,
-                max_distance=config.max_distance,
-                bidirectional=not self.is_causal,
-            )
-        self.dropout = nn.Dropout(config.final_dropout)
-        width = config.head_width
-        # Of each layer; ids and padding may hide more.
-        self.masks: list[Mask | None] = [Causal() if self.is_causal else None] * count
-        if config.windows:
-            self.masks = [_windowed(each, is_causal=self.is_causal) for each in config.windows]
-        self.rotary = {
-            rope: RotaryPositions(width, base=rope.base, layout="halves", scaling=rope.scaling)
-            for rope in dict.fromkeys(config.ropes)
-        }
-
-    def forward(
-        self,
-        x: Operand,
-        padding: Mask | Tensor | None,
-        *,
-        memory: Operand | None = None,
-        cache: KeyValueCache | None = None,
-        states: bool = False,
-        only: str | None = None,
-        start: int | Tensor = 0,
-    ) -> tuple[Operand, tuple[Operand, ...] | None]:
-        """The last hidden states, after the final norm, and with `states` the input and the output of every layer, before it.
-
-        Args:
-            padding: the mask that hides it: of x, in a decoder that reads an encoder's output of that.
-            memory, cache: as in `Transformer.decode`.
-            only: as in `Transformer.forward`.
-            start: the position of the first token.
-        """
-        every = [x]
-        rotations = {rope: rotary(x, start) for rope, rotary in self.rotary.items()}
-        bias, ropes = self._bias(), self.config.ropes
-        for n, layer in enumerate(self.layers):
-            mask: Mask | Tensor | None = self.masks[n]
-            told: dict[str, Any] = {"bias": bias, "cache": None if cache is None else cache[n]}
-            if self.crosses:
-                x = layer(x, memory, mask=mask, memory_mask=padding, **told)
-            else:
-                mask = mask if padding is None else padding if mask is None else mask & padding
-                last = {"only": only} if only and n == len(self.layers) - 1 else {}
-                x = layer(x, mask=mask, rotary=rotations[ropes[n]] if ropes else None, **told, **last)
-            if states:
-                every.append(x)
-        x = x if self.norm is None else map_values(self.norm, x)
-        return map_values(partial(apply_dropout, self.dropout), x), tuple(every) if states else None
-
-    def _bias(self) -> AlibiBias | RelativeBias | None:
-        """Of self-attention. That of ALiBi is no buffer: one that is not saved would be lost on loading."""
-        if self.positions is not None:
-            bias: RelativeBias = self.positions()
-            return bias
-        if self.config.position_encoding != "alibi":
-            return None
-        attention: Any = self.layers[0].attention
-        slopes = self.config.alibi_slopes or alibi_slopes(attention.num_heads)
-        return AlibiBias(torch.tensor(slopes, dtype=torch.float32, device=attention.query.weight.device))
-
-
-def _windowed(window: int | None, *, is_causal: bool) -> Mask | None:
-    if is_causal:
-        return Causal() if window is None else Window(window - 1, 0)
-    return None if window is None else Window(window, window)
-
-
-def _share_weights(stack: Stack, _: object = None) -> None:
-    """Give layers with one number in config.layer_weights the same parameters; after loading too, which may replace them."""
-    first: dict[int, nn.Module] = {}
-    for layer, number in zip(stack.layers, stack.config.layer_weights, strict=True):
-        for path, parameter in first.setdefault(number, layer).named_parameters():
-            module, _, name = path.rpartition(".")
-            setattr(layer.get_submodule(module), name, parameter)
 
 
 def _first_tokens(x: Operand, attention_mask: Tensor | None) -> Tensor:

@@ -21,7 +21,7 @@ from uwaga._base.durable import create_file
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import Count, OptionError, Real, Text, options, read
 from uwaga._base.terminal import printable
-from uwaga.models.checkpoints import load_save, state_dict_check, weight_files
+from uwaga.models.checkpoints import load_save, tables, weight_files
 from uwaga.models.families import family_of
 from uwaga.train import run_folder
 from uwaga.train.errors import TrainingError
@@ -108,8 +108,8 @@ def read_model(folder: Path, model: nn.Module) -> None:
     table = family_of(config.model_type, str(folder)).table(config, model.state_dict())
     if not (folder / weight_files.SINGLE).is_file():  # training writes no pickles: one in its place is not read
         raise CheckpointError(f"there is no {folder / weight_files.SINGLE}")
-    matched = state_dict_check.match(table, weight_files.find(folder), model.state_dict())
-    model.load_state_dict(state_dict_check.read(matched, torch.float32, allow_nonfinite=False))
+    read = tables.reader(table, weight_files.find(folder), model.state_dict(), torch.float32)
+    model.load_state_dict(read())
 
 
 def read_optimizer(folder: Path, moments: Iterable[Moment]) -> dict[str, Tensor]:

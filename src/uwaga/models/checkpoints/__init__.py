@@ -4,5 +4,5 @@ load_save                   load and save a model; the families
 directories                 a path, a bundled model or an id of the hub as a directory
 config_json, modules_json   the settings of a model, and of sentence-transformers
 weight_files, torch_files   finding and opening weights; files of torch.save
-tables, state_dict_check    weights by their names in files and in models, and their comparison
+tables                      weights by their names in files and in models, and their comparison
 """

@@ -1,19 +1,13 @@
-"""Reading config.json: the types of its keys, and the values of activations and eos_token_id.
+"""What families have in common in config.json: the types of its keys, and the values of activations, eos_token_id and layer_types."""
 
-A key is read (a `Key`), or supported with some values only (another would change what is computed), or without effect
-here, or unknown. Keys that are not read are kept, and saving writes them unchanged; unknown ones cause a warning.
-"""
-
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from annotated_types import Ge, Le
 
 from uwaga._base import options
-from uwaga._base.errors import CheckpointError, OwnCodeError
-from uwaga._base.options import Integer, ListOf, OptionError, Words, field_rules
+from uwaga._base.errors import CheckpointError
+from uwaga._base.options import Integer, ListOf, OptionError, Words
 from uwaga._base.terminal import printable
 
 _Config = TypeVar("_Config")
@@ -50,7 +44,7 @@ SECOND_NAMES = {
     "num_hidden_layers": ("encoder_layers", "n_layer", "n_layers", "num_layers"),
 }
 # Keys that change what every model computes, and their only supported values.
-_ONLY: dict[str, tuple[object, ...]] = {"per_layer_config": (None,), "quantization_config": (None,)}
+ONLY: dict[str, tuple[object, ...]] = {"per_layer_config": (None,), "quantization_config": (None,)}
 
 
 LOCAL, GLOBAL = LAYER_TYPES = ("sliding_attention", "full_attention")
@@ -64,92 +58,12 @@ class Key(NamedTuple):
     kind: Any = None  # an annotation; None: that of the field, or null if that is the default
 
 
-class Read(NamedTuple):
-    """The content of a config.json: the settings by our names, and the keys that are kept unchanged."""
-
-    settings: dict[str, Any]
-    kept: dict[str, object]
-
-
-def read(
-    config: Mapping[str, object],
-    where: str,
-    *,
-    of: type,
-    keys: Mapping[str, Key],
-    only: Mapping[str, tuple[object, ...]],
-    harmless: Iterable[str] = (),
-    reasons: Mapping[str, str] = MappingProxyType({}),
-) -> Read:
-    """The settings of a config.json. Raises CheckpointError: a value that is not supported. Warns of unknown keys.
-
-    Args:
-        found: the content of the file.
-        where: its path, for messages.
-        of: the config class, whose fields have the rules.
-        keys: the settings, by their keys in the file.
-        only: the supported values of further keys, which may be absent.
-        harmless: keys without effect here, besides HARMLESS.
-        reasons: why a key of `only` is refused with other values, or "key value" with this one, where transformers would compute something else.
-    """
-    rules, settings = field_rules(of), {}
-    for name, key in keys.items():
-        in_file = _IN_FILES.get(key.ours) if key.kind is None else None
-        rule = in_file.kind if in_file else key.kind or rules[key.ours]
-        found = setting(config, where, name, rule | None if key.default is None else rule, key.default)
-        settings[key.ours] = in_file.read(found) if in_file else found
-    only = _ONLY | dict(only)
-    for name, values in only.items():
-        if name in config and config[name] not in values:
-            why = reasons.get(f"{name} {config[name]}", reasons.get(name))
-            rest = f": {why}" if why else f"; only {' or '.join(map(repr, values))} is supported"
-            refused = OwnCodeError if why else CheckpointError
-            raise refused(f"{where}: {name} is {printable(repr(config[name]))}{rest}")
-    seconds = {second: first for second, names in SECOND_NAMES.items() for first in names if first in keys}
-    for second, first in seconds.items():
-        expected = config.get(first, keys[first].default)
-        if config.get(second, expected) != expected:
-            shown = printable(repr(config[second]))
-            raise CheckpointError(
-                f"{where}: {second} is another name of {first}, which is {expected!r}, not {shown}: remove one"
-            )
-    kept = {name: each for name, each in config.items() if name not in keys}
-    unknown = sorted(map(printable, kept.keys() - set(only) - set(harmless) - set(seconds) - HARMLESS))
-    if unknown:
-        warnings.warn(f"{where} has unknown keys, which have no effect: {', '.join(unknown)}")
-    return Read(settings=settings, kept=kept)
-
-
 def setting(config: Mapping[str, Any], where: object, name: str, rule: Any, default: object) -> Any:
     """The value of a key, checked. Raises CheckpointError."""
     try:
         return options.read(rule, config.get(name, default), path=name)
     except OptionError as error:
         raise CheckpointError(f"{where}: {error}") from error
-
-
-def make(of: Callable[..., _Config], where: str, **settings: Any) -> _Config:
-    """The config of these settings. Raises CheckpointError: settings that contradict each other."""
-    try:
-        return of(**settings)
-    except ValueError as error:
-        raise CheckpointError(f"{where}: {error}") from error
-
-
-def written(config: object, keys: Mapping[str, Key]) -> dict[str, Any]:
-    """The keys of a config.json with the values of a config."""
-    result = {}
-    for name, key in keys.items():
-        in_file, ours = _IN_FILES.get(key.ours) if key.kind is None else None, getattr(config, key.ours)
-        result[name] = in_file.write(ours) if in_file and ours is not None else ours
-    return result
-
-
-def check_architecture(config: Mapping[str, Any], where: str, known: Sequence[str]) -> None:
-    """Raises CheckpointError: `architectures` is there, and not one of those that are known."""
-    if config.get("architectures") and config["architectures"] not in ([name] for name in known):
-        shown = printable(repr(config["architectures"]))
-        raise CheckpointError(f"{where}: architectures is {shown}; supported: {', '.join(known)}")
 
 
 def head_width(settings: Mapping[str, Any], where: str) -> int:
@@ -180,14 +94,6 @@ def _write_eos(ids: tuple[int, ...]) -> int | list[int] | None:
     return ids[0] if ids else None
 
 
-def _read_activation(theirs: str) -> str:
-    """
-    >>> _read_activation("swish")
-    'silu'
-    """
-    return _ACTIVATIONS[theirs]
-
-
 def write_activation(ours: str) -> str:
     """
     >>> write_activation("gelu_tanh")
@@ -196,18 +102,11 @@ def write_activation(ours: str) -> str:
     return next(theirs for theirs, name in _ACTIVATIONS.items() if name == ours)
 
 
-class _InFile(NamedTuple):
-    """A field whose values a file has in another form."""
-
-    kind: Any
-    read: Callable[[Any], Any]
-    write: Callable[[Any], Any]
-
-
-_IN_FILES = {
-    "activation": _InFile(_ActivationName, _read_activation, write_activation),
-    "head_activation": _InFile(_ActivationName, _read_activation, write_activation),
-    "eos_token_ids": _InFile(_EosTokenId, _read_eos, _write_eos),
+# Of fields whose values a file has in another form: its rule there, from there, and back.
+IN_FILES: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "activation": (_ActivationName, _ACTIVATIONS.__getitem__, write_activation),
+    "head_activation": (_ActivationName, _ACTIVATIONS.__getitem__, write_activation),
+    "eos_token_ids": (_EosTokenId, _read_eos, _write_eos),
 }
 
 

@@ -7,21 +7,20 @@ a file is run: weights are safetensors, or files of torch.save, whose pickle `to
 import json
 import os
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from uwaga._base import durable, json_files
 from uwaga._base.errors import CheckpointError, OwnCodeError, UnsupportedModelError
-from uwaga.models.checkpoints import directories, mapped_weights, state_dict_check, weight_files
+from uwaga.models.checkpoints import directories, mapped_weights, tables, weight_files
 from uwaga.models.checkpoints.weight_files import Weights
 from uwaga.models.configuration import Config
 from uwaga.models.families import family_of, model_types
-from uwaga.models.families.family import Family, File
+from uwaga.models.families.family import File
+from uwaga.models.parts import NoInitialisation
 from uwaga.models.transformer import Transformer
 
 
@@ -79,7 +78,8 @@ def load_folder(
     try:
         family = family_of(described.get("model_type"), str(file))
         weights = weight_files.find(folder)
-        weights = weights if has_head else _without_heads(weights, family)
+        if not has_head:
+            weights = replace(weights, stored=family.of_body(weights.stored))
         config = family.read(described["model_type"], File(described, str(file), frozenset(weights.stored)), {})
     except OwnCodeError:
         raise
@@ -88,12 +88,9 @@ def load_folder(
     _check_layer_count(config, weights, file)
     model = _empty(config)
     ours = model.state_dict()
-    matched = state_dict_check.match(family.table(config, ours), weights, ours)
-    if dtype is None and not keeps_float16 and state_dict_check.only_dtype(matched) is torch.float16:
-        dtype = torch.float32
-    read = partial(state_dict_check.read, matched, dtype, allow_nonfinite=allow_nonfinite)
-    shapes = {name: x.shape for name, x in ours.items()}
-    model.load_state_dict(read() if shared is None else mapped_weights.mapped(shared, read, shapes), assign=True)
+    table, widens = family.table(config, ours), not keeps_float16
+    read = tables.reader(table, weights, ours, dtype, allow_nonfinite=allow_nonfinite, widens_float16=widens)
+    model.load_state_dict(read() if shared is None else mapped_weights.mapped(shared, read, ours), assign=True)
     assert not any(x.is_meta for x in (*model.parameters(), *model.buffers())), (
         "buffers must be persistent, or computed"
     )
@@ -103,7 +100,7 @@ def load_folder(
 
 def _empty(config: Config) -> Transformer:
     """A model without memory for its weights."""
-    with torch.device("meta"), _NoInitialisation():
+    with torch.device("meta"), NoInitialisation():
         return Transformer(config)
 
 
@@ -126,7 +123,7 @@ def of_transformers(model: Any) -> Transformer | None:
     config = family.read(described["model_type"], File(described, where, frozenset(theirs)), {})
     made = _empty(config)
     table = family.table(config, made.state_dict())
-    by_name = {table.canonical(name): x for name, x in theirs.items()}
+    by_name = {table.bare(name): x for name, x in theirs.items()}
     missing = [row.theirs for row in table.rows() if row.theirs not in by_name]
     if missing:
         raise CheckpointError(
@@ -134,29 +131,9 @@ def of_transformers(model: Any) -> Transformer | None:
         )
     state: dict[str, Any] = {}
     for row in table.rows():
-        state |= dict(zip(row.ours, row.layout.read(by_name[row.theirs]), strict=True))
+        state |= dict(zip(row.ours, row.read(by_name[row.theirs]), strict=True))
     made.load_state_dict(state, assign=True)
     return made.eval()
-
-
-def _without_heads(weights: Weights, family: Family) -> Weights:
-    """Those of the body."""
-    bare, parts = family.bare, family.modules()
-    return replace(
-        weights, stored={name: x for name, x in weights.stored.items() if bare(name).partition(".")[0] in parts}
-    )
-
-
-class _NoInitialisation(TorchFunctionMode):
-    """Leaves parameters as they are made. On the meta device random numbers would be nothing, and import torch._dynamo: 2 s."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        given = kwargs or {}
-        if getattr(func, "__module__", None) == "torch.nn.init":
-            return args[0] if args else given["tensor"]
-        return func(*args, **given)
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
@@ -170,7 +147,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     config, ours = cast(Config, model.config), model.state_dict()
     family = family_of(config.model_type, "save")
     described = family.written(config)
-    tensors = state_dict_check.write(family.table(config, ours), ours)
+    tensors = tables.write(family.table(config, ours), ours)
     described["dtype"] = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     folder = Path(path)
     weight_files.check_no_shards(folder)

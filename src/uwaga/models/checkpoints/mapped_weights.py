@@ -49,11 +49,9 @@ def shared_file(folder: Path, dtype: torch.dtype | None) -> SharedFile:
     return SharedFile(path, lambda: fingerprint(folder) == known)
 
 
-def mapped(
-    file: SharedFile, make: Callable[[], Mapping[str, Tensor]], shapes: Mapping[str, torch.Size]
-) -> dict[str, Tensor]:
+def mapped(file: SharedFile, make: Callable[[], Mapping[str, Tensor]], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of the file, mapped; where there is none, it is written from what `make` returns. Raises CheckpointError: it cannot be
-    written, is not what was written, or has others than these shapes by name; the files of the model changed meanwhile."""
+    written, is not what was written, or has other names or shapes than `like`; the files of the model changed meanwhile."""
     folder = file.path.parent
     try:
         durable.make_folder(folder)
@@ -76,7 +74,7 @@ def mapped(
         tensors = {name: opened.get(stored) for name, stored in names.items()}
     except (KeyError, ValueError, AttributeError, SafetensorError) as error:
         raise CheckpointError(f"{path} is damaged: remove it") from error
-    if {name: x.shape for name, x in tensors.items()} != dict(shapes):
+    if {name: x.shape for name, x in tensors.items()} != {name: x.shape for name, x in like.items()}:
         raise CheckpointError(f"{path} is damaged: remove it")
     return tensors
 

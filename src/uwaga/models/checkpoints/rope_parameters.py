@@ -1,6 +1,6 @@
 """rope_parameters and rope_scaling of config.json: the base and the scaling of rotary positions, and back."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from typing import Annotated, Any, NamedTuple
 
@@ -38,14 +38,6 @@ class Rope(NamedTuple):
     scaling: RotaryScaling | None = None
 
 
-class Defaults(NamedTuple):
-    """What the layers of a type take from config.json besides its rope_parameters."""
-
-    theta_key: str  # the key of the base where rope_parameters have none
-    theta: float
-    is_scaled: bool  # whether rope_scaling is of these layers too
-
-
 def read(config: Mapping[str, Any], where: str, theta: float, length: int) -> Rope:
     """The rotary positions of all layers: rope_scaling, or rope_parameters where there is none, as in transformers.
 
@@ -70,28 +62,30 @@ def read(config: Mapping[str, Any], where: str, theta: float, length: int) -> Ro
 
 
 def read_by_layer_type(
-    config: Mapping[str, Any], where: str, length: int, defaults: Mapping[str, Defaults]
+    config: Mapping[str, Any], where: str, length: int, bases: Mapping[str, tuple[str, float]], scaled: Collection[str]
 ) -> dict[str, Rope]:
     """The rotary positions of each type of layers, whose own rope_parameters rope_scaling changes key by key, as in transformers.
 
-    Args and Raises: as of `read`; defaults: by layer type.
+    Args and Raises: as of `read`.
+        bases: by layer type, where its rope_parameters have none: the key of config.json, and the base where that is absent too.
+        scaled: the layer types that rope_scaling changes.
     """
     parameters, scaling = config.get("rope_parameters"), config.get("rope_scaling")
     if parameters is None:
-        parameters = {kind: {"rope_type": "default"} for kind in defaults}
-    if strange := sorted(set(_object(parameters, where, "rope_parameters")) - set(defaults)):
-        rule = f"rope_parameters must have {' and '.join(defaults)} alone, each a JSON object"
+        parameters = {kind: {"rope_type": "default"} for kind in bases}
+    if strange := sorted(set(_object(parameters, where, "rope_parameters")) - set(bases)):
+        rule = f"rope_parameters must have {' and '.join(bases)} alone, each a JSON object"
         raise CheckpointError(f"{where}: {rule}, not {', '.join(map(printable, strange))}")
     ropes = {}
-    for kind, of_kind in defaults.items():
+    for kind, (key, base) in bases.items():
         name = f"rope_parameters.{kind}"
         given = _object(parameters.get(kind, {}), where, name)
-        if scaling is not None and of_kind.is_scaled:
+        if scaling is not None and kind in scaled:
             if kind not in parameters:
                 raise CheckpointError(f"{where}: rope_scaling changes {name}, which is absent: write it there")
             given = given | _object(scaling, where, "rope_scaling")
             name = f"{name} with rope_scaling"
-        given = {"rope_theta": config.get(of_kind.theta_key, of_kind.theta)} | given
+        given = {"rope_theta": config.get(key, base)} | given
         if given.get("truncate", True) is not True:
             raise CheckpointError(f"{where}: truncate of {name} is not read by transformers: leave it out")
         ropes[kind] = _rope(config, given, where, name, length)

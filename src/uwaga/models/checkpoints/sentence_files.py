@@ -1,6 +1,6 @@
 """The files of a directory that sentence-transformers reads beside config.json, weights and tokenizer, and what is done with each key.
 
-A key is computed, has no effect on vectors and scores, or is supported with some values alone (`Only`). A key that is not listed is refused, so
+A key is computed, has no effect on vectors and scores, or is supported with some values alone. A key that is not listed is refused, so
 that none is silent. docs/model-files.md shows these tables, and a test compares them with the installed sentence-transformers.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
@@ -23,23 +23,16 @@ INSTEAD = (
 )
 
 
-class Only(NamedTuple):
-    """A key that is supported with these values alone, which change no number."""
-
-    values: tuple[object, ...]
-
-    def accepts(self, value: object) -> bool:
-        return any(type(value) is type(each) and value == each for each in self.values)
+# COMPUTED, HARMLESS, or the only values that are supported, which change no number.
+Rule = str | tuple[object, ...]
+Rules = Mapping[str, Rule]
 
 
-Rules = Mapping[str, str | Only]
-
-
-def _all(names: str, rule: str | Only, within: str = "") -> dict[str, str | Only]:
+def _all(names: str, rule: Rule, within: str = "") -> dict[str, Rule]:
     return {f"{within}{name}": rule for name in names.split()}
 
 
-def _nested(name: str, rules: Rules) -> dict[str, str | Only]:
+def _nested(name: str, rules: Rules) -> dict[str, Rule]:
     return {f"{name}.{key}": rule for key, rule in rules.items()}
 
 
@@ -48,8 +41,8 @@ _HUB = _all("cache_dir local_files_only revision subfolder token trust_remote_co
 _MODEL_KWARGS = {
     **_HUB,
     **_all("add_pooling_layer attn_implementation device_map low_cpu_mem_usage", HARMLESS),
-    **_all("dtype torch_dtype", Only(("auto",))),
-    "use_safetensors": Only((True,)),
+    **_all("dtype torch_dtype", ("auto",)),
+    "use_safetensors": (True,),
 }
 _PROCESSOR_KWARGS = {
     **_HUB,
@@ -58,24 +51,24 @@ _PROCESSOR_KWARGS = {
 }
 _CONFIG_KWARGS = {**_HUB, "use_cache": HARMLESS}
 _CALL: Rules = {
-    "add_special_tokens": Only((True,)),
+    "add_special_tokens": (True,),
     "max_length": COMPUTED,
-    "padding": Only((True, "longest")),
+    "padding": (True, "longest"),
     "padding_side": HARMLESS,
-    "return_tensors": Only(("pt",)),
-    "truncation": Only((True, "longest_first")),
+    "return_tensors": ("pt",),
+    "truncation": (True, "longest_first"),
 }
 _TRANSFORMER: Rules = {
     **_all("do_lower_case max_seq_length module_output_name transformer_task", COMPUTED),
     **_all("document_length query_expansion query_length", COMPUTED),  # refused but for ColBERT models
     **_all("backend cache_dir unpad_inputs", HARMLESS),
-    "tokenizer_name_or_path": Only((None,)),
-    "modality_config.text.method": Only(("forward",)),
+    "tokenizer_name_or_path": (None,),
+    "modality_config.text.method": ("forward",),
     "modality_config.text.method_output_name": COMPUTED,
     "modality_config.text.format": HARMLESS,
-    "modality_config.message.method": Only(("forward",)),
+    "modality_config.message.method": ("forward",),
     "modality_config.message.method_output_name": COMPUTED,
-    "modality_config.message.format": Only(("auto", "flat", "structured")),
+    "modality_config.message.format": ("auto", "flat", "structured"),
     **_all("audio image video", HARMLESS, "modality_config."),  # of other inputs than texts
     **_nested("processing_kwargs.common", _CALL),
     **_nested("processing_kwargs.text", {**_CALL, "logits_to_keep": HARMLESS}),
@@ -103,7 +96,7 @@ FILES: Mapping[str, Rules] = {
         **_all("attend_to_expansion_tokens attend_to_mask_tokens do_query_expansion document_length document_prefix", COMPUTED),
         **_all("query_expansion query_length query_prefix skiplist_words", COMPUTED),
         **_all("__version__ max_active_dims requirements", HARMLESS),
-        "keep_in_fp32_modules": Only((None, [])),
+        "keep_in_fp32_modules": (None, []),
     },
     TRANSFORMER_FILES[0]: _TRANSFORMER,
     "Pooling": {
@@ -114,13 +107,13 @@ FILES: Mapping[str, Rules] = {
     "Dense": {
         **_all("activation_function bias in_features module_input_name module_output_name out_features", COMPUTED),
         **_all("use_residual", COMPUTED),
-        **_all("init_bias init_weight", Only((None,))),
+        **_all("init_bias init_weight", (None,)),
     },
     "LayerNorm": _all("dimension", COMPUTED),
     "Normalize": _all("module_input_name module_output_name", COMPUTED),
     "Dropout": _all("dropout", HARMLESS),
     "MultiVectorMask": _all("keep_only_token_ids skiplist_tasks skiplist_words", COMPUTED),
-    "LogitScore": {**_all("false_token_id true_token_id", COMPUTED), "module_input_name": Only(("causal_logits",))},
+    "LogitScore": {**_all("false_token_id true_token_id", COMPUTED), "module_input_name": ("causal_logits",)},
 }  # fmt: skip
 # Files of a processor of pictures or sounds, which sentence-transformers takes in place of the tokenizer.
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
@@ -161,8 +154,8 @@ def _check(path: Path, settings: Mapping[str, Any], rules: Rules, within: str) -
             raise CheckpointError(
                 f"{path}: the key {printable(name)} is unknown, and may change vectors; {meant}remove it if it has no effect"
             )
-        elif isinstance(rule, Only) and not rule.accepts(value):
-            raise unsupported(path, name, value, " or ".join(map(repr, rule.values)))
+        elif isinstance(rule, tuple) and not any(type(value) is type(each) and value == each for each in rule):
+            raise unsupported(path, name, value, " or ".join(map(repr, rule)))
 
 
 def unsupported(path: Path, key: str, value: object, supported: str) -> CheckpointError:

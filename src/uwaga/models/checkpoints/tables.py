@@ -1,81 +1,183 @@
-"""Tables of weight names: which weight of a checkpoint is which weight of our model, used for loading and saving.
+"""Tables of weight names: which weight of a checkpoint is which weight of our model, and the strict check of a file by them.
 
-A row may have a layout: a transposed weight, or several of our weights in one of theirs. A weight that is not in the table is an error, so
-a table also declares tied weights (a second name for the same weight), and weights that are not read, with the reason.
+A weight that is not in the table is an error, so a table also declares tied weights (a second name for the same weight), and weights that are
+not read, with the reason. Names, shapes and dtypes are compared before any weight is read, and one error lists all differences; values are
+checked while they are read.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from uwaga._base.errors import CheckpointError
+from uwaga._base.terminal import printable
+from uwaga.models.checkpoints.weight_files import Weights
 
-@dataclass(frozen=True, kw_only=True)
-class WeightLayout:
-    """How one stored weight is split into one or more of ours (read), and how they are joined (write)."""
+FLOATING = ("float64", "float32", "float16", "bfloat16")
+# Bounds the error message: an untrusted file may differ in a million names.
+MOST_LINES = 200
 
-    read: Callable[[Tensor], Sequence[Tensor]]
-    write: Callable[[Sequence[Tensor]], Tensor]
-
-
-AS_IS = WeightLayout(read=lambda x: (x,), write=lambda parts: parts[0])
-ROW = WeightLayout(read=lambda x: (x[0],), write=lambda parts: parts[0][None])
-
-
-def joined(sizes: Sequence[int], *, transposed: bool = False) -> WeightLayout:
-    """Weights of these numbers of rows in one, such as fused QKV; transposed: as in GPT-2, (in, out)."""
-    if not transposed:
-        return WeightLayout(read=lambda x: x.split(sizes), write=lambda ours: torch.cat(list(ours)))
-    return WeightLayout(
-        read=lambda x: [part.T for part in x.split(sizes, 1)],
-        write=lambda ours: torch.cat([part.T for part in ours], 1),
-    )
+# Kinds of differences, in the order of the message.
+KINDS = ("duplicate", "missing", "unexpected", "wrong shape", "wrong dtype", "not finite", "not tied")
+Lines = list[tuple[str, str]]  # one of KINDS, and the weight
 
 
-def shared(layers: int) -> WeightLayout:
-    """One weight that so many layers have in common."""
-    return WeightLayout(read=lambda x: (x,) * layers, write=lambda parts: parts[0])
-
-
-class WeightMapping:
+class WeightMapping(NamedTuple):
     """One name of theirs, and our name or names of the same weight."""
 
-    __slots__ = ("layout", "ours", "theirs")
+    theirs: str
+    ours: tuple[str, ...]
+    read: Callable[[Tensor], Sequence[Tensor]] = lambda x: (x,)  # splits one stored weight into ours
+    write: Callable[[Sequence[Tensor]], Tensor] = lambda parts: parts[0]  # joins them
 
-    def __init__(self, theirs: str, *ours: str, layout: WeightLayout = AS_IS) -> None:
-        self.theirs, self.ours, self.layout = theirs, ours, layout
 
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
+class Table(NamedTuple):
     """All weight names of one model.
 
     transformers names a weight `embeddings.x` in a model without a head and `bert.embeddings.x` in one with a head. The rows of
     the body are without the prefix; files with and without it are read.
     """
 
-    body: tuple[WeightMapping, ...]
-    heads: tuple[WeightMapping, ...] = ()
-    prefix: str = ""
-    old_prefixes: tuple[str, ...] = ()  # of other programs' files, read in its place
-    is_prefixed: bool = False  # whether saved names of the body have the prefix
-    tied: Mapping[str, str] = field(default_factory=dict)  # the second name of a tied weight -> the first
-    unread: Mapping[str, str] = field(default_factory=dict)  # a name of theirs that is not read -> why
-    legacy: Mapping[str, str] = field(default_factory=dict)  # the end of a name in old files -> its current end
+    body: Sequence[WeightMapping]
+    heads: Sequence[WeightMapping] = ()
+    prefix: str = ""  # of the names of the body in a saved file
+    tied: Mapping[str, str] = {}  # the second name of a tied weight -> the first
+    unread: Mapping[str, str] = {}  # a name of theirs that is not read -> why
+    bare: Callable[[str], str] = str  # a name from a file -> as the rows have it
 
-    def rows(self) -> tuple[WeightMapping, ...]:
+    def rows(self) -> list[WeightMapping]:
         """All rows."""
-        return self.body + self.heads
+        return [*self.body, *self.heads]
 
     def saved(self) -> list[tuple[str, WeightMapping]]:
         """All rows, each with its name in a saved file."""
-        prefix = self.prefix if self.is_prefixed else ""
-        return [(prefix + row.theirs, row) for row in self.body] + [(row.theirs, row) for row in self.heads]
+        return [(self.prefix + row.theirs, row) for row in self.body] + [(row.theirs, row) for row in self.heads]
 
-    def canonical(self, name: str) -> str:
-        """A name from a file in the form of the rows: without the prefix, with the current ending."""
-        for prefix in (self.prefix, *self.old_prefixes):
-            name = name.removeprefix(prefix)
-        old = next((old for old in self.legacy if name.endswith(old)), "")
-        return name.removesuffix(old) + self.legacy[old] if old else name
+
+def reader(
+    table: Table,
+    weights: Weights,
+    ours: Mapping[str, Tensor],
+    dtype: torch.dtype | None = None,
+    *,
+    allow_nonfinite: bool = False,
+    widens_float16: bool = False,
+) -> Callable[[], dict[str, Tensor]]:
+    """Compare the names, shapes and dtypes of a file with a table, and return what reads the state dict by our names, copied from the file.
+
+    Args:
+        ours: the model's tensors, for their shapes.
+        dtype: of all weights; None: that of the file.
+        widens_float16: without a dtype, float16 becomes float32.
+
+    Raises CheckpointError: all differences, or several dtypes without `dtype`. What reads raises it of NaN or infinite values unless
+    allow_nonfinite, and of tied weights that differ.
+    """
+    rows = table.rows()
+    assert {name for row in rows for name in row.ours} == ours.keys(), "the table and the model disagree"
+    stored_names, lines = _canonical(table, weights)
+    known = {row.theirs for row in rows} | table.tied.keys() | table.unread.keys()
+    shapes = {row.theirs: _shape(row, ours) for row in rows}
+    shapes |= {second: shapes[first] for second, first in table.tied.items()}
+    lines += [
+        ("missing", f"{name} {shapes[row.theirs]}") for name, row in table.saved() if row.theirs not in stored_names
+    ]
+    lines += [("unexpected", _described(weights, name)) for bare, name in stored_names.items() if bare not in known]
+    lines += _wrong_shapes_and_dtypes(weights, stored_names, shapes)
+    _raise(weights, lines)
+    of_file = sorted({weights.stored[stored_names[row.theirs]].dtype for row in rows})
+    if dtype is None and len(of_file) > 1:
+        raise CheckpointError(f"{weights.path} mixes {' and '.join(of_file)}: choose one with the argument dtype")
+    chosen: torch.dtype = dtype or getattr(torch, of_file[0])
+    if dtype is None and widens_float16 and chosen is torch.float16:
+        chosen = torch.float32
+    tied = [
+        (stored_names[second], stored_names[first]) for second, first in table.tied.items() if second in stored_names
+    ]
+    tied = [(second, first) for second, first in tied if second != first]
+
+    def read() -> dict[str, Tensor]:
+        lines: Lines = []
+        state: dict[str, Tensor] = {}
+        for row in rows:
+            # A copy: the file may be overwritten while the model is in use.
+            name = stored_names[row.theirs]
+            stored = weights.read(name).to(chosen, copy=True)
+            if not allow_nonfinite and not is_finite(stored):
+                lines.append(("not finite", f"{_described(weights, name)} in {str(chosen).removeprefix('torch.')}"))
+            state |= {ours: part.contiguous() for ours, part in zip(row.ours, row.read(stored), strict=True)}
+        for second, first in tied:
+            if not torch.allclose(weights.read(second), weights.read(first), rtol=0, atol=0, equal_nan=True):
+                lines.append(("not tied", f"{_described(weights, second)} differs from {printable(first)}"))
+        _raise(weights, lines)
+        return state
+
+    return read
+
+
+def write(table: Table, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state dict by their names, without the second names of tied weights, as transformers saves it."""
+    return {
+        name: row.write(tuple(ours[each].detach() for each in row.ours)).contiguous() for name, row in table.saved()
+    }
+
+
+def _canonical(table: Table, weights: Weights) -> tuple[dict[str, str], Lines]:
+    """The file's names by the table's names, and a line for every weight with two names. A tied weight may have any one of its names, as
+    in transformers, which reads whichever is there."""
+    stored_names: dict[str, str] = {}
+    lines: Lines = []
+    for name in weights.stored:
+        bare = table.bare(name)
+        if bare in stored_names:
+            lines.append(("duplicate", f"{_described(weights, name)} is also {printable(stored_names[bare])}"))
+        stored_names.setdefault(bare, name)
+    for second, first in table.tied.items():
+        if second in stored_names:
+            stored_names.setdefault(first, stored_names[second])
+    return stored_names, lines
+
+
+def _shape(row: WeightMapping, ours: Mapping[str, Tensor]) -> tuple[int, ...]:
+    """The shape that a row's weight has in a file."""
+    return tuple(row.write(tuple(ours[name].detach().to("meta") for name in row.ours)).shape)
+
+
+def _wrong_shapes_and_dtypes(
+    weights: Weights, stored_names: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
+) -> Iterable:
+    for bare, shape in shapes.items():
+        if bare not in stored_names:
+            continue
+        stored = weights.stored[stored_names[bare]]
+        if stored.shape != shape:
+            yield "wrong shape", f"{_described(weights, stored_names[bare])} must be {shape}"
+        if stored.dtype not in FLOATING:
+            yield (
+                "wrong dtype",
+                f"{_described(weights, stored_names[bare])} is {stored.dtype}, not a floating dtype of weights",
+            )
+
+
+def is_finite(x: Tensor) -> bool:
+    """Whether no element is NaN or infinite."""
+    # One pass without a copy; both extremes are NaN where any element is.
+    return x.numel() == 0 or all(bool(extreme.isfinite()) for extreme in x.aminmax())
+
+
+def _described(weights: Weights, name: str) -> str:
+    stored = weights.stored[name]
+    where = "" if stored.file == weights.path.name else f" in {stored.file}"
+    return f"{printable(name)} {stored.shape}{where}"
+
+
+def _raise(weights: Weights, lines: Lines) -> None:
+    if not lines:
+        return
+    width = max(len(kind) for kind, _ in lines)
+    said = [f"  {kind:<{width}}  {what}" for each in KINDS for kind, what in lines if kind == each]
+    if len(said) > MOST_LINES:
+        said[MOST_LINES:] = [f"  and {len(said) - MOST_LINES} more"]
+    raise CheckpointError("\n".join([f"{weights.path} does not match the model of config.json", *said]))

@@ -23,9 +23,8 @@ from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import weight_files
 
 _LOCK = threading.Lock()
-_BEFORE: list[
-    tuple[int, bool]
-] = []  # the level and progress bars of transformers' logging, as each thread that reads found them
+# The level and progress bars of transformers' logging, as each thread that reads found them.
+_BEFORE: list[tuple[int, bool]] = []
 # transformers makes lists and patterns of layers besides the model, and two names of each class. No whole number of config.json may be larger
 # than the first (vocabularies have up to 262,400 tokens), or than one for so many numbers in the files, up to the third: a published model has hundreds for
 # each unit of a length or a base. No published classifier has more classes.
@@ -34,14 +33,15 @@ _SURE, _NUMBERS_EACH, _LARGEST, _MOST_LABELS = 300_000, 64, 1 << 24, 1 << 16
 # many besides; and numbers in weights and buffers likewise: masks and tables of positions are in no file.
 _MORE, _BESIDE, _MOST_NUMBERS = 8, 1 << 8, 1 << 26
 _HOOKS: list[RemovableHandle] = []
-_building = threading.local()  # its attribute `left`: _Left of the thread that is in `bounded`
+_building = (
+    threading.local()
+)  # its attribute `left`: how many parts and numbers a model that is being built in `bounded` may still have
 
 
 def weights_of(folder: Path, described: Mapping[str, Any]) -> weight_files.Weights:
     """described: what is in its config.json. Raises CheckpointError: there are none in safetensors, or they are not those of the model."""
-    if (
-        described.get("configuration_files") is not None
-    ):  # transformers would read another file than the one that was checked
+    # transformers would read another file than the one that was checked.
+    if described.get("configuration_files") is not None:
         raise CheckpointError(
             f"{folder / 'config.json'}: configuration_files: settings for several versions of transformers are not read; rename the file of "
             "your version to config.json"
@@ -108,29 +108,24 @@ def bounded(path: Path, described: object, weights: weight_files.Weights) -> Ite
             _HOOKS.append(register_module_parameter_registration_hook(_count))
             _HOOKS.append(register_module_buffer_registration_hook(_count))
             _HOOKS.append(register_module_module_registration_hook(_count))
-    _building.left = _Left(path, len(elements), sum(elements))
+    _building.left = {"parts": _MORE * len(elements) + _BESIDE, "numbers": _MORE * sum(elements) + _MOST_NUMBERS}
+    _building.stored = (
+        f"{path}: it asks for far more than the files have, {len(elements)} weights of {sum(elements)} numbers"
+    )
     try:
         yield
     finally:
         _building.left = None
 
 
-class _Left:
-    """What a model that is being built may still have."""
-
-    def __init__(self, path: Path, weights: int, numbers: int) -> None:
-        self.stored = f"{path}: it asks for far more than the files have, {weights} weights of {numbers} numbers"
-        self.parts, self.numbers = _MORE * weights + _BESIDE, _MORE * numbers + _MOST_NUMBERS
-
-
 def _count(_module: nn.Module, _name: str, made: object) -> None:
-    left: _Left | None = getattr(_building, "left", None)
+    left: dict[str, int] | None = getattr(_building, "left", None)
     if left is None:
         return
-    left.parts -= 1
-    left.numbers -= made.numel() if isinstance(made, torch.Tensor) else 0
-    if left.parts < 0 or left.numbers < 0:
-        raise CheckpointError(left.stored)
+    left["parts"] -= 1
+    left["numbers"] -= made.numel() if isinstance(made, torch.Tensor) else 0
+    if min(left.values()) < 0:
+        raise CheckpointError(_building.stored)
 
 
 def _numbers(described: object, key: str = "") -> Iterator[tuple[str, int]]:

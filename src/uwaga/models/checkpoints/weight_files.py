@@ -42,7 +42,8 @@ def find(folder: Path) -> Weights:
         if _is_there(index):
             return _sharded(index, name, open_one)
         if _is_there(folder / name):
-            return _of(folder / name, [open_one(folder / name)])
+            stored, read = open_one(folder / name)
+            return Weights(path=folder / name, stored=stored, read=read)
     names = f"{SINGLE}, {SHARDED}, {PICKLED} or {PICKLED_SHARDED}"
     raise CheckpointError(f"{folder} has no weights: there is no {names}")
 
@@ -53,18 +54,6 @@ def _is_there(path: Path) -> bool:
 
 
 Opened = tuple[Mapping[str, Stored], Callable[[str], Tensor]]
-
-
-def _of(path: Path, files: list[Opened]) -> Weights:
-    stored: dict[str, Stored] = {}
-    readers: dict[str, Callable[[str], Tensor]] = {}
-    for held, read in files:
-        twice = sorted(stored.keys() & held.keys())
-        if twice:
-            raise CheckpointError(f"{path} lists two files that both contain {', '.join(map(printable, twice))}")
-        stored |= held
-        readers |= dict.fromkeys(held, read)
-    return Weights(path=path, stored=stored, read=lambda name: readers[name](name))
 
 
 def check_no_shards(folder: Path) -> None:
@@ -95,14 +84,20 @@ def _sharded(index: Path, single: str, open_one: Callable[[Path], Opened]) -> We
         )
     for file in files:
         _check_plain_name(index, file, Path(single).suffix)
-    weights = _of(index, [open_one(index.parent / file) for file in files])
-    absent = sorted(listed.keys() - weights.stored.keys())
-    unlisted = sorted(weights.stored.keys() - listed.keys())
+    stored: dict[str, Stored] = {}
+    readers: dict[str, Callable[[str], Tensor]] = {}
+    for held, read in [open_one(index.parent / file) for file in files]:
+        if twice := sorted(stored.keys() & held.keys()):
+            raise CheckpointError(f"{index} lists two files that both contain {', '.join(map(printable, twice))}")
+        stored |= held
+        readers |= dict.fromkeys(held, read)
+    absent = sorted(listed.keys() - stored.keys())
+    unlisted = sorted(stored.keys() - listed.keys())
     if absent or unlisted:
         lines = [f"  {printable(name)} is listed in {listed[name]}, which does not contain it" for name in absent]
         lines += [f"  {printable(name)} is in the files and is not listed" for name in unlisted]
         raise CheckpointError("\n".join([f"{index} does not match its files", *lines]))
-    return weights
+    return Weights(path=index, stored=stored, read=lambda name: readers[name](name))
 
 
 def _check_plain_name(index: Path, file: str, suffix: str) -> None:

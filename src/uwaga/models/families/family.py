@@ -3,18 +3,21 @@
 The tables beside this file are data, and at most one function each way. Adding a model type is adding one table, as FAMILIES of its module.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+import warnings
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from torch import Generator, Tensor
+from torch import Generator, Tensor, cat
 
 from uwaga._base import options
-from uwaga._base.errors import CheckpointError
+from uwaga._base.errors import CheckpointError, OwnCodeError
 from uwaga._base.options import unknown_key
+from uwaga._base.safetensors_files import Stored
+from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import config_json
 from uwaga.models.checkpoints.config_json import Key
-from uwaga.models.checkpoints.tables import AS_IS, ROW, Table, WeightLayout, WeightMapping, joined, shared
+from uwaga.models.checkpoints.tables import Table, WeightMapping
 from uwaga.models.configuration import OUTPUTS, Config
 
 _FIELDS = frozenset(each.name for each in fields(Config))
@@ -22,6 +25,7 @@ _RULES = options.field_rules(Config)
 # Our modules -> the output that they are of.
 _HEADS = {"pooler": "pooled", "lm_head": "logits", "sequence": "sequence", "tokens": "tokens"}
 _MARKS = "^=~"
+_SAME: Any = (None, lambda x: x, lambda x: x)
 _EMBEDDING, _SECOND_EMBEDDING = "embeddings.token_embedding", "decoder_embeddings.token_embedding"
 
 
@@ -50,16 +54,19 @@ class Family:
         fixed: settings that all its models have.
         extra: settings besides those of `keys` that a Python caller or a training may give.
         outputs: of a model that is made without a file.
-        only, harmless, reasons: as in `config_json.read`.
+        only: the supported values of further keys, which may be absent; another would change what is computed.
+        harmless: keys without effect here, besides `config_json.HARMLESS`.
+        reasons: why a key of `only` is refused with other values, or "key value" with this one, where transformers would compute something else.
         names: their modules -> ours, or a function of the config that returns these. `{n}` counts layers, `{stack}` is "encoder" or "decoder".
             "attention.(query|key|value)": three of ours in one of theirs. After ours, "^": the weight is transposed, "=": layers share it,
             "~": it has a dimension of 1 before its own. Between two of ours, "/": whichever the model has. What it lacks is left out.
-        prefix: of the names of a model with a head; old_prefixes: as in `Table`.
+        prefix: of the names of a model with a head; old_prefixes: of other programs' files, read in its place.
         logits: their output projection, and the name of its bias where the projection is tied to the embedding.
         architectures: the names of classes, with their outputs; first the one without a head.
         tied: further second names of weights -> the first.
         any_class: whether a file of another class is read, if its weights are those of the table.
-        unread: a function of the config that gives `Table.unread`; `{n}` counts layers. legacy: as in `Table`.
+        unread: a function of the config that gives `Table.unread`; `{n}` counts layers.
+        legacy: the end of a name in old files -> its current end.
         dropped: keys of a file that are not written again.
         settle: (settings, file) -> None: completes the settings where they are more than another name of a key.
         tokenizer: the class that transformers has for the family, whose settings a directory may have; None: none of its own.
@@ -108,35 +115,58 @@ class Family:
                 raise ValueError(
                     f"config: {model_type}: {unknown_key(name, self.settings).replace('key', 'setting', 1)}"
                 )
-        read = config_json.read(
-            file.config,
-            file.where,
-            of=Config,
-            keys=self.keys,
-            only=self.only,
-            harmless=self.harmless,
-            reasons=self.reasons,
-        )
+        read = {key.ours: _value(file, name, key) for name, key in self.keys.items()}
+        kept = self._kept(file)
         file = file._replace(names=None if file.names is None else frozenset(map(self.bare, file.names)))
         for name, value in given.items():  # before `settle` computes with them
             rule = self.keys[name].kind if name in self.keys else None
             if name in _RULES:
                 options.read(rule or _RULES[name], value, path=f"Config: {name}")
-        settings = {"model_type": model_type, **self.fixed, **read.settings, **given, "kept": read.kept}
+        settings = {"model_type": model_type, **self.fixed, **read, **given, "kept": kept}
         if "outputs" not in given:
             settings["outputs"] = self.outputs if file.names is None else self._stored_outputs(file)
         self.settle(settings, file)
-        return Config(**settings) if file.names is None else config_json.make(Config, file.where, **settings)
+        try:
+            return Config(**settings)
+        except ValueError as error:
+            if file.names is None:
+                raise
+            raise CheckpointError(f"{file.where}: {error}") from error
+
+    def _kept(self, file: File) -> dict[str, object]:
+        """The keys that are not read, which saving writes unchanged. Raises CheckpointError: one has a value that is not supported. Warns of
+        unknown ones."""
+        config, only = file.config, config_json.ONLY | self.only
+        for name, values in only.items():
+            if name in config and config[name] not in values:
+                why = self.reasons.get(f"{name} {config[name]}", self.reasons.get(name))
+                rest = f": {why}" if why else f"; only {' or '.join(map(repr, values))} is supported"
+                refused = OwnCodeError if why else CheckpointError
+                raise refused(f"{file.where}: {name} is {printable(repr(config[name]))}{rest}")
+        seconds = {
+            second: first for second, names in config_json.SECOND_NAMES.items() for first in names if first in self.keys
+        }
+        for second, first in seconds.items():
+            expected = config.get(first, self.keys[first].default)
+            if config.get(second, expected) != expected:
+                rule = f"{second} is another name of {first}, which is {expected!r}"
+                raise CheckpointError(f"{file.where}: {rule}, not {printable(repr(config[second]))}: remove one")
+        kept = {name: each for name, each in config.items() if name not in self.keys}
+        unknown = kept.keys() - only.keys() - set(self.harmless) - seconds.keys() - config_json.HARMLESS
+        if unknown:
+            listed = ", ".join(sorted(map(printable, unknown)))
+            warnings.warn(f"{file.where} has unknown keys, which have no effect: {listed}")
+        return kept
 
     def written(self, config: Config) -> dict[str, object]:
         """config.json as transformers reads it; unknown keys that were read are written unchanged. Raises CheckpointError: transformers
         has no such model."""
         kept = {name: value for name, value in config.kept.items() if name not in {"torch_dtype", *self.dropped}}
-        keys = {name: key for name, key in self.keys.items() if key.ours in _FIELDS}
+        keys = {name: _written(config, key) for name, key in self.keys.items() if key.ours in _FIELDS}
         more = {"model_type": config.model_type, **self.write(config)}
         if "architectures" not in more:
             more["architectures"] = [self.architecture(config.outputs)]
-        return kept | config_json.written(config, keys) | more
+        return kept | keys | more
 
     def architecture(self, outputs: Collection[str]) -> str:
         """The class of transformers with these outputs, with or without a pooler. Raises CheckpointError: it has none."""
@@ -150,7 +180,10 @@ class Family:
     def _stored_outputs(self, file: File) -> tuple[str, ...]:
         """The outputs whose weights are in the file."""
         if not self.any_class:
-            config_json.check_architecture(file.config, file.where, tuple(self.architectures))
+            given = file.config.get("architectures")
+            if given and given not in ([name] for name in self.architectures):
+                known = ", ".join(self.architectures)
+                raise CheckpointError(f"{file.where}: architectures is {printable(repr(given))}; supported: {known}")
         of_class = self.architectures.get(str((file.config.get("architectures") or [""])[0]), ())
         found = (
             ours for theirs, text in self._named(None).items() if _is_stored(theirs, file) for ours in text.split("/")
@@ -167,9 +200,12 @@ class Family:
             return self.names
         return self.names(self.read("", File(), {}) if config is None else config)
 
-    def modules(self) -> set[str]:
-        """The first parts of the names of weights that are of no head."""
-        return {theirs.partition(".")[0] for theirs, ours in self._named(None).items() if _head(ours) in ("", "pooler")}
+    def of_body(self, stored: Mapping[str, Stored]) -> dict[str, Stored]:
+        """The weights of a file that are of no head."""
+        parts = {
+            theirs.partition(".")[0] for theirs, ours in self._named(None).items() if _head(ours) in ("", "pooler")
+        }
+        return {name: x for name, x in stored.items() if self.bare(name).partition(".")[0] in parts}
 
     def table(self, config: Config, ours: Mapping[str, Tensor]) -> Table:
         """The table of a model with this configuration, whose state dict is `ours`."""
@@ -194,19 +230,36 @@ class Family:
         known = {row.theirs for row in rows}
         is_head = {row.theirs: _head(row.ours[0]) not in ("", "pooler") for row in rows}
         return Table(
-            body=tuple(row for row in rows if not is_head[row.theirs]),
-            heads=tuple(row for row in rows if is_head[row.theirs]),
-            prefix=self.prefix,
-            old_prefixes=self.old_prefixes,
-            is_prefixed=bool(set(config.outputs) - {"pooled"}),
+            body=[row for row in rows if not is_head[row.theirs]],
+            heads=[row for row in rows if is_head[row.theirs]],
+            prefix=self.prefix if set(config.outputs) - {"pooled"} else "",
             tied={second: first for second, first in tied.items() if first in known and second not in known},
             unread={name.replace("{n}", str(n)): why for name, why in unread.items() for n in layers},
-            legacy=self.legacy,
+            bare=self.bare,
         )
 
     def bare(self, name: str) -> str:
-        """A name of a file without prefix, as the names of the table are."""
-        return Table(body=(), prefix=self.prefix, old_prefixes=self.old_prefixes, legacy=self.legacy).canonical(name)
+        """A name of a file as the names of the table are: without prefix, with the current ending."""
+        for prefix in (self.prefix, *self.old_prefixes):
+            name = name.removeprefix(prefix)
+        old = next((old for old in self.legacy if name.endswith(old)), "")
+        return name.removesuffix(old) + self.legacy[old] if old else name
+
+
+def _value(file: File, name: str, key: Key) -> object:
+    """The value of a key of a file, as we have it. Raises CheckpointError."""
+    in_file, read, _ = config_json.IN_FILES.get(key.ours, _SAME) if key.kind is None else _SAME
+    rule = in_file or key.kind or _RULES[key.ours]
+    rule = rule | None if key.default is None else rule
+    return read(config_json.setting(file.config, file.where, name, rule, key.default))
+
+
+def _written(config: Config, key: Key) -> object:
+    write, ours = (
+        (config_json.IN_FILES.get(key.ours, _SAME) if key.kind is None else _SAME)[2],
+        getattr(config, key.ours),
+    )
+    return ours if ours is None else write(ours)
 
 
 def _head(ours: str) -> str:
@@ -232,18 +285,19 @@ def _rows(theirs: str, text: str, left: dict[str, Tensor]) -> list[WeightMapping
         mine = [name + part for name in names]
         if all(name in left for name in mine):
             sizes = [left.pop(name).shape[0] for name in dict.fromkeys(mine)]
-            rows.append(WeightMapping(theirs + part, *mine, layout=_layout(text[-1], sizes, part)))
+            rows.append(WeightMapping(theirs + part, tuple(mine), *_layout(text[-1], sizes, part)))
     return rows
 
 
-def _layout(mark: str, sizes: Sequence[int], part: str) -> WeightLayout:
+def _layout(mark: str, sizes: list[int], part: str) -> tuple[Callable[..., Any], ...]:
+    """How one stored weight is split into ours, of these numbers of rows, and how they are joined; (): it is one of ours as it is."""
     if mark == "=":
-        return shared(len(sizes))
+        return lambda x: (x,) * len(sizes), lambda parts: parts[0]
     if mark == "~":
-        return ROW
-    if mark == "^" and part == ".weight":
-        return joined(sizes, transposed=True)
-    return joined(sizes) if len(sizes) > 1 else AS_IS
+        return lambda x: (x[0],), lambda parts: parts[0][None]
+    if mark == "^" and part == ".weight":  # as in GPT-2, (in, out)
+        return lambda x: [each.T for each in x.split(sizes, 1)], lambda parts: cat([each.T for each in parts], 1)
+    return (lambda x: x.split(sizes), lambda parts: cat(list(parts))) if len(sizes) > 1 else ()
 
 
 def layers(theirs: str, ours: str, names: Mapping[str, str]) -> dict[str, str]:

@@ -40,11 +40,7 @@ _GEMMA3_KEYS = {name: key for name, key in _GEMMA2_KEYS.items() if name != "attn
 }
 # Keys that are read below; a saved file has those of today.
 _LAYERS = rope_parameters.KEYS | {"layer_types", "rope_local_base_freq", "sliding_window", "sliding_window_pattern"}
-# Of Gemma 3; rope_scaling is of the global layers alone.
-_ROPES = {
-    GLOBAL: rope_parameters.Defaults("rope_theta", 1e6, is_scaled=True),
-    LOCAL: rope_parameters.Defaults("rope_local_base_freq", 10000.0, is_scaled=False),
-}
+_BASES = {GLOBAL: ("rope_theta", 1e6), LOCAL: ("rope_local_base_freq", 10000.0)}  # of Gemma 3
 
 
 def _settle(settings: dict[str, Any], file: File) -> None:
@@ -63,7 +59,7 @@ def _settle(settings: dict[str, Any], file: File) -> None:
     if is_gemma2:
         ropes = dict.fromkeys(types, rope_parameters.read(config, where, 10000.0, length))
     else:
-        ropes = rope_parameters.read_by_layer_type(config, where, length, _ROPES)
+        ropes = rope_parameters.read_by_layer_type(config, where, length, _BASES, scaled=(GLOBAL,))
     settings.setdefault("ropes", tuple(ropes[each] for each in types))
     if file.names is not None:  # a tied head has no weight: the class says whether there is one
         has_head = "ForCausalLM" in str(config.get("architectures")) and settings["tie_word_embeddings"]

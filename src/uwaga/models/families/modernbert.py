@@ -7,7 +7,7 @@ from annotated_types import Ge
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import config_json, rope_parameters
-from uwaga.models.checkpoints.config_json import GLOBAL, LOCAL, Key, ModelSize, read_layer_types
+from uwaga.models.checkpoints.config_json import GLOBAL, LAYER_TYPES, LOCAL, Key, ModelSize, read_layer_types
 from uwaga.models.configuration import Config
 from uwaga.models.families.family import Family, File, layers
 
@@ -35,10 +35,7 @@ _KEYS = {
 _LAYERS = rope_parameters.KEYS_BY_LAYER_TYPE | {
     "global_attn_every_n_layers", "global_rope_theta", "layer_types", "local_attention", "local_rope_theta", "sliding_window"
 }  # fmt: skip
-_ROPES = {
-    GLOBAL: rope_parameters.Defaults("global_rope_theta", 160000.0, is_scaled=True),
-    LOCAL: rope_parameters.Defaults("local_rope_theta", 10000.0, is_scaled=True),
-}
+_BASES = {GLOBAL: ("global_rope_theta", 160000.0), LOCAL: ("local_rope_theta", 10000.0)}
 
 
 def _settle(settings: dict[str, Any], file: File) -> None:
@@ -61,7 +58,8 @@ def _settle(settings: dict[str, Any], file: File) -> None:
     side = config_json.setting(config, where, "sliding_window", ModelSize, span // 2)
     default = [LOCAL if n % every else GLOBAL for n in range(settings["num_layers"])]
     types = read_layer_types(config.get("layer_types"), where, default)
-    ropes = rope_parameters.read_by_layer_type(config, where, settings["max_position_embeddings"], _ROPES)
+    length = settings["max_position_embeddings"]
+    ropes = rope_parameters.read_by_layer_type(config, where, length, _BASES, scaled=LAYER_TYPES)
     settings.setdefault("windows", config_json.windows_of(types, side, where))
     settings.setdefault("ropes", tuple(ropes[each] for each in types))
 

@@ -7,8 +7,9 @@ same texts. Letters: R rows, W beams of a row, C candidates of a row, V vocabula
 import torch
 from torch import Tensor
 
-from uwaga.models.generation.decoding import Decoding
-from uwaga.models.generation.options import GenerationOptions
+from uwaga.models.generation.sampling import GenerationOptions
+from uwaga.models.model import Decoding
+from uwaga.models.tokenizers.token_ids import one_per_row
 from uwaga.ops.ragged import Ragged
 
 _NONE = -torch.inf  # the score of a beam that holds no text
@@ -82,12 +83,13 @@ class Beams:
 
 def beam_search(decoding: Decoding, options: GenerationOptions) -> Ragged:
     """(N,) ids: the new tokens of the best text of each row, the end token included."""
-    device, count, beams = decoding.first.values.device, len(decoding.first), options.num_beams
+    first, cache, logits_of = decoding
+    device, count, beams = first.values.device, len(first), options.num_beams
     tokens_RT = torch.zeros(count, options.max_new_tokens, dtype=torch.int64, device=device)
     length_R = torch.zeros(count, dtype=torch.int64, device=device)
     rows, result = torch.arange(count, device=device), Beams(count, options, device)
     # The prompts are read once; the first reordering of the cache copies them to the beams.
-    logits_RWV, width = decoding.first_logits()[:, None].expand(-1, beams, -1), 1
+    logits_RWV, width = logits_of(first)[:, None].expand(-1, beams, -1), 1
     while True:
         beam_RW = result.advance(logits_RWV)
         continues = result.continues()
@@ -95,10 +97,11 @@ def beam_search(decoding: Decoding, options: GenerationOptions) -> Ragged:
         if not bool(continues.any()):
             return Ragged.from_padded(tokens_RT, length_R)
         first_R1 = torch.arange(len(rows), device=device)[:, None] * width
-        decoding.reorder((first_R1 + beam_RW.clamp(max=width - 1))[continues].flatten())
+        cache.reorder((first_R1 + beam_RW.clamp(max=width - 1))[continues].flatten())
         result.keep(continues)
         rows, width = rows[continues], beams
-        logits_RWV = decoding.next_logits(result.running_RWT[:, :, result.step - 1].flatten()).unflatten(0, (-1, beams))
+        token_R = result.running_RWT[:, :, result.step - 1].flatten()
+        logits_RWV = logits_of(one_per_row(token_R)).unflatten(0, (-1, beams))
 
 
 def _taken(text_RWT: Tensor, beam_RC: Tensor) -> Tensor:

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from uwaga.models.generation.beam_search import beam_search
-from uwaga.models.generation.options import GenerationOptions
-from uwaga.models.generation.sampling import Streamer, generate_tokens, token_chooser
+from uwaga.models.generation.sampling import GenerationOptions, generate_tokens
 from uwaga.models.model import Model
 from uwaga.models.tokenizers import loading as tokenizers
 from uwaga.models.tokenizers import token_ids
@@ -39,7 +38,7 @@ def generate(
     eos_token_ids: int | Sequence[int] | None = None,
     pad_token_id: int | None = None,
     seed: int | None = None,
-    streamer: Streamer | None = None,
+    streamer: Any = None,
 ) -> list[str] | list[list[int]] | Ragged | Tensor:
     """New tokens after each prompt, by greedy search, sampling or beam search.
 
@@ -89,12 +88,10 @@ def generate(
         kind = getattr(getattr(model, "config", None), "model_type", None)
         named = type(model).__name__ + (f" ({kind})" if isinstance(kind, str) else "")
         raise ValueError(f"generate: {named} does not continue texts; a uwaga.models.Transformer with a decoder does")
+    writer: tokenizers.Tokenizer | None = None
     if _are_texts(prompts):
-        return _generate_texts(
-            model, prompts, lengths=lengths, max_new_tokens=max_new_tokens, do_sample=do_sample, temperature=temperature, top_k=top_k,
-            top_p=top_p, num_beams=num_beams, length_penalty=length_penalty, early_stopping=early_stopping, eos_token_ids=eos_token_ids,
-            pad_token_id=pad_token_id, seed=seed, streamer=streamer,
-        )  # fmt: skip
+        reader, writer = (tokenizers.of_model(model, decoder=which) for which in (False, True))
+        prompts = _ids_of_texts(prompts, reader)
     prompts = cast(Ids, prompts)
     if model.training:
         raise ValueError("generate: the model is in training mode, with dropout; call model.eval() first")
@@ -114,7 +111,8 @@ def generate(
     _check_positions(packed, max_new_tokens, model)
     fill = _pad_token_id(pad_token_id, prompts, options, model)
     _check_streamer(streamer, packed, options)
-    return _in_form_of_prompts(_new_tokens(model, packed, options, streamer), prompts, fill)
+    written = _in_form_of_prompts(_new_tokens(model, packed, options, streamer), prompts, fill)
+    return written if writer is None else [writer.decode(ids) for ids in cast("list[list[int]]", written)]
 
 
 def _are_texts(prompts: Prompts) -> TypeGuard[Sequence[str]]:
@@ -125,14 +123,12 @@ def _are_texts(prompts: Prompts) -> TypeGuard[Sequence[str]]:
     return len(prompts) > 0 and all(isinstance(each, str) for each in prompts)
 
 
-def _generate_texts(model: Model, texts: Sequence[str], **options: Any) -> list[str]:
-    own, decoder = (tokenizers.of_model(cast(torch.nn.Module, model), decoder=which) for which in (False, True))
+def _ids_of_texts(texts: Sequence[str], tokenizer: tokenizers.Tokenizer) -> list[list[int]]:
     for number, text in enumerate(texts):
         tokenizers.check_text(f"generate: prompt {number}", text)
-        if unknown := own.unknown_characters(text):
+        if unknown := tokenizer.unknown_characters(text):
             warnings.warn(f"generate: prompt {number}: {unknown_text(unknown)}", stacklevel=4)
-    written = generate(model, own.with_special_tokens(texts), **options)
-    return [decoder.decode(ids) for ids in cast("list[list[int]]", written)]
+    return tokenizer.with_special_tokens(texts)
 
 
 def unknown_text(unknown: Sequence[str]) -> str:
@@ -141,15 +137,13 @@ def unknown_text(unknown: Sequence[str]) -> str:
     return f"the model has no token for {shown}: it cannot tell what is written there"
 
 
-def _new_tokens(model: Model, prompts: Ragged, options: GenerationOptions, streamer: Streamer | None) -> Ragged:
+def _new_tokens(model: Model, prompts: Ragged, options: GenerationOptions, streamer: Any) -> Ragged:
     if not len(prompts):
         return prompts
     decoding = model.decoding(prompts, options.max_new_tokens)
     if options.num_beams > 1:
         return beam_search(decoding, options)
-    if streamer is not None:
-        streamer.put(decoding.first.values.cpu())
-    return generate_tokens(decoding, token_chooser(options, prompts), options, streamer)
+    return generate_tokens(decoding, prompts, options, streamer)
 
 
 def _eos_token_ids(given: int | Sequence[int] | None, model: Model) -> tuple[int, ...]:
@@ -182,7 +176,7 @@ def _check_id(name: str, value: object, model: Model) -> None:
         )
 
 
-def _check_streamer(streamer: Streamer | None, prompts: Ragged, options: GenerationOptions) -> None:
+def _check_streamer(streamer: Any, prompts: Ragged, options: GenerationOptions) -> None:
     if streamer is None:
         return
     if options.num_beams > 1:
@@ -197,17 +191,12 @@ def _pack(prompts: Ids, lengths: Tensor | None, model: Model) -> Ragged:
     """(N,) ids of all prompts, checked."""
     if lengths is not None and not isinstance(prompts, Tensor):
         raise ValueError("generate: lengths need prompts that are a padded tensor (R, T)")
-    result = _as_ragged(prompts, lengths, _device(model))
+    result = _as_ragged(prompts, lengths, next(model.parameters()).device)
     token_ids.check_ids("generate", "prompts", result, model.config.vocab_size)
     empty = (result.lengths == 0).nonzero().flatten().tolist()
     if empty:
         raise ValueError(f"generate: prompt {empty[0]} is empty")
     return result.with_values(result.values.long())
-
-
-def _device(model: Model) -> torch.device:
-    """Where the ids of prompts that are lists belong: beside the model's weights."""
-    return next(cast(torch.nn.Module, model).parameters()).device
 
 
 def _as_ragged(prompts: Ids, lengths: Tensor | None, device: torch.device) -> Ragged:

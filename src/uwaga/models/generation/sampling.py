@@ -1,41 +1,88 @@
-"""Greedy search and sampling, one token at a time for every row. Letters: R rows, V vocabulary, T new tokens."""
+"""The options of `generate`, and greedy search and sampling, one token at a time for every row. Letters: R rows, V vocabulary, T new tokens."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Protocol
+from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from uwaga.models.generation.decoding import Decoding
-from uwaga.models.generation.options import GenerationOptions
+from uwaga._base.options import Integer, OptionError, Positive, Real, Size, Switch, read
+from uwaga.models.model import Decoding
+from uwaga.models.tokenizers.token_ids import one_per_row
 from uwaga.ops.ragged import Ragged
+
+_ALWAYS = {"max_new_tokens": Size, "do_sample": Switch, "num_beams": Size}
+# By the options that they need.
+_SAMPLING = {
+    "temperature": Positive,
+    "top_k": Size,
+    "top_p": Annotated[Real, Gt(0), Le(1)],
+    "seed": Annotated[Integer, Ge(0), Le(2**64 - 1)],
+}
+_BEAM_SEARCH = {"length_penalty": Real, "early_stopping": Literal[True, False, "never"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationOptions:
+    """The options of `generate` that decide which tokens come next. None and False: not given.
+
+    Raises:
+        ValueError: an option of a wrong type or value, or one that has no effect with the others.
+    """
+
+    max_new_tokens: int
+    do_sample: bool
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    num_beams: int
+    length_penalty: float | None
+    early_stopping: bool | str | None
+    seed: int | None
+    eos_token_ids: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        self._check(_ALWAYS)
+        if self.do_sample and self.num_beams > 1:
+            raise ValueError("generate: do_sample=True and num_beams > 1 exclude each other")
+        for mode, is_on, rules in (
+            ("do_sample=True", self.do_sample, _SAMPLING),
+            ("num_beams > 1", self.num_beams > 1, _BEAM_SEARCH),
+        ):
+            given = {name: rule for name, rule in rules.items() if getattr(self, name) is not None}
+            for name in given:
+                if not is_on:
+                    raise ValueError(f"generate: {name} has no effect without {mode}")
+            self._check(given)
+
+    def _check(self, rules: Mapping[str, Any]) -> None:
+        for name, rule in rules.items():
+            try:
+                read(rule, getattr(self, name), path=name)
+            except OptionError as error:
+                raise ValueError(f"generate: {error}") from None
+
 
 # The next token of each row, (R,), from logits (R, V), the number of the step, and which rows these are, (R,).
 NextToken = Callable[[Tensor, int, Tensor], Tensor]
 
 
-class Streamer(Protocol):
-    """Receives tokens as they are generated, as TextStreamer and TextIteratorStreamer of transformers do."""
-
-    def put(self, value: Tensor) -> None:
-        """First the prompt, (T,) ids, then every new token, (1,)."""
-
-    def end(self) -> None:
-        """After the last token."""
-
-
-def generate_tokens(
-    decoding: Decoding, next_token: NextToken, options: GenerationOptions, streamer: Streamer | None
-) -> Ragged:
-    """(N,) ids: the new tokens of each row, the end token included. A row that has ended leaves the batch."""
-    device, count = decoding.first.values.device, len(decoding.first)
+def generate_tokens(decoding: Decoding, prompts: Ragged, options: GenerationOptions, streamer: Any) -> Ragged:
+    """(N,) ids: the new tokens of each row, the end token included. A row that has ended leaves the batch. streamer: as in `generate`."""
+    first, cache, logits_of = decoding
+    next_token = sampler(options, prompts) if options.do_sample else lambda logits_RV, step, rows: logits_RV.argmax(-1)
+    device, count = first.values.device, len(first)
     eos = torch.tensor(options.eos_token_ids, dtype=torch.int64, device=device)
     tokens_RT = torch.zeros(count, options.max_new_tokens, dtype=torch.int64, device=device)
     length_R = torch.zeros(count, dtype=torch.int64, device=device)
     rows = torch.arange(count, device=device)
-    logits_RV = decoding.first_logits()
+    if streamer is not None:
+        streamer.put(first.values.cpu())
+    logits_RV = logits_of(first)
     for step in range(options.max_new_tokens):
         token_R = next_token(logits_RV, step, rows)
         tokens_RT[rows, step], length_R[rows] = token_R, step + 1
@@ -45,22 +92,12 @@ def generate_tokens(
         if step + 1 == options.max_new_tokens or not bool(continues.any()):
             break
         if not bool(continues.all()):
-            decoding.reorder(continues.nonzero().squeeze(-1))
+            cache.reorder(continues.nonzero().squeeze(-1))
             rows, token_R = rows[continues], token_R[continues]
-        logits_RV = decoding.next_logits(token_R)
+        logits_RV = logits_of(one_per_row(token_R))
     if streamer is not None:
         streamer.end()
     return Ragged.from_padded(tokens_RT, length_R)
-
-
-def token_chooser(options: GenerationOptions, prompts: Ragged) -> NextToken:
-    """Greedy or sampling, by the options."""
-    return sampler(options, prompts) if options.do_sample else greedy
-
-
-def greedy(logits_RV: Tensor, step: int, rows: Tensor) -> Tensor:
-    """The most probable token; of several that are equally probable the first."""
-    return logits_RV.argmax(-1)
 
 
 def sampler(options: GenerationOptions, prompts: Ragged) -> NextToken:

@@ -12,15 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from annotated_types import Ge, Le
 from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
+from uwaga._base.options import Integer, Switch
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import transformers_directories
+from uwaga.models.checkpoints.config_json import setting
 from uwaga.models.tokenizers import tokenizer_file
 from uwaga.models.tokenizers.tokenizer_file import library_errors
 
@@ -96,18 +99,11 @@ class Kind(NamedTuple):
     resets_special: bool = False  # special tokens are added once more, without options
 
 
-class Loaded(NamedTuple):
-    backend: Backend
-    # Tokens that no file has: the class adds them after all others. The model may have no row for them.
-    defaults: frozenset[str]
-
-
-def load(folder: Path) -> Loaded:
-    """The tokenizers.Tokenizer of a directory. Raises CheckpointError."""
+def load(folder: Path) -> tuple[Backend, frozenset[str]]:
+    """The tokenizers.Tokenizer of a directory, and its tokens that no file has: the class adds them after all others, and the model may have
+    no row for them. Raises CheckpointError."""
     path = folder / FILE
-    described = tokenizer_file.parse(path)
-    config = json_files.optional(folder / "config.json") or {}
-    settings = json_files.optional(folder / SETTINGS) or {}
+    described, config, settings = _files(folder)
     family = config.get("model_type")
     if family is not None and not isinstance(family, str):
         raise CheckpointError(f"{folder / 'config.json'}: model_type must be a string, not {printable(repr(family))}")
@@ -124,7 +120,10 @@ def load(folder: Path) -> Loaded:
     kind = KINDS.get(name or "")
     if kind is None:
         return _of_transformers(folder, name)
-    values = _switches(folder / SETTINGS, settings, kind)
+    values = {
+        key: setting(settings, folder / SETTINGS, key, _rule(default), default)
+        for key, default in (SWITCHES | dict(kind.switches)).items()
+    }
     with library_errors(path):
         tokens = _Tokens.read(folder, described, settings)
         read = Settings(path, values, _named(kind, described, tokens.named), _charsmap(described.get("normalizer")))
@@ -134,15 +133,19 @@ def load(folder: Path) -> Loaded:
 def special_tokens(folder: Path) -> dict[str, str] | None:
     """The special tokens of a directory by their keys, those of its class included; None: of a class that transformers alone knows. Raises
     CheckpointError."""
-    described = tokenizer_file.parse(folder / FILE)
-    config = json_files.optional(folder / "config.json") or {}
-    settings = json_files.optional(folder / SETTINGS) or {}
+    described, config, settings = _files(folder)
     kind = KINDS.get(_class_name(config, settings, described) or "")
     if kind is None:
         return None
     with library_errors(folder / FILE):
         named = _named(kind, described, _Tokens.read(folder, described, settings).named)
     return {key: str(token) for key, token in named.items() if token is not None}
+
+
+def _files(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """tokenizer.json, config.json and tokenizer_config.json; the last two may be absent."""
+    others = (json_files.optional(folder / name) or {} for name in ("config.json", SETTINGS))
+    return tokenizer_file.parse(folder / FILE), *others
 
 
 def _named(kind: Kind, described: Mapping[str, Any], given: Mapping[str, Token | None]) -> dict[str, Token | None]:
@@ -186,7 +189,7 @@ def _has_byte_level(described: Mapping[str, Any]) -> bool:
     return '"ByteLevel"' in json.dumps(described)
 
 
-def _of_transformers(folder: Path, name: str | None) -> Loaded:
+def _of_transformers(folder: Path, name: str | None) -> tuple[Backend, frozenset[str]]:
     path, shown = folder / FILE, "its class" if name is None else f"tokenizer_class {printable(name)}"
     advice = f'to read {FILE} as it is, set "tokenizer_class": "{_AS_IT_IS}" in {SETTINGS}'
     if find_spec("transformers") is None:
@@ -198,29 +201,17 @@ def _of_transformers(folder: Path, name: str | None) -> Loaded:
     backend = getattr(made, "backend_tokenizer", None)
     if not isinstance(backend, Backend):
         raise CheckpointError(f"{path}: {shown} does not read {FILE}; {advice}")
-    return Loaded(backend, frozenset())
+    return backend, frozenset()
 
 
 # Settings
 
 
-def _switches(path: Path, settings: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
-    """The settings that the class reads. Raises CheckpointError: one of another type than its default."""
-    result = dict(SWITCHES) | dict(kind.switches)
-    for key, default in result.items():
-        value = settings.get(key, default)
-        is_number = type(default) is int
-        may_be_null = default is not True
-        fits = (
-            type(value) is int and 0 <= value <= 1000
-            if is_number
-            else isinstance(value, bool) or (value is None and may_be_null)
-        )
-        if not fits:
-            rule = "a whole number up to 1000" if is_number else "true or false"
-            raise CheckpointError(f"{path}: {key} must be {rule}, not {printable(repr(value))}")
-        result[key] = value
-    return result
+def _rule(default: bool | int | None) -> Any:
+    """Of a setting with this default."""
+    if type(default) is int:
+        return Annotated[Integer, Ge(0), Le(1000)]
+    return Switch if default is True else Switch | None
 
 
 class _Tokens(NamedTuple):
@@ -339,7 +330,9 @@ def _added(path: Path, key: str, value: Any) -> AddedToken:
 # The tokenizer
 
 
-def _made(kind: Kind, described: dict[str, Any], read: Settings, tokens: _Tokens, path: Path) -> Loaded:
+def _made(
+    kind: Kind, described: dict[str, Any], read: Settings, tokens: _Tokens, path: Path
+) -> tuple[Backend, frozenset[str]]:
     """As the class of transformers and TokenizersBackend.__init__ make it."""
     if kind is not KINDS[_AS_IT_IS]:
         described = described | _model(kind, described["model"], read, path)
@@ -360,7 +353,7 @@ def _made(kind: Kind, described: dict[str, Any], read: Settings, tokens: _Tokens
         around = kind.around(read, backend)
         backend.post_processor = (kind.is_file_first and backend.post_processor) or around
     backend.encode_special_tokens = read["split_special_tokens"]
-    return Loaded(backend, defaults)
+    return backend, defaults
 
 
 def _model(kind: Kind, model: dict[str, Any], read: Settings, path: Path) -> dict[str, Any]:

@@ -147,7 +147,7 @@ class TextTokenizer:
         if not (folder / file).is_file():
             raise ConfigError(f"tokenizer.path: there is no {folder / file}")
         try:
-            backend = auto_tokenizer.load(folder).backend if file == FILE else read(folder / file)
+            backend = auto_tokenizer.load(folder)[0] if file == FILE else read(folder / file)
             tokens = read_special_tokens(backend, folder, objective, settings=_settings_file(file))
             with library_errors(folder / file):
                 return TextTokenizer(backend, tokens, objective, folder / file)

@@ -116,11 +116,9 @@ def check_same_rows(model: str, ids: Operand, decoder_ids: Operand) -> None:
         raise ValueError(f"{model}: ids and decoder_ids must have the same rows, not {rows} and {decoder_rows}")
 
 
-def decoder_start(prompts: Ragged, start_token_id: int) -> Ragged:
-    """Ragged ids (R,): the decoder's start token, once for each of the R prompts."""
-    device = prompts.values.device
-    first_R = torch.full((len(prompts),), start_token_id, dtype=torch.int64, device=device)
-    return Ragged(first_R, torch.arange(len(prompts) + 1, device=device), max_length=1)
+def one_per_row(tokens_R: Tensor) -> Ragged:
+    """Ragged ids (R,): one token in each row."""
+    return Ragged(tokens_R, torch.arange(len(tokens_R) + 1, device=tokens_R.device), max_length=1)
 
 
 def _rows(ids: Operand) -> tuple[int, ...]:
