@@ -102,7 +102,7 @@ def read(
         with torch.device("meta"):
             layer = _dense(path, settings, width) if kind == "Dense" else _layer_norm(path, settings, width)
         # The weights of its folder, in float32.
-        table = Table(body=tuple(WeightMapping(name, name) for name in layer.state_dict()))
+        table = Table(body=tuple(WeightMapping(name, (name,)) for name in layer.state_dict()))
         read_weights = tables.reader(table, weight_files.find(folder), layer.state_dict(), torch.float32)
         layer.load_state_dict(read_weights(), assign=True)
         layers.append(layer)
