@@ -78,6 +78,16 @@ def make(family: str, options: dict, maker: type, **more: object) -> torch.nn.Mo
     return model
 
 
+def theirs(family: str, implementation: str = "eager") -> torch.nn.Module:
+    """A random model with logits of a family of the tables above."""
+    of = transformers.AutoModelForSeq2SeqLM if family in PAIRS else transformers.AutoModelForCausalLM
+    model = make(
+        family, (ENCODERS | DECODERS | PAIRS)[family], transformers.AutoModelForMaskedLM if family in ENCODERS else of
+    )
+    model.set_attn_implementation(implementation)
+    return model
+
+
 def small(family: str) -> dict[str, float]:
     """Options that make a family small, whatever it calls them."""
     config = transformers.AutoConfig.for_model(family)

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from uwaga import Ragged
 from uwaga.models import Transformer, config
 
 _SIZES = {"vocab_size": 40, "d_model": 16, "num_layers": 2, "num_heads": 4, "d_ff": 32}
@@ -14,3 +15,41 @@ def tiny(model_type: str, *, seed: int | None = None, **settings: Any) -> Transf
     if seed is not None:
         torch.manual_seed(seed)
     return Transformer(config(model_type, **_SIZES | settings)).eval()
+
+
+def drawn(model: Transformer) -> Transformer:
+    """Draw weights that tell layers, heads and tokens apart."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    return model.eval()
+
+
+NARROW = {"vocab_size": 20, "d_model": 8, "num_heads": 2, "d_ff": 16}
+_PAIR = NARROW | {"num_layers": 2, "num_decoder_layers": 2, "eos_token_ids": (3,)}
+
+
+WRITERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("gpt2", NARROW | {"num_layers": 3, "max_position_embeddings": 40, "eos_token_ids": (3,)}),
+    "gpt2 banded": (
+        "gpt2",
+        NARROW | {"num_layers": 3, "max_position_embeddings": 40, "eos_token_ids": (3,), "band": 3},
+    ),
+    "t5": ("t5", _PAIR | {"d_k": 4}),
+    "transformer": ("uwaga-transformer", _PAIR),
+    "transformer of one layer": ("uwaga-transformer", _PAIR | {"num_decoder_layers": 1}),
+    "decoder alone": ("uwaga-transformer", _PAIR | {"num_layers": 0}),
+    "pre-norm": ("uwaga-transformer", _PAIR | {"norm": "pre", "lm_head_bias": True}),
+}
+NAMED = {"bert": ("bert", NARROW | {"num_layers": 3, "max_position_embeddings": 40})} | WRITERS
+
+
+def made(name: str) -> Transformer:
+    """A model of NAMED."""
+    model_type, settings = NAMED[name]
+    return drawn(tiny(model_type, **settings))
+
+
+def ragged(texts: list[list[int]]) -> Ragged:
+    return Ragged.from_list([torch.tensor(text) for text in texts])

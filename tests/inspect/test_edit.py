@@ -2,9 +2,8 @@
 
 import copy
 import json
-import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import pytest
@@ -200,39 +199,6 @@ def test_masks_of_many_links_have_the_same_pairs_in_both_forms(form: str, monkey
     for each in links:
         expected[1, each.queries[0], each.keys[0]] = False
     assert torch.equal(visible.expand(2, 60, 60), expected)
-
-
-@torch.no_grad()
-def test_edits_are_nested_up_to_a_limit() -> None:
-    model, where = bert(), ("encoder", 1, 0)
-    before = run(model)
-    with ExitStack() as nested:
-        for _ in range(editing.MAX_NESTED):
-            nested.enter_context(uwaga.edit(model, heads={where: 0.5}, scores={where: uwaga.Links(3, 0)}))
-        run(model)
-        with pytest.raises(ValueError, match="edit: more than 128 edits are nested; make the changes by one Edits"):
-            nested.enter_context(uwaga.edit(model, heads={where: 0.5}))
-    assert torch.equal(run(model), before)
-    with uwaga.edit(model, heads={where: 0.5}):
-        run(model)
-
-
-@torch.no_grad()
-def test_masks_of_links_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(editing, "MANY_LINKS", 0)
-    monkeypatch.setattr(editing, "MAX_MASK_BYTES", 49)
-    model = bert()
-    with (
-        pytest.raises(
-            ValueError,
-            match=re.escape(
-                "edit: 5 links that differ in queries and keys, in 2 heads over 5 queries and 5 keys, need 50 bytes of masks; "
-                "the limit is 49"
-            ),
-        ),
-        uwaga.edit(model, scores={("encoder", 1, None): scattered(5, 5)}),
-    ):
-        run(model)
 
 
 @torch.no_grad()
@@ -509,91 +475,6 @@ def test_gradients_reach_everything_but_what_was_replaced() -> None:
     assert values[1 - HEAD].abs().sum() > 0
 
 
-BAD = [
-    (
-        {"heads": {("decoder", 7, 0): 0.0}},
-        "edit: gpt2 has no layer 'decoder' 7; there are decoder 0, 1, 2",
-    ),
-    (
-        {"heads": {("cross", 0, 0): 0.0}},
-        "edit: gpt2 has no layer 'cross' 0; there are decoder 0, 1, 2",
-    ),
-    (
-        {"heads": {("decoder", 0, 2): 0.0}},
-        "edit: there is no head 2 in decoder 0, whose heads are 0 to 1",
-    ),
-    (
-        {"patch": {("decoder", 0, 0): uwaga.Patch("output", torch.ones(1, 5))}},
-        "edit: patch ('decoder', 0, 0): the output is 4 wide, and the source (1, 5)",
-    ),
-    (
-        {"patch": {("decoder", 0, 0): uwaga.Patch("key", torch.ones(3, 1, 4))}},
-        "edit: patch ('decoder', 0, 0): the source (3, 1, 4) is of 3 texts, the batch of 2",
-    ),
-    (
-        {"weights": {("decoder", 0, 0): torch.ones(4, 5)}},
-        "edit: weights ('decoder', 0, 0): a matrix (4, 5) does not cover queries 0 to 4 and 5 keys of 2 texts",
-    ),
-    (
-        {"heads": {("decoder", 0, 0): torch.ones(3)}},
-        "edit: heads ('decoder', 0, 0): the output is 4 wide, and the vector (3,)",
-    ),
-    (
-        {"scores": {("decoder", 0, 0): uwaga.Links(2, 9)}},
-        "edit: ('decoder', 0, 0): there was no position 9 of keys; the longest text had 5 tokens",
-    ),
-    (
-        {"patch": {("decoder", 0, 0): uwaga.Patch("query", torch.ones(1, 4), 5)}},
-        "edit: ('decoder', 0, 0): there was no position 5 of a patched query; the longest text had 5 tokens",
-    ),
-]
-
-
-@pytest.mark.parametrize(("changes", "message"), BAD, ids=[message[:60] for _, message in BAD])
-@torch.no_grad()
-def test_what_does_not_fit_the_model_is_named(changes: dict, message: str) -> None:
-    model = gpt2()
-    before = run(model)
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"), uwaga.edit(model, **changes):
-        run(model)
-    assert torch.equal(run(model), before)
-
-
-@torch.no_grad()
-def test_a_block_without_a_pass_and_a_model_without_attention_are_errors() -> None:
-    rule = (
-        "edit: nothing was changed: gpt2 computed none of the edited attentions in this thread while they were edited"
-    )
-    with pytest.raises(ValueError, match=rule), uwaga.edit(gpt2(), heads={("decoder", 0, 0): 0.0}):
-        pass
-    rule = "edit: Linear has no attention that can be edited: neither uwaga.nn.MultiHeadAttention nor a model of "
-    with pytest.raises(ValueError, match=rule), uwaga.edit(nn.Linear(2, 2)):
-        pass
-    with (
-        pytest.raises(ValueError, match="edit: give an Edits or heads, not both"),
-        uwaga.edit(gpt2(), uwaga.Edits(), heads={}),
-    ):
-        pass
-    model = gpt2()
-    with (
-        pytest.raises(
-            ValueError, match="a matrix takes the place of the weights of padded rows of one length, not of ragged"
-        ),
-        uwaga.edit(model, weights={("decoder", 0, 0): torch.ones(5, 5)}),
-    ):
-        model(ragged(PROMPTS))
-    model.train()
-    for module in model.modules():
-        if isinstance(module, MultiHeadAttention):
-            module.dropout = 0.1
-    rule = "edit: weights cannot be changed with dropout of the attention weights; use model.eval()"
-    with (
-        pytest.raises(ValueError, match=re.escape(rule)),
-        uwaga.edit(model, weights={("decoder", 0, 0): uwaga.Links(0, 0)}),
-    ):
-        run(model)
-
-
 @torch.no_grad()
 def test_edits_read_from_json_do_the_same() -> None:
     model = gpt2()
@@ -637,27 +518,3 @@ def test_a_patch_of_a_recording_puts_the_vectors_of_another_text_there(name: str
         assert torch.equal(now, patch.source)
         # Of the same text in another pass, whose layers may be computed one by one.
         torch.testing.assert_close(patch.source, then, rtol=1e-5, atol=1e-6)
-
-
-def recording_of(*lengths: int) -> uwaga.Recording:
-    model = gpt2()
-    with torch.no_grad(), uwaga.watch(model) as recording:
-        model(ragged([list(range(4, 4 + length)) for length in lengths]))
-    return recording
-
-
-@pytest.mark.parametrize(
-    ("lengths", "operand", "head", "positions", "message"),
-    [
-        ((3, 5), "query", 0, None, "Patch.of: the recorded texts have 3 to 5 tokens: name positions"),
-        ((3, 5), "key", 0, [3], "Patch.of: there is no position 3 in a recorded text of 3 tokens"),
-        ((5,), "key", 9, None, "Patch.of: there is no head 9 in decoder 0, whose heads are 0 to"),
-        ((5,), "head", 0, None, "Patch.of: operand must be one of query, key, value, output, not 'head'"),
-        ((5,), "value", 0, None, "Recording: there are no values of"),
-    ],
-)
-def test_a_patch_of_a_recording_names_what_is_not_there(
-    lengths: tuple[int, ...], operand: str, head: int, positions: list[int] | None, message: str
-) -> None:
-    with pytest.raises((ValueError, KeyError), match=re.escape(message)):
-        uwaga.Patch.of(recording_of(*lengths), operand, ("decoder", 0, head), positions)

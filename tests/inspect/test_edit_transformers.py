@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
@@ -341,37 +340,6 @@ def test_nothing_remains_whatever_happens_inside() -> None:
     assert model.config._attn_implementation == "eager"
     model.set_attn_implementation("sdpa")
     assert torch.equal(run(model, given), before)
-
-
-@torch.no_grad()
-def test_what_cannot_be_edited_says_so() -> None:
-    mpnet = transformers.MPNetModel(transformers.MPNetConfig(
-        vocab_size=32, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8))  # fmt: skip
-    rule = "edit: MPNetModel computes attention by itself, and cannot be edited"
-    with pytest.raises(ValueError, match=f"^{re.escape(rule)}$"), uwaga.edit(mpnet, heads={("encoder", 0, 0): 0.0}):
-        pass
-    model = model_of("gpt2", "eager")
-    with (
-        pytest.raises(ValueError, match=re.escape("edit: there is no head 4 in decoder 0, whose heads are 0 to 3")),
-        uwaga.edit(model, heads={("decoder", 0, 4): 0.0}),
-    ):
-        run(model, inputs_of("gpt2"))
-    llama = model_of("llama", "uwaga")
-    with (
-        pytest.raises(
-            ValueError, match=re.escape("edit: there is no key head 2 in decoder 0, whose key heads are 0 to 1")
-        ),
-        uwaga.edit(llama, patch={("decoder", 0, 2): uwaga.Patch("key", torch.ones(1, 8))}),
-    ):
-        run(llama, inputs_of("llama"))
-    rule = "edit: a packed batch (cu_seq_lens_q) has no positions of texts; only outputs of heads can be edited in it"
-    offsets = torch.tensor([0, 3, 7], dtype=torch.int32)
-    packed = {"input_ids": torch.randint(3, VOCABULARY, (1, 7)), "cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets}
-    with (
-        pytest.raises(ValueError, match=f"^{re.escape(rule)}$"),
-        uwaga.edit(llama, scores={("decoder", 0, 2): uwaga.Links(0, 0)}),
-    ):
-        llama(**packed)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

@@ -195,65 +195,6 @@ def test_results_are_plain_data_and_shown_in_short() -> None:
     assert math.isclose(sum(share.share for share in by_distance.top(99)), float(by_distance.total()), rel_tol=1e-6)
 
 
-@torch.no_grad()
-def test_what_does_not_exist_or_is_missing_is_named() -> None:
-    model = gpt2()
-
-    def recorded(**options: object) -> uwaga.Recording:
-        with uwaga.watch(model, **options) as recording:
-            model(IDS)
-        return recording
-
-    whole = recorded(values=True)
-    other = gpt2()
-    other.embeddings.token_embedding.weight.mul_(2)
-    for arguments, options, rule in (
-        ((model, IDS, 3, 0), {}, "score_attribution: gpt2 has no layer 3 of kind 'decoder'; there are decoder 0, 1, 2"),
-        ((model, IDS, True, 0), {}, "score_attribution: layer must be an integer, not True"),
-        ((model, IDS, 0, 0), {"kind": "cross"}, "gpt2 has no layer 0 of kind 'cross'; there are decoder 0, 1, 2"),
-        ((model, IDS, 0, 2), {}, "score_attribution: there is no head 2; heads are 0 to 1"),
-        ((model, IDS, 0, 0, 7, 0), {}, "score_attribution: there is no query 7; queries are 0 to 6"),
-        ((model, IDS, 0, 0, 6, -8), {}, "score_attribution: there is no key -8; keys are 0 to 6"),
-        ((model, IDS, 0, 0, 6, 1.5), {}, "score_attribution: key must be an integer, not 1.5"),
-        ((model, IDS, 0, 0, torch.tensor([6.0, 5.0]), [1, 2]), {}, "score_attribution: query must be an integer, not 6.0"),
-        ((model, IDS, 0, 0), {"row": 2}, "score_attribution: there is no row 2; rows are 0 to 1"),
-        ((model, IDS, 0, 0, 2, 3), {}, "score_attribution: key 3 is hidden from query 2 by the mask: there is no score"),
-        ((model, IDS, 0, 0, [2, 3], [1]), {}, "score_attribution: i and j must be as many, and at least one, not 2 and 1"),
-        ((model, IDS, 0, 0, [2]), {}, "score_attribution: where i is a list, the other must be one too"),
-        ((model, IDS, 0, 0, torch.tensor([2])), {}, "score_attribution: where i is a list, the other must be one too"),
-        ((model, whole, 1, 0, 2, 1), {"ids": IDS + 1}, "score_attribution: ids of the decoder are not those that the recording has in row 0"),
-        ((model, IDS, 0, 0, 3, 2), {"than": 7}, "score_attribution: there is no key 7; keys are 0 to 6"),
-        ((model, IDS, 0, 0, 3, 2), {"than": 4}, "score_attribution: key 4 is hidden from query 3 by the mask: there is no score"),
-        ((model, IDS, 0, 0, 3, 2), {"than": [1, 0]}, "score_attribution: than must be one key, or one for each of 1 scores, not 2"),
-        ((model, IDS, 0, 0), {"most": 0}, "score_attribution: most must be an integer of at least 1, not 0"),
-        ((model, IDS, 0, 0), {"cache": 1}, "score_attribution: unknown options: cache"),
-        ((model, whole, 0, 0), {"lengths": 1}, "score_attribution: unknown options: lengths"),
-        ((model, recorded(), 1, 0, 2, 1), {}, "the recording has no values of decoder 0; uwaga.watch(model, values=True) keeps them"),
-        ((model, recorded(values=True, layers=[1, 2]), 1, 0, 2, 1), {},
-         "score_attribution: the recording has no decoder 0, which wrote into what is asked for; there are decoder 1, 2"),
-        ((model, recorded(values=True, layers=[1]), 0, 0, 2, 1), {}, "the recording has no decoder 0; there are decoder 1"),
-        ((model, recorded(values=True, heads=[1]), 1, 0, 2, 1), {}, "the recording has 1 of the 2 heads of decoder 1; watch all of them"),
-        ((other, whole, 1, 0, 2, 1), {}, "farther than rounding takes it ("),
-        ((nn.Linear(2, 2).eval(), IDS, 0, 0), {}, "Linear is of no family that is known here; supported are uwaga.models.Transformer, and of "),
-        ((gpt2().train(), IDS, 0, 0), {}, "score_attribution: gpt2 is in training mode, in which dropout changes what it computes"),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=re.escape(rule)):
-            score_attribution(*arguments, **options)
-    one = score_attribution(model, whole, 1, 0, 2, 1)
-    head = Part("head", "decoder", 0, 0)
-    for call, rule in (
-        (lambda: score_attribution(model, whole, 1, 0).back(head, "key"), "back is of one score, and there are 28; take one of them by its index"),
-        (lambda: one.back(head, "value"), "score_attribution: side must be 'query' or 'key', not 'value'"),
-        (lambda: one.back(Part("head", "decoder", 1, 0), "key"), "head 1.0 is no part of the key; there are token, position, head 0.0, head 0.1, "),
-        (lambda: one.back(Part("token"), "key"), "score_attribution: token has brought nothing from other tokens: only heads have"),
-        (lambda: one.back(head, "key", top=0), "score_attribution: back: top must be an integer of at least 1, not 0"),
-        (lambda: one.top(0), "score_attribution: top: k must be an integer of at least 1, not 0"),
-        (lambda: one[1], "score_attribution: there is no score 1; scores are 0 to 0"),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=re.escape(rule)):
-            call()
-
-
 class Largest(TorchDispatchMode):
     """The bytes of the largest tensor that was made."""
 

@@ -104,15 +104,3 @@ def test_a_recording_from_a_file_is_given_its_token_ids(tmp_path: Path) -> None:
         rule = f"ids of the decoder must be {7 if given is IDS else 4} integers in row 1, not (3,)"
         with pytest.raises(ValueError, match=re.escape(rule)):
             score_attribution(model, loaded, 1, 0, 2, 1, row=1, ids=other)
-
-
-@torch.no_grad()
-def test_a_recording_that_began_late_says_so() -> None:
-    model = gpt2()
-    cache = model.new_cache()
-    model(SHORT, cache=cache)
-    with uwaga.watch(model, values=True) as late:
-        model(IDS[:, 4:], cache=cache)
-    rule = "decoder 1 has 3 queries and 7 keys: the recording began when 4 tokens had been read"
-    with pytest.raises(ValueError, match=re.escape(rule)):
-        score_attribution(model, late, 1, 0, 2, 1)

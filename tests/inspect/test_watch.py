@@ -235,34 +235,3 @@ def test_any_module_with_attention_inside_is_watched() -> None:
     with uwaga.watch(bare, tokens=list("abcde")) as recording:
         bare(x)
     assert recording.tokens == {"encoder": [["a", "b", "c", "d", "e"]]}
-
-
-def test_what_there_is_not_is_named() -> None:
-    t5, ids = WRITERS["t5"](), torch.tensor([[4, 5, 6]])
-    messages = {
-        "watch: t5 has no kind 'self'; there are encoder 0, 1; decoder 0, 1; cross 0, 1": {"kinds": ["self"]},
-        "watch: t5 has no layer 2; there are encoder 0, 1; decoder 0, 1; cross 0, 1": {"layers": [0, 2]},
-        "watch: there is no head 2 in encoder 0, whose heads are 0 to 1": {"heads": [0, 2]},
-    }
-    for message, options in messages.items():
-        with pytest.raises(ValueError) as caught, uwaga.watch(t5, **options):
-            t5(ids)
-        assert str(caught.value) == message
-
-
-def test_a_model_without_attention_is_refused() -> None:
-    with pytest.raises(ValueError) as caught, uwaga.watch(nn.Linear(2, 2)):
-        pass
-    assert str(caught.value) == (
-        "watch: Linear has no attention that can be watched: neither uwaga.nn.MultiHeadAttention nor a model of transformers "
-        "that offers attn_implementation"
-    )
-
-
-def test_nothing_recorded_is_an_error() -> None:
-    with pytest.raises(ValueError) as caught, uwaga.watch(bert()):
-        pass
-    assert str(caught.value) == (
-        "watch: nothing was recorded: bert computed no attention in this thread, outside torch.compile, while it was "
-        "watched"
-    )

@@ -183,12 +183,6 @@ def test_drafts_that_were_thrown_away_are_in_no_map(family: str) -> None:
         torch.testing.assert_close(result.maps[("decoder", layer)].to_dense(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_drafts_in_a_window_are_refused() -> None:
-    _, recording, text = drafted("mistral")
-    with pytest.raises(ValueError, match=r"Recording\.of: "):
-        recording.of(text)
-
-
 def test_watches_of_one_generation_may_be_nested() -> None:
     model = tiny.make("gpt2", DECODERS["gpt2"], transformers.AutoModelForCausalLM)
     prompt = tiny.tokens(1, 10).repeat(1, 2)
@@ -236,33 +230,6 @@ def test_a_part_of_somebody_elses_model_is_watched_too() -> None:
     assert len(outer.maps) == 3
     assert list(inner.maps) == [("encoder", 1)]
     assert torch.equal(outer.maps[("encoder", 1)].to_dense(), inner.maps[("encoder", 1)].to_dense())
-
-
-def test_a_family_that_ignores_the_interface_is_refused() -> None:
-    config = transformers.MPNetConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
-    model = transformers.MPNetModel(config)
-    with pytest.raises(ValueError) as caught, uwaga.watch(model):
-        pass
-    assert str(caught.value) == "watch: MPNetModel computes attention by itself, and cannot be watched"
-
-
-def test_layers_that_share_one_attention_are_refused() -> None:
-    sizes = {"hidden_size": 8, "embedding_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "vocab_size": 20}
-    model = transformers.AlbertModel(transformers.AlbertConfig(num_hidden_layers=3, **sizes))
-    with pytest.raises(ValueError) as caught, uwaga.watch(model):
-        pass
-    expected = "watch: the 3 layers of AlbertModel share 1 attention, whose maps cannot be distinguished"
-    assert str(caught.value) == expected
-
-
-def test_two_attentions_of_one_name_are_refused() -> None:
-    make = lambda: tiny.make("bert", ENCODERS["bert"], transformers.AutoModel)  # noqa: E731
-    with pytest.raises(ValueError) as caught, uwaga.watch(nn.ModuleDict({"left": make(), "right": make()})):
-        pass
-    assert str(caught.value) == (
-        "watch: two attentions of this model are encoder 0, left.encoder.layer.0.attention.self and "
-        "right.encoder.layer.0.attention.self; watch a part of it that has one of them"
-    )
 
 
 @pytest.mark.parametrize("block", ["watch", "edit"])

@@ -3,7 +3,6 @@
 Letters: H query heads, G key/value heads, N tokens.
 """
 
-import re
 from collections.abc import Callable
 from functools import partial
 
@@ -148,53 +147,6 @@ def test_pyramid_gives_lower_layers_more_and_the_budget_on_average() -> None:
     assert sum(counts) / 5 == 44
 
 
-@pytest.mark.parametrize(
-    ("policy", "budget", "message"),
-    [
-        (cache.streaming_llm, 4, "streaming_llm: sinks must be 0 to less than the budget of 4, not 4"),
-        (
-            partial(cache.streaming_llm, sinks=-1),
-            4,
-            "streaming_llm: sinks must be 0 to less than the budget of 4, not -1",
-        ),
-        (partial(cache.h2o, recent=9), 8, "h2o: recent must be 1 to the budget of 8, not 9"),
-        (cache.snap_kv, 32, "snap_kv: a budget of 32 has no key left beside the last 32 of the prompt"),
-        (partial(cache.snap_kv, observed=2, kernel_size=4), 8, "snap_kv: kernel_size must be an odd number, not 4"),
-        (partial(cache.snap_kv, observed=2, pooling="sum"), 8, "snap_kv: pooling must be 'max' or 'mean', not 'sum'"),
-        (cache.pyramid_kv, 32, "pyramid_kv: a budget of 32 has no key left beside the last 32 of the prompt"),
-        (
-            partial(cache.pyramid_kv, observed=2, kernel_size=4),
-            8,
-            "pyramid_kv: kernel_size must be an odd number, not 4",
-        ),
-        (
-            partial(cache.pyramid_kv, observed=2, pooling="sum"),
-            8,
-            "pyramid_kv: pooling must be 'max' or 'mean', not 'sum'",
-        ),
-        (partial(cache.pyramid_kv, beta=0.5), 40, "pyramid_kv: beta must be at least 1, not 0.5"),
-        (cache.quest, 15, "quest: a budget of 15 is less than a page of 16 keys"),
-        (
-            partial(cache.vertical_slash, columns=2),
-            8,
-            "vertical_slash: columns must be a part of the budget, 0 to 1, not 2",
-        ),
-        (partial(cache.vertical_slash, last=0), 8, "vertical_slash: last must be at least 1 or None, not 0"),
-    ],
-)
-def test_what_a_policy_cannot_do_is_an_error(policy: cache.policies.Policy, budget: int, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        policy(brute_force.plain_layer(2, 2, 40, 10), budget)
-
-
-@pytest.mark.parametrize("name", ["h2o", "tova", "snap_kv", "pyramid_kv"])
-def test_a_mean_over_all_heads_needs_all_heads(name: str) -> None:
-    m = brute_force.plain_layer(2, 2, 40, 10).map
-    message = f"{name}: needs a mean over all heads, and only 1, 3 were chosen: watch without heads="
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        POLICIES[name](CacheLayer(m, 10, head_numbers=[1, 3]), 8)
-
-
 @pytest.mark.parametrize("name", ["window", "streaming_llm", "quest", "vertical_slash", "oracle"])
 def test_other_policies_read_the_heads_that_there_are(name: str) -> None:
     whole = brute_force.plain_layer(2, 2, 40, 10)
@@ -250,10 +202,3 @@ def test_softmax_of_rows_with_hidden_keys_and_of_rows_without_any() -> None:
         total = torch.tensor([1.0, 0.5]).exp().sum() + extra
         expected = torch.tensor([[1.0, -torch.inf, 0.5], [-torch.inf] * 3]).exp() / total
         torch.testing.assert_close(layers.softmax(scores, given), expected)
-
-
-@pytest.mark.parametrize(("shape", "heads"), [((3, 8), 2), ((3, 8), 4), ((0, 8), 2), ((8,), 2)], ids=str)
-def test_sets_of_keys_that_heads_do_not_share(shape: tuple[int, ...], heads: int) -> None:
-    message = f"Evicted: until must be (S, N) of sets that {heads} heads share equally, not {shape}"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        cache.Evicted(torch.zeros(shape, dtype=torch.int64), heads)

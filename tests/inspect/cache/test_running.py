@@ -3,7 +3,6 @@
 Letters: H query heads, N tokens.
 """
 
-import re
 from contextlib import ExitStack
 
 import brute_force
@@ -11,13 +10,12 @@ import pytest
 import torch
 from test_policies import POLICIES
 from test_study import IDS, MODELS, layer_of
-from test_watch import bert, gpt2, ragged
+from test_watch import gpt2
 from tiny_models import DECODERS, make
 from torch import Tensor, nn
 
 import uwaga
 from uwaga.inspect import cache, cache_edit, cache_study
-from uwaga.inspect.cache import running
 
 BUDGET, PROMPT = 9, 15
 
@@ -136,51 +134,6 @@ def test_gradients_flow_through_what_is_kept() -> None:
     with cache_edit(model, cache.h2o, 8, prompt=10):
         model(IDS).logits.sum().backward()
     assert all(bool(x.grad.isfinite().all()) for x in model.parameters() if x.grad is not None)
-
-
-def test_what_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = gpt2()
-
-    def fails(message: str, run: object) -> None:
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"), cache_edit(model, cache.window, 4, prompt=2):
-            run()  # type: ignore[operator]
-
-    fails("cache_edit: rows must be of one length, not ragged", lambda: model(ragged([[4, 5, 6], [7]])))
-    import transformers
-
-    foreign = make("gpt2", DECODERS["gpt2"], transformers.AutoModelForCausalLM)
-    message = "cache_edit: decoder 0 has 1 queries and 5 keys: give one pass over the whole text"
-    with pytest.raises(ValueError, match=f"^{message}$"), cache_edit(foreign, cache.window, 4, prompt=2):
-        foreign.generate(torch.tensor([[4, 5, 6, 7]]), max_new_tokens=3, do_sample=False)
-    fails("cache_edit: the prompt of 2 tokens leaves no query in a text of 2", lambda: logits(model, IDS[:, :2]))
-    message = "cache_edit: the prompt of 0 tokens leaves no query in a text of 0"
-    with pytest.raises(ValueError, match=f"^{message}$"), cache_edit(model, cache.window, 4):
-        logits(model, IDS[:, :0])
-    monkeypatch.setattr(running, "MAX_MASK_BYTES", 100)
-    fails(
-        "cache_edit: the mask of 2 heads over 40 tokens takes 3,200 bytes; the limit is 100",
-        lambda: logits(model),
-    )
-
-
-@pytest.mark.parametrize(
-    ("make_model", "arguments", "message"),
-    [
-        (gpt2, {"budget": 0}, "cache_edit: budget must be at least 1, not 0"),
-        (gpt2, {"budget": 2.5}, "cache_edit: budget must be an integer, not 2.5"),
-        (gpt2, {"prompt": -1}, "cache_edit: prompt must be at least 0, not -1"),
-        (gpt2, {"prompt": 1.5}, "cache_edit: prompt must be an integer, not 1.5"),
-        (gpt2, {"layers": [1, 7]}, "cache_edit: there is no layer 7; layers are 0 to 2"),
-        (bert, {}, "cache_edit: Transformer has no self-attention of a decoder"),
-        (lambda: nn.Linear(2, 2), {}, "cache_edit: Linear has no self-attention of a decoder"),
-    ],
-)
-def test_arguments_out_of_range(make_model: object, arguments: dict, message: str) -> None:
-    with (
-        pytest.raises(ValueError, match=f"^{re.escape(message)}$"),
-        cache_edit(make_model(), cache.window, **{"budget": 4} | arguments),  # type: ignore[operator]
-    ):
-        pass
 
 
 def test_no_text_at_all() -> None:

@@ -3,8 +3,6 @@
 Letters: H query heads, G key/value heads, N tokens, P policies, B budgets.
 """
 
-import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 from test_policies import BUDGETS, POLICIES
-from test_watch import bert, gpt2, ragged
+from test_watch import gpt2, ragged
 from tiny_models import DECODERS, make
 from tiny_transformer import tiny
 from torch import nn
 
 import uwaga
-from uwaga.inspect import CacheStudy, cache, cache_study
+from uwaga.inspect import cache, cache_study
 from uwaga.inspect.cache import CacheLayer, losses, study
 from uwaga.inspect.cache import layer as layers
 
@@ -266,59 +264,6 @@ def test_a_policy_of_ones_own() -> None:
     assert bool((result.means["kept"] == 6).all())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"budgets": []}, "cache_study: budgets must be ascending, and one at least, not []"),
-        ({"budgets": [0, 4]}, "cache_study: a budget must be at least 1, not 0"),
-        ({"budgets": [8, 4]}, "cache_study: budgets must be ascending, and one at least, not [8, 4]"),
-        ({"budgets": [4.0]}, "cache_study: a budget must be an integer, not 4.0"),
-        ({"prompt": -1}, "cache_study: prompt must be at least 0, not -1"),
-        ({"prompt": 40}, "cache_study: the prompt of 40 tokens leaves no query in a text of 40"),
-        ({"every": 0}, "cache_study: every must be at least 1, not 0"),
-        ({"every": True}, "cache_study: every must be an integer, not True"),
-        ({"layers": 2}, "cache_study: layers must be at least 3, not 2"),
-        ({"quantiles": [1.5]}, "cache_study: quantiles must be between 0 and 1, not [1.5]"),
-        ({"policies": []}, "cache_study: there is no policy"),
-        (
-            {"policies": [cache.h2o, cache.h2o]},
-            "cache_study: two policies have the same name: give them as a dict of names",
-        ),
-    ],
-)
-def test_arguments_out_of_range(arguments: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        cache_study(recorded(gpt2()), **{"policies": [cache.window], "budgets": [8]} | arguments)
-
-
-def test_a_policy_without_a_name() -> None:
-    with pytest.raises(
-        ValueError, match=r"^cache_study: functools.partial\(.*\) has no name: give policies as a dict of names$"
-    ):
-        cache_study(recorded(gpt2()), [partial(cache.quest, page=4)], budgets=[8])
-
-
-def test_recordings_that_cannot_be_studied() -> None:
-    with pytest.raises(ValueError, match=r"^cache_study: the recording has no self-attention of a decoder$"):
-        cache_study(recorded(bert()), budgets=[40])
-    model = gpt2()
-    with uwaga.watch(model) as recording, torch.no_grad():
-        model(IDS)
-    message = "cache_study: the recording has no values of decoder 0; uwaga.watch(model, values=True) keeps them"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        cache_study(recording, budgets=[40])
-
-
-def test_attention_that_is_not_causal() -> None:
-    x = torch.randn(2, 6, 4)
-    message = "cache_study: decoder 3 is not causal: query 0 sees later keys"
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        study.causal_layer("cache_study", uwaga.AttentionMap(x, x), 2, number=3, layers=4)
-    message = "cache_study: decoder 3 has 2 queries and 6 keys: give one pass over the whole text"
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        study.causal_layer("cache_study", uwaga.AttentionMap(x[:, 4:], x, mask=uwaga.Causal()), 1, number=3, layers=4)
-
-
 @pytest.mark.parametrize("row", [1, 19, 21, 38])
 @pytest.mark.parametrize("head", [0, 1])
 @pytest.mark.parametrize("kind", ["mask", "bias", "documents"])
@@ -352,17 +297,6 @@ def test_a_causal_mask_is_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> Non
     x = torch.randn(2, 2_000, 4)
     study.causal_layer("cache_study", uwaga.AttentionMap(x, x, mask=uwaga.Causal()), 2, number=0, layers=1)
     assert sum(bits.numel() for bits in read) < 2 * 2_000 * layers.MOST_ROWS  # of 8,000,000
-
-
-def test_texts_without_tokens() -> None:
-    model = gpt2()
-    message = "cache_study: the prompt of 0 tokens leaves no query in a text of 0"
-    recording = recorded(model, uwaga.Ragged.from_list([IDS[0, :3], IDS[0, :0]]))
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        cache_study(recording, [cache.window], budgets=[4])
-    recording = recorded(model, uwaga.Ragged(IDS[0, :0], torch.tensor([0])))
-    with pytest.raises(ValueError, match=r"^cache_study: the recording has no texts$"):
-        cache_study(recording, [cache.window], budgets=[4])
 
 
 @pytest.mark.parametrize("hidden", [torch.nan, torch.inf])
@@ -420,19 +354,3 @@ def test_heads_of_a_file_keep_their_numbers(tmp_path: Path) -> None:
     assert cache_study(loaded, [cache.window], budgets=[8]).heads == [(0, 3), (0, 1), (1, 3), (1, 1)]
     with pytest.raises(ValueError, match=r"^h2o: needs a mean over all heads, and only 3, 1 were chosen"):
         cache_study(loaded, budgets=[8])
-
-
-def test_unknown_names_of_a_study() -> None:
-    result = cache_study(recorded(gpt2()), [cache.window], budgets=[8])
-    for ask, message in (
-        (
-            lambda: result.mean("loss", "window"),
-            "CacheStudy: 'loss' is not a statistic of this study; there are kept, forgotten, limit, error, overlap",
-        ),
-        (lambda: result.mean("error", "h2o"), "CacheStudy: 'h2o' is not a policy of this study; there are window"),
-        (lambda: result.table("h2o"), "CacheStudy: 'h2o' is not a policy of this study; there are window"),
-        (lambda: result.table(budget=9), "CacheStudy: there is no budget 9; there are 8"),
-    ):
-        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-            ask()
-    assert isinstance(result, CacheStudy)

@@ -64,15 +64,6 @@ def test_in_a_decoder_nothing_moves_before_the_word_is_read() -> None:
     assert set(coreference_heads("bard", [PAIR]).columns["shift"]) == {0.0}
 
 
-def test_what_is_wrong_is_named() -> None:
-    with pytest.raises(ValueError, match="there are no pairs"):
-        coreference_heads("minilm", [])
-    with pytest.raises(ValueError, match="there is no word 'dog' in"):
-        WinogradPair("The cat left because it was {}.", ("a", "b"), "it", ("cat", "dog"))
-    with pytest.raises(ValueError, match=r"must have one \{\}, not 0"):
-        WinogradPair("The cat left the box.", ("a", "b"), "cat", ("cat", "box"))
-
-
 def test_a_page_names_the_head_except_where_the_model_is_changed() -> None:
     runner = TextRunner(reader=uwaga.models.open("minilm", dtype="float32"))
     edits = {"heads": [{"kind": "encoder", "layer": 0, "head": 0, "value": 0.0}], "scores": [], "weights": []}

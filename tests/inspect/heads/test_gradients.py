@@ -1,8 +1,6 @@
 """Gradient x attention and its rollout against autograd on the dense matrix. Letters: B batch, H query heads, G key/value heads,
 Q queries, K keys, N tokens, D query/key width, E value width."""
 
-import re
-
 import pytest
 import torch
 from torch import Tensor
@@ -226,37 +224,3 @@ def test_the_rollout_through_cross_attention_of_ragged_texts_is_that_of_each() -
         torch.testing.assert_close(
             result[n], cross_gradient_rollout(*([m.parts()[n] for m in maps] for maps in of_stack))
         )
-
-
-def test_maps_of_cross_attention_that_do_not_fit_are_named() -> None:
-    encoder, decoder, cross = layers()[0], layers(None, 4, 4)[0], layers(None, 4, Q)[0]
-    rule = "cross_gradient_rollout: cross must be 3 maps from the decoder's tokens (2, 4, 4, 4) to the encoder's (2, 4, 7, 7), not "
-    for wrong, said in ((cross[:1], "(2, 4, 4, 7)"), (decoder, ", ".join(["(2, 4, 4, 4)"] * 3)), ([], "none")):
-        with pytest.raises(ValueError, match=f"^{re.escape(rule + said)}$"):
-            cross_gradient_rollout(encoder, decoder, wrong)
-    with pytest.raises(ValueError, match=r"^cross_gradient_rollout: decoder: there are no maps$"):
-        cross_gradient_rollout(encoder, [], cross)
-    with pytest.raises(IndexError, match=r"^cross_gradient_rollout: token 4 is out of range for 4 tokens$"):
-        cross_gradient_rollout(encoder, decoder, cross, 4)
-
-
-def test_what_does_not_fit_is_named() -> None:
-    query, key, value, grad = operands()
-    m = uwaga.AttentionMap(query, key)
-    rule = "GradientMap: value and gradient of the output must be (..., G, K, E) and (..., H, Q, E) for the map (2, 4, 7, 7), not "
-    for v, g in ((value[:, :, :6], grad), (value, grad[:, :2]), (value[..., :2], grad), (value[:1], grad)):
-        shapes = f"{tuple(v.shape)} and {tuple(g.shape)}"
-        with pytest.raises(ValueError, match=f"^{re.escape(rule + shapes)}$"):
-            GradientMap(m, v, g)
-    ragged = uwaga.Ragged(torch.randn(9, H, D), torch.tensor([0, 4, 9]))
-    with pytest.raises(ValueError, match=r"^GradientMap: a ragged map needs a ragged value and a ragged gradient$"):
-        GradientMap(uwaga.AttentionMap(ragged, ragged), value, grad)
-    with pytest.raises(ValueError, match=r"^GradientMap: a dense map needs a dense value and a dense gradient$"):
-        GradientMap(m, ragged, ragged)
-    with pytest.raises(ValueError, match=r"^gradient_rollout: there are no maps$"):
-        gradient_rollout([])
-    with pytest.raises(IndexError, match=r"^gradient_rollout: token 9 is out of range for 7 tokens$"):
-        gradient_rollout(layers()[0], 9)
-    assert repr(GradientMap(m, value, grad)).startswith(
-        "GradientMap(shape=(2, 4, 7, 7), mask=None, times its gradient, positive part, float64"
-    )

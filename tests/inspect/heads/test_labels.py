@@ -152,17 +152,3 @@ def test_the_induction_head_of_copyist() -> None:
     text = "seven green birds sing at dawn ; the old clock stopped ; seven green birds sing at dawn ; the old"
     rows = uwaga.inspect.head_labels(record_text(uwaga.models.open("copyist", dtype="float32"), text)).rows
     assert [(row["layer"], row["head"]) for row in rows if row["label"] == "induction"] == [(1, 2)]
-
-
-@pytest.mark.parametrize("row", [-1, 1])
-def test_rows_that_are_not_there(minilm: uwaga.Recording, row: int) -> None:
-    with pytest.raises(ValueError, match=f"head_labels: there is no row {row}; the recording has 1"):
-        uwaga.inspect.head_labels(minilm, row=row)
-
-
-def test_a_recording_without_tokens_is_refused() -> None:
-    layer = MultiHeadAttention(8, 2).eval()
-    with uwaga.watch(layer) as recording, torch.no_grad():
-        layer(torch.randn(1, 4, 8))
-    with pytest.raises(ValueError, match="head_labels: the recording has no tokens of the encoder"):
-        uwaga.inspect.head_labels(recording)

@@ -73,25 +73,3 @@ def test_rows_that_the_token_cannot_reach_are_not_read() -> None:
     query[:, 5:] = torch.nan
     m = AttentionMap(query, key, mask=uwaga.Causal())
     assert rollout([m, m], 4).isfinite().all()
-
-
-def refused(maps, *arguments, error=ValueError, **options) -> str:
-    with pytest.raises(error) as caught:
-        rollout(maps, *arguments, **options)
-    return str(caught.value)
-
-
-def test_what_cannot_be_rolled_out_says_why() -> None:
-    assert refused([]) == "rollout: there are no maps"
-    assert refused([layer()], residual=1.5) == "rollout: residual must be between 0 and 1, not 1.5"
-    assert refused([layer(), layer(tokens=6)]) == (
-        "rollout: layers must be square maps of the same tokens, and layer 1 is (3, 6, 6), where layer 0 is (3, 7, 7)"
-    )
-    cross = AttentionMap(torch.randn(3, 2, 4), torch.randn(3, 7, 4))
-    assert refused([cross]) == (
-        "rollout: layers must be square maps of the same tokens, and layer 0 is (3, 2, 7), where layer 0 is (3, 2, 7)"
-    )
-    assert refused([layer()], 7, error=IndexError) == "rollout: token 7 is out of range for 7 tokens"
-    assert refused([layer(2)], torch.tensor([0, -8]), error=IndexError) == (
-        "rollout: token -8 is out of range for 7 tokens"
-    )

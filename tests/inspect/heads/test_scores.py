@@ -114,32 +114,3 @@ def test_text_may_hold_any_integers() -> None:
     m = random_map()
     shifted = TOKENS + torch.iinfo(torch.int64).min + 5
     assert torch.equal(induction(m, shifted), induction(m, TOKENS))
-
-
-@pytest.mark.parametrize(
-    ("tokens", "message"),
-    [
-        (torch.zeros(8), "head scores: tokens must be integers, not torch.float32"),
-        (TOKENS[:7], "head scores: tokens must be one per key, (3, 8), not (7,)"),
-    ],
-)
-def test_tokens_that_do_not_fit(tokens: torch.Tensor, message: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        induction(random_map(3), tokens)
-    assert str(caught.value) == message
-
-
-def test_more_queries_than_keys_have_no_own_token() -> None:
-    with pytest.raises(ValueError) as caught:
-        duplicate_token(random_map(queries=9), TOKENS)
-    assert str(caught.value) == (
-        "head scores: queries must be the last of the keys' positions, but there are 9 queries and 8 keys"
-    )
-
-
-def test_ragged_tokens_must_have_the_lengths_of_the_map() -> None:
-    x = uwaga.Ragged.from_list([torch.randn(3, 1, 4), torch.randn(5, 1, 4)])
-    tokens = uwaga.Ragged.from_list([TOKENS[:4], TOKENS[4:]])
-    with pytest.raises(ValueError) as caught:
-        duplicate_token(AttentionMap(x, x), tokens)
-    assert str(caught.value) == "head scores: tokens must have the lengths of the map's keys, [3, 5], not [4, 4]"

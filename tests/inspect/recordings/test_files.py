@@ -158,16 +158,6 @@ def test_values_of_a_generation_are_those_of_one_pass() -> None:
         torch.testing.assert_close(recording.values[name].values.transpose(0, 1)[None], value)
 
 
-def test_without_values_there_are_none() -> None:
-    recording = recorded(*operands()[:2])
-    assert dict(recording.values) == {}
-    with pytest.raises(KeyError) as raised:
-        recording.values["encoder", 0]
-    assert raised.value.args == (
-        "Recording: there are no values of ('encoder', 0); there are none; uwaga.watch(model, values=True) keeps them",
-    )
-
-
 @pytest.mark.parametrize("heads", [[0], [5, 0, 3], [2, 2]])
 def test_selected_heads(heads: list[int], tmp_path: Path) -> None:
     query, key, value = operands()
@@ -252,39 +242,6 @@ def test_what_cannot_be_described_is_refused_before_anything_is_written(tmp_path
         "DenseMask, Both, Either and tensors can"
     )
     assert list(tmp_path.iterdir()) == []
-
-
-def test_other_refusals_of_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError) as raised:
-        uwaga.Recording().save(tmp_path / "a")
-    assert str(raised.value) == "Recording.save: nothing was recorded"
-    model = decoder()
-    with uwaga.watch(model) as recording:
-        generate(model, [[5, 6, 7]], max_new_tokens=4, num_beams=3)
-    with pytest.raises(ValueError, match="a beam search continued one text in several ways"):
-        recording.save(tmp_path / "a")
-    bad = recorded(*operands()[:2])
-    bad.model = "\ud800"
-    with pytest.raises(ValueError) as raised:
-        bad.save(tmp_path / "a")
-    assert str(raised.value) == "Recording.save: a token or a name is not valid Unicode: it has a lone surrogate"
-    monkeypatch.setattr("uwaga._base.untrusted.JSON_BYTES", 100)
-    with pytest.raises(ValueError) as raised:
-        recorded(*operands()[:2]).save(tmp_path / "a")
-    assert str(raised.value) == (
-        "Recording.save: masks, rows and token strings take too long a description: more than 100 bytes; record fewer "
-        "rows, or without a tokenizer"
-    )
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_texts_of_a_loaded_recording_were_chosen(tmp_path: Path) -> None:
-    model = decoder()
-    with uwaga.watch(model) as recording:
-        generate(model, [[5, 6, 7]], max_new_tokens=4)
-    with pytest.raises(ValueError) as raised:
-        again(recording, tmp_path).of([[5, 6, 7]])
-    assert str(raised.value) == "Recording.of: the token ids of the decoder are unknown"
 
 
 def spoiled(path: Path, change) -> Path:

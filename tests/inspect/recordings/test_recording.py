@@ -158,74 +158,6 @@ def test_rows_that_were_written_alike_are_told_apart_by_what_they_look_at() -> N
     assert torch.equal(m[1].to_dense(), whole[1])
 
 
-def test_texts_that_were_not_followed_are_refused() -> None:
-    query, key = operands(length=4, heads=2)
-    recording = uwaga.Recording()
-    with pytest.raises(ValueError) as caught:
-        recording.of([[1]])
-    assert str(caught.value) == "Recording.of: the token ids of the decoder are unknown"
-    ask(recording, DECODER, query, key, torch.arange(8).reshape(2, 4), mask=uwaga.Causal())
-    with pytest.raises(ValueError) as caught:
-        recording.of([[0, 1, 2, 3, 9], [4, 5, 9, 9]])
-    assert str(caught.value) == "Recording.of: text 1 was recorded for 2 of its 4 tokens"
-
-
-def test_texts_beside_an_encoder_are_as_many_for_each_of_its_rows() -> None:
-    query, key = operands(length=4, heads=2)
-    recording = uwaga.Recording()
-    ask(recording, ENCODER, query, key)
-    ask(recording, DECODER, query, key, torch.zeros(2, 4, dtype=torch.int64), mask=uwaga.Causal())
-    with pytest.raises(ValueError) as caught:
-        recording.of([[0, 0, 0, 0]])
-    assert (
-        str(caught.value)
-        == "Recording.of: 1 texts of the decoder cannot belong to 2 rows of the encoder, the same number to each"
-    )
-
-
-_ENDS = "; watch one forward pass over the whole text instead"
-_APART = "watch: decoder 0: the passes of a text cannot be joined into one map: "
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "why"),
-    [
-        (
-            {"mask": torch.ones(4, 4, dtype=torch.bool)},
-            {},
-            "a mask is not made of Causal, Window, KeyLengths and Documents combined by &",
-        ),
-        ({"mask": uwaga.Causal()}, {"mask": uwaga.Window(2, 0)}, "their masks differ"),
-        (
-            {"bias": torch.randn(2, 2, 4, 4)},
-            {"bias": torch.randn(2, 2, 1, 5)},
-            "a bias is not a function of the distance between tokens alone",
-        ),
-    ],
-    ids=["mask", "masks", "bias"],
-)
-def test_passes_that_cannot_be_joined_are_refused(first: dict, second: dict, why: str) -> None:
-    query, key = operands(length=5, heads=2)
-    recording = uwaga.Recording()
-    ask(recording, DECODER, query[:, :, :4], key[:, :, :4], **first)
-    with pytest.raises(ValueError) as caught:
-        ask(recording, DECODER, query[:, :, 4:], key, **second)
-    assert str(caught.value) == _APART + why + _ENDS
-
-
-def test_layers_that_remember_different_pasts_cannot_be_joined() -> None:
-    query, key = operands(length=9, heads=2)
-    recording = uwaga.Recording()
-    for stop in (8, 9):
-        last = query[:, :, stop - 1 : stop]
-        ask(recording, DECODER, last, key[:, :, stop - 3 : stop], mask=uwaga.Causal())
-        ask(recording, AttentionId("decoder", 1), last, key[:, :, :stop], mask=uwaga.Causal())
-    with pytest.raises(ValueError) as caught:
-        recording.maps[("decoder", 1)]
-    why = "layers have different numbers of keys from before the first pass"
-    assert str(caught.value) == _APART.replace("0", "1") + why + _ENDS
-
-
 def test_a_map_that_there_is_not_is_named() -> None:
     recording = uwaga.Recording()
     query, key = operands()
@@ -277,31 +209,6 @@ def test_tokens_may_be_given() -> None:
         assert recording.tokens == {"encoder": rows}
 
 
-def test_tokens_that_do_not_fit_are_refused() -> None:
-    query, key = operands(length=2)
-    recording = uwaga.Recording(strings=TokenStrings(None, ["a", "b"]))
-    ask(recording, ENCODER, query, key)
-    with pytest.raises(ValueError) as caught:
-        recording.tokens  # noqa: B018
-    expected = "watch: tokens must be one string per token of the encoder, but rows have [2], and [2, 2] were recorded"
-    assert str(caught.value) == expected
-    ask(recording, DECODER, query, key)
-    with pytest.raises(ValueError) as caught:
-        recording.tokens  # noqa: B018
-    assert str(caught.value) == (
-        'watch: an encoder and a decoder were recorded: pass tokens as {"encoder": ..., "decoder": ...}'
-    )
-    with pytest.raises(ValueError) as caught:
-        TokenStrings(str, ["a"])
-    assert str(caught.value) == "watch: tokenizer and tokens cannot be combined: pass one of them"
-    with pytest.raises(ValueError) as caught:
-        TokenStrings(5, None)
-    assert str(caught.value) == (
-        "watch: tokenizer must be a tokenizer of tokenizers or transformers, or a function from a list of ids to strings, "
-        "not int"
-    )
-
-
 def _kept(**options: object) -> uwaga.Recording:
     """Two layers with one mask."""
     recording = uwaga.Recording(**options)
@@ -350,14 +257,6 @@ def test_a_recording_that_is_too_large_has_no_part_of_the_pass() -> None:
     assert (list(recording.maps), recording.nbytes) == ([], 0)
     ask(recording, ENCODER, query, key)
     torch.testing.assert_close(recording.maps[ENCODER].lse, uwaga.AttentionMap(query, key).lse)
-
-
-@pytest.mark.parametrize("max_bytes", [0, -1, 1.5, True, "1 GB"])
-def test_max_bytes_must_be_a_number_of_bytes(max_bytes: object) -> None:
-    with pytest.raises(
-        ValueError, match=rf"^watch: max_bytes must be an integer of at least 1 or None, not {max_bytes!r}$"
-    ):
-        uwaga.Recording(max_bytes=max_bytes)
 
 
 @pytest.mark.parametrize("kind", ["padded", "ragged"])
@@ -440,12 +339,6 @@ class _Event:
     def synchronize(self) -> None:
         while self.last in self.stream.work:
             self.stream.work.pop(0)()
-
-
-def test_a_device_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError) as error:
-        uwaga.Recording(device="gpu")
-    assert str(error.value) == "watch: device must be a device of PyTorch's, such as 'cpu', or None, not 'gpu'"
 
 
 @pytest.mark.parametrize("batch", [1, 2])
