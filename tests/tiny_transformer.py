@@ -42,6 +42,9 @@ WRITERS: dict[str, tuple[str, dict[str, Any]]] = {
     "decoder alone": ("uwaga-transformer", _PAIR | {"num_layers": 0}),
     "pre-norm": ("uwaga-transformer", _PAIR | {"norm": "pre", "lm_head_bias": True}),
 }
+_ROTARY = NARROW | {"num_layers": 3, "num_kv_heads": 2, "d_k": 4, "eos_token_ids": (3,)}
+WRITERS["mistral"] = "mistral", _ROTARY | {"windows": (3, 3, 3)}
+WRITERS["gemma2"] = "gemma2", _ROTARY | {"softcap": 2.0, "logit_softcap": 3.0, "windows": (4, None, 4), "scale": 1 / 3}
 NAMED = {"bert": ("bert", NARROW | {"num_layers": 3, "max_position_embeddings": 40})} | WRITERS
 
 

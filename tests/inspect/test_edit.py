@@ -1,158 +1,164 @@
-"""Changes of attention in this package's models. Letters: B batch, H query heads, Q queries, K keys, D width."""
+"""Changes of attention. Letters: B batch, H query heads, Q queries, K keys, D width, E value width."""
 
 import copy
+import itertools
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
-from test_watch import PROMPTS, WRITERS, bert, gpt2, ragged
+import transformers
+from small_models import IDS, OURS, THEIRS, Small, pairs, with_dense_matrices
+from tiny_models import theirs
+from tiny_transformer import WRITERS, made, ragged
 from tolerance import assert_as_exact
-from torch import Tensor, nn
+from torch import Tensor
 
 import uwaga
 from uwaga._base import threads
 from uwaga.inspect import activations, editing
+from uwaga.integrations import register_with_transformers
 from uwaga.models import generate
 from uwaga.nn import MultiHeadAttention
-from uwaga.ops.masks import DenseMask, as_mask
+from uwaga.ops.masks import DenseMask
 from uwaga.ops.score_shape import ScoreShape
 
-IDS = torch.tensor([[4, 5, 6, 7, 8], [9, 10, 11, 12, 13]])
-ALL = {"bert": bert, **WRITERS}
+register_with_transformers()
+ALL = (*OURS, *THEIRS)
 HEAD = 1
+BOTH = ["gpt2", "transformers gpt2"]
 
 
-def run(model: nn.Module, ids: Tensor = IDS) -> Tensor:
-    return model(ids, ids[:, :4] if model.config.has_both else None).last_hidden_state
-
-
-def kinds_of(model: nn.Module) -> list[tuple[str, MultiHeadAttention]]:
-    """The last layer of each kind."""
-    with uwaga.watch(model) as recording:
-        run(model)
-    last = dict(recording.maps)
-    return [max(name for name in last if name[0] == kind) for kind in dict.fromkeys(kind for kind, _ in last)]
-
-
-def layer_of(model: nn.Module, where: tuple[str, int]) -> MultiHeadAttention:
-    from uwaga.models.attention_layers import attention_layers
-
-    return next(module for module, each in attention_layers(model).items() if each == where)
-
-
-def scaled_by_a_hook(layer: MultiHeadAttention, factor: float) -> Callable[[], None]:
-    """The head's part of the input of W_O, scaled by a hook."""
-
-    def hook(_: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
-        parts = given[0].unflatten(-1, (layer.num_heads, -1)).clone()
-        parts[..., HEAD, :] *= factor
-        return (parts.flatten(-2),)
-
-    return layer.output.register_forward_pre_hook(hook).remove
-
-
-@pytest.mark.parametrize("factor", [0.0, -0.7, 3.0])
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    ("model", "form"), [*pairs(OURS, "whole"), *pairs(THEIRS, "whole", "right")], indirect=["model"]
+)
 @torch.no_grad()
-def test_a_scaled_head_is_that_of_a_hook_bit_for_bit(name: str, factor: float) -> None:
-    model = ALL[name]()
-    for where in kinds_of(model):
-        layer = layer_of(model, where)
-        before = run(model)
-        remove = scaled_by_a_hook(layer, factor)
-        expected = run(model)
-        remove()
-        # A module with a hook is called as it is: then both products are PyTorch's.
-        same_product = layer.output.register_forward_pre_hook(lambda *_: None)
-        with uwaga.edit(model, heads={(*where, HEAD): factor}):
-            result = run(model)
-        same_product.remove()
-        assert torch.equal(result, expected)
-        assert not torch.equal(result, before)
-        assert torch.equal(run(model), before)
+def test_a_scaled_head_is_that_of_a_hook_bit_for_bit(model: Small, form: str) -> None:
+    if not model.is_ours:
+        model.module.set_attn_implementation("uwaga")
+        form = model.padded if form == "right" else form
+    for where in model.last_layers():
+        before = model.run(form)
+        for factor in (0.0, -0.7):
+            with model.heads_by_a_hook(where, lambda heads, factor=factor: heads[..., HEAD, :].mul_(factor)):
+                expected = model.run(form)
+            with model.heads_by_a_hook(where, lambda _: None), uwaga.edit(model.module, heads={(*where, HEAD): factor}):
+                result = model.run(form)
+            assert torch.equal(result, expected)
+            assert not torch.equal(result, before)
+        assert torch.equal(model.run(form), before)
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize(
+    ("model", "ways"),
+    [*pairs(tuple(WRITERS), ("greedy", "beams")), *pairs(THEIRS[1:], ("greedy", "beams", "left padding", "no cache"))],
+    indirect=["model"],
+)
 @torch.no_grad()
-def test_a_generation_is_that_with_a_hook_token_by_token(name: str) -> None:
-    model = WRITERS[name]()
-    for where in kinds_of(model):
-        layer = layer_of(model, where)
-        plain = generate(model, PROMPTS, max_new_tokens=8)
-        remove = scaled_by_a_hook(layer, -4.0)
-        expected = generate(model, PROMPTS, max_new_tokens=8)
-        beams = generate(model, PROMPTS, max_new_tokens=8, num_beams=3)
-        remove()
-        same_product = layer.output.register_forward_pre_hook(lambda *_: None)
-        with uwaga.edit(model, heads={(*where, HEAD): -4.0}):
-            assert generate(model, PROMPTS, max_new_tokens=8) == expected
-            assert generate(model, PROMPTS, max_new_tokens=8, num_beams=3) == beams
-        same_product.remove()
-        assert generate(model, PROMPTS, max_new_tokens=8) == plain
+def test_a_generation_is_that_with_a_hook_token_by_token(model: Small, ways: tuple[str, ...]) -> None:
+    if not model.is_ours:
+        model.module.set_attn_implementation("uwaga")
+    for where in model.last_layers():
+        plain = model.write()[0]
+        for how in ways:
+            with model.heads_by_a_hook(where, lambda heads: heads[..., HEAD, :].mul_(-4.0)):
+                expected, _ = model.write(how)
+            with model.heads_by_a_hook(where, lambda _: None), uwaga.edit(model.module, heads={(*where, HEAD): -4.0}):
+                assert_texts_equal(model.write(how)[0], expected)
+        assert_texts_equal(model.write()[0], plain)
 
 
-@contextmanager
-def changed_heads(layer: MultiHeadAttention, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """The results of all heads, (B, H, Q, E), changed on their way to W_O."""
-    original = uwaga.nn.attention._merge_heads
-
-    def merge_heads(linear: nn.Linear, heads: Tensor, *others: object, **options: object) -> Tensor:
-        return original(linear, change(heads) if linear is layer.output else heads, *others, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(uwaga.nn.attention, "_merge_heads", merge_heads)
-        yield
+def assert_texts_equal(one: list[list[int]] | Tensor, other: list[list[int]] | Tensor) -> None:
+    assert torch.equal(one, other) if isinstance(one, Tensor) else one == other
 
 
-def blocked_by_a_hook(layer: MultiHeadAttention, queries: list[int], keys: list[int], head: int | None) -> Callable:
-    """The mask that the layer is called with, & a dense one."""
-
-    def hook(_: nn.Module, given: tuple, options: dict) -> tuple:
-        other = options.get("key")
-        size = given[0].shape[-2], (given[0] if other is None else other).shape[-2]
-        shown = torch.ones(layer.num_heads, *size, dtype=torch.bool)
-        shown[slice(None) if head is None else head, torch.tensor(queries)[:, None], torch.tensor(keys)] = False
-        mask = options["mask"]
-        return given, options | {"mask": as_mask(shown) if mask is None else as_mask(mask) & shown}
-
-    return layer.register_forward_pre_hook(hook, with_kwargs=True).remove
+def vectors(width: int) -> Tensor:
+    """(B, P, D): other ones for each text."""
+    return torch.randn(2, 2, width, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("head", [HEAD, None])
-@pytest.mark.parametrize("name", ALL)
+def put(*places: tuple, value: Tensor | float | None = None, factor: float = 0.0) -> Callable[[Tensor], None]:
+    def change(x: Tensor) -> None:
+        for place in places:
+            x[place] = x[place] * factor if value is None else torch.as_tensor(value).to(x)
+
+    return change
+
+
+LINKS, CUT = uwaga.Links([3, 4], [1, 2, 4]), np.s_[:, HEAD, 3:5, [1, 2, 4]]
+# What is changed in a layer (kind, number) whose heads are so wide, and the same in dense matrices, in place, by where they stand.
+CHANGES: dict[str, Callable[..., tuple[dict, dict]]] = {
+    "a head": lambda where, _: ({"heads": {(*where, HEAD): -0.7}}, {"output": put(np.s_[:, HEAD], factor=-0.7)}),
+    "a head's links": lambda where, _: ({"scores": {(*where, HEAD): LINKS}}, {"scores": put(CUT, value=-torch.inf)}),
+    "links": lambda where, _: (
+        {"scores": {(*where, None): LINKS}}, {"scores": put(np.s_[:, :, 3:5, [1, 2, 4]], value=-torch.inf)}
+    ),
+    "weights": lambda where, _: (
+        {"weights": {(*where, HEAD): [uwaga.Links([3, 4], [1, 2]), uwaga.Links([2], [0], factor=0.5)]}},
+        {"weights": lambda x: (put(np.s_[:, HEAD, 3:5, [1, 2]])(x), put(np.s_[:, HEAD, 2, 0], factor=0.5)(x))},
+    ),
+    "a matrix": lambda where, _: (
+        {"weights": {(*where, HEAD): torch.eye(7) if where[0] != "cross" else torch.eye(5, 7)}},
+        {"weights": lambda x: put(np.s_[:, HEAD], value=torch.eye(*x.shape[-2:]))(x)},
+    ),
+    "patches": lambda where, width: (
+        {"patch": {
+            (*where, 0): uwaga.Patch("key", vectors(width), [2, 0]),
+            (*where, HEAD): [uwaga.Patch("query", vectors(width), [3, 0]), uwaga.Patch("value", vectors(width), [1, 4]),
+                             uwaga.Patch("output", vectors(width), [2, 4])],
+        }},
+        {
+            "query": put(np.s_[:, 1, [3, 0]], value=vectors(width)), "key": put(np.s_[:, 0, [2, 0]], value=vectors(width)),
+            "value": put(np.s_[:, 1, [1, 4]], value=vectors(width)), "output": put(np.s_[:, HEAD, [2, 4]], value=vectors(width)),
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("model", ALL, indirect=True)
 @torch.no_grad()
-def test_blocked_links_are_those_of_a_dense_mask_bit_for_bit(name: str, head: int | None) -> None:
-    model = ALL[name]()
-    for where in kinds_of(model):
-        before = run(model)
-        remove = blocked_by_a_hook(layer_of(model, where), [2, 3], [0, 2], head)
-        expected = run(model)
-        remove()
-        with uwaga.edit(model, scores={(*where, head): uwaga.Links([2, 3], [0, 2])}):
-            result = run(model)
-            with uwaga.watch(model) as recording:
-                run(model)
-        assert torch.equal(result, expected)
-        assert not torch.equal(result, before)
-        weights = recording.maps[where].to_dense()
-        shown = weights[:, HEAD, 2:4][..., [0, 2]]
-        assert torch.equal(shown, torch.zeros_like(shown))
-        assert (weights[:, HEAD].sum(-1) > 0.99).all()
-        assert (weights[:, 1 - HEAD, 2, 0] > 0).all() == (head is not None)
+def test_a_change_is_that_of_dense_matrices(model: Small, change: str) -> None:
+    exact = copy.deepcopy(model)
+    exact.module.double()
+    before = model.run(model.form)
+    for where in model.last_layers():
+        edits, steps = CHANGES[change](where, 4 if model.is_ours else 8)
+        with uwaga.edit(model.module, **edits):
+            result = model.run(model.form)
+        peer = with_dense_matrices(model, where, steps)
+        assert_as_exact(result, peer, partial(with_dense_matrices, exact, where, steps))
+        assert float((result - before).abs().max()) > 1e-5
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa", "flex_attention"])
+@pytest.mark.parametrize("model", THEIRS, indirect=True)
+@torch.no_grad()
+def test_whatever_its_own_attention_is_an_edited_model_computes_with_uwaga(model: Small, implementation: str) -> None:
+    for where in model.last_layers():
+        changes = {name: value for edits in CHANGES.values() for name, value in edits(where, 8)[0].items()}
+        results = []
+        for own in ("uwaga", implementation):
+            model.module.config._attn_implementation = own
+            with uwaga.edit(model.module, **changes):
+                assert model.module.config._attn_implementation == "uwaga"
+                results.append(model.run(model.padded))
+            assert model.module.config._attn_implementation == own
+        assert torch.equal(*results)
 
 
 @torch.no_grad()
 def test_several_links_of_several_heads_block_each_their_own() -> None:
-    model = bert()
+    model = made("bert")
     links = {
         ("encoder", 1, 0): [uwaga.Links(0, [1, 2]), uwaga.Links([3, 4], 0)],
         ("encoder", 1, 1): uwaga.Links(None, 2),
     }
     with uwaga.edit(model, scores=links), uwaga.watch(model) as recording:
-        run(model)
+        model(IDS[:, :5])
     weights = recording.maps[("encoder", 1)].to_dense()[0]
     hidden = torch.zeros(2, 5, 5, dtype=torch.bool)
     hidden[0, 0, 1:3] = hidden[0, 3:, 0] = hidden[1, :, 2] = True
@@ -168,16 +174,16 @@ def scattered(tokens: int, count: int, **factor: float) -> list[uwaga.Links]:
 @torch.no_grad()
 def test_a_thousand_links_are_the_same_as_few_that_cover_them(kind: str) -> None:
     """More than Python has frames for, one within another."""
-    model, where = bert(), ("encoder", 1, None)
+    model, where = made("bert"), ("encoder", 1, None)
     keep = {} if kind == "scores" else {"factor": 1.0}
     many = [*scattered(5, 1000, **keep), uwaga.Links([0, 1], [2], **({} if kind == "scores" else {"factor": 0.5}))]
     few = (
         [uwaga.Links(n, [each for each in range(5) if each != n]) for n in range(5)] if kind == "scores" else many[-1:]
     )
     with uwaga.edit(model, **{kind: {where: few}}):
-        expected = run(model)
+        expected = model(IDS[:, :5]).last_hidden_state
     with uwaga.edit(model, **{kind: {where: many}}), uwaga.watch(model) as recording:
-        result = run(model)
+        result = model(IDS[:, :5]).last_hidden_state
     assert torch.equal(result, expected)
     if kind == "scores":
         assert torch.equal(recording.maps["encoder", 1].to_dense(), torch.eye(5).expand(2, 2, 5, 5))
@@ -202,65 +208,13 @@ def test_masks_of_many_links_have_the_same_pairs_in_both_forms(form: str, monkey
 
 
 @torch.no_grad()
-def test_a_query_that_sees_nothing_gives_zeros() -> None:
-    model = gpt2()
-    with uwaga.edit(model, scores={("decoder", 2, None): uwaga.Links(0, 0)}):
-        result = run(model)
-    layer = layer_of(model, ("decoder", 2))
-    with changed_heads(layer, lambda heads: heads.index_fill(-2, torch.tensor([0]), 0.0)):
-        expected = run(model)
-    assert torch.equal(result, expected)
-
-
-class DenseWeights(nn.Module):
-    """The attention of a layer from dense weights that are changed after softmax."""
-
-    def __init__(self, layer: MultiHeadAttention, change: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.layer, self.change, self.query = (
-            layer,
-            change,
-            layer.query,
-        )  # the layer around it reads the width of `query`
-
-    def forward(self, query: Tensor, key: Tensor | None = None, **options: object) -> Tensor:
-        qkv = self.layer.project(query, *([query] * 2 if key is None else [key] * 2))
-        m = uwaga.AttentionMap(
-            qkv.query, qkv.key, mask=options["mask"], bias=options.get("bias"), scale=self.layer.scale
-        )
-        heads = self.change(m.to_dense()) @ qkv.value
-        return self.layer.output(heads.transpose(-3, -2).flatten(-2))
-
-
-def with_dense_weights(model: nn.Module, where: tuple[str, int], change: Callable[[Tensor], Tensor]) -> Tensor:
-    replaced = copy.deepcopy(model)
-    layer = layer_of(replaced, where)
-    parent = next(
-        (module, name) for module in replaced.modules() for name, child in module.named_children() if child is layer
-    )
-    setattr(*parent, DenseWeights(layer, change))
-    return run(replaced)
-
-
-@pytest.mark.parametrize("name", ALL)
-@torch.no_grad()
-def test_links_that_are_weakened_after_softmax_leave_the_rest_of_the_row(name: str) -> None:
-    model = ALL[name]()
-    exact = copy.deepcopy(model).double()
-    links = [uwaga.Links([2, 3], [0, 2]), uwaga.Links([3], [1], factor=0.5)]
-
-    def change(weights_BHQK: Tensor) -> Tensor:
-        changed = weights_BHQK.clone()
-        changed[:, HEAD, 2:4, 0] = changed[:, HEAD, 2:4, 2] = 0
-        changed[:, HEAD, 3, 1] *= 0.5
-        return changed
-
-    for where in kinds_of(model):
-        with uwaga.edit(model, weights={(*where, HEAD): links}):
-            result = run(model)
-        expected = with_dense_weights(model, where, change)
-        assert not torch.equal(result, run(model))
-        assert_as_exact(result, expected, partial(with_dense_weights, exact, where, change))
+def test_a_query_that_sees_nothing_gives_zeros(model: Small) -> None:
+    where = ("decoder", 2)
+    with uwaga.edit(model.module, scores={(*where, HEAD): uwaga.Links(0, 0)}):
+        result = model.run()
+    with model.heads_by_a_hook(where, lambda heads: heads[:, 0, HEAD].zero_()):
+        expected = model.run()
+    torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()
@@ -279,71 +233,12 @@ def test_heads_that_share_keys_have_links_of_their_own() -> None:
 
 
 @torch.no_grad()
-def test_a_matrix_takes_the_place_of_the_weights() -> None:
-    model, weights = gpt2(), torch.rand(5, 5).tril()
-    exact = copy.deepcopy(model).double()
-
-    def change(weights_BHQK: Tensor) -> Tensor:
-        changed = weights_BHQK.clone()
-        changed[:, HEAD] = weights.to(changed)
-        return changed
-
-    with uwaga.edit(model, weights={("decoder", 1, HEAD): weights}):
-        result = run(model)
-    where = ("decoder", 1)
-    assert_as_exact(result, with_dense_weights(model, where, change), partial(with_dense_weights, exact, where, change))
-    # One text after another through a cache reads the rows of the matrix in turn.
-    with uwaga.edit(model, weights={("decoder", 1, HEAD): weights}):
-        cache = model.new_cache()
-        parts = [model(IDS[:, a:b], cache=cache).last_hidden_state for a, b in ((0, 2), (2, 3), (3, 5))]
-    torch.testing.assert_close(torch.cat(parts, 1), result)
-
-
-@pytest.mark.parametrize("operand", ["query", "key", "value"])
-@pytest.mark.parametrize("name", ALL)
-@torch.no_grad()
-def test_patched_projections_are_those_of_another_projection_bit_for_bit(name: str, operand: str) -> None:
-    model = ALL[name]()
-    for where in kinds_of(model):
-        layer = layer_of(model, where)
-        vectors = torch.randn(2, layer.d_k)
-        before, project = run(model), layer.project
-
-        def patched(
-            *given: object, vectors: Tensor = vectors, project: Callable = project, **options: object
-        ) -> object:
-            qkv = project(*given, **options)
-            changed = getattr(qkv, operand).clone()
-            changed[:, HEAD, [3, 1]] = vectors
-            return qkv._replace(**{operand: changed})
-
-        layer.project = patched
-        expected = run(model)
-        layer.project = project
-        with uwaga.edit(model, patch={(*where, HEAD): uwaga.Patch(operand, vectors, [3, 1])}):
-            result = run(model)
-        assert torch.equal(result, expected)
-        assert not torch.equal(result, before)
-
-
-@pytest.mark.parametrize("name", ALL)
-@torch.no_grad()
-def test_patched_outputs_of_each_text_are_those_of_other_heads_bit_for_bit(name: str) -> None:
-    model = ALL[name]()
-    for where in kinds_of(model):
-        layer = layer_of(model, where)
-        vectors = torch.randn(2, 2, layer.d_v)
-
-        def change(heads: Tensor, vectors: Tensor = vectors) -> Tensor:
-            changed = heads.clone()
-            changed[:, HEAD, [0, 2]] = vectors
-            return changed
-
-        with changed_heads(layer, change):
-            expected = run(model)
-        with uwaga.edit(model, patch={(*where, HEAD): uwaga.Patch("output", vectors, [0, 2])}):
-            result = run(model)
-        assert torch.equal(result, expected)
+def test_a_cache_reads_the_rows_of_a_matrix_in_turn() -> None:
+    model, ids = made("gpt2"), IDS[:, :5]
+    with uwaga.edit(model, weights={("decoder", 1, HEAD): torch.rand(5, 5).tril()}):
+        expected, cache = model(ids).last_hidden_state, model.new_cache()
+        parts = [model(ids[:, a:b], cache=cache).last_hidden_state for a, b in ((0, 2), (2, 3), (3, 5))]
+    torch.testing.assert_close(torch.cat(parts, 1), expected)
 
 
 EVERY = {
@@ -354,13 +249,13 @@ EVERY = {
 }
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("model", WRITERS, indirect=True)
 @torch.no_grad()
-def test_positions_of_a_generation_are_those_of_one_pass_over_its_text(name: str) -> None:
+def test_positions_of_a_generation_are_those_of_one_pass_over_its_text(model: Small) -> None:
     """With caches, ragged prompts of different lengths, and no cache at all, the text is the same, and so are its positions."""
-    model = WRITERS[name]()
+    wheres, model = model.last_layers(), model.module
     prompts = [[4, 5, 6, 7], [8, 9]] if model.config.is_causal else [[4, 5, 6, 7], [8, 9, 14]]
-    for where in kinds_of(model):
+    for where in wheres:
         changes = {each: {(*where, HEAD): change} for each, change in EVERY.items()}
         with uwaga.edit(model, **changes):
             new = generate(model, prompts, max_new_tokens=6, eos_token_ids=())
@@ -398,9 +293,48 @@ def _reached(changes: dict, queries: int, keys: int) -> uwaga.Edits:
     )
 
 
+def every(where: tuple[str, int], head: int, keys: int) -> dict:
+    """One change of each sort; `keys` is a number of key heads."""
+    place = (*where, head)
+    return {
+        "scores": {place: uwaga.Links([4, 8], [3, 5] if where[0] != "cross" else [3, 4])},
+        "weights": {place: uwaga.Links([5, 9], 4, factor=0.25)},
+        "patch": {
+            place: uwaga.Patch("output", torch.ones(1, 8), 9),
+            (*where, head * keys // 4): [uwaga.Patch("key", torch.ones(1, 8), 4)]
+            + ([uwaga.Patch("output", torch.ones(1, 8), 9)] if head * keys // 4 == head else []),
+        },
+        "heads": {place: -2.0},
+    }
+
+
+@pytest.mark.parametrize("model", THEIRS[1:], indirect=True)
+@torch.no_grad()
+def test_positions_are_those_of_the_text_in_every_step_whatever_the_cache(model: Small) -> None:
+    """The logits of generations agree to rounding."""
+    given = {
+        "input_ids": IDS,
+        "attention_mask": model.given(model.padded)[0]["attention_mask"].long(),
+    }
+    for where in model.last_layers():
+        changes = every(where, 2, 2 if model.name.endswith("llama") else 4)
+        if where[0] == "encoder":
+            changes = {"heads": changes["heads"], "scores": {(*where, 2): uwaga.Links([4], [3, 5])}}
+        results = []
+        for cache in ({"use_cache": False}, {"use_cache": True}, {"cache_implementation": "static"}):
+            with uwaga.edit(model.module, **changes):
+                results.append(model.module.generate(
+                    **given, max_new_tokens=12, min_new_tokens=12, do_sample=False, output_logits=True,
+                    return_dict_in_generate=True, disable_compile=True, **cache,
+                ))  # fmt: skip
+        for other in results[1:]:
+            assert torch.equal(other.sequences, results[0].sequences)
+            torch.testing.assert_close(torch.stack(other.logits), torch.stack(results[0].logits), atol=2e-5, rtol=1e-4)
+
+
 @torch.no_grad()
 def test_ragged_texts_are_edited_as_each_alone() -> None:
-    model = bert()
+    model = made("bert")
     where = ("encoder", 1, HEAD)
     changes = {name: {where: change} for name, change in EVERY.items()}
     texts = [[4, 5, 6, 7], [8, 9, 10, 11, 12]]
@@ -410,66 +344,172 @@ def test_ragged_texts_are_edited_as_each_alone() -> None:
     assert all(torch.equal(one, other) for one, other in zip(result, alone, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("model", "form"),
+    [*pairs(("bert",), "ragged", "lengths", "right"), *pairs(THEIRS, "left", "right")],
+    indirect=["model"],
+)
 @torch.no_grad()
-def test_the_mean_is_that_of_the_tokens_without_padding() -> None:
-    model = bert()
-    texts, outputs = [[4, 5, 6, 7], [8, 9]], []
-    padded, lengths = torch.tensor([[4, 5, 6, 7], [8, 9, 0, 0]]), torch.tensor([4, 2])
-
-    def noted(heads: uwaga.Ragged) -> uwaga.Ragged:
-        outputs.append(heads.values)  # (N, H, E)
-        return heads
-
-    with changed_heads(layer_of(model, ("encoder", 1)), noted):
-        model(ragged(texts))
-    mean = outputs[0][:, HEAD].mean(0)
-    for inputs in (
-        {"ids": ragged(texts)},
-        {"ids": padded, "lengths": lengths},
-        {"ids": padded, "attention_mask": padded > 0},
-    ):
-        results = []
-        for value in ("mean", mean):
-            with uwaga.edit(model, heads={("encoder", 1, HEAD): value}):
-                results.append(model(**inputs).last_hidden_state)
-        results = [x.values if isinstance(x, uwaga.Ragged) else x[lengths[:, None] > torch.arange(4)] for x in results]
-        torch.testing.assert_close(*results)
+def test_the_mean_is_that_of_the_tokens_without_padding(model: Small, form: str) -> None:
+    where = model.last_layers()[0]
+    mask = model.given("left" if form == "left" else "right")[0]["attention_mask"]
+    with activations(model.module) as kept:
+        model.run(form)
+    heads = kept[where].output
+    of_tokens = heads.values[:, HEAD] if isinstance(heads, uwaga.Ragged) else heads[:, HEAD][mask]
+    results = []
+    for value in ("mean", of_tokens.mean(0)):
+        with uwaga.edit(model.module, heads={(*where, HEAD): value}):
+            results.append(model.run(form))
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()
-def test_nothing_remains_after_an_exception_or_of_nested_blocks() -> None:
-    model = gpt2()
-    before, outer = run(model), {("decoder", 0, 0): 2.0}
-    with pytest.raises(RuntimeError, match="in the block"), uwaga.edit(model, heads=outer):
-        raise RuntimeError("in the block")
+def test_the_mean_of_a_step_is_that_of_its_tokens_whatever_the_cache() -> None:
+    small, given, results = Small.of("transformers llama"), {}, []
+    given, model = small.given("left")[0], small.module
+    given["attention_mask"] = given["attention_mask"].long()
+    for cache in (None, "static"):
+        with uwaga.edit(model, heads={("decoder", 1, HEAD): "mean"}):
+            out = model.generate(**given, max_new_tokens=4, min_new_tokens=4, do_sample=False, output_logits=True,
+                                 return_dict_in_generate=True, disable_compile=True, cache_implementation=cache)  # fmt: skip
+        results.append(torch.stack(out.logits))
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", BOTH, indirect=True)
+@torch.no_grad()
+def test_nothing_remains_after_an_exception_or_of_nested_blocks(model: Small) -> None:
+    module = model.module
+    if not model.is_ours:
+        module.set_attn_implementation("sdpa")
+    before, outer = model.run(), {("decoder", 0, 0): 2.0}
+    for context in (uwaga.edit(module, heads=outer), uwaga.watch(module)):
+        with pytest.raises(RuntimeError, match="in the block"), context:
+            raise RuntimeError("in the block")
+        assert model.is_ours or module.config._attn_implementation == "sdpa"
+        assert not threads.any_open
+    with uwaga.edit(module, heads=outer):
+        once = model.run()
+        with uwaga.edit(module, heads={("decoder", 0, 0): 3.0}):
+            twice = model.run()
+        assert torch.equal(model.run(), once)
+    assert torch.equal(model.run(), before)
+    with uwaga.edit(module, heads={("decoder", 0, 0): 6.0}):
+        torch.testing.assert_close(model.run(), twice, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", BOTH, indirect=True)
+@torch.no_grad()
+def test_a_recording_in_the_block_shows_the_edited_computation(model: Small) -> None:
+    scores, heads = {("decoder", 1, HEAD): uwaga.Links([5, 6], 3)}, {("decoder", 0, 0): 0.0}
+    with uwaga.edit(model.module, scores=scores, heads=heads):
+        with uwaga.watch(model.module) as recording:
+            inside = model.run()
+        plain = model.run()
+    weights = recording.maps["decoder", 1].to_dense()
+    assert torch.equal(weights[:, HEAD, 5:7, 3], torch.zeros(2, 2))
+    assert (weights[:, 0, 5:7, 3] > 0).all()
+    torch.testing.assert_close(inside, plain, atol=1e-5, rtol=1e-5)
+    with uwaga.watch(model.module), uwaga.edit(model.module, heads=heads):
+        edited = model.run()
+    with uwaga.edit(model.module, heads=heads):
+        assert torch.equal(model.run(), edited)
+
+
+@torch.no_grad()
+def test_attention_that_the_model_would_compute_by_itself_is_edited_too() -> None:
+    options = {"vocab_size": 32, "n_embd": 8, "n_layer": 1, "n_head": 2, "bos_token_id": 1, "eos_token_id": 1}
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**options, reorder_and_upcast_attn=True, attn_implementation="eager")
+    ).eval()
+    ids = torch.arange(5)[None]
+    before = model(ids).logits
+    with uwaga.edit(model, heads={("decoder", 0, 0): 1.0}):
+        torch.testing.assert_close(model(ids).logits, before)
+    with uwaga.edit(model, heads={("decoder", 0, 0): 0.0}):
+        assert not torch.allclose(model(ids).logits, before)
+
+
+def test_attentions_that_the_model_returns_are_edited() -> None:
+    """A map of what was computed has the gradient of its weights; one whose heads are changed afterwards has none."""
+    model = theirs("bert", "uwaga")
+    with uwaga.edit(model, scores={("encoder", 1, 0): uwaga.Links(2, [0, 1])}, heads={("encoder", 0, 0): 0.5}):
+        first, second, _ = model(IDS, output_attentions=True).attentions
+    assert torch.equal(second.to_dense()[:, 0, 2, :2], torch.zeros(2, 2))
+    assert not hasattr(first, "retain_grad")
+    assert second.requires_grad
+
+
+def _orders(contexts: int) -> list[tuple[int, ...]]:
+    """All orders in which contexts begin and end: each number twice, the first time where it begins."""
+    return sorted(set(itertools.permutations([*range(contexts), *range(contexts)])))
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("kinds", [("edit", "watch"), ("edit", "edit"), ("watch", "watch"), ("edit", "edit", "watch")])
+@torch.no_grad()
+def test_contexts_begin_and_end_in_any_order(kinds: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every moment those are in effect that have begun and not ended, and nothing remains."""
+    monkeypatch.setattr(torch.compiler, "disable", lambda function: function)  # its import takes seconds
+    model = theirs("gpt2", "sdpa")
+    of_edits = {n for n, kind in enumerate(kinds) if kind == "edit"}
+
+    def edit(*heads: int) -> AbstractContextManager[object]:
+        return uwaga.edit(model, heads={("decoder", 0, head): 0.0 for head in heads})
+
+    before = model(IDS).logits
+    expected = {(): before}
+    for heads in [*((n,) for n in of_edits), (0, 1)]:
+        with edit(*heads):
+            expected[heads] = model(IDS).logits
+    for order in _orders(len(kinds))[:: 7 if len(kinds) > 2 else 1]:
+        begun: dict[int, ExitStack] = {}
+        for n in order:
+            if n in begun:
+                begun.pop(n).close()
+            else:
+                begun[n] = ExitStack()
+                begun[n].enter_context(edit(n) if n in of_edits else uwaga.watch(model))
+            result = model(IDS).logits
+            torch.testing.assert_close(result, expected[tuple(sorted(of_edits & begun.keys()))], atol=1e-5, rtol=1e-4)
+            assert model.config._attn_implementation == ("uwaga" if begun else "sdpa")
+        assert model.config._attn_implementation == "sdpa"
+    assert torch.equal(model(IDS).logits, before)
     assert not threads.any_open
-    with uwaga.edit(model, heads=outer):
-        once = run(model)
-        with uwaga.edit(model, heads={("decoder", 0, 0): 3.0}):
-            twice = run(model)
-        assert torch.equal(run(model), once)
-    assert torch.equal(run(model), before)
-    with uwaga.edit(model, heads={("decoder", 0, 0): 6.0}):
-        assert torch.equal(run(model), twice)
+
+
+@torch.no_grad()
+def test_the_users_choice_inside_stays_whichever_context_ends_last() -> None:
+    for order in ("watch", "edit"):
+        model = theirs("gpt2", "sdpa")
+        watch, edit = ExitStack(), ExitStack()
+        watch.enter_context(uwaga.watch(model))
+        edit.enter_context(uwaga.edit(model, heads={("decoder", 0, 0): 0.0}))
+        model(IDS)
+        model.set_attn_implementation("eager")
+        for stack in (watch, edit) if order == "edit" else (edit, watch):
+            stack.close()
+        assert model.config._attn_implementation == "eager"
 
 
 @torch.no_grad()
 def test_two_models_keep_their_own_changes() -> None:
-    model, other = gpt2(), gpt2()
+    model, other = made("gpt2"), made("gpt2")
     results = []
     for changed, head in ((model, 0), (other, 1)):
         with uwaga.edit(changed, heads={("decoder", 0, head): 0.0}):
-            results.append(run(changed))
+            results.append(changed(IDS).logits)
     with uwaga.edit(model, heads={("decoder", 0, 0): 0.0}), uwaga.edit(other, heads={("decoder", 0, 1): 0.0}):
-        assert torch.equal(run(model), results[0])
-        assert torch.equal(run(other), results[1])
+        assert torch.equal(model(IDS).logits, results[0])
+        assert torch.equal(other(IDS).logits, results[1])
 
 
 def test_gradients_reach_everything_but_what_was_replaced() -> None:
-    model = gpt2()
-    layer = layer_of(model, ("decoder", 2))
+    small = Small.of("gpt2")
+    model, layer = small.module, small.layer(("decoder", 2))
     with uwaga.edit(model, heads={("decoder", 2, HEAD): 0.0}, scores={("decoder", 2, 0): uwaga.Links(None, 0)}):
-        run(model).square().sum().backward()
+        model(IDS).last_hidden_state.square().sum().backward()
     values = layer.value.weight.grad.unflatten(0, (2, -1))
     assert torch.equal(values[HEAD], torch.zeros_like(values[HEAD]))
     assert values[1 - HEAD].abs().sum() > 0
@@ -477,7 +517,8 @@ def test_gradients_reach_everything_but_what_was_replaced() -> None:
 
 @torch.no_grad()
 def test_edits_read_from_json_do_the_same() -> None:
-    model = gpt2()
+    model = made("gpt2")
+    run = lambda model: model(IDS).logits  # noqa: E731
     edits = uwaga.Edits(
         heads={("decoder", 0, 1): 0.0, ("decoder", 1, 0): "mean"},
         scores={("decoder", 1, None): [uwaga.Links([3], None), uwaga.Links(None, [1])]},
@@ -498,23 +539,39 @@ def test_edits_read_from_json_do_the_same() -> None:
     assert torch.equal(results[0], scope["found"])
 
 
-@pytest.mark.parametrize("operand", ["query", "key", "value", "output"])
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    ("model", "operand"), pairs((*OURS, "transformers llama"), "query", "key", "value", "output"), indirect=["model"]
+)
 @torch.no_grad()
-def test_a_patch_of_a_recording_puts_the_vectors_of_another_text_there(name: str, operand: str) -> None:
-    model, chosen = ALL[name](), [1, 3]
-    with uwaga.watch(model, values=True) as other:
-        run(model, IDS.flip(-1))
-    for where in kinds_of(model):
-        patch = uwaga.Patch.of(other, operand, (*where, HEAD), chosen)
-        edited = uwaga.edit(model, patch={(*where, HEAD): patch})
+def test_a_patch_of_a_recording_puts_the_vectors_of_another_text_there(model: Small, operand: str) -> None:
+    chosen, module = [1, 3], model.module
+    other = (IDS.flip(-1), IDS.flip(-1)[:, :5])[: 1 + model.has_both]
+    with uwaga.watch(module, values=True) as recording:
+        module(*other)
+    for where in model.last_layers():
+        patch = uwaga.Patch.of(recording, operand, (*where, HEAD), chosen)
+        edited = uwaga.edit(module, patch={(*where, HEAD): patch})
         # Of two contexts the inner one comes first at the operands and last at the results.
         outer, inner = (edited, nullcontext()) if operand == "output" else (nullcontext(), edited)
-        with outer, activations(model) as result, inner:
-            run(model)
-        with activations(model) as expected:
-            run(model, IDS.flip(-1))
+        with outer, activations(module) as result, inner:
+            model.run()
+        with activations(module) as expected:
+            module(*other)
         now, then = (getattr(each[where], operand)[:, HEAD, chosen] for each in (result, expected))
         assert torch.equal(now, patch.source)
         # Of the same text in another pass, whose layers may be computed one by one.
         torch.testing.assert_close(patch.source, then, rtol=1e-5, atol=1e-6)
+
+
+def test_positions_of_any_form_are_the_same() -> None:
+    forms = (3, [3], (3,), torch.tensor(3), torch.tensor([3]), range(3, 4))
+    assert {uwaga.Links(form, form).queries for form in forms} == {(3,)}
+    assert uwaga.Links([0], 1) == uwaga.Links([0], [1])
+
+
+def test_no_changes_are_false_and_some_are_listed() -> None:
+    assert not uwaga.Edits()
+    edits = uwaga.Edits(heads={("encoder", 0, 1): 0}, scores={("encoder", 0, 1): uwaga.Links(0, 1)})
+    assert edits
+    assert edits.wheres() == [("encoder", 0, 1)]
+    assert repr(uwaga.Patch("key", torch.ones(1, 2), 4)) == "uwaga.Patch('key', <tensor (1, 2)>, [4])"

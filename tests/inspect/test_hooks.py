@@ -13,7 +13,8 @@ from contextlib import ExitStack
 
 import pytest
 import torch
-from tiny_transformer import tiny
+from small_models import IDS, Small
+from tiny_transformer import made
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from waiting import HANG
@@ -26,26 +27,16 @@ from uwaga.ops.attention.hooks import Asked, Proceed, hooked, looking
 from uwaga.ops.ragged import Operand
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-IDS = torch.randint(3, 30, (2, 7), generator=torch.Generator().manual_seed(0))
 EDIT = {"heads": {("decoder", 1, 0): 0.0}, "scores": {("decoder", 0, 1): uwaga.Links([3, 4], [1, 2])}}
 OTHER = {"heads": {("decoder", 1, 1): -2.0}}
 
 
-def ours() -> nn.Module:
-    return tiny("gpt2", seed=0, vocab_size=30, num_heads=2, max_position_embeddings=20)
-
-
-def theirs() -> nn.Module:
-    transformers = pytest.importorskip("transformers", minversion="5")
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(vocab_size=30, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-                                      intermediate_size=32, use_cache=False)  # fmt: skip
-    return transformers.LlamaForCausalLM._from_config(config, attn_implementation="sdpa").eval()
-
-
-@pytest.fixture(params=[ours, theirs], ids=["ours", "theirs"])
-def model(request: pytest.FixtureRequest) -> nn.Module:
-    return request.param()
+@pytest.fixture
+def model(model: Small) -> nn.Module:
+    if not model.is_ours:
+        model.module.set_attn_implementation("sdpa")
+        model.module.config.use_cache = False
+    return model.module
 
 
 def run(model: nn.Module) -> Tensor:
@@ -92,7 +83,7 @@ def test_other_threads_compute_as_without_hooks(model: nn.Module, where: str) ->
         assert not recording.maps
         assert not kept
         assert torch.equal(run(model), right)
-    assert len(recording.maps) == len(kept) == 2
+    assert len(recording.maps) == len(kept) == 3
     with cache_edit(model, cache.window, 3):
         assert torch.equal(ELSEWHERE[where](lambda: run(model)), plain)
         assert not torch.allclose(run(model), plain)
@@ -175,14 +166,14 @@ def test_a_block_may_end_in_another_context_than_it_began(model: nn.Module) -> N
 
 
 def test_who_looks_sees_what_all_others_have_changed_whatever_the_order() -> None:
-    layer, seen = ours().decoder.layers[0].attention, []
+    layer, seen = made("gpt2").decoder.layers[0].attention, []
 
     def double(asked: Asked, _: object, proceed: Proceed) -> Operand:
         more = Asked(query=asked.query * 2, key=asked.key, value=asked.value, options=asked.options)
         again = Asked(query=asked.query, key=asked.key, value=asked.value, options=asked.options, is_repeat=True)
         return proceed(more) + proceed(again)
 
-    x = torch.randn(1, 3, 16)
+    x = torch.randn(1, 3, 8)
     query = layer.project(x, x, x).query
     for looks_first in (True, False):
         seen.clear()
@@ -237,7 +228,9 @@ def test_a_checkpointed_model_is_computed_again_in_the_block(model: nn.Module) -
 _FORK = """
 import os, sys, threading, torch
 sys.path.insert(0, {folder!r})
-from test_hooks import EDIT, OTHER, edited, {name}, run
+from test_hooks import EDIT, OTHER, edited, run
+from tiny_models import theirs
+from tiny_transformer import made
 import uwaga
 
 def fork(check):
@@ -247,7 +240,7 @@ def fork(check):
     return os.waitpid(child, 0)[1] == 0
 
 torch.set_num_threads(1)
-model = {name}()
+model = {make}
 plain, right, other = run(model), edited(model), edited(model, OTHER)
 with uwaga.edit(model, **EDIT):
     assert torch.equal(run(model), right)
@@ -264,12 +257,12 @@ assert torch.equal(run(model), plain)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
-@pytest.mark.parametrize("name", ["ours", "theirs"])
-def test_a_fork_goes_on_where_its_thread_was(name: str) -> None:
+@pytest.mark.parametrize("make", ['made("gpt2")', 'theirs("llama", "sdpa")'])
+def test_a_fork_goes_on_where_its_thread_was(make: str) -> None:
     folder = os.path.dirname(__file__)
     path = os.pathsep.join([os.path.dirname(folder), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    code = _FORK.format(folder=folder, name=name)
+    code = _FORK.format(folder=folder, make=make)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], env=environment, capture_output=True, text=True, timeout=HANG
     )
@@ -288,7 +281,7 @@ def test_compiled_code_is_hooked_between_two_graphs_and_never_in_one(model: nn.M
         with pytest.raises(torch._dynamo.exc.Unsupported):  # no result is better than one without the hooks
             run(whole)
         torch.testing.assert_close(run(parts), right)
-        assert len(recording.maps) == 2
+        assert len(recording.maps) == 3
     torch.testing.assert_close(run(whole), plain)
     torch.testing.assert_close(run(parts), plain)
     torch.compiler.reset()

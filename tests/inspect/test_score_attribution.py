@@ -6,13 +6,12 @@ Letters: N tokens, M model width, H heads, D head width, P and S parts of the qu
 import copy
 import math
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
-from test_interpret import pre_norm
-from test_watch import WRITERS, bert, drawn, gpt2
 from tiny_models import DECODERS, ENCODERS, PAIRS, make, small
-from tiny_transformer import tiny
+from tiny_transformer import NARROW, drawn, made, tiny
 from tolerance import assert_as_exact, once
 from torch import Tensor, nn
 
@@ -22,8 +21,7 @@ from uwaga.models.checkpoints.rope_parameters import Rope
 
 IDS = torch.tensor([[4, 5, 6, 7, 8, 4, 5], [9, 10, 11, 12, 13, 9, 10]])
 SHORT = IDS[:, :4]
-_SIZES = {"vocab_size": 20, "d_model": 8, "num_heads": 2, "d_ff": 16}
-_THREE = _SIZES | {"num_layers": 3, "max_position_embeddings": 40}
+_THREE = NARROW | {"num_layers": 3, "max_position_embeddings": 40}
 _ROPES = {"ropes": (Rope(100.0),) * 3}
 
 
@@ -36,14 +34,12 @@ def of_bert(model_type: str, **options: object) -> nn.Module:
 
 
 def alibi(**options: object) -> nn.Module:
-    sizes = _SIZES | {"num_layers": 0, "num_decoder_layers": 3, "position_encoding": "alibi", "norm": "pre"}
+    sizes = NARROW | {"num_layers": 0, "num_decoder_layers": 3, "position_encoding": "alibi", "norm": "pre"}
     return drawn(tiny("uwaga-transformer", **sizes | options))
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
-    "gpt2": gpt2,
-    "gpt2 banded": lambda: gpt2(band=3),
-    "bert": bert,
+    **{name: partial(made, name) for name in ("gpt2", "gpt2 banded", "bert", "t5", "transformer", "pre-norm")},
     "roberta": lambda: of_bert("roberta", pad_token_id=1),
     "distilbert": lambda: of_bert("distilbert"),
     "mpnet": lambda: of_bert("mpnet", pad_token_id=1),
@@ -56,9 +52,6 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "gemma3": lambda: rotary("gemma3_text", scale=0.5, windows=(3, None, 3)),
     "modernbert": lambda: drawn(tiny("modernbert", windows=(None, 2, None), norm_bias=True, pad_token_id=None, **_THREE, **_ROPES)),
     "alibi": alibi,
-    "t5": WRITERS["t5"],
-    "post-norm pair": WRITERS["transformer"],
-    "pre-norm pair": pre_norm,
 }  # fmt: skip
 
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 from test_score_attribution import IDS, SHORT, alibi
-from test_watch import bert, drawn, gpt2, ragged
 from tiny_models import DECODERS, ENCODERS, PAIRS, make
-from tiny_transformer import tiny
+from tiny_transformer import drawn, made, ragged, tiny
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -103,7 +102,7 @@ def test_the_strongest_of_a_head_a_row_and_a_column_are_those_of_the_dense_map(
 ) -> None:
     monkeypatch.setattr(module, "_FIRST", 2)  # so that queries with more than two of the strongest are read again
     monkeypatch.setattr(module, "BYTES", 300)
-    model = gpt2()
+    model = made("gpt2")
     ids = torch.randint(4, 20, (2, 30), generator=torch.Generator().manual_seed(0))
     with uwaga.watch(model, values=True) as recording:
         model(ids)
@@ -127,7 +126,7 @@ def test_the_strongest_of_a_head_a_row_and_a_column_are_those_of_the_dense_map(
 
 @torch.no_grad()
 def test_a_generation_and_ragged_and_padded_texts_are_read_as_alone() -> None:
-    model = gpt2().double()
+    model = made("gpt2").double()
     texts = [[4, 5, 6, 7, 8], [9, 10, 11, 12, 13, 14, 15]]
     alone = score_attribution(model, torch.tensor([texts[1]]), 2, 0, [6, 5], [2, 3])
     padded = torch.tensor([[*texts[0], 0, 0], texts[1]])
@@ -140,14 +139,14 @@ def test_a_generation_and_ragged_and_padded_texts_are_read_as_alone() -> None:
     for one, other in ((packed, alone), (of_padded, alone), (of_generation, again)):
         torch.testing.assert_close(one.shares(), other.shares(), rtol=1e-9, atol=1e-12)
     typed = torch.tensor([[0, 0, 1, 1, 1, 0, 1], [1] * 7])
-    of_types = score_attribution(bert().double(), IDS, 1, 0, 4, 3, row=1, token_types=typed)
+    of_types = score_attribution(made("bert").double(), IDS, 1, 0, 4, 3, row=1, token_types=typed)
     assert of_types.query_parts[1] == Part("type")
     torch.testing.assert_close(of_types.total(), of_types.scores, rtol=1e-9, atol=1e-12)
 
 
 @torch.no_grad()
 def test_positions_are_integers_of_numpy_and_pytorch_too_and_lists_are_arrays_and_tensors() -> None:
-    model = gpt2()
+    model = made("gpt2")
     right = score_attribution(model, IDS, 2, 1, [5, 4], [3, 2], than=[1, 0], row=1)
     for one, several in ((np.int64, np.array), (torch.tensor, torch.tensor)):
         found = score_attribution(
@@ -161,7 +160,7 @@ def test_positions_are_integers_of_numpy_and_pytorch_too_and_lists_are_arrays_an
 
 @torch.no_grad()
 def test_the_search_for_the_strongest_leaves_the_map_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = gpt2()
+    model = made("gpt2")
     with uwaga.watch(model, values=True) as recording:
         model(IDS)
     m = recording.maps["decoder", 2].select(0, 1)
@@ -174,7 +173,7 @@ def test_the_search_for_the_strongest_leaves_the_map_as_it_is(monkeypatch: pytes
 
 @torch.no_grad()
 def test_results_are_plain_data_and_shown_in_short() -> None:
-    found = score_attribution(gpt2(), IDS, 1, 0, most=5)
+    found = score_attribution(made("gpt2"), IDS, 1, 0, most=5)
     assert len(found) == 5
     assert repr(found).startswith("ScoreAttribution(decoder 1.0; 6 x 6 parts of 5 scores at (0, 0), ")
     described = json.loads(json.dumps(found.to_dict(3)))

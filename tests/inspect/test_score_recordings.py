@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_interpret import pre_norm
 from test_score_attribution import IDS, SHORT
-from test_watch import gpt2
 from tiny_models import DECODERS, make
+from tiny_transformer import made
 
 import uwaga
 from uwaga.inspect import Part, score_attribution
@@ -16,7 +15,7 @@ from uwaga.inspect import Part, score_attribution
 
 @torch.no_grad()
 def test_a_text_without_a_batch_is_read_as_one_row(tmp_path: Path) -> None:
-    model = gpt2()
+    model = made("gpt2")
     right = score_attribution(model, IDS[:1], 2, 1, [5, 4], [3, 2])
     with uwaga.watch(model, values=True) as recording:
         model(IDS[0])
@@ -89,7 +88,7 @@ def test_positions_and_rotary_scaling_that_are_not_supported_are_named() -> None
 
 @torch.no_grad()
 def test_a_recording_from_a_file_is_given_its_token_ids(tmp_path: Path) -> None:
-    for model, given in ((gpt2(), IDS), (pre_norm(), (IDS, SHORT))):
+    for model, given in ((made("gpt2"), IDS), (made("pre-norm"), (IDS, SHORT))):
         with uwaga.watch(model, values=True) as recording:
             model(*(given if isinstance(given, tuple) else (given,)))
         recording.save(tmp_path / "one")

@@ -1,12 +1,18 @@
-"""Maps of this package's models while they are watched. Letters: B batch, Q queries, K keys."""
+"""Maps of models while they are watched. Letters: B batch, H heads, Q queries, K keys."""
 
 import copy
+import threading
 
 import pytest
+import tiny_models
 import torch
-from tiny_transformer import tiny
-from tolerance import assert_as_exact
+import transformers
+from small_models import OURS, PROMPTS, Small, pairs
+from tiny_models import DECODERS, ENCODERS, PAIRS, theirs, tokens
+from tiny_transformer import WRITERS, made, ragged
+from tolerance import assert_as_exact, once
 from torch import Tensor, nn
+from waiting import HANG
 
 import uwaga
 from uwaga._base import threads
@@ -14,101 +20,103 @@ from uwaga.models import generate
 from uwaga.nn import Encoder, LayerSpec, MultiHeadAttention
 from uwaga.ops.attention.hooks import hooked, looking
 
-_SIZES = {"vocab_size": 20, "d_model": 8, "num_heads": 2, "d_ff": 16}
-_PAIR = _SIZES | {"num_layers": 2, "num_decoder_layers": 2, "eos_token_ids": (3,)}
-PROMPTS = [[4, 5, 6, 7], [8], [9, 10, 11]]
-KINDS = ("encoder", "decoder", "cross")
+OF_TRANSFORMERS = [f"transformers {family}" for family in (*ENCODERS, *DECODERS, *PAIRS)]
 
 
-def drawn(model: nn.Module) -> nn.Module:
-    """With weights that tell layers, heads and tokens apart."""
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    return model.eval()
+@pytest.mark.parametrize("model", OF_TRANSFORMERS, indirect=True)
+@pytest.mark.usefixtures("exact_softmax")
+@torch.no_grad()
+def test_maps_are_eager_attention(model: Small) -> None:
+    """Each map lies no farther from the float64 copy's eager weights than twice what the float32 ones do, and a unit."""
+    module = model.module
+    module.set_attn_implementation("eager")
+    given, _ = model.given(model.padded)
+    eager = module(**given, output_attentions=True)
+    in_float64 = copy.deepcopy(module).double()
+    exact = once(lambda: in_float64(**given, output_attentions=True))
+    with uwaga.watch(module) as recording:
+        module(**given)
+    assert module.config._attn_implementation == "eager"
+    names = {kind: f"{kind}_attentions" if model.has_both else "attentions" for kind, _ in recording.maps}
+    assert set(names) == (
+        {"encoder", "decoder", "cross"} if model.has_both else {"decoder"} & set(names) or {"encoder"}
+    )
+    assert len(recording.maps) == sum(len(eager[name]) for name in names.values())
+    for (kind, layer), m in recording.maps.items():
+        name, peer = names[kind], eager[names[kind]][layer]
+        mask = (
+            given["attention_mask"]
+            if kind == "encoder" or not model.has_both
+            else torch.ones_like(given["decoder_input_ids"])
+        )
+        is_token = mask.bool()[:, None].expand(peer.shape[:3])
 
+        def right(name: str = name, layer: int = layer, is_token: Tensor = is_token) -> Tensor:
+            return exact()[name][layer][is_token]
 
-def bert() -> nn.Module:
-    return drawn(tiny("bert", num_layers=3, max_position_embeddings=40, **_SIZES))
-
-
-def gpt2(**options: object) -> nn.Module:
-    return drawn(tiny("gpt2", num_layers=3, max_position_embeddings=40, eos_token_ids=(3,), **_SIZES, **options))
-
-
-WRITERS = {
-    "gpt2": gpt2,
-    "gpt2 banded": lambda: gpt2(band=3),
-    "t5": lambda: drawn(tiny("t5", d_k=4, **_PAIR)),
-    "transformer": lambda: drawn(tiny("uwaga-transformer", **_PAIR)),
-    "transformer of one layer": lambda: drawn(tiny("uwaga-transformer", **_PAIR | {"num_decoder_layers": 1})),
-    "decoder alone": lambda: drawn(tiny("uwaga-transformer", **_PAIR | {"num_layers": 0})),
-}
-
-
-def matrices(m: uwaga.AttentionMap) -> list[Tensor]:
-    dense = m.to_dense()
-    return dense if isinstance(dense, list) else [dense]
-
-
-def ragged(texts: list[list[int]]) -> uwaga.Ragged:
-    return uwaga.Ragged.from_list([torch.tensor(text) for text in texts])
+        assert_as_exact(m.to_dense()[is_token], peer[is_token], right)
 
 
 @pytest.mark.parametrize(
-    "how", [{}, {"do_sample": True, "seed": 1}, {"num_beams": 3}], ids=["greedy", "drawn", "beams"]
+    ("model", "how"),
+    [
+        *pairs(tuple(WRITERS), "greedy", "drawn", "beams"),
+        *pairs(
+            tuple(f"transformers {family}" for family in DECODERS),
+            "greedy",
+            "drawn",
+            "beams",
+            "left padding",
+            "static cache",
+        ),
+        *pairs(tuple(f"transformers {family}" for family in PAIRS), "greedy", "beams"),
+    ],
+    indirect=["model"],
 )
-@pytest.mark.parametrize("name", WRITERS)
 @torch.no_grad()
-def test_the_maps_of_a_generation_are_those_of_one_pass_over_its_text(name: str, how: dict) -> None:
-    model = WRITERS[name]()
-    exact = copy.deepcopy(model).double()
-    with uwaga.watch(model) as recording:
-        new = generate(model, PROMPTS, max_new_tokens=9, **how)
-    if model.config.is_causal:
-        texts = [prompt + written for prompt, written in zip(PROMPTS, new, strict=True)]
-        inputs = (ragged([text[:-1] for text in texts]),)
-    else:
-        texts = [[model.config.decoder_start_token_id, *written] for written in new]
-        inputs = (ragged(PROMPTS), ragged([text[:-1] for text in texts]))
-    if "num_beams" in how:
-        recording = recording.of(texts)
-    with uwaga.watch(model) as whole:
-        model(*inputs)
-    assert set(recording.maps) == set(whole.maps)
-    assert recording.tokens == whole.tokens
+def test_the_maps_of_a_generation_are_those_of_one_pass_over_its_text(model: Small, how: str) -> None:
+    """They lie no farther from one pass in float64 than twice what one in float32 does, and a unit."""
+    with uwaga.watch(model.module) as recording:
+        texts, given = model.write(how, most=9 if model.is_ours else 6)
+    if (model.name, how) == ("gpt2", "drawn"):
+        assert len({len(text) - len(prompt) for text, prompt in zip(texts, PROMPTS, strict=True)}) > 1  # some end early
+    recording = recording.of(texts) if how == "beams" else recording
+    exact = copy.deepcopy(model.module).double()
 
-    def weights(of: uwaga.Recording) -> list[Tensor]:
-        return [x for where in whole.maps for x in matrices(of.maps[where])]
+    def flat(of: nn.Module | None = None) -> Tensor:
+        """Together: where the texts end early, the map of one layer holds few weights (tolerance.py)."""
+        watched = recording
+        if of is not None:
+            with uwaga.watch(of) as watched:
+                of(**given)
+            assert set(watched.maps) == set(recording.maps)
+            assert watched.tokens == recording.tokens
+        result = []
+        for (kind, _), m in watched.maps.items():
+            dense = m.to_dense()
+            if kind == "encoder" and not model.is_ours:  # what it computes at padding is undefined
+                dense = dense.transpose(1, 2)[given["attention_mask"].bool()]
+            result += dense if isinstance(dense, list) else [dense]
+        return torch.cat([x.flatten() for x in result])
 
-    def right() -> Tensor:
-        with uwaga.watch(exact) as watched:
-            exact(*inputs)
-        return flat(weights(watched))
-
-    def flat(matrices: list[Tensor]) -> Tensor:
-        return torch.cat([x.flatten() for x in matrices])
-
-    # Together: where the texts end early, the map of one layer holds few weights (tolerance.py).
-    result, peer = weights(recording), weights(whole)
-    assert [x.shape for x in result] == [x.shape for x in peer]
-    assert_as_exact(flat(result), flat(peer), right)
+    assert_as_exact(flat(), flat(model.module), lambda: flat(exact))
 
 
+@pytest.mark.parametrize("model", [*OURS, "transformers llama"], indirect=True)
 @torch.no_grad()
-def test_rows_that_end_early_keep_their_maps() -> None:
-    model = gpt2()
-    with uwaga.watch(model) as recording:
-        new = generate(model, PROMPTS, max_new_tokens=9, do_sample=True, seed=1)
-    lengths = [len(prompt) + len(written) - 1 for prompt, written in zip(PROMPTS, new, strict=True)]
-    assert len({len(written) for written in new}) > 1
-    assert [shape[-1] for shape in recording.maps[("decoder", 0)].shapes] == lengths
+def test_a_map_times_the_values_is_what_goes_into_the_output_map(model: Small) -> None:
+    for where in model.last_layers():
+        seen: list[Tensor] = []
+        with uwaga.watch(model.module, values=True) as recording, model.heads_by_a_hook(where, seen.append):
+            model.run()
+        weights, value = recording.maps[where].to_dense(), recording.values[where]
+        heads = weights @ value.repeat_interleave(weights.shape[1] // value.shape[1], 1)
+        torch.testing.assert_close(heads.transpose(1, 2), seen[0], rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()
 def test_documents_of_a_ragged_batch_have_a_map_each() -> None:
-    model = bert()
+    model = made("bert")
     with uwaga.watch(model, tokenizer=lambda ids: [f"<{each}>" for each in ids]) as recording:
         model(ragged(PROMPTS))
     m = recording.maps[("encoder", 2)]
@@ -122,7 +130,7 @@ def test_documents_of_a_ragged_batch_have_a_map_each() -> None:
 
 @torch.no_grad()
 def test_a_second_pass_begins_anew() -> None:
-    model = gpt2()
+    model = made("gpt2")
     first, second = torch.tensor([[4, 5, 6]]), torch.tensor([[7, 8], [9, 10]])
     with uwaga.watch(model) as recording:
         model(first)
@@ -136,7 +144,7 @@ def test_a_second_pass_begins_anew() -> None:
 
 @torch.no_grad()
 def test_another_pass_of_the_encoder_forgets_the_decoder() -> None:
-    model = WRITERS["t5"]()
+    model = made("t5")
     ids = torch.tensor([[4, 5, 6]])
     with uwaga.watch(model) as recording:
         model(ids, ids)
@@ -146,7 +154,7 @@ def test_another_pass_of_the_encoder_forgets_the_decoder() -> None:
 
 @torch.no_grad()
 def test_two_caches_that_take_turns_are_not_mixed() -> None:
-    model = gpt2()
+    model = made("gpt2")
     caches = [model.new_cache() for _ in range(2)]
     with uwaga.watch(model) as recording:
         model(torch.tensor([[4, 5, 6]]), cache=caches[0])
@@ -163,7 +171,7 @@ def test_two_caches_that_take_turns_are_not_mixed() -> None:
 
 @torch.no_grad()
 def test_a_rewound_cache_takes_its_tokens_back() -> None:
-    model = gpt2()
+    model = made("gpt2")
     cache = model.new_cache()
     with uwaga.watch(model) as recording:
         model(torch.tensor([[4, 5, 6]]), cache=cache)
@@ -179,7 +187,7 @@ def test_a_rewound_cache_takes_its_tokens_back() -> None:
 
 @torch.no_grad()
 def test_what_is_chosen_is_what_is_kept() -> None:
-    model = WRITERS["t5"]()
+    model = made("t5")
     ids = torch.tensor([[4, 5, 6]])
     with uwaga.watch(model) as whole:
         model(ids, ids)
@@ -191,7 +199,7 @@ def test_what_is_chosen_is_what_is_kept() -> None:
 
 @torch.no_grad()
 def test_cross_attention_alone_is_followed_through_a_generation() -> None:
-    model = WRITERS["t5"]()
+    model = made("t5")
     with uwaga.watch(model, kinds=["cross"], layers=[1], heads=[0]) as recording, uwaga.watch(model) as whole:
         generate(model, PROMPTS, max_new_tokens=9, do_sample=True, seed=1)
     assert list(recording.maps) == [("cross", 1)]
@@ -201,7 +209,7 @@ def test_cross_attention_alone_is_followed_through_a_generation() -> None:
 
 @torch.no_grad()
 def test_watches_nest_and_leave_nothing_behind() -> None:
-    model, told = bert(), []
+    model, told = made("bert"), []
     layer = model.encoder.layers[0].attention
     ids = torch.tensor([[4, 5, 6]])
     with hooked({layer: looking(lambda *call: told.append(call))}), uwaga.watch(model) as outer:
@@ -217,7 +225,7 @@ def test_watches_nest_and_leave_nothing_behind() -> None:
 
 
 def test_gradients_flow_as_before_and_none_is_recorded() -> None:
-    model, ids = bert(), torch.tensor([[4, 5, 6]])
+    model, ids = made("bert"), torch.tensor([[4, 5, 6]])
     with uwaga.watch(model) as recording:
         hidden = model(ids).last_hidden_state
     hidden.square().sum().backward()
@@ -235,3 +243,122 @@ def test_any_module_with_attention_inside_is_watched() -> None:
     with uwaga.watch(bare, tokens=list("abcde")) as recording:
         bare(x)
     assert recording.tokens == {"encoder": [["a", "b", "c", "d", "e"]]}
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@torch.no_grad()
+def test_drafts_that_were_thrown_away_are_in_no_map(family: str) -> None:
+    """In a generation that looks its drafts up in the prompt; watches of it may be nested."""
+    model, prompt = theirs(family), tokens(1, 10).repeat(1, 2)
+    with uwaga.watch(model) as outer, uwaga.watch(model) as inner:
+        text = model.generate(prompt, max_new_tokens=8, min_new_tokens=8, do_sample=False, prompt_lookup_num_tokens=3)
+    assert "_get_candidate_generator" not in vars(model)
+    whole = model(text[:, :-1], output_attentions=True, use_cache=False).attentions
+    for recording in (outer, inner):
+        for read in (
+            lambda recording=recording: recording.maps["decoder", 0],
+            lambda recording=recording: recording.tokens,
+        ):
+            with pytest.raises(ValueError, match="candidate tokens"):
+                read()
+        result = recording.of(text)
+        assert result.tokens == {"decoder": [[str(each) for each in text[0, :-1].tolist()]]}
+        for layer, expected in enumerate(whole):
+            torch.testing.assert_close(result.maps["decoder", layer].to_dense(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_bias_by_distance_is_kept_as_a_vector() -> None:
+    model = theirs("t5")
+    sizes = []
+    for length in (64, 128, 256):
+        with uwaga.watch(model, kinds=["encoder"]) as recording:
+            model.encoder(tokens(1, length))
+        sizes.append(recording.nbytes)
+    # A matrix would make the second step four times as large as the first.
+    assert sizes[2] - sizes[1] == 2 * (sizes[1] - sizes[0])
+
+
+def test_a_part_of_somebody_elses_model_is_watched_too() -> None:
+    class Mine(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.base = tiny_models.make("bert", ENCODERS["bert"], transformers.AutoModel)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.base(ids).last_hidden_state
+
+    mine = Mine()
+    ids = tokens(2, 5)
+    with uwaga.watch(mine) as outer, uwaga.watch(mine.base, layers=[1]) as inner:
+        mine(ids)
+    assert len(outer.maps) == 3
+    assert list(inner.maps) == [("encoder", 1)]
+    assert torch.equal(outer.maps[("encoder", 1)].to_dense(), inner.maps[("encoder", 1)].to_dense())
+
+
+@pytest.mark.parametrize(("family", "block"), [("gpt2", "watch"), ("llama", "edit")])
+@torch.no_grad()
+def test_a_thread_inside_a_forward_pass_keeps_its_attention(family: str, block: str) -> None:
+    """sdpa has no mask for causal attention: under another name, the attention of the layers that are left would not be causal."""
+    model, ids = theirs(family), tokens(2, 7)
+    model.set_attn_implementation("sdpa")
+    right, inside, entered = model(ids).logits, threading.Event(), threading.Event()
+    results: list[Tensor] = []
+
+    @torch.no_grad()
+    def other() -> None:
+        results.append(model(ids).logits)
+
+    thread = threading.Thread(target=other)
+
+    def wait(*_: object) -> None:
+        if threading.current_thread() is thread:
+            inside.set()
+            assert entered.wait(HANG)
+
+    first = (model.transformer.h if family == "gpt2" else model.model.layers)[0]
+    hook = first.register_forward_pre_hook(wait)
+    thread.start()
+    assert inside.wait(HANG)
+    with uwaga.watch(model) if block == "watch" else uwaga.edit(model, heads={("decoder", 0, 0): 0.0}):
+        entered.set()
+        thread.join()
+        model(ids)
+    hook.remove()
+    assert torch.equal(results[0], right)
+    assert torch.equal(model(ids).logits, right)
+
+
+def test_a_config_answers_by_thread_and_gives_its_answer_to_no_other_model() -> None:
+    model = theirs("llama")
+    model.set_attn_implementation("sdpa")
+    seen: list[str] = []
+    with uwaga.watch(model):
+        thread = threading.Thread(target=lambda: seen.append(model.config._attn_implementation))
+        thread.start()
+        thread.join()
+        assert model.config._attn_implementation == "uwaga"
+        transformers.LlamaModel(model.config)  # sets the name that it reads in the config
+        with uwaga.edit(model, heads={("decoder", 0, 0): 0.0}), torch.no_grad():
+            transformers.LlamaModel(model.config)
+            model(tokens(1, 5))
+    assert seen == ["sdpa"]
+    assert model.config._attn_implementation == "sdpa"
+    assert model.config.to_dict() == copy.deepcopy(model.config).to_dict()
+
+
+@torch.no_grad()
+def test_what_another_thread_runs_is_neither_recorded_nor_counted() -> None:
+    """Its candidate tokens are no reason to refuse this thread's recording."""
+    model, ids = theirs("llama"), tokens(1, 6)
+
+    @torch.no_grad()
+    def other() -> None:
+        model.generate(ids, max_new_tokens=4, do_sample=False, prompt_lookup_num_tokens=3)
+
+    with uwaga.watch(model) as recording:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        model(ids)
+    assert recording.tokens["decoder"] == [[str(each) for each in ids[0].tolist()]]

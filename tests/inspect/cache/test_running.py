@@ -10,8 +10,8 @@ import pytest
 import torch
 from test_policies import POLICIES
 from test_study import IDS, MODELS, layer_of
-from test_watch import gpt2
-from tiny_models import DECODERS, make
+from tiny_models import theirs
+from tiny_transformer import made
 from torch import Tensor, nn
 
 import uwaga
@@ -71,10 +71,8 @@ def test_layers_read_what_the_policy_keeps_of_what_the_changed_layers_gave(name:
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "uwaga"])
 @pytest.mark.parametrize(("policy", "family"), [("h2o", "llama"), ("quest", "gpt2"), ("tova", "gpt_oss")])
 def test_models_of_transformers(policy: str, family: str, implementation: str) -> None:
-    import transformers
-
     uwaga.integrations.register_with_transformers()
-    model = make(family, DECODERS[family], transformers.AutoModelForCausalLM).double()
+    model = theirs(family).double()
     expected = by_matrices(model, policy)
     if family != "gpt_oss":
         model.set_attn_implementation(implementation)
@@ -86,7 +84,7 @@ def test_models_of_transformers(policy: str, family: str, implementation: str) -
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_whole_budgets_and_prompts_change_nothing(policy: str) -> None:
-    model = gpt2().double()
+    model = made("gpt2").double()
     before = logits(model)
     with cache_edit(model, POLICIES[policy], 40, prompt=5):
         torch.testing.assert_close(logits(model), before, rtol=1e-12, atol=1e-12)
@@ -98,7 +96,7 @@ def test_whole_budgets_and_prompts_change_nothing(policy: str) -> None:
 
 
 def test_only_the_layers_that_are_named_forget() -> None:
-    model = gpt2().double()
+    model = made("gpt2").double()
     with cache_edit(model, cache.window, 4, prompt=5, layers=[2]), uwaga.watch(model) as recording:
         logits(model)
     sees = [int((recording.maps["decoder", layer][0, 0, -1] > 0).sum()) for layer in range(3)]
@@ -106,7 +104,7 @@ def test_only_the_layers_that_are_named_forget() -> None:
 
 
 def test_each_text_of_a_batch_by_itself() -> None:
-    model = gpt2().double()
+    model = made("gpt2").double()
     ids = torch.cat((IDS, IDS.flip(1)))
     with cache_edit(model, cache.h2o, 8, prompt=10):
         both = logits(model, ids)
@@ -115,7 +113,7 @@ def test_each_text_of_a_batch_by_itself() -> None:
 
 
 def test_other_changes_of_the_model_remain() -> None:
-    model = gpt2().double()
+    model = made("gpt2").double()
     ablated = {("decoder", 1, 0): 0.0, ("decoder", 2, 1): 0.0}
     with uwaga.edit(model, heads=ablated):
         expected = logits(model)
@@ -130,23 +128,23 @@ def test_other_changes_of_the_model_remain() -> None:
 
 
 def test_gradients_flow_through_what_is_kept() -> None:
-    model = gpt2().double()
+    model = made("gpt2").double()
     with cache_edit(model, cache.h2o, 8, prompt=10):
         model(IDS).logits.sum().backward()
     assert all(bool(x.grad.isfinite().all()) for x in model.parameters() if x.grad is not None)
 
 
 def test_no_text_at_all() -> None:
-    with cache_edit(gpt2(), cache.window, 4):
+    with cache_edit(made("gpt2"), cache.window, 4):
         pass
-    model = gpt2()
+    model = made("gpt2")
     with cache_edit(model, cache.window, 4):
         assert logits(model, IDS[:0]).shape[:2] == (0, 40)
 
 
 def test_pyramids_are_those_of_the_study() -> None:
     """Layer 1 alone keeps as many keys as where all layers forget, and as `cache_study` of a recording of it alone says."""
-    model, counts = gpt2().double(), []
+    model, counts = made("gpt2").double(), []
     with cache_edit(model, POLICIES["pyramid_kv"], 9, prompt=PROMPT, layers=[1]), uwaga.watch(model) as recording:
         logits(model)
     counts.append(float((recording.maps["decoder", 1][0, 0, PROMPT:] > 0).sum(-1).double().mean()))

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 from test_policies import BUDGETS, POLICIES
-from test_watch import gpt2, ragged
-from tiny_models import DECODERS, make
-from tiny_transformer import tiny
+from tiny_models import theirs
+from tiny_transformer import made, ragged, tiny
 from torch import nn
 
 import uwaga
@@ -33,12 +32,10 @@ def llama() -> nn.Module:
 
 def gpt_oss() -> nn.Module:
     """With grouped heads, learned sinks, and a window of 3 tokens in every second layer."""
-    import transformers
-
-    return make("gpt_oss", DECODERS["gpt_oss"], transformers.AutoModelForCausalLM)
+    return theirs("gpt_oss")
 
 
-MODELS = {"gpt2": gpt2, "llama": llama, "gpt_oss": gpt_oss}
+MODELS = {"gpt2": lambda: made("gpt2"), "llama": llama, "gpt_oss": gpt_oss}
 
 
 @torch.no_grad()
@@ -75,7 +72,9 @@ def test_losses_are_those_of_whole_matrices(name: str, prompt: int) -> None:
 
 
 def test_means_and_quantiles_are_those_of_the_queries() -> None:
-    result = cache_study(recorded(gpt2()), POLICIES, budgets=[8, 16], prompt=10, quantiles=[0.5, 0.9], per_query=True)
+    result = cache_study(
+        recorded(made("gpt2")), POLICIES, budgets=[8, 16], prompt=10, quantiles=[0.5, 0.9], per_query=True
+    )
     for name, mean in result.means.items():
         torch.testing.assert_close(mean, result.per_query[name].mean(-1))
     for name in ("forgotten", "error"):
@@ -108,7 +107,7 @@ def test_nothing_forgets_less_than_the_oracle_with_as_many_keys(name: str) -> No
 
 def test_float32_is_within_its_roundings() -> None:
     exact, result = (
-        cache_study(recorded(gpt2(), dtype=dtype), [cache.window, cache.oracle], budgets=[8, 20], prompt=5)
+        cache_study(recorded(made("gpt2"), dtype=dtype), [cache.window, cache.oracle], budgets=[8, 20], prompt=5)
         for dtype in (torch.float64, torch.float32)
     )
     for name in ("forgotten", "limit", "error"):
@@ -117,7 +116,7 @@ def test_float32_is_within_its_roundings() -> None:
 
 def test_half_precision_is_studied_in_float32() -> None:
     exact, result = (
-        cache_study(recorded(gpt2(), dtype=dtype), [cache.window, cache.h2o], budgets=[8, 40], prompt=5)
+        cache_study(recorded(made("gpt2"), dtype=dtype), [cache.window, cache.h2o], budgets=[8, 40], prompt=5)
         for dtype in (torch.float32, torch.bfloat16)
     )
     torch.testing.assert_close(result.means["forgotten"], exact.means["forgotten"], rtol=0.1, atol=0.02)
@@ -148,7 +147,7 @@ def test_every_few_queries_are_the_same_queries() -> None:
 
 
 def test_the_size_of_blocks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    recording = recorded(gpt2())
+    recording = recorded(made("gpt2"))
     whole = cache_study(recording, POLICIES, budgets=[8], prompt=9, per_query=True)
     monkeypatch.setattr(layers, "MOST_ROWS", 3)
     parts = cache_study(recording, POLICIES, budgets=[8], prompt=9, per_query=True)
@@ -183,7 +182,7 @@ def test_no_more_than_a_block_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("kind", ["batch", "ragged"])
 def test_several_texts_are_their_queries_together(kind: str) -> None:
-    model = gpt2()
+    model = made("gpt2")
     texts = [IDS[0, :30], IDS[0, 5:35] if kind == "batch" else IDS[0, 5:25]]
     ids = torch.stack(texts) if kind == "batch" else ragged([text.tolist() for text in texts])
     both = cache_study(recorded(model, ids), POLICIES, budgets=[8], per_query=True)
@@ -227,7 +226,7 @@ def test_equal_weights_overlap_with_any_of_them() -> None:
 
 def test_the_model_s_own_window_is_not_lost() -> None:
     """Keys that a banded layer hides are neither read nor forgotten."""
-    recording = recorded(gpt2(band=3))
+    recording = recorded(made("gpt2 banded"))
     result = cache_study(recording, [cache.window], budgets=[3], prompt=10, per_query=True)
     banded = [at for at, (layer, _) in enumerate(result.heads) if layer == 1]
     assert bool((result.per_query["forgotten"][0, 0, banded] == 0).all())
@@ -235,7 +234,7 @@ def test_the_model_s_own_window_is_not_lost() -> None:
 
 
 def test_the_table_has_a_row_for_each_policy_budget_and_head() -> None:
-    result = cache_study(recorded(gpt2()), [cache.window, cache.oracle], budgets=[8, 16], quantiles=[0.9])
+    result = cache_study(recorded(made("gpt2")), [cache.window, cache.oracle], budgets=[8, 16], quantiles=[0.9])
     table = result.table()
     columns = ["policy", "budget", "layer", "head", "kept", "forgotten", "limit", "error", "overlap"]
     assert list(table.columns) == [*columns, "forgotten 0.9", "error 0.9"]
@@ -248,7 +247,9 @@ def test_the_table_has_a_row_for_each_policy_budget_and_head() -> None:
 
 def test_progress_counts_every_set_and_head() -> None:
     calls: list[tuple[int, int]] = []
-    cache_study(recorded(gpt2()), [cache.window, cache.tova], budgets=[8, 9, 10], progress=lambda *at: calls.append(at))
+    cache_study(
+        recorded(made("gpt2")), [cache.window, cache.tova], budgets=[8, 9, 10], progress=lambda *at: calls.append(at)
+    )
     total = 3 * (2 * 3 + 2)  # layers, and in each of them the sets and the heads
     assert calls == [(n, total) for n in range(1, total + 1)]
 
@@ -259,7 +260,7 @@ def test_a_policy_of_ones_own() -> None:
         until[:budget] = layer.tokens
         return cache.Evicted(until[None], layer.heads)
 
-    result = cache_study(recorded(gpt2()), [first_keys], budgets=[5])
+    result = cache_study(recorded(made("gpt2")), [first_keys], budgets=[5])
     assert result.policies == ["first_keys"]
     assert bool((result.means["kept"] == 6).all())
 
@@ -322,15 +323,15 @@ def test_hidden_values_that_are_no_numbers_do_not_leak(hidden: float) -> None:
 
 def test_numbers_of_numpy_and_pytorch() -> None:
     numbers = {"budgets": np.array([8, 16]), "prompt": torch.tensor(10), "every": np.int64(2), "layers": np.int32(3)}
-    result = cache_study(recorded(gpt2()), [cache.window], **numbers)  # type: ignore[arg-type]
-    plain = cache_study(recorded(gpt2()), [cache.window], budgets=[8, 16], prompt=10, every=2)
+    result = cache_study(recorded(made("gpt2")), [cache.window], **numbers)  # type: ignore[arg-type]
+    plain = cache_study(recorded(made("gpt2")), [cache.window], budgets=[8, 16], prompt=10, every=2)
     assert (result.budgets, result.prompts) == ([8, 16], [10])
     assert torch.equal(result.means["error"], plain.means["error"])
 
 
 @pytest.mark.parametrize("recorded_layers", [[0], [0, 1], [1, 2]], ids=str)
 def test_pyramids_of_some_layers_are_those_of_the_model(recorded_layers: list[int], tmp_path: Path) -> None:
-    model = gpt2().double()
+    model = made("gpt2").double()
     policies = {"pyramid_kv": POLICIES["pyramid_kv"]}
     whole = cache_study(recorded(model), policies, budgets=[12], prompt=30)
     assert len(set(whole.means["kept"].flatten().tolist())) == 3  # each layer another number

@@ -23,7 +23,6 @@ from uwaga.inspect.recordings.copies import tensors
 from uwaga.inspect.recordings.recording import TokenStrings
 from uwaga.models import Transformer, generate
 from uwaga.nn.attention_id import AttentionId
-from uwaga.ops.attention.hooks import hooked, looking
 from uwaga.ops.mask_program import MaskProgramBuilder
 from uwaga.ops.masks import Mask
 
@@ -134,18 +133,6 @@ def test_an_encoder_and_a_decoder_with_biases_by_distance(tmp_path: Path) -> Non
     # The layers share a table, which is in the file once.
     stored = load_file(tmp_path / "a.safetensors")
     assert sum("bias" in name for name in stored) == 2
-
-
-def test_values_of_a_whole_pass_are_those_of_the_layer(tmp_path: Path) -> None:
-    model = decoder()
-    seen: list[Tensor] = []
-    layer = next(module for module in model.modules() if isinstance(module, uwaga.nn.MultiHeadAttention))
-    ids = torch.arange(12)[None]
-    look = {layer: looking(lambda asked, _: seen.append(asked.value.clone()))}
-    with torch.no_grad(), hooked(look), uwaga.watch(model, values=True) as recording:
-        model(ids)
-    assert torch.equal(recording.values["decoder", 0], seen[0])
-    assert torch.equal(again(recording, tmp_path).values["decoder", 0], seen[0])
 
 
 def test_values_of_a_generation_are_those_of_one_pass() -> None:
