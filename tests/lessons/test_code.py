@@ -12,7 +12,7 @@ import uwaga
 from uwaga import nn
 from uwaga.lessons.build import build_steps
 from uwaga.lessons.compute import layer_of
-from uwaga.lessons.document import Step
+from uwaga.lessons.document import LessonStep
 from uwaga.lessons.example import Example, parse_example, vector
 from uwaga.lessons.steps.blocks import filled, spec_of
 from uwaga.nn import MultiHeadAttention, SinusoidalPositions
@@ -39,7 +39,7 @@ def examples(draw: st.DrawFn) -> Example:
     return parse_example({"request": "lesson", **request})
 
 
-def matrix(step: Step, name: str) -> torch.Tensor:
+def matrix(step: LessonStep, name: str) -> torch.Tensor:
     return next(m.numbers for section in step.sections for m in section.matrices if m.id == name)
 
 

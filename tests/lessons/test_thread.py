@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from uwaga.lessons.document import Step
+from uwaga.lessons.document import LessonStep
 from uwaga.viewer.lesson import Lesson, work_through
 
 # What would answer a step's question, and must be said behind it. Numbers are those of the default sentence.
@@ -33,7 +33,7 @@ def worked() -> Lesson:
     return work_through()
 
 
-def shown(step: Step, *, answered: bool) -> Iterator[str]:
+def shown(step: LessonStep, *, answered: bool) -> Iterator[str]:
     """The texts of a step's page. Findings, charts and the drawing's words are hidden while a question is open."""
     yield from step.text
     yield from step.told if answered else ()

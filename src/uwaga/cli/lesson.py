@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from uwaga.lessons.document import Matrix, Section, Step
+    from uwaga.lessons.document import LessonStep, Matrix, Section
     from uwaga.viewer.lesson import Lesson
     from uwaga.viewer.view_model import ViewModel
 
@@ -162,7 +162,7 @@ def _print(worked: "Lesson", query: int, *, everything: bool) -> None:
             _print_step(console, step, tokens, query - 1, shown)
 
 
-def _print_step(console: "Console", step: "Step", tokens: Sequence[str], query: int, shown: set[str]) -> None:
+def _print_step(console: "Console", step: "LessonStep", tokens: Sequence[str], query: int, shown: set[str]) -> None:
     from rich.text import Text
 
     console.rule(Text(f"{step.number}: {step.title}" if step.number else step.title, style="bold"))

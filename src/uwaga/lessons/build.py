@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from uwaga.lessons.compute import one_head
-from uwaga.lessons.document import Matrix, Step
+from uwaga.lessons.document import LessonStep, Matrix
 from uwaga.lessons.example import Example
 from uwaga.lessons.ledger import with_ledger
 from uwaga.lessons.questions import with_questions
@@ -26,7 +26,7 @@ from uwaga.lessons.steps import (
 
 
 @torch.no_grad()
-def build_steps(example: Example) -> tuple[Step, ...]:
+def build_steps(example: Example) -> tuple[LessonStep, ...]:
     """All pages of the lesson; those with a number are the six steps of the calculation."""
     head = one_head(example)
     x = unnormalised.inputs(example)
@@ -62,7 +62,7 @@ def build_steps(example: Example) -> tuple[Step, ...]:
     return with_ledger(example, with_questions(example, steps))
 
 
-def _transformer(example: Example, source: Matrix) -> Iterator[Step]:
+def _transformer(example: Example, source: Matrix) -> Iterator[LessonStep]:
     """The encoder block, two of them, the decoder, one that was trained, and the whole architecture."""
     weights = blocks.feed_forward_weights(example)
     first = blocks.encoder_block(example, 1, source, weights)

@@ -85,7 +85,7 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class LessonFinding:
     """A sentence about the numbers, and the cells that it is about: (matrix, row, column)."""
 
     text: str
@@ -96,7 +96,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class Illustration:
     """A drawing of numbers.
 
     kind: "arcs", a row of weights or scores as arcs between words; "ribbons", all rows of weights between two sentences;
@@ -162,11 +162,11 @@ class Section:
     text: Sequence[str] = ()
     form: str = ""
     charts: Sequence[Chart] = ()
-    findings: Sequence[Finding] = ()
+    findings: Sequence[LessonFinding] = ()
     controls: Sequence[str] = ()
     folded: bool = False
     told: bool = False
-    pictures: Sequence[Picture] = ()
+    pictures: Sequence[Illustration] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -184,7 +184,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class DrawingPart:
     """A box of a drawing, in its own units from the upper left. step: the id of the step that it opens; "" for none."""
 
     id: str
@@ -210,7 +210,7 @@ class Drawing:
     """
 
     title: str
-    parts: Sequence[Part]
+    parts: Sequence[DrawingPart]
     arrows: Sequence[tuple[str, str]]
     bypasses: Sequence[tuple[str, str]]
     repeated: Sequence[tuple[str, str]]
@@ -256,7 +256,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class LessonStep:
     """One page of the lesson.
 
     number: "2 of 6" for the steps of the calculation itself, "" for all others.
@@ -277,7 +277,7 @@ class Step:
     drawing: Drawing | None = None
     question: Question | None = None
     told: Sequence[str] = ()
-    pictures: Sequence[Picture] = ()
+    pictures: Sequence[Illustration] = ()
     ledger: Sequence[Problem] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -302,7 +302,7 @@ def difference_shade(difference: Tensor, of: Tensor) -> str:
     return "none" if float(difference.abs().max()) <= 1e-5 * float(of.abs().max()) else "signed"
 
 
-def matrices(steps: Iterable[Step]) -> dict[str, Matrix]:
+def matrices(steps: Iterable[LessonStep]) -> dict[str, Matrix]:
     """All matrices by id; a later step may show one of an earlier step again."""
     results: dict[str, Matrix] = {}
     for step in steps:

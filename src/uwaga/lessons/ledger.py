@@ -11,7 +11,7 @@ from torch import Tensor
 
 from uwaga._base.languages import tr
 from uwaga.lessons.compute import dense, layer_of, scale_of, scores, trace_layer
-from uwaga.lessons.document import Matrix, Problem, Step, matrices, shown
+from uwaga.lessons.document import LessonStep, Matrix, Problem, matrices, shown
 from uwaga.lessons.example import Example
 from uwaga.lessons.steps.blocks import spec_of
 from uwaga.maps.attended import attend
@@ -28,7 +28,7 @@ class _State(NamedTuple):
     numbers: Sequence[float] = ()
 
 
-def with_ledger(example: Example, steps: Sequence[Step]) -> tuple[Step, ...]:
+def with_ledger(example: Example, steps: Sequence[LessonStep]) -> tuple[LessonStep, ...]:
     """The steps, each with the problems that are known there, in the order in which they turned up."""
     known = matrices(steps)
     places = {step.id: place for place, step in enumerate(steps)}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from uwaga._base.languages import decimal, integer, percent, tr
 from uwaga.lessons.compute import CLEAR, ROUNDING, clearest, leads
-from uwaga.lessons.document import Matrix, Question, Step, matrices, shown
+from uwaga.lessons.document import LessonStep, Matrix, Question, matrices, shown
 from uwaga.lessons.example import START, Example
 from uwaga.lessons.steps.database import most_changed
 from uwaga.lessons.steps.heads import most_apart
@@ -21,7 +21,7 @@ from uwaga.lessons.steps.trained import POINT
 _Results = Mapping[str, Matrix]
 
 
-def with_questions(example: Example, steps: Iterable[Step]) -> tuple[Step, ...]:
+def with_questions(example: Example, steps: Iterable[LessonStep]) -> tuple[LessonStep, ...]:
     """The steps, each with its question where the example allows one: a single token cannot be chosen among, nor can near ties."""
     steps = tuple(steps)
     result = matrices(steps)

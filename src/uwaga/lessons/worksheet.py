@@ -5,7 +5,7 @@ from html import escape
 
 from uwaga._base.languages import current, decimal, significant, tr
 from uwaga._base.terminal import escape_controls
-from uwaga.lessons.document import Matrix, Step
+from uwaga.lessons.document import LessonStep, Matrix
 
 # Of each of the six steps, by its id: what is to be filled in.
 _TASKS = {
@@ -33,7 +33,7 @@ thead td { border: 0; }
 """
 
 
-def worksheet_html(steps: tuple[Step, ...], tokens: tuple[str, ...]) -> str:
+def worksheet_html(steps: tuple[LessonStep, ...], tokens: tuple[str, ...]) -> str:
     """One HTML page, printed on A4: the task, then from a new page on the same with the numbers and the questions' answers."""
     asked = [step for step in steps if step.id in _TASKS]
     known = {matrix.id: matrix for step in asked for section in step.sections for matrix in section.matrices}
@@ -55,7 +55,7 @@ def worksheet_html(steps: tuple[Step, ...], tokens: tuple[str, ...]) -> str:
     )
 
 
-def _task(step: Step, known: dict[str, Matrix], tokens: tuple[str, ...], *, filled: bool) -> str:
+def _task(step: LessonStep, known: dict[str, Matrix], tokens: tuple[str, ...], *, filled: bool) -> str:
     parts = [f"<h2>{_text(f'{step.number}: {step.title}')}</h2>"]
     if step.question is not None:
         choices = "".join(

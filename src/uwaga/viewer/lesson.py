@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from uwaga._base.durable import atomic_replace
 from uwaga._base.languages import using
 from uwaga.lessons.build import build_steps
-from uwaga.lessons.document import Matrix, Step, matrices
+from uwaga.lessons.document import LessonStep, Matrix, matrices
 from uwaga.lessons.example import parse_example
 from uwaga.lessons.worksheet import worksheet_html
 from uwaga.models.tokenizers.token_text import split_words
@@ -53,7 +53,7 @@ class Lesson:
     """
 
     request: Mapping[str, Any]
-    steps: tuple[Step, ...]
+    steps: tuple[LessonStep, ...]
     language: str = "en"
     view: "View | Widget | None" = None
 

@@ -105,7 +105,7 @@ class Passage(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class DatabaseAnswer:
     """What a database says to a question: the passages with the largest shares in their order, and what is left for the others."""
 
     question: str
@@ -124,7 +124,7 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
+class ShownPicture:
     """What a model saw, and where its patches are among the tokens.
 
     pixels: (height, width), grey.
@@ -154,8 +154,8 @@ class ViewModel:
 
     sides: tuple[Side, ...]
     title: str
-    answer: Answer | None = None
-    picture: Picture | None = None
+    answer: DatabaseAnswer | None = None
+    picture: ShownPicture | None = None
 
     @classmethod
     def create(
@@ -232,7 +232,9 @@ class ViewModel:
             for share, key in zip(weights.flatten().tolist(), positions.flatten().tolist(), strict=True)
         ]
         unlisted = max(0.0, 1.0 - sum(passage.share for passage in listed)) if len(listed) < len(records) else 0.0
-        answer = Answer(question=question, passages=listed, others=len(records) - len(listed), unlisted=unlisted)
+        answer = DatabaseAnswer(
+            question=question, passages=listed, others=len(records) - len(listed), unlisted=unlisted
+        )
         return replace(shown, sides=(replace(shown.sides[0], sources=written),), answer=answer)
 
     def with_picture(self, picture: object, grids: PatchGrid | Mapping[str, PatchGrid] | None = None) -> "ViewModel":
@@ -266,7 +268,7 @@ class ViewModel:
         pixels = np.rint(255 * luminance(picture, "view")).astype(np.uint8)
         if pixels.size > MAX_PIXELS:
             raise ValueError(f"view: picture has {pixels.size:,} pixels; at most {MAX_PIXELS:,} are shown")
-        return replace(self, picture=Picture(pixels=pixels, grids=dict(grids)))
+        return replace(self, picture=ShownPicture(pixels=pixels, grids=dict(grids)))
 
     @classmethod
     def empty(cls) -> "ViewModel":

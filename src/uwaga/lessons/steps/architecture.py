@@ -11,7 +11,7 @@ from torch import Tensor
 from uwaga._base.languages import significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import OneHead
-from uwaga.lessons.document import Chart, Drawing, Finding, Matrix, Part, Picture, Section, Step
+from uwaga.lessons.document import Chart, Drawing, DrawingPart, Illustration, LessonFinding, LessonStep, Matrix, Section
 from uwaga.lessons.example import START, Example
 from uwaga.lessons.provenance import cell
 from uwaga.lessons.steps.blocks import spec_of
@@ -74,9 +74,9 @@ def _models() -> tuple[tuple[str, tuple[str, ...], str], ...]:
     return tuple((name, without, texts[name]) for name, without in _WITHOUT.items())
 
 
-def step(example: Example) -> Step:
+def step(example: Example) -> LessonStep:
     n, t, m = len(example.tokens), len(example.written) + 1, example.x_NM.shape[1]
-    return Step(
+    return LessonStep(
         id="architecture",
         title=tr("The whole Transformer"),
         text=(
@@ -123,7 +123,7 @@ def _drawing(example: Example, n: int, t: int, m: int) -> Drawing:
     )
     shapes = {"words": f"{t} \u00d7 {words}"}
     parts = [
-        Part(id=id, label=label, step=step, x=x, y=y, width=width, height=42, shape=shapes.get(id, shape))
+        DrawingPart(id=id, label=label, step=step, x=x, y=y, width=width, height=42, shape=shapes.get(id, shape))
         for x, shape, listed in ((left, read, column), (right, written, writing))
         for id, label, step, y in listed
     ]
@@ -235,12 +235,12 @@ def _weights(example: Example) -> Section:
 _COMPARED = (10, 100, 1_000, 10_000, 100_000)
 
 
-def length_step(example: Example, head: OneHead, projected: Projected, scored: Scored) -> Step:
+def length_step(example: Example, head: OneHead, projected: Projected, scored: Scored) -> LessonStep:
     """The same weights for any number of tokens."""
     n, d = head.q_ND.shape
     e = head.v_NE.shape[1]
     twice = _twice(example, head, scored, projected)
-    return Step(
+    return LessonStep(
         id="length",
         title=tr("Any length"),
         text=(
@@ -253,7 +253,7 @@ def length_step(example: Example, head: OneHead, projected: Projected, scored: S
                 " reads token after token: each of its states waits for the one before."
             ),
         ),
-        pictures=(Picture(kind="arcs", title=twice.title, matrices=(twice.matrices[1],)),),
+        pictures=(Illustration(kind="arcs", title=twice.title, matrices=(twice.matrices[1],)),),
         sections=(twice, _growing(n, d, e, example)),
         code="uwaga.attention(q, torch.cat((k, k)), torch.cat((v, v))" + example.scale_argument + ")",
     )
@@ -312,7 +312,7 @@ def _twice(example: Example, head: OneHead, scored: Scored, projected: Projected
             apart=significant(apart, 1),
         )
     )
-    finding = Finding(text=text, cells=[(output.id, i, c) for i in range(n) for c in range(len(output.columns))])
+    finding = LessonFinding(text=text, cells=[(output.id, i, c) for i in range(n) for c in range(len(output.columns))])
     return Section(
         title=tr("The sentence, written twice"), matrices=(scored.weights, weights, output), findings=(finding,)
     )
@@ -370,7 +370,7 @@ def _growing(n: int, d: int, e: int, example: Example) -> Section:
     return Section(
         title=tr("What grows, and what waits"),
         matrices=(matrix,),
-        findings=(Finding(text=text, cells=[(matrix.id, last, c) for c in (1, 2, 5)]),),
+        findings=(LessonFinding(text=text, cells=[(matrix.id, last, c) for c in (1, 2, 5)]),),
         charts=(
             Chart(
                 title=tr("What grows, and what waits"),

@@ -11,7 +11,7 @@ from torch import Tensor
 from uwaga._base.languages import integer, significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import layer_of
-from uwaga.lessons.document import Finding, Matrix, Picture, Section, Step, difference_shade
+from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Matrix, Section, difference_shade
 from uwaga.lessons.example import Example, vector
 from uwaga.lessons.provenance import cell
 from uwaga.ops.masks import KeyLengths
@@ -20,11 +20,11 @@ from uwaga.ops.ragged import Ragged
 _LONG = (512, 2048, 8192, 32_768, 100_000)
 
 
-def step(example: Example) -> Step:
+def step(example: Example) -> LessonStep:
     places, work, whole = _places(example), _work(example), _whole(example)
     packed, padded, apart = _both_ways(example)
     wasted, furthest = float(whole.numbers[0, -1]), float(apart.numbers.abs().max())
-    return Step(
+    return LessonStep(
         id="batches",
         title=tr("Batches: sentences of different lengths"),
         text=(
@@ -39,7 +39,7 @@ def step(example: Example) -> Step:
             ),
         ),
         pictures=(
-            Picture(
+            Illustration(
                 kind="layers",
                 title=tr(
                     "X, {b} × {n} × {d}",
@@ -62,7 +62,7 @@ def step(example: Example) -> Step:
                 title=tr("The work: pairs of a query and a key"),
                 matrices=(work, whole),
                 findings=(
-                    Finding(
+                    LessonFinding(
                         text=tr("With padding, {wasted} of the computed pairs are wasted.", wasted=f"{wasted:.0%}"),
                         cells=[(whole.id, 0, 4)],
                     ),
@@ -73,7 +73,7 @@ def step(example: Example) -> Step:
                 matrices=(packed, padded, apart),
                 folded=True,
                 findings=(
-                    Finding(
+                    LessonFinding(
                         text=tr("The largest difference is {furthest}.", furthest=significant(furthest, 1)),
                         cells=[(apart.id, 0, 0)],
                     ),
@@ -227,7 +227,7 @@ def _limit(example: Example) -> Section:
         " truncated, or read in windows. Sinusoidal positions have no limit, but the model was not trained on larger ones.",
         gpt2=1024,
     )
-    finding = Finding(
+    finding = LessonFinding(
         text=tr(
             "With a limit of {limit}, the model does not read {lost} of {sum} tokens.",
             limit=example.limit,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from uwaga._base.languages import decimal, significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import layer_of
-from uwaga.lessons.document import Finding, Matrix, Picture, Section, Step, shown
+from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Matrix, Section, shown
 from uwaga.lessons.example import START, Example, numbered, vector
 from uwaga.lessons.provenance import cell
 from uwaga.lessons.steps.heads import Traced, Weights, traced_attention
@@ -34,7 +34,7 @@ class FeedForwardWeights(NamedTuple):
     w2: Matrix
 
 
-class Sublayer(NamedTuple):
+class BlockPart(NamedTuple):
     """A sublayer with its residual and norm, in the order in which they are computed."""
 
     matrices: tuple[Matrix, ...]  # without those of `traced` that are folded
@@ -92,7 +92,7 @@ def feed_forward_weights(example: Example) -> FeedForwardWeights:
     return FeedForwardWeights(*made)
 
 
-def encoder_block(example: Example, number: int, x: Matrix, weights: FeedForwardWeights) -> tuple[Sublayer, Sublayer]:
+def encoder_block(example: Example, number: int, x: Matrix, weights: FeedForwardWeights) -> tuple[BlockPart, BlockPart]:
     """Attention and the feed-forward layer of one encoder block."""
     layer = filled(example, EncoderLayer(spec_of(example)))
     assert isinstance(layer, EncoderLayer)
@@ -112,7 +112,7 @@ def _attention_sublayer(
     memory: Matrix | None = None,
     bits: Matrix | None = None,
     title: str = "",
-) -> Sublayer:
+) -> BlockPart:
     normed = tuple(_norm(f"{name}_in", norm, x)) if is_pre else ()
     traced = traced_attention(
         name,
@@ -128,12 +128,12 @@ def _attention_sublayer(
     summed = _residual(f"{name}_sum", x, added)
     after = () if is_pre else tuple(_norm(f"{name}_out", norm, summed))
     matrices = (*normed, added, summed, *after)
-    return Sublayer(matrices, matrices[-1], traced)
+    return BlockPart(matrices, matrices[-1], traced)
 
 
 def _feed_forward_sublayer(
     name: str, layer: EncoderLayer | DecoderLayer, x: Matrix, weights: FeedForwardWeights
-) -> Sublayer:
+) -> BlockPart:
     norm, is_pre = layer.feed_forward_norm, layer.is_pre
     normed = tuple(_norm(f"{name}_ff_in", norm, x)) if is_pre else ()
     inner = normed[-1] if is_pre else x
@@ -172,7 +172,7 @@ def _feed_forward_sublayer(
     summed = _residual(f"{name}_ff_sum", x, added)
     after = () if is_pre else tuple(_norm(f"{name}_ff_out", norm, summed))
     matrices = (*normed, hidden, active, added, summed, *after)
-    return Sublayer(matrices, matrices[-1])
+    return BlockPart(matrices, matrices[-1])
 
 
 def _residual(id: str, x: Matrix, added: Matrix) -> Matrix:
@@ -219,7 +219,9 @@ def _norm(name: str, norm: nn.Module, x: Matrix) -> Iterator[Matrix]:
     )
 
 
-def encoder_step(example: Example, x: Matrix, weights: FeedForwardWeights, block: tuple[Sublayer, Sublayer]) -> Step:
+def encoder_step(
+    example: Example, x: Matrix, weights: FeedForwardWeights, block: tuple[BlockPart, BlockPart]
+) -> LessonStep:
     attended, forward = block
     is_pre = example.norm == "pre"
     order = (
@@ -233,7 +235,7 @@ def encoder_step(example: Example, x: Matrix, weights: FeedForwardWeights, block
             " this."
         )
     )
-    return Step(
+    return LessonStep(
         id="encoder",
         title=tr("The encoder block"),
         text=(
@@ -267,10 +269,10 @@ def encoder_step(example: Example, x: Matrix, weights: FeedForwardWeights, block
     )
 
 
-def _way(*matrices: Matrix, labels: Sequence[str] = ()) -> Picture:
+def _way(*matrices: Matrix, labels: Sequence[str] = ()) -> Illustration:
     """One word on its way: its row in each matrix of the width of the model."""
     shown_ = [each for each in matrices if len(each.columns) == len(matrices[0].columns)]
-    return Picture(
+    return Illustration(
         kind="rows",
         title=tr("One word on its way through"),
         matrices=shown_,
@@ -284,11 +286,11 @@ def _input_text(x: Matrix) -> tuple[str, ...]:
     return (tr("X with the position codes of the step “Positions”."),)
 
 
-def _traced_sections(sublayer: Sublayer, title: str) -> tuple[Section, ...]:
+def _traced_sections(sublayer: BlockPart, title: str) -> tuple[Section, ...]:
     return () if sublayer.traced is None else sublayer.traced.sections(title)
 
 
-def _normal(sublayer: Sublayer) -> tuple[Finding, ...]:
+def _normal(sublayer: BlockPart) -> tuple[LessonFinding, ...]:
     """What the norm has done to the row with the largest variance."""
     at = next((n for n, each in enumerate(sublayer.matrices) if each.id.endswith("_norm")), None)
     if at is None:
@@ -308,7 +310,7 @@ def _normal(sublayer: Sublayer) -> tuple[Finding, ...]:
     if spread < 0.5:
         same = tr("A row whose numbers are all the same has nothing to be scaled up.")
         text = tr("{first} {second}", first=text, second=same)
-    return (Finding(text=text, cells=[(stats.id, i, 0), (stats.id, i, 1)]),)
+    return (LessonFinding(text=text, cells=[(stats.id, i, 0), (stats.id, i, 1)]),)
 
 
 def _clean(number: float) -> str:
@@ -316,18 +318,18 @@ def _clean(number: float) -> str:
     return shown(round(number, 4))
 
 
-def _silent(forward: Sublayer) -> Finding:
+def _silent(forward: BlockPart) -> LessonFinding:
     active = next(each for each in forward.matrices if each.id.endswith("_active"))
     zeros, most = int((active.numbers == 0).sum()), active.numbers.numel()
-    return Finding(
+    return LessonFinding(
         text=tr("ReLU sets {zeros} of {most} hidden numbers to 0.", zeros=zeros, most=most), cells=[(active.id, 0, 0)]
     )
 
 
-def _whole_layer(example: Example, x: Matrix, forward: Sublayer) -> Finding:
+def _whole_layer(example: Example, x: Matrix, forward: BlockPart) -> LessonFinding:
     layer = filled(example, EncoderLayer(spec_of(example)))
     apart = float((layer(x.numbers) - forward.output.numbers).abs().max())
-    return Finding(text=_agrees("uwaga.nn.EncoderLayer", apart), cells=[(forward.output.id, 0, 0)])
+    return LessonFinding(text=_agrees("uwaga.nn.EncoderLayer", apart), cells=[(forward.output.id, 0, 0)])
 
 
 def _agrees(name: str, apart: float) -> str:
@@ -340,13 +342,13 @@ def stack_step(
     example: Example,
     source: Matrix,
     x: Matrix,
-    block: tuple[Sublayer, Sublayer],
+    block: tuple[BlockPart, BlockPart],
     memory: Matrix,
     final: Sequence[Matrix],
-) -> Step:
+) -> LessonStep:
     attended, forward = block
     entering, first = tr("The output of block 1 goes in"), tr("Output of block {block}", block=1)
-    return Step(
+    return LessonStep(
         id="stack",
         title=tr("Two blocks: an encoder"),
         text=(
@@ -383,20 +385,20 @@ def stack_step(
     )
 
 
-def _whole_stack(example: Example, source: Matrix, memory: Matrix) -> Finding:
+def _whole_stack(example: Example, source: Matrix, memory: Matrix) -> LessonFinding:
     stack = filled(example, Encoder(spec_of(example), 2))
     apart = float((stack(source.numbers) - memory.numbers).abs().max())
-    return Finding(text=_agrees(tr("uwaga.nn.Encoder of two layers"), apart), cells=[(memory.id, 0, 0)])
+    return LessonFinding(text=_agrees(tr("uwaga.nn.Encoder of two layers"), apart), cells=[(memory.id, 0, 0)])
 
 
-def _changed(x: Matrix, output: Matrix) -> Finding:
+def _changed(x: Matrix, output: Matrix) -> LessonFinding:
     """The token that block 2 has changed the most."""
     moved_N = (output.numbers - x.numbers).norm(dim=-1)
     i = int(moved_N.argmax())
     text = tr(
         "Block 2 has moved “{rows}” the most, by a distance of {moved}.", rows=x.rows[i], moved=shown(float(moved_N[i]))
     )
-    return Finding(text=text, cells=[(output.id, i, c) for c in range(len(output.columns))])
+    return LessonFinding(text=text, cells=[(output.id, i, c) for c in range(len(output.columns))])
 
 
 def final_norm(example: Example, x: Matrix, name: str) -> tuple[Matrix, ...]:
@@ -409,7 +411,7 @@ class Decoded(NamedTuple):
 
     x: Matrix
     bits: Matrix
-    sublayers: tuple[Sublayer, Sublayer, Sublayer]
+    sublayers: tuple[BlockPart, BlockPart, BlockPart]
     final: tuple[Matrix, ...]
     words: Matrix
     logits: Matrix
@@ -507,9 +509,9 @@ def _next_word(example: Example, output: Matrix) -> tuple[Matrix, Matrix, Matrix
     return words, logits, chances
 
 
-def decoder_step(example: Example, memory: Matrix, decoded: Decoded) -> Step:
+def decoder_step(example: Example, memory: Matrix, decoded: Decoded) -> LessonStep:
     own, cross, forward = decoded.sublayers
-    return Step(
+    return LessonStep(
         id="decoder",
         title=tr("The decoder: self-attention and cross-attention"),
         text=(
@@ -520,7 +522,7 @@ def decoder_step(example: Example, memory: Matrix, decoded: Decoded) -> Step:
             tr("Here one block has the lesson's matrices for both; a trained model learns each by itself."),
         ),
         pictures=(
-            Picture(
+            Illustration(
                 kind="ribbons",
                 title=tr("What each word written asks of the words read, in head 1"),
                 matrices=(_cross_weights(decoded),),
@@ -560,7 +562,7 @@ def _cross_weights(decoded: Decoded) -> Matrix:
     return next(each for each in traced.heads if each.id == "decoder_cross_head1_weights")
 
 
-def _asked(example: Example, decoded: Decoded) -> Finding:
+def _asked(example: Example, decoded: Decoded) -> LessonFinding:
     weights = _cross_weights(decoded)
     i = len(weights.rows) - 1
     j = int(weights.numbers[i].argmax())
@@ -573,10 +575,10 @@ def _asked(example: Example, decoded: Decoded) -> Finding:
         numbers=shown(float(weights.numbers[i, j])),
         columns2=weights.columns[j],
     )
-    return Finding(text=text, cells=[(weights.id, i, j)])
+    return LessonFinding(text=text, cells=[(weights.id, i, j)])
 
 
-def _likeliest(decoded: Decoded) -> Finding:
+def _likeliest(decoded: Decoded) -> LessonFinding:
     chances = decoded.chances
     i = len(chances.rows) - 1
     j = int(chances.numbers[i].argmax())
@@ -587,4 +589,4 @@ def _likeliest(decoded: Decoded) -> Finding:
         columns=chances.columns[j],
         numbers=shown(float(chances.numbers[i, j])),
     )
-    return Finding(text=text, cells=[(chances.id, i, j)])
+    return LessonFinding(text=text, cells=[(chances.id, i, j)])

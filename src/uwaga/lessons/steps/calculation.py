@@ -13,7 +13,7 @@ from torch import Tensor
 from uwaga._base.languages import significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import OneHead, dense, layer_of, matmul, scores, trace_layer
-from uwaga.lessons.document import Finding, Matrix, Picture, Section, Step, shown
+from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Matrix, Section, shown
 from uwaga.lessons.example import Example, numbered
 from uwaga.lessons.provenance import cell
 from uwaga.maps.attended import Attended, attend
@@ -43,8 +43,8 @@ def project(example: Example, head: OneHead) -> Projected:
     )
 
 
-def projection_step(example: Example, x: Matrix, projected: Projected) -> Step:
-    return Step(
+def projection_step(example: Example, x: Matrix, projected: Projected) -> LessonStep:
+    return LessonStep(
         id="vectors",
         title=tr("Three roles: Q, K and V"),
         number=tr("{place} of {count}", place=1, count=6),
@@ -65,7 +65,7 @@ def projection_step(example: Example, x: Matrix, projected: Projected) -> Step:
             ),
         ),
         pictures=(
-            Picture(
+            Illustration(
                 kind="rows",
                 title=tr("One word in its three roles"),
                 matrices=(x, projected.q, projected.k, projected.v),
@@ -147,11 +147,11 @@ def _widths(example: Example) -> Section:
             ),
         ),
         pictures=(
-            Picture(kind="shapes", title=tr("Fits"), labels=("Q", "Kᵀ", "Q Kᵀ"), sizes=((n, d), (d, n), (n, n))),
-            Picture(
+            Illustration(kind="shapes", title=tr("Fits"), labels=("Q", "Kᵀ", "Q Kᵀ"), sizes=((n, d), (d, n), (n, n))),
+            Illustration(
                 kind="shapes", title=tr("Does not fit"), labels=("Q", "Kᵀ", ""), sizes=((n, d), (other, n), (0, 0))
             ),
-            Picture(kind="shapes", title=tr("Fits"), labels=("A", "V", "A V"), sizes=((n, n), (n, e), (n, e))),
+            Illustration(kind="shapes", title=tr("Fits"), labels=("A", "V", "A V"), sizes=((n, n), (n, e), (n, e))),
         ),
     )
 
@@ -225,8 +225,8 @@ def score(example: Example, head: OneHead) -> Scored:
     )
 
 
-def scores_step(example: Example, projected: Projected, scored: Scored) -> Step:
-    return Step(
+def scores_step(example: Example, projected: Projected, scored: Scored) -> LessonStep:
+    return LessonStep(
         id="scores",
         title=tr("Scores: Q Kᵀ"),
         number=tr("{place} of {count}", place=2, count=6),
@@ -280,7 +280,7 @@ def _roles(example: Example, scored: Scored) -> str:
     )
 
 
-def scale_step(example: Example, head: OneHead, scored: Scored) -> Step:
+def scale_step(example: Example, head: OneHead, scored: Scored) -> LessonStep:
     d = head.q_ND.shape[1]
     if example.scaled:
         text = tr(
@@ -290,14 +290,14 @@ def scale_step(example: Example, head: OneHead, scored: Scored) -> Step:
         )
     else:
         text = tr("Scaling is switched off: scores stay as they are, which is scale=1.0.")
-    return Step(
+    return LessonStep(
         id="scale",
         title=tr("Scale: 1/√d_k") if example.scaled else tr("Scale: none"),
         number=tr("{place} of {count}", place=3, count=6),
         text=(tr("The wider queries and keys are, the larger their products grow. “Why √d_k” measures it."),),
         told=(text,),
         pictures=(
-            Picture(
+            Illustration(
                 kind="rows",
                 title=tr("The scores of a word"),
                 matrices=(scored.raw, scored.scaled),
@@ -310,12 +310,12 @@ def scale_step(example: Example, head: OneHead, scored: Scored) -> Step:
     )
 
 
-def softmax_step(example: Example, scored: Scored) -> Step:
+def softmax_step(example: Example, scored: Scored) -> LessonStep:
     weights_NN = scored.weights.numbers
     i = int(weights_NN.amax(-1).argmax())
     j = int(weights_NN[i].argmax())
     sums = ", ".join(shown(number) for number in weights_NN.sum(-1).tolist())
-    return Step(
+    return LessonStep(
         id="softmax",
         title=tr("Softmax: scores to shares"),
         number=tr("{place} of {count}", place=4, count=6),
@@ -330,12 +330,12 @@ def softmax_step(example: Example, scored: Scored) -> Step:
             Section(
                 title=tr("What has changed"),
                 findings=(
-                    Finding(
+                    LessonFinding(
                         text=tr("Every row sums to 1 now: {sums}.", sums=sums),
                         cells=[("weights", row, c) for row in range(len(weights_NN)) for c in range(len(weights_NN))],
                     ),
                     _still_long(example),
-                    Finding(
+                    LessonFinding(
                         text=tr(
                             "The largest share: “{tokens}” gives “{tokens2}” {weights} of its attention.",
                             tokens=example.tokens[i],
@@ -351,10 +351,10 @@ def softmax_step(example: Example, scored: Scored) -> Step:
     )
 
 
-def _still_long(example: Example) -> Finding:
+def _still_long(example: Example) -> LessonFinding:
     """What softmax does not remove: the weights on the longest vector as it is, and four times as long."""
     j, before_N, after_N = longer(example)
-    return Finding(
+    return LessonFinding(
         text=tr(
             "Long vectors still dominate. “{token}” has the weights {before}; four times as long it has {after}.",
             token=example.tokens[j],
@@ -451,7 +451,7 @@ def _bilinear_form(example: Example, projected: Projected, scored: Scored) -> Se
         ),
         matrices=(form, half, whole),
         findings=(
-            Finding(
+            LessonFinding(
                 text=tr(
                     "Largest entry: {form}. A token with “{widths}” looks for “{widths2}”.",
                     form=shown(float(form_MM[a, b])),
@@ -460,7 +460,7 @@ def _bilinear_form(example: Example, projected: Projected, scored: Scored) -> Se
                 ),
                 cells=[("form", a, b)],
             ),
-            Finding(
+            LessonFinding(
                 text=tr(
                     "Both ways give the same scores; the largest difference is {furthest}.", furthest=_apart(furthest)
                 ),
@@ -470,8 +470,8 @@ def _bilinear_form(example: Example, projected: Projected, scored: Scored) -> Se
     )
 
 
-def _arcs(title: str, matrix: Matrix) -> Picture:
-    return Picture(kind="arcs", title=title, matrices=(matrix,))
+def _arcs(title: str, matrix: Matrix) -> Illustration:
+    return Illustration(kind="arcs", title=title, matrices=(matrix,))
 
 
 def _apart(number: float) -> str:
@@ -519,8 +519,8 @@ def mix(example: Example, head: OneHead, projected: Projected) -> Mixed:
     )
 
 
-def weighting_step(scored: Scored, projected: Projected, mixed: Mixed) -> Step:
-    return Step(
+def weighting_step(scored: Scored, projected: Projected, mixed: Mixed) -> LessonStep:
+    return LessonStep(
         id="weighted",
         title=tr("Weigh the values"),
         number=tr("{place} of {count}", place=5, count=6),
@@ -539,7 +539,7 @@ def weighting_step(scored: Scored, projected: Projected, mixed: Mixed) -> Step:
     )
 
 
-def sum_step(example: Example, scored: Scored, projected: Projected, mixed: Mixed) -> Step:
+def sum_step(example: Example, scored: Scored, projected: Projected, mixed: Mixed) -> LessonStep:
     furthest = float((mixed.output.numbers - mixed.one_by_one.numbers[:, 0]).abs().max())
     agree = (
         tr("Computed for all queries at once and for one query at a time, the outputs agree to the last bit.")
@@ -549,7 +549,7 @@ def sum_step(example: Example, scored: Scored, projected: Projected, mixed: Mixe
             apart=significant(furthest, 1),
         )
     )
-    return Step(
+    return LessonStep(
         id="sum",
         title=tr("Sum: the output of each token"),
         number=tr("{place} of {count}", place=6, count=6),
@@ -560,7 +560,7 @@ def sum_step(example: Example, scored: Scored, projected: Projected, mixed: Mixe
             ),
         ),
         pictures=(
-            Picture(
+            Illustration(
                 kind="rows",
                 title=tr("The weights of a word, and its output"),
                 matrices=(scored.weights, mixed.output),
@@ -584,7 +584,7 @@ def sum_step(example: Example, scored: Scored, projected: Projected, mixed: Mixe
             Section(
                 title=tr("Both are one calculation"),
                 findings=(
-                    Finding(
+                    LessonFinding(
                         text=agree,
                         cells=[
                             ("output", i, c)

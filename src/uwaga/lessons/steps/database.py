@@ -8,7 +8,7 @@ from torch import Tensor
 from uwaga._base.languages import tr, tr_n
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import OneHead, dense
-from uwaga.lessons.document import Chart, Finding, Matrix, Picture, Section, Step, shown
+from uwaga.lessons.document import Chart, Illustration, LessonFinding, LessonStep, Matrix, Section, shown
 from uwaga.lessons.example import Example, numbered
 from uwaga.lessons.provenance import cell
 from uwaga.lessons.steps.calculation import Projected
@@ -17,11 +17,11 @@ from uwaga.ops.attention.api import attention
 from uwaga.ops.masks import Causal
 
 
-def step(example: Example, head: OneHead, weights: Matrix, projected: Projected, payload: Matrix) -> Step:
+def step(example: Example, head: OneHead, weights: Matrix, projected: Projected, payload: Matrix) -> LessonStep:
     scale = example.scale_argument
     sharp_scores, sharp = _sharpened(example, head)
     i, j = most_changed(weights.numbers, sharp.numbers)
-    return Step(
+    return LessonStep(
         id="database",
         title=tr("A soft database"),
         text=(
@@ -32,7 +32,7 @@ def step(example: Example, head: OneHead, weights: Matrix, projected: Projected,
             tr("The values need not come from the tokens: here they are a payload that you can edit."),
         ),
         told=(tr("The larger the scores, the more of a query's weight is on one record, as in a hard look-up."),),
-        pictures=(Picture(kind="arcs", title=tr("The records that a word asks"), matrices=(weights,)),),
+        pictures=(Illustration(kind="arcs", title=tr("The records that a word asks"), matrices=(weights,)),),
         sections=(
             Section(
                 title=tr("The values are the keys"), matrices=(projected.k, _looked_up(example, head, "keys_output"))
@@ -46,7 +46,7 @@ def step(example: Example, head: OneHead, weights: Matrix, projected: Projected,
                 matrices=(sharp_scores, sharp, _sharp_output(example, head, sharp)),
                 controls=("sharpness",),
                 findings=(
-                    Finding(
+                    LessonFinding(
                         text=tr(
                             "The weight of “{tokens}” is now {numbers} on “{tokens2}”; before, {numbers2}.",
                             tokens=example.tokens[i],
@@ -158,7 +158,7 @@ _STRICTLY_PAST = Causal(include_self=False)
 _FACTORS = (1, 2, 4, 8, 16, 32, 64)
 
 
-def past_step(example: Example, head: OneHead, past_bits: Matrix, projected: Projected, payload: Matrix) -> Step:
+def past_step(example: Example, head: OneHead, past_bits: Matrix, projected: Projected, payload: Matrix) -> LessonStep:
     """Strictly past, unscaled: each token asks the records of the tokens before it."""
     tokens, n = example.tokens, len(example.tokens)
     visible_NN = past_bits.numbers > 0
@@ -182,7 +182,7 @@ def past_step(example: Example, head: OneHead, past_bits: Matrix, projected: Pro
         source=provenance.softmax(cell("own_scores", "i", "j"), cell("own_scores", "i", "m"), n),
         shade="share",
     )
-    return Step(
+    return LessonStep(
         id="past",
         title=tr("A database of one's own past"),
         text=(
@@ -194,7 +194,7 @@ def past_step(example: Example, head: OneHead, past_bits: Matrix, projected: Pro
                 "This is the strictly past mask with scale=1.0. What one stores is free: the keys themselves, or a payload."
             ),
         ),
-        pictures=(Picture(kind="arcs", title=tr("The records that a word asks"), matrices=(weights,)),),
+        pictures=(Illustration(kind="arcs", title=tr("The records that a word asks"), matrices=(weights,)),),
         sections=(
             Section(
                 title=tr("Who is asked"),
@@ -243,7 +243,7 @@ def _of_the_past(
     )
 
 
-def _first_token(example: Example, weights: Matrix) -> Finding:
+def _first_token(example: Example, weights: Matrix) -> LessonFinding:
     first = example.tokens[0]
     text = tr("“{first}” comes first and has no past: its weights are 0 and it gets zeros.", first=first)
     if len(example.tokens) > 1:
@@ -252,7 +252,7 @@ def _first_token(example: Example, weights: Matrix) -> Finding:
             tokens=example.tokens[1],
         )
         text = tr("{first} {second}", first=text, second=second)
-    return Finding(text=text, cells=[(weights.id, i, 0) for i in range(min(2, len(example.tokens)))])
+    return LessonFinding(text=text, cells=[(weights.id, i, 0) for i in range(min(2, len(example.tokens)))])
 
 
 def _last_query(example: Example, head: OneHead, payload: Matrix) -> tuple[Section, ...]:
@@ -355,5 +355,5 @@ def _hardened(example: Example, head: OneHead, visible_NN: Tensor, payload: Matr
         ),
         matrices=(hard, output, limit),
         charts=(chart,),
-        findings=(Finding(text=text, cells=[(limit.id, len(_FACTORS) - 1, 1)]),),
+        findings=(LessonFinding(text=text, cells=[(limit.id, len(_FACTORS) - 1, 1)]),),
     )

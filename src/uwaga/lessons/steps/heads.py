@@ -12,7 +12,7 @@ from torch import Tensor
 from uwaga._base.languages import tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import CLEAR, LayerTrace, clearest, dense, layer_of, leads, scale_of, scores, trace_layer
-from uwaga.lessons.document import Finding, Matrix, Picture, Section, Step, shown
+from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Matrix, Section, shown
 from uwaga.lessons.example import Example, numbered
 from uwaga.lessons.provenance import cell
 from uwaga.maps.attended import attend
@@ -20,13 +20,13 @@ from uwaga.nn import MultiHeadAttention
 from uwaga.ops.masks import Mask
 
 
-def step(example: Example, x: Matrix, output_weight: Matrix) -> Step:
+def step(example: Example, x: Matrix, output_weight: Matrix) -> LessonStep:
     layer = layer_of(example, example.heads)
     trace = trace_layer(layer, example.x_NM)
     weights = _weights_of_heads(example, layer)
     heads = [list(_head(example, trace, h, scale_of(layer))) for h in range(example.heads)]
     joined = _joined(example, heads)
-    return Step(
+    return LessonStep(
         id="heads",
         title=tr("Heads: several queries at once"),
         text=(
@@ -36,7 +36,7 @@ def step(example: Example, x: Matrix, output_weight: Matrix) -> Step:
             ),
         ),
         pictures=[
-            Picture(kind="arcs", title=tr("Head {head}", head=h + 1), matrices=(matrices[5],))
+            Illustration(kind="arcs", title=tr("Head {head}", head=h + 1), matrices=(matrices[5],))
             for h, matrices in enumerate(heads)
         ],
         sections=(
@@ -99,9 +99,9 @@ def _weights_of_heads(example: Example, layer: MultiHeadAttention) -> list[Matri
     return made
 
 
-def _parameters(example: Example) -> Finding:
+def _parameters(example: Example) -> LessonFinding:
     (m, d), e, count = example.wq_MD.shape, example.wv_ME.shape[1], example.heads
-    return Finding(
+    return LessonFinding(
         text=tr(
             "Parameters of a head: 2 · {m} · {d} + 2 · {m} · {e} = {one}. Of the layer, with {count} times as many: {all}.",
             m=m,
@@ -223,11 +223,11 @@ def _output(example: Example, trace: LayerTrace) -> Matrix:
     )
 
 
-def _findings(example: Example, heads: list[list[Matrix]]) -> list[Finding]:
+def _findings(example: Example, heads: list[list[Matrix]]) -> list[LessonFinding]:
     """The weight in which the first two heads differ most, of the token that the step asks about."""
     if len(heads) < 2:
         return [
-            Finding(
+            LessonFinding(
                 text=tr("With one head this is the calculation of the steps from “Three roles” to “Sum”, and then W_O.")
             )
         ]
@@ -237,7 +237,9 @@ def _findings(example: Example, heads: list[list[Matrix]]) -> list[Finding]:
     j = int(apart_NN[i].argmax())
     if float(apart_NN.max()) < 0.005:
         return [
-            Finding(text=tr("With these numbers heads 1 and 2 have the same weights: they look for the same thing."))
+            LessonFinding(
+                text=tr("With these numbers heads 1 and 2 have the same weights: they look for the same thing.")
+            )
         ]
     text = tr(
         "The heads look for different things: the weight of “{tokens}” on “{tokens2}” is {numbers} in head 1 and"
@@ -247,7 +249,7 @@ def _findings(example: Example, heads: list[list[Matrix]]) -> list[Finding]:
         numbers=shown(float(first.numbers[i, j])),
         numbers2=shown(float(second.numbers[i, j])),
     )
-    return [Finding(text=text, cells=[(first.id, i, j), (second.id, i, j)])]
+    return [LessonFinding(text=text, cells=[(first.id, i, j), (second.id, i, j)])]
 
 
 def most_apart(first_NN: Tensor, second_NN: Tensor) -> int:

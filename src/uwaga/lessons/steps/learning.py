@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy, one_hot
 from uwaga._base.languages import tr, tr_n
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import scores, unnormalised
-from uwaga.lessons.document import Chart, Finding, Matrix, Picture, Section, Step, shown
+from uwaga.lessons.document import Chart, Illustration, LessonFinding, LessonStep, Matrix, Section, shown
 from uwaga.lessons.example import Example, numbered
 from uwaga.lessons.provenance import cell
 from uwaga.nn import SinusoidalPositions
@@ -28,7 +28,7 @@ _AHEAD = 100  # steps that the chart shows, at least; as many are recorded
 _START_QK, _START_V = 0.5, 3.0  # spread of W_Q and W_K, diagonal of W_V
 
 
-class Task(NamedTuple):
+class TrainingTask(NamedTuple):
     """The numbers that a sentence gives."""
 
     words: tuple[str, ...]  # distinct
@@ -50,15 +50,15 @@ class State(NamedTuple):
 
 
 @functools.lru_cache(maxsize=16)
-def task_of(tokens: tuple[str, ...]) -> Task:
+def task_of(tokens: tuple[str, ...]) -> TrainingTask:
     words = tuple(dict.fromkeys(tokens))
     ids_N = torch.tensor([words.index(token) for token in tokens])
     before_N = torch.cat((ids_N[:1], ids_N[:-1]))
     codes_NW = SinusoidalPositions(_WIDTH).table(len(tokens))
-    return Task(words, codes_NW, one_hot(ids_N, len(words)).float(), before_N)
+    return TrainingTask(words, codes_NW, one_hot(ids_N, len(words)).float(), before_N)
 
 
-def state_of(task: Task, wq_WW: Tensor, wk_WW: Tensor, wv_CC: Tensor) -> State:
+def state_of(task: TrainingTask, wq_WW: Tensor, wk_WW: Tensor, wv_CC: Tensor) -> State:
     """The loss of three matrices, and its gradients by autograd."""
     with torch.enable_grad():
         wq_WW, wk_WW, wv_CC = (each.detach().requires_grad_() for each in (wq_WW, wk_WW, wv_CC))
@@ -88,13 +88,13 @@ def _run(tokens: tuple[str, ...], rate: float, count: int) -> tuple[State, ...]:
     return tuple(states)
 
 
-def step(example: Example) -> Step:
+def step(example: Example) -> LessonStep:
     ahead = -(-max(example.steps, 1) // _AHEAD) * _AHEAD
     states = _run(example.tokens, example.rate, ahead)
     task, now = task_of(example.tokens), states[example.steps]
     made = _Forward(example, task, now)
     progress = _progress(example, states, made)
-    return Step(
+    return LessonStep(
         id="learning",
         title=tr("Learning: W_Q, W_K and W_V move"),
         text=(
@@ -133,7 +133,7 @@ def step(example: Example) -> Step:
 class _Forward:
     """The matrices from what is read to the loss, by their names in the text."""
 
-    def __init__(self, example: Example, task: Task, now: State) -> None:
+    def __init__(self, example: Example, task: TrainingTask, now: State) -> None:
         tokens, n = example.tokens, len(example.tokens)
         width, words = numbered("p", _WIDTH), task.words
         q_names, k_names = numbered("q", _WIDTH), numbered("k", _WIDTH)
@@ -337,8 +337,8 @@ def _progress(example: Example, states: Sequence[State], made: _Forward) -> tupl
         controls=("steps", "rate"),
         charts=(chart,),
         findings=(
-            Finding(text=here, cells=[(matrix.id, example.steps, 1), (matrix.id, example.steps, 2)]),
-            Finding(text=way, cells=[(matrix.id, 0, 1), (matrix.id, len(states) - 1, 1)]),
+            LessonFinding(text=here, cells=[(matrix.id, example.steps, 1), (matrix.id, example.steps, 2)]),
+            LessonFinding(text=way, cells=[(matrix.id, 0, 1), (matrix.id, len(states) - 1, 1)]),
         ),
         matrices=(made.weights, made.output),
     )
@@ -353,7 +353,7 @@ def _one_back(weights_NN: Tensor) -> float:
 _MOMENTS = 101  # that are recorded, at most: of every step, where a film has no more than a hundred
 
 
-def _film(example: Example, states: Sequence[State], progress: Matrix, made: _Forward) -> Picture:
+def _film(example: Example, states: Sequence[State], progress: Matrix, made: _Forward) -> Illustration:
     """The scores P W_Q W_K^T P^T as they grow, with their factors."""
     task, last = task_of(example.tokens), len(states) - 1
     moments = list(dict.fromkeys(round(last * moment / (_MOMENTS - 1)) for moment in range(_MOMENTS)))
@@ -393,7 +393,7 @@ def _film(example: Example, states: Sequence[State], progress: Matrix, made: _Fo
         )
         for now, field in ((made.wq, "wq_WW"), (made.wk, "wk_WW"))
     )
-    return Picture(
+    return Illustration(
         kind="film",
         title=tr("It learns where to look"),
         description=tr("Filled is a positive score, a ring is negative, a bigger circle is more."),
@@ -402,7 +402,7 @@ def _film(example: Example, states: Sequence[State], progress: Matrix, made: _Fo
     )
 
 
-def _answers(example: Example, task: Task, made: _Forward) -> Finding:
+def _answers(example: Example, task: TrainingTask, made: _Forward) -> LessonFinding:
     losses = made.losses.numbers[:, 0]
     i = int(losses.argmax())
     wanted = task.words[int(task.before_N[i])]
@@ -413,10 +413,10 @@ def _answers(example: Example, task: Task, made: _Forward) -> Finding:
         wanted=wanted,
         chance=shown(chance),
     )
-    return Finding(text=text, cells=[("learn_losses", i, 0), ("learn_chances", i, int(task.before_N[i]))])
+    return LessonFinding(text=text, cells=[("learn_losses", i, 0), ("learn_chances", i, int(task.before_N[i]))])
 
 
-def _backwards(example: Example, task: Task, now: State, made: _Forward) -> Section:
+def _backwards(example: Example, task: TrainingTask, now: State, made: _Forward) -> Section:
     """The gradient from the loss back to the matrices, each by the chain rule; dS by autograd through the operation."""
     tokens, words, n = example.tokens, task.words, len(example.tokens)
     factor = _WIDTH**-0.5
@@ -485,7 +485,7 @@ def _backwards(example: Example, task: Task, now: State, made: _Forward) -> Sect
     return Section(
         title=tr("The gradients"),
         matrices=(*gradients, *matrices),
-        findings=(Finding(text=text, cells=[(gradients[which].id, *at)]),),
+        findings=(LessonFinding(text=text, cells=[(gradients[which].id, *at)]),),
         folded=True,
     )
 
@@ -541,16 +541,16 @@ def _after(example: Example, states: Sequence[State]) -> Section:
         matrices=(*matrices, *pictures),
         folded=True,
         findings=(
-            Finding(text=change, cells=[("learn_wq_next", 0, 0)]),
+            LessonFinding(text=change, cells=[("learn_wq_next", 0, 0)]),
             _on_the_word_before(tokens, pictures[-1], len(states) - 1),
         ),
     )
 
 
-def _on_the_word_before(tokens: Sequence[str], weights: Matrix, number: int) -> Finding:
+def _on_the_word_before(tokens: Sequence[str], weights: Matrix, number: int) -> LessonFinding:
     n = len(tokens)
     if n == 1:
-        return Finding(text=tr("A single token has no word before it; its weight on itself is 1 from the start."))
+        return LessonFinding(text=tr("A single token has no word before it; its weight on itself is 1 from the start."))
     places = [(i, i - 1) for i in range(1, n)]
     mean = sum(float(weights.numbers[place]) for place in places) / len(places)
     text = tr(
@@ -559,10 +559,10 @@ def _on_the_word_before(tokens: Sequence[str], weights: Matrix, number: int) -> 
         number=number,
         mean=shown(mean),
     )
-    return Finding(text=text, cells=[(weights.id, i, j) for i, j in places])
+    return LessonFinding(text=text, cells=[(weights.id, i, j) for i, j in places])
 
 
-def _crude(example: Example, task: Task, made: _Forward) -> Section:
+def _crude(example: Example, task: TrainingTask, made: _Forward) -> Section:
     """X X^T X on the same input: no parameter, no gradient, no learning."""
     tokens, words, n = example.tokens, task.words, len(example.tokens)
     u_NU = torch.cat((task.codes_NW, task.words_NC), dim=-1)
@@ -610,6 +610,6 @@ def _crude(example: Example, task: Task, made: _Forward) -> Section:
     return Section(
         title=tr("The same with crude attention"),
         matrices=(x, alike, output),
-        findings=(Finding(text=text, cells=[(output.id, i, c) for i in range(n) for c in range(len(words))]),),
+        findings=(LessonFinding(text=text, cells=[(output.id, i, c) for i in range(n) for c in range(len(words))]),),
         folded=True,
     )

@@ -8,7 +8,7 @@ from torch import Tensor
 from uwaga._base.languages import percent, tr, tr_n
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import OneHead, dense
-from uwaga.lessons.document import Finding, Matrix, Picture, Section, Step, shown
+from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Matrix, Section, shown
 from uwaga.lessons.example import Example
 from uwaga.lessons.provenance import cell
 from uwaga.maps.attended import attend
@@ -16,7 +16,7 @@ from uwaga.ops.masks import Causal, KeyLengths, Mask, Window
 from uwaga.ops.score_shape import ScoreShape
 
 
-def step(example: Example, head: OneHead) -> Step:
+def step(example: Example, head: OneHead) -> LessonStep:
     window, length = example.window, example.length
     causal = _section(
         example,
@@ -27,7 +27,7 @@ def step(example: Example, head: OneHead) -> Step:
         tr("1 where the key's place is at most the query's own"),
         tr("A language model generates from left to right: no token may see a later one."),
     )
-    return Step(
+    return LessonStep(
         id="masks",
         title=tr("Masks: which keys a query sees"),
         text=(
@@ -37,7 +37,7 @@ def step(example: Example, head: OneHead) -> Step:
             ),
             tr("The library uwaga skips hidden scores: they are not computed."),
         ),
-        pictures=(Picture(kind="arcs", title=causal.title, matrices=(causal.matrices[2],)),),
+        pictures=(Illustration(kind="arcs", title=causal.title, matrices=(causal.matrices[2],)),),
         sections=(
             causal,
             _section(
@@ -83,7 +83,7 @@ def step(example: Example, head: OneHead) -> Step:
     )
 
 
-def past_bits(made: Step) -> Matrix:
+def past_bits(made: LessonStep) -> Matrix:
     """Which keys are visible under the strictly past mask."""
     return next(each for section in made.sections for each in section.matrices if each.id == "past_bits")
 
@@ -163,7 +163,7 @@ def _square(
     )
 
 
-def _finding(tokens: Sequence[str], bits_NN: Tensor, weights: Matrix) -> Finding:
+def _finding(tokens: Sequence[str], bits_NN: Tensor, weights: Matrix) -> LessonFinding:
     blind = [i for i, row in enumerate(bits_NN) if not bool(row.any())]
     if blind:
         named = ", ".join(tr("“{token}”", token=tokens[i]) for i in blind[:3])
@@ -182,7 +182,7 @@ def _finding(tokens: Sequence[str], bits_NN: Tensor, weights: Matrix) -> Finding
             )
         )
         cells = [(weights.id, i, j) for i in blind for j in range(len(tokens))]
-        return Finding(text=text, cells=cells)
+        return LessonFinding(text=text, cells=cells)
     hidden, pairs = int((~bits_NN).sum()), bits_NN.numel()
     # A row with hidden keys and visible ones: where either are missing there is nothing to see.
     row = int((bits_NN.sum(-1) * (~bits_NN).sum(-1)).argmax())
@@ -194,7 +194,7 @@ def _finding(tokens: Sequence[str], bits_NN: Tensor, weights: Matrix) -> Finding
         tokens=tokens[row],
         sum=shown(float(weights.numbers[row].sum())),
     )
-    return Finding(text=text, cells=[(weights.id, row, j) for j in range(len(tokens))])
+    return LessonFinding(text=text, cells=[(weights.id, row, j) for j in range(len(tokens))])
 
 
 def _window_title(window: int) -> str:

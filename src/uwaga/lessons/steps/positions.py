@@ -12,7 +12,16 @@ from torch import Tensor
 from uwaga._base.languages import cached, decimal, significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import layer_of
-from uwaga.lessons.document import Chart, Finding, Matrix, Picture, Section, Step, difference_shade, shown
+from uwaga.lessons.document import (
+    Chart,
+    Illustration,
+    LessonFinding,
+    LessonStep,
+    Matrix,
+    Section,
+    difference_shade,
+    shown,
+)
 from uwaga.lessons.example import Example
 from uwaga.lessons.provenance import cell
 from uwaga.nn import SinusoidalPositions
@@ -40,9 +49,9 @@ def placed(example: Example, x: Matrix) -> Matrix:
     )
 
 
-def step(example: Example, x: Matrix, summed: Matrix) -> Step:
+def step(example: Example, x: Matrix, summed: Matrix) -> LessonStep:
     m = example.x_NM.shape[1]
-    return Step(
+    return LessonStep(
         id="positions",
         title=tr("Positions: the order of tokens"),
         text=(
@@ -114,7 +123,7 @@ def _added(example: Example, x: Matrix, summed: Matrix) -> tuple[Section, ...]:
             title=tr("Added to the tokens"),
             matrices=(x, summed),
             pictures=(
-                Picture(
+                Illustration(
                     kind="rows",
                     title=tr("One word and the code of its place"),
                     matrices=(x, codes, summed),
@@ -125,11 +134,11 @@ def _added(example: Example, x: Matrix, summed: Matrix) -> tuple[Section, ...]:
     )
 
 
-def _waves(m: int) -> tuple[Picture, ...]:
+def _waves(m: int) -> tuple[Illustration, ...]:
     if m % 2:
         return ()
     return (
-        Picture(
+        Illustration(
             kind="waves",
             title=tr("Codes of the places"),
             description=tr("A curve for each column; at each place its height is the number of the code."),
@@ -257,7 +266,7 @@ def _similarity() -> Section:
         x_title=tr("places apart"),
         y_title=tr("cosine"),
     )
-    finding = Finding(text=text, cells=(("similarity", 1, 1), ("similarity", rise, 1), ("similarity", dip, 1)))
+    finding = LessonFinding(text=text, cells=(("similarity", 1, 1), ("similarity", rise, 1), ("similarity", dip, 1)))
     return Section(title=tr("Near places have similar codes"), matrices=(matrix,), charts=(chart,), findings=(finding,))
 
 
@@ -291,5 +300,5 @@ def _repeats() -> Section:
         length=first.length,
         distance=decimal(first.distance, 3),
     )
-    finding = Finding(text=text, cells=(("repeats", 0, 0),))
+    finding = LessonFinding(text=text, cells=(("repeats", 0, 0),))
     return Section(title=tr("Where codes repeat"), matrices=(matrix,), findings=(finding,))

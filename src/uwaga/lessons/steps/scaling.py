@@ -10,7 +10,7 @@ from torch import Tensor
 from uwaga._base.languages import cached, integer, significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import dense, matmul, scores
-from uwaga.lessons.document import Chart, Finding, Matrix, Picture, Section, Step, shown
+from uwaga.lessons.document import Chart, Illustration, LessonFinding, LessonStep, Matrix, Section, shown
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.attention.api import attention
 
@@ -27,11 +27,11 @@ class _Softmax(NamedTuple):
     gradient: float  # median norm of the gradient with respect to a query's scores
 
 
-def step(seed: int) -> Step:
+def step(seed: int) -> LessonStep:
     variance, softmax = _measured(seed)
     derivation = _derivation(seed)
     terms = derivation.matrices[0]
-    return Step(
+    return LessonStep(
         id="root",
         title=tr("Why √d_k"),
         text=(
@@ -41,7 +41,7 @@ def step(seed: int) -> Step:
             ),
         ),
         pictures=(
-            Picture(
+            Illustration(
                 kind="circles",
                 title=tr("The variance of q · k as a table of its terms, E[qₚ kₚ qᵣ kᵣ]"),
                 description=terms.note,
@@ -299,7 +299,7 @@ def _section(title: str, matrix: Matrix | None, chart: Chart, text: str, cells: 
         title=title,
         matrices=() if matrix is None else (matrix,),
         charts=(chart,),
-        findings=(Finding(text=text, cells=marked),),
+        findings=(LessonFinding(text=text, cells=marked),),
     )
 
 

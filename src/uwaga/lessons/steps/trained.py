@@ -13,12 +13,12 @@ import torch
 from uwaga._base.languages import tr
 from uwaga.lessons import provenance
 from uwaga.lessons.copyist import HEADS, SIGNS, WIDTH, copy
-from uwaga.lessons.document import Finding, Matrix, Picture, Section, Step, shown
+from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Matrix, Section, shown
 from uwaga.lessons.example import START, Example
 from uwaga.lessons.provenance import cell
 
 
-def copy_step(example: Example) -> Step:
+def copy_step(example: Example) -> LessonStep:
     """An encoder and a decoder that were trained to copy write the sentence that they have read."""
     tokens, n = example.tokens, len(example.tokens)
     copied = copy(tokens)
@@ -64,7 +64,7 @@ def copy_step(example: Example) -> Step:
         shade="share",
     )
     right = sum(a == b for a, b in zip(copied.written, tokens, strict=True))
-    return Step(
+    return LessonStep(
         id="copy",
         title=tr("A decoder that has learned to copy"),
         text=(
@@ -82,7 +82,7 @@ def copy_step(example: Example) -> Step:
             ),
         ),
         pictures=(
-            Picture(
+            Illustration(
                 kind="ribbons",
                 title=tr("Where it looks, word by word"),
                 description=tr("Above, what it has written so far; below, what it reads."),
@@ -100,7 +100,7 @@ def copy_step(example: Example) -> Step:
                 title=tr("The next word"),
                 matrices=(logits, chances),
                 findings=(
-                    Finding(
+                    LessonFinding(
                         text=tr(
                             "It writes “{written}”: {right} of {n} right.",
                             written=" ".join(copied.written),
@@ -116,14 +116,14 @@ def copy_step(example: Example) -> Step:
     )
 
 
-def _on_the_diagonal(weights: Matrix) -> Finding:
+def _on_the_diagonal(weights: Matrix) -> LessonFinding:
     n = len(weights.rows)
     text = tr(
         "On average {share} of a word's cross-attention is on the place that comes next; by chance it would be {chance}.",
         share=shown(float(weights.numbers.diagonal().mean())),
         chance=shown(1 / n),
     )
-    return Finding(text=text, cells=[(weights.id, i, i) for i in range(n)])
+    return LessonFinding(text=text, cells=[(weights.id, i, i) for i in range(n)])
 
 
 @functools.cache
@@ -136,7 +136,7 @@ def _sentence() -> dict[str, Any]:
 POINT = (1, 10)
 
 
-def model_step() -> Step:
+def model_step() -> LessonStep:
     stored = _sentence()
     tokens, weights_HNN = stored["tokens"], torch.tensor(stored["weights"])
     assert tokens[POINT[1]] == "it"
@@ -153,7 +153,7 @@ def model_step() -> Step:
         ),
         shade="share",
     )
-    return Step(
+    return LessonStep(
         id="model",
         title=tr("The same in a real model"),
         text=(
@@ -167,7 +167,7 @@ def model_step() -> Step:
             ),
         ),
         pictures=(
-            Picture(
+            Illustration(
                 kind="arcs",
                 title=matrix.title,
                 description=tr("A slider chooses the head; tap a word to see where it looks."),
@@ -230,5 +230,5 @@ def _word_changed(stored: dict[str, Any]) -> Section:
         title=tr("One word changed: “{word}” to “{other}”", word=word, other=other),
         told=True,
         matrices=(matrix,),
-        findings=(Finding(text=text, cells=cells),),
+        findings=(LessonFinding(text=text, cells=cells),),
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 from uwaga._base.languages import significant, tr, tr_n
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import OneHead, matmul, scores, unnormalised
-from uwaga.lessons.document import Chart, Finding, Matrix, Picture, Section, Step, shown
+from uwaga.lessons.document import Chart, Illustration, LessonFinding, LessonStep, Matrix, Section, shown
 from uwaga.lessons.example import Example
 from uwaga.lessons.provenance import cell
 from uwaga.lessons.steps.calculation import Projected, Scored
@@ -42,8 +42,8 @@ def inputs(example: Example) -> Matrix:
     )
 
 
-def step(example: Example, made: Crude) -> Step:
-    return Step(
+def step(example: Example, made: Crude) -> LessonStep:
+    return LessonStep(
         id="crude",
         title=tr("Crude attention: X Xᵀ X"),
         text=(
@@ -62,7 +62,7 @@ def step(example: Example, made: Crude) -> Step:
                 " numbers below. The list under each step keeps them all, and measures them again after each remedy."
             ),
         ),
-        pictures=(Picture(kind="arcs", title=tr("Words that look at each other"), matrices=(made.scores,)),),
+        pictures=(Illustration(kind="arcs", title=tr("Words that look at each other"), matrices=(made.scores,)),),
         sections=(
             Section(title=tr("Scores: X Xᵀ"), matrices=(made.scores, made.sums)),
             Section(title=tr("The input"), matrices=(made.x, made.lengths)),
@@ -135,7 +135,7 @@ def work_out(example: Example, x: Matrix) -> Crude:
     )
 
 
-def _sums(made: Crude) -> Finding:
+def _sums(made: Crude) -> LessonFinding:
     sums = made.sums.numbers[:, 0].tolist()
     listed = ", ".join(shown(number) for number in sums)
     if all(shown(number) == "1.00" for number in sums):
@@ -145,17 +145,17 @@ def _sums(made: Crude) -> Finding:
             "Rows do not sum to 1. They sum to {listed}: the size of an output depends on the number of tokens.",
             listed=listed,
         )
-    return Finding(text=text, cells=[("crude_sums", i, 0) for i in range(len(sums))])
+    return LessonFinding(text=text, cells=[("crude_sums", i, 0) for i in range(len(sums))])
 
 
-def _dominated(made: Crude) -> Finding:
+def _dominated(made: Crude) -> LessonFinding:
     """The token whose score with a longer vector exceeds the score with itself the most."""
     scores_NN, lengths = made.scores.numbers, made.lengths.numbers[:, 0]
     excess_NN = scores_NN - scores_NN.diagonal()[:, None]
     i, j = divmod(int(excess_NN.argmax()), len(scores_NN))
     if float(excess_NN[i, j]) <= 0:
         text = tr("Long vectors dominate. With these numbers none does: make one row of X larger to see the effect.")
-        return Finding(text=text, cells=[("lengths", int(lengths.argmax()), 0)])
+        return LessonFinding(text=text, cells=[("lengths", int(lengths.argmax()), 0)])
     text = tr(
         "Long vectors dominate. “{rows}” has the score {scores} with “{rows2}” and only {scores2} with itself, since the"
         " vector of “{rows2}” has length {lengths} and its own {lengths2}.",
@@ -166,14 +166,14 @@ def _dominated(made: Crude) -> Finding:
         lengths=shown(float(lengths[j])),
         lengths2=shown(float(lengths[i])),
     )
-    return Finding(text=text, cells=[("crude_scores", i, j), ("crude_scores", i, i), ("lengths", j, 0)])
+    return LessonFinding(text=text, cells=[("crude_scores", i, j), ("crude_scores", i, i), ("lengths", j, 0)])
 
 
-def _symmetric(made: Crude) -> Finding:
+def _symmetric(made: Crude) -> LessonFinding:
     scores_NN = made.scores.numbers
     i, j = _largest_pair(scores_NN)
     if i == j:
-        return Finding(text=tr("Scores are symmetric, which a single token cannot show."))
+        return LessonFinding(text=tr("Scores are symmetric, which a single token cannot show."))
     a, b = made.x.rows[i], made.x.rows[j]
     text = tr(
         "Scores are symmetric. The score of “{a}” with “{b}” is {scores}, and that of “{b}” with “{a}” is {scores2} too."
@@ -183,10 +183,10 @@ def _symmetric(made: Crude) -> Finding:
         scores=_score(scores_NN, i, j),
         scores2=_score(scores_NN, j, i),
     )
-    return Finding(text=text, cells=[("crude_scores", i, j), ("crude_scores", j, i)])
+    return LessonFinding(text=text, cells=[("crude_scores", i, j), ("crude_scores", j, i)])
 
 
-def _unordered(example: Example, made: Crude) -> Finding:
+def _unordered(example: Example, made: Crude) -> LessonFinding:
     last = example.order[0]
     cells = [("crude", last, c) for c in range(len(made.mixed.columns))]
     cells += [("crude_shuffled", 0, c) for c in range(len(made.mixed.columns))]
@@ -195,7 +195,7 @@ def _unordered(example: Example, made: Crude) -> Finding:
         " words have the same result.",
         tokens=example.tokens[last],
     )
-    return Finding(text=text, cells=cells)
+    return LessonFinding(text=text, cells=cells)
 
 
 def _largest_pair(scores_NN: Tensor) -> tuple[int, int]:
@@ -211,7 +211,7 @@ def _score(scores_NN: Tensor, i: int, j: int) -> str:
     return shown(float(scores_NN[i, j]))
 
 
-def alike_step(example: Example, made: Crude) -> Step:
+def alike_step(example: Example, made: Crude) -> LessonStep:
     """X X^T compares tokens, X^T X features; both on the same numbers."""
     x_NM, widths = example.x_NM, example.width_names
     n, m = x_NM.shape
@@ -233,7 +233,7 @@ def alike_step(example: Example, made: Crude) -> Step:
         numbers=matmul(x_NM, features.numbers),
         source=provenance.dot(cell("x", "i", "m"), cell("feature_products", "m", "j"), m),
     )
-    return Step(
+    return LessonStep(
         id="alike",
         title=tr("Tokens alike, features alike: X Xᵀ and Xᵀ X"),
         text=(
@@ -243,7 +243,7 @@ def alike_step(example: Example, made: Crude) -> Step:
             ),
             tr("So crude attention can be computed in two orders: by tokens, (X Xᵀ) X, or by features, X (Xᵀ X)."),
         ),
-        pictures=(Picture(kind="arcs", title=features.title, matrices=(features,)),),
+        pictures=(Illustration(kind="arcs", title=features.title, matrices=(features,)),),
         sections=(
             Section(title=tr("The input"), matrices=(made.x,)),
             Section(
@@ -262,7 +262,7 @@ def alike_step(example: Example, made: Crude) -> Step:
     )
 
 
-def _traces(tokens: Matrix, features: Matrix) -> Finding:
+def _traces(tokens: Matrix, features: Matrix) -> LessonFinding:
     by_token, by_feature = (float(each.numbers.diagonal().sum()) for each in (tokens, features))
     text = tr(
         "The diagonals have the same sum, the sum of all squared numbers of X: {by_token} over the tokens, {by_feature}"
@@ -270,17 +270,19 @@ def _traces(tokens: Matrix, features: Matrix) -> Finding:
         by_token=shown(by_token),
         by_feature=shown(by_feature),
     )
-    return Finding(text=text, cells=[(each.id, i, i) for each in (tokens, features) for i in range(len(each.rows))])
+    return LessonFinding(
+        text=text, cells=[(each.id, i, i) for each in (tokens, features) for i in range(len(each.rows))]
+    )
 
 
-def _same_in_both_orders(one: Matrix, other: Matrix) -> Finding:
+def _same_in_both_orders(one: Matrix, other: Matrix) -> LessonFinding:
     furthest = float((one.numbers - other.numbers).abs().max())
     text = (
         tr("Both orders give the same output, to the last bit.")
         if furthest == 0
         else tr("Both orders give the same output; the largest difference is {apart}.", apart=significant(furthest, 1))
     )
-    return Finding(text=text, cells=[(one.id, 0, 0), (other.id, 0, 0)])
+    return LessonFinding(text=text, cells=[(one.id, 0, 0), (other.id, 0, 0)])
 
 
 def _covariance(example: Example, x: Matrix) -> Section:
@@ -337,9 +339,9 @@ def _covariance(example: Example, x: Matrix) -> Section:
     )
 
 
-def _together(covariance: Matrix, m: int) -> Finding:
+def _together(covariance: Matrix, m: int) -> LessonFinding:
     if m == 1:
-        return Finding(
+        return LessonFinding(
             text=tr(
                 "With one feature, the covariance is its variance: {numbers}.",
                 numbers=shown(float(covariance.numbers[0, 0])),
@@ -366,13 +368,13 @@ def _together(covariance: Matrix, m: int) -> Finding:
             second=second,
             found=shown(result),
         )
-    return Finding(text=text, cells=[(covariance.id, a, b)])
+    return LessonFinding(text=text, cells=[(covariance.id, a, b)])
 
 
 _LENGTHS = (100, 1_000, 10_000, 100_000)
 
 
-def linear_step(example: Example, head: OneHead, projected: Projected, scored: Scored) -> Step:
+def linear_step(example: Example, head: OneHead, projected: Projected, scored: Scored) -> LessonStep:
     """(Q K^T) V, and the same as Q (K^T V)."""
     q_ND, k_ND, v_NE = head.q_ND, head.k_ND, head.v_NE
     (n, d), e = q_ND.shape, v_NE.shape[1]
@@ -413,7 +415,7 @@ def linear_step(example: Example, head: OneHead, projected: Projected, scored: S
         numbers=matmul(q_ND, summary.numbers),
         source=provenance.dot(cell("q", "i", "m"), cell("keys_values", "m", "j"), d),
     )
-    return Step(
+    return LessonStep(
         id="linear",
         title=tr("Without softmax: (Q Kᵀ) V = Q (Kᵀ V)"),
         text=(
@@ -428,8 +430,12 @@ def linear_step(example: Example, head: OneHead, projected: Projected, scored: S
         ),
         told=(tr("Kᵀ V is a table of one size, whatever the number of tokens."),),
         pictures=(
-            Picture(kind="shapes", title="(Q Kᵀ) V", labels=("Q Kᵀ", "V", "(Q Kᵀ) V"), sizes=((n, n), (n, e), (n, e))),
-            Picture(kind="shapes", title="Q (Kᵀ V)", labels=("Q", "Kᵀ V", "Q (Kᵀ V)"), sizes=((n, d), (d, e), (n, e))),
+            Illustration(
+                kind="shapes", title="(Q Kᵀ) V", labels=("Q Kᵀ", "V", "(Q Kᵀ) V"), sizes=((n, n), (n, e), (n, e))
+            ),
+            Illustration(
+                kind="shapes", title="Q (Kᵀ V)", labels=("Q", "Kᵀ V", "Q (Kᵀ V)"), sizes=((n, d), (d, e), (n, e))
+            ),
         ),
         sections=(
             Section(
@@ -448,11 +454,11 @@ def linear_step(example: Example, head: OneHead, projected: Projected, scored: S
     )
 
 
-def _negative(weights: Matrix) -> Finding:
+def _negative(weights: Matrix) -> LessonFinding:
     numbers_NN = weights.numbers
     count, most = int((numbers_NN < 0).sum()), numbers_NN.numel()
     if count == 0:
-        return Finding(
+        return LessonFinding(
             text=tr("None of these {most} weights is negative; with other numbers some would be.", most=most)
         )
     i, j = divmod(int(numbers_NN.argmin()), len(numbers_NN))
@@ -465,10 +471,10 @@ def _negative(weights: Matrix) -> Finding:
         columns=weights.columns[j],
         rows=weights.rows[i],
     )
-    return Finding(text=text, cells=[(weights.id, i, j)])
+    return LessonFinding(text=text, cells=[(weights.id, i, j)])
 
 
-def _beyond(example: Example, output: Matrix, values: Matrix) -> Finding:
+def _beyond(example: Example, output: Matrix, values: Matrix) -> LessonFinding:
     """The output number that is furthest outside the range of the values of its column: shares cannot give one."""
     low_E, high_E = values.numbers.amin(0), values.numbers.amax(0)
     beyond_NE = torch.maximum(output.numbers - high_E, low_E - output.numbers)
@@ -492,7 +498,7 @@ def _beyond(example: Example, output: Matrix, values: Matrix) -> Finding:
             token=token,
             found=result,
         )
-    return Finding(text=text, cells=[(output.id, i, c)])
+    return LessonFinding(text=text, cells=[(output.id, i, c)])
 
 
 def _multiplications(n: int, d: int, e: int) -> Section:
@@ -550,7 +556,7 @@ def _multiplications(n: int, d: int, e: int) -> Section:
             n,
             **numbers,
         )
-    finding = Finding(text=text, cells=[(matrix.id, row, c) for row in (0, len(lengths) - 1) for c in (1, 2)])
+    finding = LessonFinding(text=text, cells=[(matrix.id, row, c) for row in (0, len(lengths) - 1) for c in (1, 2)])
     chart = Chart(
         title=tr("The number of multiplications"),
         matrix=matrix.id,

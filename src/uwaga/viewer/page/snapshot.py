@@ -48,7 +48,7 @@ class StoppedError(Exception):
     """`stop` ended the snapshot."""
 
 
-class Snapshot(NamedTuple):
+class SavedPage(NamedTuple):
     """A page that is one file.
 
     html: in UTF-8.
@@ -84,7 +84,7 @@ def make_snapshot(
     language: str = "en",
     lesson: bool = False,
     opens: str = "",
-) -> Snapshot:
+) -> SavedPage:
     """A snapshot as HTML, which needs no server and no network.
 
     It holds tokens, statistics, an overview of every layer and the whole map of every head in the finest cells that fit, over tokens and as the
@@ -127,11 +127,11 @@ def make_snapshot(
     builder.store({"request": "about"}, Reply(meta={**about.meta, "live": False, "left_out": left_out, "opens": opens}))
     data = json.dumps({"replies": builder.replies}, separators=(",", ":")).replace("<", "\\u003c")
     html = saved_html(str(about.meta["title"]), script=script, css=front.css, data=data, language=language)
-    return Snapshot(html.encode(), left_out)
+    return SavedPage(html.encode(), left_out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class RequestGroup:
     """Requests whose replies are stored together or not at all.
 
     choices: alternatives of falling size, of which the first that fits is taken.
@@ -178,7 +178,7 @@ class SnapshotBuilder:
         packed = gzip.compress(data, _GZIP_LEVEL, mtime=0)
         self.replies[canonical(request)] = base64.b64encode(min(data, packed, key=len)).decode()
 
-    def add(self, offered: Sequence[Group]) -> None:
+    def add(self, offered: Sequence[RequestGroup]) -> None:
         """Store what is needed; then, while there is time, what fits of the others, and exact cells in place of samples. Raises RequestError,
         StoppedError."""
         self._total = sum(len(each.choices[0]) for each in offered) + 1
@@ -241,7 +241,7 @@ class SnapshotBuilder:
             said.append(tr("A page has at most about {size} MB.", size=MAX_BYTES // 1_000_000))
         return " ".join(said)
 
-    def _offer(self, group: Group, until: float) -> None:
+    def _offer(self, group: RequestGroup, until: float) -> None:
         """Store the largest choice of a group that fits."""
         before, done, limit = (dict(self.replies), dict(self._incomplete)), self._done, ""
         for requests in group.choices:
@@ -327,20 +327,20 @@ def canonical(request: Request) -> str:
     return json.dumps(request, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def groups(about: Mapping[str, Any], language: str = "en") -> Iterator[Group]:
+def groups(about: Mapping[str, Any], language: str = "en") -> Iterator[RequestGroup]:
     """All requests that a page may make, the most needed first.
 
     Args:
         about: the meta of the reply to {"request": "about"}.
     """
-    yield Group(choices=(tuple(_statistics(about)),), needed=True)
+    yield RequestGroup(choices=(tuple(_statistics(about)),), needed=True)
     if about["lesson"]:
         asked: _NewRequest = {"request": "lesson", **({} if language == "en" else {"language": language})}
-        yield Group(choices=((asked,),), needed=True)
+        yield RequestGroup(choices=((asked,),), needed=True)
     yield from _picture(about)
     first = tuple(_predictions(about, 0, _PREDICTED))
     if first:
-        yield Group(choices=(first,), name=tr("predictions"))
+        yield RequestGroup(choices=(first,), name=tr("predictions"))
     names = {
         ("tokens", "show"): tr("tokens"),
         ("tokens", "hide"): tr("tokens without special ones"),
@@ -351,12 +351,12 @@ def groups(about: Mapping[str, Any], language: str = "en") -> Iterator[Group]:
         shown = dict(zip(("merge", "specials"), variant, strict=True))
         needed = variant in (("tokens", "show"), (about["start"]["merge"], "show"))
         fixed = (*_items(about, shown), *_overviews(about, {"pooling": "sum", **shown}), *_labels(about, shown))
-        yield Group(choices=_with(fixed, _whole_maps(about, "sum", shown)), needed=needed, name=names[variant])
+        yield RequestGroup(choices=_with(fixed, _whole_maps(about, "sum", shown)), needed=needed, name=names[variant])
         if variant == ("tokens", "show"):
             largest = tuple(_overviews(about, {"pooling": "max", **shown}))
-            yield Group(choices=_with(largest, _whole_maps(about, "max", shown)), name=tr("largest weights"))
+            yield RequestGroup(choices=_with(largest, _whole_maps(about, "max", shown)), name=tr("largest weights"))
     if more := tuple(_predictions(about, _PREDICTED, math.inf)):
-        yield Group(choices=(more,), name=tr("predictions after {count} tokens", count=_PREDICTED))
+        yield RequestGroup(choices=(more,), name=tr("predictions after {count} tokens", count=_PREDICTED))
 
 
 def _with(
@@ -427,12 +427,12 @@ def _statistics(about: Mapping[str, Any]) -> Iterator[_NewRequest]:
         yield {"request": "statistics", **where}
 
 
-def _picture(about: Mapping[str, Any]) -> Iterator[Group]:
+def _picture(about: Mapping[str, Any]) -> Iterator[RequestGroup]:
     """What a model of pictures saw, and rows of its tokens in every head: of the layer that the page opens with, then of the others, then its
     columns. What is too much for all patches is stored for every second, fourth, ... row and column of them."""
     if (picture := about.get("picture")) is None:
         return
-    yield Group(choices=(({"request": "picture"},),), needed=True)
+    yield RequestGroup(choices=(({"request": "picture"},),), needed=True)
     start = {name: about["start"][name] for name in ("side", "kind", "layer")}
     layers = [each for each in _layers(about) if each["kind"] in picture["grids"]]
     for of, axis, name in (
@@ -441,7 +441,7 @@ def _picture(about: Mapping[str, Any]) -> Iterator[Group]:
         ([start], "column", tr("columns of patches")),
     ):
         choices = tuple(tuple(_heads(about, of, axis, stride)) for stride in _STRIDES)
-        yield Group(choices=choices, needed=not name, name=name)
+        yield RequestGroup(choices=choices, needed=not name, name=name)
 
 
 def _heads(

@@ -200,7 +200,7 @@ def _van_der_corput(turn: int) -> float:
     return result
 
 
-class Block:
+class WeightBlock:
     """A rectangle of exact weights, read from its first row on.
 
     Raises:
@@ -284,14 +284,16 @@ class Overview:
         return Reply(meta=meta, arrays=(self._cells.copy(),))
 
 
-class Tile:
+class HeadTile:
     """A square of a map at a zoom level, 2**level tokens per cell along an axis; the exact weights at level 0."""
 
     def __init__(self, head_view: HeadView, pooling: str, level: int, row: int, column: int) -> None:
         rows, columns = (_cells(first, level, size) for first, size in zip((row, column), head_view.sizes, strict=True))
         block, across = ((int(edges[0]), int(edges[-1])) for edges in (rows, columns))
         self._raster = (
-            Block(head_view, block, across) if level == 0 else ProgressiveRaster(head_view, rows, columns, pooling)
+            WeightBlock(head_view, block, across)
+            if level == 0
+            else ProgressiveRaster(head_view, rows, columns, pooling)
         )
 
     @property
@@ -306,8 +308,8 @@ class Tile:
     def reply(self) -> Reply:
         """(I, J); NaN where nothing is known yet."""
         result = self._raster
-        cells = result.weights if isinstance(result, Block) else result.cells
-        is_exact = result.complete == 1 if isinstance(result, Block) else result.is_exact
+        cells = result.weights if isinstance(result, WeightBlock) else result.cells
+        is_exact = result.complete == 1 if isinstance(result, WeightBlock) else result.is_exact
         return Reply(meta={"complete": result.complete, "exact": is_exact}, arrays=(cells.copy(),))
 
 
@@ -327,14 +329,14 @@ def tile(
     row: Integer,
     column: Integer,
     **shown: Unpack[Shown],
-) -> Tile:
+) -> HeadTile:
     """A tile of a head, by its place among those of its level."""
     _, head_view = result.resolver.select(head, **shown)
     queries, keys = head_view.sizes
     size = TILE << in_range("level", level, 0, max(max(queries, keys) - 1, 1).bit_length() + 1)
     in_range("row", row, 0, -(-queries // size))
     in_range("column", column, 0, -(-keys // size))
-    return Tile(head_view, pooling, level, row * size, column * size)
+    return HeadTile(head_view, pooling, level, row * size, column * size)
 
 
 def _equal(size: int) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from uwaga._base.options import Integer
 from uwaga.viewer.messages import Reply, RequestError
 from uwaga.viewer.queries.heads import Axis, HeadView
-from uwaga.viewer.queries.raster import Block
+from uwaga.viewer.queries.raster import WeightBlock
 from uwaga.viewer.request_table import Layer, Pair, Shown, in_range, invalid, request
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Column:
         return Reply(meta={"complete": self.complete}, arrays=(self.weights.copy(),))
 
 
-class Heads:
+class EveryHead:
     """(H, K) or (H, Q): a row or a column of every head, one head after the other."""
 
     def __init__(self, head_views: Sequence[HeadView], axis: str, item: int) -> None:
@@ -147,7 +147,7 @@ def column(result: "ViewResult", *, head: Integer, key: Integer, **shown: Unpack
 
 
 @request(saved=True)
-def heads(result: "ViewResult", *, axis: Literal["row", "column"], item: Integer, **layer: Unpack[Layer]) -> Heads:
+def heads(result: "ViewResult", *, axis: Literal["row", "column"], item: Integer, **layer: Unpack[Layer]) -> EveryHead:
     """A row or a column of every head of a layer, over tokens."""
     selection = result.resolver.selection(**layer)
     count = result.resolver.heads(selection.side, selection.name)
@@ -155,10 +155,10 @@ def heads(result: "ViewResult", *, axis: Literal["row", "column"], item: Integer
     in_range("item", item, 0, sizes[axis == "column"])
     if count * max(sizes) > MAX_OF_HEADS:
         raise RequestError(f"{count} heads of {max(sizes)} tokens are more than one reply holds")
-    return Heads([result.resolver.head_view(selection, head) for head in range(count)], axis, item)
+    return EveryHead([result.resolver.head_view(selection, head) for head in range(count)], axis, item)
 
 
-class NpzFile(Block):
+class NpzFile(WeightBlock):
     """A rectangle that becomes a file: weights (NaN where the query may not look at the key), query_tokens, key_tokens, rows, columns, and the
     names (model, text, layer, ...)."""
 
@@ -196,10 +196,10 @@ class NpzFile(Block):
 
 
 @request(lane="long")
-def weights(result: "ViewResult", *, head: Integer, rows: Pair, columns: Pair, **shown: Unpack[Shown]) -> Block:
+def weights(result: "ViewResult", *, head: Integer, rows: Pair, columns: Pair, **shown: Unpack[Shown]) -> WeightBlock:
     """A rectangle of a head, which may take seconds."""
     _, head_view = result.resolver.select(head, **shown)
-    return Block(*_block(head_view, rows, columns))
+    return WeightBlock(*_block(head_view, rows, columns))
 
 
 @request(lane="long")
