@@ -79,8 +79,8 @@ def ask(
 
         if db.has_tokens and scale != COSINE_SCALE:
             fail("store ask", f"--scale is of cosines before softmax, and {database} has vectors of tokens")
-        options = {} if db.has_tokens else {"scale": scale}
-        answer = store.ask(db, question, store.encoder_of(db, model), where=where, top=top, **options)
+        factor = None if db.has_tokens else scale
+        answer = store.ask(db, question, store.encoder_of(db, model), scale=factor, where=where, top=top)
     _show(answer, as_json=as_json)
 
 

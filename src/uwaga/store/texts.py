@@ -304,9 +304,11 @@ def _encoded(
             records = [record for each in listed for record in waiting[each].records[waiting[each].known :]]
             done = [waiting.pop(number) for number in (*listed, *(error.document for error in encoded.invalid))]
             share = max((each.share for each in done), default=(0.0, 0.0))
-            if records and encoded.lengths is None:
+            if not records:
+                continue
+            if encoded.lengths is None:
                 yield encoded.values[torch.tensor(is_new)], records, share
-            elif records:  # the vectors of a passage are those of all its windows
+            else:  # the vectors of a passage are those of all its windows
                 ends = torch.from_numpy(encoded.lengths.cumsum()[encoded.report.is_last])
                 yield Ragged(encoded.values.cpu(), torch.cat([ends.new_zeros(1), ends])), records, share
     except DocumentError as error:
@@ -349,6 +351,17 @@ def ask(
     parameters: "Parameters" = ...,
     top: int = ...,
 ) -> TokenAnswer: ...
+@overload
+def ask(
+    db: "SoftDatabase | TokenDatabase",
+    question: str,
+    encoder: "TextEncoder",
+    *,
+    scale: float | None = ...,
+    where: str | None = ...,
+    parameters: "Parameters" = ...,
+    top: int = ...,
+) -> "Answer | TokenAnswer": ...
 def ask(
     db: "SoftDatabase | TokenDatabase",
     question: str,

@@ -144,8 +144,8 @@ def special_tokens(folder: Path) -> dict[str, str] | None:
 
 def _files(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """tokenizer.json, config.json and tokenizer_config.json; the last two may be absent."""
-    others = (json_files.optional(folder / name) or {} for name in ("config.json", SETTINGS))
-    return tokenizer_file.parse(folder / FILE), *others
+    config, settings = (json_files.optional(folder / name) or {} for name in ("config.json", SETTINGS))
+    return tokenizer_file.parse(folder / FILE), config, settings
 
 
 def _named(kind: Kind, described: Mapping[str, Any], given: Mapping[str, Token | None]) -> dict[str, Token | None]:
