@@ -1,8 +1,7 @@
-"""Arguments of a wrong type to databases, encoders and rerankers: the message names the argument and what to give, and no other library's."""
+"""What is printed of databases, encoders and rerankers."""
 
 from pathlib import Path
 
-import pytest
 import torch
 
 import uwaga
@@ -12,41 +11,24 @@ from uwaga.nn import KeyValueCache
 from uwaga.store import TokenDatabase
 
 
-class Given:
-    """A database of each kind, and models."""
-
-    def __init__(self, folder: Path, model: Path, reranker: Path) -> None:
-        self.folder, self.model = folder, model
-        self.db = SoftDatabase.create(folder / "db", key_width=2)
-        self.db.append(torch.eye(2), records=[{"text": "east", "year": 1}, {"text": "north", "year": 2}])
-        self.tokens = TokenDatabase.create(folder / "tokens", width=2)
-        self.tokens.append(Ragged.from_list([torch.eye(2)]))
-        self.encoder, self.reranker = TextEncoder.load(model), Reranker.load(reranker)
-
-
-@pytest.fixture
-def given(tmp_path: Path, write_model, write_reranker) -> Given:
-    return Given(tmp_path, write_model(tmp_path / "model"), write_reranker())
-
-
-ASK, FILES = "; uwaga.store.ask takes a text", "; uwaga.store.add_files takes files of texts"
-
-
-def test_what_is_printed_is_one_line_that_says_what_it_is(given: Given) -> None:
-    folder = given.folder
-    of_encoder = f"TextEncoder('{folder}/model', embedding_dim=16, max_tokens=10, torch.float32, cpu)"
-    assert repr(given.encoder) == of_encoder
-    assert repr(given.reranker) == f"Reranker('{folder}/reranker', max_tokens=12, torch.float32, cpu)"
-    assert repr(given.db) == f"SoftDatabase('{folder}/db', 2 rows, heads=1, key_width=2, dtype=float32)"
-    assert (
-        repr(given.tokens)
-        == f"TokenDatabase('{folder}/tokens', 1 rows, heads=1, key_width=2, dtype=float32, tokens=True)"
-    )
-    given.db.close()
-    assert repr(given.db) == f"SoftDatabase('{folder}/db', closed)"
-    assert repr(KeyValueCache(3)) == "KeyValueCache(3 layers, start=0)"
-    batches = BatchEncoder(given.model, overflow="mean")
-    assert repr(batches) == f"BatchEncoder('{folder}/model', dtype='float32', overflow='mean')"
+def test_what_is_printed_is_one_line_that_says_what_it_is(tmp_path: Path, write_model, write_reranker) -> None:
+    model = write_model(tmp_path / "model")
+    with SoftDatabase.create(tmp_path / "db", key_width=2) as db:
+        db.append(torch.eye(2))
+        assert repr(db) == f"SoftDatabase('{tmp_path}/db', 2 rows, heads=1, key_width=2, dtype=float32)"
+    with TokenDatabase.create(tmp_path / "t", width=2) as tokens:
+        tokens.append(Ragged.from_list([torch.eye(2)]))
+        assert (
+            repr(tokens) == f"TokenDatabase('{tmp_path}/t', 1 rows, heads=1, key_width=2, dtype=float32, tokens=True)"
+        )
+    for given, text in (
+        (db, f"SoftDatabase('{tmp_path}/db', closed)"),
+        (TextEncoder.load(model), f"TextEncoder('{model}', embedding_dim=16, max_tokens=10, torch.float32, cpu)"),
+        (Reranker.load(write_reranker()), f"Reranker('{tmp_path}/reranker', max_tokens=12, torch.float32, cpu)"),
+        (KeyValueCache(3), "KeyValueCache(3 layers, start=0)"),
+        (BatchEncoder(model, overflow="mean"), f"BatchEncoder('{model}', dtype='float32', overflow='mean')"),
+    ):
+        assert repr(given) == text
 
 
 def test_every_public_class_has_a_repr_of_its_own() -> None:

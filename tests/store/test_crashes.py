@@ -95,11 +95,19 @@ class Disk:
                     (image / "segments" / name).write_bytes(kept)
 
 
-def _append(db: SoftDatabase) -> None:
-    db.append(torch.full((300, 4), 2.0), records=[{"n": n} for n in range(300)])
+def _append(db: SoftDatabase | TokenDatabase) -> None:
+    keys = torch.full((300, 4), 2.0)
+    db.append(of_kind(db, keys), records=[{"n": n} for n in range(300)])
 
 
-CALLS: dict[str, Callable[[SoftDatabase], object]] = {
+def of_kind(db: SoftDatabase | TokenDatabase, keys: torch.Tensor) -> torch.Tensor | Ragged:
+    """Keys of rows, or three tokens for each."""
+    if isinstance(db, SoftDatabase):
+        return keys
+    return Ragged(keys.repeat_interleave(3, 0), torch.arange(0, 3 * len(keys) + 1, 3))
+
+
+CALLS: dict[str, Callable[[SoftDatabase | TokenDatabase], object]] = {
     "append": _append,
     "delete": lambda db: db.delete(range(50, 139)),
     "compact": lambda db: db.compact(),
@@ -116,49 +124,21 @@ def state(path: Path) -> tuple[list[int], list[dict], bytes]:
         return db.ids().tolist(), [row.record for row in db], answer.numpy().tobytes()
 
 
-def _append_tokens(db: TokenDatabase) -> None:
-    keys = torch.full((600, 4), 2.0)
-    db.append(Ragged(keys, torch.arange(0, 601, 2)), records=[{"n": n} for n in range(300)])
-
-
-@pytest.fixture
-def token_disk(tmp_path: Path) -> Path:
-    with TokenDatabase.create(tmp_path / "db", width=4) as db:
+@pytest.fixture(params=["vectors", "tokens"])
+def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    path = tmp_path / "db"
+    is_soft = request.param == "vectors"
+    with SoftDatabase.create(path, key_width=4) if is_soft else TokenDatabase.create(path, width=4) as db:
         for first in (0, 100):
-            tokens = Ragged(torch.rand(300, 4), torch.arange(0, 301, 3))
-            db.append(tokens, records=[{"n": first + n} for n in range(100)])
+            db.append(of_kind(db, torch.rand(100, 4)), records=[{"n": first + n} for n in range(100)])
         db.delete([3, 140])
-    return tmp_path / "db"
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_a_power_loss_leaves_all_or_nothing_of_vectors_of_tokens(token_disk: Path, tmp_path: Path, call: str) -> None:
-    before = state(token_disk)
-    with pytest.MonkeyPatch.context() as patch, TokenDatabase.open(token_disk) as db:
-        db._begin_writing()
-        watched = Disk(token_disk, tmp_path / "images", patch)
-        watched.image()
-        _append_tokens(db) if call == "append" else CALLS[call](db)
-        watched.image()
-    after = state(token_disk)
-    results = [state(image) for image in sorted((tmp_path / "images").iterdir())]
-    assert all(each in (before, after) for each in results)
-    assert results[-1] == results[-2] == after
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Path:
-    with SoftDatabase.create(tmp_path / "db", key_width=4) as db:
-        for first in (0, 100):
-            db.append(torch.rand(100, 4), records=[{"n": first + n} for n in range(100)])
-        db.delete([3, 140])
-    return tmp_path / "db"
+    return path
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_power_loss_leaves_all_or_nothing(disk: Path, tmp_path: Path, call: str) -> None:
     before = state(disk)
-    with pytest.MonkeyPatch.context() as patch, SoftDatabase.open(disk) as db:
+    with pytest.MonkeyPatch.context() as patch, open_database(disk) as db:
         db._begin_writing()
         watched = Disk(disk, tmp_path / "images", patch)
         watched.image()
@@ -175,7 +155,7 @@ def test_a_power_loss_leaves_all_or_nothing(disk: Path, tmp_path: Path, call: st
         assert results[0] == before != after
     # A writer that comes later removes what is in no segment, and goes on.
     for image in images:
-        with SoftDatabase.open(image) as db:
-            db.append(torch.rand(10, 4))
+        with open_database(image) as db:
+            db.append(of_kind(db, torch.rand(10, 4)))
             assert db.check() == []
             assert len(list((db.path / "segments").iterdir())) == db.stats()["segments"]

@@ -88,7 +88,10 @@ class History(RuleBasedStateMachine):
 
     @rule()
     def compact(self) -> None:
-        self.db.compact()
+        before = self.db.stats()["bytes"]
+        freed = self.db.compact()
+        width = WIDTH + VALUES * self.own_values
+        assert self.db.stats()["bytes"] == before - freed == len(self.rows) * self.heads * width * self.dtype.itemsize
         assert self.db.stats()["deleted"] == 0
 
     @rule()

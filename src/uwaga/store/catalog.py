@@ -192,7 +192,7 @@ class Catalog:
             try:
                 locked = _connect(self.path, "rw" if self.writes else "ro")
             except sqlite3.OperationalError:
-                if self.writes or _log(self.path).exists():
+                if self.writes or Path(f"{self.path}-wal").exists():
                     raise
                 self._is_locked, self._stamp = False, before
             else:
@@ -227,8 +227,8 @@ class Catalog:
 
     def setting(self, name: str) -> str | None:
         """A setting; None where it is not there."""
-        row = self._one("SELECT value FROM settings WHERE name = ?", (name,))
-        return None if row is None else str(row[0])
+        rows = list(self._rows("SELECT value FROM settings WHERE name = ?", (name,)))
+        return str(rows[0][0]) if rows else None
 
     def schema(self) -> StoreSchema:
         """What every row has. Raises SoftDatabaseError."""
@@ -247,7 +247,7 @@ class Catalog:
             is_below = last < entry.first_id <= entry.last_id < MOST_IDS
             if not (is_below and 1 <= entry.rows <= entry.last_id - entry.first_id + 1):
                 raise SoftDatabaseError(f"{self.path}: is damaged: its segments overlap at row {entry.first_id}")
-            self._check_name(entry.file)
+            self._check_file(entry.file)
             entries.append(entry)
             last = entry.last_id
         if self.next_id() <= last:
@@ -273,7 +273,7 @@ class Catalog:
         """The names of the files that were announced, or that were those of removed segments, and that no segment has."""
         result = (self.setting("unlisted") or "").split()
         for name in result:
-            self._check_name(name)
+            self._check_file(name)
         return result
 
     def counts(self, field: str) -> dict[Value, int]:
@@ -304,9 +304,8 @@ class Catalog:
 
     def count(self) -> int:
         """The number of records."""
-        row = self._one("SELECT count(*) FROM records", ())
-        assert row is not None
-        return int(row[0])
+        ((number,),) = self._rows("SELECT count(*) FROM records")
+        return int(number)
 
     def select(self, where: str, parameters: Parameters) -> np.ndarray:
         """The ids of the records that meet an SQL condition, int64, rising, without deleted ones.
@@ -351,8 +350,9 @@ class Catalog:
             values = [str(error).removeprefix(f"{self.path}: ")]
         return [] if values == ["ok"] else values
 
-    def unreadable_records(self) -> Iterator[tuple[int, str]]:
-        """The ids of records that have what cannot be in one, such as text that is not UTF-8, and why."""
+    def damaged_rows(self) -> Iterator[tuple[int, str]]:
+        """The ids of records that have what cannot be in one, such as text that is not UTF-8, and of records and deletions whose row is in
+        no segment, and why."""
         ids = [number for (number,) in self._rows("SELECT id FROM records ORDER BY id")]
         parts = [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
         for part in parts:
@@ -363,16 +363,10 @@ class Catalog:
                     parts += [[number] for number in part]
                 else:
                     yield part[0], str(error).removeprefix(f"{self.path}: ")
-
-    def orphan_rows(self) -> dict[str, list[int]]:
-        """Ids of records and deletions whose row is in no segment, by table."""
         inside = "EXISTS (SELECT 1 FROM segments WHERE t.id BETWEEN first_id AND last_id)"
-        return {
-            table: [
-                row[0] for row in self._rows(f"SELECT id FROM {table} AS t WHERE NOT {inside} ORDER BY id LIMIT 100")
-            ]
-            for table in ("records", "deleted")
-        }
+        for table in ("records", "deleted"):
+            for (number,) in self._rows(f"SELECT id FROM {table} AS t WHERE NOT {inside} ORDER BY id LIMIT 100"):
+                yield number, f"the row is in {table} and in no segment"
 
     # What changes it, in a transaction.
 
@@ -384,8 +378,8 @@ class Catalog:
 
     def add_segment(self, entry: Entry) -> None:
         """Raises SoftDatabaseError where it has ids of another one."""
-        below = self._one("SELECT last_id FROM segments WHERE first_id <= ? ORDER BY first_id DESC", (entry.last_id,))
-        if below is not None and below[0] >= entry.first_id:
+        inside = "SELECT 1 FROM segments WHERE first_id <= ? AND last_id >= ? LIMIT 1"
+        if list(self._rows(inside, (entry.last_id, entry.first_id))):
             raise SoftDatabaseError(f"{self.path}: {entry.place} are in it already; nothing is changed")
         self._many("INSERT INTO segments VALUES (?, ?, ?, ?, ?)", [entry])
         self.set_unlisted(name for name in self.unlisted() if name != entry.file)
@@ -409,16 +403,11 @@ class Catalog:
     def remove_records(self, first: int, last: int) -> None:
         self._execute("DELETE FROM records WHERE id BETWEEN ? AND ?", (first, last))
 
-    def remove_orphan_rows(self, ids: Sequence[int]) -> None:
-        """Removes what is said of rows that are in no segment."""
-        pairs = [(number,) for number in ids]
-        for table in ("records", "deleted"):
-            self._many(f"DELETE FROM {table} WHERE id = ?", pairs)
-
-    def delete(self, ids: Sequence[int]) -> None:
-        pairs = [(number,) for number in ids]
-        self._many("INSERT INTO deleted VALUES (?)", pairs)
-        self._many("DELETE FROM records WHERE id = ?", pairs)
+    def delete(self, ids: Sequence[int], orphans: Sequence[int]) -> None:
+        """Deletes rows, and what is said of `orphans`, which are in no segment."""
+        self._many("INSERT INTO deleted VALUES (?)", zip(ids))
+        self._many("DELETE FROM records WHERE id = ?", zip([*ids, *orphans]))
+        self._many("DELETE FROM deleted WHERE id = ?", zip(orphans))
 
     def check_fields(self, records: Iterable[Mapping[str, object]]) -> None:
         """Raises ValueError for a record that cannot be stored, with its number."""
@@ -437,7 +426,7 @@ class Catalog:
 
     # Statements.
 
-    def _check_name(self, file: str) -> None:
+    def _check_file(self, file: str) -> None:
         if not NAMES.fullmatch(file):
             raise SoftDatabaseError(f"{self.path}: is damaged: {printable(file)} is not the name of a segment")
 
@@ -461,11 +450,6 @@ class Catalog:
 
     def _ids(self, sql: str, parameters: Parameters) -> np.ndarray:
         return np.fromiter((row[0] for row in self._rows(sql, parameters)), np.int64)
-
-    def _one(self, sql: str, parameters: Parameters) -> Sequence | None:
-        with self._errors():
-            row: Sequence | None = self._execute(sql, parameters).fetchone()
-        return row
 
     def _rows(self, sql: str, parameters: Parameters = ()) -> Iterator[Sequence]:
         with self._errors():
@@ -608,10 +592,6 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 def _roll_back(connection: sqlite3.Connection | None) -> None:
     if connection is not None and connection.in_transaction:
         connection.execute("ROLLBACK")
-
-
-def _log(path: Path) -> Path:
-    return path.with_name(path.name + "-wal")
 
 
 def _stamp(path: Path, *, write: bool = False) -> list[int]:

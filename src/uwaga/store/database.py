@@ -19,7 +19,7 @@ from uwaga.maps.map import AttentionMap
 from uwaga.ops.validation import tensor_of
 from uwaga.store import reading
 from uwaga.store.catalog import Parameters, Value
-from uwaga.store.reading import BLOCK, LiveRows, PassOptions
+from uwaga.store.reading import BLOCK, LiveRows, PassOptions, PassResult
 from uwaga.store.segments import DTYPES, StoredRow, StoreSchema
 from uwaga.store.stored import NewRows, StoredDatabase, integer, nested
 
@@ -126,8 +126,7 @@ class SoftDatabase(StoredDatabase):
             stop = min(start + BLOCK, len(live))
             ids = live.ids(np.arange(start, stop)).tolist()
             records = dict(self._catalog.all_records(ids[0], ids[-1]))
-            keys = self._stored(live.keys(start, stop))
-            values = self._stored(live.values(start, stop)) if live.has_values() else keys
+            keys, values = map(self._stored, live.keys_and_values(start, stop))
             for n, number in enumerate(ids):
                 yield StoredRow(number, keys[n], values[n], records.get(number, {}))
 
@@ -175,7 +174,7 @@ class SoftDatabase(StoredDatabase):
         query_QHD, shape = self._queries(query, "attend")
         options = PassOptions(scale, self._listed(top, 0, "SoftDatabase.attend: top"), True, share)
         live = self._rows(where, parameters)
-        answer = self._answer(query_QHD, shape, options, live)
+        answer = self._answer(reading.passes(live, query_QHD, options), shape, live)
         if not (torch.is_grad_enabled() and isinstance(query, Tensor) and query.requires_grad):
             return answer
         return answer._replace(value=cast("Tensor", _Value.apply(query, answer, live, query_QHD, scale)))
@@ -191,7 +190,9 @@ class SoftDatabase(StoredDatabase):
         scale = self._scale(scale, "search")
         query_QHD, shape = self._queries(query, "search")
         options = PassOptions(scale, self._listed(k, 1, "SoftDatabase.search: k"), False)
-        return self._answer(query_QHD, shape, options, self._rows(where, parameters)).top
+        live = self._rows(where, parameters)
+        top = self._answer(reading.passes(live, query_QHD, options), shape, live).top
+        return top._replace(weights=torch.full_like(top.weights, math.nan))
 
     @_uncompiled
     def map(self, query: Tensor, *, scale: float | None = None, max_bytes: int = _MAP_BYTES) -> AttentionMap:
@@ -222,9 +223,8 @@ class SoftDatabase(StoredDatabase):
             query_HQD, key_HKD = query_HQD[0], key_HKD[0]
         return AttentionMap(query_HQD, key_HKD, scale=self._scale(scale, "map"))
 
-    def _answer(self, query_QHD: Tensor, shape: tuple[int, ...], options: PassOptions, live: LiveRows) -> Answer:
+    def _answer(self, parts: Sequence[PassResult], shape: tuple[int, ...], live: LiveRows) -> Answer:
         """shape: of a result for each query and head."""
-        parts = [reading.read(live, part, options) for part in query_QHD.split(reading.QUERIES)]
 
         def joined(name: str) -> Tensor:
             arrays = [
@@ -235,8 +235,6 @@ class SoftDatabase(StoredDatabase):
             return whole.reshape((*shape, *whole.shape[2:]))
 
         ids, weights, entropy, lse, value = map(joined, ("top_ids", "top_weights", "entropy", "lse", "value"))
-        if not options.attention:
-            weights = torch.full_like(weights, math.nan)
         if not live.segments:  # none of them says how wide values are
             value = torch.zeros(*shape, self.schema.value_width or self.schema.key_width)
         records = self._catalog.records(ids[ids >= 0].tolist())
@@ -260,8 +258,8 @@ class SoftDatabase(StoredDatabase):
     def _queries(self, query: Tensor, method: str) -> tuple[Tensor, tuple[int, ...]]:
         """(Q, H, D) float32, and the shape of a result for each query and head."""
         place = f"SoftDatabase.{method}: the query"
-        query = tensor_of(query, place, "; uwaga.store.ask takes a text")
         tail = self._tail(self.schema.key_width)
+        query = tensor_of(query, place, "; uwaga.store.ask takes a text")
         if query.shape[-len(tail) :] != tail:
             raise ShapeError(
                 f"{place} is {tuple(query.shape)}, and the keys of {self.path} are {tail}: their last sizes must agree"
@@ -341,10 +339,9 @@ class SoftDatabase(StoredDatabase):
         return [(ids[part], keys[part], None if values is None else values[part], None) for part in parts]
 
     def _copied(self, live: LiveRows) -> list[NewRows]:
-        dtype = DTYPES[self.schema.dtype]
-        keys = live.keys(0, len(live)).to(dtype)
-        values = live.values(0, len(live)).to(dtype) if self.schema.value_width is not None else None
-        return self._new(live.ids(np.arange(len(live))), keys, values)
+        keys, values = (x.to(DTYPES[self.schema.dtype]) for x in live.keys_and_values(0, len(live)))
+        ids = live.ids(np.arange(len(live)))
+        return self._new(ids, keys, None if self.schema.value_width is None else values)
 
 
 class _Value(torch.autograd.Function):

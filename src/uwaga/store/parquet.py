@@ -76,32 +76,26 @@ def read(
     names: of the column of each argument: "keys" and "values", or "tokens". Other columns are fields of the records. Raises DataError.
     """
     widths = {"keys": schema.key_width, "values": schema.value_width, "tokens": schema.key_width}
-    columns = {names[each]: schema.heads * (widths[each] or 0) for each in names if widths[each] is not None}
-    found = untrusted.ParquetRows(path, ()).names
-    for name in columns:
+    listed = {each: name for each, name in names.items() if widths[each] is not None}
+    found, at_once = untrusted.ParquetRows(path, ()).names, _TOKEN_ROWS_AT_ONCE if schema.tokens else _AT_ONCE
+    for name in listed.values():
         if name not in found:
             raise DataError(f"{path}: there is no column {printable(name)}")
-    fields = [name for name in found if name not in columns and name not in _left_out(schema)]
-    listed = [*columns, *fields, *([_RECORD] if _RECORD in found else [])]
-    at_once = _TOKEN_ROWS_AT_ONCE if schema.tokens else _AT_ONCE
-    rows = untrusted.ParquetRows(path, listed).rows(at_once)
+    left_out = {"id", _RECORD, *listed.values(), *(() if schema.tokens else ("value",))}
+    fields = [name for name in found if name not in left_out]
+    columns = [*listed.values(), *fields, *([_RECORD] if _RECORD in found else [])]
+    rows = untrusted.ParquetRows(path, columns).rows(at_once)
     while part := list(islice(rows, at_once)):
         vectors: dict[str, Tensor | Ragged] = {}
-        for argument, name in names.items():
-            if name in columns:
-                tensors = [
-                    _numbers(place, name, row[name], columns[name], several=schema.tokens) for place, row in part
-                ]
-                vectors[argument] = Ragged.from_list(tensors) if schema.tokens else _heads(torch.stack(tensors), schema)
+        for argument, name in listed.items():
+            width = schema.heads * (widths[argument] or 0)
+            tensors = [_numbers(place, name, row[name], width, several=schema.tokens) for place, row in part]
+            if schema.tokens:
+                vectors[argument] = Ragged.from_list(tensors)
+            else:
+                whole = torch.stack(tensors)
+                vectors[argument] = whole if schema.heads == 1 else whole.unflatten(1, (schema.heads, -1))
         yield vectors, [_record(place, row, fields) for place, row in part]
-
-
-def _left_out(schema: StoreSchema) -> tuple[str, ...]:
-    return ("id", _RECORD) if schema.tokens else ("id", "value", _RECORD)
-
-
-def _heads(vectors: Tensor, schema: StoreSchema) -> Tensor:
-    return vectors if schema.heads == 1 else vectors.unflatten(1, (schema.heads, -1))
 
 
 def _numbers(place: str, name: str, given: object, width: int, *, several: bool) -> Tensor:

@@ -33,9 +33,7 @@ from uwaga.ops.attention.arguments import AttentionOptions, make_call
 from uwaga.store.segments import CHUNK, SegmentFile
 
 BLOCK = 2048  # rows; the engines' own unit of keys, with a softmax of its own
-QUERIES = (
-    256  # that share a pass: enough to be bound by arithmetic, and the memory of a pass does not grow with their number
-)
+QUERIES = 256  # that share a pass: enough to be bound by arithmetic, and its memory does not grow with their number
 BAND, BANDS = 16.0, 4
 _VISITED = 64, 512  # most blocks that are visited at once, at first and at last: what they find may spare others
 _FIRST = 4  # blocks that a search visits for a first idea of the largest scores
@@ -91,30 +89,25 @@ class LiveRows:
         """The keys of the live rows from `start` up to `stop`, (rows, H, D) float32; a view where they lie together as float32."""
         return _gathered([(self.segments[n].keys, rows) for n, rows in self.pieces(start, stop)])
 
-    def values(self, start: int, stop: int) -> Tensor:
-        """As `keys`, the values, (rows, H, E)."""
-        return _gathered([(self.segments[n].values, rows) for n, rows in self.pieces(start, stop)])
-
-    def has_values(self) -> bool:
-        """Whether the values are others than the keys."""
-        return any(segment.values is not segment.keys for segment in self.segments)
+    def keys_and_values(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """As `keys`, and the values (rows, H, E); rows whose keys are the values are copied once."""
+        keys = self.keys(start, stop)
+        if all(segment.values is segment.keys for segment in self.segments):
+            return keys, keys
+        return keys, _gathered([(self.segments[n].values, rows) for n, rows in self.pieces(start, stop)])
 
     @cached_property
     def chunks(self) -> tuple[np.ndarray, np.ndarray]:
         """For each block the chunks that its rows are in, counted over all segments; and where each block begins in that list."""
         firsts = np.cumsum([0, *(len(segment.radii) for segment in self.segments)])
         listed: list[np.ndarray] = []
-        starts: list[int] = []
-        for block in range(self.blocks):
-            starts.append(sum(map(len, listed[-1:])) + (starts[-1] if starts else 0))
+        for start in range(0, len(self), BLOCK):
             parts = []
-            for n, rows in self.pieces(block * BLOCK, min((block + 1) * BLOCK, len(self))):
-                if isinstance(rows, slice):
-                    parts.append(firsts[n] + np.arange(rows.start // CHUNK, (rows.stop - 1) // CHUNK + 1))
-                else:
-                    parts.append(firsts[n] + np.unique(rows // CHUNK))
+            for n, rows in self.pieces(start, min(start + BLOCK, len(self))):
+                where = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+                parts.append(firsts[n] + np.unique(where // CHUNK))
             listed.append(np.concatenate(parts))
-        return np.concatenate(listed), np.array(starts)
+        return np.concatenate(listed), np.cumsum([0, *map(len, listed[:-1])])
 
     @cached_property
     def places(self) -> np.ndarray:
@@ -137,7 +130,7 @@ class LiveRows:
     @cached_property
     def largest_norm(self) -> float:
         """No key of these segments has a larger norm."""
-        norms = [float((s.centres.double().square().sum(-1).sqrt() + s.radii.double()).amax()) for s in self.segments]
+        norms = [float(norm.amax()) for _, _, norm in self.balls]
         return min(max([0.0, *(norm if norm == norm else _LARGEST for norm in norms)]) * (1 + 1e-5), 1e300)
 
     def count(self, blocks: np.ndarray) -> np.ndarray:
@@ -176,6 +169,11 @@ def read(live: LiveRows, query_QHD: Tensor, options: PassOptions) -> PassResult:
     return one_pass.result(skipped)
 
 
+def passes(live: LiveRows, query_QHD: Tensor, options: PassOptions) -> list[PassResult]:
+    """As `read`, for any number of queries: a pass for every QUERIES of them."""
+    return [read(live, part, options) for part in query_QHD.split(QUERIES)]
+
+
 def query_gradient(
     live: LiveRows,
     query_QHD: Tensor,
@@ -197,21 +195,15 @@ def query_gradient(
 
     for start in range(0, len(live), BLOCK):
         stop = min(start + BLOCK, len(live))
-        keys = live.keys(start, stop)
-        values = live.values(start, stop) if live.has_values() else keys
-        key_HnD, value_HnE = keys.transpose(0, 1), values.transpose(0, 1)
+        key_HnD, value_HnE = (x.transpose(0, 1) for x in live.keys_and_values(start, stop))
         weights_HQn = (scale * (query_HQD @ key_HnD.mT).double() - lse_HQ1).exp()
         change_HQn = weights_HQn * ((grad_HQE @ value_HnE.mT).double() - offset_HQ1)
         found_HQD += (change_HQn.float() @ key_HnD).double()
     return (scale * found_HQD).float().transpose(0, 1)
 
 
-class _BlockResults(NamedTuple):
-    """What one call found in neighbouring blocks."""
-
-    blocks: np.ndarray  # rising
-    keys: Tensor | None  # of their rows, (rows, H, D); None: they are read again where they are needed
-    statistics: RowStatistics  # of each block, for R rows
+# What one call found in neighbouring blocks: the first of them, the keys of their rows (rows, H, D), and statistics of each block for R rows.
+_BlockResults = tuple[int, Tensor, RowStatistics]
 
 
 class _Pass:
@@ -228,7 +220,9 @@ class _Pass:
         self._entropies = np.zeros((BANDS, self._rows))
         self._highest = np.full(self._rows, -np.inf)
         self._top = _Top(live, query_HQD, options.scale, options.top)
-        self._bounds: _Bounds | None = None
+        # Of each block, (R, b): no row has a larger score; the lse of its rows is not larger. None: everything is read.
+        self._score_upper: np.ndarray | None = None
+        self._lse_upper: np.ndarray | None = None
         largest_query = float(query_HQD.double().square().sum(-1).max().sqrt()) if self._rows else 0.0
         self._factor = max(1.0, abs(options.scale))
         self._may_overflow = self._factor * largest_query * max(1.0, live.largest_norm) > _FLOAT32 / 2
@@ -238,16 +232,15 @@ class _Pass:
         """Visits the blocks; returns how many rows were skipped."""
         live, options = self._live, self._options
         if options.skip and live.blocks > 1:
-            self._bounds = bounds = _bounds(live, self._query, options.scale)
-            self._highest = np.maximum(self._highest, np.floor(bounds.score_lower.max(1) / BAND))
-            self._top.expect(bounds.score_lower, live.count(np.arange(live.blocks)))
+            self._score_upper, lower, self._lse_upper = _bounds(live, self._query, options.scale)
+            self._highest = np.maximum(self._highest, np.floor(lower.max(1) / BAND))
+            self._top.expect(lower, live.count(np.arange(live.blocks)))
             if options.tolerance:
-                return self._by_bound(bounds)
+                return self._by_bound(self._lse_upper)
         skipped, left = 0, np.arange(live.blocks)
-        if self._bounds is not None and not options.attention:
+        if self._score_upper is not None and not options.attention:
             # The largest scores are the same in any order, and are found early in that of the bounds.
-            upper = self._bounds.score_upper
-            left = np.argsort(-(upper - upper.max(1, keepdims=True)).max(0), kind="stable")
+            left = _descending(self._score_upper)
             self._visit(np.sort(left[:_FIRST]))
             left = np.sort(left[_FIRST:])
         at_once, most = _VISITED
@@ -262,20 +255,18 @@ class _Pass:
 
     def _is_needed(self, blocks: np.ndarray) -> np.ndarray:
         """Whether some query needs each of the blocks."""
-        needed = np.ones(len(blocks), bool)
-        if self._bounds is None:
-            return needed
-        needed &= False
+        if self._score_upper is None or self._lse_upper is None:
+            return np.ones(len(blocks), bool)
+        needed = np.zeros(len(blocks), bool)
         if self._options.attention:
-            needed |= (self._highest[:, None] - np.floor(self._bounds.lse_upper[:, blocks] / BAND) < BANDS).any(0)
+            needed |= (self._highest[:, None] - np.floor(self._lse_upper[:, blocks] / BAND) < BANDS).any(0)
         if self._options.top:
-            needed |= (self._bounds.score_upper[:, blocks] >= self._top.lowest()[:, None]).any(0)
+            needed |= (self._score_upper[:, blocks] >= self._top.lowest()[:, None]).any(0)
         return needed
 
-    def _by_bound(self, bounds: "_Bounds") -> int:
+    def _by_bound(self, upper: np.ndarray) -> int:
         """Visits blocks from the highest bound to the lowest, until the rest has no more than the tolerated weight."""
-        upper = bounds.lse_upper
-        order = np.argsort(-(upper - upper.max(1, keepdims=True)).max(0), kind="stable")
+        order = _descending(upper)
         # Of the blocks from the n-th on, the logarithm of the largest sum of weights that they may have: rest[:, n].
         rest = np.logaddexp.accumulate(upper[:, order][:, ::-1], axis=1)[:, ::-1]
         for n in range(len(order)):
@@ -313,27 +304,27 @@ class _Pass:
             for n in range(0, len(run), most):
                 yield int(run[n]), int(run[n : n + most][-1]) + 1, bool(place < 0)
 
-    def _call(self, first: int, stop: int) -> "_BlockResults":
+    def _call(self, first: int, stop: int) -> _BlockResults:
         live, options, count = self._live, self._options, stop - first
         start = first * BLOCK
         rows = min(BLOCK, len(live) - start)
-        keys = live.keys(start, start + count * rows)
-        key_nHKD = keys.unflatten(0, (count, rows)).transpose(1, 2)
+        value_nHKE: Tensor | None = None
+        if options.attention:
+            keys, values = live.keys_and_values(start, start + count * rows)
+            value_nHKE = values.unflatten(0, (count, rows)).transpose(1, 2)
+        else:
+            keys = live.keys(start, start + count * rows)
         if self._may_overflow:
             for n in range(count):
                 self._check_scores(keys[n * rows : (n + 1) * rows], start + n * rows)
-        value_nHKE: Tensor | None = None
-        if options.attention:
-            values = live.values(start, start + count * rows) if live.has_values() else keys
-            value_nHKE = values.unflatten(0, (count, rows)).transpose(1, 2)
-        query_nHQD = self._query.expand(count, *self._query.shape)
+        key_nHKD, query_nHQD = keys.unflatten(0, (count, rows)).transpose(1, 2), self._query.expand(count, -1, -1, -1)
         call = make_call(query_nHQD, key_nHKD, value_nHKE, AttentionOptions(scale=options.scale), wants_lse=True)
         wants = RowStatisticsRequest(output=options.attention, entropy=options.attention, top=min(options.top, rows))
-        return _BlockResults(np.arange(first, stop), keys, available.choose(call, None).rows(call, wants))
+        return first, keys, available.choose(call, None).rows(call, wants)
 
-    def _merge(self, results: Sequence["_BlockResults"]) -> None:
+    def _merge(self, results: Sequence[_BlockResults]) -> None:
         """Takes the results of some blocks, in their order."""
-        found = [each.statistics for each in results]
+        found = [statistics for _, _, statistics in results]
         maximum_nR = _joined([each.normalizer.maximum for each in found]).astype(np.float64)
         sum_nR = _joined([each.normalizer.sum for each in found]).astype(np.float64)
         lse_nR = maximum_nR + np.log(sum_nR)
@@ -420,9 +411,10 @@ class _Pass:
             for slot in range(BANDS):
                 output += self._outputs[slot] * torch.from_numpy(share[slot])[:, None]
             value = output.float()
-        ids, weights, scores = self._top.listed(lse)
+        weights, scores = self._top.listed(lse)
         if self._options.attention:
             _order(weights, scores)
+        ids = self._top.ids()
         return PassResult(value, lse, entropy, ids, weights, scores, self._skipped_weight_bound, skipped)
 
 
@@ -478,7 +470,7 @@ class _Top:
         # Row by row, with as many places as the row with the most candidates needs.
         place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
         shape = (len(r), int(counts.max()))
-        result = _keys_at(self._live, results, at[row, column], r[row] // self._queries)
+        result = _keys_at(results, at[row, column], r[row] // self._queries)
         query = self._query.reshape(len(lowest), -1)[r[row]]
         new = [np.full(shape, -np.inf), np.full(shape, 2**62), np.zeros(shape), np.full(shape, -np.inf)]
         for each, candidates in zip(
@@ -493,25 +485,22 @@ class _Top:
         for old, each in zip(olds, joined, strict=True):
             old[r] = np.take_along_axis(each, order, axis=1)
 
-    def listed(self, lse: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ids, weights and scores, (R, k)."""
-        is_there = self._at < 2**62
+    def listed(self, lse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Weights and scores, (R, k)."""
         with np.errstate(invalid="ignore"):
-            weights = np.where(is_there, self._weights * np.exp(self._lse - lse[:, None]), 0.0)
+            weights = self._weights * np.exp(self._lse - lse[:, None])
+        return np.where(self._at < 2**62, weights, 0.0), self._scores
+
+    def ids(self) -> np.ndarray:
+        """(R, k); -1 where there are fewer rows."""
+        is_there = self._at < 2**62
         ids = np.full(self._at.shape, -1, np.int64)
         ids[is_there] = self._live.ids(self._at[is_there])
-        return ids, weights, self._scores
+        return ids
 
 
-class _Bounds(NamedTuple):
-    """Of each block, for each query, (R, b)."""
-
-    score_upper: np.ndarray  # no row has a larger score
-    score_lower: np.ndarray  # no row has a smaller score
-    lse_upper: np.ndarray  # the lse of its rows is not larger
-
-
-def _bounds(live: LiveRows, query_HQD: Tensor, scale: float) -> _Bounds:
+def _bounds(live: LiveRows, query_HQD: Tensor, scale: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each block, for each query, (R, b): no row has a larger score, none has a smaller one, and the lse of its rows is not larger."""
     query = query_HQD.double()
     rows = query.shape[0] * query.shape[1]
     norm = query.square().sum(-1).sqrt()[:, :, None] * abs(scale)  # (H, Q, 1)
@@ -528,7 +517,12 @@ def _bounds(live: LiveRows, query_HQD: Tensor, scale: float) -> _Bounds:
     upper = np.maximum.reduceat(high[:, listed], starts, axis=1)
     lower = np.minimum.reduceat(low[:, listed], starts, axis=1)
     count = np.log(live.count(np.arange(live.blocks)))
-    return _Bounds(upper, lower, upper + count + 1e-6 * (1 + np.abs(upper)))
+    return upper, lower, upper + count + 1e-6 * (1 + np.abs(upper))
+
+
+def _descending(upper_Rb: np.ndarray) -> np.ndarray:
+    """The blocks from the highest bound to the lowest, each by the query for which it is nearest to that query's highest."""
+    return np.argsort(-(upper_Rb - upper_Rb.max(1, keepdims=True)).max(0), kind="stable")
 
 
 def _gathered(parts: Sequence[tuple[Tensor, slice | np.ndarray]]) -> Tensor:
@@ -550,29 +544,23 @@ def _candidates(results: Sequence[_BlockResults], top: int) -> tuple[np.ndarray,
     """Of all blocks the largest weights and their places in the block, (n, R, k), and the blocks' numbers (n,). A block with fewer rows
     than `top` has weights of zero and places of -1 at the end."""
     weights, positions, blocks = [], [], []
-    for each in results:
-        found = each.statistics
+    for first, _, found in results:
         assert found.top_weights is not None
         assert found.top_positions is not None
         fill = ((0, 0), (0, 0), (0, top - found.top_weights.shape[-1]))
         weights.append(np.pad(found.top_weights.flatten(1, 2).numpy(), fill))
         positions.append(np.pad(found.top_positions.flatten(1, 2).numpy(), fill, constant_values=-1))
-        blocks.append(each.blocks)
+        blocks.append(np.arange(first, first + len(found.top_weights)))
     return np.concatenate(weights), np.concatenate(positions), np.concatenate(blocks)
 
 
-def _keys_at(live: LiveRows, results: Sequence[_BlockResults], positions: np.ndarray, heads: np.ndarray) -> np.ndarray:
+def _keys_at(results: Sequence[_BlockResults], positions: np.ndarray, heads: np.ndarray) -> np.ndarray:
     """The keys (n, D), float64, of live rows that these blocks have, each for a head."""
-    keys = np.empty((len(positions), live.segments[0].keys.shape[2]))
-    part = np.searchsorted([int(each.blocks[0]) * BLOCK for each in results], positions, "right") - 1
+    keys = np.empty((len(positions), results[0][1].shape[2]))
+    part = np.searchsorted([first * BLOCK for first, _, _ in results], positions, "right") - 1
     for n in np.unique(part).tolist():
-        is_here, each = part == n, results[n]
-        here = positions[is_here]
-        if each.keys is not None:
-            own, rows = each.keys, here - int(each.blocks[0]) * BLOCK
-        else:
-            unique, rows = np.unique(here, return_inverse=True)
-            own = torch.cat([live.keys(at, at + 1) for at in unique.tolist()])
+        is_here, (first, own, _) = part == n, results[n]
+        rows = positions[is_here] - first * BLOCK
         keys[is_here] = own[torch.from_numpy(rows), torch.from_numpy(heads[is_here])].double().numpy()
     return keys
 

@@ -33,6 +33,7 @@ from uwaga.store.segments import DTYPES, MOST_IDS, Damage, Entry, SegmentFile, S
 
 SEGMENTS = "segments"
 SEGMENT_BYTES = 2**28  # of keys and values; what compact() holds in memory at a time
+_KINDS = {False: ("one vector a row", "SoftDatabase"), True: ("vectors of tokens", "TokenDatabase")}
 _WRITTEN_AT_ONCE = 2  # segments of an append
 NewRows = tuple[
     np.ndarray, Tensor, Tensor | None, Tensor | None
@@ -79,12 +80,8 @@ class StoredDatabase(ABC):
         try:
             self.schema, self.model = self._catalog.schema(), self._catalog.setting("model")
             if self.schema.tokens != self.has_tokens:
-                what = (
-                    "vectors of tokens; uwaga.store.Token"
-                    if self.schema.tokens
-                    else "one vector a row; uwaga.store.Soft"
-                )
-                raise SoftDatabaseError(f"{path}: holds {what}Database.open opens it")
+                rows, kind = _KINDS[self.schema.tokens]
+                raise SoftDatabaseError(f"{path}: holds {rows}; uwaga.store.{kind}.open opens it")
             self._check_open()
         except BaseException:
             self.close()
@@ -395,8 +392,7 @@ class StoredDatabase(ABC):
             for entry in lost:
                 self._catalog.remove_segment(entry)
                 self._catalog.remove_records(entry.first_id, entry.last_id)
-            self._catalog.delete(listed[is_there].tolist())
-            self._catalog.remove_orphan_rows(listed[~is_anywhere].tolist())
+            self._catalog.delete(listed[is_there].tolist(), listed[~is_anywhere].tolist())
         if lost:
             self.refresh()
             self._remove_unlisted()
@@ -430,9 +426,7 @@ class StoredDatabase(ABC):
                 damages = list(segments.check_mapped(self._segments[entry.file]))
             results += damages
         if not results:
-            results += [Damage(catalog.FILE, n, n, text) for n, text in self._catalog.unreadable_records()]
-            for table, ids in self._catalog.orphan_rows().items():
-                results += [Damage(catalog.FILE, n, n, f"the row is in {table} and in no segment") for n in ids]
+            results += [Damage(catalog.FILE, n, n, text) for n, text in self._catalog.damaged_rows()]
         return results
 
     def _is_listed_now(self, entry: Entry) -> bool:
@@ -452,22 +446,19 @@ class StoredDatabase(ABC):
                 "open the database here to write"
             )
         if not self._catalog.writes:
-            self._become_writer()
+            try:
+                writing = Catalog(self.path, write=True)
+            except BlockingIOError as error:
+                with closing(Catalog(self.path, write=False)) as now:
+                    pid = now.setting("writer") or "unknown"
+                raise SoftDatabaseError(f"{self.path}: another writer has it open: process {pid}") from error
+            except OSError as error:
+                raise SoftDatabaseError(f"{self.path}: cannot be written: {error.strerror or error}") from error
+            self._is_known = False
+            reading, self._catalog = self._catalog, writing
+            reading.close()
+            self._check_open()
         self._remove_unlisted()
-
-    def _become_writer(self) -> None:
-        try:
-            writing = Catalog(self.path, write=True)
-        except BlockingIOError as error:
-            with closing(Catalog(self.path, write=False)) as now:
-                pid = now.setting("writer") or "unknown"
-            raise SoftDatabaseError(f"{self.path}: another writer has it open: process {pid}") from error
-        except OSError as error:
-            raise SoftDatabaseError(f"{self.path}: cannot be written: {error.strerror or error}") from error
-        self._is_known = False
-        reading, self._catalog = self._catalog, writing
-        reading.close()
-        self._check_open()
 
     @contextmanager
     def _change(self) -> Iterator[None]:
@@ -548,7 +539,13 @@ class StoredDatabase(ABC):
         live = self._rows()
         kept = [pair for pair in zip(live.segments, live.rows, strict=True) if pair[0].entry in group]
         for segment, rows in kept:
-            _check_undamaged(segment, rows)
+            ids = None if rows is None else segment.id_of(rows)
+            for first, last in segments.damaged_rows(segment):
+                if ids is None or bool(((ids >= first) & (ids <= last)).any()):
+                    raise SoftDatabaseError(
+                        f"{segment.path} (rows {first} to {last}): the rows differ from their checksum. Restore the file, or delete "
+                        "these rows"
+                    )
         part = LiveRows([segment for segment, _ in kept], [rows for _, rows in kept])
         if len(part):
             self._add(self._copied(part), group)
@@ -565,16 +562,6 @@ class StoredDatabase(ABC):
         return sum(self._segments[entry.file].nbytes for entry in listed if entry.file in self._segments)
 
 
-def _check_undamaged(segment: SegmentFile, rows: np.ndarray | None) -> None:
-    """Raises SoftDatabaseError where rows of a segment (None: all) differ from their checksum."""
-    ids = None if rows is None else segment.id_of(rows)
-    for first, last in segments.damaged_rows(segment):
-        if ids is None or bool(((ids >= first) & (ids <= last)).any()):
-            raise SoftDatabaseError(
-                f"{segment.path} (rows {first} to {last}): the rows differ from their checksum. Restore the file, or delete these rows"
-            )
-
-
 def _is_text(value: object) -> bool:
     """Whether it is a string that UTF-8 can write: one without lone surrogates."""
     return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
@@ -588,24 +575,25 @@ def integers(ids: Iterable[int], method: str) -> list[int]:
         raise ValueError(f"{method}: ids must be a list of integers, not {type(ids).__name__}")
     results = []
     for number in ids:
-        try:
-            is_integer, value = not isinstance(number, bool | np.bool_), operator.index(number)
-        except TypeError:
-            is_integer = False
-        if not is_integer:
+        if (value := _index(number)) is None:
             raise ValueError(f"{method}: ids must be integers, not {number!r}")
         results.append(value)
     return results
 
 
 def integer(value: object, least: int, name: str) -> int:
-    try:
-        result = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        result = None
+    result = _index(value)
     if result is None or result < least:
         raise ValueError(f"{name} must be an integer of at least {least}, not {value!r}")
     return result
+
+
+def _index(value: object) -> int | None:
+    """None for what is no integer."""
+    try:
+        return None if isinstance(value, bool | np.bool_) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def nested(ids: Any, records: Mapping[int, Record]) -> Any:
