@@ -295,12 +295,10 @@ class Catalog:
                 results[row[0]] = self._record(row)
         return results
 
-    def all_records(self, first: int, last: int) -> Iterator[tuple[int, Record]]:
-        """The records with ids from `first` to `last`, in ascending order."""
-        for row in self._rows(
-            f"SELECT {self._columns()} FROM records WHERE id BETWEEN ? AND ? ORDER BY id", (first, last)
-        ):
-            yield row[0], self._record(row)
+    def all_records(self, first: int, last: int) -> dict[int, Record]:
+        """The records with ids from `first` to `last`."""
+        sql = f"SELECT {self._columns()} FROM records WHERE id BETWEEN ? AND ?"
+        return {row[0]: self._record(row) for row in self._rows(sql, (first, last))}
 
     def count(self) -> int:
         """The number of records."""

@@ -125,7 +125,7 @@ class SoftDatabase(StoredDatabase):
         for start in range(0, len(live), BLOCK):
             stop = min(start + BLOCK, len(live))
             ids = live.ids(np.arange(start, stop)).tolist()
-            records = dict(self._catalog.all_records(ids[0], ids[-1]))
+            records = self._catalog.all_records(ids[0], ids[-1])
             keys, values = map(self._stored, live.keys_and_values(start, stop))
             for n, number in enumerate(ids):
                 yield StoredRow(number, keys[n], values[n], records.get(number, {}))

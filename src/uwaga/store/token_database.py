@@ -96,7 +96,7 @@ class TokenDatabase(StoredDatabase):
         for start in range(0, len(live), _RECORDS_AT_ONCE):
             stop = min(start + _RECORDS_AT_ONCE, len(live))
             ids = live.ids(np.arange(start, stop)).tolist()
-            records = dict(self._catalog.all_records(ids[0], ids[-1]))
+            records = self._catalog.all_records(ids[0], ids[-1])
             rows = (tokens for _, block in _blocks(live, start, stop) for tokens in block.to_list())
             for number, tokens in zip(ids, rows, strict=True):
                 yield StoredTokens(number, tokens, records.get(number, {}))
