@@ -91,7 +91,7 @@ class _Heavy:
 
 
 def test_a_thousand_heads_are_not_begun_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.viewer.service._TIME_BUDGET", 0.0)
+    monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
     service = service_of(["a"] * 8, heads=1000)
     overview = {"request": "overview", **WHERE, "pooling": "sum"}
     del overview["head"]
@@ -121,7 +121,7 @@ def _axis() -> dict[str, object]:
 def test_a_block_in_steps_leaves_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a block of ten steps, another thread is answered in the pause after each."""
     monkeypatch.setattr("uwaga.viewer.queries.heads._STEP", 1)
-    monkeypatch.setattr("uwaga.viewer.service._TIME_BUDGET", 0.0)
+    monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
     service = service_of(["a"] * 10)
     answered: list[Reply] = []
 
@@ -132,7 +132,7 @@ def test_a_block_in_steps_leaves_others_their_turn(monkeypatch: pytest.MonkeyPat
         assert not other.is_alive()
 
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=pause)
-    monkeypatch.setattr("uwaga.viewer.service.time", clock)
+    monkeypatch.setattr("uwaga.viewer.queries.result.time", clock)
     request = {"request": "weights", **WHERE, "rows": [0, 10], "columns": [0, 10]}
     result = service.answer(request).arrays[0]
     assert len(answered) == 10

@@ -7,8 +7,7 @@ step. Of the texts one is run at a time: a new one ends the one before.
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 import numpy as np
 import torch
@@ -35,10 +34,9 @@ from uwaga.lessons.example import (
 from uwaga.viewer.messages import Reply, Request, RequestError
 from uwaga.viewer.page.snapshot import MAX_PREDICTED, make_snapshot
 from uwaga.viewer.queries import labels, maps, weights  # noqa: F401  # all enter their requests into the table
-from uwaga.viewer.queries.heads import HeadResolver
-from uwaga.viewer.queries.lru_cache import LRUCache
+from uwaga.viewer.queries.result import MapResult
 from uwaga.viewer.queries.why import CHANGED, NO_MODEL, explain, link
-from uwaga.viewer.request_table import TABLE, Handler, Language, Shown, in_range, one_of, parse, request
+from uwaga.viewer.request_table import TABLE, Language, Shown, in_range, one_of, parse, request
 from uwaga.viewer.text_runner import RunRequest, RunResult, TextRunner
 from uwaga.viewer.view_model import ScoreSource, ViewModel
 
@@ -61,98 +59,21 @@ MAX_SECONDS = 60.0  # of a run
 _CACHED = 4  # results, beside that of the start
 _WORDS = 5  # predicted per position
 _PROBES = 6  # texts with which the output of a changed model is compared
-_TIME_BUDGET = 0.2  # seconds per reply; a step that has begun may overrun it
-_MAX_FINISHED_BYTES = 128 << 20
-_MAX_UNFINISHED_BYTES = 128 << 20
 
 
-class _Resumable(Protocol):
-    """A computation that the next request for the same thing continues."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        ...
-
-    @property
-    def complete(self) -> float:
-        """The completed fraction."""
-        ...
-
-    def advance(self, until: float) -> None:
-        """Compute until `time.monotonic()` reaches `until`, at least one step."""
-
-    def reply(self) -> Reply:
-        """The result so far; meta["complete"] in [0, 1]."""
-        ...
-
-
-class ViewResult:
-    """What a page asks about: maps, or what a runner has made of a text. Thread-safe.
+class ViewResult(MapResult):
+    """What a page asks about: maps, or what a runner has made of a text.
 
     Attributes:
         service: whose result it is.
         number: of the result, 0 for what the view opened with.
         run: the maps, and what the model predicts.
         typed: the text, None where it is not known.
-        resolver: resolves names in requests to matrices of heads.
-        lock: held while the resolver is used.
     """
 
     def __init__(self, service: "ViewService", number: int, run: RunResult, typed: RunRequest | None) -> None:
+        super().__init__(run.view_model)
         self.service, self.number, self.run, self.typed = service, number, run, typed
-        self.resolver = HeadResolver(run.view_model)
-        self.lock = threading.RLock()
-        self._closed = False
-        self._finished: LRUCache[Reply] = LRUCache(_MAX_FINISHED_BYTES, lambda reply: reply.nbytes + 4096)
-        self._unfinished: LRUCache[_Resumable] = LRUCache(_MAX_UNFINISHED_BYTES, lambda work: work.nbytes + 4096)
-
-    def answer(self, handler: Handler, arguments: Mapping[str, Any]) -> Reply:
-        """The reply to a request. Raises RequestError."""
-        if handler.in_steps and handler.lane == "long":
-            return self._finish(handler, arguments)
-        with self.lock if handler.lane == "short" else nullcontext():
-            self._check_open()
-            reply: Reply = (self._resume if handler.in_steps else self._compute)(handler, arguments)
-            return reply
-
-    def close(self) -> None:
-        """Refuse all further requests; one that is being computed ends at its next step."""
-        self._closed = True
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise RequestError("the view is closed")
-
-    def _compute(self, handler: Handler, arguments: Mapping[str, Any]) -> Any:
-        return handler.function(self, **arguments)
-
-    def _resume(self, handler: Handler, arguments: Mapping[str, Any]) -> Reply:
-        """Continue (or begin) a computation within the time budget; a complete reply is cached."""
-        key = (handler.name, *arguments.values())
-        if (finished := self._finished.get(key)) is not None:
-            return finished
-        work = self._unfinished.get(key)
-        if work is None:
-            work = self._unfinished.put(key, self._compute(handler, arguments))
-        work.advance(time.monotonic() + _TIME_BUDGET)
-        reply = work.reply()
-        if reply.meta["complete"] == 1:
-            self._unfinished.discard(key)
-            self._finished.put(key, reply)
-        return reply
-
-    def _finish(self, handler: Handler, arguments: Mapping[str, Any]) -> Reply:
-        """Compute all, with the lock for each step, so that other requests are answered in between."""
-        with self.lock:
-            self._check_open()
-            work = self._compute(handler, arguments)
-        while work.complete < 1:
-            self._check_open()
-            with self.lock:
-                work.advance(time.monotonic() + _TIME_BUDGET)
-            time.sleep(0.001)  # locks are not fair: without a pause this thread would take it again at once
-        return work.reply()
 
 
 class ViewService:

@@ -306,7 +306,7 @@ def test_no_figure_is_of_a_part_of_the_heads(
 ) -> None:
     """A column comes in steps; until it is whole, what was drawn before stays."""
     monkeypatch.setattr("uwaga.viewer.queries.heads._STEP", 300)
-    monkeypatch.setattr("uwaga.viewer.service._TIME_BUDGET", 0.0)
+    monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
     page = open_page(served.address)
     shown(page, "CLS ")
     said = """() => { window.seen = []; new MutationObserver(() => window.seen.push(

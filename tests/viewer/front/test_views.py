@@ -222,7 +222,7 @@ def test_a_saved_page_opens_as_the_served_one(
         page.close()  # it would ask on when the view is closed
     again = cast("View", uwaga.view(text, model=model, browser=False, block=False))
     with again, monkeypatch.context() as patched:
-        patched.setattr("uwaga.viewer.service._TIME_BUDGET", 0.0)
+        patched.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
         again.save(tmp_path / "page.html", seconds=0)
     page = open_page((tmp_path / "page.html").as_uri(), width=1400, height=900)
     # A page of many words has no exact weight but those of its strongest links, and says so.

@@ -64,7 +64,7 @@ def test_a_long_text_is_sampled() -> None:
 
 
 def test_a_step_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.viewer.service._TIME_BUDGET", 0.0)
+    monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
     monkeypatch.setattr(labels, "_BLOCK", 100)
     service = ViewService(ViewModel.create(previous_head(20)))
     request = {"request": "labels", "side": "0", "kind": "encoder", "layer": 0, **PLAIN}

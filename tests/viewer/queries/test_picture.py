@@ -53,7 +53,7 @@ def test_columns_of_many_patches_come_in_steps(
     follow: Callable[..., list[Reply]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("uwaga.viewer.queries.heads._STEP", 300)
-    monkeypatch.setattr("uwaga.viewer.service._TIME_BUDGET", 0.0)
+    monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
     shown = ViewModel.create(maps_of(37), tokens=GRID.tokens).with_picture(np.zeros((2, 2)))
     replies = follow(ViewService(shown), request="heads", **LAYER, axis="column", item=4)
     assert len(replies) > 9

@@ -18,7 +18,7 @@ from uwaga.viewer.view_model import ViewModel
 @pytest.fixture(autouse=True)
 def _no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every reply is computed in one step."""
-    monkeypatch.setattr("uwaga.viewer.service._TIME_BUDGET", 0.0)
+    monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
 
 
 @pytest.mark.parametrize("pooling", ["sum", "max"])

@@ -81,7 +81,7 @@ def finish(service: ViewService, question: dict[str, object]) -> Reply:
 def _steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uwaga.viewer.queries.heads._STEP", request.param)
     if request.param < 1 << 23:
-        monkeypatch.setattr("uwaga.viewer.service._TIME_BUDGET", 0.0)
+        monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
         monkeypatch.setattr("uwaga.viewer.queries.raster._NO_SAMPLE", 40)
         monkeypatch.setattr("uwaga.viewer.queries.raster._SAMPLES", 2)
 

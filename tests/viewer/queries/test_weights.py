@@ -55,7 +55,7 @@ def test_merged_words_and_hidden_special_tokens(service: ViewService, maps, wher
 def test_long_columns_are_computed_in_steps(
     long_map: uwaga.AttentionMap, where, follow: Callable[..., list[Reply]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("uwaga.viewer.service._TIME_BUDGET", 0.0)
+    monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
     service = ViewService(ViewModel.create(long_map))
     where = where | {"kind": "decoder", "head": 0}
     column = follow(service, request="column", **where, key=3)

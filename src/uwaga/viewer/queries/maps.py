@@ -14,7 +14,7 @@ from uwaga.viewer.request_table import Merge, Specials, in_range, one_of, reques
 from uwaga.viewer.view_model import axes_of
 
 if TYPE_CHECKING:
-    from uwaga.viewer.service import ViewResult
+    from uwaga.viewer.queries.result import MapResult
 
 _MAX_ITEMS = 200_000
 _LEAST_WORDS, _MOST_WORDS = 3, 60  # of a short text: what a small map has a cell for each of, with special tokens
@@ -22,7 +22,7 @@ _LEAST_WORDS, _MOST_WORDS = 3, 60  # of a short text: what a small map has a cel
 
 @request(saved=True)
 def items(
-    result: "ViewResult", *, side: Text, stack: Text, merge: Merge, specials: Specials, first: Integer, count: Integer
+    result: "MapResult", *, side: Text, stack: Text, merge: Merge, specials: Specials, first: Integer, count: Integer
 ) -> Reply:
     """The tokens or words along an axis."""
     resolver = result.resolver
@@ -42,7 +42,7 @@ def items(
 
 
 @request(saved=True)
-def picture(result: "ViewResult") -> Reply:
+def picture(result: "MapResult") -> Reply:
     """What a model of pictures saw."""
     seen = result.resolver.view_model.picture
     if seen is None:

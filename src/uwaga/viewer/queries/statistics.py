@@ -19,7 +19,7 @@ from uwaga.viewer.request_table import Layer, request
 from uwaga.viewer.view_model import axes_of
 
 if TYPE_CHECKING:
-    from uwaga.viewer.service import ViewResult
+    from uwaga.viewer.queries.result import MapResult
 
 MEANINGS = {
     "entropy": "entropy of the weights of a query, in nats",
@@ -154,7 +154,7 @@ class StatisticsDifference:
 
 
 @request(saved=True)
-def statistics(result: "ViewResult", **layer: Unpack[Layer]) -> Statistics | StatisticsDifference:
+def statistics(result: "MapResult", **layer: Unpack[Layer]) -> Statistics | StatisticsDifference:
     """The statistics of a layer's heads; of the difference, those of the first side minus those of the second."""
     selection = result.resolver.selection(**layer)
     if selection.side == DIFFERENCE:
