@@ -13,6 +13,7 @@ from tiny_families import WHERE, read_config
 import uwaga
 from uwaga import Ragged
 from uwaga.models import Transformer, config, generate, load, save
+from uwaga.models.checkpoints import modules_json, sentence_files
 from uwaga.models.checkpoints.rope_parameters import Rope
 from uwaga.models.families import family_of
 from uwaga.models.families.family import File
@@ -136,12 +137,42 @@ def offline(patch: Any) -> Transformer:
     return load("somebody/something")
 
 
+def modules(folder: Path, listed: object, pooling: object = None, settings: object = None) -> None:
+    """Read a modules.json; pooling: in config.json of each module; settings: of the transformer."""
+    (folder / "modules.json").write_text(json.dumps(listed))
+    for name in ("Pooling", "Normalize"):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(pooling or {}))
+    if settings is not None:
+        (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
+        sentence_files.read(folder, is_module=True)
+    modules_json.read(folder)
+
+
+def module(kind: str, path: str = "", **more: str) -> dict[str, str]:
+    return {"name": kind, "path": path, "type": f"sentence_transformers.models.{kind}"} | more
+
+
 def nan() -> Transformer:
     result = writer()
     result.decoder.norm.weight.data[0] = torch.nan
     return result
 
 
+POOLING, NORM, FIRST = (
+    module(kind, path) for kind, path in (("Pooling", "Pooling"), ("Normalize", "Normalize"), ("Transformer", ""))
+)
+MODULES: list[object] = [
+    {"0": FIRST},
+    [{"type": "sentence_transformers.models.Transformer"}],
+    [POOLING, module("Bow", "2")],
+    [FIRST, NORM, POOLING],
+    [POOLING, FIRST],
+    [FIRST, FIRST | {"name": "1"}, POOLING],
+    [FIRST, POOLING, NORM | {"name": "Pooling"}],
+    [FIRST | {"type": "custom_st.Transformer"}],
+    *([module("Transformer", place)] for place in ("../elsewhere", "/etc", "a/../../b", "..\\b", "a\0b")),
+]
 # A key of config.json, or several, with another value.
 REFUSED: list[tuple[str, dict]] = [
     ("bert", {"hidden_size": "8"}),
@@ -351,6 +382,9 @@ CALLS: dict[str, Callable[..., object]] = {
     "family_of: null": lambda: family_of(None, WHERE),
     "family_of: a list": lambda: family_of(["bert"], WHERE),
     "config.json: keys of NomicBERT's own code": lambda: family_of("nomic_bert", WHERE).read("nomic_bert", File({"n_embd": 512}, WHERE, frozenset()), {}),
+    "modules.json: an unknown mode of pooling": lambda folder: modules(folder, [FIRST, POOLING], {"pooling_mode": "median"}),
+    "modules.json: a number as a switch of pooling": lambda folder: modules(folder, [FIRST, POOLING], {"pooling_mode_cls_token": 1}),
+    "modules.json: a word as a length": lambda folder: modules(folder, [FIRST], settings={"max_seq_length": "64"}),
     "generate: a model in training mode": lambda: generate(writer().train(), [[3]]),
     "generate: logits that are NaN": lambda: generate(nan(), [[3]]),
     "generate: an encoder": lambda: generate(bert(), ["a text"]),
@@ -359,6 +393,9 @@ CALLS: dict[str, Callable[..., object]] = {
 CALLS |= {f"config.json of {kind}: {change}": partial(read_config, kind, change) for kind, change in REFUSED}
 CALLS |= {f"config of {kind}: {given}": lambda k=kind, given=given: config(k, **given) for kind, given in CONTRADICTORY}
 CALLS |= {f"save: {kind}: {settings}": partial(unsaved, kind, settings) for kind, settings in UNSAVED}
+CALLS |= {
+    f"modules.json {n}": lambda folder, listed=listed: modules(folder, listed) for n, listed in enumerate(MODULES)
+}
 CALLS |= {f"Transformer {n}": call for n, call in enumerate(FORWARD)}
 CALLS |= {
     f"generate {n}: {options}": partial(lambda prompts, options: generate(writer(), prompts, **({"max_new_tokens": 2} | options)), prompts, options)

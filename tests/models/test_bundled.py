@@ -133,25 +133,7 @@ def test_bard_writes_shakespeare(run_offline: Callable[..., str]) -> None:
         "--seed", 1,
     )  # fmt: skip
     words = [word.strip(".,:;!?'-").lower() for word in text.split()]
-    common = {
-        "the",
-        "and",
-        "to",
-        "i",
-        "of",
-        "you",
-        "my",
-        "a",
-        "that",
-        "in",
-        "is",
-        "not",
-        "it",
-        "me",
-        "with",
-        "be",
-        "your",
-    }
+    common = {"the", "and", "to", "i", "of", "you", "my", "a", "that", "in", "is", "not", "it", "me", "with", "be"}
     assert len(words) > 20
     assert sum(word in common for word in words) > len(words) / 8
 

@@ -135,16 +135,6 @@ def test_dropout_is_for_training_alone() -> None:
     assert not torch.equal(model(IDS).last_hidden_state, model(IDS).last_hidden_state)
 
 
-@pytest.mark.slow
-def test_a_whole_model_compiles_into_one_graph() -> None:
-    model = gpt2(max_position_embeddings=16)
-    ids = torch.randint(0, 20, (2, 7), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        expected = model(ids).logits
-        result = torch.compile(model, fullgraph=True, backend="aot_eager")(ids).logits
-    torch.testing.assert_close(result, expected)
-
-
 # Layers: those that share weights, and those that see a band.
 
 

@@ -1,13 +1,10 @@
-"""Decoder layers and stacks: torch's numbers, packed rows, the keys of a memory kept.
+"""Decoder layers and stacks: packed rows, the keys of a memory kept; torch's numbers are in test_layers.py.
 
 Letters: B batch, R rows, Q tokens, K tokens of the memory, M width, N packed tokens.
 """
 
-from copy import deepcopy
-
 import pytest
 import torch
-from torch import nn
 
 from uwaga import Causal, KeyLengths, Ragged
 from uwaga.nn import Decoder, DecoderLayer, KeyValueCache, LayerSpec, RotaryPositions
@@ -24,40 +21,6 @@ def _x(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.
 def _decoder(layers: int = 2, **options) -> Decoder:
     torch.manual_seed(0)
     return Decoder(LayerSpec(d_model=8, num_heads=2, d_ff=12, **options), layers, dtype=torch.float64)
-
-
-def _decoder_weights(layer: DecoderLayer, peer: nn.TransformerDecoderLayer) -> dict:
-    parts = {
-        "attention": layer.attention.from_torch(peer.self_attn),
-        "attention_norm": peer.norm1,
-        "cross_attention": layer.attention.from_torch(peer.multihead_attn),
-        "cross_attention_norm": peer.norm2,
-        "feed_forward.up": peer.linear1,
-        "feed_forward.down": peer.linear2,
-        "feed_forward_norm": peer.norm3,
-    }
-    return {f"{part}.{name}": x for part, module in parts.items() for name, x in module.state_dict().items()}
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("activation", ["gelu", "relu"])
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_decoder_layer_gives_torchs_numbers(norm: str, activation: str, bias: bool, assert_as_exact) -> None:
-    torch.manual_seed(2)
-    options = {"norm_first": norm == "pre", "activation": activation, "bias": bias}
-    peer = nn.TransformerDecoderLayer(12, 3, 20, dropout=0.0, batch_first=True, **options)
-    for x in peer.parameters():  # other numbers than ones and zeros, which would not show
-        nn.init.normal_(x, std=0.5)
-    layer = DecoderLayer(LayerSpec(d_model=12, num_heads=3, d_ff=20, norm=norm, activation=activation, bias=bias))
-    layer.load_state_dict(_decoder_weights(layer, peer))
-
-    x, memory = _x(3, 5, 12, dtype=torch.float32), _x(3, 6, 12, seed=1, dtype=torch.float32)
-    hidden = torch.arange(6) >= MEMORY_LENGTHS[:, None]
-    later = nn.Transformer.generate_square_subsequent_mask(5) < 0
-    options = {"tgt_mask": later, "memory_key_padding_mask": hidden}
-    exact = deepcopy(peer).double()
-    result = layer(x, memory, mask=Causal(), memory_mask=KeyLengths(MEMORY_LENGTHS))
-    assert_as_exact(result, peer(x, memory, **options), lambda: exact(x.double(), memory.double(), **options))
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -143,13 +106,3 @@ def test_gradients_reach_inputs_memory_and_weights() -> None:
         return torch.func.functional_call(layer, state, (x, memory), {"mask": Causal()})
 
     assert torch.autograd.gradcheck(run, (x, memory, *names.values()))
-
-
-@pytest.mark.slow
-def test_a_layer_compiles_to_one_graph() -> None:
-    torch.compiler.reset()
-    layer = DecoderLayer(SPEC)
-    x, memory = _x(3, 5, 8, dtype=torch.float32), _x(3, 6, 8, seed=1, dtype=torch.float32)
-    options = {"mask": Causal(), "memory_mask": KeyLengths(MEMORY_LENGTHS)}
-    result = torch.compile(layer, fullgraph=True, backend="aot_eager")(x, memory, **options)
-    torch.testing.assert_close(result, layer(x, memory, **options))

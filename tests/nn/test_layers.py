@@ -1,4 +1,4 @@
-"""Encoder layers and stacks: torch's numbers, packed rows, gradients, graphs. Letters: B batch, Q tokens, M width."""
+"""Layers: torch's numbers; encoders: packed rows, gradients. Letters: B batch, Q tokens, M width."""
 
 from copy import deepcopy
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, Window
-from uwaga.nn import Encoder, EncoderLayer, LayerSpec, RotaryPositions
+from uwaga.nn import DecoderLayer, Encoder, EncoderLayer, LayerSpec, MultiHeadAttention, RotaryPositions
 from uwaga.ops.attention.hooks import hooked, looking
 
 LENGTHS = torch.tensor([5, 2, 7])
@@ -18,38 +18,51 @@ def _x(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def _encoder_weights(layer: EncoderLayer, peer: nn.TransformerEncoderLayer) -> dict:
-    return {
-        **{f"attention.{name}": x for name, x in layer.attention.from_torch(peer.self_attn).state_dict().items()},
-        **{f"attention_norm.{name}": x for name, x in peer.norm1.state_dict().items()},
-        **{f"feed_forward.up.{name}": x for name, x in peer.linear1.state_dict().items()},
-        **{f"feed_forward.down.{name}": x for name, x in peer.linear2.state_dict().items()},
-        **{f"feed_forward_norm.{name}": x for name, x in peer.norm2.state_dict().items()},
+PARTS = {
+    "attention": "self_attn", "attention_norm": "norm1", "cross_attention": "multihead_attn", "cross_attention_norm": "norm2",
+    "feed_forward.up": "linear1", "feed_forward.down": "linear2",
+}  # fmt: skip
+
+
+def _weights_of(peer: nn.Module) -> dict[str, torch.Tensor]:
+    """Those of a layer of torch, by our names."""
+    is_decoder = isinstance(peer, nn.TransformerDecoderLayer)
+    parts = {ours: getattr(peer, theirs) for ours, theirs in PARTS.items() if is_decoder or "cross" not in ours}
+    parts["feed_forward_norm"] = peer.norm3 if is_decoder else peer.norm2
+    states = {
+        name: (MultiHeadAttention.from_torch(x) if isinstance(x, nn.MultiheadAttention) else x).state_dict()
+        for name, x in parts.items()
     }
-
-
-def _shake(module: nn.Module) -> None:
-    """Other numbers than ones and zeros in norms and biases, which would not show."""
-    for x in module.parameters():
-        nn.init.normal_(x, std=0.5)
+    return {f"{part}.{name}": x for part, state in states.items() for name, x in state.items()}
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_an_encoder_layer_gives_torchs_numbers(norm: str, activation: str, bias: bool, assert_as_exact) -> None:
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_a_layer_gives_torchs_numbers(kind: str, norm: str, activation: str, bias: bool, assert_as_exact) -> None:
     torch.manual_seed(2)
     options = {"norm_first": norm == "pre", "activation": activation, "bias": bias}
-    peer = nn.TransformerEncoderLayer(12, 3, 20, dropout=0.0, batch_first=True, **options)
-    _shake(peer)
-    layer = EncoderLayer(LayerSpec(d_model=12, num_heads=3, d_ff=20, norm=norm, activation=activation, bias=bias))
-    layer.load_state_dict(_encoder_weights(layer, peer))
+    ours, theirs = {
+        "encoder": (EncoderLayer, nn.TransformerEncoderLayer),
+        "decoder": (DecoderLayer, nn.TransformerDecoderLayer),
+    }[kind]
+    peer = theirs(12, 3, 20, dropout=0.0, batch_first=True, **options)
+    for x in peer.parameters():  # other numbers than ones and zeros in norms and biases, which would not show
+        nn.init.normal_(x, std=0.5)
+    layer = ours(LayerSpec(d_model=12, num_heads=3, d_ff=20, norm=norm, activation=activation, bias=bias))
+    layer.load_state_dict(_weights_of(peer))
 
-    x, hidden = _x(3, 7, 12, dtype=torch.float32), torch.arange(7) >= LENGTHS[:, None]
-    exact = deepcopy(peer).double()
-    result, expected = layer(x, mask=KeyLengths(LENGTHS)), peer(x, src_key_padding_mask=hidden)
+    x, memory = _x(3, 7, 12, dtype=torch.float32), _x(3, 7, 12, seed=1, dtype=torch.float32)
+    hidden, exact = torch.arange(7) >= LENGTHS[:, None], deepcopy(peer).double()
     # The output at padding positions is undefined: in torch it attends to the tokens, and here too.
-    assert_as_exact(result, expected, lambda: exact(x.double(), src_key_padding_mask=hidden))
+    inputs, mask, options = (x,), {"mask": KeyLengths(LENGTHS)}, {"src_key_padding_mask": hidden}
+    if kind == "decoder":
+        inputs, mask = (x, memory), {"mask": Causal(), "memory_mask": KeyLengths(LENGTHS)}
+        later = nn.Transformer.generate_square_subsequent_mask(7) < 0
+        options = {"tgt_mask": later, "memory_key_padding_mask": hidden}
+    right = lambda: exact(*(each.double() for each in inputs), **options)  # noqa: E731
+    assert_as_exact(layer(*inputs, **mask), peer(*inputs, **options), right)
 
 
 @pytest.mark.parametrize("norm_type", ["layer", "rms"])
@@ -123,30 +136,6 @@ def test_gradients_reach_inputs_and_weights(norm: str) -> None:
         return torch.func.functional_call(layer, state, (Ragged(x, offsets),), {"mask": Causal()}).values
 
     assert torch.autograd.gradcheck(run, (x, *names.values()))
-
-
-@pytest.mark.slow
-def test_a_layer_compiles_to_one_graph() -> None:
-    torch.compiler.reset()
-    layer = EncoderLayer(SPEC)
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-
-    def run(model, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        y = model(x, mask=KeyLengths(LENGTHS))
-        return y, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])
-
-    x = _x(3, 7, 8, dtype=torch.float32).requires_grad_()
-    for value, expected in zip(run(compiled, x), run(layer, x), strict=True):
-        torch.testing.assert_close(value, expected)
-
-
-@pytest.mark.slow
-def test_a_packed_layer_compiles_to_one_graph() -> None:
-    torch.compiler.reset()
-    layer = EncoderLayer(SPEC)
-    batch = Ragged.from_padded(_x(3, 7, 8, dtype=torch.float32), LENGTHS)
-    result = torch.compile(layer, fullgraph=True, backend="aot_eager")(batch, mask=Causal())
-    torch.testing.assert_close(result.values, layer(batch, mask=Causal()).values)
 
 
 def test_residuals_are_dropped_in_training_only() -> None:

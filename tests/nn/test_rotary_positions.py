@@ -142,18 +142,6 @@ def test_gradients_go_through_the_rotation() -> None:
     assert torch.autograd.gradcheck(rotation.rotate, (_x(3, 2, 6).requires_grad_(),))
 
 
-@pytest.mark.slow
-def test_a_rotated_layer_compiles_to_one_graph() -> None:
-    torch.compiler.reset()
-    rotary, layer = RotaryPositions(6), MultiHeadAttention(12, 2)
-
-    def run(x: torch.Tensor) -> torch.Tensor:
-        return layer(x, rotary=rotary(x), mask=Causal())
-
-    x = _x(2, 7, 12).float()
-    torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="aot_eager")(x), run(x))
-
-
 def test_linear_scaling_is_positions_divided_by_the_factor() -> None:
     x = torch.zeros(1, 9, 8)
     scaled = RotaryPositions(8, scaling=RotaryScaling(kind="linear", factor=4.0))(x)

@@ -190,7 +190,6 @@ class Transformer(Model):
 
     @property
     def predicts(self) -> Literal["next", "masked"] | None:
-        """See `Model`."""
         return None if self.lm_head is None else "next" if self.continues else "masked"
 
     @property
@@ -199,18 +198,15 @@ class Transformer(Model):
         return [layer for stack in (self.encoder, self.decoder) if stack is not None for layer in stack.layers]
 
     def read_batch(self, texts: Sequence[Sequence[int]]) -> None:
-        """See `Model`."""
         ids = Ragged.from_list([torch.tensor(text) for text in texts])
         self(ids, ids if self.config.has_both else None, outputs=())
 
     def continuation(self, ids: Sequence[int], max_new_tokens: int) -> list[int]:
-        """See `Model`."""
         from uwaga.models.generation.generate import generate
 
         return cast("list[list[int]]", generate(self, [list(ids)], max_new_tokens=max_new_tokens))[0]
 
     def explain(self) -> Choice:
-        """See `Model`."""
         return Choice("uwaga", f"{self.config.model_type} is a family of uwaga's own", {})
 
     @property

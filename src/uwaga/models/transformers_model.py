@@ -127,7 +127,6 @@ class TransformersModel(Model):
             self._packing = None
 
     def explain(self) -> Choice:
-        """See `Model`."""
         return self.packing.choice
 
     @property
@@ -137,7 +136,6 @@ class TransformersModel(Model):
 
     @property
     def steps(self) -> list[nn.Module]:
-        """See `Model`."""
         return list(attention_layers(self.model))
 
     def read_batch(self, texts: Sequence[Sequence[int]]) -> None:
@@ -148,7 +146,6 @@ class TransformersModel(Model):
         self._padded(ids_BT, seen_BT, ids_BT if self.config.has_both else None)
 
     def continuation(self, ids: Sequence[int], max_new_tokens: int) -> list[int]:
-        """See `Model`."""
         if not self.model.can_generate():
             raise ValueError(f"{type(self.model).__name__} generates nothing: give what its decoder reads")
         ids_1T = torch.tensor([list(ids)], device=self.model.device)
@@ -159,7 +156,6 @@ class TransformersModel(Model):
 
     @cached_property
     def predicts(self) -> Literal["next", "masked"] | None:
-        """See `Model`."""
         if self.model.get_output_embeddings() is None or self._with_states(None) is None:
             return None
         return "next" if self.continues else "masked"

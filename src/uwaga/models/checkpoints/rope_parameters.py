@@ -1,6 +1,6 @@
 """rope_parameters and rope_scaling of config.json: the base and the scaling of rotary positions, and back."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, NamedTuple
 
@@ -9,7 +9,7 @@ from annotated_types import Gt
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import Positive, Real, Switch
 from uwaga._base.terminal import printable
-from uwaga.models.checkpoints.config_json import ModelSize, setting
+from uwaga.models.checkpoints.config_json import GLOBAL, LOCAL, ModelSize, setting
 from uwaga.nn.rotary_scaling import KINDS, RotaryScaling
 
 _LENGTH = "original_max_position_embeddings"
@@ -141,6 +141,21 @@ def write(rope: Rope) -> dict[str, object]:
     needed, optional = _OWN_KEYS[scaling.kind]
     names = (*needed, *(name for name in optional if getattr(scaling, name) != _DEFAULTS[name]))
     return written | {name: getattr(scaling, name) for name in names}
+
+
+def layers_to_write(
+    model_type: str, windows: Sequence[int | None], ropes: Sequence[Rope]
+) -> tuple[list[str], int | None, dict[str, Rope]]:
+    """For each layer its type, the window of local ones, and the positions of each type. Raises CheckpointError: one type of layers has several."""
+    kinds = [GLOBAL if window is None else LOCAL for window in windows]
+    by_kind, local = dict(zip(kinds, ropes, strict=True)), set(windows) - {None}
+    if len(local) > 1 or [by_kind[kind] for kind in kinds] != list(ropes):
+        raise no_such_layers(model_type)
+    return kinds, next(iter(local), None), by_kind
+
+
+def no_such_layers(model_type: str) -> CheckpointError:
+    return CheckpointError(f"transformers has no {model_type} model with these windows and rotary bases")
 
 
 def write_by_layer_type(ropes: Mapping[str, Rope]) -> dict[str, dict[str, object]]:

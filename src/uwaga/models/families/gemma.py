@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-from uwaga._base.errors import CheckpointError
 from uwaga._base.options import Positive, Switch
 from uwaga.models.checkpoints import config_json, rope_parameters
 from uwaga.models.checkpoints.config_json import GLOBAL, LOCAL, Key, ModelSize, read_layer_types
@@ -69,15 +68,12 @@ def _settle(settings: dict[str, Any], file: File) -> None:
 
 
 def _write(config: Config) -> dict[str, object]:
-    kinds = [GLOBAL if window is None else LOCAL for window in config.windows]
-    windows = set(config.windows) - {None}
-    ropes = dict(zip(kinds, config.ropes, strict=True))
+    kinds, window, ropes = rope_parameters.layers_to_write(config.model_type, config.windows, config.ropes)
     is_gemma2 = config.model_type == "gemma2"
-    is_one = len(windows) <= 1 and [ropes[kind] for kind in kinds] == list(config.ropes)
-    if not is_one or (is_gemma2 and len(set(config.ropes)) > 1):
-        raise CheckpointError(f"transformers has no {config.model_type} model with these windows and rotary bases")
+    if is_gemma2 and len(set(config.ropes)) > 1:
+        raise rope_parameters.no_such_layers(config.model_type)
     assert config.scale is not None
-    window = next(iter(windows), None) or 4096
+    window = window or 4096
     written: dict[str, object] = {
         **({"hidden_activation": "gelu_pytorch_tanh"} if config.activation == "gelu_tanh" else {}),
         "query_pre_attn_scalar": _whole(round(config.scale**-2, 9)),

@@ -4,7 +4,6 @@
 from dataclasses import replace
 from typing import Any
 
-from uwaga._base.errors import CheckpointError
 from uwaga.models.checkpoints import config_json, rope_parameters
 from uwaga.models.checkpoints.config_json import GLOBAL, LOCAL, Key, ModelCount, ModelSize, read_layer_types
 from uwaga.models.configuration import Config
@@ -103,17 +102,16 @@ def _settle_eurobert(settings: dict[str, Any], file: File) -> None:
 
 
 def _write(config: Config) -> dict[str, object]:
-    windows = set(config.windows) - {None}
-    most = 0 if config.model_type in ("eurobert", "llama") else 1
-    most = int(set(config.windows) == windows) if config.model_type == "mistral" else most
-    if len(windows) > most or len(set(config.ropes)) > 1:
-        raise CheckpointError(f"transformers has no {config.model_type} model with these windows and rotary bases")
+    kind, windows = config.model_type, config.windows or (None,) * config.num_layers
+    kinds, window, _ = rope_parameters.layers_to_write(kind, windows, config.ropes)
+    is_unknown = window is not None and kind in ("eurobert", "llama")
+    if is_unknown or len(set(config.ropes)) > 1 or (kind == "mistral" and len(set(kinds)) > 1):
+        raise rope_parameters.no_such_layers(kind)
     written: dict[str, object] = {"rope_parameters": rope_parameters.write(config.ropes[0])}
-    if most or config.model_type == "mistral":
-        written["sliding_window"] = next(iter(windows), None)
-    if config.model_type.startswith("qwen"):
-        kinds = [GLOBAL if window is None else LOCAL for window in config.windows]
-        written |= {"layer_types": kinds, "use_sliding_window": bool(windows)}
+    if kind not in ("eurobert", "llama"):
+        written["sliding_window"] = window
+    if kind.startswith("qwen"):
+        written |= {"layer_types": kinds, "use_sliding_window": window is not None}
     return written
 
 

@@ -65,14 +65,10 @@ def _settle(settings: dict[str, Any], file: File) -> None:
 
 
 def _write(config: Config) -> dict[str, object]:
-    kinds = [GLOBAL if window is None else LOCAL for window in config.windows]
-    windows = {window for window in config.windows if window is not None}
-    ropes = dict(zip(kinds, config.ropes, strict=True))
-    if len(windows) > 1 or [ropes[kind] for kind in kinds] != list(config.ropes):
-        raise CheckpointError("transformers has no modernbert model with these windows and rotary bases")
+    kinds, window, ropes = rope_parameters.layers_to_write(config.model_type, config.windows, config.ropes)
     return {
         "layer_types": kinds,
-        "local_attention": 2 * next(iter(windows), 64),
+        "local_attention": 2 * (window or 64),
         "rope_parameters": rope_parameters.write_by_layer_type(ropes),
     }
 

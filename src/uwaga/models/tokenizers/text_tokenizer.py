@@ -6,6 +6,7 @@ A saved one is a tokenizer.json of that library with a tokenizer_config.json bes
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -195,18 +196,17 @@ class TextTokenizer:
 
     def _of_characters(self, text: str) -> np.ndarray:
         """By a lookup table: a hundred times as fast as the library."""
-        return self._table()[np.frombuffer(self.normalized(text).encode("utf-32-le"), "<u4")].astype(np.int64)
+        return self._table[np.frombuffer(self.normalized(text).encode("utf-32-le"), "<u4")].astype(np.int64)
 
+    @cached_property
     def _table(self) -> np.ndarray:
         """(0x110000,) int32: the id of every code point."""
-        if not hasattr(self, "_ids_of_characters"):
-            assert self.special.unk is not None
-            table = np.full(0x110000, self.special.unk, np.int32)
-            for token, number in self.backend.get_vocab(with_added_tokens=False).items():
-                if len(token) == 1:
-                    table[ord(token)] = number
-            self._ids_of_characters = table
-        return self._ids_of_characters
+        assert self.special.unk is not None
+        table = np.full(0x110000, self.special.unk, np.int32)
+        for token, number in self.backend.get_vocab(with_added_tokens=False).items():
+            if len(token) == 1:
+                table[ord(token)] = number
+        return table
 
 
 def by_characters() -> Split:

@@ -87,37 +87,46 @@ def token_text(tokens: Sequence[str], source: SourceText | None = None) -> Token
     special = [SPECIAL_TOKEN.fullmatch(token) is not None for token in tokens]
     unknown = [UNKNOWN_TOKEN.fullmatch(token) is not None for token in tokens]
     decode = _decoder(tokens)
-    results = [
-        (token, False) if is_special else decode(token) for token, is_special in zip(tokens, special, strict=True)
-    ]
+    results = [(token, False) if special[at] else decode(token) for at, token in enumerate(tokens)]
+    read, begins, breaks = ([], [], {}) if source is None else _read(source)
     if source is not None:
-        rows = zip(tokens, results, special, _from_source(source), strict=True)
-        results = [
-            own if is_special else read or (_decode_bytes(token)[0], True) for token, own, is_special, read in rows
-        ]
+        for at, (token, own) in enumerate(zip(tokens, read, strict=True)):
+            if not special[at]:
+                results[at] = own or (_decode_bytes(token)[0], True)
     no_space_before = [is_continuation or at == 0 for at, (_, is_continuation) in enumerate(results)]
     labels = [label if len(label) <= _MAX_LABEL else f"{label[: _MAX_LABEL - 1]}…" for label, _ in results]
-    starts = _starts(labels, no_space_before, special)
-    if source is None:
-        return TokenText(labels, no_space_before, special, starts, unknown)
-    return TokenText(labels, no_space_before, special, _starts_of_words(source, starts), unknown, _breaks(source))
+    starts = []
+    for at, label in enumerate(labels):
+        # A token that ends in a space ends its word.
+        after = at == 0 or not no_space_before[at] or special[at - 1] or labels[at - 1][-1:].isspace()
+        by_source = None if source is None else begins[at]
+        starts.append(at == 0 or ((after or special[at] or label.startswith("\n")) if by_source is None else by_source))
+    return TokenText(labels, no_space_before, special, starts, unknown, breaks)
 
 
-def _from_source(source: SourceText) -> list[tuple[str, bool] | None]:
-    """For each token its characters and whether no space precedes them; None where an earlier token has them."""
-    results: list[tuple[str, bool] | None] = []
-    done = 0  # characters that tokens so far stand for
-    for start, end in source.offsets:
-        begin = max(start, done)
-        letters = source.text[begin:end]
-        if not letters:
-            results.append(None)
-            continue
-        is_continuation = begin == done and not letters[0].isspace()
+def _read(source: SourceText) -> tuple[list[tuple[str, bool] | None], list[bool | None], dict[int, int]]:
+    """For each token its characters and whether no space precedes them, None where an earlier token has them; whether it begins a word by the
+    word boundaries of Unicode (UAX 29), by which "didn't" is one word and a comma is one of its own, None without characters; and the newlines
+    between tokens, by the token after them."""
+    text, boundaries = source.text, set(word_boundaries(source.text))
+    read: list[tuple[str, bool] | None] = []
+    begins: list[bool | None] = []
+    breaks = {}
+    seen = done = 0  # characters that tokens so far stand for, and up to which they reach
+    for at, (start, end) in enumerate(source.offsets):
+        begin = max(start, seen)
+        letters = text[begin:end]
         # A space belongs to the gap; what is nothing but space, such as a newline, is itself.
-        results.append((letters.lstrip(" ") or letters, is_continuation or not letters.strip(" ")))
+        is_continuation = begin == seen and not letters[:1].isspace()
+        read.append((letters.lstrip(" ") or letters, is_continuation or not letters.strip(" ")) if letters else None)
+        seen = max(seen, end) if letters else seen
+        begin = max(start, done)
+        if done and (lines := text.count("\n", done, begin)):
+            breaks[at] = lines
+        begin = end - len(text[begin:end].lstrip())
+        begins.append(begin in boundaries or text[begin - 1 : begin].isspace() if begin < end else None)
         done = max(done, end)
-    return results
+    return read, begins, breaks
 
 
 def word_boundaries(text: str) -> list[int]:
@@ -142,18 +151,6 @@ def split_words(text: str) -> list[str]:
     return [piece for piece in pieces if piece]
 
 
-def _breaks(source: SourceText) -> dict[int, int]:
-    """The newlines between tokens, by the token after them."""
-    results = {}
-    done = 0
-    for at, (start, end) in enumerate(source.offsets):
-        lines = source.text.count("\n", done, max(start, done))
-        if lines and done:
-            results[at] = lines
-        done = max(done, end)
-    return results
-
-
 def word_ranges(tokens: TokenText) -> list[tuple[int, int]]:
     """The token range [start, stop) of every word, and of every special token."""
     starts = [at for at, begins in enumerate(tokens.starts) if begins]
@@ -169,31 +166,6 @@ def join_tokens(tokens: TokenText, start: int, stop: int) -> str:
         label if at == 0 or is_continuation else f" {label}" for at, (label, is_continuation) in enumerate(shown)
     )
     return text.strip(" ") or text[:1]
-
-
-def _starts(labels: list[str], no_space_before: list[bool], special: list[bool]) -> list[bool]:
-    """Whether each token begins a word: at the start of the text, after a space, at a newline, at or after a special token.
-    A token that ends in a space ends its word."""
-    begins = []
-    for at, label in enumerate(labels):
-        after = at == 0 or not no_space_before[at] or special[at - 1] or labels[at - 1][-1:].isspace()
-        begins.append(after or special[at] or label.startswith("\n"))
-    return begins
-
-
-def _starts_of_words(source: SourceText, starts: list[bool]) -> list[bool]:
-    """Whether each token begins a word by the word boundaries of Unicode (UAX 29): "didn't" is one word, a comma is one of its own.
-    Tokens without characters keep what `starts` says."""
-    boundaries = set(word_boundaries(source.text))
-    begins = []
-    done = 0
-    for (start, end), own in zip(source.offsets, starts, strict=True):
-        begin = max(start, done)
-        while begin < end and source.text[begin].isspace():
-            begin += 1
-        begins.append(begin in boundaries or source.text[begin - 1 : begin].isspace() if begin < end else own)
-        done = max(done, end)
-    return [begins_word or at == 0 for at, begins_word in enumerate(begins)]
 
 
 def _decoder(tokens: Sequence[str]) -> Callable[[str], tuple[str, bool]]:
