@@ -279,9 +279,8 @@ def test_what_is_saved_is_loaded_by_transformers(pair: Twins, tmp_path: Path) ->
     back, info = there.from_pretrained(tmp_path, output_loading_info=True)
     family = family_of(pair.case.model_type, "")
     unread = set(family.table(pair.ours.config, pair.ours.state_dict()).unread)
-    assert all(
-        "pooler" in name for name in info["unexpected_keys"]
-    )  # of ForPreTraining, saved as ForMaskedLM, which has none
+    # Of ForPreTraining, saved as ForMaskedLM, which has none.
+    assert all("pooler" in name for name in info["unexpected_keys"])
     assert not info["mismatched_keys"]
     assert set(info["missing_keys"]) <= unread
     ours, peers = ({family.bare(name): x for name, x in model.state_dict().items()} for model in (back, pair.peer))
@@ -291,26 +290,17 @@ def test_what_is_saved_is_loaded_by_transformers(pair: Twins, tmp_path: Path) ->
         assert torch.equal(ours[name], peers[name]), name
     # They complete what their own saved config left out; what both say must agree.
     ours, peers = (_with_one_name(model.config.to_dict()) for model in (back, pair.peer))
-    differ = {key for key in peers if peers[key] != ours.get(key)}
-    assert (
-        differ
-        <= {
-            "_name_or_path",
-            "classifier_dropout",
-            "dtype",
-            "architectures",
-            "tie_word_embeddings",
-            "is_encoder_decoder",
-        }
-        | _OLD
-    )
+    assert {key for key in peers if peers[key] != ours.get(key)} <= _OLD
     given, decoder = ids(2, 13), (ids(2, 7),) if pair.ours.config.has_both else ()
     ours, peers = theirs(pair, back.eval(), given, *decoder), theirs(pair, pair.peer, given, *decoder)
     assert all(torch.equal(ours[name], peers[name]) for name in peers if name.rstrip("0123456789").endswith("states "))
 
 
-# layer_types says these, and an encoder has no decoder.
-_OLD = {"global_attn_every_n_layers", "max_window_layers", "num_decoder_layers"}
+# They complete them, layer_types says them, and an encoder has no decoder.
+_OLD = {
+    "_name_or_path", "architectures", "classifier_dropout", "dtype", "global_attn_every_n_layers", "is_encoder_decoder", "max_window_layers",
+    "num_decoder_layers", "tie_word_embeddings",
+}  # fmt: skip
 _SAME = {"swish": "silu", "gelu_pytorch_tanh": "gelu_new"}
 
 
@@ -340,14 +330,9 @@ def test_embeddings_in_bfloat16_are_rounded_as_in_transformers(name: str) -> Non
 def test_a_model_of_transformers_is_read_without_a_copy(name: str) -> None:
     pair = tiny_families.twins(name)
     addresses = {x.untyped_storage().data_ptr() for x in pair.peer.state_dict().values()}
-    if pair.case.model_type in (
-        "gte",
-        "jina_embeddings_v3",
-        "nomic_bert",
-    ):  # weights have other names there than in files
-        with pytest.raises(
-            CheckpointError, match=f"{pair.case.of_class} has no weight .*, which a {pair.case.model_type} model"
-        ):
+    kind = pair.case.model_type
+    if kind in ("gte", "jina_embeddings_v3", "nomic_bert"):  # weights have other names there than in files
+        with pytest.raises(CheckpointError, match=f"{pair.case.of_class} has no weight .*, which a {kind} model"):
             of_transformers(pair.peer)
         return
     made = of_transformers(pair.peer)
@@ -409,10 +394,8 @@ def test_a_tied_weight_may_have_any_one_of_its_names(twins: Twins, tmp_path: Pat
             if len(given) == 1 and twins.peer is not None and hasattr(twins.peer, "get_output_embeddings"):
                 _, told = type(twins.peer).from_pretrained(folder, output_loading_info=True)
                 assert not told["missing_keys"] or twins.peer.get_output_embeddings() is None
-        if second != "lm_head.weight" or twins.case.model_type not in (
-            "t5",
-            "mt5",
-        ):  # of which it is then a head of its own
+        # Of a T5 it is then a head of its own.
+        if second != "lm_head.weight" or twins.case.model_type not in ("t5", "mt5"):
             _rewritten(twins, tmp_path, stored | {second: tied + 1})
             with pytest.raises(CheckpointError) as caught:
                 load(tmp_path)

@@ -128,13 +128,6 @@ def test_gradients_reach_every_weight_of_a_ragged_batch(make: Callable[[], Trans
     assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
 
 
-def test_dropout_is_for_training_alone() -> None:
-    model = bert()
-    assert torch.equal(model(IDS).last_hidden_state, model(IDS).last_hidden_state)
-    model.train()
-    assert not torch.equal(model(IDS).last_hidden_state, model(IDS).last_hidden_state)
-
-
 # Layers: those that share weights, and those that see a band.
 
 

@@ -236,10 +236,6 @@ def _filled(*lengths: int) -> KeyValueCache:
     return cache
 
 
-def _cache(*lengths: int):
-    return _filled(*lengths)[0].attention
-
-
 KEPT = _x(2, 2, 1, 4)
 
 
