@@ -194,23 +194,31 @@ def _read_again(model: Transformer, prompt: list[int]) -> list[int]:
 # Rows among others, in pieces, and of one token alone.
 
 
-@pytest.mark.parametrize(
-    ("is_long", "threads"), [(False, 1), *(pytest.param(True, threads, marks=pytest.mark.slow) for threads in (1, 2))]
-)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @torch.no_grad()
-def test_a_ragged_row_has_the_bits_of_the_row_alone(
-    twins: Twins, dtype: torch.dtype, is_long: bool, threads: int
-) -> None:
-    """Two things are PyTorch's: float64, and "gelu_tanh" and "silu" in float32, which it computes in another way where a vector is not full. No
-    vector is left unfilled where the hidden width is a multiple of 64, as in all published models, and one or two threads share the work."""
+def test_a_ragged_row_has_the_bits_of_the_row_alone(twins: Twins, dtype: torch.dtype) -> None:
     model = load(twins.folder, dtype=dtype)
     assert {x.dtype for x in model.parameters()} == {dtype}
-    if is_long and model.config.max_position_embeddings is not None:
-        torch.manual_seed(0)
-        model = Transformer(dataclasses.replace(model.config, max_position_embeddings=300)).to(dtype).eval()
+    _check_rows_alone(model, _rows(twins))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", [*BASE.values(), "gemma3_text-both-ways", "marian-scaled", "qwen2-windows", "t5-1.1"])
+@torch.no_grad()
+def test_a_long_row_has_the_bits_of_the_row_alone(name: str, dtype: torch.dtype, threads: int) -> None:
+    """Two things are PyTorch's: float64, and "gelu_tanh" and "silu" in float32, which it computes in another way where a vector is not full. No
+    vector is left unfilled where the hidden width is a multiple of 64, as in all published models, and one or two threads share the work."""
+    torch.manual_seed(0)
+    twins = tiny_families.twins(name)
+    longest = None if twins.ours.config.max_position_embeddings is None else 300
+    model = Transformer(dataclasses.replace(twins.ours.config, max_position_embeddings=longest)).to(dtype).eval()
     torch.set_num_threads(threads)  # put back by a fixture of all tests of models
-    rows = _rows(twins, is_long=is_long)
+    _check_rows_alone(model, _rows(twins, is_long=True))
+
+
+def _check_rows_alone(model: Transformer, rows: list[list[Tensor]]) -> None:
     together = named(model(*map(Ragged.from_list, rows), output_hidden_states=True))
     for n, row in enumerate(zip(*rows, strict=True)):
         alone = named(model(*(Ragged.from_list([each]) for each in row), output_hidden_states=True))
