@@ -1,7 +1,7 @@
 """`uwaga encode`: a file of documents to a parquet file of vectors, by this process, by several of this machine or by a Ray cluster. An
 interrupted run is resumed by the same command."""
 
-from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -81,28 +81,46 @@ def encode(
     ] = TIMEOUT,
 ) -> None:
     """Encode documents to vectors. If it is interrupted, the same command resumes it."""
-    options = {
+    options: dict[str, Any] = {
         "overflow": overflow,
         "overlap": overlap,
         "tokens_per_batch": tokens_per_batch,
         "normalize": normalize,
         "prompt": prompt,
         # Only where they are given: files of versions without these options are taken for finished as before.
-        **({"skip_invalid": True} if skip_invalid else {}),
         **({} if prompt_name is None else {"prompt_name": prompt_name}),
         **({} if truncate_dim is None else {"truncate_dim": truncate_dim}),
         **({} if spans is None else {"spans": spans}),
     }
-    _check_pyarrow()
+    read: dict[str, object] = {**({"skip_invalid": True} if skip_invalid else {}), "text": text, "id": id}
+    read |= {} if limit is None else {"limit": limit}
+    if find_spec("pyarrow") is None:
+        fail("encode", "needs pyarrow: pip install 'uwaga[encode]'")
+    from uwaga.encode.batches import BatchEncoder
+
     try:
         if numpy is not None:
             check_numpy(numpy)
         file = DocumentFile(
             documents, text_field=text, id_field=id, keep_invalid=skip_invalid, skip_blank=not skip_invalid
         )
-        settings = {"text": text, "id": id, **({} if limit is None else {"limit": limit})}
-        engine = {"processes": processes, "ray": "" if ray == HERE else ray, "timeout": timeout}
-        message = _encode(file, output, model, dtype, options, settings, limit=limit, update=update, **engine)
+        is_alone = ray is None and processes in (None, 1)
+        encode = BatchEncoder(model, dtype=dtype, shared=not is_alone, **options)
+        message = encode_file(
+            file,
+            output,
+            encode,
+            {"model": encode.fingerprint, "dtype": dtype, **options, **read},
+            limit=limit,
+            processes=processes,
+            ray="" if ray == HERE else ray,
+            timeout=timeout,
+            skip_invalid=skip_invalid,
+            update=update,
+            say=lambda message: echo(f"uwaga encode: {message}", err=True),
+            say_engine=lambda choice: say_engine("encode", encode.model, choice),
+            phrase=lambda reason: in_option_names(reason, [*options, "dtype"]),
+        )
         rows = None if numpy is None else write_numpy(output, numpy)
     except InvalidDocumentError as error:
         fail("encode", f"{error}\n{_SKIP}")
@@ -116,48 +134,11 @@ def encode(
     except KeyboardInterrupt:
         echo("uwaga encode: interrupted; the same command resumes", err=True)
         raise typer.Exit(130) from None
-    echo(f"{output}: {message}")
-    if rows is not None:
-        echo(f"{numpy}: {rows:,} vectors")
-
-
-def _check_pyarrow() -> None:
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        fail("encode", "needs pyarrow: pip install 'uwaga[encode]'")
-
-
-def _encode(
-    file: DocumentFile,
-    output: Path,
-    model: str,
-    dtype: str,
-    options: dict[str, Any],
-    settings: Mapping[str, object],
-    **engine: Any,
-) -> str:
-    """The message at the end."""
-    from uwaga.encode.batches import BatchEncoder
-
-    of_model = {name: value for name, value in options.items() if name != "skip_invalid"}
-    is_here = engine["ray"] is None and engine["processes"] in (None, 1)
-    encode = BatchEncoder(model, dtype=dtype, shared=not is_here, **of_model)
-    try:
-        said = encode_file(
-            file,
-            output,
-            encode,
-            {"model": encode.fingerprint, "dtype": dtype, **options, **settings},
-            skip_invalid="skip_invalid" in options,
-            say=lambda message: echo(f"uwaga encode: {message}", err=True),
-            say_engine=lambda choice: say_engine("encode", encode.model, choice),
-            phrase=lambda reason: in_option_names(reason, [*encode.options, "dtype"]),
-            **engine,
-        )
     except ValueError as error:  # options that do not go together, or not with the model
         if not str(error).startswith("TextEncoder: "):
             raise
-        message = in_option_names(str(error).removeprefix("TextEncoder: "), encode.options)
+        message = in_option_names(str(error).removeprefix("TextEncoder: "), options)
         raise typer.BadParameter(escape_controls(message)) from error
-    return "finished already" if said is None else said
+    echo(f"{output}: {message or 'finished already'}")
+    if rows is not None:
+        echo(f"{numpy}: {rows:,} vectors")
