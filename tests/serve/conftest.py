@@ -1,4 +1,4 @@
-"""The server's application in this process, where requests are coroutines and nothing listens on a port, and as a process."""
+"""A served model in this process, where nothing listens on a port, and as a process."""
 
 import asyncio
 import http.client
@@ -11,96 +11,35 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
+from served import Client
 from waiting import HANG
 
-from uwaga import TextEncoder
-from uwaga.serve.app import Service, application
-from uwaga.serve.models import EmbeddingModel, SimilarityRanker
-
-
-class Answer(NamedTuple):
-    """A response."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-class Client:
-    """Sends requests to an ASGI application in this process."""
-
-    def __init__(self, service: Service) -> None:
-        self.service, self._app = service, application(service)
-        self.events: list[str] = []  # the types of the messages of all answers
-
-    async def get(self, path: str, *, method: str = "GET", **headers: str) -> Answer:
-        return await self.send(method, path, [], headers)
-
-    async def post(self, path: str, body: object, *, gone: asyncio.Event | None = None, **headers: str) -> Answer:
-        """body: bytes, or what becomes JSON. gone: once it is set, the client has disconnected."""
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return await self.send("POST", path, [content], {"Content_Type": "application/json"} | headers, gone)
-
-    async def send(
-        self,
-        method: str,
-        path: str,
-        parts: Sequence[bytes],
-        headers: dict[str, str],
-        gone: asyncio.Event | None = None,
-    ) -> Answer:
-        """parts: of the body, as they arrive."""
-        left, gone = list(parts), gone or asyncio.Event()
-        sent: list[dict[str, Any]] = []
-
-        async def receive() -> dict[str, Any]:
-            if left:
-                part = left.pop(0)
-                return {"type": "http.request", "body": part, "more_body": bool(left)}
-            await gone.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: dict[str, Any]) -> None:
-            self.events.append(message["type"])
-            sent.append(message)
-
-        lines = [(name.lower().replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-        scope = {
-            "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"", "headers": lines,
-            "client": ("127.0.0.1", 1),
-        }  # fmt: skip
-        await self._app(scope, receive, send)
-        if not sent:
-            return Answer(0, {}, b"")
-        names = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
-        return Answer(sent[0]["status"], names, b"".join(each.get("body", b"") for each in sent[1:]))
+from uwaga import Reranker, TextEncoder
+from uwaga.serve.app import Service
+from uwaga.serve.models import EmbeddingModel
 
 
 class HeldModel:
     """A model that computes a step only when it is told to."""
 
     def __init__(self, run: Callable[[Any, Any], np.ndarray]) -> None:
-        self._run = run
+        self.run = run
         self.begun: asyncio.Queue[list[str]] = asyncio.Queue()  # the texts of each step
-        self._loop = asyncio.get_running_loop()
-        self._go: asyncio.Queue[None] = asyncio.Queue()
+        self.loop = asyncio.get_running_loop()
+        self.permits: asyncio.Queue[None] = asyncio.Queue()
 
     def __call__(self, items: Sequence[str], kind: Any) -> np.ndarray:
-        self._loop.call_soon_threadsafe(self.begun.put_nowait, [item.text for item in items])
-        asyncio.run_coroutine_threadsafe(self._go.get(), self._loop).result(HANG)
-        return self._run(items, kind)
+        self.loop.call_soon_threadsafe(self.begun.put_nowait, [item.text for item in items])
+        asyncio.run_coroutine_threadsafe(self.permits.get(), self.loop).result(HANG)
+        return self.run(items, kind)
 
     def go(self, steps: int = 1) -> None:
         for _ in range(steps):
-            self._go.put_nowait(None)
+            self.permits.put_nowait(None)
 
 
 @pytest.fixture(scope="session")
@@ -124,15 +63,15 @@ def serving(encoder: TextEncoder, one_thread: None) -> Iterator[Callable[..., An
         test: Callable[..., Awaitable[None]],
         *,
         hold: bool = False,
-        ranker: Any = SimilarityRanker,
+        reranker: Reranker | None = None,
         encoder: TextEncoder = given,
         **settings: Any,
     ) -> None:
         async def main() -> None:
-            model = EmbeddingModel(encoder)
+            model = EmbeddingModel(encoder, reranker)
             held = HeldModel(model.run) if hold else None
             options = settings | ({"run": held} if hold else {})
-            service = Service(model, ranker(model), name="tiny", **options)
+            service = Service(model, name="tiny", **options)
             try:
                 async with asyncio.timeout(HANG):
                     await test(*([Client(service), held] if hold else [Client(service)]))
@@ -160,7 +99,7 @@ class Running:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-            preexec_fn=None if has_disk else _without_disk,
+            preexec_fn=None if has_disk else without_disk,
         )
         self.said = self.process.stdout.readline()
         match = re.search(r"http://127\.0\.0\.1:(\d+)/v1", self.said)
@@ -169,13 +108,13 @@ class Running:
         self.url = match[0]
 
     def get(self, path: str) -> bytes:
-        return self._answer("GET", path)
+        return self.answer("GET", path)
 
     def embed(self, texts: list[str]) -> np.ndarray:
-        data = json.loads(self._answer("POST", "/v1/embeddings", json.dumps({"input": texts})))["data"]
+        data = json.loads(self.answer("POST", "/v1/embeddings", json.dumps({"input": texts})))["data"]
         return np.float32([each["embedding"] for each in data])
 
-    def _answer(self, method: str, path: str, body: str | None = None) -> bytes:
+    def answer(self, method: str, path: str, body: str | None = None) -> bytes:
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG)) as connection:
             connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
             response = connection.getresponse()
@@ -193,7 +132,7 @@ class Running:
         return self.process.returncode, errors
 
 
-def _without_disk() -> None:
+def without_disk() -> None:
     import resource
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))

@@ -16,7 +16,7 @@ from uwaga._base import options
 from uwaga._base.options import field_rules
 from uwaga._base.terminal import printable
 from uwaga.serve.app import Service
-from uwaga.serve.models import EmbeddingModel, SimilarityRanker
+from uwaga.serve.models import EmbeddingModel
 from uwaga.serve.requests import POSTED, ApiError
 
 VALUES = st.recursive(
@@ -42,8 +42,7 @@ def bodies(draw: st.DrawFn) -> tuple[str, object]:
 
 @pytest.fixture
 def service(encoder: TextEncoder) -> Iterator[Service]:
-    model = EmbeddingModel(encoder)
-    made = Service(model, SimilarityRanker(model), name="tiny")
+    made = Service(EmbeddingModel(encoder), name="tiny")
     yield made
     made.close()
 
@@ -51,8 +50,8 @@ def service(encoder: TextEncoder) -> Iterator[Service]:
 def replied(service: Service, path: str, body: bytes) -> object:
     """The reply to a body, or the error in its place."""
     try:
-        works, reply = service.prepare(path, body)
-        return json.loads(b"".join(reply([service.ranker.run(work.items, work.kind) for work in works])))
+        jobs, reply = service.prepare(path, body)
+        return json.loads(b"".join(reply([service.model.run(job.items, job.kind) for job in jobs])))
     except ApiError as error:
         return error
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from tiny_tokenizer import SPECIAL, WORDS
 
-from uwaga.serve.requests import Limits
-
+LONG = "the cat sat on the mat and then it ran away from the house"
 TEXTS = ["the cat sat on the mat", "a dog", "it ran away, unbelievable.", "the house and the cat and the dog", "Cat"]
 
 
@@ -58,23 +57,6 @@ def test_token_ids_give_the_vectors_of_their_text_with_special_tokens_or_without
     serving(test)
 
 
-@pytest.mark.parametrize(
-    "ids", [[[5, 6], [10**9]], [[5, 6], [2, 3]], [[5, 6], [20, 5]]], ids=["unknown", "empty", "no text"]
-)
-def test_token_ids_of_another_tokenizer_are_refused(serving, ids) -> None:
-    """A piece at the beginning ("##believ the") is what no text gives."""
-
-    async def test(client) -> None:
-        answer = await client.post("/v1/embeddings", {"input": ids})
-        assert answer.status == 422
-        assert answer.json["error"]["message"] == (
-            "input[1] is not what this model's tokenizer makes of a text: send strings, or ids of its own tokenizer "
-            "(a client that tokenizes for OpenAI's models sends others; LangChain's has check_embedding_ctx_length=False)"
-        )
-
-    serving(test)
-
-
 def test_dimensions_are_the_first_numbers(serving, encoder) -> None:
     async def test(client) -> None:
         answer = await client.post("/v1/embeddings", {"input": TEXTS, "dimensions": 3})
@@ -88,20 +70,10 @@ def test_dimensions_are_the_first_numbers(serving, encoder) -> None:
     serving(test)
 
 
-def test_long_texts_are_refused_or_truncated(serving, encoder) -> None:
-    long = "the cat sat on the mat and then it ran away from the house"
-
+def test_long_texts_are_truncated(serving, encoder) -> None:
     async def test(client) -> None:
-        refused = await client.post("/v1/embeddings", {"input": ["a", long]})
-        assert refused.status == 413
-        assert refused.json["error"] == {
-            "message": "input[1] has 14 tokens, and the model takes at most 10; send truncate: true to truncate it",
-            "type": "invalid_request_error",
-            "param": "input",
-            "code": None,
-        }
-        answer = await client.post("/v1/embeddings", {"input": ["a", long], "truncate": True})
-        assert vectors(answer).tobytes() == encoder.encode(["a", long], overflow="truncate").tobytes()
+        answer = await client.post("/v1/embeddings", {"input": ["a", LONG], "truncate": True})
+        assert vectors(answer).tobytes() == encoder.encode(["a", LONG], overflow="truncate").tobytes()
         assert answer.json["usage"]["total_tokens"] == 3 + 12
 
     serving(test)
@@ -112,8 +84,6 @@ def test_a_prompt_is_put_before_the_texts(serving, encoder) -> None:
         client.service.model.prompts = {"query": "the dog and ", "document": ""}
         answer = await client.post("/v1/embeddings", {"input": "a cat", "prompt_name": "query"})
         assert vectors(answer).tobytes() == encoder.encode(["a cat"], prompt="the dog and ").tobytes()
-        refused = await client.post("/v1/embeddings", {"input": "a cat", "prompt_name": "passage"})
-        assert refused.json["error"]["message"] == "prompt_name must be one of query, document, not 'passage'"
 
     serving(test)
 
@@ -196,9 +166,6 @@ def test_numbers_in_json_lose_no_bit() -> None:
 @pytest.mark.parametrize("encoding", ["float", "base64"])
 def test_a_vector_that_is_not_finite_is_an_error_of_its_own_request(serving, encoder, encoding) -> None:
     encoder.model.embeddings.token_embedding.weight.data[(SPECIAL + WORDS).index("dog")] = float("nan")
-    said = (
-        "has a vector that is NaN or infinite; leave it out, or start the server with --dtype float32 or another model"
-    )
 
     async def test(client) -> None:
         asked = {"encoding_format": encoding}
@@ -208,9 +175,8 @@ def test_a_vector_that_is_not_finite_is_an_error_of_its_own_request(serving, enc
             client.post("/v1/embeddings", asked | {"input": ["the cat", "it"]}),
         )
         assert (bad.status, one.status, good.status) == (422, 422, 200)
-        error = {"message": f"input[1] {said}", "type": "invalid_request_error", "param": "input", "code": None}
-        assert bad.json == {"error": error}
-        assert one.json == {"error": error | {"message": f"input {said}"}}
+        for answer, place in ((bad, "input[1]"), (one, "input")):
+            assert answer.json["error"]["message"].startswith(f"{place} has a vector that is NaN or infinite; leave it")
 
     serving(test)
 
@@ -237,7 +203,6 @@ def test_tei_has_the_vectors_of_encode_as_a_list_of_lists(serving, encoder, norm
 
 
 def test_tei_reads_prompts_and_truncates(serving, encoder) -> None:
-    long = "the cat sat on the mat and then it ran away from the house"
 
     async def test(client) -> None:
         client.service.model.prompts = {"query": "the dog and ", "document": ""}
@@ -246,50 +211,22 @@ def test_tei_reads_prompts_and_truncates(serving, encoder) -> None:
             np.float32(answer.json).tobytes()
             == encoder.encode(["a cat"], prompt="the dog and ", normalize=True).tobytes()
         )
-        cut = await client.post("/embed", {"inputs": long, "truncate": True, "truncation_direction": "Right"})
-        assert np.float32(cut.json).tobytes() == encoder.encode([long], overflow="truncate", normalize=True).tobytes()
+        cut = await client.post("/embed", {"inputs": LONG, "truncate": True, "truncation_direction": "Right"})
+        assert np.float32(cut.json).tobytes() == encoder.encode([LONG], overflow="truncate", normalize=True).tobytes()
 
     serving(test)
 
 
-# Bodies, their status, and the message of their error.
-WRONG_TEI = [
-    ({"input": "a"}, 422, "there is no key input; the nearest is inputs; the server's option --ignore-key lets a key through unread"),
-    ({"inputs": []}, 422, "inputs must be a string or a list that is not empty, of strings, of token ids or of lists of token ids, not []"),
-    ({"inputs": ["a", ""]}, 422, "inputs[1] is empty: it has no tokens"),
-    ({"inputs": "a", "normalize": 1}, 422, "normalize must be true or false, not 1"),
-    ({"inputs": "a", "encoding_format": "float"}, 422, "there is no key encoding_format; the nearest is normalize; the server's option --ignore-key lets a key through unread"),
-    ({"inputs": "the cat sat on the mat and then it ran away"}, 413, "inputs has 11 tokens, and the model takes at most 10; send truncate: true to truncate it"),
-    ({"inputs": ["a"] * 8}, 413, "inputs has 8 entries, more than the limit of 7"),
-    ({"inputs": [[20, 5]]}, 422, "inputs[0] is not what this model's tokenizer makes of a text: send strings, or ids of its own tokenizer "
-     "(a client that tokenizes for OpenAI's models sends others; LangChain's has check_embedding_ctx_length=False)"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("body", "status", "message"), WRONG_TEI)
-def test_errors_of_tei_are_in_its_form(serving, body, status, message) -> None:
-    async def test(client) -> None:
-        answer = await client.post("/embed", body)
-        kind = {422: "Validation", 413: "Tokenizer"}[status]
-        assert (answer.status, answer.json) == (status, {"error": message, "error_type": kind})
-
-    serving(test, limits=Limits(items=7))
-
-
 def test_truncation_direction_is_computed_or_refused_by_name(serving, encoder) -> None:
     """The model's directory says on which side texts are truncated; without truncation the other side changes no number."""
-    long = "the cat sat on the mat and then it ran away from the house"
-    bodies = {"/embed": {"inputs": [long]}, "/rerank": {"query": "the cat", "texts": [long]}}
+    bodies = {"/embed": {"inputs": [LONG]}, "/rerank": {"query": "the cat", "texts": [LONG]}}
 
     async def test(client) -> None:
         for path, body in bodies.items():
             asked = body | {"truncate": True, "truncation_direction": wrong}
             answer = await client.post(path, asked)
-            message = (
-                f"truncation_direction must be '{right}', the side on which this model's directory truncates, not '{wrong}'; "
-                "leave it out, or cut the text yourself"
-            )
-            assert (answer.status, answer.json) == (422, {"error": message, "error_type": "Validation"})
+            assert (answer.status, answer.json["error_type"]) == (422, "Validation")
+            assert answer.json["error"].startswith(f"truncation_direction must be '{right}'")
             unsaid = await client.post(path, body | {"truncate": True})
             for same in (right, right.lower()):
                 answer = await client.post(path, asked | {"truncation_direction": same})
@@ -297,11 +234,6 @@ def test_truncation_direction_is_computed_or_refused_by_name(serving, encoder) -
             short = body | {key: ["a dog"] for key in ("inputs", "texts") if key in body}
             answer = await client.post(path, short | {"truncation_direction": wrong})
             assert answer.status == 200
-            answer = await client.post(path, asked | {"truncation_direction": "Both"})
-            assert (
-                "truncation_direction must be one of 'Left', 'left', 'Right', 'right', not 'Both'"
-                in answer.json["error"]
-            )
 
     right, wrong = "Right", "Left"
     serving(test)

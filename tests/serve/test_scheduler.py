@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from waiting import HANG
 
-from uwaga.serve.scheduler import FairQueue, Job, ModelError, QueueFullError, QueueSize, Scheduler
+from uwaga.serve.scheduler import FairQueue, Job, QueueSize, Scheduler
 
 NO_LIMIT = QueueSize(1000, 1000, 10**6)
 
 
 def job(name: str, *tokens: int, kind: str = "") -> Job:
-    return Job([f"{name}{n}" for n in range(len(tokens))], tokens, kind, None)
+    return Job([f"{name}{n}" for n in range(len(tokens))], tokens, kind)
 
 
 def take(queue: FairQueue, most: int) -> list[str]:
-    return [item for part in queue.take(most) for item in part.job.items[part.start : part.stop]]
+    return [item for job, part in queue.take(most).items() for item in job.items[part]]
 
 
 def queue_of(*jobs: Job) -> FairQueue:
@@ -66,7 +66,7 @@ def test_items_of_another_kind_wait_for_a_step_of_their_own_without_losing_their
 def test_a_released_job_is_passed_over() -> None:
     gone = job("gone", 1, 1)
     queue = queue_of(gone, job("a", 5))
-    gone.is_held = False
+    gone.is_released = True
     assert take(queue, 100) == ["a0"]
 
 
@@ -80,7 +80,7 @@ def test_a_released_job_holds_no_texts_though_the_queue_has_it() -> None:
             return length_of(items, kind)
 
         scheduler = Scheduler(wait, step_tokens=1, limit=NO_LIMIT)
-        jobs = [scheduler.submit([name], [1]) for name in "abc"]
+        jobs = submitted(scheduler, *(Job([name], [1]) for name in "abc"))
         assert begun.wait(HANG)
         for each in jobs[:2]:  # the one that is computed, and one that waits
             scheduler.release(each)
@@ -92,6 +92,11 @@ def test_a_released_job_holds_no_texts_though_the_queue_has_it() -> None:
         scheduler.close()
 
     run(test)
+
+
+def submitted(scheduler: Scheduler, *jobs: Job) -> Sequence[Job]:
+    scheduler.submit(jobs)
+    return jobs
 
 
 def length_of(items: Sequence[str], kind: Any) -> np.ndarray:
@@ -110,7 +115,7 @@ def test_rows_come_back_in_the_order_of_the_items_over_several_steps() -> None:
     async def test() -> None:
         steps = []
         scheduler = Scheduler(length_of, step_tokens=4, limit=NO_LIMIT, on_step=steps.append)
-        jobs = [scheduler.submit(["a" * n for n in range(1, 8)], [2] * 7), scheduler.submit(["bbb"], [9])]
+        jobs = submitted(scheduler, Job(["a" * n for n in range(1, 8)], [2] * 7), Job(["bbb"], [9]))
         results = [await each.result for each in jobs]
         assert results[0][:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7]
         assert results[1][:, 0].tolist() == [3]
@@ -135,8 +140,8 @@ def test_an_error_of_the_model_goes_to_those_of_its_step_and_the_next_one_is_com
 
     async def test() -> None:
         scheduler = Scheduler(fail, step_tokens=10, limit=NO_LIMIT)
-        bad, good = scheduler.submit(["a", "b"], [1, 1], "bad"), scheduler.submit(["abc"], [1], "good")
-        with pytest.raises(ModelError) as caught:
+        bad, good = submitted(scheduler, Job(["a", "b"], [1, 1], "bad"), Job(["abc"], [1], "good"))
+        with pytest.raises(RuntimeError) as caught:
             await bad.result
         assert isinstance(caught.value.__cause__, PanicError)
         assert (await good.result)[:, 0].tolist() == [3]
@@ -149,14 +154,14 @@ def test_an_error_of_the_model_goes_to_those_of_its_step_and_the_next_one_is_com
 def test_a_full_queue_takes_nothing_until_something_is_released(limit: QueueSize) -> None:
     async def test() -> None:
         scheduler = Scheduler(length_of, step_tokens=10, limit=limit)
-        first = scheduler.submit(["a", "b"], [4, 4])
-        with pytest.raises(QueueFullError):
-            scheduler.submit(["c", "d"], [4, 4])
+        (first,) = submitted(scheduler, Job(["a", "b"], [4, 4]))
+        with pytest.raises(asyncio.QueueFull):
+            submitted(scheduler, Job(["c", "d"], [4, 4]))
         await first.result
-        with pytest.raises(QueueFullError):  # its rows are not sent yet
-            scheduler.submit(["c", "d"], [4, 4])
+        with pytest.raises(asyncio.QueueFull):  # its rows are not sent yet
+            submitted(scheduler, Job(["c", "d"], [4, 4]))
         scheduler.release(first)
-        second = scheduler.submit(["c", "d"], [4, 4])
+        (second,) = submitted(scheduler, Job(["c", "d"], [4, 4]))
         await second.result
         scheduler.release(second)
         scheduler.close()

@@ -112,7 +112,7 @@ def serve(
             server.run_processes(make, listening, processes, grace=timeout + _GRACE, say=say)
         else:
             server.run(make(), listening, say)
-    except server.ProcessEndedError as error:
+    except ChildProcessError as error:
         fail("serve", str(error))
 
 
@@ -158,9 +158,7 @@ def _service(encoder: "TextEncoder", cross: "Reranker | None", name: str, thread
     import torch
 
     from uwaga.serve.app import Service
-    from uwaga.serve.models import CrossEncoderRanker, EmbeddingModel, SimilarityRanker
+    from uwaga.serve.models import EmbeddingModel
 
     torch.set_num_threads(threads)
-    model = EmbeddingModel(encoder)
-    ranker = SimilarityRanker(model) if cross is None else CrossEncoderRanker(model, cross)
-    return Service(model, ranker, name=name, **options)
+    return Service(EmbeddingModel(encoder, cross), name=name, **options)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from html import escape
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -24,23 +24,21 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from uwaga._base.connections import IdleConnectionReaper
 from uwaga._base.terminal import printable, short
 from uwaga.serve.metrics import CONTENT_TYPE, Metrics
-from uwaga.serve.models import EmbeddingModel, Ranker, TokenBudget, Work, check_finite
+from uwaga.serve.models import EmbeddingModel, TokenBudget, check_finite
 from uwaga.serve.requests import (
+    ERRORS,
     GOT,
     POSTED,
     ApiError,
-    Body,
     CohereRerank,
-    Embeddings,
     Limits,
     OpenAIEmbeddings,
     TeiEmbeddings,
     TeiRerank,
-    check_direction,
     read_body,
     texts_of,
 )
-from uwaga.serve.scheduler import Job, QueueFullError, QueueSize, Run, Scheduler
+from uwaga.serve.scheduler import Job, QueueSize, Run, Scheduler
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -57,23 +55,20 @@ _LOG = logging.getLogger("uwaga.serve")
 T = TypeVar("T")
 
 
-class Prepared(NamedTuple):
-    """A request that is checked and tokenized."""
-
-    works: Sequence[Work]
-    # From the rows of each work to the JSON of the response, in pieces.
-    reply: Callable[[Sequence[np.ndarray]], Iterable[bytes]]
+# A request that is checked and tokenized: what is computed for it, and from the rows of each job to the JSON of the response in pieces.
+Prepared = tuple[list[Job], Callable[[Sequence[np.ndarray]], Iterable[bytes]]]
 
 
 class Service:
-    """What the endpoints share. Belongs to one event loop but for `prepare`, which reads requests in threads.
+    """What the endpoints share. Belongs to one event loop except for `prepare`, which reads requests in threads.
 
     Args:
-        model: of the vectors.
-        ranker: of passages.
+        model: of the vectors and ranks.
         name: of the model in requests and replies.
+        run: computes in place of the model.
         step_tokens: tokens that the model reads at a time.
-        truncate: whether texts longer than the model are truncated where a request does not say.
+        truncate: whether texts longer than the model are truncated if a request does not say.
+        limits: what requests may hold.
         keys: digests (`digest_of`) of the keys of clients; None: everybody is answered.
         log: called with a line for each request once it is answered; None: nothing is logged.
         metrics: what is counted; None: for this service alone.
@@ -82,7 +77,6 @@ class Service:
     def __init__(
         self,
         model: EmbeddingModel,
-        ranker: Ranker,
         *,
         name: str,
         run: Run | None = None,
@@ -93,11 +87,11 @@ class Service:
         log: Callable[[str], object] | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        self.model, self.ranker, self.name, self.limits, self.keys = model, ranker, name, limits, keys
+        self.model, self.name, self.limits, self.keys = model, name, limits, keys
         self._truncate, self.log = truncate, log
         self.metrics = metrics or Metrics()
         most = QueueSize(limits.queue_requests, limits.queue_items, limits.queue_tokens)
-        self.scheduler = Scheduler(run or ranker.run, step_tokens=step_tokens, limit=most, on_step=self.metrics.step)
+        self.scheduler = Scheduler(run or model.run, step_tokens=step_tokens, limit=most, on_step=self.metrics.step)
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="uwaga-read")
         self._large_reader = ThreadPoolExecutor(1, thread_name_prefix="uwaga-read-large")
         self.body_bytes = 0  # of requests that are not answered
@@ -114,26 +108,24 @@ class Service:
         if request.model not in (None, self.name):
             message = f"there is no model {short(request.model)} here; this server has {self.name!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
-        return self._embeddings(request) if isinstance(request, Embeddings) else self._ranking(request)
+        if isinstance(request, OpenAIEmbeddings | TeiEmbeddings):
+            return self._embeddings(request)
+        return self._ranking(request)
 
     def _embeddings(self, request: OpenAIEmbeddings | TeiEmbeddings) -> Prepared:
-        model, prompt, normalize = self.model, request.prompt_name, None
-        given = texts_of(request, request.key, truncate=self._truncate, limits=self.limits)
+        model, prompt, budget = self.model, request.prompt_name, TokenBudget(self.limits.tokens)
+        normalize = request.normalize if isinstance(request, TeiEmbeddings) else None
+        given = texts_of(request, request.key, self.limits, truncates=self._truncate, from_left=model.truncates_left)
         if request.dimensions is not None and request.dimensions > model.width:
             message = f"dimensions must be a whole number from 1 to {model.width:,}, not {request.dimensions}"
             raise ApiError(422, message, param="dimensions")
         if prompt is not None and prompt not in model.prompts:
             known = ", ".join(map(printable, model.prompts))
             raise ApiError(422, f"prompt_name must be one of {known}, not {short(prompt)}", param="prompt_name")
-        if isinstance(request, TeiEmbeddings):
-            check_direction(request, given.is_cut, model.truncates_left)
-            normalize = request.normalize
-        budget = TokenBudget(self.limits.tokens)
         if not isinstance(given.texts[0], str):
             given = given._replace(texts=model.texts_of(given, self.limits))
-        work = model.work(
-            given, prompt=None if prompt is None else model.prompts[prompt], budget=budget, normalize=normalize
-        )
+        own = None if prompt is None else model.prompts[prompt]
+        job = model.work(given, prompt=own, budget=budget, normalize=normalize)
 
         def reply(rows: Sequence[np.ndarray]) -> Iterable[bytes]:
             check_finite(rows[0], given, "vector")
@@ -143,42 +135,37 @@ class Service:
             is_base64 = request.encoding_format == "base64"
             return _embeddings_json(vectors, is_base64=is_base64, name=self.name, tokens=budget.spent)
 
-        return Prepared([work], reply)
+        return [job], reply
 
     def _ranking(self, request: CohereRerank | TeiRerank) -> Prepared:
+        model, budget, from_left = self.model, TokenBudget(self.limits.tokens), self.model.ranks_left
         query, passages = (
-            texts_of(request, key, truncate=self._truncate, limits=self.limits) for key in ("query", request.key)
+            texts_of(request, key, self.limits, truncates=self._truncate, from_left=from_left)
+            for key in ("query", request.key)
         )
-        check_direction(request, query.is_cut, self.ranker.truncates_left)
-        budget, most_tokens, most_chunks = TokenBudget(self.limits.tokens), None, None
-        if isinstance(request, CohereRerank):
-            most_tokens, most_chunks = request.max_tokens_per_doc, request.max_chunks_per_doc
-        works, given, counts = self.ranker.works(query, passages, budget, most_tokens, most_chunks)
+        most_tokens, most_chunks = (getattr(request, key, None) for key in ("max_tokens_per_doc", "max_chunks_per_doc"))
+        jobs, given, counts = model.ranking(query, passages, budget, most_tokens, most_chunks)
 
         def reply(rows: Sequence[np.ndarray]) -> list[bytes]:
             is_raw = isinstance(request, TeiRerank) and request.raw_scores
-            parts = iter(self.ranker.scores(rows, given, raw=is_raw))
+            parts = iter(model.scores(rows, given, raw=is_raw))
             scores = [max(islice(parts, count)) for count in counts]
             ranked = _ranked(request, passages.texts, scores, name=self.name, tokens=budget.spent)
             return [json.dumps(ranked).encode()]
 
-        return Prepared(works, reply)
+        return jobs, reply
 
     def reader(self, body_bytes: int) -> ThreadPoolExecutor:
         """What prepares a request."""
         return self._large_reader if body_bytes > _LARGE else self._readers
 
-    def submit(self, works: Sequence[Work]) -> list[Job]:
-        """Put all works into the queue, or none. Raises ApiError."""
-        jobs: list[Job] = []
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Put all jobs into the queue, or none. Raises ApiError."""
         try:
-            for work in works:
-                jobs.append(self.scheduler.submit(*work))
-        except QueueFullError:
-            self.release(jobs)
+            self.scheduler.submit(jobs)
+        except asyncio.QueueFull:
             raise busy("too much waits already") from None
         self.metrics.held(self.scheduler.held)
-        return jobs
 
     def release(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
@@ -273,9 +260,10 @@ async def _post(service: Service, path: str, request: Request, send: "Send") -> 
             try:
                 loop = asyncio.get_running_loop()
                 reading = loop.run_in_executor(service.reader(len(body)), service.prepare, path, bytes(body))
-                prepared = await _unless(gone, reading)
-                jobs = service.submit(prepared.works)
-                pieces = prepared.reply([await _unless(gone, job.result) for job in jobs])
+                prepared, reply = await _unless(gone, reading)
+                service.submit(prepared)
+                jobs = prepared  # which are to be released
+                pieces = reply([await _unless(gone, job.result) for job in jobs])
             finally:
                 gone.cancel()
         await _send(pieces, send)
@@ -409,34 +397,17 @@ async def _send(pieces: Iterable[bytes], send: "Send") -> None:
     await send({"type": "http.response.body", "body": bytes(chunk)})
 
 
-_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
-
-
 def _error(path: str, error: ApiError) -> Response:
     """An error in the form of the interface that the path belongs to: that of OpenAI; that of TEI; that of Cohere, which has a message,
     and of Jina, which has a detail."""
-    message = error.message
+    _, kind, kind_of_tei = ERRORS[error.status]
     if path in ("/rerank", "/embed"):
-        kinds = {413: "Tokenizer", 422: "Validation", 429: "Overloaded", 500: "Backend"}
-        content: dict[str, Any] = {"error": message, "error_type": kinds.get(error.status, "Validation")}
+        content: dict[str, Any] = {"error": error.message, "error_type": kind_of_tei}
     elif path.endswith("/rerank"):
-        content = {"message": message, "detail": message}
+        content = {"message": error.message, "detail": error.message}
     else:
-        kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
-        content = {"error": {"message": message, "type": kind, "param": error.param, "code": error.code}}
+        content = {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
     return JSONResponse(content, error.status, headers=dict(error.headers))
-
-
-_ERRORS = {
-    "401": "the key is missing or wrong",
-    "408": "the body did not arrive in time",
-    "413": "a body, a list, a text or all texts together are too long",
-    "415": "the body is not application/json",
-    "422": "the body is not what the schema says",
-    "429": "the queue is full; Retry-After says when to retry",
-    "500": "internal error",
-    "504": "not answered in time",
-}
 
 
 def _document(service: Service) -> dict[str, Any]:
@@ -450,7 +421,7 @@ def _document(service: Service) -> dict[str, Any]:
     }
     unread = {f"^({'|'.join(map(re.escape, service.limits.unread_keys))})$": {"description": "Not read."}}
 
-    def schema(kind: type[Body]) -> dict[str, Any]:
+    def schema(kind: Any) -> dict[str, Any]:
         made = TypeAdapter(kind).json_schema()
         for name in own.keys() & made["properties"].keys():
             made["properties"][name] |= own[name]
@@ -461,7 +432,7 @@ def _document(service: Service) -> dict[str, Any]:
         return {"summary": summary, "security": security, "responses": {"200": {"description": "done"}}}
 
     paths = {}
-    errors = {code: {"description": each} for code, each in _ERRORS.items() if has_keys or code != "401"}
+    errors = {str(status): {"description": each[0]} for status, each in ERRORS.items() if has_keys or status != 401}
     for path, (summary, kinds) in POSTED.items():
         content = {"application/json": {"schema": {"oneOf": [schema(kind) for kind in kinds]}}}
         posted = operation(summary, True) | {"requestBody": {"required": True, "content": content}}

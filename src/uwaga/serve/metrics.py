@@ -12,14 +12,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from uwaga.serve.requests import GOT, POSTED
+from uwaga.serve.requests import ERRORS, GOT, POSTED
 from uwaga.serve.scheduler import QueueSize
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 _OTHER = "other"
 PATHS = (*POSTED, *GOT, _OTHER)
-_STATUSES = (200, 401, 404, 405, 408, 413, 415, 422, 429, 431, 500, 504)
+_STATUSES = (200, *ERRORS)
 _RECORD = np.dtype(
     [  # of a histogram, the values in each bucket and in the one without a bound, and their sum
         ("requests", "f8", (len(PATHS), len(_STATUSES))),

@@ -5,19 +5,19 @@ Letters: R texts, E width of a vector.
 
 import sys
 from array import array
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from uwaga.encode.encoder import TextEncoder
 from uwaga.encode.preprocessing import TokenizedText
 from uwaga.encode.reranker import Reranker, sigmoid
-from uwaga.models.tokenizers.loading import Tokenizer, prefix_end
+from uwaga.models.tokenizers.loading import Encoding, Tokenizer, prefix_end
 from uwaga.models.tokenizers.token_text import join_tokens, token_text
 from uwaga.serve.requests import ApiError, Limits, Texts
-from uwaga.serve.scheduler import Item
+from uwaga.serve.scheduler import Job
 
 _PIECE = 1 << 16  # characters that are tokenized at a time: some 30 MB of memory where each is a token
 _AT_CUT = 256  # tokens that a piece may have more than its part of the whole has: a word of 100 characters is divided
@@ -33,40 +33,40 @@ def check_finite(rows_RE: np.ndarray, given: Texts, what: str) -> None:
         raise ApiError(422, f"{place} has a {what} that is NaN or infinite; {instead}", param=given.key)
 
 
-class Work(NamedTuple):
-    """Items of one kind, for the scheduler."""
+class TokenBudget:
+    """The tokens that a request may still have, special ones included, of those that the model reads."""
 
-    items: Sequence[Item]
-    tokens: Sequence[int]  # of each item, special ones included
-    kind: Hashable
+    def __init__(self, limit: int) -> None:
+        self.limit, self.spent = limit, 0
 
+    def spend(self, tokens: int) -> None:
+        """Raises ApiError."""
+        self.check(tokens)
+        self.spent += tokens
 
-class VectorKind(NamedTuple):
-    """The kind of texts whose vectors are computed together; their prompt is in their tokens already."""
-
-    prompt: str
-    normalize: bool | None = None  # as TextEncoder.encode
+    def check(self, tokens: int) -> None:
+        """Raises ApiError: so many more are too many."""
+        if self.spent + tokens > self.limit:
+            raise too_many_tokens(self.limit)
 
 
 class EmbeddingModel:
-    """A TextEncoder as the server uses it: `work` and `text_of` in threads that read requests, `run` in the model's thread.
+    """A TextEncoder as the server uses it, and a Reranker if passages are ranked by one.
 
-    Only `run` calls the encoder itself, which is not safe to call from two threads; the others call its tokenizer, which is.
+    `run` is called in the model's thread. It alone calls the models, which are not safe to call from two threads. The other methods call
+    their tokenizers, in threads that read requests.
     """
 
-    def __init__(self, encoder: TextEncoder) -> None:
-        self._encoder = encoder
-        self.tokenizer, self.truncates_left = encoder.tokenizer, encoder.truncates_left
+    def __init__(self, encoder: TextEncoder, reranker: Reranker | None = None) -> None:
+        self._encoder, self._reranker = encoder, reranker
+        self.tokenizer = encoder.tokenizer
+        self.prompts: Mapping[str, str] = encoder.prompts
+        self.truncates_left, self.ranks_left = encoder.truncates_left, (reranker or encoder).truncates_left
         self.width, self.has_unit_vectors = encoder.embedding_dim, encoder.has_unit_vectors
         self.max_tokens = encoder.max_tokens  # of a text, special ones not counted
-        self.prompts: Mapping[str, str] = encoder.prompts
 
-    def length(self, text: str, prompt: str) -> int:
-        """Tokens of a text after a prompt, special ones not counted."""
-        return len(self.tokenizer.encode([self._encoder.whole_text(text, prompt)], with_offsets=False)[0])
-
-    def work(self, given: Texts, *, prompt: str | None, budget: "TokenBudget", normalize: bool | None = None) -> Work:
-        """Texts with the number of their tokens. Raises ApiError, which names the text: it is empty or too long.
+    def work(self, given: Texts, *, prompt: str | None, budget: TokenBudget, normalize: bool | None = None) -> Job:
+        """Texts whose vectors are computed. Raises ApiError, which names the text: it is empty or too long.
 
         Args:
             given: the texts; where they may be truncated, the first `max_tokens` tokens of a longer one are read, or the last
@@ -75,26 +75,58 @@ class EmbeddingModel:
             budget: for the tokens of the request.
             normalize: as `TextEncoder.encode`.
         """
-        prompt = self._encoder.config.prompt if prompt is None else prompt
-        tokenizer, items, is_cut, is_left = self.tokenizer, list[TokenizedText](), given.is_cut, self.truncates_left
-        kept = slice(-self.max_tokens, None) if is_left else slice(self.max_tokens)
-        for group in _groups([len(prompt) + len(text) for text in given.texts]):
-            texts = [self._encoder.whole_text(text, prompt) for text in given.texts[group]]
-            if is_cut:
-                most = sys.maxsize if is_left else self.max_tokens
-                texts = [beginning(tokenizer, text, most, budget) for text in texts]
-            else:
-                check_length(tokenizer, texts, given, group.start, self.max_tokens)
-            encodings = tokenizer.encode(texts, with_offsets=False)
-            for number, encoding in enumerate(encodings, start=group.start):
-                text = given.texts[number]
-                if not len(encoding) or is_blank(text):
-                    raise empty(given, number)
-                if len(encoding) > self.max_tokens and not is_cut:
-                    raise too_long(given, number, f"{len(encoding):,} tokens", self.max_tokens)
-                items.append(TokenizedText(text, array("l", encoding.ids[kept])))
-                budget.spend(len(items[-1]) + tokenizer.num_special_tokens)
-        return Work(items, [len(item) + tokenizer.num_special_tokens for item in items], VectorKind(prompt, normalize))
+        own = self._encoder.config.prompt if prompt is None else prompt
+        most, tokenizer, items, tokens = self.max_tokens, self.tokenizer, list[TokenizedText](), list[int]()
+        needs, kept = (sys.maxsize, slice(-most, None)) if self.truncates_left else (most, slice(most))
+        found = encodings(
+            given,
+            budget,
+            tokenizer,
+            most,
+            whole=lambda text: self._encoder.whole_text(text, own),
+            beside=len(own),
+            needs=needs,
+        )
+        for text, encoding in zip(given.texts, found, strict=True):
+            items.append(TokenizedText(text, array("l", encoding.ids[kept])))
+            tokens.append(len(items[-1]) + tokenizer.num_special_tokens)
+            budget.spend(tokens[-1])
+        return Job(items, tokens, (own, normalize))
+
+    def ranking(
+        self, query: Texts, passages: Texts, budget: TokenBudget, most_tokens: int | None, most_chunks: int | None
+    ) -> tuple[list[Job], list[Texts], Sequence[int]]:
+        """What must be computed, the query and the parts of passages (`passage_parts`), and of how many of them the score of each passage is
+        the greatest. Without a reranker, the prompts "query" and "document" are put before the texts, as encode_query and
+        encode_document do. Raises ApiError."""
+        reranker = self._reranker
+        if reranker is None:
+            prompt = self.prompts["document"]
+
+            def length(text: str) -> int:
+                return len(self.tokenizer.encode([self._encoder.whole_text(text, prompt)], with_offsets=False)[0])
+
+            first = self.work(query, prompt=self.prompts["query"], budget=budget)
+            parts, counts = passage_parts(
+                passages, self.tokenizer, budget, length, self.max_tokens, most_tokens, most_chunks
+            )
+            return [first, self.work(parts, prompt=prompt, budget=budget)], [query, parts], counts
+
+        most, tokenizer, (asked,) = reranker.max_tokens, reranker.tokenizer, query.texts
+
+        def pairs(texts: Sequence[str]) -> list[Encoding]:
+            return reranker.tokenize([(asked, text) for text in texts])
+
+        (encoding,) = encodings(query, budget, tokenizer, most)
+        budget.check(len(encoding) * len(passages.texts))  # it is tokenized with every passage
+        parts, counts = passage_parts(
+            passages, tokenizer, budget, lambda text: len(pairs([text])[0]), most, most_tokens, most_chunks
+        )
+        tokens = list[int]()
+        for encoding in encodings(parts, budget, tokenizer, most, pairs=pairs, beside=len(asked)):
+            tokens.append(min(len(encoding), most))
+            budget.spend(tokens[-1])
+        return [Job([(asked, text) for text in parts.texts], tokens, _PAIRS)], [query, parts], counts
 
     def texts_of(self, given: Texts, limits: Limits) -> list[str]:
         """The texts of token ids. Raises ApiError, also where they are more than a request may hold."""
@@ -138,11 +170,18 @@ class EmbeddingModel:
             param=given.key,
         )
 
-    def run(self, items: Sequence[TokenizedText], kind: VectorKind) -> np.ndarray:
-        """(R, E) float32, in one pass over all tokens, those that `work` found; NaN where a vector is not finite, which `check_finite` tells
-        those who asked for it and no others."""
+    def run(self, items: Sequence[Any], kind: Any) -> np.ndarray:
+        """(R, E) float32 vectors, in one pass over all tokens, those that `work` found; of pairs (R, 1) logits. NaN where a vector is not
+        finite, which `check_finite` tells those who asked for it and no others."""
+        if kind is _PAIRS:
+            assert self._reranker is not None
+            # A pair has the same bits in any batch; long texts are not tokenized together.
+            sizes = [len(query) + len(passage) for query, passage in items]
+            logits = [self._reranker.logits(items[group], overflow="truncate") for group in _groups(sizes)]
+            return np.concatenate(logits)[:, None]
+        prompt, normalize = kind
         (result,) = self._encoder.stream(
-            [items], prompt=kind.prompt, normalize=kind.normalize, tokens_per_batch=1 << 40, skip_invalid=True
+            [items], prompt=prompt, normalize=normalize, tokens_per_batch=1 << 40, skip_invalid=True
         )
         rows_RE = np.full((len(items), self.width), np.nan, np.float32)
         rows_RE[result.report.document] = result.vectors
@@ -158,40 +197,13 @@ class EmbeddingModel:
         norms = np.sqrt(np.square(first.astype(np.float64)).sum(1, keepdims=True))
         return (first / np.maximum(norms, np.finfo(np.float64).tiny)).astype(np.float32)
 
-
-class SimilarityRanker:
-    """Ranks by the cosine of the vectors of query and passage: what an embedding model can say. The prompts "query" and
-    "document" are put before them, as encode_query and encode_document do."""
-
-    def __init__(self, model: EmbeddingModel) -> None:
-        self._model = model
-        self._query, self._passage = model.prompts["query"], model.prompts["document"]
-        self.truncates_left, self.run = model.truncates_left, model.run
-
-    def works(
-        self,
-        query: Texts,
-        passages: Texts,
-        budget: "TokenBudget",
-        most_tokens: int | None = None,
-        most_chunks: int | None = None,
-    ) -> "tuple[list[Work], list[Texts], Sequence[int]]":
-        """What must be computed, the query and the parts of passages (`passage_parts`), and of how many of them the score of each passage is
-        the greatest. Raises ApiError."""
-        model = self._model
-
-        def length(text: str) -> int:
-            return model.length(text, self._passage)
-
-        first = model.work(query, prompt=self._query, budget=budget)
-        parts, counts = passage_parts(
-            passages, model.tokenizer, budget, length, model.max_tokens, most_tokens, most_chunks
-        )
-        return [first, model.work(parts, prompt=self._passage, budget=budget)], [query, parts], counts
-
     def scores(self, rows: Sequence[np.ndarray], given: Sequence[Texts], *, raw: bool) -> list[float]:
-        """For each part of a passage a number, from the rows of each work; higher is better. given: the query and the parts. raw: before any
-        sigmoid. Raises ApiError: one is NaN or infinite."""
+        """For each part of a passage a number, from the rows of each job: the cosine of its vector and the query's, or the reranker's score;
+        higher is better. given: the query and the parts. raw: before any sigmoid. Raises ApiError: one is NaN or infinite."""
+        if self._reranker is not None:
+            check_finite(rows[0], given[1], "score")
+            logits = rows[0][:, 0]
+            return (sigmoid(logits) if self._reranker.has_sigmoid and not raw else logits).tolist()
         for each, texts in zip(rows, given, strict=True):
             check_finite(each, texts, "vector")
         query, passages = (each.astype(np.float64) for each in rows)
@@ -201,92 +213,46 @@ class SimilarityRanker:
         return (dots / np.maximum(norms, np.finfo(np.float64).tiny)).tolist()
 
 
-class CrossEncoderRanker:
-    """Ranks by a model that reads query and passage together. Beside it, the vectors of `model` are computed."""
+def encodings(
+    given: Texts,
+    budget: TokenBudget,
+    tokenizer: Tokenizer,
+    most: int,
+    *,
+    whole: Callable[[str], str] = str,
+    pairs: Callable[[Sequence[str]], Sequence[Encoding]] | None = None,
+    beside: int = 0,
+    needs: int = sys.maxsize,
+) -> Iterator[Encoding]:
+    """The tokens of each text, some texts at a time. Raises ApiError, which names the text: it is empty or too long.
 
-    def __init__(self, model: EmbeddingModel, reranker: Reranker) -> None:
-        self._model, self._reranker, self.truncates_left = model, reranker, reranker.truncates_left
-
-    def run(self, items: Sequence[Item], kind: Any) -> np.ndarray:
-        if kind is not _PAIRS:
-            return self._model.run(items, kind)
-        # A pair has the same bits in any batch; long texts are not tokenized together.
-        parts = [
-            self._reranker.logits(items[group], overflow="truncate")
-            for group in _groups([len(query) + len(passage) for query, passage in items])
-        ]
-        return np.concatenate(parts)[:, None]
-
-    def works(
-        self,
-        query: Texts,
-        passages: Texts,
-        budget: "TokenBudget",
-        most_tokens: int | None = None,
-        most_chunks: int | None = None,
-    ) -> "tuple[list[Work], list[Texts], Sequence[int]]":
-        """As of SimilarityRanker, and so `scores`."""
-        reranker, most, is_cut, (asked,) = self._reranker, self._reranker.max_tokens, query.is_cut, query.texts
-
-        def length(text: str) -> int:
-            return len(reranker.tokenize([(asked, text)])[0])
-
-        if is_blank(asked):
-            raise empty(query, 0)
-        if is_cut:
-            budget.check_whole(reranker.tokenizer, asked)
-        else:
-            check_length(reranker.tokenizer, [asked], query, 0, most)
-        (encoding,) = reranker.tokenizer.encode([asked], with_offsets=False)
-        if len(encoding) > most and not is_cut:
-            raise too_long(query, 0, f"{len(encoding):,} tokens", most)
-        budget.check(len(encoding) * len(passages.texts))  # it is tokenized with every passage
-        parts, counts = passage_parts(passages, reranker.tokenizer, budget, length, most, most_tokens, most_chunks)
-        pairs, lengths = [(asked, text) for text in parts.texts], list[int]()
-        for group in _groups([len(asked) + len(text) for text in parts.texts]):
-            for number, text in enumerate(parts.texts[group], start=group.start):
-                if is_blank(text):
-                    raise empty(parts, number)
-                if is_cut:
-                    budget.check_whole(reranker.tokenizer, text)
-            if not is_cut:
-                check_length(reranker.tokenizer, parts.texts[group], parts, group.start, most)
-            for number, encoding in enumerate(reranker.tokenize(pairs[group]), start=group.start):
-                if len(encoding) > most and not is_cut:
-                    raise too_long(parts, number, f"{len(encoding):,} tokens with the query", most)
-                lengths.append(min(len(encoding), most))
-                budget.spend(lengths[-1])
-        return [Work(pairs, lengths, _PAIRS)], [query, parts], counts
-
-    def scores(self, rows: Sequence[np.ndarray], given: Sequence[Texts], *, raw: bool) -> list[float]:
-        check_finite(rows[0], given[1], "score")
-        logits = rows[0][:, 0]
-        return (sigmoid(logits) if self._reranker.has_sigmoid and not raw else logits).tolist()
-
-
-Ranker = SimilarityRanker | CrossEncoderRanker
-
-
-class TokenBudget:
-    """The tokens that a request may still have, special ones included, of those that the model reads."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit, self.spent = limit, 0
-
-    def spend(self, tokens: int) -> None:
-        """Raises ApiError."""
-        self.check(tokens)
-        self.spent += tokens
-
-    def check(self, tokens: int) -> None:
-        """Raises ApiError: so many more are too many."""
-        if self.spent + tokens > self.limit:
-            raise too_many_tokens(self.limit)
-
-    def check_whole(self, tokenizer: Tokenizer, text: str) -> None:
-        """Raises ApiError: a text that is read whole before it is truncated has more tokens than a request may have."""
-        if least_tokens(tokenizer, text, self.limit) > self.limit:
-            raise too_many_tokens(self.limit)
+    Args:
+        given: the texts.
+        budget: whose limit holds for a text that is read whole before it is truncated.
+        tokenizer: of the texts.
+        most: tokens that the model takes.
+        whole: from a text to what is tokenized of it.
+        pairs: from texts to their tokens with the query; None: the tokenizer alone.
+        beside: characters that are tokenized with each text.
+        needs: the first tokens that are read of a text that is truncated.
+    """
+    for group in _groups([beside + len(text) for text in given.texts]):
+        texts = [whole(text) for text in given.texts[group]]
+        for number, text in enumerate(texts, start=group.start):
+            if is_blank(given.texts[number]):
+                raise empty(given, number)
+            if given.is_cut:
+                texts[number - group.start] = beginning(tokenizer, text, needs, budget)
+            elif (count := least_tokens(tokenizer, text, most)) > most:
+                raise too_long(given, number, f"more than {count:,} tokens", most)
+        found = tokenizer.encode(texts, with_offsets=False) if pairs is None else pairs(texts)
+        for number, encoding in enumerate(found, start=group.start):
+            if not len(encoding):
+                raise empty(given, number)
+            if len(encoding) > most and not given.is_cut:
+                has = f"{len(encoding):,} tokens" + " with the query" * (pairs is not None)
+                raise too_long(given, number, has, most)
+            yield encoding
 
 
 def least_tokens(tokenizer: Tokenizer, text: str, most: int) -> int:
@@ -301,13 +267,6 @@ def least_tokens(tokenizer: Tokenizer, text: str, most: int) -> int:
     return count
 
 
-def check_length(tokenizer: Tokenizer, texts: Sequence[str], given: Texts, first: int, most: int) -> None:
-    """Raises ApiError: a long text, of those from `first` on, has more tokens than the model takes."""
-    for number, text in enumerate(texts, start=first):
-        if (count := least_tokens(tokenizer, text, most)) > most:
-            raise too_long(given, number, f"more than {count:,} tokens", most)
-
-
 def beginning(tokenizer: Tokenizer, text: str, most: int, budget: TokenBudget) -> str:
     """So much of a long text that its first `most` tokens are those of the whole; where that cannot be known, the whole text. Raises
     ApiError: it has more tokens than a request may have."""
@@ -316,7 +275,8 @@ def beginning(tokenizer: Tokenizer, text: str, most: int, budget: TokenBudget) -
         end = prefix_end(text, length)
         if end <= 2 * length and len(tokenizer.encode([text[:end]], with_offsets=False)[0]) > most:
             return text[:end]
-    budget.check_whole(tokenizer, text)
+    if least_tokens(tokenizer, text, budget.limit) > budget.limit:
+        raise too_many_tokens(budget.limit)
     return text
 
 

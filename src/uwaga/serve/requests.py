@@ -111,49 +111,50 @@ _Direction = Annotated[
 ]
 
 
-@options
-class Body:
-    """What the requests of all interfaces have. None: as the server or the model says."""
-
-    key = ""  # the field with its texts
-    truncation_key = "truncate"
-    model: Annotated[Text | None, _said("May be left out.")] = None
+_Model = Annotated[Text | None, _said("May be left out.")]
+_Prompt = Annotated[Text | None, _said("A prompt of the model, put before every text.")]
+_Dimensions = Annotated[Size | None, _said("Only the first so many numbers of each vector.")]
 
 
 @options
-class Embeddings(Body):
-    dimensions: Annotated[Size | None, _said("Only the first so many numbers of each vector.")] = None
-    prompt_name: Annotated[Text | None, _said("A prompt of the model, put before every text.")] = None
-    truncate: _Truncate = None
+class OpenAIEmbeddings:
+    """The body of a request. None: as the server or the model says.
 
+    Attributes:
+        key: the field with its texts.
+        truncation_key: the field that says whether long texts are truncated.
+    """
 
-@options
-class OpenAIEmbeddings(Embeddings):
-    key = "input"
+    key, truncation_key = "input", "truncate"
     input: _Input
+    model: _Model = None
     encoding_format: Literal["float", "base64"] = "float"
+    dimensions: _Dimensions = None
+    prompt_name: _Prompt = None
+    truncate: _Truncate = None
     user: Annotated[Text | None, _said("Not read.")] = None
 
 
 @options
-class TeiEmbeddings(Embeddings):
-    key = "inputs"
+class TeiEmbeddings:
+    key, truncation_key = "inputs", "truncate"
     inputs: _Input
+    model: _Model = None
     normalize: Annotated[Switch, _said("Vectors of length 1.")] = True
+    dimensions: _Dimensions = None
+    prompt_name: _Prompt = None
+    truncate: _Truncate = None
     truncation_direction: _Direction = None
 
 
 @options
-class Rerank(Body):
-    query: Text
-
-
-@options
-class CohereRerank(Rerank):
+class CohereRerank:
     """Jina's too."""
 
     key, truncation_key = "documents", "truncation"
+    query: Text
     documents: Annotated[ListOf[_Passage], MinLen(1)]
+    model: _Model = None
     top_n: Size | None = None
     return_documents: Switch = False
     truncation: _Truncate = None
@@ -164,9 +165,11 @@ class CohereRerank(Rerank):
 
 
 @options
-class TeiRerank(Rerank):
-    key = "texts"
+class TeiRerank:
+    key, truncation_key = "texts", "truncate"
+    query: Text
     texts: Annotated[ListOf[_Passage], MinLen(1)]
+    model: _Model = None
     return_text: Switch = False
     raw_scores: Switch = False
     truncate: _Truncate = None
@@ -174,7 +177,7 @@ class TeiRerank(Rerank):
 
 
 Request = OpenAIEmbeddings | TeiEmbeddings | CohereRerank | TeiRerank
-# The paths that take a body, what they do and the types of the body, of which the first counts where its key of texts decides nothing.
+# The paths that take a body, what they do and the types of the body. The first type counts if its key of texts decides nothing.
 POSTED: Mapping[str, tuple[str, tuple[type[Request], ...]]] = {
     "/v1/embeddings": ("Vectors of texts, as OpenAI's.", (OpenAIEmbeddings,)),
     "/embed": ("Vectors of texts, as TEI's, with errors in its form.", (TeiEmbeddings,)),
@@ -189,6 +192,20 @@ GOT: Mapping[str, tuple[str, bool]] = {
     "/metrics": ("Numbers for Prometheus.", True),
     "/openapi.json": ("This description.", False),
     "/docs": ("This page.", False),
+}
+# Why a request has no answer, by status, and what OpenAI and TEI call such an error.
+ERRORS: Mapping[int, tuple[str, str, str]] = {
+    401: ("the key is missing or wrong", "authentication_error", "Validation"),
+    404: ("there is no such path or model", "invalid_request_error", "Validation"),
+    405: ("the path takes another method", "invalid_request_error", "Validation"),
+    408: ("the body did not arrive in time", "invalid_request_error", "Validation"),
+    413: ("a body, a list, a text or all texts together are too long", "invalid_request_error", "Tokenizer"),
+    415: ("the body is not application/json", "invalid_request_error", "Validation"),
+    422: ("the body is not what the schema says", "invalid_request_error", "Validation"),
+    429: ("the queue is full; Retry-After says when to retry", "rate_limit_error", "Overloaded"),
+    431: ("URL and headers are too long", "invalid_request_error", "Validation"),
+    500: ("internal error", "server_error", "Backend"),
+    504: ("not answered in time", "server_error", "Validation"),
 }
 
 
@@ -228,21 +245,25 @@ def read_body(path: str, body: bytes, unread_keys: Sequence[str] = UNREAD_KEYS) 
     return request
 
 
-def texts_of(request: Request, key: str, *, truncate: bool, limits: Limits) -> Texts:
-    """The texts of a field. Raises ApiError: they are too many. truncate: if the request does not say."""
+def texts_of(request: Request, key: str, limits: Limits, *, truncates: bool, from_left: bool) -> Texts:
+    """The texts of a field. Raises ApiError: they are too many, or TEI's truncation_direction asks for the other end of texts than the
+    model loses.
+
+    Args:
+        request: the body.
+        key: of the field.
+        limits: what it may hold.
+        truncates: if the request does not say.
+        from_left: whether the beginning of a long text is what the model loses.
+    """
     given, cut = getattr(request, key), getattr(request, request.truncation_key)
-    is_one = isinstance(given, str) or isinstance(given[0], int)
+    is_one, is_cut = isinstance(given, str) or isinstance(given[0], int), truncates if cut is None else cut
     texts = [given] if is_one else given
     if len(texts) > limits.items:
         raise ApiError(413, f"{key} has {len(texts):,} entries, more than the limit of {limits.items:,}", param=key)
-    places = [key] if is_one else [f"{key}[{number}]" for number in range(len(texts))]
-    return Texts(key, texts, request.truncation_key, truncate if cut is None else cut, places)
-
-
-def check_direction(request: Request, is_cut: bool, truncates_left: bool) -> None:
-    """Raises ApiError: TEI's truncation_direction asks for the other end of texts than the model loses."""
-    key, side = "truncation_direction", "Left" if truncates_left else "Right"
-    direction = getattr(request, key, None)
+    side, direction = "Left" if from_left else "Right", getattr(request, "truncation_direction", None)
     if is_cut and direction is not None and direction.title() != side:
-        message = f"{key} must be '{side}', the side on which this model's directory truncates, not '{direction}'; leave it out, or cut the text yourself"
-        raise ApiError(422, message, param=key)
+        message = f"truncation_direction must be '{side}', the side on which this model's directory truncates, not '{direction}'; leave it out, or cut the text yourself"
+        raise ApiError(422, message, param="truncation_direction")
+    places = [key] if is_one else [f"{key}[{number}]" for number in range(len(texts))]
+    return Texts(key, texts, request.truncation_key, is_cut, places)

@@ -11,7 +11,7 @@ Letters: R texts of a step, E width of what the model gives for each.
 import asyncio
 import heapq
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,16 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Item = Any  # what a model reads: a text, or a pair of texts
-Run = Callable[[Sequence[Item], Any], np.ndarray]  # R items and their kind to (R, E)
-
-
-class QueueFullError(Exception):
-    """What waits and what is asked for are more than the queue holds."""
-
-
-class ModelError(Exception):
-    """The computation failed; its cause says how."""
+Run = Callable[[Sequence[Any], Any], np.ndarray]  # R items, texts or pairs of texts, and their kind to (R, E)
 
 
 @dataclass(slots=True, eq=False)
@@ -36,28 +27,19 @@ class Job:
     """The items of one request.
 
     Attributes:
-        items: what the model reads.
+        items: what the model reads, one at least: texts, or pairs of texts.
         tokens: of each item, special ones included.
         kind: only items of one kind are computed together.
-        result: becomes (len(items), E); belongs to the event loop.
+        result: becomes (len(items), E) after the job was submitted; belongs to the event loop.
     """
 
-    items: Sequence[Item]
+    items: Sequence[Any]
     tokens: Sequence[int]
-    kind: Hashable
-    result: "asyncio.Future[np.ndarray]"
+    kind: Hashable = None
+    result: "asyncio.Future[np.ndarray]" = field(init=False)
     taken: int = 0  # items that a step has
-    done: int = 0  # items that are computed
-    rows: np.ndarray | None = None
-    is_held: bool = field(default=True)  # not released
-
-
-class Part(NamedTuple):
-    """The consecutive items [start, stop) of a job, in a step."""
-
-    job: Job
-    start: int
-    stop: int
+    rows: np.ndarray | None = None  # those that are computed
+    is_released: bool = False
 
 
 class FairQueue:
@@ -69,42 +51,40 @@ class FairQueue:
         self._count = 0
 
     def __bool__(self) -> bool:
-        self._drop_released()
+        while self._heap and self._heap[0][2].is_released:
+            heapq.heappop(self._heap)
         return bool(self._heap)
 
     def add(self, job: Job) -> None:
         self._push(job, self._clock)
 
-    def take(self, most_tokens: int) -> list[Part]:
-        """The next items, all of one kind: the first, and further ones as long as there are no more than `most_tokens` together."""
-        taken: list[tuple[Job, int]] = []
+    def take(self, most_tokens: int) -> dict[Job, slice]:
+        """The next items of each job, all of one kind: the first, and further ones as long as there are no more than `most_tokens` together."""
+        taken: dict[Job, slice] = {}
         aside: list[tuple[int, int, Job]] = []  # jobs of other kinds
-        total = 0
+        total, kind = 0, None
         while self:
             tag, _, job = self._heap[0]
             size = job.tokens[job.taken]
-            if taken and job.kind != taken[0][0].kind:
+            if taken and job.kind != kind:
                 aside.append(heapq.heappop(self._heap))
                 continue
             if taken and total + size > most_tokens:
                 break
             heapq.heappop(self._heap)
-            taken.append((job, job.taken))
-            total, self._clock = total + size, tag
+            first = taken[job].start if job in taken else job.taken
+            total, kind, self._clock = total + size, job.kind, tag
             job.taken += 1
+            taken[job] = slice(first, job.taken)
             if job.taken < len(job.items):
                 self._push(job, tag)
         for each in aside:
             heapq.heappush(self._heap, each)
-        return _parts(taken)
+        return taken
 
     def _push(self, job: Job, after: int) -> None:
         self._count += 1
         heapq.heappush(self._heap, (after + job.tokens[job.taken], self._count, job))
-
-    def _drop_released(self) -> None:
-        while self._heap and not self._heap[0][2].is_held:
-            heapq.heappop(self._heap)
 
 
 class QueueSize(NamedTuple):
@@ -113,6 +93,9 @@ class QueueSize(NamedTuple):
     requests: int = 0
     items: int = 0
     tokens: int = 0
+
+    def plus(self, job: Job, sign: int = 1) -> "QueueSize":
+        return QueueSize(self.requests + sign, self.items + sign * len(job.items), self.tokens + sign * sum(job.tokens))
 
 
 class Scheduler:
@@ -130,34 +113,38 @@ class Scheduler:
     ) -> None:
         self._run, self._step_tokens, self._limit, self._on_step = run, step_tokens, limit, on_step
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="uwaga-model")
-        self._lock = threading.Lock()  # of what follows, and of `taken` and `is_held` of jobs
+        self._lock = threading.Lock()  # of what follows, and of `taken` and `is_released` of jobs
         self._queue = FairQueue()
         self._is_running = False
         self.held = QueueSize()
 
-    def submit(self, items: Sequence[Item], tokens: Sequence[int], kind: Hashable = None) -> Job:
-        """Put items into the queue; there must be one at least. `release` must be called with the job, whatever becomes of it.
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Put all jobs into the queue, or none. `release` must be called with them, whatever becomes of them.
 
-        Raises QueueFullError.
+        Raises asyncio.QueueFull: what waits and what is asked for are more than the queue holds.
         """
-        held = QueueSize(self.held.requests + 1, self.held.items + len(items), self.held.tokens + sum(tokens))
+        held, loop = self.held, asyncio.get_running_loop()
+        for job in jobs:
+            held = held.plus(job)
         if any(have > most for have, most in zip(held, self._limit, strict=True)):
-            raise QueueFullError
-        job = Job(items, tokens, kind, asyncio.get_running_loop().create_future())
+            raise asyncio.QueueFull
         self.held = held
+        for job in jobs:
+            job.result = loop.create_future()
         with self._lock:
-            self._queue.add(job)
-            self._start_step()
-        return job
+            for job in jobs:
+                self._queue.add(job)
+            if not self._is_running and self._queue:
+                self._is_running = True
+                self._thread.submit(self._steps, loop)
 
     def release(self, job: Job) -> None:
-        """Forget a job; of its items, those that wait are not computed. Idempotent."""
-        if not job.is_held:
+        """Forget a job that was submitted; of its items, those that wait are not computed. Idempotent."""
+        if job.is_released:
             return
-        held = self.held
-        self.held = QueueSize(held.requests - 1, held.items - len(job.items), held.tokens - sum(job.tokens))
+        self.held = self.held.plus(job, -1)
         with self._lock:
-            job.is_held = False
+            job.is_released = True
             job.items, job.tokens = (), ()  # the queue may have the job until its turn comes
         if not job.result.cancel() and not job.result.cancelled():
             job.result.exception()  # asyncio logs errors that nobody looked at
@@ -165,13 +152,6 @@ class Scheduler:
     def close(self) -> None:
         """End the thread after the step that is being computed. Jobs that wait never end."""
         self._thread.shutdown(wait=True, cancel_futures=True)
-
-    def _start_step(self) -> None:
-        """Begin a step where the model is free and something waits. Called with the lock."""
-        if not self._is_running and self._queue:
-            self._is_running = True
-            loop = asyncio.get_running_loop()
-            self._thread.submit(self._steps, loop)
 
     def _steps(self, loop: asyncio.AbstractEventLoop) -> None:
         """Compute until nothing waits. In the model's thread, which goes to the next step without waiting for the event loop."""
@@ -181,41 +161,31 @@ class Scheduler:
                 self._is_running = bool(parts)
                 if not parts:
                     return
-                items = [item for part in parts for item in part.job.items[part.start : part.stop]]
-                tokens = sum(sum(part.job.tokens[part.start : part.stop]) for part in parts)
-            rows: np.ndarray | ModelError
+                items = [item for job, part in parts.items() for item in job.items[part]]
+                tokens = sum(sum(job.tokens[part]) for job, part in parts.items())
+            rows: np.ndarray | RuntimeError
             try:
-                rows = self._run(items, parts[0].job.kind)
+                rows = self._run(items, next(iter(parts)).kind)
             except BaseException as error:  # noqa: BLE001  # it goes to those who asked; the thread serves the others
-                rows = ModelError("the computation failed")
+                rows = RuntimeError("the computation failed")
                 rows.__cause__ = error
             self._on_step(tokens)
             with suppress(RuntimeError):  # the loop is closed, and nobody waits
                 loop.call_soon_threadsafe(_deliver, parts, rows)
 
 
-def _deliver(parts: Sequence[Part], rows_RE: np.ndarray | ModelError) -> None:
-    """Give the rows of a step to its jobs."""
+def _deliver(parts: Mapping[Job, slice], rows_RE: np.ndarray | RuntimeError) -> None:
+    """Give the rows of a step to its jobs. Steps are delivered in their order, and so are the items of a job."""
     at = 0
-    for job, start, stop in parts:
-        if isinstance(rows_RE, ModelError):
-            if not job.result.done():
-                job.result.set_exception(rows_RE)
-            continue
-        own, at = rows_RE[at : at + stop - start], at + stop - start
+    for job, part in parts.items():
+        first, at = at, at + part.stop - part.start
         if job.result.done():  # released, or failed in an earlier step
             continue
+        if isinstance(rows_RE, RuntimeError):
+            job.result.set_exception(rows_RE)
+            continue
         if job.rows is None:
-            job.rows = np.empty((len(job.items), own.shape[1]), own.dtype)
-        job.rows[start:stop] = own
-        job.done += stop - start
-        if job.done == len(job.items):
+            job.rows = np.empty((len(job.items), rows_RE.shape[1]), rows_RE.dtype)
+        job.rows[part] = rows_RE[first:at]
+        if part.stop == len(job.items):
             job.result.set_result(job.rows)
-
-
-def _parts(taken: Sequence[tuple[Job, int]]) -> list[Part]:
-    """The items of each job together, in the order in which jobs come first. Items of a job are taken in their order."""
-    indices: dict[Job, list[int]] = {}
-    for job, index in taken:
-        indices.setdefault(job, []).append(index)
-    return [Part(job, own[0], own[-1] + 1) for job, own in indices.items()]

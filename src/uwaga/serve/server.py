@@ -30,10 +30,6 @@ _STOPPING, _STOPPED = "stopping: requests that were accepted are answered first"
 _MIN_KEY = 16  # characters; of letters and digits these are 95 bits
 
 
-class ProcessEndedError(Exception):
-    """A process of a server ended by an error of its own."""
-
-
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket. Raises DataError: there is no such address, or its port is taken."""
     try:
@@ -117,7 +113,7 @@ def run_processes(
         grace: seconds that they have after SIGTERM or Ctrl-C; one that is still there is killed.
         say: as of `run`.
 
-    Raises ProcessEndedError: one ended by an error, after which all are stopped.
+    Raises ChildProcessError: one ended by an error, after which all are stopped.
     """
     context = multiprocessing.get_context("fork")
     waited = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
@@ -147,7 +143,7 @@ def run_processes(
                 if each.exitcode is None:
                     continue
                 if each.exitcode > 0:
-                    raise ProcessEndedError(
+                    raise ChildProcessError(
                         f"process {each.pid} of the server ended with code {each.exitcode}; its messages say why"
                     )
                 processes[at] = start(metrics[at])

@@ -1,0 +1,70 @@
+"""Requests to the server's application in this process, where they are coroutines and nothing listens on a port."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from uwaga.serve.app import Service, application
+
+
+class Answer(NamedTuple):
+    """A response."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Client:
+    """Sends requests to an ASGI application in this process."""
+
+    def __init__(self, service: Service) -> None:
+        self.service, self.app = service, application(service)
+        self.events: list[str] = []  # the types of the messages of all answers
+
+    async def get(self, path: str, *, method: str = "GET", **headers: str) -> Answer:
+        return await self.send(method, path, [], headers)
+
+    async def post(self, path: str, body: object, *, gone: asyncio.Event | None = None, **headers: str) -> Answer:
+        """body: bytes, or what becomes JSON. gone: once it is set, the client has disconnected."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return await self.send("POST", path, [content], {"Content_Type": "application/json"} | headers, gone)
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        parts: Sequence[bytes],
+        headers: dict[str, str],
+        gone: asyncio.Event | None = None,
+    ) -> Answer:
+        """parts: of the body, as they arrive."""
+        left, gone = list(parts), gone or asyncio.Event()
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            if left:
+                part = left.pop(0)
+                return {"type": "http.request", "body": part, "more_body": bool(left)}
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            self.events.append(message["type"])
+            sent.append(message)
+
+        lines = [(name.lower().replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        scope = {
+            "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"", "headers": lines,
+            "client": ("127.0.0.1", 1),
+        }  # fmt: skip
+        await self.app(scope, receive, send)
+        if not sent:
+            return Answer(0, {}, b"")
+        names = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
+        return Answer(sent[0]["status"], names, b"".join(each.get("body", b"") for each in sent[1:]))
