@@ -40,7 +40,7 @@ for name in names:
             absent.add(error.name)
 assert len(names) > 200 and not absent & {"fcntl", "resource"}, absent
 assert native.reason_unavailable() is None
-assert not native.library().thread_pool.shared
+assert not native.library().shares_threads
 from uwaga._base import connections
 assert connections.max_connections() == connections.MAX_CONNECTIONS
 """

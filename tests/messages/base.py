@@ -1,19 +1,51 @@
 """Calls that raise where the parts below all operations check: options by name, shapes, files of strangers, the environment."""
 
+import math
 import os
+from dataclasses import field
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import pytest
 import torch
+from annotated_types import Ge, Gt, Le
+from pydantic import StringConstraints
 
 import uwaga
 from uwaga import AttentionMap
 from uwaga._base import env, json_files, untrusted
+from uwaga._base.options import Count, FractionBelow1, Name, Positive, Real, Size, Switch, Text, Words, options, read
 from uwaga._base.shapes import NamedShape, bind
 from uwaga.nn import MultiHeadAttention
 
 X = torch.eye(3)
 LAYER = MultiHeadAttention(3, 1)
+
+
+@options
+class Inner:
+    size: Size = 3
+    rate: Positive = 1.0
+    names: tuple[Name, ...] = ()
+    pair: tuple[FractionBelow1, FractionBelow1] = (0.0, 0.0)
+    kind: Literal["a", "b"] = "a"
+    limit: Size | None = None
+    either: Size | tuple[Size, ...] | None = None
+    digits: Annotated[Text, StringConstraints(pattern="^[0-9]+$"), Words("digits")] = "1"
+
+    def __post_init__(self) -> None:
+        if self.size == 7:
+            raise ValueError("size must not be seven")
+
+
+@options
+class Outer:
+    inner: Inner
+    tables: dict[str, Inner] = field(default_factory=dict)
+
+
+def inner(**options: Any) -> None:
+    read(Outer, {"inner": options})
 
 
 def threads(patch: pytest.MonkeyPatch, text: str) -> int | None:
@@ -52,6 +84,40 @@ CALLS = {
     "keywords: a misspelt one": lambda: uwaga.attention(X, X, X, casual=True),
     "shapes: a width": lambda: bind("attention", [NamedShape.of("query", (2, 12, 128, 64), "B H Q D"), NamedShape.of("key", (2, 12, 512, 80), "B G K D")]),
     "shapes: a rank": lambda: bind("f", [NamedShape.of("x", (2, 5), "B M"), NamedShape.of("y", (5,), "M F")]),
+    "options: a table that is missing": lambda: read(Outer, {}),
+    "options: a number in place of a table": lambda: read(Outer, {"inner": 1}),
+    "options: a number in place of tables": lambda: read(Outer, {"inner": {}, "tables": 1}),
+    "options: an unknown key of a named table": lambda: read(Outer, {"inner": {}, "tables": {"x": {"sise": 1}}}),
+    "options: an unknown key of any table": lambda: read(dict[str, Inner], {"x": {"sise": 1}}),
+    "options: an unknown key": lambda: inner(sise=1, rate=0),
+    "options: a key that is a number": lambda: read(Outer, {"inner": {5: 1}}),
+    "options: a whole number that is 0": lambda: inner(size=0),
+    "options: a whole number that is a bool": lambda: inner(size=True),
+    "options: a whole number that is a fraction": lambda: inner(size=1.0),
+    "options: a whole number that is a string": lambda: inner(size="1"),
+    "options: a whole number of 63 bits": lambda: inner(size=2**62),
+    "options: a whole number of 5,000 digits": lambda: inner(size=10**5000),
+    "options: a number that is NaN": lambda: inner(rate=math.nan),
+    "options: a number that is infinite": lambda: inner(rate=math.inf),
+    "options: a number beyond float64": lambda: inner(rate=10**400),
+    "options: a number in a list of names": lambda: inner(names=["x", 3]),
+    "options: a string in place of a list": lambda: inner(names="x"),
+    "options: a list in place of a word": lambda: inner(kind=[]),
+    "options: 0 in place of a size or null": lambda: inner(limit=0),
+    "options: a list of a union": lambda: inner(either=[1, 0]),
+    "options: words of their own": lambda: inner(digits="x"),
+    "options: a rule between fields": lambda: inner(size=7),
+    "options: of a caller in Python": lambda: Inner(size=0),
+    "options: an unknown key of a caller in Python": lambda: Inner(sise=0),
+    "options: a rule between fields of a caller in Python": lambda: Inner(size=7),
+    "options: words of a switch": lambda: read(Switch, 1, path="x"),
+    "options: words of a count": lambda: read(Count, -1, path="x"),
+    "options: words of two limits": lambda: read(Annotated[Real, Gt(0), Le(1)], 0, path="x"),
+    "options: words of a range": lambda: read(Annotated[Real, Ge(1), Le(1_000_000)], 0, path="x"),
+    "options: words of a share below 1": lambda: read(FractionBelow1, 1, path="x"),
+    "options: words of one choice": lambda: read(Literal["x"], "y", path="x"),
+    "options: words of a table": lambda: read(dict[str, Any], 1, path="x"),
+    "options: words of a pair": lambda: read(tuple[Size, Size], 1, path="x"),
     "JSON: nested too deeply": lambda: json_files.parse(b"[" * 200_000, "a.json"),
     "JSON: invalid": lambda: json_files.parse(b"{", "a.json"),
     "JSON: a list in place of an object": lambda: json_files.parse(b"[]", "a.json"),

@@ -65,7 +65,7 @@ def atomic_replace(path: Path) -> Iterator[IO[bytes]]:
     with _temporary_file(path) as (file, temporary, mode):
         yield file
         _finish(file, temporary, mode)
-        _replace(temporary, path)
+        replace_file(temporary, path)
     fsync(path.parent)
 
 
@@ -118,11 +118,6 @@ def rename_noreplace(path: Path, new: Path) -> None:
         path.rename(new)
     else:
         path.unlink()
-
-
-def replace_file(path: Path, new: Path) -> None:
-    """Renames a file to a path, atomically, where another one is. Raises OSError."""
-    _replace(path, new)
 
 
 def create_file(path: Path) -> IO[bytes]:
@@ -417,8 +412,8 @@ def _finish(file: IO[bytes], temporary: Path, mode: int) -> None:
     fsync(temporary)
 
 
-def _replace(temporary: Path, path: Path) -> None:
-    """Renames a file to a path, where another one may be. Raises OSError."""
+def replace_file(temporary: Path, path: Path) -> None:
+    """Renames a file to a path, atomically, where another one may be. Raises OSError."""
     for seconds in _REPLACE_SECONDS if sys.platform == "win32" else ():
         try:
             temporary.replace(path)

@@ -1,34 +1,21 @@
-"""Every environment variable that uwaga reads, in one typed table; nothing else in the package reads os.environ.
+"""Every environment variable that uwaga reads, in one table; nothing else in the package reads os.environ.
 
 >>> sorted(VARIABLES)
 ['UWAGA_DATA', 'UWAGA_LEVEL', 'UWAGA_LIBRARY', 'UWAGA_LINEAR', 'UWAGA_PROFILE', 'UWAGA_THREADS']
 """
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variable:
-    name: str
-    meaning: str
-
 
 MAX_THREADS = 4096  # kMaxThreads of the native library
 
 VARIABLES = {
-    variable.name: variable
-    for variable in (
-        Variable(name="UWAGA_LEVEL", meaning="instruction set of the native kernels; unset: the best possible"),
-        Variable(name="UWAGA_LIBRARY", meaning="path of the native library; unset: the one installed in the package"),
-        Variable(name="UWAGA_LINEAR", meaning="engine of the linear map: cpu, onednn or torch; unset: by processor"),
-        Variable(name="UWAGA_DATA", meaning="folder for downloads and caches; unset: ~/.cache/uwaga"),
-        Variable(name="UWAGA_THREADS", meaning="threads of the native kernels; unset: torch.get_num_threads()"),
-        Variable(
-            name="UWAGA_PROFILE", meaning="0 ignores the engine profile of `uwaga bench --save`; unset or 1: it is used"
-        ),
-    )
+    "UWAGA_LEVEL": "instruction set of the native kernels; unset: the best possible",
+    "UWAGA_LIBRARY": "path of the native library; unset: the one installed in the package",
+    "UWAGA_LINEAR": "engine of the linear map: cpu, onednn or torch; unset: by processor",
+    "UWAGA_DATA": "folder for downloads and caches; unset: ~/.cache/uwaga",
+    "UWAGA_THREADS": "threads of the native kernels; unset: torch.get_num_threads()",
+    "UWAGA_PROFILE": "0 ignores the engine profile of `uwaga bench --save`; unset or 1: it is used",
 }
 
 # Variables of OpenMP for how threads wait for work: by default they spin, which takes the processor from others.
@@ -86,4 +73,5 @@ def profile() -> bool:
 
 def _text(name: str) -> str | None:
     # An empty variable counts as unset: `UWAGA_LEVEL= command` clears it for one command.
-    return os.environ.get(VARIABLES[name].name) or None
+    assert name in VARIABLES
+    return os.environ.get(name) or None

@@ -23,18 +23,11 @@ class NativeUnavailable(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadPool:
-    """Where the library's threads come from."""
-
-    shared: bool  # whether they are PyTorch's own
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
     path: Path
     functions: ctypes.CDLL
-    thread_pool: ThreadPool
+    shares_threads: bool  # with PyTorch
+    why_threads: str  # why it does or does not
 
 
 def default_path() -> Path:
@@ -66,7 +59,8 @@ def _load() -> Library | str:
         return f"the native library at {path} has another layout of struct {name} than this package"
     if (name := env.level()) is not None and functions.uwaga_set_level(name.encode()) != STATUS_OK:
         return f"UWAGA_LEVEL is {name!r}, and this machine can run {', '.join(_levels(functions, supported_only=True))}"
-    return Library(path=path, functions=functions, thread_pool=_share_thread_pool(functions))
+    shares_threads, why = _share_thread_pool(functions)
+    return Library(path=path, functions=functions, shares_threads=shares_threads, why_threads=why)
 
 
 def _missing_bytes(path: Path) -> str | None:
@@ -146,8 +140,8 @@ def _misplaced_struct(functions: ctypes.CDLL) -> str | None:
     return None
 
 
-def _share_thread_pool(functions: ctypes.CDLL) -> ThreadPool:
-    """Passes the GOMP_parallel that PyTorch's own library is bound to, so that both run on one thread pool.
+def _share_thread_pool(functions: ctypes.CDLL) -> tuple[bool, str]:
+    """Passes the GOMP_parallel that PyTorch's own library is bound to, so that both run on one thread pool; whether they do, and why.
 
     Looked up through libtorch_cpu's handle: the lookup follows that library's own dependencies, so it finds
     the OpenMP that PyTorch uses, whatever the name of its file, and no second copy.
@@ -157,13 +151,13 @@ def _share_thread_pool(functions: ctypes.CDLL) -> ThreadPool:
     folder = Path(torch.__file__).parent / "lib"
     name = "libtorch_cpu.dylib" if sys.platform == "darwin" else "libtorch_cpu.so"
     if sys.platform == "win32" or not (folder / name).is_file():
-        return ThreadPool(shared=False, reason=f"PyTorch has no {name} to look in")
+        return False, f"PyTorch has no {name} to look in"
     try:
         symbol = ctypes.CDLL(str(folder / name)).GOMP_parallel
     except (OSError, AttributeError):
-        return ThreadPool(shared=False, reason="PyTorch's OpenMP offers no GOMP_parallel")
+        return False, "PyTorch's OpenMP offers no GOMP_parallel"
     functions.uwaga_set_gomp_parallel(ctypes.cast(symbol, ctypes.c_void_p))
-    return ThreadPool(shared=True, reason="GOMP_parallel of PyTorch's OpenMP")
+    return True, "GOMP_parallel of PyTorch's OpenMP"
 
 
 def library() -> Library:

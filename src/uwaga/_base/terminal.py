@@ -27,16 +27,10 @@ def printable(name: str) -> str:
     return text if len(text) <= 200 else text[:200] + "..."
 
 
-class _Repr(reprlib.Repr):
-    """Bounded in depth and length."""
-
-    def repr_int(self, x: int, level: int) -> str:
-        # repr raises for an integer of thousands of digits.
-        return repr(x) if abs(x) <= 10**20 else "an integer of more than 20 digits"
-
-
-_REPR = _Repr()
+_REPR = reprlib.Repr()  # bounded in depth and length
 _REPR.maxstring = _REPR.maxother = 200
+# repr raises for an integer of thousands of digits.
+_REPR.repr_int = lambda x, level: repr(x) if abs(x) <= 10**20 else "an integer of more than 20 digits"  # type: ignore[method-assign]
 
 
 def short(value: object) -> str:

@@ -154,11 +154,9 @@ def _native() -> Iterator[Finding]:
     others = ", ".join(level for level in native.levels() if level not in possible)
     why = f"built but not on this processor: {others}" if others else ""
     yield Finding(topic="kernels", name="possible", value=", ".join(possible), why=why)
-    pool = library.thread_pool
-    value = "shared with PyTorch" if pool.shared else "of its own"
-    yield Finding(
-        topic="kernels", name="thread pool", value=value, status="ok" if pool.shared else "note", why=pool.reason
-    )
+    status: Status = "ok" if library.shares_threads else "note"
+    value = "shared with PyTorch" if library.shares_threads else "of its own"
+    yield Finding(topic="kernels", name="thread pool", value=value, status=status, why=library.why_threads)
 
 
 def _threads() -> Iterator[Finding]:
@@ -332,9 +330,9 @@ def _caches() -> Iterator[Finding]:
 
 
 def _environment() -> Iterator[Finding]:
-    for name, variable in env.VARIABLES.items():
+    for name, meaning in env.VARIABLES.items():
         value = os.environ.get(name)
-        yield Finding(topic="environment", name=name, value="unset" if value is None else value, why=variable.meaning)
+        yield Finding(topic="environment", name=name, value="unset" if value is None else value, why=meaning)
     for name in _THREAD_VARIABLES:
         if name in os.environ:
             yield Finding(topic="environment", name=name, value=os.environ[name], why="read by OpenMP")

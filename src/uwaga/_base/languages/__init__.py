@@ -70,12 +70,12 @@ def decimal(number: float, digits: int) -> str:
     >>> decimal(0.625, 2), decimal(-0.001, 2), decimal(-12345.5, 1)
     ('0.63', '0.00', '\N{MINUS SIGN}12,345.5')
     """
-    signs = _numbers(_current.get())
+    point, group, least_group = _numbers(_current.get())
     rounded = Decimal(number).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
     whole, _, part = f"{abs(rounded):f}".partition(".")
-    if len(whole) >= 3 + signs.least_group:
-        whole = f"{int(whole):,}".replace(",", signs.group)
-    return (_MINUS if rounded < 0 else "") + whole + (signs.decimal + part if part else "")
+    if len(whole) >= 3 + least_group:
+        whole = f"{int(whole):,}".replace(",", group)
+    return (_MINUS if rounded < 0 else "") + whole + (point + part if part else "")
 
 
 def significant(number: float, digits: int) -> str:
@@ -87,7 +87,7 @@ def significant(number: float, digits: int) -> str:
     mantissa, power = f"{number:.{digits - 1}e}".split("e")
     if number == 0 or -4 <= int(power) < digits:
         return decimal(number, digits - 1 - int(power)) if number else "0"
-    text = mantissa.replace("-", _MINUS).replace(".", _numbers(_current.get()).decimal)
+    text = mantissa.replace("-", _MINUS).replace(".", _numbers(_current.get())[0])
     return f"{text}{_TIMES}10{str(int(power)).translate(_SUPERSCRIPTS)}"
 
 
@@ -169,15 +169,6 @@ def page_table(language: str, *, can_change: bool = False) -> dict[str, Any]:
     return {"language": language, "messages": messages} | ({"names": LANGUAGES} if can_change else {})
 
 
-class _Numbers(NamedTuple):
-    """How a language writes numbers: the decimal separator, that of groups of three, and the digits that stand before the
-    rightmost group at least (CLDR's minimumGroupingDigits: Polish writes 1024, but 10 240)."""
-
-    decimal: str
-    group: str
-    least_group: int
-
-
 class _Table(NamedTuple):
     """The messages of a language: the forms by the English message."""
 
@@ -201,8 +192,11 @@ def _table(language: str) -> _Table:
 
 
 @functools.cache
-def _numbers(language: str) -> _Numbers:
-    return _Numbers(*_tables()["numbers"][language])
+def _numbers(language: str) -> tuple[str, str, int]:
+    """How a language writes numbers: the decimal separator, that of groups of three, and the digits that stand before the
+    rightmost group at least (CLDR's minimumGroupingDigits: Polish writes 1024, but 10 240)."""
+    point, group, least_group = _tables()["numbers"][language]
+    return point, group, least_group
 
 
 @functools.cache
