@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import commands
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -51,20 +52,12 @@ def write(path: Path, texts: list[str]) -> Path:
     return path
 
 
-def run(corpus: Path, output: Path, model: Path, *options: str) -> str:
-    """What a command that succeeds says."""
-    result = CliRunner().invoke(app, ["encode", str(corpus), "-o", str(output), "--model", str(model), *options])
-    assert result.exit_code == 0, result.output
-    return result.stdout
+def run(corpus: Path, output: Path, model: Path, *options: object) -> str:
+    return commands.run("encode", corpus, "-o", output, "--model", model, *options)
 
 
-def refusal(corpus: Path, output: Path, model: Path, *options: str) -> str:
-    """What a command that fails says, but for the bar."""
-    result = CliRunner().invoke(app, ["encode", str(corpus), "-o", str(output), "--model", str(model), *options])
-    assert result.exit_code == 1, result.output
-    assert result.stdout == ""
-    said = result.stderr[result.stderr.index("uwaga encode: ") :]
-    return said.removeprefix("uwaga encode: ").removesuffix("\n")
+def refusal(corpus: Path, output: Path, model: Path, *options: object) -> str:
+    return commands.refusal("encode", corpus, "-o", output, "--model", model, *options)
 
 
 def test_the_file_has_a_row_for_each_document_with_its_vector(corpus: Path, model: Path, tmp_path: Path) -> None:
@@ -119,20 +112,8 @@ def test_windows_say_which_characters_they_are_of(model: Path, tmp_path: Path) -
 
 def test_every_option_reaches_the_encoder(model: Path, tmp_path: Path) -> None:
     corpus = write(tmp_path / "docs.jsonl", [LONG])
-    options = (
-        "--overflow",
-        "mean",
-        "--overlap",
-        "1",
-        "--normalize",
-        "--prompt",
-        "and ",
-        "--tokens-per-batch",
-        "5",
-        "--truncate-dim",
-        "6",
-    )
-    run(corpus, tmp_path / "out.parquet", model, *options, "--dtype", "bfloat16")
+    options = "--overflow mean --overlap 1 --normalize --tokens-per-batch 5 --truncate-dim 6 --dtype bfloat16"
+    run(corpus, tmp_path / "out.parquet", model, *options.split(), "--prompt", "and ")
     (row,) = parquet.read_table(tmp_path / "out.parquet").to_pylist()
     expected = TextEncoder.load(model, dtype=torch.bfloat16).encode(
         [LONG], overflow="mean", overlap=1, normalize=True, prompt="and ", tokens_per_batch=5, truncate_dim=6
@@ -586,8 +567,10 @@ def test_a_file_of_somebody_else_is_left_alone(corpus: Path, model: Path, tmp_pa
         output.write_bytes(content)
         assert refusal(corpus, output, model) == f"{output} {NOT_OURS}"
         assert output.read_bytes() == content
-    parquet.write_table(pa.table({"mine": [1]}), output)
-    assert refusal(corpus, output, model) == f"{output} {NOT_OURS}"
+    for metadata in (None, b"{", b"\xff", b'{"settings": 7, "digest": "x"}', b'{"settings": {}}'):
+        table = pa.table({"mine": [1]})
+        parquet.write_table(table.replace_schema_metadata(metadata and {"uwaga": metadata}), output)
+        assert refusal(corpus, output, model) == f"{output} {NOT_OURS}"
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "lock", "settings.json", "00000000.arrow", "whole.parquet"])
@@ -658,50 +641,6 @@ def test_a_folder_that_cannot_be_written(corpus: Path, model: Path) -> None:
     said = refusal(corpus, Path("/proc/self/out.parquet"), model)
     assert said.startswith("/proc/self/out.parquet.parts: ")
     assert said.endswith(". Finished shards are kept; the same command resumes")
-
-
-def test_no_model(corpus: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    assert "config.json" in refusal(corpus, tmp_path / "out.parquet", tmp_path / "empty")
-    assert not (tmp_path / "out.parquet.parts").exists()
-
-
-def test_a_bomb_of_gzip_ends_in_a_message(model: Path, tmp_path: Path) -> None:
-    from uwaga._base.untrusted import LINE_BYTES
-
-    corpus = tmp_path / "docs.txt.gz"
-    with gzip.open(corpus, "wb", 1) as file:
-        for _ in range(LINE_BYTES // 2**20 + 1):
-            file.write(b"a" * 2**20)
-    said = refusal(corpus, tmp_path / "out.parquet", model)
-    assert said == (
-        f"{corpus}: {corpus.stat().st_size:,} compressed bytes decompress to {LINE_BYTES + 1:,}: more than 200 for each, "
-        "as no text does and an attack may"
-    )
-
-
-def test_a_damaged_input_is_named_and_not_the_output(model: Path, tmp_path: Path) -> None:
-    corpus = tmp_path / "docs.parquet"
-    parquet.write_table(pa.table({"text": TEXTS * 50}), corpus)
-    whole = bytearray(corpus.read_bytes())
-    whole[20:200] = bytes(180)
-    corpus.write_bytes(whole)
-    said = refusal(corpus, tmp_path / "out.parquet", model)
-    assert said.startswith(f"{corpus}: is not a parquet file: ")
-
-
-def test_a_model_file_that_is_a_pipe_is_named(corpus: Path, model: Path, tmp_path: Path) -> None:
-    (model / "config.json").unlink()
-    os.mkfifo(model / "config.json")
-    said = refusal(corpus, tmp_path / "out.parquet", model)
-    assert said == f"{model / 'config.json'} cannot be read: it is a named pipe, not a regular file"
-
-
-def test_a_file_of_another_program_is_not_taken_for_vectors(corpus: Path, model: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out.parquet"
-    for metadata in (b"[]", b"{", b"\xff", b'{"settings": 7, "digest": "x"}', b'{"settings": {}}'):
-        parquet.write_table(pa.table({"a": [1]}).replace_schema_metadata({"uwaga": metadata}), output)
-        assert refusal(corpus, output, model) == f"{output} {NOT_OURS}"
 
 
 # One of every kind that a document may be invalid in, as a line of JSON.
@@ -788,14 +727,6 @@ def test_an_interrupted_run_lists_what_both_runs_left_out(
     assert output.read_bytes() == again.read_bytes()
 
 
-def test_where_every_document_is_invalid_nothing_is_written(model: Path, tmp_path: Path) -> None:
-    corpus, output = tmp_path / "docs.jsonl", tmp_path / "out.parquet"
-    corpus.write_bytes(b"\n".join(INVALID) + b"\n")
-    said = refusal(corpus, output, model, "--skip-invalid")
-    assert said == f"none of 13 documents can be encoded; the first, {corpus}:1: {INVALID[b'']}"
-    assert not output.exists()
-
-
 def test_groups_of_invalid_documents_alone_do_no_harm(model: Path, tmp_path: Path) -> None:
     corpus, output = tmp_path / "docs.jsonl", tmp_path / "out.parquet"
     good = [json.dumps({"id": "d", "text": text}).encode() for text in TEXTS[:2]]
@@ -803,14 +734,6 @@ def test_groups_of_invalid_documents_alone_do_no_harm(model: Path, tmp_path: Pat
     run(corpus, output, model, "--skip-invalid")
     assert parquet.read_table(output)["document"].to_pylist() == [13, 14]
     assert len(listed(output)) == 26
-
-
-def test_a_list_of_somebody_else_is_left_alone(model: Path, tmp_path: Path) -> None:
-    corpus, mine = tmp_path / "docs.jsonl", tmp_path / "out.parquet.skipped.jsonl"
-    write_with_invalid(corpus, TEXTS, every=2)
-    mine.write_text("mine")
-    refusal(corpus, tmp_path / "out.parquet", model, "--skip-invalid")
-    assert mine.read_text() == "mine"
 
 
 def test_the_first_documents_alone(corpus: Path, model: Path, tmp_path: Path) -> None:
@@ -868,24 +791,6 @@ def test_the_bar_of_a_resumed_run_begins_where_it_was(
     assert [tokens > 0 for _, _, tokens, _ in seen] == [False, False, True]
     assert [done for done, _, _, _ in seen] == [seen[0][3], seen[1][3], 1.0]
     assert seen[1][3] == seen[2][3]  # the estimate is made of what comes after it
-
-
-@pytest.mark.slow
-def test_twenty_thousand_documents_with_two_hundred_invalid_ones(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes = {"max_documents": SHARD_DOCUMENTS, "max_characters": SHARD_CHARACTERS}
-    monkeypatch.setattr("uwaga.encode.shards.groups.__kwdefaults__", sizes)
-    corpus, output, seen = tmp_path / "docs.jsonl", tmp_path / "out.parquet", watch_bar(monkeypatch)
-    reasons = write_with_invalid(corpus, (TEXTS * 2200)[:19_800], every=99)
-    assert len(reasons) == 200
-    said = run(corpus, output, model, "--skip-invalid")
-    assert "documents: 19,800;" in said
-    assert listed(output) == reasons
-    assert parquet.read_metadata(output).num_rows == 19_800
-    for done, documents, read, _ in seen:
-        assert abs(done - documents / 20_000) < 0.02
-        assert abs(done - read / seen[-1][2]) < 0.02
 
 
 def test_digests_tell_documents_apart_and_where_one_ends() -> None:

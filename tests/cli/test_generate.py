@@ -3,13 +3,12 @@
 import json
 from pathlib import Path
 
+import commands
 import pytest
 import torch
 from tiny_tokenizer import read_as_it_is
 from tiny_transformer import tiny
-from typer.testing import CliRunner
 
-from uwaga.cli import app
 from uwaga.models import Transformer, generate, load, save
 
 # Letters of one, two, three and four bytes, each byte a token of its own.
@@ -43,15 +42,8 @@ def story_model(tmp_path: Path) -> Path:
 
 def model_of_text(story: str) -> Transformer:
     told = [0, 0, 0, *tokenizer().encode(story + END).ids]
-    sizes = {
-        "vocab_size": 257,
-        "d_model": 80,
-        "num_layers": 1,
-        "num_heads": 2,
-        "d_ff": 8,
-        "max_position_embeddings": 80,
-    }
-    model = tiny("gpt2", **sizes, tie_word_embeddings=False, eos_token_ids=(256,))
+    sizes = {"vocab_size": 257, "d_model": 80, "d_ff": 8, "max_position_embeddings": 80}
+    model = tiny("gpt2", num_layers=1, num_heads=2, **sizes, tie_word_embeddings=False, eos_token_ids=(256,))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
@@ -69,20 +61,8 @@ def writer(tmp_path: Path) -> Path:
     return write(tmp_path / "writer", model)
 
 
-def run(*arguments: object, **given) -> str:
-    """What a command that succeeds says."""
-    result = CliRunner().invoke(app, ["generate", "--model", *map(str, arguments)], **given)
-    assert result.exit_code == 0, result.output
-    assert result.stderr == ""
-    return result.stdout
-
-
-def refusal(*arguments: object, **given) -> str:
-    """What a command that fails says."""
-    result = CliRunner().invoke(app, ["generate", "--model", *map(str, arguments)], **given)
-    assert result.exit_code == 1, result.output
-    assert result.stdout == ""
-    return result.stderr.removeprefix("uwaga generate: ").removesuffix("\n")
+def run(model: Path, *arguments: object, **given) -> str:
+    return commands.run("generate", "--model", model, *arguments, **given)
 
 
 def test_the_text_is_shown_without_the_prompt_and_the_end(story_model: Path) -> None:
@@ -150,63 +130,10 @@ def test_a_prompt_is_read_from_stdin(story_model: Path) -> None:
 
 
 def test_prompts_that_are_too_long(writer: Path) -> None:
-    assert (
-        refusal(writer, "x" * 41) == "prompt 0 of 41 tokens and 20 new tokens need 60 positions, but the model has 40; "
-        "shorten it to 40 tokens or fewer"
-    )
-    assert refusal(writer, "x" * 31).endswith("but the model has 40; --max-new-tokens may be at most 10")
-
-
-def test_characters_that_the_model_has_no_token_for() -> None:
-    result = CliRunner().invoke(app, ["generate", "--model", "speller", "😀a☃", "cat"])
-    assert result.exit_code == 0
-    assert result.stderr == (
-        "uwaga generate: prompt 0: the model has no token for '😀', '☃': it cannot tell what is written there\n"
-    )
-    assert result.stdout.splitlines()[1] == "K AE T"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--max-new-tokens", "0"], "--max-new-tokens must be a whole number of at least 1, not 0"),
-        (["--temperature", "0.5"], "--temperature has no effect without --do-sample"),
-        (["--do-sample", "--top-p", "2"], "--top-p must be a number above 0 and up to 1, not 2.0"),
-        (["--length-penalty", "2"], "--length-penalty has no effect without --num-beams > 1"),
-        (["--do-sample", "--num-beams", "2"], "--do-sample and --num-beams > 1 exclude each other"),
-        (["--do-sample", "--top-k", "0"], "--top-k must be a whole number of at least 1, not 0"),
-    ],
-    ids=lambda x: "-".join(x) if isinstance(x, list) else "",
-)
-def test_options_that_do_not_fit(writer: Path, options: list[str], message: str) -> None:
-    assert refusal(writer, "Once", *options) == message
-
-
-def test_a_model_without_a_tokenizer(writer: Path) -> None:
-    (writer / "tokenizer.json").unlink()
-    assert refusal(writer, "Once") == (
-        f"there is no {writer / 'tokenizer.json'}; transformers writes one: "
-        "AutoTokenizer.from_pretrained(...).save_pretrained(...)"
-    )
-
-
-def test_weights_that_do_not_fit(writer: Path) -> None:
-    described = json.loads((writer / "config.json").read_text())
-    (writer / "config.json").write_text(json.dumps(described | {"n_positions": 41}))
-    assert refusal(writer, "Once") == (
-        f"{writer / 'model.safetensors'} does not match the model of config.json\n"
-        "  wrong shape  transformer.wpe.weight (40, 16) must be (41, 16)"
-    )
-
-
-def test_an_interrupt_ends_quietly(writer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("uwaga.models.generation.generate.generate", interrupted)
-    result = CliRunner().invoke(app, ["generate", "--model", str(writer), "Once"])
-    assert result.exit_code == 130
-    assert result.stderr == "\nuwaga generate: interrupted\n"
+    said = commands.refusal("generate", "--model", writer, "x" * 41)
+    assert said.endswith("need 60 positions, but the model has 40; shorten it to 40 tokens or fewer")
+    said = commands.refusal("generate", "--model", writer, "x" * 31)
+    assert said.endswith("but the model has 40; --max-new-tokens may be at most 10")
 
 
 def test_what_a_model_writes_cannot_control_a_terminal(tmp_path: Path) -> None:
@@ -221,8 +148,8 @@ def test_what_a_model_writes_cannot_control_a_terminal(tmp_path: Path) -> None:
 
 def test_a_message_of_a_library_cannot_control_a_terminal(story_model: Path) -> None:
     (story_model / "config.json").write_text('{"model_type": "gpt2", "\\u009b": NaN, "a": ')
-    assert refusal(story_model, "Once").isprintable()
-    assert refusal(story_model.parent / "\x1b[2J", "Once").startswith(
+    assert commands.refusal("generate", "--model", story_model, "Once").isprintable()
+    assert commands.refusal("generate", "--model", story_model.parent / "\x1b[2J", "Once").startswith(
         f"{story_model.parent}/<U+001B>[2J is neither a directory"
     )
 
@@ -235,4 +162,6 @@ def test_a_tokenizer_whose_pattern_fails_is_named(story_model: Path) -> None:
     # The library gives up on it, for texts that are long enough.
     made.pre_tokenizer = pre_tokenizers.Split(Regex("(?:a+)+$|(?:(?:a|a)+)+b"), "isolated")
     made.save(str(path))
-    assert refusal(story_model, "a" * 60 + "c").startswith(f"{path} is not a valid tokenizer: ")
+    assert commands.refusal("generate", "--model", story_model, "a" * 60 + "c").startswith(
+        f"{path} is not a valid tokenizer: "
+    )

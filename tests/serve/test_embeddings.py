@@ -31,12 +31,6 @@ def test_vectors_are_byte_for_byte_those_of_encode(serving, encoder, encoding) -
         assert answer.json["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
         assert (answer.json["object"], answer.json["model"]) == ("list", "tiny")
         assert answer.headers["content-length"] == str(len(answer.body))
-
-    serving(test)
-
-
-def test_a_single_text_and_a_model_that_is_not_named(serving, encoder) -> None:
-    async def test(client) -> None:
         answer = await client.post("/v1/embeddings", {"input": TEXTS[0], "user": "someone"})
         assert vectors(answer).tobytes() == encoder.encode(TEXTS[:1]).tobytes()
 

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +23,12 @@ TEXTS = ["the cat sat on the mat", "a dog", "it ran away.", "the house and the c
 
 
 @pytest.mark.slow
-def test_a_server_answers_many_clients_with_the_bits_of_encode_and_ends_at_sigterm(start, encoder) -> None:
-    server = start()
-    assert server.said.startswith("uwaga serve: tiny on http://127.0.0.1:")
-    expected = {text: encoder.encode([text])[0].tobytes() for text in TEXTS}
-    with ThreadPoolExecutor(16) as clients:
-        asked = [[TEXTS[(n + k) % 4] for k in range(1 + n % 5)] for n in range(100)]
-        for texts, vectors in zip(asked, clients.map(server.embed, asked), strict=True):
-            assert [each.tobytes() for each in vectors] == [expected[text] for text in texts]
-    assert server.stop() == (0, "")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "processes", ["1", pytest.param("2", marks=pytest.mark.skipif(not hasattr(os, "fork"), reason="it cannot fork"))]
 )
 def test_it_says_that_it_stops_and_logs_requests_where_it_is_told_to(start, processes) -> None:
     server = start("--access-log", "--processes", processes)
+    assert server.said.startswith("uwaga serve: tiny on http://127.0.0.1:")
     server.embed(TEXTS)
     server.process.send_signal(signal.SIGINT)
     out, errors = server.process.communicate(timeout=HANG)
@@ -82,20 +70,6 @@ def _is_refused(port: int) -> bool:
     except ConnectionRefusedError:
         return True
     return False
-
-
-@pytest.mark.slow
-def test_clients_that_vanish_leave_nothing_behind(start, encoder) -> None:
-    server = start()
-    body = json.dumps({"input": TEXTS * 50}).encode()
-    head = f"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    for number in range(60):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=HANG) as client:
-            # Within the headers, within the body, or while it is computed.
-            client.sendall((head.encode() + body)[: (20, len(head) + 20, len(head) + len(body))[number % 3]])
-    until(lambda: json.loads(server.get("/health"))["queue"] == {"requests": 0, "items": 0, "tokens": 0})
-    assert server.embed(TEXTS).tobytes() == encoder.encode(TEXTS).tobytes()
-    assert server.stop() == (0, "")
 
 
 linux = pytest.mark.skipif(

