@@ -13,7 +13,6 @@ from uwaga._base.terminal import short
 from uwaga.data.documents import SUFFIXES, DocumentFile, InvalidDocumentError
 from uwaga.data.passages import SPLITS, Span, Split, split_spans
 from uwaga.models.checkpoints import directories
-from uwaga.models.checkpoints.fingerprints import fingerprint
 
 if TYPE_CHECKING:  # not with the module: the command reads its names
     from torch import Tensor
@@ -35,6 +34,8 @@ def model_name(model: str | os.PathLike[str]) -> str:
 
     model: as `TextEncoder.load` takes it. Raises CheckpointError.
     """
+    from uwaga.models.checkpoints.fingerprints import fingerprint
+
     return f"{os.fspath(model)}@{fingerprint(directories.find(model, None))[:32]}"
 
 
@@ -51,6 +52,7 @@ def encoder_of(db: "SoftDatabase | TokenDatabase", model: str | os.PathLike[str]
         CheckpointError: the model cannot be loaded.
     """
     from uwaga.encode.encoder import TextEncoder
+    from uwaga.models.checkpoints.fingerprints import fingerprint
 
     _check("encoder_of", db)
     made, _, known = (db.model or "").rpartition("@")

@@ -12,7 +12,6 @@ from uwaga._base import untrusted
 from uwaga._base.arguments import path_of
 from uwaga._base.digests import cached_sha256
 from uwaga._base.errors import CheckpointError
-from uwaga.models.checkpoints import modules_json
 
 # The files of a model, its tokenizer and its modules in any folder, except the weights.
 _FILES = ("*.json", "*.jinja", "artifact.metadata", "*.txt", "*.model")
@@ -125,6 +124,8 @@ def read_pointer_name(out: Path, which: str) -> str | None:
 
 def transformer(folder: Path) -> Path:
     """The directory of the transformer: `folder` itself, or in a sentence-transformers directory that of its Transformer module."""
+    from uwaga.models.checkpoints import modules_json  # which needs pydantic, and names are checked without
+
     modules = modules_json.read(folder)
     return folder if modules is None else modules.transformer
 
@@ -162,6 +163,8 @@ def _download(hub_id: str, revision: str | None) -> Path:
 
     try:
         folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=[*_FILES, _SAFETENSORS]))
+        from uwaga.models.checkpoints import modules_json
+
         inner = [escape(each.relative_to(folder).as_posix()) for each in modules_json.folders(folder) if each != folder]
         if inner:
             weights = [f"{place}/{name}" for place in inner for name in (_SAFETENSORS, _PICKLED)]
