@@ -19,7 +19,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -507,25 +507,29 @@ def test_a_question_in_chunks_and_one_that_waits_to_be_wanted(server: Server) ->
     lives(server)
 
 
-def occupy(server: Server, question: bytes, connections: list[socket.socket]) -> None:
-    """All places are taken, by a question in each of the connections."""
-    for connection in connections:
-        connection.sendall(request(server, question))
-    until(lambda: server.limiter.taken == PLACES)
-
-
-def test_a_question_without_a_place_is_refused_at_once(server: Server, service: SlowService) -> None:
-    connections = [connected(server) for _ in range(PLACES)]
-    occupy(server, b'{"request": "wait"}', connections)
-    for _ in range(10):
+@contextmanager
+def occupied(
+    server: Server, data: bytes, connect: Callable[[Server], socket.socket] = connected
+) -> Iterator[list[socket.socket]]:
+    """All places are taken, by what is sent in connections, which are closed in the end; no question more has a place."""
+    with ExitStack() as stack:
+        connections = [stack.enter_context(connect(server)) for _ in range(PLACES)]
+        for connection in connections:
+            connection.sendall(data)
+        until(lambda: server.limiter.taken == PLACES)
         said = send_and_hear(server, request(server))
         assert said.startswith(b"HTTP/1.1 503")
         assert b"retry-after: 1\r\n" in said
-    assert service.answered == 0
-    service.advance.set()
-    for connection in connections:
-        assert connection.recv(100).startswith(b"HTTP/1.1 200")
-        connection.close()
+        yield connections
+
+
+def test_a_question_without_a_place_is_refused_at_once(server: Server, service: SlowService) -> None:
+    with occupied(server, request(server, b'{"request": "wait"}')) as connections:
+        assert {status(server, request(server)) for _ in range(10)} == {503}
+        assert service.answered == 0
+        service.advance.set()
+        for connection in connections:
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
     lives(server)
 
 
@@ -568,13 +572,10 @@ def test_a_thousand_questions_at_once(service: SlowService) -> None:
 
 def test_clients_that_vanish_leave_their_places(server: Server, service: SlowService) -> None:
     for _ in range(3):
-        connections = [connected(server) for _ in range(PLACES)]
-        occupy(server, b'{"request": "wait"}', connections)
-        assert status(server, request(server)) == 503
-        for connection in connections:
-            # A reset, as of a process that is killed.
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
-            connection.close()
+        with occupied(server, request(server, b'{"request": "wait"}')) as connections:
+            for connection in connections:
+                # A reset, as of a process that is killed.
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
         until(lambda: server.limiter.taken == 0)
     assert service.answered == 0
     service.advance.set()
@@ -593,31 +594,24 @@ def test_half_questions_keep_nobody_else_waiting(server: Server, monkeypatch: py
         return begun[-1][1]
 
     monkeypatch.setattr(app, "asyncio", SimpleNamespace(timeout=timeout))
-    data = request(server, b'{"request": "x"}')[:-3]
-    connections = [connected(server) for _ in range(PLACES)]
-    for connection in connections:
-        connection.sendall(data)
-    until(lambda: len(begun) == PLACES)
-    assert status(server, request(server)) == 503
-    for loop, each in begun:
-        loop.call_soon_threadsafe(each.reschedule, 0.0)
-    until(lambda: server.limiter.taken == 0)
-    assert status(server, request(server)) == 200
-    for connection in connections:
-        assert connection.recv(100).startswith(b"HTTP/1.1 408")
-        connection.close()
-
-
-def test_replies_that_nobody_takes_are_given_up(service: SlowService) -> None:
-    with Server(service, title="a text", timeouts=FOR_EVER) as server:
-        connections = [slow_reader(server) for _ in range(PLACES)]
-        occupy(server, b'{"request": "large"}', connections)
-        assert status(server, request(server)) == 503
-        server.reaper.timeouts = FOR_EVER._replace(stalled=0.5)
+    with occupied(server, request(server, b'{"request": "x"}')[:-3]) as connections:
+        until(lambda: len(begun) == PLACES)
+        for loop, each in begun:
+            loop.call_soon_threadsafe(each.reschedule, 0.0)
         until(lambda: server.limiter.taken == 0)
         assert status(server, request(server)) == 200
         for connection in connections:
-            connection.close()
+            assert connection.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_replies_that_nobody_takes_are_given_up(service: SlowService) -> None:
+    with (
+        Server(service, title="a text", timeouts=FOR_EVER) as server,
+        occupied(server, request(server, b'{"request": "large"}'), slow_reader),
+    ):
+        server.reaper.timeouts = FOR_EVER._replace(stalled=0.5)
+        until(lambda: server.limiter.taken == 0)
+        assert status(server, request(server)) == 200
 
 
 HOSTILE = [

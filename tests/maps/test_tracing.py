@@ -4,6 +4,7 @@ Letters: B batch, H query heads, G key heads, Q queries, K keys, D query/key wid
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -79,6 +80,11 @@ def _assert_same(result: object, expected: object) -> None:
         torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
+def _attended(query: Tensor) -> tuple[Tensor, ...]:
+    output, lse, m = attend(query, KEY, KEY, mask=Causal(), entropy=True)
+    return output, lse, m.entropy()
+
+
 def _jit(f: Callable, *given: Tensor) -> Callable:
     return torch.jit.trace(f, given, check_trace=False)
 
@@ -92,11 +98,11 @@ TRACERS = {
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("reading", TRACED)
+@pytest.mark.parametrize("reading", [*TRACED, "attend"])
 @pytest.mark.parametrize("tracer", TRACERS)
 def test_what_a_tracer_writes_down_computes_the_map(tracer: str, reading: str) -> None:
     def f(query: Tensor) -> tuple[Tensor, ...]:
-        return tuple(_tensors(READINGS[reading](_map(query))))
+        return _attended(query) if reading == "attend" else tuple(_tensors(READINGS[reading](_map(query))))
 
     _assert_same(TRACERS[tracer](f, QUERY)(OTHER), f(OTHER))
 
@@ -117,16 +123,6 @@ def test_the_lengths_of_a_ragged_map_are_not_written_down(read: Callable) -> Non
 
     with pytest.raises(NotImplementedError, match="ragged"):
         make_fx(f)(torch.tensor([0, 2, 5]))
-
-
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("tracer", ["torch.jit.trace", "make_fx"])
-def test_what_a_tracer_writes_down_of_attend(tracer: str) -> None:
-    def f(query: Tensor) -> tuple[Tensor, ...]:
-        output, lse, m = attend(query, KEY, KEY, mask=Causal(), entropy=True)
-        return output, lse, m.entropy()
-
-    _assert_same(TRACERS[tracer](f, QUERY)(OTHER), f(OTHER))
 
 
 def test_a_recorded_map_hides_what_it_hides() -> None:
@@ -198,36 +194,29 @@ def test_torch_export_keeps_statistics_and_the_output_of_attend() -> None:
     _assert_same(program.module()(OTHER), Module()(OTHER))
 
 
-@pytest.mark.parametrize("reading", ["entropy", "lse", "received", "peak", "sink"])
+@pytest.mark.parametrize("reading", ["entropy", "lse", "received", "peak", "sink", "attend"])
 def test_torch_func_maps_over_maps(reading: str) -> None:
     def f(query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
+        if reading == "attend":
+            return attend(query, key, key, mask=Causal())[:2]
         return tuple(_tensors(READINGS[reading](AttentionMap(query, key, mask=Causal()))))
 
     _assert_same(torch.func.vmap(f)(QUERY, KEY), f(QUERY, KEY))
 
 
-def test_torch_func_maps_over_attend() -> None:
-    result = torch.func.vmap(lambda x, y: attend(x, y, y, mask=Causal())[:2])(QUERY, KEY)
-    _assert_same(result, attend(QUERY, KEY, KEY, mask=Causal())[:2])
-
-
-def test_fake_tensors_give_shapes() -> None:
+def test_fake_and_meta_tensors_give_shapes() -> None:
     with FakeTensorMode() as mode:
-        query, key = mode.from_tensor(QUERY), mode.from_tensor(KEY)
-        assert AttentionMap(query, key).entropy().shape == (2, 4, 5)
-        output, lse, m = attend(query, key, key, entropy=True)
-        assert output.shape == (2, 4, 5, 8)
-        assert lse.shape == m.entropy().shape == (2, 4, 5)
+        fake = mode.from_tensor(QUERY), mode.from_tensor(KEY)
         with pytest.raises(RuntimeError):
-            m[0, 0, 3]
-
-
-def test_meta_tensors_give_shapes() -> None:
-    query, key = QUERY.to("meta"), KEY.to("meta")
-    m = AttentionMap(query, key, mask=Causal())
-    assert m.entropy().shape == m.peak().position.shape == (2, 4, 5)
-    assert m.received().device.type == "meta"
-    assert attend(query, key, key).output.shape == (2, 4, 5, 8)
+            AttentionMap(*fake)[0, 0, 3]
+    for query, key in (fake, (QUERY.to("meta"), KEY.to("meta"))):
+        with mode if query is fake[0] else nullcontext():
+            m = AttentionMap(query, key, mask=Causal())
+            assert m.entropy().shape == m.peak().position.shape == (2, 4, 5)
+            assert m.received().device == query.device
+            output, lse, m = attend(query, key, key, entropy=True)
+            assert output.shape == (2, 4, 5, 8)
+            assert lse.shape == m.entropy().shape == (2, 4, 5)
 
 
 def test_tensor_subclasses_go_by_their_own_operators() -> None:

@@ -1,4 +1,4 @@
-"""Write the texts of all messages again, from the calls in the tables of this folder:
+"""Write the texts of all messages again, from the calls in the tables of this folder, and the list of the command line's options:
 
 python tests/messages/record.py
 """
@@ -12,5 +12,5 @@ import pytest
 if __name__ == "__main__":
     os.environ["UWAGA_RECORD_MESSAGES"] = "1"
     tests = Path(__file__).parents[1]
-    files = [tests / "messages" / "test_messages.py", tests / "sequence_parallel" / "test_told.py"]
-    sys.exit(pytest.main(["-q", "--timeout=600", *map(str, files)]))
+    files = ["messages/test_messages.py", "sequence_parallel/test_told.py", "contracts/test_names.py"]
+    sys.exit(pytest.main(["-q", "--timeout=600", *(str(tests / file) for file in files)]))
