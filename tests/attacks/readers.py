@@ -138,6 +138,7 @@ def _model(folder: Path) -> None:
         "sep_token": "[SEP]",
         "mask_token": "[MASK]",
     }
+    _write(folder / "tokenizer_config.json", {**names, "model_max_length": 12})
     _write(folder / "special_tokens_map.json", names)
     _write(folder / "added_tokens.json", {"[MASK]": SPECIAL.index("[MASK]")})
     _write(folder / "generation_config.json", {"eos_token_id": 3})
