@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -67,16 +67,23 @@ def edit(
     edits = Edits(**named) if edits is None else edits  # type: ignore[arg-type]
     layers = attention_layers(model, "edit")
     _check_heads(model, edits, layers)
-    session = _Session()
-    hooks: dict[nn.Module, Hook] = {}
+    start: dict[str, Tensor | int] = {}
     follows_decoder = any(where.kind == "cross" for where in edits.wheres())  # for the positions of its queries
-    for module, where in layers.items():
-        changes = _LayerChanges.of(edits, where)
-        if changes is not None or (follows_decoder and where.kind == "decoder"):
-            hooks[module] = session.layer_editor(where, changes)
+    editors = {module: LayerEditor(edits, where, start) for module, where in layers.items()}
+    hooks = {
+        module: each
+        for module, each in editors.items()
+        if each.is_changed or (follows_decoder and each.layer.kind == "decoder")
+    }
     with hooking(model, hooks):
         yield edits
-    session.check(name_of(model))
+    changed = [each for each in editors.values() if each.is_changed]
+    if changed and not any(each.queries for each in changed):
+        raise ValueError(
+            f"edit: nothing was changed: {name_of(model)} computed none of the edited attentions in this thread while they were edited"
+        )
+    for each in changed:
+        each.check()
 
 
 @contextmanager
@@ -116,65 +123,30 @@ def _check_head(where: Where, heads: int, of: str = "") -> None:
         )
 
 
-class _LayerChanges(NamedTuple):
-    """What changes in one layer; heads None are all of it."""
-
-    heads: list[tuple[Where, Ablation]]
-    scores: list[tuple[Where, Links]]
-    weights: list[tuple[Where, WeightChange]]
-    patch: list[tuple[Where, Patch]]
-
-    @staticmethod
-    def of(edits: Edits, layer: AttentionId) -> "_LayerChanges | None":
-        """None where nothing changes."""
-        listed: list[list[tuple[Where, Any]]] = []
-        for changes in (edits.heads, edits.scores, edits.weights, edits.patch):
-            listed.append(
-                [
-                    (Where(*where), each)
-                    for where, value in changes.items()
-                    if where[:2] == layer
-                    for each in (value if isinstance(value, tuple) else (value,))
-                ]
-            )
-        return _LayerChanges(*listed) if any(listed) else None
-
-    @property
-    def needs_operands(self) -> bool:
-        """Whether more than the output changes, or positions or padding matter."""
-        return bool(self.scores or self.weights or self.patch) or any(
-            value == "mean" for _, value in self.heads if isinstance(value, str)
-        )
-
-
-class _Session:
-    """The state of one `with`: what was computed in it."""
-
-    def __init__(self) -> None:
-        self.layers: list[LayerEditor] = []
-        self.decoder_start: Tensor | int = 0  # the position of the first query in the last self-attention of a decoder
-
-    def layer_editor(self, where: AttentionId, changes: _LayerChanges | None) -> "LayerEditor":
-        self.layers.append(LayerEditor(self, where, changes))
-        return self.layers[-1]
-
-    def check(self, model: str) -> None:
-        """Raises ValueError: a changed layer computed nothing, or a position was in no pass."""
-        changed = [layer for layer in self.layers if layer.changes is not None]
-        if changed and not any(layer.queries for layer in changed):
-            raise ValueError(
-                f"edit: nothing was changed: {model} computed none of the edited attentions in this thread while they were edited"
-            )
-        for layer in changed:
-            layer.check()
-
-
 class LayerEditor:
-    """The changes of one attention layer, as a `Hook`."""
+    """The changes of one attention layer, as a `Hook`; heads None are all of it.
 
-    def __init__(self, session: _Session, layer: AttentionId, changes: _LayerChanges | None) -> None:
-        self.session, self.layer, self.changes = session, layer, changes
-        self.needs_operands = changes is None or changes.needs_operands
+    decoder_start: of the `with`, by "decoder" the position of the first query in the last self-attention of a decoder.
+    """
+
+    def __init__(self, edits: Edits, layer: AttentionId, decoder_start: dict[str, Tensor | int]) -> None:
+        def of(changes: Mapping[HeadKey, Any]) -> list[tuple[Where, Any]]:
+            own = [(Where(*where), value) for where, value in changes.items() if where[:2] == layer]
+            return [(where, each) for where, value in own for each in (value if isinstance(value, tuple) else (value,))]
+
+        self.layer, self.decoder_start = layer, decoder_start
+        self.heads: list[tuple[Where, Ablation]] = of(edits.heads)
+        self.scores: list[tuple[Where, Links]] = of(edits.scores)
+        self.weights: list[tuple[Where, WeightChange]] = of(edits.weights)
+        self.patch: list[tuple[Where, Patch]] = of(edits.patch)
+        needs_more = self.scores or self.weights or self.patch
+        self.is_changed = bool(self.heads or needs_more)
+        # Whether more than the output changes, or positions or padding matter.
+        self.needs_operands = (
+            bool(needs_more)
+            or not self.is_changed
+            or any(value == "mean" for _, value in self.heads if isinstance(value, str))
+        )
         self.queries = self.keys = 0  # the number of positions that any pass had
 
     def __call__(self, asked: Asked, _: object, proceed: Proceed) -> Operand:
@@ -187,50 +159,47 @@ class LayerEditor:
         query, key, value, options, start = asked.query, asked.key, asked.value, asked.options, asked.start
         first = self._start(query, key, options["mask"], start) if self.needs_operands else 0
         if self.layer.kind == "decoder":
-            self.session.decoder_start = first
-        if self.changes is None:
+            self.decoder_start["decoder"] = first
+        if not self.is_changed:
             return proceed(asked)
         tokens = _Tokens(query, key, first)
         self._note(tokens)
-        for changes in (self.changes.heads, self.changes.scores, self.changes.weights):
+        for changes in (self.heads, self.scores, self.weights):
             for where, _ in changes:
                 _check_head(where, tokens.heads)
-        for where, patch in self.changes.patch:
+        for where, patch in self.patch:
             if patch.operand == "query":
                 query = _patched(where, patch, query, tokens.query_positions)
             elif patch.operand == "key":
                 key = _patched(where, patch, key, tokens.key_positions)
             elif patch.operand == "value":
                 value = _patched(where, patch, value, tokens.key_positions)
-        if self.changes.scores:
-            links = _links_mask(self.changes.scores, tokens)
+        if self.scores:
+            links = _links_mask(self.scores, tokens)
             mask = options["mask"]
             options = options | {"mask": links if mask is None else as_mask(mask) & links}
         asked = replace(asked, query=query, key=key, value=value, options=options)
         output = proceed(asked)
         output = self._with_weights(output, proceed, asked, tokens)
-        for where, patch in self.changes.patch:
+        for where, patch in self.patch:
             if patch.operand == "output":
                 output = _patched(where, patch, output, tokens.query_positions)
-        return _with_heads(self.changes.heads, output, tokens, options["mask"])
+        return _with_heads(self.heads, output, tokens, options["mask"])
 
     def check(self) -> None:
-        """Raises ValueError: a position was in no pass."""
-        assert self.changes is not None
-        if not self.queries:
-            return
-        for where, each in (*self.changes.scores, *self.changes.weights):
+        """Raises ValueError: a position was in no pass of those that computed it."""
+        for where, each in (*self.scores, *self.weights):
             if isinstance(each, Links):
                 self._check_reached(where, "queries", each.queries, self.queries)
                 self._check_reached(where, "keys", each.keys, self.keys)
-        for where, patch in self.changes.patch:
+        for where, patch in self.patch:
             of_queries = patch.operand in ("query", "output")
             self._check_reached(
                 where, f"a patched {patch.operand}", patch.positions, self.queries if of_queries else self.keys
             )
 
     def _check_reached(self, where: Where, name: str, positions: Any, tokens: int) -> None:
-        if positions and max(positions) >= tokens:
+        if self.queries and positions and max(positions) >= tokens:
             raise ValueError(
                 f"edit: {where}: there was no position {max(positions)} of {name}; the longest text had {tokens} tokens"
             )
@@ -240,7 +209,7 @@ class LayerEditor:
     ) -> Tensor | int:
         """The position of the first query of each row: a number, or (B,)."""
         if self.layer.kind == "cross":
-            return self.session.decoder_start
+            return self.decoder_start.get("decoder", 0)
         if start is None:
             start = start_of(mask)
         if start is not None:
@@ -265,10 +234,9 @@ class LayerEditor:
         asked: Asked,
         tokens: "_Tokens",
     ) -> Operand:
-        assert self.changes is not None
         value, options = asked.value, asked.options
-        matrices = [(where, each) for where, each in self.changes.weights if isinstance(each, Tensor)]
-        links = [(where, each) for where, each in self.changes.weights if isinstance(each, Links)]
+        matrices = [(where, each) for where, each in self.weights if isinstance(each, Tensor)]
+        links = [(where, each) for where, each in self.weights if isinstance(each, Links)]
         if links and options["dropout"]:
             raise ValueError("edit: weights cannot be changed with dropout of the attention weights; use model.eval()")
         if links:

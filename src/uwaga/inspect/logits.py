@@ -29,12 +29,8 @@ _SUPPORTED = (
 )
 
 
-class Block(NamedTuple):
-    """A layer of a residual stream."""
-
-    module: nn.Module
-    attentions: list[tuple[tuple[str, int], nn.Module, nn.Module]]  # ((kind, layer), the attention, its output map)
-    feed_forward: nn.Module
+# A layer of a residual stream, its attentions as ((kind, layer), the attention, its output map), and its feed-forward layer.
+Block = tuple[nn.Module, list[tuple[tuple[str, int], nn.Module, nn.Module]], nn.Module]
 
 
 class ResidualStream(NamedTuple):
@@ -173,8 +169,8 @@ def logit_attribution(
     share_BQM, rest = stream.share(last, direction)
     result, feed_forward = {}, {}
     rest = rest + bias[:, None]
-    for n, block in enumerate(stream.blocks):
-        for where, module, output in block.attentions:
+    for n, (_, attentions, _) in enumerate(stream.blocks):
+        for where, module, output in attentions:
             z_BHQE = _plain(states.heads[module])
             weight_HEM = _weight(output).unflatten(0, (z_BHQE.shape[1], -1))
             # <z W_O^h, share> as <z, W_O^h share>: nothing of size H x M is made for each token.
@@ -220,7 +216,7 @@ class _States(NamedTuple):
             self.heads[module] = output = proceed(asked.whole())
             return output
 
-        return {module: keep for block in stream.blocks for _, module, _ in block.attentions}
+        return {module: keep for _, attentions, _ in stream.blocks for _, module, _ in attentions}
 
 
 @contextmanager
@@ -234,10 +230,10 @@ def _residuals(stream: ResidualStream) -> Iterator[_States]:
         def before(_: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> None:
             states.blocks.append(_plain(given[0] if given else options["hidden_states"]))
 
-        for n, block in enumerate(stream.blocks):
-            stack.callback(block.module.register_forward_pre_hook(before, with_kwargs=True).remove)
+        for n, (layer, _, feed_forward) in enumerate(stream.blocks):
+            stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
             hook = here(lambda _, __, output, n=n: states.feed_forward.__setitem__(n, _plain(output)))
-            stack.callback(block.feed_forward.register_forward_hook(hook).remove)
+            stack.callback(feed_forward.register_forward_hook(hook).remove)
         stack.callback(stream.norm.register_forward_pre_hook(before, with_kwargs=True).remove)
         yield states
     if len(states.blocks) != len(stream.blocks) + 1:
@@ -264,7 +260,7 @@ def _of_this_package(model: Transformer) -> ResidualStream | None:
     if decoder is None or decoder.norm is None or head is None or model.config.output_norms:
         return None
     layers, norm = decoder.layers, decoder.norm
-    blocks = []
+    blocks: list[Block] = []
     for n, layer in enumerate(layers):
         attentions: list[tuple[tuple[str, int], nn.Module, nn.Module]] = []
         for name in ("attention", "cross_attention"):
@@ -273,7 +269,7 @@ def _of_this_package(model: Transformer) -> ResidualStream | None:
                 where = ("cross" if name == "cross_attention" else "decoder", n)
                 attentions.append((where, module, module.output))
         feed_forward: Any = layer.feed_forward
-        blocks.append(Block(layer, attentions, feed_forward))
+        blocks.append((layer, attentions, feed_forward))
     words = model.output_embeddings.token_embedding.weight if head.decoder is None else head.decoder.weight
     return ResidualStream(blocks, norm, words, head.bias, head.factor)
 
@@ -287,8 +283,7 @@ def _of_transformers(model: Any) -> ResidualStream | None:
         if getattr(model.config, "add_cross_attention", False):
             return None
         blocks = [
-            Block(layer, [(("decoder", n), layer.attn, layer.attn.c_proj)], layer.mlp)
-            for n, layer in enumerate(inner.h)
+            (layer, [(("decoder", n), layer.attn, layer.attn.c_proj)], layer.mlp) for n, layer in enumerate(inner.h)
         ]
         return ResidualStream(blocks, inner.ln_f, head.weight, head.bias, 1.0)
     inner = getattr(model, "model", None)
@@ -300,7 +295,7 @@ def _of_transformers(model: Any) -> ResidualStream | None:
     if not hasattr(inner.norm, "variance_epsilon") or hasattr(model.config, "logits_scaling"):
         return None
     blocks = [
-        Block(layer, [(("decoder", n), layer.self_attn, layer.self_attn.o_proj)], layer.mlp)
+        (layer, [(("decoder", n), layer.self_attn, layer.self_attn.o_proj)], layer.mlp)
         for n, layer in enumerate(layers)
     ]
     return ResidualStream(blocks, inner.norm, head.weight, head.bias, 1.0)

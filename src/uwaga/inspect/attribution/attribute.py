@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from uwaga.inspect.attribution.streams import BYTES, NAME, Operand, Part, Reader, Stack, stacks
+from uwaga.inspect.attribution.streams import BYTES, NAME, Finish, Operand, Part, Reader, Stack, stacks
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.watching import watch
 from uwaga.integrations.transformers.inside import outermost
@@ -231,11 +231,20 @@ class _Back:
         tokens = [of.cells[0][_SIDES.index(side)]]
         if side == "key" and of.than is not None:
             tokens.append(of.than[0])
-        self.readers = [_Brought(reader, where, side, of.head, token, part) for token in tokens]
+        # For each token that reads: the head's weights (N,), the map (E, D) of what it brings, and what happens to that afterwards.
+        self.readers: list[tuple[Tensor, Tensor, Finish]] = []
+        for token in tokens:
+            weights_N, reached, finish = reader.sources(where, side, of.head, token, part)
+            assert reached.map_nWD is not None
+            map_ED = reached.map_nWD[reached.write.parts.index(part)] * reached.factor_T
+            self.readers.append((weights_N, map_ED, finish))
 
     def share_of(self, x_NE: Tensor, tokens: Tensor) -> Tensor:
         """(n,): what values at tokens (n,) contribute by the weights on these."""
-        first, *others = (each.share_of(x_NE, tokens, self.u_D) for each in self.readers)
+        first, *others = (
+            weights_N[tokens] * (finish((x_NE @ map_ED)[None])[0] @ self.u_D)
+            for weights_N, map_ED, finish in self.readers
+        )
         return first - others[0] if others else first
 
     @torch.no_grad()
@@ -257,21 +266,8 @@ class _Back:
             of_parts = self.share_of(value.values[n], tokens[n : n + 1].expand(len(value.parts)))
             order = of_parts.abs().argsort(descending=True, stable=True)[:parts].tolist()
             held = tuple((value.parts[p], float(of_parts[p])) for p in order)
-            results.append(Source(token, float(self.readers[0].weights_N[token]), float(shares[token]), held))
+            results.append(Source(token, float(self.readers[0][0][token]), float(shares[token]), held))
         return results
-
-
-class _Brought:
-    """How what a head brings to one token reaches an operand."""
-
-    def __init__(self, reader: Reader, where: AttentionId, side: str, head: int, token: int, part: Part) -> None:
-        self.weights_N, reached, self.finish = reader.sources(where, side, head, token, part)
-        assert reached.map_nWD is not None
-        self.map_ED = reached.map_nWD[reached.write.parts.index(part)] * reached.factor_T
-
-    def share_of(self, x_nE: Tensor, tokens: Tensor, u_D: Tensor) -> Tensor:
-        """(n,): of values at tokens, the share along u."""
-        return self.weights_N[tokens] * (self.finish((x_nE @ self.map_ED)[None])[0] @ u_D)
 
 
 class UnknownFamilyError(ValueError):

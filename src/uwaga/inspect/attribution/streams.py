@@ -102,13 +102,6 @@ class Scale(NamedTuple):
         return result - result.mean(-1, keepdim=True) if self.is_centred else result
 
 
-class Linear(NamedTuple):
-    """A linear map of the stream, as between ALBERT's embeddings and its layers."""
-
-    weight: Tensor  # (M, W)
-    bias: Tensor | None
-
-
 class Write(NamedTuple):
     """What one module has added to the stream at each token."""
 
@@ -142,8 +135,8 @@ class Stack(NamedTuple):
     has_types: bool
 
 
-# What happens to a stream, in order.
-Tape = list[Write | Scale | Linear]
+# What happens to a stream, in order: a linear map is between ALBERT's embeddings and its layers.
+Tape = list[Write | Scale | nn.Linear]
 
 
 def stacks(model: Transformer) -> dict[str, Stack]:
@@ -192,9 +185,7 @@ def _embedded(embeddings: Embeddings, ids_N: Tensor, tokens_T: Tensor, types_N: 
     if embeddings.norm is not None:
         tape.append(Scale.of(embeddings.norm, stream(tape)))
     if embeddings.projection is not None:
-        weight, bias = _double(embeddings.projection.weight), _double(embeddings.projection.bias)
-        assert weight is not None
-        tape.append(Linear(weight, bias))
+        tape.append(embeddings.projection)
     return tape
 
 
@@ -212,8 +203,8 @@ def stream(tape: Tape) -> Tensor:
         elif isinstance(entry, Scale):
             x = entry.apply(x)
         else:
-            x = x @ entry.weight.T
-            x = x if entry.bias is None else x + entry.bias
+            x = x @ entry.weight.detach().double().T
+            x = x if entry.bias is None else x + entry.bias.detach().double()
     result: Tensor = x
     return result
 
@@ -245,9 +236,9 @@ def reach(tape: Tape, weight_DM: Tensor, bias_D: Tensor | None, tokens: int) -> 
         if isinstance(entry, Scale):
             yield from constant(entry.bias, map_DM, factor_T)
             map_DM, factor_T = entry.before(map_DM), factor_T * entry.factor_T
-        elif isinstance(entry, Linear):
-            yield from constant(entry.bias, map_DM, factor_T)
-            map_DM = map_DM @ entry.weight
+        elif isinstance(entry, nn.Linear):
+            yield from constant(None if entry.bias is None else entry.bias.detach().double(), map_DM, factor_T)
+            map_DM = map_DM @ entry.weight.detach().double()
         else:
             own_DM, own_T = map_DM, factor_T
             if entry.norm is not None:
@@ -256,10 +247,6 @@ def reach(tape: Tape, weight_DM: Tensor, bias_D: Tensor | None, tokens: int) -> 
             yield from constant(entry.bias, own_DM, own_T)
             weight_nWM = entry.weight
             yield Reached(entry, own_DM.T[None] if weight_nWM is None else weight_nWM @ own_DM.T, own_T)
-
-
-def _double(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x.detach().double()
 
 
 # Operands of a recorded text.

@@ -57,31 +57,26 @@ def cache_edit(
     if missing := [number for number in wanted if number not in numbers]:
         raise ValueError(f"cache_edit: there is no layer {missing[0]}; layers are 0 to {max(numbers)}")
     hooks: dict[nn.Module, Hook] = {
-        numbers[number]: _CacheEditor(policy, budget, prompt, number, max(numbers) + 1) for number in wanted
+        numbers[number]: _forgetting(policy, budget, prompt, number, max(numbers) + 1) for number in wanted
     }
     with hooking(model, hooks):
         yield
 
 
-class _CacheEditor:
+def _forgetting(policy: Policy, budget: int, prompt: int | None, number: int, layers: int) -> Hook:
     """The hook of one layer."""
 
-    def __init__(self, policy: Policy, budget: int, prompt: int | None, number: int, layers: int) -> None:
-        self.policy, self.budget, self.prompt, self.number, self.layers = policy, budget, prompt, number, layers
-
-    def __call__(self, asked: Asked, _: object, proceed: Proceed) -> Operand:
+    def hook(asked: Asked, _: object, proceed: Proceed) -> Operand:
         asked = asked.whole()
         query, key, options = asked.query, asked.key, asked.options
         if not isinstance(query, Tensor) or not isinstance(key, Tensor):
             raise ValueError("cache_edit: rows must be of one length, not ragged")
         with torch.no_grad():
-            weights = AttentionMap(query.detach(), key.detach(), **map_options(options))
-            kept = self._kept(weights)
-        mask = DenseMask(bits=kept)
+            mask = DenseMask(bits=kept(AttentionMap(query.detach(), key.detach(), **map_options(options))))
         given = options["mask"]
         return proceed(replace(asked, options=options | {"mask": mask if given is None else as_mask(given) & mask}))
 
-    def _kept(self, weights: AttentionMap) -> Tensor:
+    def kept(weights: AttentionMap) -> Tensor:
         """(..., H, N, N) bool: which keys are read."""
         *batch, heads, tokens, _ = weights.shape
         if (size := torch.Size((*batch, heads, tokens, tokens)).numel()) > MAX_MASK_BYTES:
@@ -91,11 +86,13 @@ class _CacheEditor:
         bits = torch.ones((*batch, heads, tokens, tokens), dtype=torch.bool, device=weights.device)
         for row, of_text in enumerate(bits.view(math.prod(batch), heads, tokens, tokens)):
             m = weights.select(row) if batch else weights
-            layer = causal_layer("cache_edit", m, self.prompt, number=self.number, layers=self.layers)
-            kept = self.policy(layer, self.budget)
+            layer = causal_layer("cache_edit", m, prompt, number=number, layers=layers)
+            of_layer = policy(layer, budget)
             for head in range(heads):
-                fill(of_text[head], layer, head, kept)
+                fill(of_text[head], layer, head, of_layer)
         return bits
+
+    return hook
 
 
 def fill(bits: Tensor, layer: CacheLayer, head: int, kept: Kept) -> None:

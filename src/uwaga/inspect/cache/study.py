@@ -4,9 +4,8 @@ Letters: P policies, B budgets, L layers times heads, H query heads, G key/value
 texts, E value width.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -146,7 +145,7 @@ def cache_study(
     layers = least if layers is None else at_least("cache_study: layers", layers, least)
     sets = [(policy, budget) for policy in named.values() for budget in budgets]
     prompts: list[int] = []
-    heads: dict[tuple[int, int], _OfHead] = {}
+    heads: dict[tuple[int, int], tuple[dict[str, Tensor], ...]] = {}
     done = total = 0
 
     def count() -> None:
@@ -173,14 +172,13 @@ def cache_study(
             ]
             losses = Losses(*(torch.cat(x, -1).unflatten(0, (len(named), -1)) for x in zip(*parts, strict=True)))
             name = head if (chosen := texts[0][0].head_numbers) is None else chosen[head]
-            heads[number, name] = _OfHead.of(losses, tuple(quantiles), per_query)
+            heads[number, name] = _of_head(losses, tuple(quantiles), per_query)
             count()
+    means, quantiles_of, of_queries = map(_stacked, zip(*heads.values(), strict=True))
     return CacheStudy(
         policies=list(named), budgets=list(budgets), heads=list(heads), prompts=prompts, levels=tuple(quantiles),
         queries=sum(len(_queries(layer, every)) for layer, _ in texts),
-        means=_stacked([each.means for each in heads.values()], 2),
-        quantiles=_stacked([each.quantiles for each in heads.values()], 2),
-        per_query=_stacked([each.per_query for each in heads.values()], 2),
+        means=means, quantiles=quantiles_of, per_query=of_queries,
     )  # fmt: skip
 
 
@@ -265,26 +263,17 @@ def _queries(layer: CacheLayer, every: int) -> Tensor:
     return torch.arange(layer.prompt, layer.tokens, every, device=layer.device)
 
 
-class _OfHead(NamedTuple):
-    """What is kept of the losses of one head, by statistic."""
-
-    means: dict[str, Tensor]  # (P, B)
-    quantiles: dict[str, Tensor]  # (P, B, levels)
-    per_query: dict[str, Tensor]  # (P, B, Q), or empty
-
-    @staticmethod
-    def of(losses: Losses, levels: tuple[float, ...], per_query: bool) -> "_OfHead":
-        named = losses._asdict()
-        at = torch.tensor(levels, dtype=torch.float64)
-        return _OfHead(
-            means={name: x.nanmean(-1) for name, x in named.items()},
-            quantiles={name: named[name].nanquantile(at, -1).movedim(0, -1) for name in ("forgotten", "error")},
-            per_query=named if per_query else {},
-        )
+def _of_head(losses: Losses, levels: tuple[float, ...], per_query: bool) -> tuple[dict[str, Tensor], ...]:
+    """What is kept of the losses of one head, by statistic: means (P, B), quantiles (P, B, levels), and of each query (P, B, Q) or nothing."""
+    named = losses._asdict()
+    at = torch.tensor(levels, dtype=torch.float64)
+    quantiles = {name: named[name].nanquantile(at, -1).movedim(0, -1) for name in ("forgotten", "error")}
+    return {name: x.nanmean(-1) for name, x in named.items()}, quantiles, named if per_query else {}
 
 
-def _stacked(of_heads: list[dict[str, Tensor]], dim: int) -> dict[str, Tensor]:
-    return {name: torch.stack([each[name] for each in of_heads], dim) for name in of_heads[0]}
+def _stacked(of_heads: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
+    first, *others = of_heads
+    return {name: torch.stack([x, *(each[name] for each in others)], 2) for name, x in first.items()}
 
 
 def _named(policies: Sequence[Policy] | Mapping[str, Policy] | None) -> dict[str, Policy]:

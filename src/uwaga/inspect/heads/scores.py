@@ -15,8 +15,6 @@ Queries are the last Q of K positions. The cost is one pass over Q and K (a band
 Letters: B batch, H heads, Q queries, K keys, N packed tokens of all sequences.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -47,9 +45,7 @@ def duplicate_token(m: AttentionMap, tokens: Tensor | Ragged) -> Tensor:
     Raises:
         ValueError: tokens that are not integers, one per key, or more queries than keys.
     """
-    known = KeyTokens.of(m, tokens)
-    mask = Documents(known.of_keys(), query_ids=known.of_queries()) & Causal(include_self=False)
-    return per_head(m.mass(mask), has_visible_key(m, known.occurred()))
+    return _score(m, tokens, after=False)
 
 
 def induction(m: AttentionMap, tokens: Tensor | Ragged) -> Tensor:
@@ -66,73 +62,37 @@ def induction(m: AttentionMap, tokens: Tensor | Ragged) -> Tensor:
     Raises:
         ValueError: as `duplicate_token`.
     """
-    known = KeyTokens.of(m, tokens)
-    mask = Documents(known.before(), query_ids=known.of_queries()) & Causal()
-    return per_head(m.mass(mask), has_visible_key(m, known.occurred()))
+    return _score(m, tokens, after=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyTokens:
-    """The tokens of a map's keys and queries, where queries are the last Q of K positions of each sequence."""
+def _score(m: AttentionMap, tokens: Tensor | Ragged, *, after: bool) -> Tensor:
+    """(H,) float64: the mean weight on the earlier keys with the query's token, or on the keys right after these, over the queries whose
+    token occurs at an earlier key of its sequence."""
+    sizes = [(shape[-2], shape[-1]) for shape in m.shapes]
+    _check(m, tokens, sizes)
+    is_ragged = m.parts() is not None
+    ids = tokens.values if isinstance(tokens, Ragged) else tokens
+    sizes = sizes if is_ragged else sizes * ids.shape[:-1].numel()
+    queries, keys = torch.tensor(sizes, device=ids.device, dtype=torch.int64).reshape(-1, 2).unbind(1)
+    # Of all sequences, one after another: the number of the sequence, a number that is equal for equal tokens, and the token's place.
+    sequence = torch.repeat_interleave(torch.arange(len(keys), device=ids.device), keys)
+    packed, place = ids.flatten().unique(return_inverse=True)[1], torch.arange(len(sequence), device=ids.device)
+    is_query = keys.cumsum(0)[sequence] - place <= queries[sequence]  # the last ones of the sequence
 
-    packed: Tensor  # (N,) int64 from 0, equal for equal tokens; one sequence after the other, also of a dense map
-    sequence: Tensor  # (N,) int64: the sequence of each token
-    queries: Tensor  # int64: the positions of the queries in `packed`
-    batch: tuple[int, ...] | None  # the dimensions before K of the tokens of a dense map; None of a ragged one
-    has_heads: bool  # whether the map has a dimension of heads
+    def unpacked(x: Tensor) -> Tensor:
+        """(K,) or (Q,), (batch..., K or Q), or (N,), as masks take ids."""
+        return x if is_ragged else x.reshape(*ids.shape[:-1], -1)
 
-    @staticmethod
-    def of(m: WeightMap, tokens: Tensor | Ragged) -> "KeyTokens":
-        """The tokens of a map, checked against its shape.
-
-        Raises:
-            ValueError: tokens that are not integers, one per key, or more queries than keys.
-        """
-        lengths = [(shape[-2], shape[-1]) for shape in m.shapes]
-        _check(m, tokens, lengths)
-        is_ragged = m.parts() is not None
-        ids = tokens.values if isinstance(tokens, Ragged) else tokens
-        batch = None if is_ragged else tuple(ids.shape[:-1])
-        if batch is not None:
-            lengths = lengths * ids.shape[:-1].numel()
-        queries, keys = torch.tensor(lengths, device=ids.device, dtype=torch.int64).reshape(-1, 2).unbind(1)
-        sequence = torch.repeat_interleave(torch.arange(len(keys), device=ids.device), keys)
-        from_end = keys.cumsum(0)[sequence] - torch.arange(len(sequence), device=ids.device)
-        return KeyTokens(
-            packed=ids.flatten().unique(return_inverse=True)[1],
-            sequence=sequence,
-            queries=(from_end <= queries[sequence]).nonzero().squeeze(-1),
-            batch=batch,
-            has_heads=len(m.shape) > (3 if is_ragged else 2),
-        )
-
-    def of_keys(self) -> Tensor:
-        """(K,), (batch..., K) or (N,), as masks take ids."""
-        return self._unpack(self.packed)
-
-    def of_queries(self) -> Tensor:
-        """(Q,), (batch..., Q) or (N,)."""
-        return self._unpack(self.packed[self.queries])
-
-    def before(self) -> Tensor:
-        """The token before each key, in the shape of `of_keys`; -1, which equals no token, before the first of a sequence."""
-        is_first = self.sequence.diff(prepend=self.sequence.new_full((1,), -1)) != 0
-        return self._unpack(torch.where(is_first, -1, self.packed.roll(1)))
-
-    def occurred(self) -> Tensor:
-        """bool: whether the token of each query occurs at an earlier key of its sequence. Broadcastable to queries and heads:
-        (Q,), (batch..., 1, Q), or (N, 1) and (N,) of a ragged map."""
-        # One id per token and sequence, so that one pass finds the first position of each.
-        _, kind = torch.stack((self.sequence, self.packed)).unique(dim=1, return_inverse=True)
-        place = torch.arange(len(kind), device=kind.device)
-        first = place.new_full((len(kind),), len(kind)).scatter_reduce(0, kind, place, "amin")
-        result = self._unpack((first[kind] < place)[self.queries])
-        if not self.has_heads or self.batch == ():
-            return result
-        return result[..., None] if self.batch is None else result[..., None, :]
-
-    def _unpack(self, packed: Tensor) -> Tensor:
-        return packed if self.batch is None else packed.reshape(*self.batch, -1)
+    # One id per token and sequence, so that one pass finds the first position of each.
+    _, kind = torch.stack((sequence, packed)).unique(dim=1, return_inverse=True)
+    first = place.new_full((len(kind),), len(kind)).scatter_reduce(0, kind, place, "amin")
+    occurred = unpacked((first[kind] < place)[is_query])
+    if len(m.shape) > (3 if is_ragged else 2) and (is_ragged or ids.dim() > 1):
+        occurred = occurred[..., None] if is_ragged else occurred[..., None, :]
+    is_first = sequence.diff(prepend=sequence.new_full((1,), -1)) != 0
+    marks = torch.where(is_first, -1, packed.roll(1)) if after else packed  # -1 equals no token
+    mask = Documents(unpacked(marks), query_ids=unpacked(packed[is_query])) & Causal(include_self=after)
+    return per_head(m.mass(mask), has_visible_key(m, occurred))
 
 
 def _check(m: WeightMap, tokens: Tensor | Ragged, lengths: list[tuple[int, int]]) -> None:

@@ -67,11 +67,8 @@ class Texts(NamedTuple):
     written: list[Source] | None = None  # per row what was written
 
 
-class Saved(NamedTuple):
-    """What a file holds."""
-
-    model: str
-    stacks: Mapping[str, Texts]  # by "encoder" and "decoder"
+# What a file has: the name of the model, and what was recorded by "encoder" and "decoder".
+Saved = tuple[str, Mapping[str, Texts]]
 
 
 def save(saved: Saved, path: Path) -> None:
@@ -134,10 +131,11 @@ class _Writer:
 
     def described(self, saved: Saved) -> dict[str, object]:
         """Raises ValueError."""
-        if not any(texts.attentions for texts in saved.stacks.values()):
+        model, of_stack = saved
+        if not any(texts.attentions for texts in of_stack.values()):
             raise ValueError("Recording.save: nothing was recorded")
         stacks, attentions = {}, []
-        for kind, texts in saved.stacks.items():
+        for kind, texts in of_stack.items():
             stacks[kind] = {
                 "starts": texts.starts,
                 "lengths": texts.lengths,
@@ -151,7 +149,7 @@ class _Writer:
         return {
             "format": "recording",
             "version": _VERSION,
-            "model": saved.model,
+            "model": model,
             "stacks": stacks,
             "attentions": attentions,
         }
@@ -231,20 +229,11 @@ class _Writer:
             ) from None
 
 
-class _Bad(NamedTuple):
-    """What is wrong in a description."""
-
-    path: Path
-
-    def __call__(self, what: str) -> DataError:
-        return DataError(f"{self.path}: not a recording that can be read: {what}")
-
-
 class _Reader:
     """A file that was opened. Everything in it may be anything."""
 
     def __init__(self, path: Path) -> None:
-        self._bad = _Bad(path)
+        self._path = path
         self._file = safetensors_files.open_file(path)
         text = self._file.metadata.get(_KEY)
         if text is None:
@@ -255,6 +244,10 @@ class _Reader:
             raise DataError(f"{path}: a recording in version {said} of the format; this uwaga reads version {_VERSION}")
         self._tensors: dict[str, Tensor] = {}
         self._parts: dict[str, object] = {}
+
+    def _bad(self, what: str) -> DataError:
+        """What is wrong in the description."""
+        return DataError(f"{self._path}: not a recording that can be read: {what}")
 
     def saved(self) -> Saved:
         described = self._object(self._described, "stacks")
@@ -291,7 +284,7 @@ class _Reader:
             )
             for kind, (starts, counts) in sizes.items()
         }
-        return Saved(model, stacks)
+        return model, stacks
 
     def _sizes(self, stack: dict, kind: str) -> tuple[list[int], list[int]]:
         """starts and lengths."""

@@ -346,13 +346,9 @@ class HeadSelection(NamedTuple):
         return HeadSelection(list(picked), key, None if in_groups else pairs)
 
 
-class Joined(NamedTuple):
-    """The operands of one attention over whole texts, and the options of its map."""
-
-    query: Operand  # (R, H, Q, D), or Ragged (N, H, D)
-    key: Operand  # (R, G, K, D), or Ragged (N, G, D), of the key heads that are kept
-    value: Operand | None  # (R, G, K, E), or Ragged (N, G, E)
-    options: MapOptions
+# The operands of one attention over whole texts, and the options of its map: the query (R, H, Q, D), or Ragged (N, H, D); the key (R, G, K, D),
+# or Ragged (N, G, D), of the key heads that are kept; the value (R, G, K, E), Ragged (N, G, E), or None.
+Joined = tuple[Operand, Operand, Operand | None, MapOptions]
 
 
 class RecordedAttention:
@@ -411,7 +407,7 @@ class RecordedAttention:
             ValueError: layers with different numbers of keys from before the first pass.
         """
         if paths is None:
-            return Joined(self.queries[0], self.keys[0], self.values[0] if self.values else None, self.options)
+            return self.queries[0], self.keys[0], self.values[0] if self.values else None, self.options
         if not self.is_cross and self.starts != old:
             raise self._cannot_join("layers have different numbers of keys from before the first pass")
         query_paths = [of_queries(path, old) for path in paths]
@@ -433,7 +429,7 @@ class RecordedAttention:
         )
         assert query is not None
         assert key is not None
-        return Joined(query, key, value, MapOptions(**self.options | {"mask": mask, "bias": self.bias}))
+        return query, key, value, MapOptions(**self.options | {"mask": mask, "bias": self.bias})
 
     def of_pairs(self, x: Operand) -> Operand:
         """The heads of a key or value that the map has."""

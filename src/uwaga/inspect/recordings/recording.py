@@ -360,7 +360,7 @@ class Recording:
                     tokens=tokens.get(kind),
                     written=self.written.get(kind),
                 )
-        files.save(files.Saved(self.model, stacks), Path(path))
+        files.save((self.model, stacks), Path(path))
 
     @staticmethod
     def load(path: str | Path) -> "Recording":
