@@ -45,7 +45,10 @@ WRITERS: dict[str, tuple[str, dict[str, Any]]] = {
 _ROTARY = NARROW | {"num_layers": 3, "num_kv_heads": 2, "d_k": 4, "eos_token_ids": (3,)}
 WRITERS["mistral"] = "mistral", _ROTARY | {"windows": (3, 3, 3)}
 WRITERS["gemma2"] = "gemma2", _ROTARY | {"softcap": 2.0, "logit_softcap": 3.0, "windows": (4, None, 4), "scale": 1 / 3}
-NAMED = {"bert": ("bert", NARROW | {"num_layers": 3, "max_position_embeddings": 40})} | WRITERS
+NAMED = WRITERS | {
+    "bert": ("bert", NARROW | {"num_layers": 3, "max_position_embeddings": 40}),
+    "llama": ("llama", _ROTARY | {"num_layers": 2, "num_heads": 4}),
+}
 
 
 def made(name: str) -> Transformer:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `import small_models`: the tests are no package
+sys.path.insert(0, str(Path(__file__).parent / "cache"))  # for `import brute_force`
 
 from small_models import Small
 

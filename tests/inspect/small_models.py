@@ -1,7 +1,6 @@
 """Small models of this package and of transformers, called alike. Letters: B batch, N tokens, H query heads, E value width, M model width."""
 
 import copy
-import itertools
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,11 +11,14 @@ import torch
 import transformers
 from tiny_transformer import WRITERS, made, ragged
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import uwaga
 from uwaga.models import generate
 from uwaga.models.attention_layers import attention_layers
 from uwaga.nn import MultiHeadAttention
+from uwaga.nn.attention_id import AttentionId
 
 IDS = torch.randint(4, 20, (2, 7), generator=torch.Generator().manual_seed(3))
 PROMPTS = [[4, 5, 6, 7], [8], [9, 10, 11]]
@@ -116,7 +118,7 @@ class Small:
         yield
         handle.remove()
 
-    def write(self, how: str = "greedy", most: int = 6) -> tuple[list[list[int]] | Tensor, dict[str, Any]]:
+    def write(self, how: str = "greedy", most: int = 6) -> tuple[list[list[int]], dict[str, Any]]:
         """The texts of the decoder that `how` gives, and what one pass over them is called with.
 
         how: "greedy", "drawn", "beams"; of transformers also "left padding", "no cache" and "static cache".
@@ -134,14 +136,10 @@ class Small:
         mask = given.setdefault("attention_mask", torch.ones_like(IDS)).long()
         texts = self.module.generate(IDS, attention_mask=mask, max_new_tokens=most, **more)
         if self.has_both:
-            return texts, given | {"decoder_input_ids": texts[:, :-1]}
+            return texts.tolist(), given | {"decoder_input_ids": texts[:, :-1]}
         mask = nn.functional.pad(mask, (0, texts.shape[1] - 1 - IDS.shape[1]), value=1)
         places = (mask.cumsum(-1) - 1).clamp(min=0)  # as `generate` counts them
-        return texts, {"input_ids": texts[:, :-1], "attention_mask": mask, "position_ids": places}
-
-
-def pairs(names: tuple[str, ...], *ways: str) -> list[tuple[str, str]]:
-    return list(itertools.product(names, ways))
+        return texts.tolist(), {"input_ids": texts[:, :-1], "attention_mask": mask, "position_ids": places}
 
 
 Steps = dict[str, Callable[[Tensor], object]]
@@ -206,3 +204,39 @@ def with_dense_matrices(model: Small, where: tuple[str, int], steps: Steps) -> T
     transformers.AttentionMaskInterface.register("test_dense", transformers.AttentionMaskInterface()["eager"])
     model.module.set_attn_implementation("test_dense")
     return model.run(model.form)
+
+
+class Largest(TorchDispatchMode):
+    """The bytes of the largest tensor that an operation makes."""
+
+    bytes = 0
+
+    def __torch_dispatch__(
+        self, function: Callable, types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        result = function(*args, **(kwargs or {}))
+        for x in tree_leaves(result):
+            if isinstance(x, Tensor) and not function.is_view:
+                self.bytes = max(self.bytes, x.untyped_storage().nbytes())
+        return result
+
+
+def ask(
+    recording: uwaga.Recording,
+    where: AttentionId,
+    query: Any,
+    key: Any,
+    ids: Tensor | None = None,
+    value: Any = None,
+    **options: object,
+) -> uwaga.Recording:
+    """As a model's attention would be seen."""
+    given = dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks")) | options
+    recording.record(where, query, key, given, ids)
+    recording.store(where, query, key, given, value)
+    return recording
+
+
+def implementation_of(model: Any) -> str:
+    """The attention that a model of transformers computes with in this thread."""
+    return model.config._attn_implementation

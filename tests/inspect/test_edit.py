@@ -1,17 +1,17 @@
 """Changes of attention. Letters: B batch, H query heads, Q queries, K keys, D width, E value width."""
 
 import copy
-import itertools
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
+from itertools import permutations, product
 
 import numpy as np
 import pytest
 import torch
 import transformers
-from small_models import IDS, OURS, THEIRS, Small, pairs, with_dense_matrices
+from small_models import IDS, OURS, THEIRS, Small, implementation_of, with_dense_matrices
 from tiny_models import theirs
 from tiny_transformer import WRITERS, made, ragged
 from tolerance import assert_as_exact
@@ -33,7 +33,12 @@ BOTH = ["gpt2", "transformers gpt2"]
 
 
 @pytest.mark.parametrize(
-    ("model", "form"), [*pairs(OURS, "whole"), *pairs(THEIRS, "whole", "right")], indirect=["model"]
+    ("model", "form"),
+    [
+        *product(OURS, ("whole",)),
+        *product(THEIRS, ("whole", "right")),
+    ],
+    indirect=["model"],
 )
 @torch.no_grad()
 def test_a_scaled_head_is_that_of_a_hook_bit_for_bit(model: Small, form: str) -> None:
@@ -53,26 +58,21 @@ def test_a_scaled_head_is_that_of_a_hook_bit_for_bit(model: Small, form: str) ->
 
 
 @pytest.mark.parametrize(
-    ("model", "ways"),
-    [*pairs(tuple(WRITERS), ("greedy", "beams")), *pairs(THEIRS[1:], ("greedy", "beams", "left padding", "no cache"))],
+    ("model", "how"),
+    [*product(WRITERS, ("greedy", "beams")), *product(THEIRS[1:], ("greedy", "beams", "left padding", "no cache"))],
     indirect=["model"],
 )
 @torch.no_grad()
-def test_a_generation_is_that_with_a_hook_token_by_token(model: Small, ways: tuple[str, ...]) -> None:
+def test_a_generation_is_that_with_a_hook_token_by_token(model: Small, how: str) -> None:
     if not model.is_ours:
         model.module.set_attn_implementation("uwaga")
+    plain, _ = model.write(how)
     for where in model.last_layers():
-        plain = model.write()[0]
-        for how in ways:
-            with model.heads_by_a_hook(where, lambda heads: heads[..., HEAD, :].mul_(-4.0)):
-                expected, _ = model.write(how)
-            with model.heads_by_a_hook(where, lambda _: None), uwaga.edit(model.module, heads={(*where, HEAD): -4.0}):
-                assert_texts_equal(model.write(how)[0], expected)
-        assert_texts_equal(model.write()[0], plain)
-
-
-def assert_texts_equal(one: list[list[int]] | Tensor, other: list[list[int]] | Tensor) -> None:
-    assert torch.equal(one, other) if isinstance(one, Tensor) else one == other
+        with model.heads_by_a_hook(where, lambda heads: heads[..., HEAD, :].mul_(-4.0)):
+            expected, _ = model.write(how)
+        with model.heads_by_a_hook(where, lambda _: None), uwaga.edit(model.module, heads={(*where, HEAD): -4.0}):
+            assert model.write(how)[0] == expected
+    assert model.write(how)[0] == plain
 
 
 def vectors(width: int) -> Tensor:
@@ -144,9 +144,9 @@ def test_whatever_its_own_attention_is_an_edited_model_computes_with_uwaga(model
         for own in ("uwaga", implementation):
             model.module.config._attn_implementation = own
             with uwaga.edit(model.module, **changes):
-                assert model.module.config._attn_implementation == "uwaga"
+                assert implementation_of(model.module) == "uwaga"
                 results.append(model.run(model.padded))
-            assert model.module.config._attn_implementation == own
+            assert implementation_of(model.module) == own
         assert torch.equal(*results)
 
 
@@ -252,45 +252,18 @@ EVERY = {
 @pytest.mark.parametrize("model", WRITERS, indirect=True)
 @torch.no_grad()
 def test_positions_of_a_generation_are_those_of_one_pass_over_its_text(model: Small) -> None:
-    """With caches, ragged prompts of different lengths, and no cache at all, the text is the same, and so are its positions."""
-    wheres, model = model.last_layers(), model.module
-    prompts = [[4, 5, 6, 7], [8, 9]] if model.config.is_causal else [[4, 5, 6, 7], [8, 9, 14]]
-    for where in wheres:
+    """With caches, of ragged prompts of different lengths, and in one pass over all that was written, a position is the same token."""
+    module = model.module
+    prompts = [[4, 5, 6, 7, 8], [9, 10, 11, 14]] if model.has_both else [[4, 5, 6, 7], [8, 9]]
+    for where in model.last_layers():
         changes = {each: {(*where, HEAD): change} for each, change in EVERY.items()}
-        with uwaga.edit(model, **changes):
-            new = generate(model, prompts, max_new_tokens=6, eos_token_ids=())
-        for prompt, written in zip(prompts, new, strict=True):
-            text = list(prompt) if model.config.is_causal else [model.config.decoder_start_token_id]
-            for token in written:
-                with uwaga.edit(model, _reached(changes, len(text), len(prompt))):
-                    ids = torch.tensor([text])
-                    given = (ids,) if model.config.is_causal else (torch.tensor([prompt]), ids)
-                    assert int(model(*given).logits[0, -1].argmax()) == token
-                text.append(token)
-
-
-def _reached(changes: dict, queries: int, keys: int) -> uwaga.Edits:
-    """The changes without the positions that a text of so few tokens does not have, which would be an error."""
-    (where,) = changes["heads"]
-    most_keys = queries if where[0] == "decoder" else keys
-    queries = keys if where[0] == "encoder" else queries
-
-    def links(given: uwaga.Links) -> uwaga.Links:
-        return uwaga.Links(
-            [i for i in given.queries if i < queries], [j for j in given.keys if j < most_keys], given.factor
-        )
-
-    patches = [
-        each
-        for each in changes["patch"][where]
-        if each.positions[0] < (most_keys if each.operand == "key" else queries)
-    ]
-    return uwaga.Edits(
-        heads=changes["heads"],
-        scores={where: links(changes["scores"][where])},
-        weights={where: links(changes["weights"][where])},
-        patch={where: patches} if patches else {},
-    )
+        with uwaga.edit(module, **changes):
+            new = generate(module, prompts, max_new_tokens=6, eos_token_ids=())
+            for prompt, written in zip(prompts, new, strict=True):
+                start = [module.config.decoder_start_token_id] if model.has_both else prompt
+                texts = ([prompt] if model.has_both else []) + [[*start, *written[:-1]]]
+                logits = module(*[torch.tensor([text]) for text in texts]).logits[0]
+                assert logits[len(start) - 1 :].argmax(-1).tolist() == written
 
 
 def every(where: tuple[str, int], head: int, keys: int) -> dict:
@@ -346,7 +319,10 @@ def test_ragged_texts_are_edited_as_each_alone() -> None:
 
 @pytest.mark.parametrize(
     ("model", "form"),
-    [*pairs(("bert",), "ragged", "lengths", "right"), *pairs(THEIRS, "left", "right")],
+    [
+        *product(("bert",), ("ragged", "lengths", "right")),
+        *product(THEIRS, ("left", "right")),
+    ],
     indirect=["model"],
 )
 @torch.no_grad()
@@ -387,7 +363,7 @@ def test_nothing_remains_after_an_exception_or_of_nested_blocks(model: Small) ->
     for context in (uwaga.edit(module, heads=outer), uwaga.watch(module)):
         with pytest.raises(RuntimeError, match="in the block"), context:
             raise RuntimeError("in the block")
-        assert model.is_ours or module.config._attn_implementation == "sdpa"
+        assert model.is_ours or implementation_of(module) == "sdpa"
         assert not threads.any_open
     with uwaga.edit(module, heads=outer):
         once = model.run()
@@ -443,7 +419,7 @@ def test_attentions_that_the_model_returns_are_edited() -> None:
 
 def _orders(contexts: int) -> list[tuple[int, ...]]:
     """All orders in which contexts begin and end: each number twice, the first time where it begins."""
-    return sorted(set(itertools.permutations([*range(contexts), *range(contexts)])))
+    return sorted(set(permutations([*range(contexts), *range(contexts)])))
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -473,8 +449,8 @@ def test_contexts_begin_and_end_in_any_order(kinds: tuple[str, ...], monkeypatch
                 begun[n].enter_context(edit(n) if n in of_edits else uwaga.watch(model))
             result = model(IDS).logits
             torch.testing.assert_close(result, expected[tuple(sorted(of_edits & begun.keys()))], atol=1e-5, rtol=1e-4)
-            assert model.config._attn_implementation == ("uwaga" if begun else "sdpa")
-        assert model.config._attn_implementation == "sdpa"
+            assert implementation_of(model) == ("uwaga" if begun else "sdpa")
+        assert implementation_of(model) == "sdpa"
     assert torch.equal(model(IDS).logits, before)
     assert not threads.any_open
 
@@ -490,7 +466,7 @@ def test_the_users_choice_inside_stays_whichever_context_ends_last() -> None:
         model.set_attn_implementation("eager")
         for stack in (watch, edit) if order == "edit" else (edit, watch):
             stack.close()
-        assert model.config._attn_implementation == "eager"
+        assert implementation_of(model) == "eager"
 
 
 @torch.no_grad()
@@ -540,7 +516,9 @@ def test_edits_read_from_json_do_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "operand"), pairs((*OURS, "transformers llama"), "query", "key", "value", "output"), indirect=["model"]
+    ("model", "operand"),
+    list(product((*OURS, "transformers llama"), ("query", "key", "value", "output"))),
+    indirect=["model"],
 )
 @torch.no_grad()
 def test_a_patch_of_a_recording_puts_the_vectors_of_another_text_there(model: Small, operand: str) -> None:

@@ -22,7 +22,6 @@ from waiting import HANG
 import uwaga
 from uwaga._base import threads
 from uwaga.inspect import cache, cache_edit
-from uwaga.nn import EncoderLayer
 from uwaga.ops.attention.hooks import Asked, Proceed, hooked, looking
 from uwaga.ops.ragged import Operand
 
@@ -285,11 +284,3 @@ def test_compiled_code_is_hooked_between_two_graphs_and_never_in_one(model: nn.M
     torch.testing.assert_close(run(whole), plain)
     torch.testing.assert_close(run(parts), plain)
     torch.compiler.reset()
-
-
-def test_a_layer_alone_is_hooked_too() -> None:
-    layer = EncoderLayer(uwaga.nn.LayerSpec(d_model=8, num_heads=2, d_ff=12))
-    seen: list[object] = []
-    with hooked({layer.attention: looking(lambda _, where: seen.append(where))}, only_look=True):
-        layer(torch.randn(1, 3, 8))
-    assert seen == [layer.attention]

@@ -1,7 +1,6 @@
 """Directories of models of transformers: which library reads them, and what of them is refused."""
 
 import json
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -66,21 +65,6 @@ def test_what_this_package_has_no_option_for_is_read_by_transformers(write: Call
         type(uwaga.models.open(str(folder), dtype="float32").model).__module__
         == "transformers.models.llama.modeling_llama"
     )
-
-
-def test_arguments_of_the_other_kind_are_refused(write: Callable[..., Path]) -> None:
-    folder = write("llama")
-    made = Transformer(uwaga.models.open(folder).config).eval()
-    for given, options, rule in (
-        (folder, {"tokenizer": word_tokenizer()}, "open: tokenizer is for a module; a directory has its own"),
-        (folder, {"dtype": "int8"}, "load: dtype must be a floating dtype, such as torch.bfloat16, not torch.int8"),
-        (folder, {"dtype": "half-float"}, "load: dtype must be a floating dtype, such as torch.bfloat16, not 'half-float'"),
-        (made, {"dtype": "float32"}, "open: dtype and revision are for a directory; a module is taken as it is"),
-        (made, {}, "this Transformer was not read from a directory: give its tokenizer"),
-        (Transformer(made.config), {}, "Transformer is in training mode, in which dropout changes what it computes; call model.eval()"),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=f"^{re.escape(rule)}"):
-            uwaga.models.open(given, **options)
 
 
 def test_a_module_keeps_its_attributes(write: Callable[..., Path]) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from small_models import Largest
 from tiny_vision import INNER, WIDE, randomized
 from tolerance import assert_as_exact, once
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import uwaga
 from uwaga import AttentionMap, Causal
@@ -20,7 +20,16 @@ from uwaga.maps import SubsetMap
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: the extra `test` brings it")
 
+pytestmark = pytest.mark.usefixtures("exact_softmax")
 _DINO = WIDE | {"mlp_ratio": 2}
+TEXT = INNER | {
+    "vocab_size": 60,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
 _REGISTERS = ("[CLS]", "[REG 0]", "[REG 1]", "[REG 2]")
 # The configuration and the model of each family, and what is before its patches.
 FAMILIES: dict[str, tuple[str, str, dict, tuple[str, ...]]] = {
@@ -44,9 +53,12 @@ FAMILIES: dict[str, tuple[str, str, dict, tuple[str, ...]]] = {
 
 def make(family: str, **more: object) -> nn.Module:
     config, model, options, _ = FAMILIES[family]
-    made = getattr(transformers, model)(getattr(transformers, config)(**options | more))
-    made.set_attn_implementation("eager")
-    return randomized(made)
+    return made(getattr(transformers, model)(getattr(transformers, config)(**options | more)))
+
+
+def made(model: nn.Module) -> nn.Module:
+    model.set_attn_implementation("eager")
+    return randomized(model)
 
 
 def pictures(count: int, height: int = 32, width: int = 32) -> Tensor:
@@ -77,17 +89,6 @@ def attentions(*given: Tensor, **named: Tensor) -> Callable[[nn.Module], object]
         return model(*map(cast, given), **{k: cast(x) for k, x in named.items()}, output_attentions=True).attentions
 
     return run
-
-
-@pytest.fixture(autouse=True)
-def _exact_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eager attention casts its softmax to float32, also in the float64 copy that says what is right."""
-    softmax = torch.nn.functional.softmax
-
-    def of_its_own_dtype(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-        return softmax(x, dim=dim, dtype=None if x.dtype == torch.float64 else dtype)
-
-    monkeypatch.setattr(torch.nn.functional, "softmax", of_its_own_dtype)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -134,17 +135,10 @@ def test_names_that_are_given_are_taken() -> None:
     assert recording.tokens["encoder"] == [names]
 
 
-@pytest.fixture(scope="module")
-def clip() -> nn.Module:
-    text = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
-            "max_position_embeddings": 20, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}  # fmt: skip
-    config = transformers.CLIPConfig(text_config=text, vision_config=INNER, projection_dim=16)
-    made = transformers.CLIPModel(config)
-    made.set_attn_implementation("eager")
-    return randomized(made)
-
-
-def test_the_towers_of_clip(clip: nn.Module) -> None:
+def test_the_towers_of_clip() -> None:
+    clip = made(
+        transformers.CLIPModel(transformers.CLIPConfig(text_config=TEXT, vision_config=INNER, projection_dim=16))
+    )
     ids, pixels = torch.tensor([[1, 5, 6, 7, 2], [1, 9, 8, 7, 2]]), pictures(2)
     text = check(clip.text_model, attentions(ids))
     assert text.tokens["encoder"] == [["1", "5", "6", "7", "2"], ["1", "9", "8", "7", "2"]]
@@ -161,16 +155,12 @@ def test_the_towers_of_clip(clip: nn.Module) -> None:
 
 def test_words_and_patches_in_one_sequence() -> None:
     """LLaVA: which word looks at which patch, in the decoder; and the vision tower by itself."""
-    text = transformers.LlamaConfig(
-        vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
-        max_position_embeddings=64, bos_token_id=1, eos_token_id=2, pad_token_id=0,
-    )  # fmt: skip
     config = transformers.LlavaConfig(
-        vision_config=transformers.CLIPVisionConfig(**INNER), text_config=text, image_token_index=50
+        vision_config=transformers.CLIPVisionConfig(**INNER),
+        text_config=transformers.LlamaConfig(**TEXT),
+        image_token_index=50,
     )
-    model = transformers.LlavaForConditionalGeneration(config)
-    model.set_attn_implementation("eager")
-    randomized(model)
+    model = made(transformers.LlavaForConditionalGeneration(config))
     ids = torch.tensor([[1, 5, *[50] * 16, 6, 7, 8]])
     recording = check(model, attentions(input_ids=ids, pixel_values=pictures(1)), "decoder")
     assert recording.tokens["decoder"] == [[str(each) for each in ids[0].tolist()]]
@@ -186,14 +176,10 @@ def test_words_and_patches_in_one_sequence() -> None:
 
 def test_pictures_that_are_not_square_and_a_tower_of_another_family() -> None:
     """Qwen2-VL: four patches are one token of the decoder, and the tower is not one that has names."""
-    text = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-            "intermediate_size": 48, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}  # fmt: skip
+    text = TEXT | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}
     vision = {"depth": 2, "embed_dim": 32, "hidden_size": 32, "num_heads": 4, "patch_size": 4, "spatial_merge_size": 2}
     config = transformers.Qwen2VLConfig(text_config=text, vision_config=vision, image_token_id=50)
-    model = transformers.Qwen2VLForConditionalGeneration(config)
-    model.set_attn_implementation("eager")
-    randomized(model)
+    model = made(transformers.Qwen2VLForConditionalGeneration(config))
     ids, thw = torch.tensor([[1, 51, *[50] * 6, 52, 6, 7, 8]]), torch.tensor([[1, 4, 6]])
     given = {"input_ids": ids, "image_grid_thw": thw, "mm_token_type_ids": (ids == 50).int()}
     recording = check(model, attentions(pixel_values=torch.randn(24, 3 * 2 * 4 * 4), **given), "decoder")
@@ -204,21 +190,6 @@ def test_pictures_that_are_not_square_and_a_tower_of_another_family() -> None:
     assert all(type(size) is int for size in (grid.rows, grid.columns, grid.start))
     m = recording.maps["decoder", 0]
     assert torch.equal(grid.looks_at(m, 11), m[0, :, 11, 2:8].unflatten(-1, (2, 3)))
-
-
-class Largest(TorchDispatchMode):
-    """The most bytes of any tensor that an operation makes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        for x in torch.utils._pytree.tree_leaves(result):
-            if isinstance(x, Tensor):
-                self.bytes = max(self.bytes, x.untyped_storage().nbytes())
-        return result
 
 
 @torch.no_grad()

@@ -320,18 +320,3 @@ def test_models_of_transformers_are_read_in_memory(name: str) -> None:
                 model, tuple(given.values()) if is_pair else IDS, layer, 3, [3, 2], [2, 1], kind=kind, row=1
             )
             torch.testing.assert_close(again.shares(), result.shares())
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "rule"),
-    [
-        ("albert", {}, "watch: the 2 layers of AlbertModel share 1 attention, whose maps cannot be distinguished"),
-        ("mpnet", {"pad_token_id": 1, "bos_token_id": 0}, "watch: "),
-        ("nomic_bert", {}, "NomicBertModel has no weight emb_ln.weight, which a nomic_bert model of this package has"),
-    ],
-)
-def test_families_that_are_not_read_from_transformers_are_refused(name: str, settings: dict, rule: str) -> None:
-    import transformers
-
-    with pytest.raises(ValueError, match=rule):
-        score_attribution(make(name, small(name) | settings, transformers.AutoModel), IDS, 0, 0)

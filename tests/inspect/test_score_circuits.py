@@ -7,11 +7,11 @@ import re
 import numpy as np
 import pytest
 import torch
+from small_models import Largest
 from test_score_attribution import IDS, SHORT, alibi
 from tiny_models import DECODERS, ENCODERS, PAIRS, make
 from tiny_transformer import drawn, made, ragged, tiny
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import nn
 
 import uwaga
 from uwaga._base.errors import CheckpointError
@@ -192,18 +192,6 @@ def test_results_are_plain_data_and_shown_in_short() -> None:
     by_distance = score_attribution(alibi(), IDS, 0, 0, 6, 0)
     assert any(share.query == Part("distance") for share in by_distance.top(99))
     assert math.isclose(sum(share.share for share in by_distance.top(99)), float(by_distance.total()), rel_tol=1e-6)
-
-
-class Largest(TorchDispatchMode):
-    """The bytes of the largest tensor that was made."""
-
-    bytes = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor) and not func.is_view:
-            self.bytes = max(self.bytes, result.untyped_storage().nbytes())
-        return result
 
 
 @torch.no_grad()

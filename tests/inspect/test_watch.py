@@ -2,12 +2,13 @@
 
 import copy
 import threading
+from itertools import product
 
 import pytest
 import tiny_models
 import torch
 import transformers
-from small_models import OURS, PROMPTS, Small, pairs
+from small_models import OURS, PROMPTS, Small, implementation_of
 from tiny_models import DECODERS, ENCODERS, PAIRS, theirs, tokens
 from tiny_transformer import WRITERS, made, ragged
 from tolerance import assert_as_exact, once
@@ -36,7 +37,7 @@ def test_maps_are_eager_attention(model: Small) -> None:
     exact = once(lambda: in_float64(**given, output_attentions=True))
     with uwaga.watch(module) as recording:
         module(**given)
-    assert module.config._attn_implementation == "eager"
+    assert implementation_of(module) == "eager"
     names = {kind: f"{kind}_attentions" if model.has_both else "attentions" for kind, _ in recording.maps}
     assert set(names) == (
         {"encoder", "decoder", "cross"} if model.has_both else {"decoder"} & set(names) or {"encoder"}
@@ -60,16 +61,9 @@ def test_maps_are_eager_attention(model: Small) -> None:
 @pytest.mark.parametrize(
     ("model", "how"),
     [
-        *pairs(tuple(WRITERS), "greedy", "drawn", "beams"),
-        *pairs(
-            tuple(f"transformers {family}" for family in DECODERS),
-            "greedy",
-            "drawn",
-            "beams",
-            "left padding",
-            "static cache",
-        ),
-        *pairs(tuple(f"transformers {family}" for family in PAIRS), "greedy", "beams"),
+        *product(WRITERS, ("greedy", "drawn", "beams")),
+        *product(OF_TRANSFORMERS[len(ENCODERS) :], ("greedy", "beams")),
+        *product(OF_TRANSFORMERS[len(ENCODERS) : -len(PAIRS)], ("drawn", "left padding", "static cache")),
     ],
     indirect=["model"],
 )
@@ -334,16 +328,16 @@ def test_a_config_answers_by_thread_and_gives_its_answer_to_no_other_model() -> 
     model.set_attn_implementation("sdpa")
     seen: list[str] = []
     with uwaga.watch(model):
-        thread = threading.Thread(target=lambda: seen.append(model.config._attn_implementation))
+        thread = threading.Thread(target=lambda: seen.append(implementation_of(model)))
         thread.start()
         thread.join()
-        assert model.config._attn_implementation == "uwaga"
+        assert implementation_of(model) == "uwaga"
         transformers.LlamaModel(model.config)  # sets the name that it reads in the config
         with uwaga.edit(model, heads={("decoder", 0, 0): 0.0}), torch.no_grad():
             transformers.LlamaModel(model.config)
             model(tokens(1, 5))
     assert seen == ["sdpa"]
-    assert model.config._attn_implementation == "sdpa"
+    assert implementation_of(model) == "sdpa"
     assert model.config.to_dict() == copy.deepcopy(model.config).to_dict()
 
 

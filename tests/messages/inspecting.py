@@ -11,8 +11,9 @@ from pathlib import Path
 import tiny_models
 import torch
 import transformers
+from tiny_tokenizer import word_tokenizer
 from tiny_transformer import made, ragged
-from tiny_vision import INNER
+from tiny_vision import INNER, write_photo, write_vision
 from torch import Tensor, nn
 
 import uwaga
@@ -39,6 +40,7 @@ from uwaga.inspect import (
     logit_attribution,
     logit_lens,
     patch_grid,
+    pictures,
     rollout,
     score_attribution,
 )
@@ -93,6 +95,16 @@ def edit(model: nn.Module = GPT2, ids: Tensor | uwaga.Ragged = IDS, **changes: o
 def nothing(context: object) -> None:
     with context:  # type: ignore[attr-defined]
         pass
+
+
+def opened(module: nn.Module | None = None, tokenizer: object = ()) -> object:
+    return uwaga.models.open(
+        module or tiny_models.theirs("gpt2"), tokenizer=word_tokenizer() if tokenizer == () else tokenizer
+    )
+
+
+def nomic() -> nn.Module:
+    return tiny_models.make("nomic_bert", tiny_models.small("nomic_bert"), transformers.AutoModel)
 
 
 def with_dropout() -> nn.Module:
@@ -271,6 +283,19 @@ def vit() -> nn.Module:
     return transformers.ViTModel(transformers.ViTConfig(**INNER)).eval()
 
 
+def seen(folder: Path, resolution: int) -> object:
+    reader = pictures.load_vision(str(write_vision(folder / "vit", "vit")), "float32")
+    return pictures.record_picture(
+        reader, pictures.read_picture(write_photo(folder / "photo.png")), resolution=resolution
+    )
+
+
+def text_alone(folder: Path) -> object:
+    small("Bert").save_pretrained(folder)
+    transformers.ViTImageProcessor().save_pretrained(folder)
+    return pictures.load_vision(str(folder), "float32")
+
+
 def kept() -> object:
     with torch.no_grad(), activations(GPT2) as result:
         GPT2(IDS)
@@ -283,6 +308,19 @@ def no_pandas(patch: object) -> object:
 
 
 CALLS = {
+    "open: a module alone": lambda: opened(tokenizer=None),
+    "open: a module of this package alone": lambda: uwaga.models.open(GPT2),
+    "open: a dict in place of a tokenizer": lambda: opened(tokenizer={}),
+    "open: a training module": lambda: opened(tiny_models.theirs("gpt2").train()),
+    "open: a training module of this package": lambda: uwaga.models.open(made("gpt2").train()),
+    "open: a module and a dtype": lambda: uwaga.models.open(GPT2, dtype="float32"),
+    "open: more tokens than embeddings": lambda: opened(tokenizer=word_tokenizer(size=71)),
+    "open: a model of pictures": lambda: opened(vit()),
+    "open: a family with attention of its own": lambda: opened(small("DebertaV2")),
+    "open: no model": lambda: opened(nn.Linear(2, 2)),
+    "open: a directory and a tokenizer": lambda model: uwaga.models.open(model, tokenizer=word_tokenizer()),
+    "load: a dtype of integers": lambda model: uwaga.models.open(model, dtype="int8"),
+    "load: a dtype that is none": lambda model: uwaga.models.open(model, dtype="half-float"),
     "Links: a query twice": lambda: Links([1, 1], 0),
     "Links: a query before the first": lambda: Links([-1], 0),
     "Links: a query that is true": lambda: Links(True, 0),
@@ -402,6 +440,7 @@ CALLS = {
     "score_attribution: a file": lambda folder: score(1, 0, 2, 1, given=loaded(folder)),
     "score_attribution: a file and shorter ids": lambda folder: score(1, 0, 2, 1, given=loaded(folder), row=1, ids=IDS[:, :3]),
     "score_attribution: a recording that began late": lambda: score(1, 0, 2, 1, given=late()),
+    "score_attribution: a model without a weight of its family": lambda: score(0, 0, of=nomic()),
     "ScoreAttribution.back: many scores": lambda: score(1, 0).back(HEAD, "key"),
     "ScoreAttribution.back: a side by another name": lambda: back(side="value"),
     "ScoreAttribution.back: a head of the layer": lambda: back(Part("head", "decoder", 1, 0)),
@@ -505,7 +544,7 @@ CALLS = {
     "HeadTable: a column that there is not": lambda: HeadTable(columns={"layer": [0], "head": [0], "sink": [0.1]}).matrix("entropie"),
     "HeadTable.to_pandas: no pandas": no_pandas,
     "head_changes: other heads": lambda: head_changes(watch(heads=[0]), watch(heads=[1])),
-    "head_changes: other layers": lambda: head_changes(watch(), watch(layers=[0])),
+    "head_changes: other layers": lambda: head_changes(watch(), watch(layers=[0, 1])),
     "head_changes: other shapes": lambda: head_changes({0: square()}, {0: square(tokens=5)}),
     "head scores: tokens that are floats": lambda: induction(square(), torch.zeros(8)),
     "head scores: fewer tokens than keys": lambda: induction(square(3), TYPES[:7]),
@@ -550,5 +589,9 @@ CALLS = {
     "image_grids: tokens apart": lambda: image_grids([9, 1, 9], 9, shapes=[(1, 2)]),
     "image_grids: ids of a batch": lambda: image_grids(torch.tensor([[9, 9]]), 9),
     "patch_grid: a picture that is too small": lambda: patch_grid(vit(), x(1, 3, 7, 32)),
+    "a picture of no pixels": lambda folder: seen(folder, 0),
+    "a picture of too many pixels": lambda folder: seen(folder, 4097),
+    "a picture smaller than a patch": lambda folder: seen(folder, 7),
+    "a picture for a model of texts": text_alone,
     "patch_grid: no vision model": lambda: patch_grid(nn.Linear(1, 1), x(1, 3, 8, 8)),
 }  # fmt: skip

@@ -3,6 +3,7 @@
 Letters: H query heads, G key/value heads, N tokens, P policies, B budgets.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from test_policies import BUDGETS, POLICIES
 from tiny_models import theirs
-from tiny_transformer import made, ragged, tiny
+from tiny_transformer import made, ragged
 from torch import nn
 
 import uwaga
@@ -23,19 +24,8 @@ from uwaga.inspect.cache import layer as layers
 IDS = torch.randint(3, 20, (1, 40), generator=torch.Generator().manual_seed(0))
 
 
-def llama() -> nn.Module:
-    model = tiny("llama", seed=0, vocab_size=20, num_kv_heads=2, d_k=8, d_ff=16, eos_token_ids=())
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, 0.0, 0.3)
-    return model
-
-
-def gpt_oss() -> nn.Module:
-    """With grouped heads, learned sinks, and a window of 3 tokens in every second layer."""
-    return theirs("gpt_oss")
-
-
-MODELS = {"gpt2": lambda: made("gpt2"), "llama": llama, "gpt_oss": gpt_oss}
+# The last with grouped heads, learned sinks, and a window of 3 tokens in every second layer.
+MODELS = {"gpt2": partial(made, "gpt2"), "llama": partial(made, "llama"), "gpt_oss": partial(theirs, "gpt_oss")}
 
 
 @torch.no_grad()
@@ -85,7 +75,7 @@ def test_means_and_quantiles_are_those_of_the_queries() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_budget_of_the_text_loses_exactly_nothing(name: str) -> None:
-    for dtype in (torch.float64, torch.float32):
+    for dtype in (torch.float64, torch.float32, torch.bfloat16)[: 2 if name == "gpt_oss" else 3]:
         model = MODELS[name]()
         result = cache_study(recorded(model, dtype=dtype), POLICIES, budgets=[40, 500], prompt=8, per_query=True)
         for statistic in ("forgotten", "limit", "error"):
@@ -93,40 +83,22 @@ def test_a_budget_of_the_text_loses_exactly_nothing(name: str) -> None:
         assert bool((result.per_query["overlap"] == 1).all())
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_nothing_forgets_less_than_the_oracle_with_as_many_keys(name: str) -> None:
-    result = cache_study(recorded(MODELS[name]()), POLICIES, budgets=[8, 12, 24], prompt=8, per_query=True)
-    assert bool((result.per_query["forgotten"] >= result.per_query["limit"] - 1e-14).all())
-    p = list(POLICIES).index("oracle")
-    torch.testing.assert_close(result.per_query["forgotten"][p], result.per_query["limit"][p], rtol=0, atol=1e-14)
-    assert bool((result.per_query["overlap"][p] == 1).all())
-    of_budget = [p for p, each in enumerate(POLICIES) if each not in ("snap_kv", "pyramid_kv")]
-    best = result.per_query["forgotten"][list(POLICIES).index("oracle")]
-    assert bool((result.per_query["forgotten"][of_budget] >= best - 1e-14).all())
-
-
-def test_float32_is_within_its_roundings() -> None:
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, (1e-4, 1e-5)), (torch.bfloat16, (0.1, 0.02))], ids=str)
+def test_other_dtypes_are_within_their_roundings(dtype: torch.dtype, close: tuple[float, float]) -> None:
     exact, result = (
-        cache_study(recorded(made("gpt2"), dtype=dtype), [cache.window, cache.oracle], budgets=[8, 20], prompt=5)
-        for dtype in (torch.float64, torch.float32)
+        cache_study(recorded(made("gpt2"), dtype=each), [cache.window, cache.oracle], budgets=[8, 20], prompt=5)
+        for each in (torch.float64, dtype)
     )
-    for name in ("forgotten", "limit", "error"):
-        torch.testing.assert_close(result.means[name], exact.means[name], rtol=1e-4, atol=1e-5)
-
-
-def test_half_precision_is_studied_in_float32() -> None:
-    exact, result = (
-        cache_study(recorded(made("gpt2"), dtype=dtype), [cache.window, cache.h2o], budgets=[8, 40], prompt=5)
-        for dtype in (torch.float32, torch.bfloat16)
-    )
-    torch.testing.assert_close(result.means["forgotten"], exact.means["forgotten"], rtol=0.1, atol=0.02)
-    assert bool((result.means["error"][:, 1] == 0).all())
+    for name in ("forgotten", "limit", "error")[: 1 if dtype == torch.bfloat16 else 3]:
+        torch.testing.assert_close(
+            result.means[name], exact.means[name], rtol=close[0], atol=close[1], check_dtype=False
+        )
 
 
 @pytest.mark.parametrize("heads", [[3], [0, 3], [0, 1, 2]], ids=str)
 def test_recorded_heads_alone(heads: list[int]) -> None:
     """Of a model whose query heads share keys in pairs; head 3 then stands first, and three heads are in no equal groups."""
-    model = llama().double()
+    model = made("llama").double()
     with uwaga.watch(model, values=True, heads=heads) as recording, torch.no_grad():
         model(IDS)
     policies = [cache.window, cache.oracle]  # which ask no other head
@@ -140,7 +112,7 @@ def test_recorded_heads_alone(heads: list[int]) -> None:
 
 
 def test_every_few_queries_are_the_same_queries() -> None:
-    recording = recorded(llama())
+    recording = recorded(made("llama"))
     whole, some = (cache_study(recording, POLICIES, budgets=[8, 16], prompt=9, every=n, per_query=True) for n in (1, 4))
     for name, values in whole.per_query.items():
         torch.testing.assert_close(some.per_query[name], values[..., ::4])
@@ -222,15 +194,6 @@ def test_equal_weights_overlap_with_any_of_them() -> None:
     block = losses.Block(layer, 0, torch.arange(6), torch.ones(6, 2, dtype=torch.float64))
     result = block.losses(cache.window(layer, 2).read(0, torch.arange(6), block.weights))
     assert result.overlap.tolist() == [1.0] * 6
-
-
-def test_the_model_s_own_window_is_not_lost() -> None:
-    """Keys that a banded layer hides are neither read nor forgotten."""
-    recording = recorded(made("gpt2 banded"))
-    result = cache_study(recording, [cache.window], budgets=[3], prompt=10, per_query=True)
-    banded = [at for at, (layer, _) in enumerate(result.heads) if layer == 1]
-    assert bool((result.per_query["forgotten"][0, 0, banded] == 0).all())
-    assert bool((result.per_query["forgotten"][0, 0, 0] > 0).all())
 
 
 def test_the_table_has_a_row_for_each_policy_budget_and_head() -> None:
@@ -347,11 +310,9 @@ def test_pyramids_of_some_layers_are_those_of_the_model(recorded_layers: list[in
 
 
 def test_heads_of_a_file_keep_their_numbers(tmp_path: Path) -> None:
-    model = llama().double()
+    model = made("llama").double()
     with uwaga.watch(model, values=True, heads=[3, 1]) as recording, torch.no_grad():
         model(IDS)
     recording.save(tmp_path / "some.safetensors")
     loaded = uwaga.Recording.load(tmp_path / "some.safetensors")
     assert cache_study(loaded, [cache.window], budgets=[8]).heads == [(0, 3), (0, 1), (1, 3), (1, 1)]
-    with pytest.raises(ValueError, match=r"^h2o: needs a mean over all heads, and only 3, 1 were chosen"):
-        cache_study(loaded, budgets=[8])

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from small_models import ask
 from tiny_transformer import tiny
 from torch import Tensor
 
@@ -35,11 +36,7 @@ def decoder(vocab_size: int = 40) -> Transformer:
 
 
 def recorded(query, key, value=None, **options) -> uwaga.Recording:
-    recording = uwaga.Recording()
-    given = dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks")) | options
-    recording.record(ENCODER, query, key, given, None)
-    recording.store(ENCODER, query, key, given, value)
-    return recording
+    return ask(uwaga.Recording(), ENCODER, query, key, value=value, **options)
 
 
 def again(recording: uwaga.Recording, folder: Path) -> uwaga.Recording:
@@ -149,9 +146,7 @@ def test_values_of_a_generation_are_those_of_one_pass() -> None:
 def test_selected_heads(heads: list[int], tmp_path: Path) -> None:
     query, key, value = operands()
     recording = uwaga.Recording(heads=heads, model="m", strings=TokenStrings(None, [["a"] * T, ["b"] * T]))
-    options = dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks"))
-    recording.record(ENCODER, query, key, options, None)
-    recording.store(ENCODER, query, key, options, value)
+    ask(recording, ENCODER, query, key, value=value)
     result = again(recording, tmp_path)
     assert_same(recording, result)
     used = result.values[ENCODER]
@@ -162,9 +157,7 @@ def test_selected_heads(heads: list[int], tmp_path: Path) -> None:
 def test_the_file_is_as_large_as_the_recording(tmp_path: Path) -> None:
     query, key = torch.randn(1, 4, 4096, 16), torch.randn(1, 4, 4096, 16)
     recording = uwaga.Recording(strings=TokenStrings(None, [f"token {n % 99}" for n in range(4096)]))
-    options = dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks"))
-    recording.record(ENCODER, query, key, options, None)
-    recording.store(ENCODER, query, key, options)
+    ask(recording, ENCODER, query, key)
     result = again(recording, tmp_path)
     # A number of four bytes per token, and the header.
     assert (
@@ -307,9 +300,7 @@ def test_whatever_a_description_says_is_read_or_refused_by_name(kind: str, tmp_p
         mask = uwaga.Causal() & uwaga.Documents(torch.arange(2 * T) // 4)
     bias = uwaga.AlibiBias(torch.ones(H)) if kind == "ragged" else uwaga.RelativeBias(torch.ones(8, H), max_distance=16)
     recording = uwaga.Recording(heads=[4, 1, 5], strings=TokenStrings(None, [["a"] * T, ["b"] * T]))
-    options = dict.fromkeys(("scale", "softcap")) | {"mask": mask, "bias": bias, "sinks": torch.ones(H)}
-    recording.record(ENCODER, query, key, options, None)
-    recording.store(ENCODER, query, key, options, value)
+    ask(recording, ENCODER, query, key, value=value, mask=mask, bias=bias, sinks=torch.ones(H))
     recording.save(tmp_path / "a")
     with safe_open(tmp_path / "a", framework="pt") as file:
         described = json.loads(file.metadata()["uwaga"])

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from small_models import ask
 from torch import Tensor
 
 import uwaga
@@ -15,15 +16,6 @@ from uwaga.inspect.recordings.recording import TokenStrings
 from uwaga.nn.attention_id import AttentionId
 
 ENCODER, DECODER, CROSS = AttentionId("encoder", 0), AttentionId("decoder", 0), AttentionId("cross", 0)
-
-
-def ask(
-    recording: uwaga.Recording, where: AttentionId, query, key, ids: Tensor | None = None, **options: object
-) -> None:
-    """As a model's attention would be seen."""
-    none = dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks"))
-    recording.record(where, query, key, none | options, ids)
-    recording.store(where, query, key, none | options)
 
 
 def operands(length: int = 7, heads: int = 6, key_heads: int = 2) -> tuple[Tensor, Tensor]:
@@ -131,12 +123,6 @@ def test_rows_may_change_places_split_and_end() -> None:
     for at, rows in ((4, [1, 0, 1]), (5, [1, 1])):
         asked, looked_at = query[rows][:, :, at : at + 1], key[rows][:, :, : at + 1]
         ask(recording, DECODER, asked, looked_at, ids[rows][:, at : at + 1], mask=uwaga.Causal())
-    with pytest.raises(ValueError) as caught:
-        recording.maps[DECODER]
-    assert str(caught.value) == (
-        "Recording: a beam search continued one text in several ways; recording.of(texts) gives the recording of the texts "
-        "that you pass, with all token ids of the decoder"
-    )
     m = recording.of([[6, 7, 8, 9, 10, 11], [0, 1, 2, 3, 4]]).maps[DECODER]
     whole = uwaga.AttentionMap(query, key, mask=uwaga.Causal()).to_dense()
     assert torch.equal(m[0].to_dense(), whole[1])
@@ -172,41 +158,32 @@ def test_a_map_that_there_is_not_is_named() -> None:
     assert repr(uwaga.Recording()) == "Recording(none; 0 bytes)"
 
 
-@pytest.mark.parametrize(
-    "tokenizer",
-    [
-        SimpleNamespace(id_to_token=lambda each: None if each == 2 else f"w{each}"),
-        SimpleNamespace(convert_ids_to_tokens=lambda ids: [2 if each == 2 else f"w{each}" for each in ids]),
-        lambda ids: ["2" if each == 2 else f"w{each}" for each in ids],
-    ],
-    ids=["tokenizers", "transformers", "function"],
+ROWS, BOTH = (
+    [["a", "b"], ["c", "d"]],
+    {"encoder": lambda ids: [f"e{x}" for x in ids], "decoder": lambda ids: [f"d{x}" for x in ids]},
 )
-def test_tokens_are_called_as_the_tokenizer_says(tokenizer: object) -> None:
-    query, key = operands(length=2)
-    recording = uwaga.Recording(strings=TokenStrings(tokenizer, None))
-    ask(recording, ENCODER, query, key, torch.tensor([[1, 2], [3, 4]]))
-    assert recording.tokens == {"encoder": [["w1", "2"], ["w3", "w4"]]}
+WORDS = {"encoder": [["w1", "2"], ["w3", "w4"]]}
 
 
-def test_an_encoder_and_a_decoder_may_have_a_tokenizer_each() -> None:
-    query, key = operands(length=2)
-    tokenizers = {
-        "encoder": lambda ids: [f"e{each}" for each in ids],
-        "decoder": lambda ids: [f"d{each}" for each in ids],
-    }
-    recording = uwaga.Recording(strings=TokenStrings(tokenizers, None))
-    ask(recording, ENCODER, query, key, torch.tensor([[1, 2], [3, 4]]))
-    ask(recording, DECODER, query, key, torch.tensor([[1, 2], [3, 4]]))
-    assert recording.tokens == {"encoder": [["e1", "e2"], ["e3", "e4"]], "decoder": [["d1", "d2"], ["d3", "d4"]]}
-
-
-def test_tokens_may_be_given() -> None:
-    query, key = operands(length=2)
-    rows = [["a", "b"], ["c", "d"]]
-    for given in (rows, {"encoder": rows}):
-        recording = uwaga.Recording(strings=TokenStrings(None, given))
-        ask(recording, ENCODER, query, key)
-        assert recording.tokens == {"encoder": rows}
+@pytest.mark.parametrize(
+    ("tokenizer", "given", "expected"),
+    [
+        (SimpleNamespace(id_to_token=lambda each: None if each == 2 else f"w{each}"), None, WORDS),
+        (SimpleNamespace(convert_ids_to_tokens=lambda ids: [2 if x == 2 else f"w{x}" for x in ids]), None, WORDS),
+        (lambda ids: ["2" if each == 2 else f"w{each}" for each in ids], None, WORDS),
+        (BOTH, None, {"encoder": [["e1", "e2"], ["e3", "e4"]], "decoder": [["d1", "d2"], ["d3", "d4"]]}),
+        (None, ROWS, {"encoder": ROWS}),
+        (None, {"encoder": ROWS}, {"encoder": ROWS}),
+    ],
+    ids=["tokenizers", "transformers", "function", "a function each", "rows", "rows of a stack"],
+)
+def test_tokens_are_called_as_the_tokenizer_or_the_caller_says(
+    tokenizer: object, given: object, expected: dict
+) -> None:
+    recording = uwaga.Recording(strings=TokenStrings(tokenizer, given))
+    for where in (ENCODER, DECODER)[: len(expected)]:
+        ask(recording, where, *operands(length=2), torch.tensor([[1, 2], [3, 4]]))
+    assert recording.tokens == expected
 
 
 def _kept(**options: object) -> uwaga.Recording:
