@@ -184,100 +184,6 @@ def test_published_directories_are_computed(tmp_path: Path, name: str) -> None:
     assert compared(tmp_path) == "computed"
 
 
-# What is refused
-
-
-def bert(folder: Path, **settings: Any) -> Path:
-    FAMILIES["bert"][0]().save_pretrained(folder)
-    (folder / "config.json").write_text('{"model_type": "bert"}')
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"auto_map": {"AutoTokenizer": ["code.Own", None]}},
-            "tokenizer_config.json: auto_map names a tokenizer that is code of the directory, which is never run here; save the tokenizer with "
-            "transformers, and leave auto_map out",
-        ),
-        ({"vocab": {"a": 0}}, "tokenizer_config.json: vocab is not read; what it says belongs in tokenizer.json"),
-        ({"do_lower_case": "false"}, "tokenizer_config.json: do_lower_case must be true or false, not 'false'"),
-        ({"cls_token": None}, "tokenizer.json: cls_token must be a token, not null: its tokenizer_class needs it"),
-        (
-            {"extra_special_tokens": 5},
-            "tokenizer_config.json: extra_special_tokens must be a list of tokens, not 5",
-        ),
-        (
-            {"mask_token": {"text": "x"}},
-            "tokenizer_config.json: mask_token must be a token, a string or an object with content, not {'text': 'x'}",
-        ),
-        (
-            {"added_tokens_decoder": {"x": {"content": "a"}}},
-            "tokenizer_config.json: the id of a token must be a whole number, not 'x'",
-        ),
-        ({"added_tokens_decoder": []}, "tokenizer_config.json: added_tokens_decoder must be an object, not []"),
-        (
-            {"tokenizer_class": "GPT2TokenizerFast"},
-            "tokenizer.json: its model is WordPiece, and transformers reads it as BPE, by tokenizer_class of tokenizer_config.json or "
-            'model_type of config.json; to read the file as it is, set "tokenizer_class": "TokenizersBackend" in tokenizer_config.json',
-        ),
-    ],
-    ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
-)
-def test_what_is_not_computed_is_named(tmp_path: Path, settings: dict, message: str) -> None:
-    with pytest.raises(CheckpointError) as caught:
-        auto_tokenizer.load(bert(tmp_path, **settings))
-    assert str(caught.value) == f"{tmp_path}/{message}"
-
-
-def test_a_model_type_that_is_no_string_is_named(tmp_path: Path) -> None:
-    bert(tmp_path)
-    (tmp_path / "config.json").write_text('{"model_type": ["bert"]}')
-    with pytest.raises(CheckpointError) as caught:
-        auto_tokenizer.load(tmp_path)
-    assert str(caught.value) == f"{tmp_path}/config.json: model_type must be a string, not ['bert']"
-
-
-def test_ids_of_t5_that_contradict_each_other(tmp_path: Path) -> None:
-    FAMILIES["t5"][0]().save_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
-    (tmp_path / "tokenizer_config.json").write_text('{"extra_ids": 1001}')
-    with pytest.raises(CheckpointError) as caught:
-        auto_tokenizer.load(tmp_path)
-    assert (
-        str(caught.value)
-        == f"{tmp_path}/tokenizer_config.json: extra_ids must be a whole number from 0 to 1,000, not 1001"
-    )
-    (tmp_path / "tokenizer_config.json").write_text('{"extra_ids": 5}')
-    (tmp_path / "special_tokens_map.json").write_text('{"additional_special_tokens": ["<extra_id_0>"]}')
-    with pytest.raises(CheckpointError) as caught:
-        auto_tokenizer.load(tmp_path)
-    assert str(caught.value) == (
-        f"{tmp_path}/tokenizer.json: extra_ids is 5, and additional_special_tokens has 1 tokens <extra_id_...>"
-    )
-
-
-def test_a_class_of_transformers_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = bert(tmp_path, tokenizer_class="BlenderbotSmallTokenizer")
-    monkeypatch.setattr(auto_tokenizer, "find_spec", lambda name: None)
-    with pytest.raises(CheckpointError) as caught:
-        auto_tokenizer.load(folder)
-    advice = 'to read tokenizer.json as it is, set "tokenizer_class": "TokenizersBackend" in tokenizer_config.json'
-    assert str(caught.value) == (
-        f"{tmp_path}/tokenizer.json: tokenizer_class BlenderbotSmallTokenizer is made by transformers: pip install 'transformers>=5'; or, {advice}"
-    )
-    monkeypatch.undo()
-    slow = type("Slow", (), {})()
-    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *given, **options: slow)
-    with pytest.raises(CheckpointError) as caught:
-        auto_tokenizer.load(folder)
-    assert str(caught.value) == (
-        f"{tmp_path}/tokenizer.json: tokenizer_class BlenderbotSmallTokenizer does not read tokenizer.json; {advice}"
-    )
-
-
 def test_dropout_is_off_by_a_class_and_refused_without_one(tmp_path: Path) -> None:
     FAMILIES["gpt2"][0]().save_pretrained(tmp_path)
     path = tmp_path / "tokenizer.json"
@@ -287,12 +193,8 @@ def test_dropout_is_off_by_a_class_and_refused_without_one(tmp_path: Path) -> No
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     assert compared(tmp_path) == "computed"
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "TokenizersBackend"}')
-    with pytest.raises(CheckpointError) as caught:
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: dropout must be null, not 0\.5"):
         ours(tmp_path)
-    assert (
-        str(caught.value)
-        == f"{path}: dropout must be null, not 0.5: the same text would have other tokens at each call"
-    )
 
 
 # The table

@@ -116,15 +116,3 @@ def test_a_language_model_without_a_head_is_refused_where_logits_are_asked_for(c
     assert str(refused.value) == (
         f"{folder} has no logits of a next token, which a reranker of this family is read from"
     )
-
-
-def test_a_classifier_without_a_head_is_no_reranker(make: Callable) -> None:
-    folder, _ = make("bert")
-    described = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(described | {"architectures": ["BertForSequenceClassification"]}))
-    with pytest.raises(CheckpointError) as caught:
-        Reranker.load(folder)
-    assert str(caught.value) == (
-        f"{folder} is no cross-encoder: it has no classifier of sequences; uwaga.TextEncoder, `uwaga encode` and `uwaga serve` take an "
-        "embedding model"
-    )

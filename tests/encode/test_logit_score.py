@@ -14,8 +14,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
-from uwaga._base.errors import CheckpointError
-from uwaga.encode import chat_template, reranker
+from uwaga.encode import reranker
 from uwaga.encode.reranker import Reranker
 
 transformers = pytest.importorskip("transformers", minversion="5")
@@ -327,66 +326,3 @@ def test_modules_prompts_and_activations_of_sentence_transformers(write) -> None
     np.testing.assert_allclose(scores, theirs, rtol=1e-4, atol=1e-5)
     told = Reranker.load(folder.parent / "saved", instruction="Find the cat")
     assert told.scores([(QUERY, passage) for passage in PASSAGES]).tobytes() == scores.tobytes()
-
-
-@pytest.mark.parametrize(
-    ("template", "message"),
-    [
-        ("{{ messages | map('random') | list }}", "has the filter random, which is not evaluated"),
-        ("{{ messages[0].content * 99999999 }}", "makes longer strings than its texts allow"),
-        ("{{ strftime_now('%Y') }}", "calls strftime_now, which is not evaluated"),
-        ("{{ raise_exception('Only user and assistant roles are supported!') }}", "raises 'Only user and assistant roles are supported!'"),
-        ("{{ query document", "cannot be parsed: expected token 'end of print statement', got 'document'"),
-    ],
-)  # fmt: skip
-def test_templates_that_are_not_computed(write, template: str, message: str) -> None:
-    folder = write(template=template)
-    with pytest.raises(CheckpointError) as caught:
-        Reranker.load(folder)
-    assert str(caught.value) == f"{folder / 'chat_template.jinja'}: its chat template {message}"
-
-
-def test_a_template_that_leaves_out_the_pair(write) -> None:
-    folder = write(template=QWEN3)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(
-        json.dumps({**config, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"})
-    )
-    with pytest.raises(CheckpointError) as caught:
-        reranker.for_pairs(chat_template.read(folder, folder, folder / "sentence_bert_config.json", None), "qwen2")
-    assert str(caught.value) == (
-        f"{folder / 'chat_template.jinja'}: its chat template leaves out the message of the role query and of the role document, so that a "
-        "pair has no score; write a template for the roles system, query and document to chat_template.jinja"
-    )
-
-
-def test_what_is_no_reranker_of_this_kind(write, tmp_path: Path) -> None:
-    folder = write()
-    with pytest.raises(ValueError, match="has 505 tokens") as caught:
-        Reranker.load(folder).rank(QUERY, ["the cat " * 200])
-    assert str(caught.value).endswith(
-        "tokens with the query, and the model takes at most 256; set the option overflow to truncate"
-    )
-    model = Reranker.load(folder).model
-    with pytest.raises(CheckpointError) as caught:
-        reranker.logit_score(folder, (), model, Tokenizer(models.BPE()))
-    assert str(caught.value) == (
-        f"{folder} is no reranker: its tokenizer lacks the tokens yes and no, and it has no module LogitScore"
-    )
-
-
-@pytest.mark.parametrize("number", [-1, 10**6, "yes", True, None])
-def test_a_token_that_is_not_in_the_vocabulary(write, number: object) -> None:
-    listed = [
-        {"type": f"sentence_transformers.{name}", "path": path}
-        for name, path in (("Transformer", ""), ("LogitScore", "1"))
-    ]
-    kind, task = {"model_type": "CrossEncoder"}, {"transformer_task": "text-generation"}
-    folder = write(modules=listed, config_sentence_transformers=kind, sentence_bert_config=task)
-    (folder / "1").mkdir()
-    (folder / "1" / "config.json").write_text(json.dumps({"true_token_id": number, "false_token_id": None}))
-    with pytest.raises(CheckpointError) as caught:
-        Reranker.load(folder)
-    assert str(caught.value) == (
-        f"{folder / '1' / 'config.json'}: true_token_id must be a token of the vocabulary, not {number!r}"
-    )

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from uwaga import TextEncoder
 from uwaga.encode.inference import batches
 from uwaga.encode.preprocessing import groups, windows
 
@@ -60,18 +59,3 @@ def test_windows_cover_every_token_fit_and_are_of_one_size(tokens: int, max_toke
     for (_, stop), (start, _) in itertools.pairwise(result):
         assert stop - start == overlap
     assert len(result) == (1 if tokens <= max_tokens else -(-(tokens - overlap) // (max_tokens - overlap)))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"overflow": "cut"}, "TextEncoder: overflow must be one of 'error', 'truncate', 'mean', 'windows', not 'cut'"),
-        ({"overflow": "truncate", "overlap": 2}, "TextEncoder: overlap needs overflow='mean' or 'windows', not 'truncate'"),
-        ({"overflow": "mean", "overlap": 10}, "TextEncoder: overlap must be from 0 to 9, not 10"),
-        ({"overflow": "mean", "overlap": -1}, "TextEncoder: overlap must be from 0 to 9, not -1"),
-    ],
-)  # fmt: skip
-def test_options_that_do_not_go_together(encoder: TextEncoder, options: dict, message: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        encoder.encode([], **options)
-    assert str(caught.value) == message

@@ -14,7 +14,6 @@ from torch import Tensor
 from uwaga._base.errors import CheckpointError
 from uwaga.encode.reranker import Reranker, sigmoid
 from uwaga.models import Transformer, config, save
-from uwaga.models.checkpoints import sentence_files
 
 QUERY = "the cat sat on a mat"
 PASSAGES = ["a dog ran away", "the cat", "the house, the dog and then the unbelievable cat on the mat.", "it", "it"]
@@ -126,59 +125,6 @@ def test_the_activation_is_the_one_that_the_files_name(write, files, has_sigmoid
 def test_a_sigmoid_neither_overflows_nor_loses_small_numbers() -> None:
     result = sigmoid(np.float32([-1e4, -90, 0, 90, 1e4]))
     assert result.tolist() == [0.0, float(np.float32(np.exp(-90.0))), 0.5, 1.0, 1.0]
-
-
-def test_directories_that_are_no_cross_encoder_are_refused(write, write_model, tmp_path) -> None:
-    folder = write(labels=("no", "yes"))
-    with pytest.raises(CheckpointError) as caught:
-        Reranker.load(folder)
-    assert str(caught.value) == f"{folder} classifies sequences into 2 labels; a reranker has one"
-    folder = write_model(tmp_path / "encoder")
-    with pytest.raises(CheckpointError) as caught:
-        Reranker.load(folder)
-    assert str(caught.value) == (
-        f"{folder} is no cross-encoder: it has no classifier of sequences; uwaga.TextEncoder, `uwaga encode` and `uwaga serve` "
-        "take an embedding model"
-    )
-
-
-def test_an_activation_that_is_not_there_is_refused(write) -> None:
-    # Of another package, sentence-transformers takes a sigmoid in place of what is named.
-    for name in ("my.module.Identity", "torch.nn.Tanh"):
-        folder = write(**saved(activation_fn=name))
-        with pytest.raises(CheckpointError) as caught:
-            Reranker.load(folder)
-        assert str(caught.value) == (
-            f"{folder / 'config_sentence_transformers.json'}: activation_fn is {name!r}; only torch.nn.Sigmoid or torch.nn.Identity is "
-            f"supported; {sentence_files.INSTEAD}"
-        )
-
-
-def test_bad_texts_are_named(write) -> None:
-    reranker = Reranker.load(write())
-    long = "the cat " * 20
-    for passages, message in [
-        (["a", ""], "Reranker: passage 1 is empty"),
-        (["a", 5], "Reranker: passage 1 must be a string, not int"),
-        (["a", "b\ud800"], "Reranker: passage 1 has a lone surrogate at character 1"),
-        (
-            ["a", long],
-            "Reranker: passage 1 has 49 tokens with the query, and the model takes at most 30; set the option overflow to truncate",
-        ),
-    ]:
-        with pytest.raises(ValueError) as caught:
-            reranker.rank(QUERY, passages)
-        assert str(caught.value) == message
-    for arguments, options, message in [
-        (("", ["a"]), {}, "Reranker: the query must be a string that is not empty"),
-        (("q\ud800", ["a"]), {}, "Reranker: the query has a lone surrogate at character 1"),
-        ((QUERY, "a"), {}, "Reranker: passages must be an iterable of strings, not one string"),
-        ((QUERY, ["a"]), {"top": 0}, "Reranker: top must be a whole number of at least 1, or None, not 0"),
-        ((QUERY, ["a"]), {"overflow": "mean"}, "Reranker: overflow must be 'error' or 'truncate', not 'mean'"),
-    ]:
-        with pytest.raises(ValueError) as caught:
-            reranker.rank(*arguments, **options)
-        assert str(caught.value) == message
 
 
 def test_directories_of_other_kinds_name_what_takes_them(write, write_model, describe, tmp_path: Path) -> None:

@@ -3,11 +3,9 @@
 import json
 from pathlib import Path
 
-import pytest
 from tiny_tokenizer import read_as_it_is
 
 from uwaga import TextEncoder
-from uwaga._base.errors import CheckpointError
 from uwaga.encode import sentence_config
 
 
@@ -32,14 +30,6 @@ def test_a_length_that_is_not_said_is_the_tokenizers_and_at_most_the_models(fold
         assert TextEncoder.load(folder).max_tokens == max_tokens
 
 
-def test_a_length_without_room_for_text(folder: Path, describe) -> None:
-    describe(folder, sentence={"max_seq_length": 2})
-    with pytest.raises(ValueError) as caught:
-        TextEncoder.load(folder)
-    file = folder / "sentence_bert_config.json"
-    assert str(caught.value) == f"{file}: the limit of 2 tokens leaves none for text beside 2 special tokens"
-
-
 def test_lower_case_comes_before_the_tokenizer(folder: Path, describe) -> None:
     text = (folder / "tokenizer.json").read_text().replace('"lowercase": true', '"lowercase": false')
     text = text.replace('"lowercase":true', '"lowercase":false')
@@ -59,40 +49,3 @@ def test_the_default_prompt_is_used_and_all_are_known(folder: Path, describe) ->
     encoder = TextEncoder.load(folder)
     assert encoder.config.prompts == prompts
     assert (encoder.encode(["the cat"]) == encoder.encode(["then the cat"], prompt="")).all()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"prompts": {}, "default_prompt_name": "query"}, "default_prompt_name is 'query', and there is no prompt of that name"),
-        ({"prompts": {"query": 3}}, "prompts must be a JSON object of strings"),
-        ({"prompts": ["query: "]}, "prompts must be a JSON object of strings"),
-    ],
-)  # fmt: skip
-def test_prompts_that_are_none(folder: Path, describe, settings: dict, message: str) -> None:
-    describe(folder)
-    path = folder / "config_sentence_transformers.json"
-    path.write_text(json.dumps(settings))
-    with pytest.raises(CheckpointError) as caught:
-        sentence_config.read(folder)
-    assert str(caught.value) == f"{path}: {message}"
-
-
-def test_a_module_that_is_not_computed_here(folder: Path, describe) -> None:
-    describe(folder, "Transformer", "Pooling", "CNN", "Normalize")
-    with pytest.raises(CheckpointError) as caught:
-        sentence_config.read(folder)
-    path = folder / "modules.json"
-    assert str(caught.value) == (
-        f"{path} has modules that TextEncoder does not compute: CNN; sentence_transformers.SentenceTransformer reads it, "
-        "and uwaga.integrations.sentence_transformers.unpad makes it skip padding"
-    )
-
-
-def test_a_name_of_a_prompt_that_is_a_list_is_refused(folder: Path, describe) -> None:
-    describe(folder)
-    path = folder / "config_sentence_transformers.json"
-    path.write_text('{"prompts": {"a": "b"}, "default_prompt_name": ["a"]}')
-    with pytest.raises(CheckpointError) as caught:
-        TextEncoder.load(folder)
-    assert str(caught.value) == f"{path}: default_prompt_name is ['a'], and there is no prompt of that name"

@@ -162,78 +162,6 @@ def refusal(folder: Path, kind: str = "dense") -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"max_seq_lenght": 5},
-            "the key max_seq_lenght is unknown, and may change vectors; did you mean max_seq_length? remove it if it has no effect",
-        ),
-        (
-            {"processing_kwargs": {"tokenizer": {}}},
-            "the key processing_kwargs.tokenizer is unknown, and may change vectors; remove it if it has no effect",
-        ),
-        ({"processing_kwargs": 3}, "processing_kwargs must be a JSON object or null, not 3"),
-        (
-            {"model_args": {"torch_dtype": "float16"}},
-            f"model_args.torch_dtype is 'float16'; only 'auto' is supported; {INSTEAD}",
-        ),
-        (
-            {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}},
-            f"modality_config.text.method_output_name is 'pooler_output'; only 'last_hidden_state' is supported; {INSTEAD}",
-        ),
-        (
-            {"module_output_name": "sentence_embedding"},
-            f"module_output_name is 'sentence_embedding'; only 'token_embeddings' is supported; {INSTEAD}",
-        ),
-        ({"transformer_task": "fill-mask"}, "transformer_task is 'fill-mask'; only 'feature-extraction' or 'sequence-classification' or "
-         f"'text-generation' is supported; {INSTEAD}"),
-        ({"query_length": 6}, f"query_length is 6; only null is supported; {INSTEAD}"),
-        ({"do_lower_case": 1}, "do_lower_case must be true or false, not 1"),
-        ({"processor_kwargs": {"truncation_side": "up"}}, "truncation_side must be one of 'left', 'right', not 'up'"),
-    ],
-)  # fmt: skip
-def test_keys_that_are_not_computed_are_named(base: Callable, settings: dict, message: str) -> None:
-    folder = base("dense")
-    put(folder / "sentence_bert_config.json", **settings)
-    assert refusal(folder) == f"{folder / 'sentence_bert_config.json'}: {message}"
-
-
-def test_files_that_are_not_computed_are_named(base: Callable) -> None:
-    folder = base("dense")
-    path = folder / "config_sentence_transformers.json"
-    for kind in ("Other", None):  # sentence-transformers makes another model of the directory, without its modules
-        put(path, model_type=kind)
-        assert refusal(folder) == f"{path}: model_type is {kind!r}; only 'SentenceTransformer' is supported; {INSTEAD}"
-    put(folder / "processor_config.json", processor_class="Gemma3Processor")
-    path = folder / "processor_config.json"
-    assert refusal(folder) == (
-        f"{path}: processor_class is 'Gemma3Processor'; only a tokenizer, without this key, is supported; {INSTEAD}"
-    )
-    put(folder / "adapter_config.json")
-    assert refusal(folder) == f"{folder} has adapter_config.json: merge the adapter into its model, and save that"
-    assert refusal(folder, "pooled") == refusal(folder)
-    folder = base("dense", "electra")
-    listed = json.loads((folder / "modules.json").read_text())
-    (folder / "modules.json").write_text(json.dumps(listed[:1]))
-    path = folder / "modules.json"
-    assert refusal(folder) == f"{path} has no module Pooling after the Transformer: a text gets no vector"
-
-
-def test_a_reranker_needs_the_settings_of_one(base: Callable) -> None:
-    folder = base("classifier")
-    model, transformer = folder / "config_sentence_transformers.json", folder / "sentence_bert_config.json"
-    put(model, model_type=None)
-    assert refusal(folder, "classifier") == f"{model}: model_type is None; only 'CrossEncoder' is supported; {INSTEAD}"
-    put(model, model_type="CrossEncoder")
-    put(transformer, query_length=5)
-    assert refusal(folder, "classifier") == f"{transformer}: query_length is 5; only null is supported; {INSTEAD}"
-    transformer.write_text("{}")
-    assert refusal(folder, "classifier") == (
-        f"{transformer}: transformer_task is 'feature-extraction'; only 'sequence-classification' is supported; {INSTEAD}"
-    )
-
-
 def theirs(folder: Path, pairs: list[tuple[str, str]], dtype: torch.dtype) -> torch.Tensor:
     model = peer.CrossEncoder(str(folder), device="cpu", model_kwargs={"dtype": dtype}).to(dtype)
     return torch.cat([model.predict([pair], convert_to_tensor=True, show_progress_bar=False) for pair in pairs])
@@ -268,32 +196,6 @@ def test_a_cross_encoder_that_pools_is_scored(base: Callable, family: str) -> No
         TextEncoder.load(folder)
     with pytest.raises(ValueError, match="an instruction is for causal language models"):
         Reranker.load(folder, instruction="Find the cat")
-
-
-def test_a_cross_encoder_that_pools_in_another_way_is_named(base: Callable) -> None:
-    folder = base("pooled", "nomic_bert")
-    assert refusal(folder, "pooled") == (
-        f"{folder}: its tokenizer gives token types to pairs, and nomic_bert of uwaga reads none; {INSTEAD}"
-    )
-    folder = base("pooled")
-    put(folder / "1_Pooling" / "config.json", include_prompt=False)
-    put(folder / "config_sentence_transformers.json", prompts={"x": "the cat : "}, default_prompt_name="x")
-    assert refusal(folder, "pooled") == (
-        f"{folder / 'config_sentence_transformers.json'}: default_prompt_name names a prompt, and the module Pooling leaves it out "
-        f"(include_prompt); {INSTEAD}"
-    )
-    put(folder / "config_sentence_transformers.json", default_prompt_name=None)
-    put(folder / "5_Dense" / "config.json", module_output_name="x")
-    assert refusal(folder, "pooled") == (
-        f"{folder / '5_Dense' / 'config.json'}: module_output_name is 'x'; only 'scores' is supported"
-    )
-    from safetensors.torch import save_file
-
-    put(folder / "5_Dense" / "config.json", module_output_name="scores", out_features=2)
-    save_file(
-        {"linear.weight": torch.zeros(2, 16), "linear.bias": torch.zeros(2)}, folder / "5_Dense" / "model.safetensors"
-    )
-    assert refusal(folder, "pooled") == f"{folder} gives 2 scores to a pair; a reranker has one"
 
 
 @pytest.mark.parametrize(

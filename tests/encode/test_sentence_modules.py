@@ -14,12 +14,12 @@ import torch
 from tolerance import assert_as_exact
 
 from uwaga import TextEncoder
-from uwaga._base.errors import CheckpointError, ShapeError
+from uwaga._base.errors import ShapeError
 
 pytest.importorskip("transformers", minversion="5")
 peer = pytest.importorskip("sentence_transformers", minversion="6")
 from sentence_transformers.base.modules import Dense, Normalize, Transformer  # noqa: E402
-from sentence_transformers.sentence_transformer.modules import Dropout, LayerNorm, Pooling, StaticEmbedding  # noqa: E402
+from sentence_transformers.sentence_transformer.modules import Dropout, LayerNorm, Pooling  # noqa: E402
 
 TEXTS = [
     "the cat sat on the mat .",
@@ -191,17 +191,6 @@ def test_a_prompt_that_fills_a_window_leaves_nothing_to_pool(make: Callable) -> 
     )
 
 
-REFUSED = "{folder} holds {what}, and TextEncoder cannot use it; {reader}"
-TAKES_IT = "uwaga.Reranker, and `uwaga serve` with --reranker, take one with one label"
-UNPAD = ", and uwaga.integrations.sentence_transformers.unpad makes it skip padding"
-
-
-def refusal(folder: Path) -> str:
-    with pytest.raises(CheckpointError) as caught:
-        TextEncoder.load(folder)
-    return str(caught.value)
-
-
 @pytest.fixture
 def classifier(make: Callable, tmp_path: Path) -> Path:
     """What transformers saved of a cross-encoder."""
@@ -214,24 +203,6 @@ def classifier(make: Callable, tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_cross_encoder_is_refused_by_name(classifier: Path, tmp_path: Path) -> None:
-    reader = (
-        f"{TAKES_IT}; sentence_transformers.CrossEncoder reads it{UNPAD}; uwaga.models.load reads it for its logits"
-    )
-    what = "a cross-encoder or classifier, which gives scores of texts or pairs and no vectors ({name})"
-    assert refusal(classifier) == REFUSED.format(
-        folder=classifier, what=what.format(name="BertForSequenceClassification"), reader=reader
-    )
-    peer.CrossEncoder(str(classifier)).save_pretrained(str(tmp_path / "pairs"))
-    assert refusal(tmp_path / "pairs") == REFUSED.format(
-        folder=tmp_path / "pairs", what=what.format(name="CrossEncoder"), reader=reader
-    )
-    (tmp_path / "pairs" / "config_sentence_transformers.json").unlink()  # as before sentence-transformers 5.4
-    assert "(BertForSequenceClassification)" in refusal(tmp_path / "pairs")
-    (tmp_path / "pairs" / "modules.json").unlink()
-    assert "(BertForSequenceClassification)" in refusal(tmp_path / "pairs")
-
-
 def test_a_classifier_that_is_pooled_is_an_encoder(make: Callable, classifier: Path, tmp_path: Path) -> None:
     folder = tmp_path / "saved"
     described = json.loads((folder / "config.json").read_text())
@@ -239,102 +210,3 @@ def test_a_classifier_that_is_pooled_is_an_encoder(make: Callable, classifier: P
     (folder / "config.json").write_text(json.dumps(described | head))
     (folder / "model.safetensors").write_bytes((classifier / "model.safetensors").read_bytes())
     agrees(folder)
-
-
-def test_other_models_are_refused_by_name(make: Callable, tmp_path: Path) -> None:
-    from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
-
-    folder = make(Pooling(16))
-    tokenizer = Transformer(str(folder)).tokenizer
-    peer.SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=8)]).save(str(tmp_path / "static"))
-    static = "a table of word vectors without attention, whose mean is the vector of a text (StaticEmbedding)"
-    assert refusal(tmp_path / "static") == REFUSED.format(
-        folder=tmp_path / "static", what=static, reader="sentence_transformers.SentenceTransformer reads it"
-    )
-    sparse = peer.SparseEncoder(modules=[MLMTransformer(str(folder)), SpladePooling()])
-    sparse.save(str(tmp_path / "sparse"))
-    splade = "a SPLADE model, which gives a weight to every word of the vocabulary and no dense vector ({name})"
-    for name in ("SparseEncoder", "MLMTransformer"):
-        assert refusal(tmp_path / "sparse") == REFUSED.format(
-            folder=tmp_path / "sparse",
-            what=splade.format(name=name),
-            reader=f"sentence_transformers.SparseEncoder reads it{UNPAD}",
-        )
-        (tmp_path / "sparse" / "config_sentence_transformers.json").unlink(missing_ok=True)
-
-
-def test_a_router_is_refused_by_name(make: Callable, tmp_path: Path) -> None:
-    from sentence_transformers.base.modules import Router
-
-    folder = make(Pooling(16))
-    sides = [[Transformer(str(folder)), Pooling(16)] for _ in range(2)]
-    peer.SentenceTransformer(modules=[Router.for_query_document(*sides)]).save(str(tmp_path / "router"))
-    assert refusal(tmp_path / "router") == REFUSED.format(
-        folder=tmp_path / "router",
-        what="a router, which has a model of its own for queries and for documents (Router)",
-        reader=f"sentence_transformers.SentenceTransformer reads it{UNPAD}",
-    )
-
-
-@pytest.mark.parametrize(
-    ("place", "settings", "message"),
-    [
-        ("2_Dense", {"in_features": 8}, "in_features is 8, but the vectors before it have 16 numbers"),
-        ("2_Dense", {"out_features": 0}, "out_features must be a whole number from 1 to 268,435,456, not 0"),
-        ("2_Dense", {"bias": 1}, "bias must be true or false, not 1"),
-        (
-            "2_Dense",
-            {"activation_function": "torch.nn.modules.activation.SiLU"},
-            "activation_function is 'torch.nn.modules.activation.SiLU'; supported, of torch.nn: Identity, Tanh, ReLU, GELU",
-        ),
-        (
-            "2_Dense",
-            {"module_input_name": "token_embeddings"},
-            "module_input_name is 'token_embeddings'; only 'sentence_embedding' is supported",
-        ),
-        ("1_Pooling", {"include_prompt": 0}, "include_prompt must be true or false, not 0"),
-    ],
-)
-def test_settings_that_are_none(make: Callable, place: str, settings: dict, message: str) -> None:
-    folder = make(Pooling(16), Dense(16, 8))
-    path = folder / place / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-    assert refusal(folder) == f"{path}: {message}"
-
-
-def test_weights_of_modules_are_compared_with_their_settings(make: Callable) -> None:
-    folder = make(Pooling(16), Dense(16, 8), LayerNorm(8))
-    path = folder / "2_Dense" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"out_features": 9}))
-    file = folder / "2_Dense" / "model.safetensors"
-    assert refusal(folder).startswith(
-        f"{file} does not match the model of config.json\n  wrong shape  linear.weight (8, 16) must be (9, 16)"
-    )
-    torch.save(torch.nn.Sequential(), folder / "2_Dense" / "pytorch_model.bin")
-    file.unlink()
-    assert str(folder / "2_Dense" / "pytorch_model.bin") in refusal(folder)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"truncate_dim": 0}, "truncate_dim must be a whole number from 1 to 268,435,456, not 0"),
-        ({"similarity_fn_name": "l2"}, "similarity_fn_name must be one of 'cosine', 'dot', 'euclidean', 'manhattan', not 'l2'"),
-    ],
-)  # fmt: skip
-def test_settings_of_sentence_transformers_that_are_none(make: Callable, settings: dict, message: str) -> None:
-    folder = make(Pooling(16))
-    path = folder / "config_sentence_transformers.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-    assert refusal(folder) == f"{path}: {message}"
-
-
-def test_a_model_that_is_no_encoder_is_refused(make: Callable) -> None:
-    from uwaga.models import Transformer, config, save
-
-    folder = make(Pooling(16))
-    sizes = {"vocab_size": 40, "d_model": 16, "num_heads": 2, "d_ff": 16, "num_layers": 1, "num_decoder_layers": 1}
-    save(Transformer(config("uwaga-transformer", **sizes)), folder)
-    assert refusal(folder) == (
-        f"{folder} holds a uwaga-transformer model, and TextEncoder cannot use it; sentence_transformers.SentenceTransformer reads it{UNPAD}"
-    )

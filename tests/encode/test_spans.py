@@ -161,65 +161,6 @@ def test_the_report_counts_what_no_span_has(encoder: TextEncoder) -> None:
     assert encoder.report.summary.lost == len(TEXT) - 23
 
 
-@pytest.mark.parametrize(
-    ("spans", "message"),
-    [
-        ([[(0, 3)], [(2, 2)]], "TextEncoder: document 1 has an empty span: span 0, from character 2 to 2"),
-        (
-            [[(0, 3), (4, 8)], [(0, 1)]],
-            "TextEncoder: document 0 has 7 characters, and span 1, from character 4 to 8, is not within them",
-        ),
-        (
-            [[(-1, 3)], [(0, 1)]],
-            "TextEncoder: document 0 has 7 characters, and span 0, from character -1 to 3, is not within them",
-        ),
-        ([[(3, 4)], [(0, 1)]], "TextEncoder: document 0 has no token in span 0, from character 3 to 4"),
-        ([[(0, 3)], []], "TextEncoder: document 1 has no spans"),
-        ([[(0, 3)]], "TextEncoder: there are 2 texts, and spans of 1"),
-        (
-            [[(0, 3)], [(0, 1.5)]],
-            "TextEncoder: the spans of document 1 must be a list of pairs (start, stop) of integers",
-        ),
-        ([[(0, 3)], (0, 1)], "TextEncoder: the spans of document 1 must be a list of pairs (start, stop) of integers"),
-        (5, "TextEncoder: spans must be a list of spans for each text, not int"),
-        (
-            "word",
-            "TextEncoder: spans must be lists of spans, or one of paragraph, sentence, line, document, not 'word'",
-        ),
-    ],
-)
-def test_spans_that_are_none_are_named(encoder: TextEncoder, spans: object, message: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        encoder.encode(["the cat", "it ran"], spans=spans)  # type: ignore[arg-type]
-    assert str(caught.value) == message
-
-
-def test_texts_and_options_that_are_wrong(encoder: TextEncoder) -> None:
-    for options, message in [
-        ({}, "document 0 has 92 tokens, and the model takes at most 40; set the option overflow to windows"),
-        ({"overflow": "mean"}, "overflow must be 'error' or 'windows' for spans, not 'mean'"),
-        ({"overflow": "truncate"}, "overflow must be 'error' or 'windows' for spans, not 'truncate'"),
-        ({"overlap": 3}, "overlap needs overflow='mean' or 'windows', not 'error'"),
-    ]:
-        with pytest.raises(ValueError) as caught:
-            encoder.encode(" ".join([TEXT] * 4), spans="sentence", **options)
-        assert str(caught.value) == f"TextEncoder: {message}"
-    with pytest.raises(ValueError, match="document 1 is empty"):
-        encoder.encode(["the cat", " "], spans="sentence")
-
-
-@pytest.mark.parametrize("mode", ["cls", "lasttoken", "weightedmean"])
-def test_pooling_of_one_token_or_by_positions_is_refused(encoder: TextEncoder, describe, mode: str) -> None:
-    folder = encoder.config.folder
-    describe(folder, sentence={"max_seq_length": 42}, pooling={"pooling_mode": mode})
-    with pytest.raises(ValueError) as caught:
-        TextEncoder.load(folder).encode(TEXT, spans="sentence")
-    assert str(caught.value) == (
-        f"TextEncoder: late chunking pools all tokens of a span, and the pooling of this model is {mode}; "
-        "it needs mean, max, mean_sqrt_len_tokens"
-    )
-
-
 def test_ten_thousand_sentences_of_one_text(encoder: TextEncoder) -> None:
     long = "the cat sat. it ran. " * 5000
     result = encoder.encode(long, spans="sentence", overflow="windows", overlap=10)

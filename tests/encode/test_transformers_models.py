@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tolerance import assert_as_exact
 from torch import nn
 
@@ -180,15 +180,6 @@ def described(folder: Path, **settings: object) -> Path:
     return path
 
 
-def test_without_transformers_the_error_says_what_to_install(make: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = make("deberta")
-    monkeypatch.setattr(opening, "find_spec", lambda name: None)
-    assert refusal(folder) == (
-        f"{folder}/config.json: model_type is 'deberta-v2', which uwaga reads through the package transformers, version 5 or newer: "
-        f"pip install 'transformers>=5'. Without it: {OWN}"
-    )
-
-
 @pytest.mark.parametrize("code", [{}, {"auto_map": {"AutoModel": "modeling.NewModel"}}])
 def test_a_family_that_transformers_does_not_have_is_refused(make: Callable, code: dict) -> None:
     folder = make("deberta")
@@ -207,28 +198,6 @@ def test_code_of_a_directory_whose_family_transformers_has_is_not_run(make: Call
     (folder / "modeling.py").write_text("raise SystemExit('this code was run')")
     described(folder, auto_map={"AutoModel": "modeling.NewModel", "AutoConfig": "modeling.NewConfig"})
     assert np.array_equal(TextEncoder.load(folder).encode(TEXTS), expected)
-
-
-def test_what_a_directory_does_not_hold_itself_is_not_loaded(make: Callable) -> None:
-    folder = make("deberta")
-    described(folder, quantization_config={"quant_method": "gptq"})
-    assert refusal(folder) == f"{folder / 'config.json'}: quantization_config: quantized weights are not read"
-    described(folder, quantization_config=None)
-    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder.parent)}))
-    assert refusal(folder) == f"{folder} has adapter_config.json: merge the adapter into its model, and save that"
-
-
-def test_settings_that_transformers_reads_from_another_file_are_refused(make: Callable) -> None:
-    """transformers takes those of config.4.0.0.json then, which nothing has checked."""
-    folder = make("deberta")
-    other = json.loads((folder / "config.json").read_text()) | {"hidden_act": "relu"}
-    (folder / "config.4.0.0.json").write_text(json.dumps(other))
-    described(folder, configuration_files=["config.4.0.0.json"])
-    assert transformers.AutoConfig.from_pretrained(folder).hidden_act == "relu"
-    assert refusal(folder) == (
-        f"{folder / 'config.json'}: configuration_files: settings for several versions of transformers are not read; rename the file of "
-        "your version to config.json"
-    )
 
 
 def test_pickled_weights_are_not_read(make: Callable) -> None:
@@ -252,36 +221,6 @@ def test_reading_in_two_threads_leaves_the_logging_of_transformers_as_it_was(tmp
     assert logging.get_verbosity() == logging.CRITICAL
     second.__exit__(None, None, None)
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
-
-
-def test_an_encoder_decoder_is_refused(make: Callable) -> None:
-    path = described(make("deberta"), model_type="bart")
-    assert refusal(path.parent) == f"{path}: model_type is 'bart', an encoder-decoder, which gives no vectors of a text"
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"max_position_embeddings": 1 << 40},
-            f": max_position_embeddings is {1 << 40}, more than the limit of 300000 for weights of {{numbers}} numbers",
-        ),
-        (
-            {"num_labels": 10**6},
-            ": num_labels is 1000000, more than the limit of 65536 for weights of {numbers} numbers",
-        ),
-        (
-            {"num_hidden_layers": 5000},
-            ": it asks for far more than the files have, {weights} weights of {numbers} numbers",
-        ),
-    ],
-)
-def test_sizes_are_bounded_before_anything_is_allocated(make: Callable, settings: dict, message: str) -> None:
-    folder = make("deberta")
-    weights = load_file(folder / "model.safetensors")
-    path = described(folder, **settings)
-    numbers = sum(x.numel() for x in weights.values())
-    assert refusal(folder) == f"{path}{message.format(weights=len(weights), numbers=numbers)}"
 
 
 @pytest.mark.parametrize(
@@ -347,45 +286,12 @@ def test_every_number_of_every_family_is_bounded(tmp_path: Path) -> None:
     assert families > 100
 
 
-def test_weights_that_are_missing_or_left_over_are_named(make: Callable) -> None:
-    folder = make("prenorm")
-    tensors = load_file(folder / "model.safetensors")
-    name = "encoder.layer.1.output.dense.weight"
-    tensors["encoder.layer.1.output.dense.wait"] = tensors.pop(name)
-    tensors["lm_head.bias"] = torch.zeros(3)  # of a head: it is not computed
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    assert refusal(folder) == (
-        f"{folder} does not match RobertaPreLayerNormModel of transformers\n  {name} is missing\n"
-        "  encoder.layer.1.output.dense.wait is no weight of the model"
-    )
-
-
-def test_weights_that_are_not_finite_are_refused(make: Callable) -> None:
-    folder = make("prenorm")
-    tensors = load_file(folder / "model.safetensors")
-    tensors["encoder.layer.1.output.dense.weight"][3, 2] = float("nan")
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    assert refusal(folder) == (
-        f"{folder} does not match RobertaPreLayerNormModel of transformers\n"
-        "  encoder.layer.1.output.dense.weight has values that are NaN or infinite"
-    )
-
-
 def test_files_that_contradict_each_other_are_refused(make: Callable) -> None:
     folder = make("prenorm")
     described(folder, hidden_size=64)
     lines = refusal(folder).splitlines()
     assert lines[0] == f"{folder} does not match RobertaPreLayerNormModel of transformers"
     assert "  embeddings.LayerNorm.weight has another shape in the files" in lines
-
-
-def test_a_model_of_pictures_is_refused(tmp_path: Path) -> None:
-    config = transformers.ViTConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=8, patch_size=4
-    )
-    transformers.ViTModel(config).save_pretrained(tmp_path)
-    write_tokenizer(tmp_path)
-    assert refusal(tmp_path) == f"{tmp_path / 'config.json'}: model_type is 'vit', which does not read tokens"
 
 
 @pytest.mark.parametrize("case", ["phi", "data2vec"])

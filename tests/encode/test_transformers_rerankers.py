@@ -14,7 +14,6 @@ from torch import nn
 from waiting import HANG
 
 from uwaga import Ragged, Reranker
-from uwaga._base.errors import CheckpointError
 from uwaga.integrations.transformers import ragged_classifier
 from uwaga.models import opening
 
@@ -138,34 +137,6 @@ def test_a_classifier_that_gives_other_numbers_from_states_runs_whole(
     why = "the classifier of ModernBertForSequenceClassification reads more than the states of its body"
     assert reranker.explain().refused == {PACKED: why}
     assert reranker.scores(listed, overflow="truncate", raw=True).tobytes() == expected.tobytes()
-
-
-def test_what_is_no_reranker_is_refused(make: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(folder: Path, **options: object) -> str:
-        with pytest.raises((CheckpointError, ValueError)) as caught:
-            Reranker.load(folder, **options)
-        return str(caught.value)
-
-    folder = make("deberta", num_labels=3)
-    assert refused(folder) == f"{folder} classifies sequences into 3 labels; a reranker has one"
-    folder = make("deberta", architecture="DebertaV2Model")
-    assert refused(folder) == (
-        f"{folder} is no cross-encoder: it has no classifier of sequences; uwaga.TextEncoder, `uwaga encode` and `uwaga serve` "
-        "take an embedding model"
-    )
-    folder = make("deberta")
-    assert refused(folder, instruction="be strict") == (
-        "Reranker: an instruction is for causal language models, such as Qwen3-Reranker"
-    )
-    described = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(
-        json.dumps(described | {"model_type": "bart", "architectures": ["BartForSequenceClassification"]})
-    )
-    assert refused(folder) == (
-        f"{folder / 'config.json'}: model_type is 'bart', an encoder-decoder, which is not run as a reranker"
-    )
-    monkeypatch.setattr(opening, "find_spec", lambda _: None)
-    assert "which uwaga reads through the package transformers, version 5 or newer" in refused(folder)
 
 
 def test_a_classifier_reads_types_only_where_its_model_does(make: Callable) -> None:

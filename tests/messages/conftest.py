@@ -24,6 +24,14 @@ def encoder(model: Path) -> TextEncoder:
 
 
 @pytest.fixture
+def base(tmp_path: Path) -> Callable[..., Path]:
+    """A directory that sentence-transformers saved, by its kind and its family; no call changes it."""
+    import random_directories
+
+    return lambda kind, family="bert": random_directories.base(kind, family, tmp_path)
+
+
+@pytest.fixture
 def bert(model: Path) -> TextRunner:
     """What reads a text for a page; it takes 12 tokens."""
     return TextRunner(reader=uwaga.models.open(model, dtype="float32"))

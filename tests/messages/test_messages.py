@@ -11,6 +11,8 @@ import platform
 import re
 import warnings
 from collections.abc import Callable, Mapping
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -73,7 +75,8 @@ def lasting(text: str, folders: tuple[Path, Path]) -> str:
     """Return the text without what differs between runs and machines: folders, versions, addresses in memory, digests, numbers of errors and processes."""
     for folder in folders:
         text = text.replace(str(folder), "FOLDER")
-    for version in (torch.__version__, platform.python_version()):
+    libraries = [metadata.version(name) for name in ("transformers",) if find_spec(name) is not None]
+    for version in (torch.__version__, platform.python_version(), *libraries):
         text = re.sub(rf"(?<![\w.]){re.escape(version)}(?![\w.])", "VERSION", text)
     text = re.sub(r"\b0x[0-9a-f]{6,}", "0xADDRESS", text)
     text = re.sub(r"\b([0-9a-f]{16}|[0-9a-f]{32}|[0-9a-f]{64})\b", "DIGEST", text)

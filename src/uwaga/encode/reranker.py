@@ -172,7 +172,8 @@ class Reranker:
             try:
                 model = load_save.load_folder(folder, dtype)
             except UnsupportedModelError as refusal:
-                raise CheckpointError(f"{folder} {_NO_CLASSIFIER}") from refusal
+                of_setting = f"; {refusal}" if described.get("model_type") in model_types() else ""
+                raise CheckpointError(f"{folder} {_NO_CLASSIFIER}{of_setting}") from refusal
             tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase)
             if model.config.is_causal:
                 score = logit_score(folder, modules.others, model, tokenizer.backend)
