@@ -1,5 +1,6 @@
 """Vectors of texts: the model's own hidden states, pooled, whatever the texts are packed with."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,15 @@ def test_vectors_have_length_one_where_the_model_says_so_or_the_caller(folder: P
     unit = raw / np.linalg.norm(raw, axis=1, keepdims=True)
     assert close(encoder.encode(TEXTS), unit)
     assert not np.allclose(raw, unit)
+
+
+def test_a_length_that_is_not_said_is_the_tokenizers_and_at_most_the_models(folder: Path, describe) -> None:
+    describe(folder, sentence={"transformer_task": "feature-extraction"})
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text())
+    for length, max_tokens in ((12, 10), (8, 6), (500, 10), (int(1e30), 10)):
+        path.write_text(json.dumps({**settings, "model_max_length": length}))
+        assert TextEncoder.load(folder).max_tokens == max_tokens
 
 
 def test_truncation_reads_the_beginning_and_says_what_is_lost(encoder: TextEncoder) -> None:

@@ -108,11 +108,7 @@ def test_a_language_model_without_a_head_is_refused_where_logits_are_asked_for(c
     folder, _ = make(case)
     model = load(folder)
     assert model.lm_head is None
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=r"^Transformer: this model has no head for logits$"):
         generate(model, [[3, 4]], max_new_tokens=2)
-    assert str(caught.value) == "Transformer: this model has no head for logits"
-    with pytest.raises(CheckpointError) as refused:
+    with pytest.raises(CheckpointError, match="has no logits of a next token"):
         Reranker.load(folder)
-    assert str(refused.value) == (
-        f"{folder} has no logits of a next token, which a reranker of this family is read from"
-    )

