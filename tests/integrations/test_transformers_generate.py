@@ -71,27 +71,6 @@ def test_padding_on_the_right(family: str, way: str) -> None:
     tiny.agrees(model, run)
 
 
-@pytest.mark.parametrize("family", tiny.DECODERS)
-def test_a_prompt_in_pieces(family: str) -> None:
-    """Several queries against a cache: lower right."""
-    model = tiny.make(family, tiny.DECODERS[family], transformers.AutoModelForCausalLM)
-
-    def run(model: nn.Module) -> Tensor:
-        cache, result = None, []
-        with torch.no_grad():
-            for first, last in ((0, 3), (3, 4), (4, 6)):
-                made = model(IDS[:, first:last], **tiny.cached(model, cache), use_cache=True)
-                cache = made.past_key_values
-                result.append(made.logits)
-        return torch.cat(result, 1)
-
-    def exact() -> Tensor:
-        with torch.no_grad():
-            return tiny.oracle(model)(IDS).logits
-
-    tiny.agrees(model, run, exact)
-
-
 @pytest.mark.parametrize("how", ["a prompt's own words", "a smaller model"])
 @pytest.mark.parametrize("family", tiny.DECODERS)
 def test_assisted_generation(family: str, how: str) -> None:

@@ -3,7 +3,6 @@
 Letters: N tokens of the row, R documents.
 """
 
-import warnings
 from collections.abc import Callable
 
 import pytest
@@ -43,19 +42,6 @@ def agrees(model: nn.Module, packed: Callable[[nn.Module], Tensor]) -> None:
     tiny.agrees(model, run, lambda: alone(exact))
 
 
-# The model of gpt_oss does not tell its mask function of positions: packed so, its documents see each other with eager
-# attention too.
-@pytest.mark.parametrize("family", sorted(tiny.DECODERS.keys() - {"gpt_oss"}))
-def test_positions_that_start_again(family: str) -> None:
-    model = tiny.make(family, tiny.DECODERS[family], transformers.AutoModel)
-
-    def packed(model: nn.Module) -> Tensor:
-        with torch.no_grad():
-            return model(input_ids=ROW, position_ids=POSITIONS, use_cache=False)[0][0]
-
-    agrees(model, packed)
-
-
 @pytest.mark.parametrize("family", [*tiny.DECODERS, "bert", "electra", "modernbert"])
 def test_offsets(family: str) -> None:
     """As DataCollatorWithFlattening gives them to FlashAttention."""
@@ -69,6 +55,8 @@ def test_offsets(family: str) -> None:
     agrees(model, packed)
 
 
+# The model of gpt_oss does not tell its mask function of positions: packed so, its documents see each other with eager
+# attention too.
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("with_cache", [False, True])
 @pytest.mark.parametrize("with_mask", [False, True])
@@ -86,19 +74,6 @@ def test_positions_with_a_mask_of_ones_and_an_empty_cache(
         return made[0][-1]
 
     agrees(model, packed)
-
-
-def test_a_document_does_not_change_the_next_one() -> None:
-    model = tiny.make("llama", tiny.DECODERS["llama"], transformers.AutoModelForCausalLM)
-    model.set_attn_implementation("uwaga")
-    other = ROW.clone()
-    other[0, :5] = tiny.tokens(1, 5, seed=9)
-    with torch.no_grad():
-        ours, edited = (
-            model(ids, position_ids=POSITIONS, attention_mask=torch.ones_like(ids)).logits[0] for ids in (ROW, other)
-        )
-    assert torch.equal(ours[5:], edited[5:])
-    assert not torch.equal(ours[:5], edited[:5])
 
 
 @pytest.mark.parametrize(
@@ -122,45 +97,32 @@ def test_other_positions_are_one_document(positions: list[int]) -> None:
     tiny.agrees(model, run)
 
 
-def _padded(model: nn.Module) -> None:
-    mask = torch.ones_like(ROW)
-    mask[0, -2:] = 0
-    model(ROW, position_ids=POSITIONS, attention_mask=mask)
+PADDED = torch.ones_like(ROW).index_fill(1, torch.tensor([12, 13]), 0)
+UNTOLD: dict[str, Callable[[nn.Module], dict]] = {
+    "padding": lambda model: {"attention_mask": PADDED},
+    "a cache of fixed size": lambda model: tiny.cached(
+        model, transformers.StaticCache(config=model.config, max_cache_len=20)
+    ),
+    "a cache with tokens": lambda model: tiny.cached(model, model(ROW[:, :3], use_cache=True).past_key_values),
+    "no positions for the mask": lambda model: {},
+}
 
 
-def _static(model: nn.Module) -> None:
-    cache = transformers.StaticCache(config=model.config, max_cache_len=20)
-    model(ROW, position_ids=POSITIONS, **tiny.cached(model, cache))
-
-
-def _continued(model: nn.Module) -> None:
-    cache = model(ROW[:, :3], use_cache=True).past_key_values
-    model(ROW, position_ids=POSITIONS, **tiny.cached(model, cache))
-
-
-def _without_positions(model: nn.Module) -> None:
-    model(ROW, position_ids=POSITIONS)
-
-
-@pytest.mark.parametrize(
-    ("family", "run"),
-    [("llama", _padded), ("llama", _static), ("llama", _continued), ("gpt_oss", _without_positions)],
-    ids=["padding", "a cache of fixed size", "a cache with tokens", "no positions for the mask"],
-)
-def test_where_it_cannot_be_told_a_warning_says_so_once(family: str, run: Callable[[nn.Module], None]) -> None:
+@pytest.mark.parametrize("way", UNTOLD)
+def test_where_it_cannot_be_told_a_warning_says_so_once(way: str) -> None:
     layer_call._warn_once.cache_clear()
+    family = "gpt_oss" if way == "no positions for the mask" else "llama"
     model = tiny.make(family, tiny.DECODERS[family], transformers.AutoModel)
     model.set_attn_implementation("uwaga")
-    with torch.no_grad(), warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        run(model)
-        run(model)
-    name = type(model.layers[0].self_attn).__name__
-    assert [str(each.message) for each in warned] == [
-        "attn_implementation='uwaga': position_ids start again at 0 within a row, but the documents of "
-        f"{name} see each other: with padding, with a cache that is not empty or has a fixed size, or where the model gives its "
-        "mask no positions, only cu_seq_lens_q and cu_seq_lens_k keep them apart"
-    ]
+
+    @torch.no_grad()
+    def twice() -> None:
+        for _ in range(2):
+            model(ROW, position_ids=POSITIONS, **UNTOLD[way](model))
+
+    with pytest.warns(UserWarning, match="but the documents of .*Attention see each other") as warned:
+        twice()
+    assert len(warned) == 1
 
 
 def test_positions_of_padding_are_no_documents() -> None:
@@ -174,17 +136,6 @@ def test_positions_of_padding_are_no_documents() -> None:
         for fill in (0, 1):
             positions = (mask.cumsum(1) - 1).masked_fill(mask == 0, fill)
             model(ROW.expand(2, -1), position_ids=positions, attention_mask=mask)
-
-
-def test_several_rows_of_packed_documents() -> None:
-    model = tiny.make("llama", tiny.DECODERS["llama"], transformers.AutoModel)
-    rows, positions = torch.cat((ROW, ROW.flip(1))), torch.cat((POSITIONS, POSITIONS))
-
-    def run(model: nn.Module) -> Tensor:
-        with torch.no_grad():
-            return model(input_ids=rows, position_ids=positions, use_cache=False)[0]
-
-    tiny.agrees(model, run)
 
 
 def test_gradients() -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tolerance import assert_as_exact
 from torch import Tensor, nn
 
 transformers = pytest.importorskip("transformers", minversion="5")
@@ -16,7 +15,7 @@ import tiny_models as tiny  # noqa: E402
 from transformers.masking_utils import bidirectional_mask_function  # noqa: E402
 
 from uwaga._base import native  # noqa: E402
-from uwaga.integrations import register_with_transformers  # noqa: E402
+from uwaga.integrations import pack_linear, register_with_transformers  # noqa: E402
 from uwaga.integrations.transformers.attention import uwaga_attention  # noqa: E402
 from uwaga.integrations.transformers.mask_plan import lazy_mask  # noqa: E402
 from uwaga.ops.attention.hooks import Asked, Proceed, hooked  # noqa: E402
@@ -61,45 +60,6 @@ def counted(model: nn.Module) -> list[int]:
         if isinstance(module, nn.Linear):
             module.register_forward_pre_hook(note)
     return rows
-
-
-@pytest.mark.parametrize("side", ["none", "right", "left"])
-@pytest.mark.parametrize("family", tiny.ENCODERS)
-def test_encoders(family: str, side: str) -> None:
-    model = tiny.make(family, tiny.ENCODERS[family], AutoModel)
-    tiny.agrees(model, states(tiny.tokens(BATCH, LENGTH), mask_of(side)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("side", ["none", "right", "left"])
-@pytest.mark.parametrize("family", tiny.DECODERS)
-def test_decoders(family: str, side: str) -> None:
-    """What is right is each sequence alone."""
-    model = tiny.make(family, tiny.DECODERS[family], CausalLM)
-    ids, mask = tiny.tokens(BATCH, LENGTH), mask_of(side)
-    oracle = tiny.oracle(model)
-
-    def exact() -> Tensor:
-        return torch.cat([states(x, torch.ones_like(x))(oracle) for x in tiny.alone(ids, mask)])
-
-    tiny.agrees(model, states(ids, mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0)), exact)
-
-
-@pytest.mark.parametrize("side", ["none", "right", "left"])
-@pytest.mark.parametrize("family", tiny.PAIRS)
-def test_pairs(family: str, side: str) -> None:
-    """Of encoder and decoder, padded each in its own way."""
-    model = tiny.make(family, tiny.PAIRS[family], AutoModel)
-    of_encoder, of_decoder = mask_of(side), mask_of("right")[:, :6]
-    ids = {"input_ids": tiny.tokens(BATCH, LENGTH), "decoder_input_ids": tiny.tokens(BATCH, 6, seed=1)}
-
-    def run(model: nn.Module) -> Tensor:
-        with torch.no_grad():
-            made = model(**ids, attention_mask=of_encoder, decoder_attention_mask=of_decoder)
-        tokens = made.last_hidden_state[of_decoder.bool()]
-        return torch.cat((tokens, made.encoder_last_hidden_state[of_encoder.bool()]))
-
-    tiny.agrees(model, run)
 
 
 WITHOUT_A_WORD = {
@@ -223,11 +183,14 @@ def test_a_sequence_of_padding_alone_gives_finite_states() -> None:
 
 @pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
 @pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("family", ["bert", "roberta", "electra", "modernbert", "llama", "gemma3_text"])
-def test_layers_between_attentions_see_no_padding(family: str, side: str) -> None:
-    """Those before the first attention and behind the last cannot know of it. Of a causal batch they see the last position."""
+def test_layers_between_attentions_see_no_padding(family: str, packed: bool, side: str) -> None:
+    """Those before the first attention and behind the last cannot know of it. Of a causal batch they see the last position. Linear maps by
+    uwaga.linear keep it out too."""
     model = tiny.make(family, (tiny.ENCODERS | tiny.DECODERS)[family], AutoModel)
     model.set_attn_implementation("uwaga")
+    assert not packed or pack_linear(model)
     rows, mask = counted(model), mask_of(side)
     states(tiny.tokens(BATCH, LENGTH), mask)(model)
     if family in tiny.DECODERS:
@@ -314,39 +277,6 @@ def test_the_states_of_every_layer(family: str) -> None:
     tiny.agrees(model, run)
 
 
-def test_a_batch_is_its_sequences_one_by_one() -> None:
-    model = tiny.make("bert", tiny.ENCODERS["bert"], AutoModel)
-    ids, mask, exact = tiny.tokens(BATCH, LENGTH), mask_of("right"), tiny.oracle(model)
-    model.set_attn_implementation("uwaga")
-
-    @torch.no_grad()
-    def one_by_one(model: nn.Module) -> Tensor:
-        rows = [ids[row : row + 1, :length] for row, length in enumerate(LENGTHS)]
-        return torch.cat([model(row).last_hidden_state[0] for row in rows])
-
-    with torch.no_grad():
-        batch = model(ids, attention_mask=mask).last_hidden_state[mask.bool()]
-    assert_as_exact(batch, one_by_one(model), lambda: one_by_one(exact))
-
-
-@pytest.mark.parametrize("family", ["bert", "llama"])
-def test_hooks_that_write_into_states(family: str) -> None:
-    """To turn a head off, as eager attention lets them."""
-    model = tiny.make(family, (tiny.ENCODERS | tiny.DECODERS)[family], AutoModel)
-
-    def turn_off(layer: nn.Module, arguments: tuple) -> None:
-        arguments[0].view(BATCH, LENGTH, 4, -1)[:, :, 1] = 0.0
-
-    def run(model: nn.Module) -> Tensor:
-        first = model.layers[0].self_attn.o_proj if family == "llama" else model.encoder.layer[0].attention.output.dense
-        hook = first.register_forward_pre_hook(turn_off)
-        result = states(tiny.tokens(BATCH, LENGTH), mask_of("right"))(model)
-        hook.remove()
-        return result
-
-    tiny.agrees(model, run)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype: torch.dtype) -> None:
     """Against float64 as everywhere; the same model, rounded first."""
@@ -393,37 +323,6 @@ def test_masks_of_the_caller_of_another_type_than_the_model(of_mask: torch.dtype
     expected, _ = uwaga_attention(nn.Identity(), query, key, value, seen.expand(2, 1, 5, 5))
     assert result.dtype == of_model
     torch.testing.assert_close(result, expected)
-
-
-@pytest.mark.parametrize("side", ["none", "right", "left"])
-@pytest.mark.parametrize("family", ["bert", "llama", "gemma2", "gpt_oss"])
-def test_gradients(family: str, side: str) -> None:
-    model = tiny.make(family, (tiny.ENCODERS | tiny.DECODERS)[family], AutoModel)
-    ids, mask = tiny.tokens(BATCH, LENGTH), mask_of(side)
-
-    def run(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Tensor:
-        model.zero_grad()
-        for ids, mask in batches:
-            positions = (mask.cumsum(1) - 1).clamp(min=0)
-            tokens = model(input_ids=ids, attention_mask=mask, position_ids=positions)[0][mask.bool()]
-            (tokens * torch.linspace(-1, 1, tokens.shape[1], dtype=tokens.dtype)).square().sum().backward()
-        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-
-    oracle, rows = tiny.oracle(model), [(x, torch.ones_like(x)) for x in tiny.alone(ids, mask)]
-    tiny.agrees(model, lambda model: run(model, [(ids, mask)]), lambda: run(oracle, rows))
-
-
-@pytest.mark.parametrize("side", ["none", "right", "left"])
-def test_gradients_of_position_biases(side: str) -> None:
-    model = tiny.make("t5", tiny.PAIRS["t5"], AutoModel)
-    ids, mask = tiny.tokens(BATCH, LENGTH), mask_of(side)
-
-    def run(model: nn.Module) -> Tensor:
-        model.zero_grad()
-        model(input_ids=ids, attention_mask=mask, decoder_input_ids=ids[:, :4])[0].square().sum().backward()
-        return torch.cat([p.grad.flatten() for p in model.parameters()])
-
-    tiny.agrees(model, run)
 
 
 def test_dropout_in_training_is_that_of_the_seed() -> None:

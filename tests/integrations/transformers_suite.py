@@ -45,19 +45,8 @@ def outcomes(suite: Path, implementation: str) -> dict[str, str]:
     ini.write_text("[pytest]\njunit_family = xunit1\n")
     cases = Path(__file__).with_name("transformers_suite_cases.py")
     paths = os.pathsep.join([str(suite.parent / "packages"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-W",
-        "ignore",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        str(ini),
-        str(cases),
-    ]
+    quietly = ["-q", "-W", "ignore", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *quietly, "-c", str(ini), str(cases)]
     command += ["-k", f"Test_ and not ({' or '.join(LEFT_OUT)})", f"--junitxml={report}"]
     given = {"UWAGA_SUITE": str(suite), "SUITE_IMPLEMENTATION": implementation, "PYTHONPATH": paths}
     subprocess.run(command, env=os.environ | given, check=False)

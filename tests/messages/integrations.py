@@ -20,7 +20,7 @@ from transformers import masking_utils
 
 from uwaga.integrations import pack_linear, patch_torch, register_with_transformers, unpack_linear
 from uwaga.integrations.sentence_transformers import unpad
-from uwaga.integrations.transformers import layer_map, register
+from uwaga.integrations.transformers import attention, register
 from uwaga.integrations.transformers.attention import uwaga_attention
 from uwaga.integrations.transformers.mask_plan import lazy_mask
 
@@ -62,7 +62,7 @@ def gradient_too_large(patch: pytest.MonkeyPatch) -> None:
     made = maps(bert())
     made.attentions[0].retain_grad()
     made[0].sum().backward()
-    patch.setattr(layer_map, "MAX_BYTES", 2000)
+    patch.setattr(attention, "MAX_BYTES", 2000)
     made.attentions[0].grad  # noqa: B018
 
 

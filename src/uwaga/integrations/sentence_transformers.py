@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from uwaga.integrations.transformers import inside
-from uwaga.integrations.transformers.packed_row import keeps_apart, packed_row, position_padding
+from uwaga.integrations.transformers.inside import keeps_apart, packed_row, position_padding
 from uwaga.integrations.transformers.register import NAME, register_with_transformers
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.ragged import Ragged

@@ -10,8 +10,7 @@ Letters: N packed tokens, H query heads, G key/value heads, Q queries, K keys, D
 """
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -32,29 +31,18 @@ if TYPE_CHECKING:  # importing it registers operators
     from torch.nn.attention.varlen import AuxRequest
 
 
-@dataclass(slots=True, kw_only=True)
-class _PatchedFunction:
-    """A function of PyTorch: its module and name, its replacement, and the original."""
-
-    module: ModuleType
-    name: str
-    replacement: Callable
-    original: Callable
-
-
 _LOCK = threading.RLock()
-_PATCHED: list[_PatchedFunction] = []  # while _OPEN > 0
+_PATCHED: "list[tuple[ModuleType, Replacement]]" = []  # while _OPEN > 0
 _OPEN = 0
 
 
-@dataclass(slots=True, kw_only=True)
 class Patch:
     """An open patch. `undo()` closes it, and so does leaving its `with` block; closing it again has no effect.
 
     Patches nest, in any order and over threads: PyTorch's own functions are back when the last one is closed.
     """
 
-    _is_open: bool = field(default=True, repr=False)
+    _is_open = True
 
     def undo(self) -> None:
         """Close this patch. Raises RuntimeError: other code has replaced the functions since."""
@@ -81,55 +69,42 @@ def patch_torch() -> Patch:
     >>> with patch_torch():
     ...     x = torch.nn.functional.scaled_dot_product_attention(*torch.zeros(3, 1, 2, 4, 8))
     """
-    with _LOCK:
-        _open()
-        return Patch()
-
-
-def _open() -> None:
     global _OPEN
-    if _OPEN == 0:
-        _PATCHED.extend(_find_functions())
-        for function in _PATCHED:
-            setattr(function.module, function.name, function.replacement)
-    _OPEN += 1
+    with _LOCK:
+        if _OPEN == 0:
+            _PATCHED.extend(_replacements())
+            for module, function in _PATCHED:
+                setattr(module, function.__name__, function)
+        _OPEN += 1
+        return Patch()
 
 
 def _close() -> None:
     global _OPEN
     if _OPEN == 1:
-        for function in _PATCHED:
-            if getattr(function.module, function.name) is not function.replacement:
-                where = f"{function.module.__name__}.{function.name}"
+        for module, function in _PATCHED:
+            if getattr(module, function.__name__) is not function:
+                where = f"{module.__name__}.{function.__name__}"
                 raise RuntimeError(
                     f"patch_torch: {where} has been replaced by other code since; undo that replacement first"
                 )
-        for function in _PATCHED:
-            setattr(function.module, function.name, function.original)
+        for module, function in _PATCHED:
+            setattr(module, function.__name__, function.original)
         _PATCHED.clear()
     _OPEN -= 1
 
 
-def _find_functions() -> list[_PatchedFunction]:
+def _replacements() -> "list[tuple[ModuleType, Replacement]]":
+    """The modules of PyTorch and what replaces a function of the same name there."""
     import torch.nn.attention.varlen as torch_varlen  # here, since importing it registers operators
 
-    plain, packed = torch.nn.functional.scaled_dot_product_attention, torch_varlen.varlen_attn
-    functions = [
-        _PatchedFunction(
-            module=torch.nn.functional,
-            name="scaled_dot_product_attention",
-            replacement=sdpa_replacement(plain),
-            original=plain,
-        ),
-        _PatchedFunction(
-            module=torch_varlen, name="varlen_attn", replacement=varlen_replacement(packed), original=packed
-        ),
-    ]
-    for function in functions:
+    plain = _replacement_of_sdpa(torch.nn.functional.scaled_dot_product_attention)
+    packed = _replacement_of_varlen(torch_varlen.varlen_attn)
+    for function in (plain, packed):
         builtin = _builtins._find_builtin(function.original)
         if builtin is not None:  # torch.jit.script does not compile the replacement, but calls PyTorch's own operator
-            _builtins._register_builtin(function.replacement, builtin)
-    return functions
+            _builtins._register_builtin(function, builtin)
+    return [(torch.nn.functional, plain), (torch_varlen, packed)]
 
 
 class Replacement:
@@ -186,11 +161,6 @@ def is_differentiable(*tensors: Tensor) -> bool:
     return {Transform.Vmap, Transform.Grad}.issuperset(active) and active.count(Transform.Grad) < 2
 
 
-def is_vmapped() -> bool:
-    """Inside torch.func.vmap."""
-    return Transform.Vmap in transforms()
-
-
 def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors in the dtype that torch.autocast gives to PyTorch's own function."""
     device = tensors[0].device.type
@@ -204,7 +174,7 @@ _LARGEST = torch.finfo(torch.float32).max  # the kernels compute in float32
 
 
 @cache
-def sdpa_replacement(original: Callable) -> Replacement:
+def _replacement_of_sdpa(original: Callable) -> Replacement:
     """The replacement of scaled_dot_product_attention, which calls `original` for what uwaga does not support. Cached."""
 
     def scaled_dot_product_attention(
@@ -220,17 +190,17 @@ def sdpa_replacement(original: Callable) -> Replacement:
     ) -> Tensor:
         """torch.nn.functional.scaled_dot_product_attention, by uwaga on the CPU (uwaga.integrations.patch_torch)."""
         tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
-        options = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+        options: Any = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
         if has_torch_function(tensors) and not _is_nested(query):
             return handle_torch_function(replacement, tensors, query, key, value, attn_mask=attn_mask, **options)
         if all(isinstance(x, Tensor) and is_plain_tensor(x) for x in tensors):
             q, k, v, *masks = autocast(*tensors)
-            known = _are_supported_options(masks, dropout_p, is_causal, scale, enable_gqa)
             if (
-                known
+                _are_supported_options(masks, **options)
                 and is_supported(q, k, v)
                 and _fits(q, k, v, masks, enable_gqa)
-                and _can_differentiate(tensors, dropout_p)
+                and is_differentiable(*tensors)
+                and not (dropout_p and Transform.Vmap in transforms())
             ):
                 q, k, v = _aligned(q, k, v, enable_gqa)
                 mask, bias = _mask_and_bias(masks, is_causal)
@@ -265,11 +235,6 @@ def _are_supported_options(
     )
 
 
-def _can_differentiate(tensors: tuple[Tensor, ...], dropout_p: float) -> bool:
-    """Whether uwaga has the derivatives of the active transforms; dropout under vmap is not supported."""
-    return is_differentiable(*tensors) and not (dropout_p and is_vmapped())
-
-
 def _fits(q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor], enable_gqa: bool) -> bool:
     """Whether PyTorch accepts these shapes; where it does not, PyTorch raises its own error."""
     if not 2 <= q.dim() == k.dim() == v.dim() or not q.dtype == k.dtype == v.dtype:
@@ -287,13 +252,15 @@ def _fits(q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor], enable_gqa: bool
     common = _broadcast(leading)
     if common is None:
         return False
-    if not masks:
-        return True
     heads = q.shape[-3:-2] if enable_gqa else ()
     scores = (*common, *heads, q.shape[-2], k.shape[-2])
-    mask = masks[0]
-    of_kind = mask.dtype in (torch.bool, q.dtype) and mask.dim() >= 2 and mask.layout is torch.strided
-    return of_kind and _broadcast([mask.shape, scores]) == scores
+    return all(
+        mask.dtype in (torch.bool, q.dtype)
+        and mask.dim() >= 2
+        and mask.layout is torch.strided
+        and _broadcast([mask.shape, scores]) == scores
+        for mask in masks
+    )
 
 
 def _other_kernel_named() -> bool:
@@ -334,7 +301,7 @@ def _mask_and_bias(masks: list[Tensor], is_causal: bool) -> tuple[Mask | Tensor 
 
 
 @cache
-def varlen_replacement(original: Callable) -> Replacement:
+def _replacement_of_varlen(original: Callable) -> Replacement:
     """The replacement of varlen_attn, which calls `original` for what uwaga does not support."""
 
     def varlen_attn(
@@ -356,7 +323,7 @@ def varlen_replacement(original: Callable) -> Replacement:
     ) -> Tensor | tuple[Tensor, ...]:
         """torch.nn.attention.varlen.varlen_attn, by uwaga on the CPU (uwaga.integrations.patch_torch)."""
         same_heads = enable_gqa or query.shape[1] == key.shape[1]
-        derives = is_differentiable(query, key, value) and not is_vmapped()
+        derives = is_differentiable(query, key, value) and Transform.Vmap not in transforms()
         known = block_table is None and _are_offsets(cu_seq_q, cu_seq_k) and len(window_size) == 2
         if not (is_supported(query, key, value) and derives and same_heads and known):
             extras = {"seqused_k": seqused_k, "block_table": block_table, "num_splits": num_splits}
@@ -366,7 +333,10 @@ def varlen_replacement(original: Callable) -> Replacement:
         assert cu_seq_k is not None
         key_offsets = cu_seq_k.long()
         ragged = Ragged(query, cu_seq_q.long()), Ragged(key, key_offsets), Ragged(value, key_offsets)
-        mask = _window_and_lengths(window_size, seqused_k)
+        left, right = (None if reach < 0 else reach for reach in window_size)  # lower right, -1 for unbounded
+        mask: Mask | None = None if left is None and right is None else Window(left, right)
+        if seqused_k is not None:  # the keys in use
+            mask = KeyLengths(seqused_k) if mask is None else mask & KeyLengths(seqused_k)
         output, lse = attention_and_lse(*ragged, mask=mask, scale=scale, impl="cpu")
         assert isinstance(output, Ragged)
         assert isinstance(lse, Ragged)
@@ -377,12 +347,3 @@ def varlen_replacement(original: Callable) -> Replacement:
 
 def _are_offsets(*offsets: Tensor | None) -> bool:
     return all(isinstance(x, Tensor) and x.dtype in (torch.int32, torch.int64) for x in offsets)
-
-
-def _window_and_lengths(window: Sequence[int], used: Tensor | None) -> Mask | None:
-    """window_size is lower right, -1 for unbounded; seqused_k counts the keys in use."""
-    left, right = (None if reach < 0 else reach for reach in window)
-    band = None if left is None and right is None else Window(left, right)
-    if used is None:
-        return band
-    return KeyLengths(used) if band is None else band & KeyLengths(used)

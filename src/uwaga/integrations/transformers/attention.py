@@ -1,14 +1,19 @@
-"""The attention function that transformers' models call in every layer.
+"""The attention function that transformers' models call in every layer, and the map that it returns, with the gradients that the
+weights of eager attention have.
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width, N tokens of a
 sequence, R ragged rows.
 """
 
+import math
+import weakref
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from uwaga.integrations.transformers.layer_call import (
     AttentionCall,
@@ -22,9 +27,9 @@ from uwaga.integrations.transformers.layer_call import (
     remaining_layers,
     whole_mask,
 )
-from uwaga.integrations.transformers.layer_map import map_of_call
 from uwaga.integrations.transformers.packed_states import PackedStates, Packing
-from uwaga.maps.map import AttentionMap
+from uwaga.maps.base import MAX_BYTES, format_bytes
+from uwaga.maps.map import AttentionMap, map_options
 from uwaga.ops.attention.api import attention
 from uwaga.ops.attention.hooks import Asked, around, hooks_of, looking
 from uwaga.ops.masks import DenseMask, Mask
@@ -73,7 +78,9 @@ def uwaga_attention(
     Raises:
         ValueError: the layer passes an argument that is not supported.
     """
-    _refuse(module, others)
+    for name in _NOT_SUPPORTED:
+        if others.get(name) is not None:
+            raise _refusal(module, name)
     if cache is not None:
         # The mask is that of the packed queries alone; without one, `is_causal` and `sliding_window` count in each document.
         key, value, cu_seq_lens_k = _from_pages(module, key, value, cache, cu_seq_lens_k, others)
@@ -83,12 +90,18 @@ def uwaga_attention(
         mask=attention_mask,
         plan=plan_of(attention_mask),
         position_bias=position_bias,
-        is_causal=_is_causal(module, cu_seq_lens_q) if is_causal is None else is_causal,
+        # None: classes of bidirectional layers may say True, or nothing.
+        is_causal=(cu_seq_lens_q is not None and bool(getattr(module, "is_causal", False)))
+        if is_causal is None
+        else is_causal,
         sliding_window=sliding_window,
         query_offsets=cu_seq_lens_q,
         key_offsets=cu_seq_lens_k,
     )
-    _check_packed(layer, query)
+    if cu_seq_lens_q is not None and query.shape[0] != 1:
+        raise ValueError(
+            f"attn_implementation='uwaga': cu_seq_lens_q needs one packed row, not a batch of {query.shape[0]}"
+        )
     check_documents(layer, others.get("position_ids"))
     wants_map = _wants("attentions", others)
     call = attention_call(layer, (query, key, value))
@@ -124,7 +137,7 @@ def uwaga_attention(
     expected = _as_expected(layer, call, output, query.shape[2], others)
     if not wants_map:
         return expected, None
-    return expected, map_of_call(seen[0], expected if output is computed[0] else None)
+    return expected, _map_of_call(seen[0], expected if output is computed[0] else None)
 
 
 def _start(layer: LayerArguments, mask: Mask | None, bias: Tensor | None) -> int | None:
@@ -146,11 +159,6 @@ def _start_of_dense(visible: Tensor) -> int:
     last = last - torch.arange(queries, device=visible.device)
     seen = visible.any(-1)
     return int(last[seen].max()) if bool(seen.any()) else keys - queries
-
-
-def _is_causal(module: nn.Module, query_offsets: Tensor | None) -> bool:
-    """The default of `is_causal`. Classes of bidirectional layers may have True, or no such attribute."""
-    return query_offsets is not None and bool(getattr(module, "is_causal", False))
 
 
 def _as_expected(
@@ -182,12 +190,6 @@ def _wants(name: str, others: Mapping[str, object]) -> bool:
     return bool(others.get(f"output_{name}")) or is_output_collected(name)
 
 
-def _refuse(module: nn.Module, others: Mapping[str, object]) -> None:
-    for name in _NOT_SUPPORTED:
-        if others.get(name) is not None:
-            raise _refusal(module, name)
-
-
 def _refusal(module: nn.Module, name: str) -> ValueError:
     return ValueError(
         f"attn_implementation='uwaga': {type(module).__name__} passes {name!r}, which is not supported; "
@@ -215,8 +217,77 @@ def _from_pages(
     return key, value, options["cu_seq_lens_k"]
 
 
-def _check_packed(layer: LayerArguments, query: Tensor) -> None:
-    if layer.query_offsets is not None and query.shape[0] != 1:
-        raise ValueError(
-            f"attn_implementation='uwaga': cu_seq_lens_q needs one packed row, not a batch of {query.shape[0]}"
-        )
+class LayerMap(AttentionMap):
+    """The map of a layer whose output has a gradient: with `retain_grad` and `grad`, as the weights of eager attention.
+
+    The gradient is that through the layer's output; losses computed from the map itself (`lse`, `entropy`, `received`) do
+    not contribute.
+    """
+
+    _node: Node | None = None  # what made the layer's output, (B, Q, H, E); a part of a map has none
+    _place: int = 0  # among the results of the node
+    _value: Tensor | None = None  # (B, G, K, E)
+    _retains: bool = False
+    _gradient: Tensor | None = None  # of the layer's output, of all backward passes so far
+
+    def retain_grad(self) -> None:
+        """Keep the gradient of the weights in a backward pass; a second call has no effect.
+
+        Raises:
+            RuntimeError: this is a part of a map, or was pickled.
+        """
+        if self._node is None:
+            raise RuntimeError(f"{self.kind}.retain_grad: only the map that the model returned can retain its gradient")
+        if not self._retains:
+            self._retains = True
+            # A weak reference: the node would keep the map, and the map keeps the node.
+            self._node.register_prehook(partial(_keep_gradient, weakref.ref(self)))
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a backward pass through the layer's output reaches the weights."""
+        return self._node is not None
+
+    @property
+    def grad(self) -> Tensor | None:
+        """(B, H, Q, K): the gradient of the weights, computed when read; None before a backward pass.
+
+        At a hidden key it is the derivative with respect to a weight there, as in eager attention.
+
+        Raises:
+            ValueError: it takes more memory than `to_dense` allows.
+        """
+        if self._gradient is None:
+            return None
+        assert self._value is not None
+        if (size := math.prod(self.shape) * self._gradient.itemsize) > MAX_BYTES:
+            raise ValueError(
+                f"{self.kind}.grad: the dense matrix {self.shape} takes {size} bytes ({format_bytes(size)}), more than {MAX_BYTES}"
+            )
+        gradient_BHQE = self._gradient.transpose(1, 2)
+        value_BGKE = self._value.to(gradient_BHQE.dtype)
+        gradient_BGXQE = gradient_BHQE.unflatten(1, (value_BGKE.shape[1], -1))  # X query heads for each of G
+        return (gradient_BGXQE @ value_BGKE[:, :, None].mT).flatten(1, 2)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name not in vars(LayerMap)}
+
+
+def _keep_gradient(of: "weakref.ref[LayerMap]", gradients: tuple[Tensor | None, ...]) -> None:
+    made = of()
+    if made is None or (more := gradients[made._place]) is None:
+        return
+    more = more.detach()
+    made._gradient = more.clone() if made._gradient is None else made._gradient + more
+
+
+def _map_of_call(asked: Asked, output: Tensor | None) -> AttentionMap:
+    """The map of a call, from its whole batch and its output, (B, Q, H, E); None where a hook has changed the output, whose gradient is
+    not that of the weights."""
+    assert isinstance(asked.value, Tensor)
+    options = map_options(asked.options)
+    if output is None or not torch.is_grad_enabled() or output.grad_fn is None:
+        return AttentionMap(asked.query, asked.key, **options)
+    made = LayerMap(asked.query, asked.key, **options)
+    made._node, made._place, made._value = output.grad_fn, output.output_nr, asked.value.detach()
+    return made

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from uwaga._base.tracing import is_intercepted
 from uwaga.integrations.torch_patch import autocast, is_supported
 from uwaga.integrations.transformers.mask_functions import has_documents, reach
-from uwaga.integrations.transformers.mask_plan import InvalidPlan, LazyMask, MaskPlan, Segments
+from uwaga.integrations.transformers.mask_plan import LazyMask, MaskPlan, Segments
 from uwaga.integrations.transformers.packed_states import PackedStates, Packing, plain
 from uwaga.nn.operand import values_of
 from uwaga.ops.attention.api import attention
@@ -27,7 +27,7 @@ class LayerArguments(NamedTuple):
 
     module: nn.Module
     mask: Tensor | None
-    plan: MaskPlan | InvalidPlan | None  # of the mask, unless the mask was modified
+    plan: MaskPlan | None  # of the mask, unless the mask was modified
     position_bias: Tensor | None
     is_causal: bool  # where there is no mask
     sliding_window: int | None  # where there is no mask, of a packed batch
@@ -35,7 +35,7 @@ class LayerArguments(NamedTuple):
     key_offsets: Tensor | None
 
 
-def plan_of(mask: Tensor | None) -> MaskPlan | InvalidPlan | None:
+def plan_of(mask: Tensor | None) -> MaskPlan | None:
     """The plan of a LazyMask that was not modified. Under torch.compile only its mask, because packed states cannot be traced;
     and None where the mask has a dense form for one query, so that all steps of decoding share a graph. Raises ValueError: an
     invalid plan."""
@@ -43,7 +43,7 @@ def plan_of(mask: Tensor | None) -> MaskPlan | InvalidPlan | None:
         return None
     if torch.compiler.is_compiling() and mask.row is not None:
         return None
-    plan = mask.plan
+    plan = mask.valid_plan()
     says_more = plan.segments is not None or plan.tokens is not None
     return MaskPlan(mask=plan.mask) if says_more and torch.compiler.is_compiling() else plan
 
@@ -112,30 +112,27 @@ def _ids(offsets: Tensor, tokens: int) -> Tensor:
 
 
 @cache
-def _warn_once(layer: type, message: str) -> None:
+def _warn_once(layer: type) -> None:
     """Once for each class of layers."""
-    warnings.warn(f"attn_implementation='uwaga': {message.format(layer.__name__)}", stacklevel=1)
-
-
-_MIXED_DOCUMENTS = (
-    "position_ids start again at 0 within a row, but the documents of {} see each other: with padding, with a cache that is not empty or "
-    "has a fixed size, or where the model gives its mask no positions, only cu_seq_lens_q and cu_seq_lens_k keep them apart"
-)
+    warnings.warn(
+        f"attn_implementation='uwaga': position_ids start again at 0 within a row, but the documents of {layer.__name__} see each other: "
+        "with padding, with a cache that is not empty or has a fixed size, or where the model gives its mask no positions, only "
+        "cu_seq_lens_q and cu_seq_lens_k keep them apart",
+        stacklevel=1,
+    )
 
 
 def check_documents(layer: LayerArguments, position_ids: object) -> None:
     """Warn once where documents of a packed batch are not kept apart: their positions say where they begin, but the mask does not."""
     module, plan = layer.module, layer.plan
-    if getattr(module, "layer_idx", None) != 0 or not isinstance(plan, MaskPlan) or plan.is_packed or is_intercepted():
+    if getattr(module, "layer_idx", None) != 0 or plan is None or plan.is_packed or is_intercepted():
         return
-    if layer.query_offsets is None and isinstance(position_ids, Tensor) and position_ids.dim() == 2:
+    if layer.query_offsets is not None or not isinstance(position_ids, Tensor) or position_ids.dim() != 2:
+        return
+    is_causal = getattr(module, "is_causal", False) and position_ids.shape[1] > 1
+    if is_causal and has_documents(position_ids, plan.tokens):
         kind: Any = type(module)
-        if (
-            getattr(module, "is_causal", False)
-            and position_ids.shape[1] > 1
-            and has_documents(position_ids, plan.tokens)
-        ):
-            _warn_once(kind, _MIXED_DOCUMENTS)
+        _warn_once(kind)
 
 
 def remaining_layers(module: nn.Module) -> int | None:

@@ -143,22 +143,6 @@ def _remapped(variables: Mapping, region: MaskRegion) -> Mask | None:
     return read(variables["mask_function"], replace(region, positions=variables["position_ids"]))
 
 
-def _everything(variables: Mapping, region: MaskRegion) -> Mask | None:
-    return None
-
-
-def _causal(variables: Mapping, region: MaskRegion) -> Mask | None:
-    return Causal(start=region.start)
-
-
-def _window(variables: Mapping, region: MaskRegion) -> Mask | None:
-    return Window(reach(variables["sliding_window"]), None, start=region.start)
-
-
-def _window_both_ways(variables: Mapping, region: MaskRegion) -> Mask | None:
-    return Window(variables["sliding_window"], variables["sliding_window"], start=region.start)
-
-
 def _chunks(variables: Mapping, region: MaskRegion) -> Mask | None:
     """Keys of the query's own chunk; the chunks of a sequence start behind its padding on the left."""
     left_B1 = variables["left_padding"][:, None]
@@ -179,20 +163,20 @@ def _blocks(variables: Mapping, region: MaskRegion) -> Mask | None:
     return Documents(torch.where(keys < 0, _NOWHERE_K, keys), query_ids=torch.where(queries < 0, _NOWHERE_Q, queries))
 
 
-def _packed(variables: Mapping, region: MaskRegion) -> Mask | None:
-    return Documents(variables["packed_sequence_mask"])
-
-
 _PACKED = "packed_sequence_mask_function.<locals>.inner_mask"
 _REMAPPED = "remap_positions_for_packed_sequence.<locals>.inner_mask"
 _READERS: Mapping[str, Callable[[Mapping, MaskRegion], Mask | None]] = {
     "and_masks.<locals>.and_mask": _all_of,
     "or_masks.<locals>.or_mask": _any_of,
-    "bidirectional_mask_function": _everything,
-    "causal_mask_function": _causal,
-    "sliding_window_overlay.<locals>.inner_mask": _window,
-    "sliding_window_bidirectional_overlay.<locals>.inner_mask": _window_both_ways,
+    "bidirectional_mask_function": lambda variables, region: None,
+    "causal_mask_function": lambda variables, region: Causal(start=region.start),
+    "sliding_window_overlay.<locals>.inner_mask": (
+        lambda variables, region: Window(reach(variables["sliding_window"]), None, start=region.start)
+    ),
+    "sliding_window_bidirectional_overlay.<locals>.inner_mask": (
+        lambda variables, region: Window(variables["sliding_window"], variables["sliding_window"], start=region.start)
+    ),
     "chunked_overlay.<locals>.inner_mask": _chunks,
     "blockwise_overlay.<locals>.inner_mask": _blocks,
-    _PACKED: _packed,
+    _PACKED: lambda variables, region: Documents(variables["packed_sequence_mask"]),
 }

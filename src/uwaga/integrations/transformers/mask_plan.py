@@ -7,7 +7,7 @@ Letters: B batch, Q queries, K keys, N tokens of a sequence, T tokens that are n
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,19 +74,6 @@ class MaskPlan:
     is_packed: bool = False  # it keeps documents of a packed batch apart
 
 
-@dataclass(frozen=True, slots=True)
-class InvalidPlan:
-    """A plan that raises ValueError when a layer reads it, not before: transformers also makes masks that no layer reads."""
-
-    reason: str
-
-    @property
-    def mask(self) -> NoReturn:
-        raise ValueError(self.reason)
-
-    segments = tokens = last = is_self_attention = mask
-
-
 def visible_keys(padding: Tensor | None, offset: int, keys: int) -> Tensor | None:
     """(B, K) bool, False where a key is padding; None where none is. Keys beyond the end of transformers' mask are padding."""
     if padding is None:
@@ -95,18 +82,6 @@ def visible_keys(padding: Tensor | None, offset: int, keys: int) -> Tensor | Non
     if (missing := keys - seen_BK.shape[1]) > 0:
         seen_BK = torch.nn.functional.pad(seen_BK, (0, missing))
     return None if bool(seen_BK.all()) else seen_BK
-
-
-def hide_keys(seen_BK: Tensor, queries: int) -> Mask:
-    """The mask of padded keys."""
-    if bool((seen_BK[:, 1:] <= seen_BK[:, :-1]).all()):
-        return KeyLengths(seen_BK.sum(1))
-    return Documents(seen_BK.long(), query_ids=seen_BK.new_ones(queries, dtype=torch.int64))
-
-
-def hide_queries_too(seen_BK: Tensor, tokens_BQ: Tensor) -> Mask:
-    """The mask of padded keys and queries: where there are no segments, rows of padding need not be computed either."""
-    return Documents(seen_BK.long(), query_ids=torch.where(with_last(tokens_BQ), 1, -1))
 
 
 def with_last(tokens_BQ: Tensor) -> Tensor:
@@ -162,12 +137,14 @@ class LazyMask(Tensor):
     tensors, and passes its result to attention.
     """
 
-    plan: MaskPlan | InvalidPlan
+    plan: (
+        MaskPlan | str
+    )  # or why there is none, which is an error when a layer reads it: transformers makes masks that no layer reads
     row: Tensor | None  # the dense form for a single query, used under torch.compile in place of the plan
     materialized: Tensor | None  # the dense form, once there is a view of it that may be written to
 
     @staticmethod
-    def of(plan: MaskPlan | InvalidPlan, batch: int, queries: int, keys: int, device: torch.device | str) -> "LazyMask":
+    def of(plan: MaskPlan | str, batch: int, queries: int, keys: int, device: torch.device | str) -> "LazyMask":
         made = Tensor._make_wrapper_subclass(
             LazyMask, (batch, 1, queries, keys), dtype=torch.bool, device=torch.device(device)
         )
@@ -196,6 +173,12 @@ class LazyMask(Tensor):
         args, kwargs = tree_map_only(LazyMask, LazyMask.dense, arguments)
         return function(*args, **kwargs)
 
+    def valid_plan(self) -> MaskPlan:
+        """The plan. Raises ValueError: there is none."""
+        if isinstance(self.plan, str):
+            raise ValueError(self.plan)
+        return self.plan
+
     def dense(self) -> Tensor:
         """The plain tensor."""
         if self.materialized is not None:
@@ -203,14 +186,14 @@ class LazyMask(Tensor):
         if self.row is not None:
             return self.row
         batch, _, queries, keys = self.shape
-        if self.plan.mask is None:
+        mask = self.valid_plan().mask
+        if mask is None:
             return torch.ones(self.shape, dtype=torch.bool, device=self.device)
         sizes = ScoreShape(queries=queries, keys=keys, batch=(batch,))
-        return self.plan.mask.dense(sizes, str(self.device)).expand(self.shape).contiguous()
+        return mask.dense(sizes, str(self.device)).expand(self.shape).contiguous()
 
     def __repr__(self) -> str:  # type: ignore[override]  # torch's own has an option of its own
-        plan = self.plan
-        return f"LazyMask(shape={tuple(self.shape)}, {plan if isinstance(plan, InvalidPlan) else plan.mask})"
+        return f"LazyMask(shape={tuple(self.shape)}, {self.plan if isinstance(self.plan, str) else self.plan.mask})"
 
 
 def lazy_mask(
@@ -246,7 +229,7 @@ def lazy_mask(
         except UnknownMaskError:
             pass
         except EmptyWindowError as error:
-            return LazyMask.of(InvalidPlan(str(error)), batch_size, q_length, kv_length, device)
+            return LazyMask.of(str(error), batch_size, q_length, kv_length, device)
         else:
             if plan.mask is None and allow_is_bidirectional_skip:
                 return None
@@ -256,22 +239,10 @@ def lazy_mask(
             if q_length == 1 and not allow_is_bidirectional_skip and options.get("allow_is_causal_skip") is False:
                 made.row = made.dense()
             return made
-    asked: dict[str, Any] = {
-        **options,
-        "allow_is_bidirectional_skip": allow_is_bidirectional_skip,
-        "allow_is_causal_skip": False,
-        "q_offset": q_offset,
-    }
-    return masking_utils.sdpa_mask(
-        batch_size=batch_size,
-        q_length=q_length,
-        kv_length=kv_length,
-        kv_offset=kv_offset,
-        mask_function=mask_function,
-        attention_mask=attention_mask,
-        device=device,
-        **asked,
-    )
+    asked: dict[str, Any] = {"batch_size": batch_size, "q_length": q_length, "kv_length": kv_length}
+    asked |= {"q_offset": q_offset, "kv_offset": kv_offset, "mask_function": mask_function, "device": device}
+    asked |= options | {"allow_is_bidirectional_skip": allow_is_bidirectional_skip, "allow_is_causal_skip": False}
+    return masking_utils.sdpa_mask(**asked, attention_mask=attention_mask)
 
 
 def build_plan(function: Callable, region: MaskRegion, padding: Tensor | None) -> MaskPlan:
@@ -305,10 +276,13 @@ def build_plan(function: Callable, region: MaskRegion, padding: Tensor | None) -
 
 
 def _hide(seen_BK: Tensor, padding: Tensor, region: MaskRegion, is_causal: bool) -> Mask:
+    """The mask of padded keys; and of padded queries, where it is causal: rows of padding need not be computed either."""
     tokens_BQ = visible_keys(padding, region.query_offset, region.queries)
     if is_causal and tokens_BQ is not None:
-        return hide_queries_too(seen_BK, tokens_BQ)
-    return hide_keys(seen_BK, region.queries)
+        return Documents(seen_BK.long(), query_ids=torch.where(with_last(tokens_BQ), 1, -1))
+    if bool((seen_BK[:, 1:] <= seen_BK[:, :-1]).all()):
+        return KeyLengths(seen_BK.sum(1))
+    return Documents(seen_BK.long(), query_ids=seen_BK.new_ones(region.queries, dtype=torch.int64))
 
 
 def _is_causal(mask: Mask | None) -> bool:

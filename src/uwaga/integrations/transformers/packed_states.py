@@ -11,7 +11,6 @@ Letters: B batch, H heads, N tokens of a sequence, T tokens of the batch that ar
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -195,27 +194,28 @@ def _each_token(function: Callable, args: Sequence, kwargs: Mapping) -> PackedSt
     return states.like(function(states.values, *args[1:], **kwargs))
 
 
-def _each_number(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
-    """The same for functions of each number by itself, with plain options."""
-    return None if _has_tensors((*args[1:], *kwargs.values())) else _each_token(function, args, kwargs)
+def _where(fits: Callable[[Sequence, Mapping], bool]) -> Callable[[Callable, Sequence, Mapping], PackedStates | None]:
+    """`_each_token` where the arguments fit."""
+    return lambda function, args, kwargs: _each_token(function, args, kwargs) if fits(args, kwargs) else None
 
 
-def _linear(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
-    return _each_token(function, args, kwargs) if _width(args) > 0 else None
-
-
-def _norm(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
-    """Over the last dimensions, where none of them is that of the tokens."""
-    shape = args[1] if len(args) > 1 else kwargs.get("normalized_shape", ())
-    return _each_token(function, args, kwargs) if len(shape) <= _width(args) else None
-
-
-def _last_dimension(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
-    """A mean over the width that leaves a dimension of one."""
+def _is_over_width(args: Sequence, kwargs: Mapping) -> bool:
+    """Of a mean: whether it is over the width and leaves a dimension of one."""
     dimension = args[1] if len(args) > 1 else kwargs.get("dim")
     keeps = args[2] if len(args) > 2 else kwargs.get("keepdim", False)
-    fits = dimension in (-1, (-1,), [-1]) and keeps and _width(args) > 0
-    return _each_token(function, args, kwargs) if fits else None
+    return dimension in (-1, (-1,), [-1]) and bool(keeps) and _width(args) > 0
+
+
+def _is_cast(args: Sequence, kwargs: Mapping) -> bool:
+    return len(args) == 2 and isinstance(args[1], torch.dtype) and kwargs.keys() <= {"copy", "non_blocking"}
+
+
+def _norm_fits(args: Sequence, kwargs: Mapping) -> bool:
+    """Whether none of the dimensions of a norm is that of the tokens."""
+    return len(args[1] if len(args) > 1 else kwargs.get("normalized_shape", ())) <= _width(args)
+
+
+_linear = _where(lambda args, kwargs: _width(args) > 0)
 
 
 def _parts(function: Callable, args: Sequence, kwargs: Mapping) -> tuple[PackedStates, ...] | None:
@@ -225,23 +225,12 @@ def _parts(function: Callable, args: Sequence, kwargs: Mapping) -> tuple[PackedS
     if states is None or not is_width or _width(args) == 0:
         return None
     count = args[1]
-    return tuple(
-        states.view_of(part, partial(_part, function, count, index))
-        for index, part in enumerate(function(states.values, count, -1))
-    )
 
+    def again(index: int) -> Callable[[Tensor], Tensor]:
+        return lambda plain: function(plain, count, -1)[index]
 
-def _part(function: Callable, count: int, index: int, plain: Tensor) -> Tensor:
-    return function(plain, count, -1)[index]
-
-
-def _cast(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
-    known = len(args) == 2 and isinstance(args[1], torch.dtype) and kwargs.keys() <= {"copy", "non_blocking"}
-    return _each_token(function, args, kwargs) if known else None
-
-
-def _to_float(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
-    return None if kwargs else _each_token(function, args, kwargs)
+    parts = enumerate(function(states.values, count, -1))
+    return tuple(states.view_of(part, again(index)) for index, part in parts)
 
 
 def _cast_like(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
@@ -317,7 +306,7 @@ def _reshape(function: Callable, args: Sequence, kwargs: Mapping) -> PackedState
     values = function(states.values, (tokens, *shape[2:]))
     if values.data_ptr() != states.values.data_ptr():
         return states.like(values)  # a copy
-    return states.view_of(values, partial(_called, function, shape))
+    return states.view_of(values, lambda plain: function(plain, shape))
 
 
 def _transpose(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
@@ -325,21 +314,7 @@ def _transpose(function: Callable, args: Sequence, kwargs: Mapping) -> PackedSta
     states, *dimensions = args
     if not states.is_packed or states.values.dim() != 3 or sorted(dimensions) != [1, 2] or kwargs:
         return None
-    return states.view_of(states.values, _other_way, heads_first=not states.heads_first)
-
-
-def _called(function: Callable, argument: object, plain: Tensor) -> Tensor:
-    return function(plain, argument)
-
-
-def _other_way(plain: Tensor) -> Tensor:
-    return plain.transpose(1, 2)
-
-
-def _contiguous(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
-    """The states themselves, where contiguous() would return the plain tensor itself."""
-    states = _states(args)
-    return states.like(states.values.contiguous()) if states is not None and len(args) == 1 and not kwargs else None
+    return states.view_of(states.values, lambda plain: plain.transpose(1, 2), heads_first=not states.heads_first)
 
 
 def _getters(*names: str) -> frozenset[Callable]:
@@ -356,8 +331,9 @@ _METADATA: frozenset[Callable] = _getters("shape", "ndim", "dtype", "device", "r
 
 _RULES_OF: Mapping[Rule, Sequence[Callable]] = {
     _linear: (F.linear,),
-    _norm: (F.layer_norm, F.rms_norm),
-    _each_number: (
+    _where(_norm_fits): (F.layer_norm, F.rms_norm),
+    _where(lambda args, kwargs: not _has_tensors((*args[1:], *kwargs.values()))): (  # functions of each number by itself
+
         F.gelu, F.relu, F.silu, F.dropout, F.tanh, F.sigmoid, torch.tanh, torch.sigmoid, torch.rsqrt, torch.relu, torch.pow,
         Tensor.pow, Tensor.__pow__, Tensor.tanh, Tensor.neg,
     ),
@@ -366,13 +342,13 @@ _RULES_OF: Mapping[Rule, Sequence[Callable]] = {
         Tensor.__radd__, Tensor.__sub__, Tensor.__rsub__, Tensor.__mul__, Tensor.__rmul__, Tensor.__truediv__,
     ),
     _in_place: (Tensor.__iadd__, Tensor.__imul__, Tensor.add_, Tensor.mul_),
-    _last_dimension: (Tensor.mean, torch.mean),
+    _where(_is_over_width): (Tensor.mean, torch.mean),
     _parts: (Tensor.chunk, torch.chunk),
-    _cast: (Tensor.to, Tensor.type),
+    _where(_is_cast): (Tensor.to, Tensor.type),
     _cast_like: (Tensor.type_as,),
-    _to_float: (Tensor.float,),
+    _where(lambda args, kwargs: not kwargs): (Tensor.float,),
     _reshape: (Tensor.view, Tensor.reshape),
     _transpose: (Tensor.transpose,),
-    _contiguous: (Tensor.contiguous,),
+    _where(lambda args, kwargs: len(args) == 1 and not kwargs): (Tensor.contiguous,),
 }  # fmt: skip
 _RULES: Mapping[Callable, Rule] = {function: rule for rule, functions in _RULES_OF.items() for function in functions}

@@ -14,7 +14,7 @@ import contextlib
 import inspect
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from uwaga._base import native
 from uwaga._base.errors import CheckpointError
 from uwaga.integrations.packed_linear import is_packed, pack_linear, unpack_linear
 from uwaga.integrations.transformers import inside
-from uwaga.integrations.transformers.packed_row import example_text, is_close, keeps_apart, packed_row, position_padding
+from uwaga.integrations.transformers.inside import example_text, is_close, keeps_apart, packed_row, position_padding
 from uwaga.integrations.transformers.register import NAME, register_with_transformers
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.engine_choice import Choice
@@ -53,6 +53,8 @@ _GRAINS = (
     32768,
     2048,
 )  # numbers of the smallest share of a thread: at::internal::GRAIN_SIZE, and that of functions of MKL
+# What a model may raise of tokens alone, or of another attention.
+CANNOT = (TypeError, ValueError, NotImplementedError, RuntimeError, IndexError, AttributeError)
 _FIXED_ROTATIONS = ("default", "linear", "llama3", "yarn")  # functions of the position alone
 
 
@@ -85,7 +87,12 @@ class Packing:
         with evaluation_mode(model):
             self.width = self._prepare(vocabulary)
             why_not = self._why_not_packed(vocabulary)
-        self.choice = _choice(why_not, self._own_attention)
+        attention = "uwaga's attention" if self._own_attention is None else "its own attention"
+        self.choice = (
+            Choice(PACKED, "a text has the same bits alone and beside others, which was checked", {})
+            if why_not is None
+            else Choice(ONE_BY_ONE, f"with {attention} and uwaga's linear maps", {PACKED: why_not})
+        )
 
     def undo(self) -> None:
         """Give the model its own attention, linear maps and activations again."""
@@ -138,7 +145,7 @@ class Packing:
         model, text = self.model, torch.tensor(example_text(min(7, self._most), vocabulary), device=self.model.device)
         try:
             expected = self.states_alone(text)
-        except (TypeError, ValueError, NotImplementedError, RuntimeError, IndexError, AttributeError) as error:
+        except CANNOT as error:
             raise CheckpointError(
                 f"{type(model).__name__} of transformers cannot read tokens alone: {error}"
             ) from error
@@ -193,9 +200,9 @@ class Packing:
         # More tokens than some blocks of keys, so that texts begin anywhere in a block.
         lengths = (min(length, self._most) for length in (3, 17, 1, 8, 5) * 6)
         texts = [example_text(length, vocabulary, seed) for seed, length in enumerate(lengths)]
-        with _Operators(model) as seen:
+        with _operators(model) as names:
             together(texts)
-        if strange := sorted(seen.names - _BY_ROW):
+        if strange := sorted(names - _BY_ROW):
             return f"{name} calls {', '.join(strange)}, which may give a text other bits beside others"
         states = together(texts).split([len(text) for text in texts])
         edited = [example_text(len(texts[0]), vocabulary, 9), *texts[1:]]
@@ -204,13 +211,6 @@ class Packing:
         if not all(map(torch.equal, states, alone)) or not all(map(torch.equal, states[1:], beside[1:])):
             return f"{name} gives a text other bits beside others"
         return None
-
-
-def _choice(why_not: str | None, own_attention: str | None) -> Choice:
-    if why_not is None:
-        return Choice(PACKED, "a text has the same bits alone and beside others, which was checked", {})
-    attention = "its own attention" if own_attention is not None else "uwaga's attention"
-    return Choice(ONE_BY_ONE, f"with {attention} and uwaga's linear maps", {PACKED: why_not})
 
 
 def _has_batch_invariant_maps(dtype: torch.dtype) -> bool:
@@ -289,33 +289,35 @@ def _is_fixed(module: Any) -> bool:
     return listed <= {*_FIXED_ROTATIONS} and "position_ids" in inspect.signature(module.forward).parameters
 
 
-class _Operators(TorchDispatchMode):
-    """Notes the names of PyTorch's operators that are called, but for those inside of modules whose rows are known to be independent."""
+@contextlib.contextmanager
+def _operators(model: nn.Module) -> Iterator[set[str]]:
+    """The names of PyTorch's operators that are called, but for those inside of modules whose rows are known to be independent."""
+    known = [
+        each
+        for each in model.modules()
+        if is_packed(each) or isinstance(each, _InFullVectors | _RotationsInFullVectors)
+    ]
+    for module in known:
+        module.forward = partial(_unseen, module.forward)  # of this instance, until the end
+    try:
+        with _Noting() as noting:
+            yield noting.names
+    finally:
+        for module in known:
+            del module.forward
 
-    def __init__(self, model: nn.Module) -> None:
+
+class _Noting(TorchDispatchMode):
+    """Notes the names of operators, without our own attention."""
+
+    def __init__(self) -> None:
         super().__init__()
         self.names: set[str] = set()
-        self._known = [
-            each
-            for each in model.modules()
-            if is_packed(each) or isinstance(each, _InFullVectors | _RotationsInFullVectors)
-        ]
-
-    def __enter__(self) -> "_Operators":
-        for module in self._known:
-            module.forward = partial(_unseen, module.forward)  # of this instance, until the end
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        for module in self._known:
-            del module.forward
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if function.namespace != "uwaga":  # our own attention
+        if function.namespace != "uwaga":
             self.names.add(function.overloadpacket.__name__)
         return function(*args, **(kwargs or {}))
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from uwaga._base.errors import CheckpointError
 from uwaga.integrations.transformers import inside
-from uwaga.integrations.transformers.packing import ONE_BY_ONE, PACKED, Packing, example_text
+from uwaga.integrations.transformers.packing import CANNOT, ONE_BY_ONE, PACKED, Packing, example_text
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.engine_choice import Choice
 from uwaga.ops.ragged import Ragged
@@ -94,12 +94,12 @@ class RaggedClassifier(nn.Module):
         types_N, name = torch.zeros_like(ids_N), type(self.model).__name__
         try:
             expected = self._run(ids_N, types_N)
-        except (TypeError, ValueError, NotImplementedError, RuntimeError, IndexError, AttributeError) as error:
+        except CANNOT as error:
             raise CheckpointError(f"{name} of transformers cannot read tokens alone: {error}") from error
         try:
             self._given.learn(ids_N)
             result = self._classify(ids_N, types_N, body.states_alone(ids_N, types_N))
-        except (TypeError, ValueError, NotImplementedError, RuntimeError, IndexError, AttributeError) as error:
+        except CANNOT as error:
             return f"the classifier of {name} reads more than the states of its body: {error}"
         return (
             None

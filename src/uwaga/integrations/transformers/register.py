@@ -2,8 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -50,7 +49,7 @@ def register_with_transformers() -> None:
     AttentionInterface.register(NAME, uwaga_attention)
     # Without a registered mask function, transformers passes no mask at all, and padding would not be hidden.
     AttentionMaskInterface.register(NAME, lazy_mask)
-    if not hasattr(PreTrainedModel.get_correct_attn_implementation, "_uwaga"):
+    if not isinstance(getattr(PreTrainedConfig, _OWN, None), property):  # else this was done before
         _check_when_chosen(PreTrainedModel)
         _answer_by_context(PreTrainedConfig)
         _tell_of_candidates(GenerationMixin)
@@ -60,37 +59,31 @@ def register_with_transformers() -> None:
         _allow_continuous_batching(ContinuousBatchingManager)
 
 
-def computing_with_uwaga(configs: Iterable[Any]) -> AbstractContextManager[object]:
-    """A context in which models of these configs compute with uwaga: in this thread and task, so that another thread inside a forward
-    pass keeps the attention for which its masks were made. The configs do not change."""
-    register_with_transformers()
-    return threads.block((config, NAME) for config in configs)
+def _replace(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Replace a function of a class or module by `around`, which gets the function before its arguments."""
+    own = getattr(owner, name)
+    setattr(owner, name, wraps(own)(lambda *args, **kwargs: around(own, *args, **kwargs)))
 
 
 def _check_when_chosen(base: Any) -> None:
     """Make models that ignore the attention interface raise ValueError. transformers itself accepts any name when a model is
     made, and only logs a warning when the implementation is changed."""
-    when_made, when_changed = base.get_correct_attn_implementation, base.set_attn_implementation
 
-    @wraps(when_made)
-    def get_correct_attn_implementation(self: Any, requested_attention: str | None, is_init_check: bool = False) -> str:
-        result = when_made(self, requested_attention, is_init_check)
+    def made(own: Callable, self: Any, requested: str | None, is_init_check: bool = False) -> str:
+        result: str = own(self, requested, is_init_check)
         _check(self, result)
         return result
 
-    @wraps(when_changed)
-    def set_attn_implementation(self: Any, attn_implementation: str | dict, *others: Any, **more: Any) -> None:
-        plain_tensors = attn_implementation.get("") if isinstance(attn_implementation, dict) else attn_implementation
-        _check(self, plain_tensors)
-        when_changed(self, attn_implementation, *others, **more)
+    def changed(own: Callable, self: Any, attn_implementation: str | dict, *others: Any, **more: Any) -> None:
+        _check(self, attn_implementation.get("") if isinstance(attn_implementation, dict) else attn_implementation)
+        own(self, attn_implementation, *others, **more)
 
-    get_correct_attn_implementation._uwaga = True  # type: ignore[attr-defined]
-    base.get_correct_attn_implementation = get_correct_attn_implementation
-    base.set_attn_implementation = set_attn_implementation
+    _replace(base, "get_correct_attn_implementation", made)
+    _replace(base, "set_attn_implementation", changed)
 
 
 def _answer_by_context(base: Any) -> None:
-    """Let configs answer as `computing_with_uwaga` says."""
+    """Let configs answer as `inside.computing` says, without a change in them."""
 
     def get(config: Any) -> str | None:
         if _OWN not in vars(config):
@@ -107,15 +100,13 @@ def _answer_by_context(base: Any) -> None:
 
 def _tell_of_candidates(base: Any) -> None:
     """Call what acts at a model when it begins speculative decoding (assisted generation), which reads tokens that it may reject."""
-    own = base._get_candidate_generator
 
-    @wraps(own)
-    def _get_candidate_generator(self: Any, *args: Any, **kwargs: Any) -> object:
+    def generator(own: Callable, self: Any, *args: Any, **kwargs: Any) -> object:
         for note in threads.acting(self):
             note()
         return own(self, *args, **kwargs)
 
-    base._get_candidate_generator = _get_candidate_generator
+    _replace(base, "_get_candidate_generator", generator)
 
 
 def _find_documents(masks: Any) -> None:
@@ -131,8 +122,7 @@ def _find_documents(masks: Any) -> None:
         return
     names = list(inspect.signature(own).parameters)
 
-    @wraps(own)
-    def _preprocess_mask_arguments(*args: Any, **kwargs: Any) -> tuple:
+    def with_documents(own: Callable, *args: Any, **kwargs: Any) -> tuple:
         result: tuple = own(*args, **kwargs)
         given = dict(zip(names, args, strict=False)) | kwargs
         is_done, padding, documents, queries, keys, query_offset, key_offset = result
@@ -151,20 +141,18 @@ def _find_documents(masks: Any) -> None:
         documents = documents_of_positions(position_ids.expand(given["inputs_embeds"].shape[0], -1))
         return result if documents is None else (is_done, None, documents, queries, keys, query_offset, key_offset)
 
-    masks._preprocess_mask_arguments = _preprocess_mask_arguments
+    _replace(masks, "_preprocess_mask_arguments", with_documents)
 
 
 def _allow_continuous_batching(manager: Any) -> None:
     """Let `generate_batch` run with this attention: transformers has a fixed list of names there, and no registry."""
-    switch = manager.switch_to_cb_friendly_attn
 
-    @wraps(switch)
-    def switch_to_cb_friendly_attn(self: Any, model: Any, *others: Any, **more: Any) -> None:
+    def switch(own: Callable, self: Any, model: Any, *others: Any, **more: Any) -> None:
         # It computes in another thread, where the model is neither watched nor edited.
         if vars(model.config).get(_OWN) != NAME:
-            switch(self, model, *others, **more)
+            own(self, model, *others, **more)
 
-    manager.switch_to_cb_friendly_attn = switch_to_cb_friendly_attn
+    _replace(manager, "switch_to_cb_friendly_attn", switch)
 
 
 def _check(model: Any, name: str | None) -> None:
