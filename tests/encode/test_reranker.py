@@ -81,6 +81,7 @@ def pairs() -> list[tuple[str, str]]:
     return [*zip(texts[::2], texts[1::2], strict=True), ("the cat " * 3, "a dog sat on it " * 12)]
 
 
+@pytest.mark.filterwarnings("ignore:.*unknown keys, which have no effect")  # of other families
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.replace(" ", "-"))
 def test_scores_are_those_of_cross_encoder_with_the_same_bits_alone(case: str, make: Callable) -> None:
     folder, listed = make(case), pairs()

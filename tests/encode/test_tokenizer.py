@@ -162,7 +162,3 @@ def test_texts_with_unknown_characters_are_a_warning() -> None:
         "generate: prompt 1: the model has no token for '😀': it cannot tell what is written there"
     ]
     assert result[0].filename == __file__
-
-
-# Small files that took gigabytes, or never ended, as soon as anything was encoded or a token was added.
-# A text that UTF-8 cannot write

@@ -1,5 +1,7 @@
 """What attn_implementation="uwaga" does not serve, and what registering it changes; tests/messages/integrations.py has the messages."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -8,6 +10,7 @@ transformers = pytest.importorskip("transformers", minversion="5")
 import tiny_models as tiny  # noqa: E402
 
 from uwaga.integrations import register_with_transformers  # noqa: E402
+from uwaga.integrations.transformers import register  # noqa: E402
 
 register_with_transformers()
 
@@ -56,3 +59,8 @@ def test_attentions_of_a_whole_model_are_asked_for_call_by_call() -> None:
     model.set_attn_implementation("uwaga")
     with pytest.raises(ValueError, match="output_attentions"):
         model.config.output_attentions = True
+
+
+def test_a_transformers_without_the_place_where_documents_are_found_is_a_warning() -> None:
+    with pytest.warns(UserWarning, match="documents that position_ids alone separate see each other"):
+        register._find_documents(SimpleNamespace())

@@ -4,7 +4,6 @@ import copy
 import pickle
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from transformers import masking_utils
 
 from uwaga.integrations import pack_linear, patch_torch, register_with_transformers, unpack_linear
 from uwaga.integrations.sentence_transformers import unpad
-from uwaga.integrations.transformers import attention, register
+from uwaga.integrations.transformers import attention
 from uwaga.integrations.transformers.attention import uwaga_attention
 from uwaga.integrations.transformers.mask_plan import lazy_mask
 
@@ -117,7 +116,6 @@ CALLS = {
     "attn_implementation: such a model when it is made": lambda: transformers.AutoModel.from_config(
         transformers.AutoConfig.for_model("mpnet", vocab_size=64, **WIDE), attn_implementation="uwaga"),
     "register_with_transformers: without transformers": lambda patch: without(patch, "transformers", register_with_transformers),
-    "register_with_transformers: another way of making masks": lambda: register._find_documents(SimpleNamespace()),
     "LayerMap.retain_grad: a part": lambda: maps(bert()).attentions[0].select(0).retain_grad(),
     "LayerMap.retain_grad: a pickle": lambda: pickle.loads(pickle.dumps(maps(bert()).attentions[0])).retain_grad(),
     "LayerMap.grad: too large": gradient_too_large,
