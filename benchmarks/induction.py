@@ -18,8 +18,7 @@ from torch.nn import functional
 
 import uwaga
 from uwaga.inspect import induction
-from uwaga.train import Config
-from uwaga.train.data import sources
+from uwaga.train import Config, sources
 
 DISTANCES = [100, 300, 1_000, 3_000, 10_000, 30_000, 50_000]
 PASSAGE = 64  # tokens

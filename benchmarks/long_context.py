@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import uwaga
-from uwaga.train import Config
-from uwaga.train.data import sources
+from uwaga.train import Config, sources
 
 WINDOW = 512
 ENDS = [0, WINDOW, 4096, 16384, 65536, 1 << 30]

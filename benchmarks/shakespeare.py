@@ -16,14 +16,12 @@ from harness import Report, options, parse
 from torch import Tensor, nn
 from training import PlainTraining, Size, text
 
-from uwaga.train import Config
-from uwaga.train.data import sources
-from uwaga.train.data.corpus import Corpus, Split
-from uwaga.train.metrics.evaluation import validation_loss
+from uwaga.train import Config, sources
+from uwaga.train.corpus import Corpus, Split
+from uwaga.train.evaluation import validation_loss
 from uwaga.train.model import model_config, new_model
-from uwaga.train.optimizer import lr_ratio
 from uwaga.train.parallel import World
-from uwaga.train.step import StepRunner, TrainableModel
+from uwaga.train.step import TrainableModel, lr_ratio
 
 RECIPE = Path(__file__).parents[1] / "src" / "uwaga" / "train" / "recipes" / "shakespeare-cpu.toml"
 IN_A_ROW = 50
@@ -35,10 +33,9 @@ def our_side(config: Config, corpus: Corpus) -> tuple[Step, Evaluate]:
     model = new_model(model_config(config.model, config.objective, corpus.model_settings), config.run.seed)
     trainable = TrainableModel(model, config, world)
     trainable.module.train()
-    steps = StepRunner(trainable.module, trainable.optimizer, corpus.train, config, world)
 
     def step(number: int) -> float:
-        return steps.run(number).loss.item()
+        return trainable.step(number, corpus.train).loss.item()
 
     return step, lambda: validation_loss(
         trainable.objective, corpus.validation, config.run.eval_tokens, world, nullcontext

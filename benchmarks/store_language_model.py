@@ -24,8 +24,7 @@ from torch.nn import functional
 
 import uwaga
 from uwaga import Ragged, SoftDatabase
-from uwaga.train import Config
-from uwaga.train.data import sources
+from uwaga.train import Config, sources
 
 WINDOW = 512
 WINDOWS = 16  # that are read at once

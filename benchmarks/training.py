@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from uwaga.cli.timing import compare
 from uwaga.train import Config
-from uwaga.train.data.corpus import Corpus
+from uwaga.train.corpus import Corpus
 from uwaga.train.model import model_config, new_model
 from uwaga.train.parallel import World
-from uwaga.train.step import StepRunner, TrainableModel
+from uwaga.train.step import TrainableModel
 
 
 class Size(NamedTuple):
@@ -149,10 +149,10 @@ def our_step(folder: Path, size: Size, dtype: str) -> tuple[Callable[[], float],
     model = new_model(model_config(config.model, config.objective, corpus.model_settings), config.run.seed)
     trainable = TrainableModel(model, config, world)
     trainable.module.train()
-    steps, done = StepRunner(trainable.module, trainable.optimizer, corpus.train, config, world), iter(range(100000))
+    done = iter(range(100000))
 
     def step() -> float:
-        return steps.run(next(done)).loss.item()
+        return trainable.step(next(done), corpus.train).loss.item()
 
     return step, corpus
 

@@ -84,7 +84,7 @@ STRESS: Mapping[str, Sequence[str]] = {
     "ops/test_tracing.py::test_starts_that_are_numbers_share_a_graph": (),
     "ops/test_tracing.py::test_the_operators_pass_opcheck": ("plain-cpu", "ragged-cpu"),
     "plots/test_figures.py::test_without_matplotlib_the_error_names_the_extra": (),
-    "train/data/test_prepare.py::test_killed_preparation_leaves_no_partial_data": (),
+    "train/test_prepare.py::test_killed_preparation_leaves_no_partial_data": (),
     "train/test_api.py::test_compiled_training_agrees_with_eager_within_rounding": (),
     "train/test_context.py": ("weights_agree", "resuming", "written_once", "killed in forward"),
     "train/test_distributed.py": (),

@@ -397,11 +397,11 @@ GIVEN = {
     ("plots/figures.py", "savefig"),
     ("plots/shown_figure.py", "savefig"),  # a BytesIO
     ("viewer/queries/weights.py", "savez_compressed"),  # a BytesIO
-    ("train/data/store.py", "memmap"),  # mode="r"
+    ("train/prepare.py", "memmap"),  # mode="r"
     ("_base/untrusted.py", "open"),  # os.O_RDONLY
     ("viewer/page/bundle.py", "mkdir"),  # into a wheel that is built
     ("viewer/page/bundle.py", "write_bytes"),
-    ("train/metrics/logger.py", "SummaryWriter"),  # TensorBoard's own files, under names that are new
+    ("train/logger.py", "SummaryWriter"),  # TensorBoard's own files, under names that are new
 }
 TAKING_PATHS = {"SummaryWriter", "save_file", "savefig", "savez", "savez_compressed", "savetxt"}
 OPENERS = {"open", "fdopen"}

@@ -20,6 +20,7 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from itertools import cycle, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -44,6 +45,7 @@ from uwaga.inspect import pictures
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.watching import watch
 from uwaga.models import Transformer, load, save
+from uwaga.models.checkpoints import directories
 from uwaga.models.checkpoints.fingerprints import fingerprint
 from uwaga.models.tokenizers.loading import Tokenizer
 from uwaga.models.tokenizers.text_tokenizer import TextTokenizer
@@ -54,13 +56,11 @@ from uwaga.ops.masks import Causal, Documents
 from uwaga.ops.ragged import Ragged
 from uwaga.serve.server import read_keys
 from uwaga.store import SoftDatabase, TokenDatabase, add_files
-from uwaga.train import checkpoint, run_folder
+from uwaga.train import checkpoint, sources
 from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import Config
-from uwaga.train.data import sources
-from uwaga.train.data.corpus import Corpus
-from uwaga.train.metrics.logger import JsonlWriter, read_losses
-from uwaga.train.optimizer import Moment
+from uwaga.train.corpus import Corpus
+from uwaga.train.logger import JsonlWriter, read_losses
 
 SECONDS = 10  # of the processor, for a file
 _WAITING_SECONDS = (
@@ -256,7 +256,8 @@ def _reopen(folder: Path) -> None:
 def _checkpoint(folder: Path) -> None:
     _model(folder / "step-000001")
     step = folder / "step-000001"
-    TrainingState(step=1, tokens=9, seconds=1.0, best=None, metrics=0, seed=0, data="x").write(step)
+    state = TrainingState(step=1, tokens=9, seconds=1.0, best=None, metrics=0, seed=0, data="x")
+    (step / "training.json").write_text(json.dumps(asdict(state)))
     save_file({"a": torch.zeros(3)}, step / "optimizer.safetensors")
     (step / "config.toml").write_text(_config(folder, "a", "text").text())
     (folder / "last").write_text("step-000001\n")
@@ -266,7 +267,7 @@ def _checkpoint(folder: Path) -> None:
 
 
 def _optimizer(folder: Path) -> None:
-    checkpoint.read_optimizer(folder / "step-000001", [Moment("a", (3,))])
+    checkpoint.read_optimizer(folder / "step-000001", {"a": (3,)})
 
 
 def _read_weights(folder: Path) -> None:
@@ -484,7 +485,7 @@ KINDS = {
         "a.txt.gz", _texts("a.txt.gz", lambda path: path.write_bytes(gzip.compress(Path(__file__).read_bytes()))), _source, "gzip",
         names=("a.txt.gz", "play"),
     ),
-    "last": Kind("last", _checkpoint, lambda folder: run_folder.read_pointer(folder, run_folder.LAST), "binary"),
+    "last": Kind("last", _checkpoint, lambda folder: directories.read_pointer(folder, directories.LAST), "binary"),
     "training.json": Kind(f"{_STEP}/training.json", _checkpoint, _in(TrainingState.read, f"{_STEP}"), "json"),
     "optimizer.safetensors": Kind(f"{_STEP}/optimizer.safetensors", _checkpoint, _optimizer, "binary"),
     "weights of a checkpoint": Kind(f"{_STEP}/model.safetensors", _checkpoint, _read_weights, "binary"),

@@ -1,4 +1,4 @@
-"""Training data made to harm is read in bounded memory. tests/data and tests/train/data have the errors of files that are damaged."""
+"""Training data made to harm is read in bounded memory. tests/data and tests/train have the errors of files that are damaged."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from uwaga.train.config import Config
-from uwaga.train.data.corpus import Corpus
+from uwaga.train.corpus import Corpus
 
 _MODELS = {
     "language-model": "{family='gpt2', num_layers=1, num_heads=2, d_model=16, d_ff=32, max_position_embeddings=64}",
@@ -67,7 +67,7 @@ def test_the_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 import os, sys
 from pathlib import Path
 from uwaga.train.config import Config
-from uwaga.train.data.corpus import Corpus
+from uwaga.train.corpus import Corpus
 for name in sys.argv[1:]:
     if os.fork():
         assert os.wait()[1] == 0

@@ -23,7 +23,7 @@ ON_THEIR_OWN = {
 NAME_MODEL_TYPES = {
     "models/checkpoints/sentence_files.py": "old names of settings files in sentence-transformers",
     "encode/reranker.py": "the chat template of Qwen3-Reranker's card, and families whose token types transformers reads in pairs",
-    "train/data/corpus.py": "names in a TOML",
+    "train/corpus.py": "names in a TOML",
     "train/model.py": "names in a TOML",
 }
 

@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from uwaga._base.errors import DataError
 from uwaga.data import documents as corpus
-from uwaga.data.documents import Document, DocumentFile, DocumentSlice, FileChunks, lines
+from uwaga.data.documents import DocumentFile, FileChunks, lines
 
 GOOD = b'{"id": "a", "text": "the cat"}\n'
 
@@ -153,13 +153,6 @@ def test_a_bad_parquet_file_is_named(tmp_path: Path) -> None:
     bad = pa.array([b"good", b"\xff"], pa.binary())
     parquet.write_table(pa.table({"text": pa.Array.from_buffers(pa.string(), 2, bad.buffers())}), path)
     assert _message(path, kind="parquet") == f"{path}: row 1: is not UTF-8: invalid start byte at byte 1"
-
-
-def test_a_part_of_a_document_is_a_part_of_its_text() -> None:
-    document = Document(place="", pieces=("abc", "", "de", "fgh"))
-    for start in range(9):
-        for stop in range(start, 9):
-            assert "".join(DocumentSlice(document=document, start=start, stop=stop)) == "abcdefgh"[start:stop]
 
 
 def message_of(path: Path, **fields: str) -> str:

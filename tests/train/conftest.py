@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from uwaga.models import Transformer
 from uwaga.train.config import Config
-from uwaga.train.data.corpus import Corpus
+from uwaga.train.corpus import Corpus
+from uwaga.train.model import model_config, new_model
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `import trainings`: the tests are no package
 
@@ -73,3 +75,19 @@ def verses(tmp_path: Path) -> str:
     )
     (tmp_path / "verses.txt").write_text("\n\n".join(paragraphs) + "\n")
     return "verses.txt"
+
+
+@pytest.fixture
+def parts(
+    make_config: Make, make_corpus: Callable[..., Corpus], verses: str, words: str, one_thread: None
+) -> Callable[..., tuple[Config, Corpus, Transformer]]:
+    """Makes the configuration, the corpus and a new model of an objective."""
+
+    def make(objective: str, *overrides: str) -> tuple[Config, Corpus, Transformer]:
+        pairs = objective == "encoder-decoder"
+        how = "data.pair_format=cmudict" if pairs else "data.document=line"
+        given = (objective, [words if pairs else verses], how, *overrides)
+        config, corpus = make_config(*given), make_corpus(*given)
+        return config, corpus, new_model(model_config(config.model, objective, corpus.model_settings), 0)
+
+    return make

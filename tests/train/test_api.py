@@ -15,7 +15,7 @@ import uwaga
 from uwaga._base.errors import CheckpointError
 from uwaga.models import load
 from uwaga.train import Config, ConfigError, Result, TrainingError, api, fit
-from uwaga.train.objective import Objective
+from uwaga.train.model import Objective
 from uwaga.train.parallel import World
 
 SHORT = ("schedule.steps=6", "run.eval_every=2", "run.log_every=1", "run.threads=1", "run.keep_last=2")
@@ -53,7 +53,7 @@ def test_fit_returns_losses_and_checkpoints(train: Callable[..., Result], tmp_pa
 def test_the_loaded_checkpoint_has_the_validation_loss_that_training_reported(
     train: Callable[..., Result], make: Make
 ) -> None:
-    from uwaga.train.data.corpus import Corpus
+    from uwaga.train.corpus import Corpus
 
     result = train()
     model = load(result.checkpoint)
@@ -63,7 +63,7 @@ def test_the_loaded_checkpoint_has_the_validation_loss_that_training_reported(
         with torch.no_grad():
             logits = model(batch.ids).logits.values
         total += float(torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum"))
-        count += batch.scored
+        count += len(batch.labels)
     assert total / count == pytest.approx(result.validation_losses[6], rel=1e-5)
 
 
@@ -204,7 +204,7 @@ def break_loss(monkeypatch: pytest.MonkeyPatch, at: int, value: float) -> None:
 def test_a_nan_or_infinite_loss_names_step_batch_and_checkpoint(
     train: Callable[..., Result], make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: float, said: str
 ) -> None:
-    from uwaga.train.data.corpus import Corpus
+    from uwaga.train.corpus import Corpus
 
     break_loss(monkeypatch, 10, value)
     with pytest.raises(TrainingError) as caught:
@@ -245,7 +245,7 @@ def test_a_full_disk_before_training_is_reported(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", str(tmp_path / "tokens"))
 
-    monkeypatch.setattr("uwaga.train.data.corpus.prepare", full)
+    monkeypatch.setattr("uwaga.train.corpus.prepare", full)
     with pytest.raises(TrainingError) as caught:
         train()
     assert str(caught.value) == f"{tmp_path}/tokens: No space left on device; there is no checkpoint yet"

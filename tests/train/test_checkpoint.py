@@ -1,24 +1,21 @@
-"""training.json: the state survives writing and reading, and errors name the invalid field."""
+"""Checkpoints: training.json, whose errors name the invalid field; names, which are kept, and leftovers of interrupted writes."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from uwaga._base import durable
 from uwaga._base.errors import CheckpointError
-from uwaga.train.checkpoint import BestEvaluation, TrainingState
+from uwaga.models.checkpoints.directories import BEST, LAST, read_pointer
+from uwaga.train import checkpoint
+from uwaga.train.checkpoint import BestEvaluation, TrainingState, new_checkpoint
 
 STATE = TrainingState(
     step=5, tokens=100, seconds=1.5, best=BestEvaluation(step=4, loss=2.25), metrics=300, seed=1, data="abc"
 )
-
-
-@pytest.mark.parametrize("state", [STATE, replace(STATE, best=None)])
-def test_a_written_state_reads_back_equal(tmp_path: Path, state: TrainingState) -> None:
-    state.write(tmp_path)
-    assert TrainingState.read(tmp_path) == state
 
 
 @pytest.mark.parametrize(
@@ -35,25 +32,105 @@ def test_a_written_state_reads_back_equal(tmp_path: Path, state: TrainingState) 
         ({"best": [1]}, "training.json: best must be an object, not [1]"),
         ({"best": {"step": 1}}, "training.json: best.loss is missing: it must be a number"),
         ({"data": "a\x1b" * 300}, None),
+        ({"best": None}, None),
         ({"data": 5}, "training.json: data must be a string, not 5"),
     ],
 )
 def test_an_invalid_field_is_named(tmp_path: Path, change: dict[str, Any], said: str | None) -> None:
-    STATE.write(tmp_path)
     path = tmp_path / "training.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    path.write_text(json.dumps(asdict(STATE) | change))
     if said is None:
-        assert TrainingState.read(tmp_path).data == change["data"]
+        assert TrainingState.read(tmp_path) == replace(STATE, **change)
         return
     with pytest.raises(CheckpointError) as caught:
         TrainingState.read(tmp_path)
     assert str(caught.value) == f"{tmp_path}/{said}"
 
 
-def test_infinity_is_not_valid_json(tmp_path: Path) -> None:
-    STATE.write(tmp_path)
-    path = tmp_path / "training.json"
-    path.write_text(path.read_text().replace("2.25", "Infinity"))
+# Folders.
+
+
+def make(out: Path, *steps: int) -> None:
+    for step in steps:
+        (out / checkpoint.checkpoint_name(step)).mkdir()
+        (out / checkpoint.checkpoint_name(step) / checkpoint.STATE).write_text("x")
+
+
+def test_a_new_checkpoint_replaces_one_of_the_same_step_when_it_is_complete(tmp_path: Path) -> None:
+    for text in ("first", "second"):
+        with new_checkpoint(tmp_path, 7) as folder:
+            (folder / checkpoint.STATE).write_text(text)
+            assert checkpoint.checkpoint_steps(tmp_path) == ([] if text == "first" else [7])
+        assert [path.name for path in tmp_path.iterdir()] == ["step-000007"]
+        assert [path.name for path in (tmp_path / "step-000007").iterdir()] == [checkpoint.STATE]
+        assert (tmp_path / "step-000007" / checkpoint.STATE).read_text() == text
+
+
+def test_a_folder_that_is_not_a_checkpoint_is_neither_replaced_nor_removed(tmp_path: Path) -> None:
+    make(tmp_path, 1, 2, 3)
+    (tmp_path / "step-000001" / "notes.txt").write_text("mine")
+    (tmp_path / "step-000002" / checkpoint.STATE).rename(tmp_path / "step-000002" / "config.json")
+    checkpoint.prune(tmp_path, last=3, keep=1, best=None)
+    assert checkpoint.checkpoint_steps(tmp_path) == [1, 2, 3]
+    with pytest.raises(durable.PathConflictError) as caught, new_checkpoint(tmp_path, 1):
+        pass
+    assert caught.value.filename == str(tmp_path / "step-000001")
+    assert caught.value.strerror == "cannot be used: it has other files than those of a checkpoint; move it away"
+    assert sorted(path.name for path in (tmp_path / "step-000001").iterdir()) == ["notes.txt", checkpoint.STATE]
+    assert [path.name for path in tmp_path.glob(".*")] == []
+
+
+def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
+    make(tmp_path, 1, 2, 3, 4, 5, 6)
+    checkpoint.prune(tmp_path, last=5, keep=2, best=1)
+    # A checkpoint after `last` is of an interrupted run: the resumed run replaces it when it gets there.
+    assert checkpoint.checkpoint_steps(tmp_path) == [1, 4, 5, 6]
+
+
+def test_pointers_name_checkpoints(tmp_path: Path) -> None:
+    assert read_pointer(tmp_path, LAST) is None
+    make(tmp_path, 1234567)
+    checkpoint.write_pointer(tmp_path, LAST, 1234567)
+    assert read_pointer(tmp_path, LAST) == tmp_path / "step-1234567"
+
+
+def test_unfinished_checkpoints_are_removed_and_other_files_are_not(tmp_path: Path) -> None:
+    make(tmp_path, 1)
+    for name in (".step-000002.unfinished", ".step-000001.going", ".step-000003.unfinished"):
+        durable.create_marked_folder(tmp_path / name)
+        (tmp_path / name / "config.json").write_text("x")
+    (tmp_path / ".last.uwaga-0123456789abcdef").write_text("step")
+    kept = [".step-000004.unfinished", ".step-.unfinished", ".step-000001.going.mine"]
+    for name in kept:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("mine")
+    (tmp_path / ".step-000003.unfinished" / "notes.txt").write_text("mine")
+    checkpoint.remove_leftovers(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"step-000001", ".step-000003.unfinished", *kept}
+    assert (tmp_path / ".step-000003.unfinished" / "notes.txt").read_text() == "mine"
+    assert all((tmp_path / name / "config.json").read_text() == "mine" for name in kept)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("../../elsewhere", "'../../elsewhere'"),
+        ("step-1", "'step-1'"),
+        ("step-000001/..", "'step-000001/..'"),
+        ("", "''"),
+        ("\x1b[2J", "'\\x1b[2J'"),
+        ("step-" + "9" * 90, "'step-" + "9" * 59 + "'"),
+    ],
+)
+def test_a_pointer_with_an_invalid_name_is_an_error(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "last").write_text(text)
     with pytest.raises(CheckpointError) as caught:
-        TrainingState.read(tmp_path)
-    assert str(caught.value) == f"{path} is not valid JSON: Infinity is not a JSON number"
+        read_pointer(tmp_path, LAST)
+    assert str(caught.value) == f"{tmp_path}/last must name a checkpoint such as step-000100, not {said}"
+
+
+def test_a_pointer_to_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "best").write_text("step-000005\n")
+    with pytest.raises(CheckpointError) as caught:
+        read_pointer(tmp_path, BEST)
+    assert str(caught.value) == f"{tmp_path}/best names step-000005, and there is no such folder in {tmp_path}"

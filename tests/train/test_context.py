@@ -69,11 +69,11 @@ FAULTS = {
     "killed in forward": (1, 2, signal.SIGKILL, "uwaga.sequence_parallel.ring.forward", 40),
     "stopped in forward": (1, 2, signal.SIGSTOP, "uwaga.sequence_parallel.ring.forward", 40),
     "killed in backward": (0, 2, signal.SIGKILL, "uwaga.sequence_parallel.heads.backward", 30),
-    "killed in a step": (2, 3, signal.SIGKILL, "uwaga.train.optimizer.Optimizer.step", 6),
-    "stopped in a step": (0, 3, signal.SIGSTOP, "uwaga.train.optimizer.Optimizer.step", 6),
-    "fails in forward": (1, 2, 0, "uwaga.train.objective.Objective.forward", 20),
-    "fails in a step": (2, 3, 0, "uwaga.train.optimizer.Optimizer.step", 6),
-    "fails while the others wait": (0, 3, 0, "uwaga.train.metrics.logger.MetricsLogger.log_attention", 2),
+    "killed in a step": (2, 3, signal.SIGKILL, "uwaga.train.step.Optimizer.step", 6),
+    "stopped in a step": (0, 3, signal.SIGSTOP, "uwaga.train.step.Optimizer.step", 6),
+    "fails in forward": (1, 2, 0, "uwaga.train.model.Objective.forward", 20),
+    "fails in a step": (2, 3, 0, "uwaga.train.step.Optimizer.step", 6),
+    "fails while the others wait": (0, 3, 0, "uwaga.train.logger.MetricsLogger.log_attention", 2),
     # While the first one measures attention after step 8.
     "stopped while it waits": (2, 4, signal.SIGSTOP, "uwaga.train.parallel.World.on_first", 7),
 }

@@ -67,7 +67,7 @@ def test_matrices_have_the_standard_deviations_of_the_paper(family: str) -> None
 @pytest.mark.parametrize("family", SETTINGS)
 def test_the_initial_loss_is_about_that_of_uniform_predictions(family: str, one_thread: None) -> None:
     import uwaga
-    from uwaga.train.objective import Objective
+    from uwaga.train.model import Objective
 
     ids = uwaga.Ragged.from_list([torch.arange(3, 40), torch.arange(100, 120)])
     decoder = ids if family in ("t5", "transformer") else None

@@ -9,12 +9,11 @@ from torch.nn import functional
 
 import uwaga
 from uwaga.models import config
-from uwaga.train import objective
-from uwaga.train.data.batch import Batch
-from uwaga.train.model import new_model
-from uwaga.train.objective import Objective
-from uwaga.train.step import objective_inputs
+from uwaga.train import model as model_module
+from uwaga.train.corpus import Batch
+from uwaga.train.model import Objective, new_model
 
+CPU = torch.device("cpu")
 SIZES = {"vocab_size": 30, "d_model": 16, "num_heads": 2, "d_ff": 32}
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "gpt2": lambda: new_model(config("gpt2", **SIZES, num_layers=1, max_position_embeddings=20), 0),
@@ -53,7 +52,7 @@ def test_it_equals_cross_entropy_over_all_logits(name: str, smoothing: float) ->
         if hasattr(module, "dropout") and isinstance(module.dropout, float):
             module.dropout = 0.0
     expected = functional.cross_entropy(logits(model, x), x.labels, reduction="sum", label_smoothing=smoothing)
-    result = Objective(model, smoothing)(*objective_inputs(x, torch.device("cpu")).arguments)
+    result = Objective(model, smoothing)(*x.inputs(CPU)[0])
     torch.testing.assert_close(result, expected)
     wanted, got = (torch.autograd.grad(loss, list(model.parameters())) for loss in (expected, result))
     for a, b in zip(wanted, got, strict=True):
@@ -62,30 +61,29 @@ def test_it_equals_cross_entropy_over_all_logits(name: str, smoothing: float) ->
 
 @pytest.mark.parametrize("name", MODELS)
 def test_blocks_of_logits_give_the_same_loss_and_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x = MODELS[name]().eval(), objective_inputs(batch(name), torch.device("cpu"))
-    whole = Objective(model)(*x.arguments)
+    model, x = MODELS[name]().eval(), batch(name).inputs(CPU)[0]
+    whole = Objective(model)(*x)
     expected = torch.autograd.grad(whole, list(model.parameters()))
-    monkeypatch.setattr(objective, "_MOST_LOGITS", 60)
-    blocked = Objective(model)(*x.arguments)
+    monkeypatch.setattr(model_module, "_MOST_LOGITS", 60)
+    blocked = Objective(model)(*x)
     torch.testing.assert_close(blocked, whole)
     for a, b in zip(expected, torch.autograd.grad(blocked, list(model.parameters())), strict=True):
         torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
     with torch.no_grad():
-        torch.testing.assert_close(Objective(model)(*x.arguments), whole)
+        torch.testing.assert_close(Objective(model)(*x), whole)
 
 
 def test_evaluation_has_no_label_smoothing() -> None:
-    model, x = MODELS["gpt2"](), objective_inputs(batch("gpt2"), torch.device("cpu"))
-    smooth, plain = (Objective(model, smoothing).eval()(*x.arguments) for smoothing in (0.3, 0.0))
+    model, x = MODELS["gpt2"](), batch("gpt2").inputs(CPU)[0]
+    smooth, plain = (Objective(model, smoothing).eval()(*x) for smoothing in (0.3, 0.0))
     assert torch.equal(smooth, plain)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_batch_without_labels_has_a_loss_and_gradients_of_zero(name: str) -> None:
     model, x = MODELS[name](), batch(name)
-    x.labels.fill_(-100)
-    ready = objective_inputs(x, torch.device("cpu"))
-    loss = Objective(model)(*ready.arguments)
-    assert (loss.item(), ready.scored) == (0.0, 0)
+    arguments, scored = x.without_labels().inputs(CPU)
+    loss = Objective(model)(*arguments)
+    assert (loss.item(), scored) == (0.0, 0)
     for gradient in torch.autograd.grad(loss, list(model.parameters())):
         assert not gradient.any()

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from uwaga.train.config import OptimizerConfig, ScheduleConfig
-from uwaga.train.optimizer import Optimizer, lr_ratio
+from uwaga.train.step import Optimizer, lr_ratio
 
 
 def model() -> nn.Module:
@@ -70,7 +70,7 @@ def test_a_loaded_state_gives_bit_identical_steps(steps: int) -> None:
     copy = model()
     copy.load_state_dict(net.state_dict())
     other, state = Optimizer(copy, OptimizerConfig(lr=0.1)), own.state()
-    assert [(each.name, each.shape) for each in own.moments()] == [(name, tuple(x.shape)) for name, x in state.items()]
+    assert list(own.shapes().items()) == [(name, tuple(x.shape)) for name, x in state.items()]
     other.load({name: x.clone() for name, x in state.items()}, steps)
     for step in range(3, 5):
         for each, optimizer in ((net, own), (copy, other)):
@@ -101,23 +101,16 @@ def test_warmup_to_the_full_rate_and_decay_to_the_final_one(kind: str) -> None:
     assert all(a > b for a, b in pairwise(result[9:]))
 
 
-def test_the_rate_halfway_through_the_decay_is_the_mean() -> None:
-    for kind in ("cosine", "linear"):
-        assert rates(kind=kind, steps=21, warmup_steps=1, final_lr_ratio=0.2)[10] == pytest.approx(0.6)
-
-
-def test_a_constant_schedule_after_warmup() -> None:
-    assert rates(kind="constant", steps=4, warmup_steps=2) == [0.5, 1.0, 1.0, 1.0]
-
-
-def test_without_warmup_the_first_rate_is_the_full_one() -> None:
-    assert rates(kind="linear", steps=3, final_lr_ratio=0.0) == [1.0, 0.5, 0.0]
-
-
-@pytest.mark.parametrize("kind", ["cosine", "linear", "constant"])
-def test_a_schedule_of_one_step_has_the_full_rate(kind: str) -> None:
-    assert rates(kind=kind, steps=1) == [1.0]
-
-
-def test_warmup_of_all_steps() -> None:
-    assert rates(kind="cosine", steps=4, warmup_steps=4) == [0.25, 0.5, 0.75, 1.0]
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"kind": "cosine", "steps": 3, "warmup_steps": 1, "final_lr_ratio": 0.2}, [1.0, 0.6, 0.2]),
+        ({"kind": "linear", "steps": 3, "warmup_steps": 1, "final_lr_ratio": 0.2}, [1.0, 0.6, 0.2]),
+        ({"kind": "constant", "steps": 4, "warmup_steps": 2}, [0.5, 1.0, 1.0, 1.0]),
+        ({"kind": "linear", "steps": 3, "final_lr_ratio": 0.0}, [1.0, 0.5, 0.0]),
+        ({"kind": "cosine", "steps": 4, "warmup_steps": 4}, [0.25, 0.5, 0.75, 1.0]),
+        *(({"kind": kind, "steps": 1}, [1.0]) for kind in ("cosine", "linear", "constant")),
+    ],
+)
+def test_the_rates_of_short_schedules(given: dict[str, object], expected: list[float]) -> None:
+    assert rates(**given) == pytest.approx(expected)

@@ -12,17 +12,16 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
-from uwaga.models import Transformer, save
-from uwaga.models.tokenizers.loading import Tokenizer
-from uwaga.models.tokenizers.text_tokenizer import SPECIAL_TOKENS, TextTokenizer, recut
-from uwaga.train.config import TargetConfig, TokenizerConfig
-from uwaga.train.data.corpus import Corpus
-from uwaga.train.data.tokenizers import (
-    SymbolCounter,
+from uwaga.data.tokenizers import (
     as_target_tokenizer,
+    count_symbols,
     train_byte_pair_tokenizer,
     train_symbol_tokenizer,
 )
+from uwaga.models import Transformer, save
+from uwaga.models.tokenizers.loading import Tokenizer
+from uwaga.models.tokenizers.text_tokenizer import SPECIAL_TOKENS, TextTokenizer, recut
+from uwaga.train.corpus import Corpus
 from uwaga.train.errors import ConfigError
 from uwaga.train.model import model_config
 
@@ -31,14 +30,18 @@ _TEXT = "Once upon a time there were  three little pigs,\nand the tea was İstan
 
 
 def _characters(text: str, **options: object) -> TextTokenizer:
-    section = TokenizerConfig(kind="characters", **options)
-    symbols = SymbolCounter(section)
-    symbols.add(text)
-    return train_symbol_tokenizer(section, symbols, None, _OBJECTIVE)
+    symbols = count_symbols([text], "characters", lowercase=options.get("lowercase", False))
+    return train_symbol_tokenizer(symbols, _OBJECTIVE, kind="characters", **options)
 
 
 def _pairs(*texts: str, size: int = 300, objective: str = _OBJECTIVE) -> TextTokenizer:
-    return train_byte_pair_tokenizer(TokenizerConfig(kind="byte-pair", vocab_size=size), texts, objective)
+    return train_byte_pair_tokenizer(texts, objective, vocab_size=size)
+
+
+def _shared(letters: str, sounds: str, vocab_size: int | None = None) -> TextTokenizer:
+    targets = count_symbols([sounds], "words")
+    how = {"kind": "characters", "vocab_size": vocab_size, "lowercase": True, "targets": targets}
+    return train_symbol_tokenizer(count_symbols([letters], "characters", lowercase=True), "encoder-decoder", **how)
 
 
 def _library_ids(tokenizer: TextTokenizer, text: str) -> list[int]:
@@ -123,22 +126,15 @@ def test_a_long_text_without_spaces_is_split() -> None:
 
 
 def test_words_are_split_at_spaces() -> None:
-    section = TokenizerConfig(kind="words")
-    symbols = SymbolCounter(section)
-    symbols.add("AH B K")
-    tokenizer = train_symbol_tokenizer(section, symbols, None, _OBJECTIVE)
+    tokenizer = train_symbol_tokenizer(count_symbols(["AH B K"], "words"), _OBJECTIVE, kind="words")
     ids = tokenizer.encode(["B AH  K Z"])[0].tolist()
     assert tokenizer.backend.id_to_token(ids[-1]) == "<unk>"
     assert tokenizer.decode(ids) == "B AH K"
 
 
 def test_a_vocabulary_shared_by_sources_and_targets() -> None:
-    section, target = TokenizerConfig(kind="characters", lowercase=True), TargetConfig(kind="words", shared=True)
-    letters, sounds = SymbolCounter(section), SymbolCounter(target)
-    letters.add("CAB")
-    sounds.add("K AE B")
-    own = train_symbol_tokenizer(section, letters, sounds, "encoder-decoder")
-    answers = as_target_tokenizer(own, target, "encoder-decoder")
+    own = _shared("CAB", "K AE B")
+    answers = as_target_tokenizer(own, "encoder-decoder", kind="words", lowercase=False)
     assert sorted(own.backend.get_vocab()) == ["</s>", "<pad>", "<unk>", "AE", "B", "K", "a", "b", "c"]
     assert [own.backend.id_to_token(x) for x in own.encode(["CAB"])[0]] == ["c", "a", "b"]
     assert [own.backend.id_to_token(x) for x in answers.encode(["K AE B"])[0]] == ["K", "AE", "B"]
@@ -221,13 +217,9 @@ def test_a_vocab_size_that_is_too_small_is_refused() -> None:
 
 
 def test_vocab_size_limits_sources_and_targets_together() -> None:
-    section, target = TokenizerConfig(kind="characters", vocab_size=8), TargetConfig(kind="words", shared=True)
-    letters, sounds = SymbolCounter(section), SymbolCounter(target)
-    letters.add("aaabbc")
-    sounds.add("K AE B")
-    own = train_symbol_tokenizer(section, letters, sounds, "encoder-decoder")
+    own = _shared("aaabbc", "K AE B", 8)
     assert sorted(own.backend.get_vocab()) == ["</s>", "<pad>", "<unk>", "AE", "B", "K", "a", "b"]
     with pytest.raises(ConfigError) as raised:
-        train_symbol_tokenizer(TokenizerConfig(kind="characters", vocab_size=6), letters, sounds, "encoder-decoder")
+        _shared("aaabbc", "K AE B", 6)
     beside = "3 special tokens and 3 of targets"
     assert str(raised.value) == f"tokenizer.vocab_size must leave room beside {beside}: 6"

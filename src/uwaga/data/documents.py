@@ -54,24 +54,6 @@ class Document:
         return sum(map(len, self.pieces))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentSlice:
-    """The characters from start up to stop of a document, as an iterable of strings."""
-
-    document: Document
-    start: int
-    stop: int
-
-    def __iter__(self) -> Iterator[str]:
-        begin = 0
-        for piece in self.document.pieces:
-            if part := piece[max(self.start - begin, 0) : max(self.stop - begin, 0)]:
-                yield part
-            begin += len(piece)
-            if begin >= self.stop:
-                return
-
-
 class DocumentFile:
     """The documents of a file, in its order.
 

@@ -9,26 +9,15 @@ import torch
 from torch import nn
 
 from uwaga._base import durable
-from uwaga.models.checkpoints import directories
+from uwaga.models.checkpoints.directories import BEST, LAST, checkpoint_of_run, read_pointer, read_pointer_name
 from uwaga.train import checkpoint as checkpoint_files
-from uwaga.train import run_folder, seeds
-from uwaga.train.checkpoint import TrainingState
+from uwaga.train import seeds
+from uwaga.train.checkpoint import TrainingState, last_checkpoint_text
 from uwaga.train.config import Config
-from uwaga.train.data.corpus import Corpus
+from uwaga.train.corpus import Corpus
 from uwaga.train.errors import ConfigError, LostProcessError, TrainingError
-from uwaga.train.loop import Loop, last_checkpoint_text
-from uwaga.train.metrics.evaluation import ErrorRateEvaluator
-from uwaga.train.metrics.logger import (
-    METRICS_FILE,
-    JsonlWriter,
-    MetricsLogger,
-    NoDisplay,
-    ProgressDisplay,
-    TensorBoardWriter,
-    progress_display,
-    read_losses,
-)
-from uwaga.train.metrics.samples import SampleGenerator
+from uwaga.train.logger import METRICS_FILE, Display, MetricsLogger, progress_display, read_losses
+from uwaga.train.loop import Loop
 from uwaga.train.model import model_config, new_model
 from uwaga.train.parallel import World, process_group
 from uwaga.train.step import TrainableModel
@@ -117,14 +106,14 @@ def _fit(
         state = _resumed_state(checkpoint, config, corpus)
         checkpoint_files.read_model(checkpoint, model)
     elif config.run.init_from is not None:
-        checkpoint_files.read_model(directories.checkpoint_of_run(Path(config.run.init_from)), model)
+        checkpoint_files.read_model(checkpoint_of_run(Path(config.run.init_from)), model)
     trainable = TrainableModel(model, config, world, fsdp=fsdp)
     if checkpoint is not None:
         trainable.load_optimizer(checkpoint, state.step)
     with ExitStack() as stack:
-        display = stack.enter_context(progress_display(config.schedule.steps, state.step)) if progress else NoDisplay()
+        display = stack.enter_context(progress_display(config.schedule.steps, state.step, shown=progress))
         loggers: list[MetricsLogger] = []
-        world.on_first(lambda: loggers.append(_logger(config, corpus, out, state, display)))
+        world.on_first(lambda: loggers.append(MetricsLogger(config, corpus, out, state, display)))
         logger = loggers[0] if loggers else None
         if logger is not None:
             stack.callback(logger.close)
@@ -134,16 +123,14 @@ def _fit(
 
 def _begin(out: Path, resume: bool) -> Path | None:
     """The checkpoint to resume from. Raises TrainingError: the folder holds a run, and `resume` is False."""
-    last = run_folder.read_pointer(out, run_folder.LAST)
-    if not resume and (last is not None or run_folder.checkpoint_steps(out) or (out / METRICS_FILE).exists()):
+    last = read_pointer(out, LAST)
+    if not resume and (last is not None or checkpoint_files.checkpoint_steps(out) or (out / METRICS_FILE).exists()):
         where = "no checkpoint yet" if last is None else f"its last checkpoint is {last.name}"
         raise TrainingError(
             f"{out} holds a run already ({where}): resume=True continues it, run.output_dir=... starts another"
         )
-    run_folder.read_pointer_name(
-        out, run_folder.BEST
-    )  # a file with other text is not ours: this raises before it is replaced
-    run_folder.remove_leftovers(out)
+    read_pointer_name(out, BEST)  # a file with other text is not ours: this raises before it is replaced
+    checkpoint_files.remove_leftovers(out)
     return last
 
 
@@ -195,22 +182,7 @@ def _resumed_state(checkpoint: Path, config: Config, corpus: Corpus) -> Training
     return state
 
 
-def _logger(config: Config, corpus: Corpus, out: Path, state: TrainingState, display: ProgressDisplay) -> MetricsLogger:
-    samples = SampleGenerator(config, corpus)  # may raise: before files are opened
-    tensorboard = TensorBoardWriter(out, state.step) if config.run.tensorboard else None
-    return MetricsLogger(
-        jsonl=JsonlWriter(out, state.metrics),
-        tensorboard=tensorboard,
-        display=display,
-        samples=samples,
-        error_rates=ErrorRateEvaluator(config, corpus) if config.objective == "encoder-decoder" else None,
-        attention_batch=next(corpus.validation.evaluation_batches()),
-    )
-
-
-def _show_start(
-    display: ProgressDisplay, config: Config, model: nn.Module, checkpoint: Path | None, world: World
-) -> None:
+def _show_start(display: Display, config: Config, model: nn.Module, checkpoint: Path | None, world: World) -> None:
     weights = sum(weight.numel() for weight in model.parameters())
     begun = "from the start" if config.run.init_from is None else f"from the weights of {config.run.init_from}"
     where = begun if checkpoint is None else f"from {checkpoint}"
@@ -225,7 +197,7 @@ def _show_start(
 
 
 def _result(out: Path, state: TrainingState) -> Result:
-    last, best = run_folder.read_pointer(out, run_folder.LAST), run_folder.read_pointer(out, run_folder.BEST)
+    last, best = read_pointer(out, LAST), read_pointer(out, BEST)
     assert last is not None
     assert best is not None
     return Result(

@@ -1,15 +1,20 @@
-"""One checkpoint: model, optimizer state, training state and configuration; written atomically, checked when it is read.
+"""The folder of a training run: its checkpoints, which is the last and which the best, and which are removed.
 
-config.json, model.safetensors, tokenizer.json     what `uwaga.models.load` and transformers read
-optimizer.safetensors, training.json, config.toml  what a run is resumed from
+out/step-000123/    a checkpoint, complete, and checked when it is read:
+                      config.json, model.safetensors, tokenizer.json     what `uwaga.models.load` and transformers read
+                      optimizer.safetensors, training.json, config.toml  what a run is resumed from
+out/last, out/best  pointers: the names of two such folders
+out/metrics.jsonl   see uwaga.train.logger
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -17,18 +22,24 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from uwaga._base import durable, json_files, safetensors_files
-from uwaga._base.durable import create_file
+from uwaga._base.durable import atomic_replace, create_file, fsync
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import Count, OptionError, Real, Text, options, read
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import load_save, tables, weight_files
+from uwaga.models.checkpoints.directories import BEST, CHECKPOINT_NAME, LAST, read_pointer
 from uwaga.models.families import family_of
-from uwaga.train import run_folder
 from uwaga.train.errors import TrainingError
-from uwaga.train.optimizer import Moment
-from uwaga.train.run_folder import STATE
 
-OPTIMIZER, CONFIG = "optimizer.safetensors", "config.toml"
+OPTIMIZER, CONFIG, STATE = "optimizer.safetensors", "config.toml", "training.json"
+# Suffixes of folders that are being written and that are being removed; no reader takes them for checkpoints.
+_UNFINISHED, _REMOVED = ".unfinished", ".going"
+_LEFTOVER = re.compile(rf"\.{CHECKPOINT_NAME.pattern}({re.escape(_UNFINISHED)}|{re.escape(_REMOVED)})")
+# The files of a checkpoint. A folder with any other file is not removed: that file is not ours.
+_FILES = re.compile(
+    rf"{re.escape(durable.MARK_FILE)}|{re.escape(STATE)}|config\.toml|config\.json|(model|optimizer)\.safetensors"
+    r"|(target_)?tokenizer(_config)?\.json"
+)
 
 
 @options
@@ -52,10 +63,6 @@ class TrainingState:
     seed: Count
     data: Text  # Corpus.digest
 
-    def write(self, folder: Path) -> None:
-        with create_file(folder / STATE) as file:
-            file.write((json.dumps(asdict(self), indent=2) + "\n").encode())
-
     @staticmethod
     def read(folder: Path) -> "TrainingState":
         """From a checkpoint's folder. Raises CheckpointError."""
@@ -66,40 +73,38 @@ class TrainingState:
             raise CheckpointError(f"{path}: {error}") from error
 
 
-class CheckpointParts(NamedTuple):
-    """What a checkpoint is written from."""
+def write(
+    out: Path,
+    model: nn.Module,
+    optimizer: Mapping[str, Tensor],
+    state: TrainingState,
+    config: str,
+    save_tokenizers: Callable[[Path], object],
+) -> None:
+    """Write a checkpoint, whose folder appears complete or not at all. Raises TrainingError.
 
-    model: nn.Module  # with all its weights, on any device
-    optimizer: Mapping[str, Tensor]
-    state: TrainingState
-    config: str
-    save_tokenizers: Callable[[Path], object]
-
-
-def write(out: Path, parts: CheckpointParts) -> Path:
-    """Write a checkpoint and return its folder, which appears complete or not at all. Raises TrainingError."""
-    step = parts.state.step
+    Args:
+        out: the run's folder.
+        model: with all its weights, on any device.
+        optimizer: its moments by name.
+        config: the text of config.toml.
+        save_tokenizers: writes the tokenizers into a folder.
+    """
     try:
-        folder = run_folder.begin_checkpoint(out, step)
-        try:
-            load_save.save(parts.model, folder)
-            parts.save_tokenizers(folder)
-            with durable.create_file(folder / OPTIMIZER) as file:
+        with new_checkpoint(out, state.step) as folder:
+            load_save.save(model, folder)
+            save_tokenizers(folder)
+            with create_file(folder / OPTIMIZER) as file:
                 file.close()  # on Windows, save_file may not replace a file that is open
-                save_file(dict(parts.optimizer), file.name)
-            with durable.create_file(folder / CONFIG) as file:
-                file.write(parts.config.encode())
-            parts.state.write(folder)
-            return run_folder.finish_checkpoint(out, step)
-        except BaseException:
-            with suppress(OSError):
-                run_folder.discard_unfinished(out, step)  # which frees its space on a full disk
-            raise
+                save_file(dict(optimizer), file.name)
+            for name, text in ((CONFIG, config), (STATE, json.dumps(asdict(state), indent=2) + "\n")):
+                with create_file(folder / name) as file:
+                    file.write(text.encode())
     except durable.PathConflictError as error:
         raise TrainingError(f"{error.filename} {error.strerror}") from error
     except (OSError, SafetensorError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise TrainingError(f"the checkpoint of step {step} cannot be written to {out}: {why}") from error
+        raise TrainingError(f"the checkpoint of step {state.step} cannot be written to {out}: {why}") from error
 
 
 def read_model(folder: Path, model: nn.Module) -> None:
@@ -112,39 +117,117 @@ def read_model(folder: Path, model: nn.Module) -> None:
     model.load_state_dict(read())
 
 
-def read_optimizer(folder: Path, moments: Iterable[Moment]) -> dict[str, Tensor]:
-    """The optimizer's moments by name. Raises CheckpointError: other names or shapes than these, NaN or infinite values."""
+def read_optimizer(folder: Path, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """The optimizer's moments by name. Raises CheckpointError: other names or shapes than wanted, NaN or infinite values."""
     path = folder / OPTIMIZER
     files, get = safetensors_files.read(path)
-    wanted = {each.name: each.shape for each in moments}
     file_names = {_present_name(name, wanted): name for name in files}
-    stored = {name: files[of_file] for name, of_file in file_names.items()}
-    _compare(path, {name: each.shape for name, each in stored.items()}, wanted)
+    shapes = {name: files[of_file].shape for name, of_file in file_names.items()}
+    lines = [f"  missing      {name} {shape}" for name, shape in wanted.items() if name not in shapes]
+    lines += [f"  unexpected   {printable(name)} {shape}" for name, shape in shapes.items() if name not in wanted]
+    lines += [
+        f"  wrong shape  {name} {shapes[name]} must be {shape}"
+        for name, shape in wanted.items()
+        if shapes.get(name, shape) != shape
+    ]
+    if lines:
+        more = [f"  and {len(lines) - 20} more"] if len(lines) > 20 else []
+        raise CheckpointError("\n".join([f"{path} is not of this configuration's model", *lines[:20], *more]))
     results = {}
-    for name, each in stored.items():
-        if each.dtype != "float32":
-            raise CheckpointError(f"{path}: {printable(name)} is {each.dtype}, and must be float32")
-        results[name] = get(file_names[name]).clone()
+    for name, of_file in file_names.items():
+        if (dtype := files[of_file].dtype) != "float32":
+            raise CheckpointError(f"{path}: {printable(name)} is {dtype}, and must be float32")
+        results[name] = get(of_file).clone()
         if not bool(results[name].isfinite().all()):
             raise CheckpointError(f"{path}: {printable(name)} holds NaN or infinity")
     return results
 
 
-def _present_name(name: str, wanted: Collection[str]) -> str:
+def _present_name(name: str, wanted: Mapping[str, object]) -> str:
     """What a moment of a file is called now. Version 0.1 left out which part of the model a weight is in: layers.0, not decoder.layers.0."""
     moment, _, weight = name.partition("/")
     found = [each for each in wanted if each.startswith(f"{moment}/") and each.endswith(f".{weight}")]
     return found[0] if name not in wanted and len(found) == 1 else name
 
 
-def _compare(path: Path, shapes: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> None:
-    lines = [f"  missing      {name} {shape}" for name, shape in wanted.items() if name not in shapes]
-    lines += [f"  unexpected   {printable(name)} {shape}" for name, shape in shapes.items() if name not in wanted]
-    lines += [
-        f"  wrong shape  {name} {shapes[name]} must be {shape}"
-        for name, shape in wanted.items()
-        if name in shapes and shapes[name] != shape
-    ]
-    if lines:
-        more = [f"  and {len(lines) - 20} more"] if len(lines) > 20 else []
-        raise CheckpointError("\n".join([f"{path} is not of this configuration's model", *lines[:20], *more]))
+# The folders of checkpoints.
+
+
+def checkpoint_name(step: int) -> str:
+    """
+    >>> checkpoint_name(123)
+    'step-000123'
+    """
+    return f"step-{step:06d}"
+
+
+@contextmanager
+def new_checkpoint(out: Path, step: int) -> Iterator[Path]:
+    """A folder to write a checkpoint into, which then gets its name; the files and the name are synced to the disk. After an error
+    the folder is removed.
+
+    Raises PathConflictError: a folder of that name exists that is no checkpoint, or has other files beside.
+    """
+    final = out / checkpoint_name(step)
+    folder = out / f".{final.name}{_UNFINISHED}"
+    durable.create_marked_folder(folder)
+    try:
+        yield folder
+        for file in folder.iterdir():
+            fsync(file)
+        # A run that was killed before it updated the pointers has left a checkpoint of this step.
+        if os.path.lexists(final) and not _remove(final):
+            raise durable.PathConflictError(final, "it has other files than those of a checkpoint; move it away")
+        fsync(folder)
+        durable.rename_folder(folder, final)
+        durable.unmark_folder(final)
+        fsync(out)
+    except BaseException:
+        with suppress(OSError):
+            durable.remove_folder(folder, _FILES)  # which frees its space on a full disk
+        raise
+
+
+def write_pointer(out: Path, which: str, step: int) -> None:
+    """Name the last or the best checkpoint; which: LAST or BEST."""
+    with atomic_replace(out / which) as file:
+        file.write(f"{checkpoint_name(step)}\n".encode())
+
+
+def last_checkpoint_text(out: Path) -> str:
+    """The end of a message: which checkpoint a run can be resumed from."""
+    result = read_pointer(out, LAST)
+    return "there is no checkpoint yet" if result is None else f"the last good checkpoint is {result}"
+
+
+def checkpoint_steps(out: Path) -> list[int]:
+    """The steps of all checkpoints of a run, ascending."""
+    results = [CHECKPOINT_NAME.fullmatch(path.name) for path in out.iterdir()] if out.is_dir() else []
+    return sorted(int(match[1]) for match in results if match)
+
+
+def prune(out: Path, last: int, keep: int, best: int | None) -> None:
+    """Remove the checkpoints up to step `last`, except the newest `keep`, the best, and those with other files beside."""
+    present = [step for step in checkpoint_steps(out) if step <= last]
+    for step in present[: max(len(present) - keep, 0)]:
+        if step != best:
+            _remove(out / checkpoint_name(step))
+
+
+def remove_leftovers(out: Path) -> None:
+    """Remove what a killed process left half written or half removed."""
+    for path in out.glob(".step-*"):
+        if _LEFTOVER.fullmatch(path.name):
+            durable.remove_folder(path, _FILES)
+    durable.remove_temporary(out, LAST, BEST)
+
+
+def _remove(folder: Path) -> bool:
+    """Whether the folder was removed: not if it holds other files. It is renamed first, so that a checkpoint's name always stands
+    for a complete folder."""
+    if not durable.contains_only(folder, _FILES) or not (folder / STATE).exists():
+        return False
+    removed = folder.with_name(f".{folder.name}{_REMOVED}")
+    durable.mark_folder(folder)
+    durable.rename_folder(folder, removed)
+    return durable.remove_folder(removed, _FILES)

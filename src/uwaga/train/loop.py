@@ -7,19 +7,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from uwaga.models.checkpoints.directories import BEST, LAST
 from uwaga.models.transformer import Transformer
-from uwaga.train import checkpoint, run_folder
-from uwaga.train.checkpoint import BestEvaluation, CheckpointParts, TrainingState
+from uwaga.train import checkpoint
+from uwaga.train.checkpoint import BestEvaluation, TrainingState, checkpoint_name, last_checkpoint_text
 from uwaga.train.config import Config
-from uwaga.train.data.batch import MicroBatch
-from uwaga.train.data.corpus import Corpus
+from uwaga.train.corpus import Corpus, MicroBatch
 from uwaga.train.errors import TrainingError, TrainingInterrupted
-from uwaga.train.metrics.evaluation import validation_loss
-from uwaga.train.metrics.logger import MetricsLogger
+from uwaga.train.evaluation import validation_loss
+from uwaga.train.logger import MetricsLogger
 from uwaga.train.parallel import World
-from uwaga.train.step import StepResult, StepRunner, TrainableModel
+from uwaga.train.step import StepResult, TrainableModel
 
 _MOST_ROWS = 12  # in a message
 
@@ -46,7 +47,6 @@ class Loop:
         self._config, self._corpus, self._world = config, corpus, world
         self._trainable, self._state, self._logger = trainable, state, logger
         self._out = Path(config.run.output_dir)
-        self._steps = StepRunner(trainable.module, trainable.optimizer, corpus.train, config, world)
         self._pending: list[StepResult] = []  # steps whose loss was not checked yet
         self._tokens, self._since = 0, time.perf_counter()  # since the last line of metrics
         self._saved = state.step  # of the last checkpoint; 0: there is none
@@ -78,16 +78,16 @@ class Loop:
             if done % run.log_every == 0 or is_last:
                 self._log(result)
             if run.attention_every and done % run.attention_every == 0:
-                self._log_attention()
+                self._log_model(MetricsLogger.log_attention)
             is_better = (done % run.eval_every == 0 or is_last) and self._evaluate(is_last)
             if run.sample_every and done % run.sample_every == 0:
-                self._log_samples()
+                self._log_model(MetricsLogger.log_samples)
             if done % (run.save_every or run.eval_every) == 0 or is_better or is_last:
                 self._save()
             if is_interrupted() and not is_last:
                 if self._saved != done:
                     self._save()
-                where = self._out / run_folder.checkpoint_name(done)
+                where = self._out / checkpoint_name(done)
                 raise TrainingInterrupted(
                     f"stopped at step {done:,}: {where} has it all, and resume=True continues from it"
                 )
@@ -105,12 +105,12 @@ class Loop:
         lost = f"{count:,} step{' is' if count == 1 else 's are'} lost" if count else "nothing is lost"
         if not self._saved:
             return f"stopped at once after step {self._state.step:,}, before the first checkpoint: {lost}; resume=True starts again"
-        where = self._out / run_folder.checkpoint_name(self._saved)
+        where = self._out / checkpoint_name(self._saved)
         return f"stopped at once after step {self._state.step:,}: {lost}; resume=True continues from {where}"
 
     def _step(self) -> StepResult:
         began = time.perf_counter()
-        result = self._steps.run(self._state.step)
+        result = self._trainable.step(self._state.step, self._corpus.train)
         self._pending.append(result)
         # On a GPU, reading a number waits for the device: there, losses are checked with the next metrics.
         if self._world.device.type == "cpu":
@@ -133,17 +133,14 @@ class Loop:
         if self._logger is not None:
             self._logger.log_step(self._state, result, tokens_per_second)
 
-    def _log_attention(self) -> None:
-        self._log_model(lambda logger, model: logger.log_attention(self._state.step, model))
-
-    def _log_model(self, log: Callable[[MetricsLogger, Transformer], None]) -> None:
+    def _log_model(self, log: Callable[[MetricsLogger, int, Transformer], None]) -> None:
         """What the first process measures of the whole model, while the others wait."""
         model = self._trainable.full_model()
 
         def measure() -> None:
             assert model is not None
             assert self._logger is not None
-            log(self._logger, model)
+            log(self._logger, self._state.step, model)
 
         self._world.on_first(measure)
 
@@ -151,7 +148,7 @@ class Loop:
         """Whether the validation loss is the lowest so far. Raises TrainingError: it is NaN or infinite."""
         self._check_pending()
         objective, data, tokens = self._trainable.objective, self._corpus.validation, self._config.run.eval_tokens
-        loss = validation_loss(objective, data, tokens, self._world, self._steps.autocast)
+        loss = validation_loss(objective, data, tokens, self._world, self._trainable.autocast)
         if not math.isfinite(loss):
             what = f"step {self._state.step}: the validation loss is {loss}"
             raise TrainingError(f"{what}; {last_checkpoint_text(self._out)}")
@@ -161,11 +158,8 @@ class Loop:
         if self._logger is not None:
             self._logger.log_validation(self._state.step, loss, is_better)
         if self._config.objective == "encoder-decoder":
-            self._log_model(lambda logger, model: logger.log_error_rates(self._state.step, model, all=is_last))
+            self._log_model(partial(MetricsLogger.log_error_rates, all=is_last))
         return is_better
-
-    def _log_samples(self) -> None:
-        self._log_model(lambda logger, model: logger.log_samples(self._state.step, model))
 
     def _save(self) -> None:
         """Write a checkpoint. Raises TrainingError, which names the last good one."""
@@ -179,9 +173,9 @@ class Loop:
             assert model is not None
             assert self._logger is not None
             state = replace(self._state, metrics=self._logger.sync())
-            parts = CheckpointParts(model, moments, state, self._config.text(), self._corpus.save_tokenizers)
+            config, save_tokenizers = self._config.text(), self._corpus.save_tokenizers
             try:
-                checkpoint.write(self._out, parts)
+                checkpoint.write(self._out, model, moments, state, config, save_tokenizers)
                 self._update_pointers()
             except TrainingError as error:
                 raise TrainingError(f"{error}; {last_checkpoint_text(self._out)}") from error
@@ -192,10 +186,10 @@ class Loop:
     def _update_pointers(self) -> None:
         """Name the last and the best checkpoint, and remove those that are no longer kept."""
         step, best = self._state.step, self._state.best
-        run_folder.write_pointer(self._out, run_folder.LAST, step)
-        if best is not None and (self._out / run_folder.checkpoint_name(best.step)).is_dir():
-            run_folder.write_pointer(self._out, run_folder.BEST, best.step)
-        run_folder.prune(self._out, step, self._config.run.keep_last, None if best is None else best.step)
+        checkpoint.write_pointer(self._out, LAST, step)
+        if best is not None and (self._out / checkpoint_name(best.step)).is_dir():
+            checkpoint.write_pointer(self._out, BEST, best.step)
+        checkpoint.prune(self._out, step, self._config.run.keep_last, None if best is None else best.step)
 
 
 @contextmanager
@@ -250,12 +244,6 @@ def check_finite(pending: Sequence[StepResult], world: World, out: Path) -> None
         micro_batches = {micro_batch.number: micro_batch for each in world.all_gather(local) for micro_batch in each}
         where = "; ".join(_described(micro_batches[number]) for number in sorted(micro_batches))
         raise TrainingError(f"step {result.step + 1}: {what}, of {where}; {last_checkpoint_text(out)}")
-
-
-def last_checkpoint_text(out: Path) -> str:
-    """The end of a message: which checkpoint a run can be resumed from."""
-    result = run_folder.read_pointer(out, run_folder.LAST)
-    return "there is no checkpoint yet" if result is None else f"the last good checkpoint is {result}"
 
 
 def _described(micro_batch: MicroBatch) -> str:

@@ -19,9 +19,8 @@ from uwaga._base.tracing import is_plain_tensor
 from uwaga.ops.dropout import rows_from
 from uwaga.ops.ragged import Ragged
 from uwaga.train.config import ParallelConfig
-from uwaga.train.data.batch import Batch
+from uwaga.train.corpus import Batch
 from uwaga.train.errors import ConfigError, DataError, TrainingError
-from uwaga.train.objective import Objective
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -239,7 +238,7 @@ def _world(
     )
 
 
-def replicate(objective: Objective, world: World) -> nn.Module:
+def replicate(objective: nn.Module, world: World) -> nn.Module:
     """DistributedDataParallel: gradients are averaged over the processes during the backward pass."""
     if world.size == 1:
         return objective
@@ -255,7 +254,7 @@ def replicate(objective: Objective, world: World) -> nn.Module:
     )
 
 
-def shard(objective: Objective, world: World) -> nn.Module:
+def shard(objective: nn.Module, world: World) -> nn.Module:
     """FSDP2: each process keeps a shard of the weights, and a layer is gathered only while it computes.
 
     Raises ConfigError: there is no process group.

@@ -24,11 +24,12 @@ def derive_seed(*name: object) -> int:
     return int.from_bytes(hashlib.sha256(repr(name).encode()).digest()[:4], "big") >> 1
 
 
-def set_seed(number: int, device: torch.device) -> None:
-    """Seed PyTorch's generator of the CPU, where attention draws its seeds, and that of a CUDA device.
+def set_seed(device: torch.device, *name: object) -> None:
+    """Seed PyTorch's generator of the CPU, where attention draws its seeds, and that of a CUDA device, by a name.
 
     Not torch.manual_seed, which looks for every kind of device at each call.
     """
+    number = derive_seed(*name)
     torch.default_generator.manual_seed(number)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(number)

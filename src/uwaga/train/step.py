@@ -1,23 +1,37 @@
 """The model as it is trained (with loss and optimizer, compiled, distributed), and one optimizer step."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.adamw import adamw
 
 from uwaga.models.transformer import Transformer
-from uwaga.train import checkpoint, parallel, seeds
-from uwaga.train.config import Config
-from uwaga.train.data.batch import IGNORED, Batch, MicroBatch, moved
-from uwaga.train.data.corpus import Split
-from uwaga.train.objective import Objective
-from uwaga.train.optimizer import Optimizer, lr_ratio
-from uwaga.train.parallel import World
+from uwaga.train import checkpoint, seeds
+from uwaga.train.config import Config, OptimizerConfig, ScheduleConfig
+from uwaga.train.corpus import MicroBatch, Split
+from uwaga.train.model import Objective
+from uwaga.train.parallel import World, distribute_like, full_tensor, local_tensor, replicate, shard
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")  # PyTorch's names of the two moving averages of gradients
+
+
+class StepResult(NamedTuple):
+    """What a step measured. Its tensors are on the device, where reading them waits for the computation."""
+
+    step: int  # from 0
+    loss: Tensor  # () float64, the mean over all labels of the step
+    grad_norm: Tensor  # () before clipping
+    local_losses: Tensor  # (micro-batches of this process,) float32, the sum over the labels of each
+    lr: float
+    tokens: int  # read by all processes
+    micro_batches: Sequence[MicroBatch]  # of this process
 
 
 class TrainableModel:
@@ -29,38 +43,82 @@ class TrainableModel:
         fsdp: each process keeps a shard of the weights, instead of all of them.
 
     Attributes:
+        model: as it was given.
         objective: the model with its loss, for evaluation.
         module: the same, wrapped for training.
         optimizer: of the weights.
     """
 
     def __init__(self, model: Transformer, config: Config, world: World, *, fsdp: bool = False) -> None:
-        self._world, self._is_sharded = world, fsdp
-        self._model = model.to(world.device)
-        self.objective = Objective(self._model, config.optimizer.label_smoothing)
+        self._config, self._world, self._is_sharded = config, world, fsdp
+        self.model: Transformer = model.to(world.device)
+        self.objective = Objective(self.model, config.optimizer.label_smoothing)
         if config.run.compile:
             _compile(self.objective, by_layer=fsdp)
-        wrap = parallel.shard if fsdp else parallel.replicate
-        self.module = wrap(self.objective, world)
-        self.optimizer = Optimizer(self._model, config.optimizer)
+        self.module = (shard if fsdp else replicate)(self.objective, world)
+        self.optimizer = Optimizer(self.model, config.optimizer)
 
     def full_model(self) -> Transformer | None:
         """The model with all its weights, in the first process; None in the others, which must call this too."""
         if not self._is_sharded:
-            return self._model if self._world.is_first else None
-        gathered = {
-            name: parallel.full_tensor(weight).detach().cpu() for name, weight in self._model.state_dict().items()
-        }
+            return self.model if self._world.is_first else None
+        gathered = {name: full_tensor(weight).detach().cpu() for name, weight in self.model.state_dict().items()}
         if not self._world.is_first:
             return None
         with torch.device("meta"):
-            copy = Transformer(cast(Any, self._model).config)
+            copy = Transformer(self.model.config)
         copy.load_state_dict(gathered, assign=True)
         return copy
 
     def load_optimizer(self, folder: Path, steps: int) -> None:
         """The optimizer state of a checkpoint, after so many steps. Raises CheckpointError."""
-        self.optimizer.load(checkpoint.read_optimizer(folder, self.optimizer.moments()), steps)
+        self.optimizer.load(checkpoint.read_optimizer(folder, self.optimizer.shapes()), steps)
+
+    def step(self, number: int, data: Split) -> StepResult:
+        """Take optimizer step `number`, from 0, on the training split. The loss is the sum over all labels of the step, in whichever
+        process, divided by their number; the gradient is that of this loss."""
+        world, every = self._world, data.micro_batches(number)
+        local = world.shard(every)
+        batches = [world.part(data.batch(each)) for each in local]
+        inputs = [(batch.first_token, *batch.inputs(world.device)) for batch in batches]
+        counts = torch.tensor([sum(scored for *_, scored in inputs), sum(batch.tokens for batch in batches)])
+        labels, tokens = world.all_reduce_sum(counts).tolist()
+
+        # FSDP2 needs as many passes in every process.
+        missing = -(-len(every) // world.data_size) - len(local)
+        if missing:
+            nothing = world.part(data.batch(every[0])).without_labels()
+            inputs += [(nothing.first_token, *nothing.inputs(world.device))] * missing
+        losses = []
+        # DistributedDataParallel and FSDP2 average gradients over processes, and the sum is wanted.
+        factor = world.size / max(labels, 1)
+        for place, (first_token, arguments, _) in enumerate(inputs):
+            self._set_gradient_sync(place == len(inputs) - 1)
+            micro_batch = local[place] if place < len(local) else every[0]
+            seeds.set_seed(world.device, "dropout", self._config.run.seed, number, micro_batch.number)
+            with world.attention_of_parts(first_token):
+                with self.autocast():
+                    total = self.module(*arguments)
+                (total * factor).backward()
+            losses.append(total.detach())
+        local_losses = torch.stack(losses)
+        loss = world.all_reduce_sum(local_losses.double().sum()) / max(labels, 1)
+        ratio = lr_ratio(number, self._config.schedule)
+        norm = self.optimizer.step(ratio)
+        return StepResult(number, loss, norm, local_losses, self._config.optimizer.lr * ratio, tokens, local)
+
+    def autocast(self) -> Any:
+        """A context of optimizer.dtype: in bfloat16 products of matrices are, sums and norms are not."""
+        if self._config.optimizer.dtype == "float32":
+            return nullcontext()
+        return torch.autocast(self._world.device.type, torch.bfloat16)
+
+    def _set_gradient_sync(self, is_last: bool) -> None:
+        """Whether the next backward pass averages gradients over the processes: only the last one of a step does."""
+        if isinstance(self.module, DistributedDataParallel):
+            self.module.require_backward_grad_sync = is_last
+        elif hasattr(self.module, "set_requires_gradient_sync"):
+            cast(Any, self.module).set_requires_gradient_sync(is_last)
 
 
 def _compile(objective: Objective, *, by_layer: bool) -> None:
@@ -78,105 +136,130 @@ def _compile(objective: Objective, *, by_layer: bool) -> None:
                 layer.compile()
 
 
-class StepResult(NamedTuple):
-    """What a step measured. Its tensors are on the device, where reading them waits for the computation."""
-
-    step: int  # from 0
-    loss: Tensor  # () float64, the mean over all labels of the step
-    grad_norm: Tensor  # () before clipping
-    local_losses: Tensor  # (micro-batches of this process,) float32, the sum over the labels of each
-    lr: float
-    tokens: int  # read by all processes
-    micro_batches: Sequence[MicroBatch]  # of this process
+# The optimizer.
 
 
-class ObjectiveInputs(NamedTuple):
-    """A batch as the arguments of `Objective.forward`."""
+def lr_ratio(step: int, schedule: ScheduleConfig) -> float:
+    """The learning rate of a step, counted from 0, divided by the full learning rate.
 
-    arguments: tuple[Any, ...]
-    scored: int  # labels that count
-    tokens: int
-    first_token: int  # see Batch
+    It rises linearly over the warm-up steps and reaches 1 with the last of them; then it falls, by half a cosine or linearly,
+    and reaches `final_lr_ratio` with the last step of all.
 
-
-def objective_inputs(batch: Batch, device: torch.device) -> ObjectiveInputs:
-    """A batch on the device, with the labels that count."""
-    labels = batch.labels
-    counted = (labels != IGNORED).nonzero().flatten()
-    positions = None
-    if len(counted) < len(labels):
-        labels, positions = labels[counted], counted
-    there = batch.to(device) if device.type != "cpu" else batch
-    targets = (moved(labels, device), None if positions is None else moved(positions, device))
-    return ObjectiveInputs((there.ids, there.decoder_ids, *targets), len(counted), batch.tokens, batch.first_token)
-
-
-def without_labels(batch: Batch) -> Batch:
-    """The same batch without a label, for a process that has no batch where the others have one."""
-    return replace(batch, labels=torch.full_like(batch.labels, IGNORED))
+    >>> schedule = ScheduleConfig(steps=5, warmup_steps=2, kind="linear", final_lr_ratio=0.1)
+    >>> [round(lr_ratio(step, schedule), 3) for step in range(5)]
+    [0.5, 1.0, 0.7, 0.4, 0.1]
+    """
+    done = step + 1
+    if done < schedule.warmup_steps:
+        return done / schedule.warmup_steps
+    if schedule.kind == "constant":
+        return 1.0
+    # Without a warm-up the first step is the one at the full rate.
+    first = max(schedule.warmup_steps, 1)
+    progress = (done - first) / max(schedule.steps - first, 1)
+    left = 0.5 * (1.0 + math.cos(math.pi * progress)) if schedule.kind == "cosine" else 1.0 - progress
+    return schedule.final_lr_ratio + (1.0 - schedule.final_lr_ratio) * left
 
 
-class StepRunner:
-    """Runs optimizer steps.
+class Optimizer:
+    """AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019) with clipping by the global norm.
+
+    Matrices decay; norms and biases do not. This calls PyTorch's function without its optimizer class, which would import the
+    compiler (seconds) and inspect every weight in each step.
 
     Args:
-        module: the objective, wrapped for training.
-        optimizer: of its weights.
-        data: the training split.
-        config, world: of the training run.
+        model: its parameters are changed in place; they may be distributed.
+        config: the section [optimizer].
     """
 
-    def __init__(self, module: nn.Module, optimizer: Optimizer, data: Split, config: Config, world: World) -> None:
-        self._module, self._optimizer, self._data = module, optimizer, data
-        self._config, self._world = config, world
+    def __init__(self, model: nn.Module, config: OptimizerConfig) -> None:
+        self._config = config
+        self._named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        self._moments = {
+            f"{moment}/{name}": torch.zeros_like(weight, memory_format=torch.preserve_format)
+            for moment in _MOMENTS
+            for name, weight in self._named.items()
+        }
+        self._updates = self._grouped(0)
 
-    def run(self, step: int) -> StepResult:
-        """Step number `step`, from 0. The loss is the sum over all labels of the step, in whichever process, divided by their
-        number; the gradient is that of this loss."""
-        world, every = self._world, self._data.micro_batches(step)
-        local = world.shard(every)
-        inputs = [objective_inputs(world.part(self._data.batch(x)), world.device) for x in local]
-        counts = torch.tensor([sum(each.scored for each in inputs), sum(each.tokens for each in inputs)])
-        labels, tokens = world.all_reduce_sum(counts).tolist()
+    @torch.no_grad()
+    def step(self, lr_ratio: float) -> Tensor:
+        """Update the weights, at this ratio of the full learning rate, and drop the gradients.
 
-        # FSDP2 needs as many passes in every process.
-        missing = -(-len(every) // world.data_size) - len(local)
-        if missing:
-            nothing = without_labels(world.part(self._data.batch(every[0])))
-            inputs += [objective_inputs(nothing, world.device)] * missing
-        losses = self._backward(step, [*local, *[every[0]] * missing], inputs, max(labels, 1))
-        loss = world.all_reduce_sum(losses.double().sum()) / max(labels, 1)
-        ratio = lr_ratio(step, self._config.schedule)
-        norm = self._optimizer.step(ratio)
-        return StepResult(step, loss, norm, losses, self._config.optimizer.lr * ratio, tokens, local)
+        Returns:
+            () the global norm of the gradient before it was clipped.
+        """
+        norm = self._clip_gradients()
+        for weights, update in self._updates:
+            update(grads=[local_tensor(_gradient(weight)) for weight in weights], lr=self._config.lr * lr_ratio)
+        for weight in self._named.values():
+            weight.grad = None
+        return norm
 
-    def _backward(
-        self, step: int, micro_batches: Sequence[MicroBatch], inputs: Sequence[ObjectiveInputs], labels: int
-    ) -> Tensor:
-        """(micro-batches,) the sums of their losses; the weights get the gradient of the total divided by `labels`."""
-        losses = []
-        # DistributedDataParallel and FSDP2 average gradients over processes, and the sum is wanted.
-        factor = self._world.size / labels
-        for place, (micro_batch, each) in enumerate(zip(micro_batches, inputs, strict=True)):
-            self._set_gradient_sync(place == len(inputs) - 1)
-            seed = seeds.derive_seed("dropout", self._config.run.seed, step, micro_batch.number)
-            seeds.set_seed(seed, self._world.device)
-            with self._world.attention_of_parts(each.first_token):
-                with self.autocast():
-                    total = self._module(*each.arguments)
-                (total * factor).backward()
-            losses.append(total.detach())
-        return torch.stack(losses)
+    def _clip_gradients(self) -> Tensor:
+        gradients = [_gradient(weight) for weight in self._named.values()]
+        norm = full_tensor(torch.nn.utils.get_total_norm(gradients))
+        if self._config.max_grad_norm:
+            # As clip_grad_norm_ does, with a norm that every process has.
+            factor = torch.clamp(self._config.max_grad_norm / (norm + 1e-6), max=1.0)
+            if norm.device.type == "cpu" and factor.item() == 1.0:  # on a CPU, reading it does not wait for a device
+                return norm
+            torch._foreach_mul_(list(map(local_tensor, gradients)), factor)
+        return norm
 
-    def autocast(self) -> Any:
-        """A context of optimizer.dtype: in bfloat16 products of matrices are, sums and norms are not."""
-        if self._config.optimizer.dtype == "float32":
-            return nullcontext()
-        return torch.autocast(self._world.device.type, torch.bfloat16)
+    def _grouped(self, steps: int) -> list[tuple[list[Tensor], Callable[..., None]]]:
+        """Weights with one weight decay, which may be distributed, as their gradients are; and the function that updates their local
+        parts. steps: that were taken."""
+        groups: list[tuple[list[Tensor], Callable[..., None]]] = []
+        for weight_decay, is_matrix in ((self._config.weight_decay, True), (0.0, False)):
+            named = {name: weight for name, weight in self._named.items() if (weight.dim() > 1) == is_matrix}
+            exp_avgs, exp_avg_sqs = (
+                [local_tensor(self._moments[f"{moment}/{name}"]) for name in named] for moment in _MOMENTS
+            )
+            local = [local_tensor(weight.detach()) for weight in named.values()]
+            update = partial(
+                adamw,
+                local,
+                exp_avgs=exp_avgs,
+                exp_avg_sqs=exp_avg_sqs,
+                max_exp_avg_sqs=[],
+                state_steps=[torch.tensor(float(steps), device=each.device) for each in local],
+                fused=True,
+                amsgrad=False,
+                beta1=self._config.betas[0],
+                beta2=self._config.betas[1],
+                weight_decay=weight_decay,
+                eps=self._config.eps,
+                maximize=False,
+            )
+            if named:
+                groups.append((list(named.values()), update))
+        return groups
 
-    def _set_gradient_sync(self, is_last: bool) -> None:
-        """Whether the next backward pass averages gradients over the processes: only the last one of a step does."""
-        if isinstance(self._module, DistributedDataParallel):
-            self._module.require_backward_grad_sync = is_last
-        elif hasattr(self._module, "set_requires_gradient_sync"):
-            cast(Any, self._module).set_requires_gradient_sync(is_last)
+    # Its state.
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of what `state` has, in its order, by names such as exp_avg/layers.0..."""
+        return {name: tuple(value.shape) for name, value in self._moments.items()}
+
+    def state(self, *, wanted: bool = True) -> dict[str, Tensor]:
+        """The moments by name, gathered, on the CPU.
+
+        Where tensors are distributed, every process must call this; with wanted=False it takes part and returns an empty dict.
+        """
+        results: dict[str, Tensor] = {}
+        for name, value in self._moments.items():
+            gathered = full_tensor(value)
+            if wanted:
+                results[name] = gathered.detach().cpu()
+        return results
+
+    def load(self, state: Mapping[str, Tensor], steps: int) -> None:
+        """Continue after so many steps with the moments that `state` returned."""
+        self._moments = {name: distribute_like(state[name], value) for name, value in self._moments.items()}
+        self._updates = self._grouped(steps)
+
+
+def _gradient(weight: Tensor) -> Tensor:
+    assert weight.grad is not None, "every weight has a part in the loss"
+    return weight.grad

@@ -15,7 +15,7 @@ from uwaga._base.errors import CheckpointError
 
 # The files of a model, its tokenizer and its modules in any folder, except the weights.
 _FILES = ("*.json", "*.jinja", "artifact.metadata", "*.txt", "*.model")
-# In the folder of a training run (uwaga.train.run_folder): its checkpoints, and the files that name the last and the best one.
+# In the folder of a training run (uwaga.train.checkpoint): its checkpoints, and the files that name the last and the best one.
 CHECKPOINT_NAME = re.compile(r"step-([0-9]{6,12})")
 LAST, BEST = "last", "best"
 _HUB_ID = re.compile(r"(?!\.)[\w.-]+(/[\w.-]+)?")

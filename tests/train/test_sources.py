@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from uwaga.train import sources
 from uwaga.train.config import DataConfig, SourceConfig
-from uwaga.train.data import sources
 from uwaga.train.errors import DataError
 
 _TEXT = b"First Citizen:\nBefore we proceed any further, hear me speak.\n"

@@ -10,9 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from uwaga.train.data.batch import IGNORED, Batch
-from uwaga.train.data.corpus import Corpus
-from uwaga.train.data.rows import EpochOrder, RowSlices, fill_batches
+from uwaga.train.corpus import IGNORED, Batch, Corpus, fill_batches, slices
+from uwaga.train.prepare import TokenRows
 from uwaga.train.seeds import permutation, random_bits
 
 Make = Callable[..., Corpus]
@@ -26,12 +25,12 @@ def _epoch(corpus: Corpus, epoch: int = 0) -> list[Batch]:
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=20), st.integers(1, 7))
 def test_row_slices_have_every_token_once(lengths: list[int], context: int) -> None:
-    slices = RowSlices(np.array(lengths), context)
-    files = [slices.locate(row) for row in range(len(slices))]
-    assert [stop - start for _, start, stop in files] == slices.lengths().tolist()
-    held = [(document, token) for document, start, stop in files for token in range(start, stop)]
-    assert held == [(document, token) for document, length in enumerate(lengths) for token in range(length)]
-    assert max(slices.lengths(), default=0) <= context
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    sizes, first_of = slices(TokenRows(np.empty(0), offsets), np.array(lengths), context)
+    assert [first_of(row) + i for row, size in enumerate(sizes) for i in range(size)] == list(range(sum(lengths)))
+    ends = {first_of(row) + size for row, size in enumerate(sizes)}
+    assert set(offsets[1:]) - {0} <= ends
+    assert max(sizes, default=0) <= context
 
 
 def test_labels_of_a_language_model_have_every_token_once(tmp_path: Path, verses: str, make_corpus: Make) -> None:
@@ -135,9 +134,9 @@ def test_masks_have_the_proportions_of_bert(tmp_path: Path, make_corpus: Make) -
 
 
 def _originals(corpus: Corpus) -> list[list[int]]:
-    rows = corpus.train._rows
+    rows = corpus.train.rows
     results = []
-    for row in range(len(rows)):
+    for row in range(len(rows.lengths)):
         batch = rows.batch(0, [row])
         results.append(torch.where(batch.labels == IGNORED, batch.ids.values, batch.labels)[1:-1].tolist())
     return results
@@ -146,13 +145,13 @@ def _originals(corpus: Corpus) -> list[list[int]]:
 def test_masks_differ_between_epochs_and_validation_masks_do_not(verses: str, make_corpus: Make) -> None:
     given = ("masked-language-model", [verses], "data.document=paragraph")
     corpus = make_corpus(*given)
-    rows = corpus.train._rows
+    rows = corpus.train.rows
     first, same, other = (rows.batch(epoch, range(10)) for epoch in (0, 0, 1))
     assert torch.equal(first.labels, same.labels)
     assert torch.equal(first.ids.values, same.ids.values)
     assert not torch.equal(first.labels, other.labels)
     seeded = make_corpus(*given, "run.seed=5")
-    assert not torch.equal(first.labels, seeded.train._rows.batch(0, range(10)).labels)
+    assert not torch.equal(first.labels, seeded.train.rows.batch(0, range(10)).labels)
     for ours, theirs in zip(
         corpus.validation.evaluation_batches(), seeded.validation.evaluation_batches(), strict=True
     ):
@@ -165,13 +164,6 @@ def test_masks_differ_between_epochs_and_validation_masks_do_not(verses: str, ma
 _LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=60)
 
 
-@given(_LENGTHS, st.integers(0, 3), st.integers(0, 3))
-def test_an_epoch_order_has_every_row_once(lengths: list[int], seed: int, epoch: int) -> None:
-    order = EpochOrder(np.array(lengths), 20, seed, epoch)
-    rows = [row for micro in range(len(order)) for row in order.rows(micro)]
-    assert sorted(rows) == list(range(len(lengths)))
-
-
 @given(_LENGTHS)
 def test_a_micro_batch_ends_where_the_next_row_does_not_fit(lengths: list[int]) -> None:
     starts = fill_batches(np.array(lengths), 20).tolist()
@@ -179,13 +171,6 @@ def test_a_micro_batch_ends_where_the_next_row_does_not_fit(lengths: list[int]) 
         size = sum(lengths[start:stop])
         assert size <= 20
         assert micro == len(starts) - 2 or size + lengths[stop] > 20
-
-
-def test_the_order_depends_on_seed_and_epoch() -> None:
-    lengths = np.full(100, 5)
-    orders = {(seed, epoch): EpochOrder(lengths, 500, seed, epoch).rows(0) for seed in range(3) for epoch in range(3)}
-    assert len(set(orders.values())) == 9
-    assert EpochOrder(lengths, 500, 2, 1).rows(0) == orders[2, 1]
 
 
 def test_random_bits_are_the_same_on_every_machine() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from uwaga.train import TrainingError
-from uwaga.train.metrics.logger import JsonlWriter, NoDisplay, TensorBoardWriter, progress_display, read_losses
+from uwaga.train.logger import JsonlWriter, progress_display, read_losses, tensorboard_writer
 
 
 def test_lines_are_written_at_once(tmp_path: Path) -> None:
@@ -75,9 +75,9 @@ def test_tensorboard_drops_steps_that_are_repeated_after_resuming(tmp_path: Path
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     for step, losses in ((0, {1: 3.0, 2: 2.0, 3: 9.0}), (2, {3: 1.0})):
-        writer = TensorBoardWriter(tmp_path, step)
+        writer = tensorboard_writer(tmp_path, step)
         for at, loss in losses.items():
-            writer.write(at, {"train/loss": loss})
+            writer.add_scalar("train/loss", loss, at)
         writer.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
@@ -87,19 +87,19 @@ def test_tensorboard_drops_steps_that_are_repeated_after_resuming(tmp_path: Path
 def test_the_error_without_tensorboard_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
     with pytest.raises(TrainingError) as caught:
-        TensorBoardWriter(tmp_path, 0)
+        tensorboard_writer(tmp_path, 0)
     assert str(caught.value) == "run.tensorboard needs tensorboard: pip install 'uwaga[train]'"
 
 
 def test_without_a_terminal_progress_is_lines_without_a_bar(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("uwaga.train.metrics.logger._SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("uwaga.train.logger._SECONDS_BETWEEN_LINES", 0.0)
     with progress_display(10, 4) as display:
-        display.message("[bold]as it is[/bold]")
+        display.message("[bold]as\x1b[2J it is[/bold]")
         display.progress(5, 1.25, 12345.0)
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "[bold]as it is[/bold]"
+    assert said[0] == "[bold]as<U+001B>[2J it is[/bold]"
     assert said[1].startswith("step 5 of 10: loss 1.2500, 12,345 tokens/s, ")
     assert said[1].endswith(" left")
 
@@ -108,15 +108,16 @@ def test_the_remaining_time_is_estimated_from_the_steps_of_this_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([0.0, 40.0])
-    monkeypatch.setattr("uwaga.train.metrics.logger.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("uwaga.train.logger.time.monotonic", lambda: next(clock))
     with progress_display(1000, 100) as display:
         display.progress(110, 1.0, 1.0)  # 10 steps took 40 seconds, and 890 remain
     assert capsys.readouterr().err.rstrip().endswith(" 59 min left")
 
 
 def test_no_display_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    NoDisplay().progress(1, 1.0, 1.0)
-    NoDisplay().message("nothing")
+    with progress_display(10, 0, shown=False) as display:
+        display.progress(1, 1.0, 1.0)
+        display.message("nothing")
     assert capsys.readouterr().err == ""
 
 

@@ -13,8 +13,7 @@ import pytest
 from waiting import HANG
 
 from uwaga.train.config import Config, TokenizerConfig
-from uwaga.train.data.corpus import Corpus
-from uwaga.train.data.prepare import Progress, prepare
+from uwaga.train.corpus import Corpus
 from uwaga.train.errors import DataError
 
 Make = Callable[..., Config]
@@ -23,24 +22,27 @@ _LINES = "data.document=line"
 _PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from uwaga.train.config import Config, TokenizerConfig
-from uwaga.train.data.corpus import Corpus
+from uwaga.data import splits
+from uwaga.train.config import Config
+from uwaga.train.corpus import Corpus
 
 calls = 0
-def listener(progress):
+read_pair = splits.is_validation
+def is_validation(*given):
     global calls
     calls += 1
     if calls == int(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGKILL)
+    return read_pair(*given)
 
-corpus = Corpus.prepare(Config.read(Path(sys.argv[1])), Path(sys.argv[2]), listener)
+splits.is_validation = is_validation
+corpus = Corpus.prepare(Config.read(Path(sys.argv[1])), Path(sys.argv[2]))
 print(corpus.digest, calls)
 """
 
 
-def _prepare(config: Config, folder: Path) -> tuple[str, list[Progress]]:
-    seen: list[Progress] = []
-    return Corpus.prepare(config, folder, seen.append).digest, seen
+def _prepared(config: Config, folder: Path) -> Path:
+    return Corpus.prepare(config, folder).folder
 
 
 def _message(config: Config, folder: Path) -> str:
@@ -55,14 +57,15 @@ def _refusal(config: Config, folder: Path) -> str:
     return str(raised.value)
 
 
-def test_prepared_data_is_reused(tmp_path: Path, verses: str, make_config: Make) -> None:
+def test_prepared_data_is_reused_until_a_text_changes(tmp_path: Path, verses: str, make_config: Make) -> None:
     config = make_config("language-model", [verses], _LINES)
-    first, seen = _prepare(config, tmp_path / "run")
-    again, nothing = _prepare(config, tmp_path / "run")
-    assert first == again
-    assert seen[0].doing == "reading"
-    assert seen[-1].doing == "writing tokens"
-    assert nothing == []
+    first = _prepared(config, tmp_path / "run")
+    made = {path: path.stat().st_mtime_ns for path in first.iterdir()}
+    assert _prepared(config, tmp_path / "run") == first
+    assert {path: path.stat().st_mtime_ns for path in first.iterdir()} == made
+    with (tmp_path / verses).open("a") as file:
+        file.write("One more line.\n")
+    assert _prepared(config, tmp_path / "run") != first
 
 
 def test_data_of_a_given_tokenizer_is_reused_however_its_path_is_written(
@@ -70,32 +73,17 @@ def test_data_of_a_given_tokenizer_is_reused_however_its_path_is_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = make_config("language-model", [verses], _LINES)
-    made = prepare(config, tmp_path / "run").folder
     (tmp_path / "given").mkdir()
-    for file in made.glob("tokenizer*.json"):
+    for file in _prepared(config, tmp_path / "run").glob("tokenizer*.json"):
         (tmp_path / "given" / file.name).write_bytes(file.read_bytes())
-    result = set()
-    for path in ("given", "./given", str(tmp_path / "given")):
-        given = dataclasses.replace(config, tokenizer=TokenizerConfig(kind="given", path=path))
-        result.add(prepare(given, tmp_path / "run").folder)
-    assert len(result) == 1
-
-
-def test_a_changed_text_is_prepared_again(tmp_path: Path, verses: str, make_config: Make) -> None:
-    config = make_config("language-model", [verses], _LINES)
-    first, _ = _prepare(config, tmp_path / "run")
-    with (tmp_path / verses).open("a") as file:
-        file.write("One more line.\n")
-    again, seen = _prepare(config, tmp_path / "run")
-    assert seen
-    assert first != again
+    given = [TokenizerConfig(kind="given", path=path) for path in ("given", "./given", str(tmp_path / "given"))]
+    assert len({_prepared(dataclasses.replace(config, tokenizer=each), tmp_path / "run") for each in given}) == 1
 
 
 def test_the_digest_does_not_depend_on_paths(tmp_path: Path, verses: str, make_config: Make) -> None:
-    first, _ = _prepare(make_config("language-model", [verses], _LINES), tmp_path / "run")
+    first = Corpus.prepare(make_config("language-model", [verses], _LINES), tmp_path / "run").digest
     (tmp_path / verses).rename(tmp_path / "moved.txt")
-    again, _ = _prepare(make_config("language-model", ["moved.txt"], _LINES), tmp_path / "run")
-    assert first == again
+    assert Corpus.prepare(make_config("language-model", ["moved.txt"], _LINES), tmp_path / "run").digest == first
 
 
 @pytest.mark.slow
@@ -103,21 +91,19 @@ def test_killed_preparation_leaves_no_partial_data(tmp_path: Path, words: str, m
     given = ("data.pair_format=cmudict", "tokenizer.kind=byte-pair", "tokenizer.vocab_size=300")
     config = make_config("encoder-decoder", [words], *given)
     (tmp_path / "config.toml").write_text(config.text())
-    expected, seen = _prepare(config, tmp_path / "whole")
+    expected = Corpus.prepare(config, tmp_path / "whole").digest
     run = [sys.executable, "-c", _PROGRAM, str(tmp_path / "config.toml"), str(tmp_path / "run")]
-    for call in (1, len(seen) // 2 + 20, len(seen)):
+    for call in (1, 330, 340, 660):  # of 330 pairs, which are read for the tokenizers and then written
         done = subprocess.run([*run, str(call)], capture_output=True, text=True, check=False)
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert all(path.suffix == ".unfinished" for path in (tmp_path / "run").glob("data-*"))
-    again, _ = _prepare(config, tmp_path / "run")
-    assert again == expected
+    assert Corpus.prepare(config, tmp_path / "run").digest == expected
     assert [path.name for path in (tmp_path / "run").iterdir() if "unfinished" in path.name] == []
 
 
 def test_folders_that_uwaga_did_not_make_are_not_touched(tmp_path: Path, verses: str, make_config: Make) -> None:
     config = make_config("language-model", [verses], _LINES)
-    final, _ = _prepare(config, tmp_path / "run")
-    name = final.name if isinstance(final, Path) else next((tmp_path / "run").glob("data-*")).name
+    name = _prepared(config, tmp_path / "run").name
     other = tmp_path / "other"
     for each in ("data-mine.unfinished", "data-0123456789abcdef.unfinished", f"{name}.unfinished"):
         (other / each).mkdir(parents=True)
@@ -148,8 +134,7 @@ def test_two_processes_prepare_the_data_once(tmp_path: Path, words: str, make_co
 
 def test_a_truncated_file_is_refused(tmp_path: Path, verses: str, make_config: Make) -> None:
     config = make_config("language-model", [verses], _LINES)
-    _prepare(config, tmp_path / "run")
-    path = next((tmp_path / "run").glob("data-*")) / "train.tokens"
+    path = _prepared(config, tmp_path / "run") / "train.tokens"
     size = path.stat().st_size
     os.truncate(path, size - 2)
     with pytest.raises(DataError) as raised:
@@ -161,8 +146,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, verses: str, make_config: M
 @pytest.mark.parametrize("name", ["train.tokens", "train.offsets"])
 def test_corrupted_data_is_refused(tmp_path: Path, verses: str, make_config: Make, name: str) -> None:
     config = make_config("language-model", [verses], _LINES)
-    _prepare(config, tmp_path / "run")
-    folder = next((tmp_path / "run").glob("data-*"))
+    folder = _prepared(config, tmp_path / "run")
     again = f"remove {folder} to prepare it again"
     values = np.memmap(folder / name, "<u2" if name == "train.tokens" else "<i8", mode="r+")
     first = int(values[1])
@@ -184,8 +168,7 @@ def test_corrupted_data_is_refused(tmp_path: Path, verses: str, make_config: Mak
 
 def test_invalid_metadata_is_refused(tmp_path: Path, verses: str, make_config: Make) -> None:
     config = make_config("language-model", [verses], _LINES)
-    _prepare(config, tmp_path / "run")
-    path = next((tmp_path / "run").glob("data-*")) / "metadata.json"
+    path = _prepared(config, tmp_path / "run") / "metadata.json"
     again = f"remove {path.parent} to prepare it again"
     for text, said in {
         "[]": f"{path} must contain a JSON object, not list",
@@ -237,7 +220,6 @@ def test_a_pair_that_is_too_long_is_refused_with_its_line(tmp_path: Path, make_c
 
 
 def test_small_vocabularies_are_stored_in_two_bytes_per_token(tmp_path: Path, verses: str, make_config: Make) -> None:
-    _prepare(make_config("language-model", [verses], _LINES), tmp_path / "run")
-    folder = next((tmp_path / "run").glob("data-*"))
+    folder = _prepared(make_config("language-model", [verses], _LINES), tmp_path / "run")
     offsets = np.fromfile(folder / "train.offsets", "<i8")
     assert (folder / "train.tokens").stat().st_size == 2 * offsets[-1]

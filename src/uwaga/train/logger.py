@@ -15,20 +15,23 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol
-
-from torch import nn
+from typing import IO, Any
 
 from uwaga._base import durable, untrusted
 from uwaga._base.terminal import escape_controls
 from uwaga._base.untrusted import TextFileError
 from uwaga.models.transformer import Transformer
 from uwaga.train.checkpoint import TrainingState
-from uwaga.train.data.batch import Batch
+from uwaga.train.config import Config
+from uwaga.train.corpus import Corpus
 from uwaga.train.errors import TrainingError
-from uwaga.train.metrics import attention
-from uwaga.train.metrics.evaluation import ErrorRateEvaluator
-from uwaga.train.metrics.samples import SampleGenerator, format_sample
+from uwaga.train.evaluation import (
+    attention_statistics,
+    attention_summary,
+    model_error_rates,
+    sample_prompts,
+    samples,
+)
 from uwaga.train.step import StepResult
 
 METRICS_FILE = "metrics.jsonl"
@@ -41,26 +44,21 @@ class MetricsLogger:
     """Logs what a run measures. Only the first process has one.
 
     Args:
-        jsonl: metrics.jsonl.
-        tensorboard: None where run.tensorboard is false.
+        config, corpus: of the run.
+        out: its folder.
+        state: where it is: what was logged after that is cut off.
         display: progress bar and messages.
-        samples: generates samples.
-        error_rates: of pairs; else None.
-        attention_batch: the batch on which attention is measured.
+
+    Raises:
+        ConfigError: run.sample_prompts has an invalid prompt.
+        TrainingError: metrics.jsonl cannot be continued; run.tensorboard is set and tensorboard is not installed.
     """
 
-    def __init__(
-        self,
-        *,
-        jsonl: "JsonlWriter",
-        tensorboard: "TensorBoardWriter | None",
-        display: "ProgressDisplay",
-        samples: SampleGenerator,
-        error_rates: ErrorRateEvaluator | None,
-        attention_batch: Batch,
-    ) -> None:
-        self._jsonl, self._tensorboard, self._display = jsonl, tensorboard, display
-        self._samples, self._error_rates, self._attention_batch = samples, error_rates, attention_batch
+    def __init__(self, config: Config, corpus: Corpus, out: Path, state: TrainingState, display: "Display") -> None:
+        self._config, self._corpus, self._display = config, corpus, display
+        self._prompts = sample_prompts(config, corpus)
+        self._tensorboard = tensorboard_writer(out, state.step) if config.run.tensorboard else None
+        self._jsonl = JsonlWriter(out, state.metrics)
 
     def message(self, text: str) -> None:
         """A line for whoever watches."""
@@ -80,34 +78,30 @@ class MetricsLogger:
         self._scalars(step, {"validation/loss": loss})
         self._display.message(f"step {step:,}: validation loss {loss:.4f}{', the best so far' if is_better else ''}")
 
-    def log_error_rates(self, step: int, model: nn.Module, *, all: bool) -> None:
+    def log_error_rates(self, step: int, model: Transformer, *, all: bool) -> None:
         """Error rates of pairs, by a model with all its weights; all: of every source, else of about a thousand."""
-        if self._error_rates is None:
-            return
-        evaluated = self._error_rates.evaluate(model, all=all)
-        phoneme, word = evaluated.rates
-        self._jsonl.write(
-            step, "error_rates", {"phoneme_error_rate": phoneme, "word_error_rate": word, "words": evaluated.words}
-        )
+        phoneme, word, words = model_error_rates(model, self._config, self._corpus, all=all)
+        rates = {"phoneme_error_rate": phoneme, "word_error_rate": word, "words": words}
+        self._jsonl.write(step, "error_rates", rates)
         self._scalars(step, {"error_rates/phoneme": phoneme, "error_rates/word": word})
         self._display.message(
             f"step {step:,}: phoneme error rate {100 * phoneme:.2f} %, word error rate {100 * word:.2f} %, "
-            f"of {evaluated.words:,} words"
+            f"of {words:,} words"
         )
 
-    def log_samples(self, step: int, model: nn.Module) -> None:
-        for sample in self._samples.samples(model):
-            self._jsonl.write(step, "sample", {"prompt": sample.prompt, "text": sample.text})
-            self._display.message(f"step {step:,}: {format_sample(sample)}")
+    def log_samples(self, step: int, model: Transformer) -> None:
+        texts = samples(model, [ids for _, ids in self._prompts], self._config, self._corpus)
+        for (prompt, _), text in zip(self._prompts, texts, strict=True):
+            self._jsonl.write(step, "sample", {"prompt": prompt, "text": text})
+            self._display.message(f"step {step:,}: {prompt} > {text}")
 
     def log_attention(self, step: int, model: Transformer) -> None:
-        measured = attention.measure(model, attention.first_rows(self._attention_batch))
-        self._jsonl.write(step, "attention", {"heads": attention.by_name(measured)})
-        for each in measured:
-            for name in ("entropy", "normalized_entropy", "sink"):
-                values = getattr(each, name)
-                self._scalars(step, {f"{name}/{each.name}.{head}": value for head, value in enumerate(values)})
-        self._display.message(f"step {step:,}: {attention.summary(measured)}")
+        measured = attention_statistics(model, next(self._corpus.validation.evaluation_batches()))
+        self._jsonl.write(step, "attention", {"heads": measured})
+        for layer, each in measured.items():
+            for name, values in each.items():
+                self._scalars(step, {f"{name}/{layer}.{head}": value for head, value in enumerate(values)})
+        self._display.message(f"step {step:,}: {attention_summary(measured)}")
 
     def sync(self) -> int:
         """Sync metrics.jsonl to the disk; returns its size in bytes."""
@@ -120,7 +114,8 @@ class MetricsLogger:
 
     def _scalars(self, step: int, values: dict[str, float]) -> None:
         if self._tensorboard is not None:
-            self._tensorboard.write(step, values)
+            for name, value in values.items():
+                self._tensorboard.add_scalar(name, value, step)
 
 
 # metrics.jsonl.
@@ -198,11 +193,8 @@ def _parsed(text: str) -> Any:
         return None
 
 
-# TensorBoard.
-
-
-class TensorBoardWriter:
-    """Scalars for TensorBoard, in the folder tensorboard of a run.
+def tensorboard_writer(out: Path, step: int) -> Any:
+    """A SummaryWriter for the folder tensorboard of a run.
 
     Args:
         out: the run's folder.
@@ -211,53 +203,28 @@ class TensorBoardWriter:
     Raises:
         TrainingError: tensorboard is not installed.
     """
-
-    def __init__(self, out: Path, step: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise TrainingError("run.tensorboard needs tensorboard: pip install 'uwaga[train]'") from error
-        self._writer = SummaryWriter(str(out / "tensorboard"), purge_step=step + 1)
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
-
-    def close(self) -> None:
-        self._writer.close()
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise TrainingError("run.tensorboard needs tensorboard: pip install 'uwaga[train]'") from error
+    return SummaryWriter(str(out / "tensorboard"), purge_step=step + 1)
 
 
 # The progress bar.
 
 
-class ProgressDisplay(Protocol):
-    """Shows how a run proceeds."""
-
-    def progress(self, step: int, loss: float, tokens_per_second: float) -> None:
-        """The number of steps taken, and the loss of the last one."""
-
-    def message(self, text: str) -> None:
-        """A line above the bar."""
-
-
-class NoDisplay:
-    """Shows nothing: progress=False, and all processes but the first."""
-
-    def progress(self, step: int, loss: float, tokens_per_second: float) -> None:
-        pass
-
-    def message(self, text: str) -> None:
-        pass
-
-
 @contextmanager
-def progress_display(steps: int, done: int) -> Iterator[ProgressDisplay]:
+def progress_display(steps: int, done: int, *, shown: bool = True) -> Iterator["Display"]:
     """On standard error: a bar with loss, tokens/s and time left where that is a terminal, else lines now and then.
 
     Args:
         steps: of the whole run.
         done: steps that were taken before it was resumed.
+        shown: False: nothing is printed.
     """
+    if not shown:
+        yield Display(steps, done, None)
+        return
     from rich import progress as rich
     from rich.console import Console
 
@@ -267,19 +234,24 @@ def progress_display(steps: int, done: int) -> Iterator[ProgressDisplay]:
         rich.TextColumn("{task.fields[rate]:,.0f} tokens/s"), rich.TimeRemainingColumn(compact=True),
     )  # fmt: skip
     with rich.Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=steps, completed=done, loss="", rate=0.0)  # no loss is known yet
-        yield _TerminalDisplay(bar, task, console, steps, done)
+        bar.add_task("", total=steps, completed=done, loss="", rate=0.0)  # no loss is known yet
+        yield Display(steps, done, bar)
 
 
-class _TerminalDisplay:
-    def __init__(self, bar: object, task: object, console: object, steps: int, done: int) -> None:
-        self._bar, self._task, self._console, self._steps, self._done = bar, task, console, steps, done
+class Display:
+    """Shows how a run proceeds: see `progress_display`."""
+
+    def __init__(self, steps: int, done: int, bar: Any) -> None:
+        self._steps, self._done, self._bar = steps, done, bar
         self._started = self._last_line = time.monotonic()
 
     def progress(self, step: int, loss: float, tokens_per_second: float) -> None:
-        self._bar.update(self._task, completed=step, loss=f"loss {loss:.4f}", rate=tokens_per_second)  # type: ignore[attr-defined]
+        """The number of steps taken, and the loss of the last one."""
+        if self._bar is None:
+            return
+        self._bar.update(self._bar.task_ids[0], completed=step, loss=f"loss {loss:.4f}", rate=tokens_per_second)
         now = time.monotonic()
-        if self._console.is_terminal or now - self._last_line < _SECONDS_BETWEEN_LINES:  # type: ignore[attr-defined]
+        if self._bar.console.is_terminal or now - self._last_line < _SECONDS_BETWEEN_LINES:
             return
         self._last_line = now
         left = (now - self._started) / (step - self._done) * (self._steps - step)
@@ -289,8 +261,10 @@ class _TerminalDisplay:
         )
 
     def message(self, text: str) -> None:
-        # Text that a model wrote may look like rich's markup or hold control characters.
-        self._console.print(escape_controls(text), markup=False)  # type: ignore[attr-defined]
+        """A line above the bar."""
+        if self._bar is not None:
+            # Text that a model wrote may look like rich's markup or hold control characters.
+            self._bar.console.print(escape_controls(text), markup=False)
 
 
 def _format_duration(seconds: float) -> str:

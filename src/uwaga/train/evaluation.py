@@ -1,0 +1,324 @@
+"""What is measured of a model in training: the validation loss, error rates, samples, and attention statistics.
+
+Letters: H heads, N packed tokens, P pairs of a prediction and a reference, I and J the longest of each.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import accumulate, islice, pairwise
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from uwaga.maps.map import AttentionMap, map_options
+from uwaga.maps.per_head import has_visible_key, per_head
+from uwaga.models.attention_layers import attention_layers
+from uwaga.models.generation.generate import generate
+from uwaga.models.transformer import Transformer
+from uwaga.nn.evaluation_mode import evaluation_mode
+from uwaga.ops.attention.hooks import Asked, hooked, looking
+from uwaga.ops.ragged import Ragged
+from uwaga.train import seeds
+from uwaga.train.config import Config
+from uwaga.train.corpus import Batch, Corpus, Split
+from uwaga.train.errors import ConfigError
+from uwaga.train.model import Objective
+from uwaga.train.parallel import World
+
+# During training, error rates are of so many sources; those of the last step are of all.
+_SAMPLED_SOURCES = 1000
+# Sources that are answered in one call of generate.
+_GENERATE_ROWS = 256
+# Pairs of which edit distances are computed at once: a few megabytes of table rows.
+_DISTANCE_PAIRS = 4096
+# Of sampling: below 1, as is usual for text that people read.
+_TEMPERATURE = 0.8
+_PROMPT = 16  # tokens of the validation split, the prompt where the configuration has none
+_PROMPTS = 5  # sources, where the configuration has none
+# Tokens of the batch whose attention is measured: enough for means, and little work beside a step.
+_ATTENTION_TOKENS = 2048
+
+# The loss.
+
+
+def validation_loss(
+    objective: nn.Module,
+    data: Split,
+    tokens: int | None,
+    world: World,
+    autocast: Callable[[], AbstractContextManager[None]],
+) -> float:
+    """The mean cross-entropy over all labels, in nats; each process computes a part, and all return the mean.
+
+    Args:
+        objective: the model with its loss, on the device.
+        data: the validation split.
+        tokens: evaluate on about so many; None: on all.
+        world: all processes.
+        autocast: makes a context for the forward passes.
+    """
+    total = torch.zeros(2, dtype=torch.float64, device=world.device)
+    with evaluation_mode(objective):
+        for batch in _batches_of_rank(data.evaluation_batches(tokens), world):
+            arguments, scored = world.part(batch).inputs(world.device)
+            with world.attention_of_parts(), autocast():
+                result = objective(*arguments)
+            total += torch.stack((result.double(), result.new_full((), scored, dtype=torch.float64)))
+    result, labels = world.all_reduce_sum(total).tolist()
+    return float(result / max(labels, 1))
+
+
+def _batches_of_rank(batches: Iterator[Batch], world: World) -> Iterator[Batch]:
+    """Every data_size-th batch, and one without labels where other processes have one more."""
+    number = -1
+    for number, batch in enumerate(batches):
+        last = batch
+        if number % world.data_size == world.data_rank:
+            yield batch
+    if number % world.data_size < world.data_rank and (number + 1) % world.data_size:
+        yield last.without_labels()
+
+
+# Error rates of a model's answers.
+
+
+class ErrorRates(NamedTuple):
+    """Fractions, not per cent. A phoneme error rate may exceed 1: too much may have been written."""
+
+    phoneme: float  # insertions, deletions and substitutions, divided by the phonemes of the nearest references
+    word: float  # predictions that equal none of their references
+    words: int  # the number of predictions
+
+
+def model_error_rates(model: Transformer, config: Config, corpus: Corpus, *, all: bool) -> ErrorRates:
+    """Answer the sources of the validation split greedily, and compare with all targets that the data lists for each.
+
+    Args:
+        model: with all its weights.
+        config, corpus: of a training run on pairs.
+        all: every source, else a thousand, evenly spaced.
+    """
+    asked = list(corpus.questions())
+    if not all and len(asked) > _SAMPLED_SOURCES:
+        asked = [asked[number * len(asked) // _SAMPLED_SOURCES] for number in range(_SAMPLED_SOURCES)]
+    reader, writer = corpus.tokenizers
+    ends, most = {writer.special.eos, writer.special.pad}, config.data.context_length
+    most = most if model.config.max_tokens is None else min(most, model.config.max_tokens)
+    predictions: list[str] = []
+    with evaluation_mode(model):
+        for start in range(0, len(asked), _GENERATE_ROWS):
+            sources = reader.encode([source for source, _ in asked[start : start + _GENERATE_ROWS]])
+            prompts = [[*reader.before, *ids.tolist(), *reader.behind] for ids in sources]
+            for ids in _generated(model, prompts, max_new_tokens=most):
+                # Unknown tokens stay, and count as errors.
+                predictions.append(writer.decode([number for number in ids if number not in ends], all=True))
+    return error_rates(predictions, [[writer.normalized(target) for target in targets] for _, targets in asked])
+
+
+def _generated(model: Transformer, prompts: Sequence[Sequence[int]], **how: Any) -> list[list[int]]:
+    device = next(model.parameters()).device
+    asked = Ragged.from_list([torch.tensor(ids, device=device) for ids in prompts])
+    return [ids.tolist() for ids in cast(Ragged, generate(model, asked, **how)).to_list()]
+
+
+def error_rates(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> ErrorRates:
+    """Phoneme and word error rates; phonemes are separated by spaces.
+
+    Each prediction is compared with its nearest reference: the first one listed where two are equally near.
+
+    Args:
+        predictions: one for each word.
+        references: all right answers for each word.
+
+    Raises:
+        ValueError: no words, another number of predictions, or a word without a reference.
+
+    >>> error_rates(["AH T EH N SH AH N", "R EH D"], [["AH T EH N CH AH N"], ["R IY D", "R EH D"]])
+    ErrorRates(phoneme=0.1, word=0.5, words=2)
+    """
+    if not predictions or len(predictions) != len(references):
+        raise ValueError(
+            f"error_rates: needs as many predictions as words, not {len(predictions)} for {len(references)}"
+        )
+    if missing := [number for number, answers in enumerate(references) if not any(map(str.split, answers))]:
+        raise ValueError(f"error_rates: word {missing[0]} has no reference")
+    counts = [len(answers) for answers in references]
+    written = [prediction.split() for prediction, count in zip(predictions, counts, strict=True) for _ in range(count)]
+    answers = [answer.split() for each in references for answer in each]
+    distances, lengths = edit_distances(written, answers), [len(answer) for answer in answers]
+    errors = wrong = total = 0
+    for start, stop in pairwise(accumulate(counts, initial=0)):
+        nearest = start + int(np.argmin(distances[start:stop]))
+        errors += int(distances[nearest])
+        wrong += int(distances[nearest] > 0)
+        total += lengths[nearest]
+    return ErrorRates(errors / total, wrong / len(predictions), len(predictions))
+
+
+# Edit distances are not a library's: of sequences of words, all pairs at once, they are these 40 lines of NumPy, and a compiled
+# package would be one more dependency of every installation.
+
+
+def edit_distances(left: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> np.ndarray:
+    """(P,) int64: Levenshtein distances, in tokens, of each sequence on the left to its partner on the right.
+
+    >>> edit_distances([["K", "AE", "T"], []], [["K", "AH", "T", "S"], ["A"]]).tolist()
+    [2, 1]
+    """
+    assert len(left) == len(right)
+    vocabulary: dict[str, int] = {}
+    parts = []
+    for start in range(0, len(left), _DISTANCE_PAIRS):
+        some = slice(start, start + _DISTANCE_PAIRS)
+        parts.append(_distances(_padded(left[some], vocabulary), _padded(right[some], vocabulary)))
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def _padded(rows: Sequence[Sequence[str]], vocabulary: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
+    """(P, I) numbers of the tokens, padded by -1, and (P,) lengths."""
+    lengths = np.array([len(row) for row in rows], np.int64)
+    ids = np.full((len(rows), int(lengths.max(initial=0))), -1, np.int64)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = [vocabulary.setdefault(token, len(vocabulary)) for token in row]
+    return ids, lengths
+
+
+def _distances(left: tuple[np.ndarray, np.ndarray], right: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Wagner and Fischer's table (1974), row by row for all pairs at once."""
+    (left_PI, lengths_P), (right_PJ, right_lengths_P) = left, right
+    steps = np.arange(right_PJ.shape[1] + 1)
+    row_PJ = np.tile(steps, (len(left_PI), 1))
+    found_P = row_PJ[np.arange(len(row_PJ)), right_lengths_P]
+    for i in range(left_PI.shape[1]):
+        substituted = row_PJ[:, :-1] + (left_PI[:, i, None] != right_PJ)
+        below = np.minimum(substituted, row_PJ[:, 1:] + 1)
+        reached = np.concatenate((np.full((len(below), 1), i + 1), below), axis=1)
+        # Insertions along the row: the least of reached[k] + (j - k) over k <= j.
+        row_PJ = np.minimum.accumulate(reached - steps, axis=1) + steps
+        ends = lengths_P == i + 1
+        found_P[ends] = row_PJ[ends, right_lengths_P[ends]]
+    return found_P
+
+
+# Samples: continuations of prompts, answers to sources, or filled masks.
+
+
+def sample_prompts(config: Config, corpus: Corpus) -> list[tuple[str, list[int]]]:
+    """The prompts of samples, and their tokens.
+
+    Raises:
+        ConfigError: a prompt without tokens, longer than data.context_length, or without a mask for a masked language model.
+    """
+    return [(prompt, _prompt_ids(prompt, config, corpus)) for prompt in _prompts(config, corpus)]
+
+
+def _prompts(config: Config, corpus: Corpus) -> tuple[str, ...]:
+    """Those of the configuration; else sources or the beginning of a text of the validation split."""
+    if config.run.sample_prompts or config.objective == "masked-language-model":
+        return config.run.sample_prompts
+    if config.objective == "encoder-decoder":
+        return tuple(source for source, _ in islice(corpus.questions(), _PROMPTS))
+    batch = next(corpus.validation.evaluation_batches(1))
+    text = corpus.tokenizer.decode(batch.ids.values[:_PROMPT].tolist())
+    return (text,) if len(corpus.tokenizer.encode([text])[0]) else ()
+
+
+def _prompt_ids(prompt: str, config: Config, corpus: Corpus) -> list[int]:
+    """Raises ConfigError."""
+    tokenizer, context, parts = corpus.tokenizer, config.data.context_length, [prompt]
+    mask = tokenizer.special.mask if config.objective == "masked-language-model" else None
+    if mask is not None:
+        name = str(tokenizer.backend.id_to_token(mask))
+        if name not in prompt:
+            raise ConfigError(f"run.sample_prompts: {prompt[:50]!r} has no {name} to fill in")
+        parts = prompt.split(name)
+    ids: list[int] = []
+    for number, tokens in enumerate(tokenizer.encode(parts)):
+        ids += [cast(int, mask)] * (number > 0) + tokens.tolist()
+    if not ids:
+        raise ConfigError(f"run.sample_prompts: {prompt!r} has no tokens")
+    ids = [*tokenizer.before, *ids, *tokenizer.behind]
+    if len(ids) > context:
+        raise ConfigError(
+            f"run.sample_prompts: {prompt[:50]!r} has {len(ids)} tokens, and data.context_length is {context}"
+        )
+    return ids
+
+
+def samples(model: Transformer, prompts: Sequence[Sequence[int]], config: Config, corpus: Corpus) -> list[str]:
+    """The text that a model with all its weights generates for each prompt; the same each time."""
+    if not prompts:
+        return []
+    with evaluation_mode(model):
+        if config.objective == "masked-language-model":
+            return _filled_masks(model, prompts, corpus)
+        room, most = config.run.sample_tokens, model.config.max_tokens
+        if most is not None:
+            room = min(room, most + 1 - (max(map(len, prompts)) if model.config.is_causal else 1))
+        how: dict[str, Any] = {}
+        if config.objective == "language-model":
+            seed = seeds.derive_seed("sample", config.run.seed)
+            how = {"do_sample": True, "temperature": _TEMPERATURE, "seed": seed}
+        written = _generated(model, prompts, max_new_tokens=room, **how)
+    return [corpus.target_tokenizer.decode(ids) for ids in written]
+
+
+def _filled_masks(model: Transformer, prompts: Sequence[Sequence[int]], corpus: Corpus) -> list[str]:
+    """The prompts with the most probable token in place of each mask."""
+    ids = Ragged.from_list([torch.tensor(each) for each in prompts])
+    device = next(model.parameters()).device
+    output = model(Ragged(ids.values.to(device), ids.offsets.to(device)), outputs=("logits",)).logits
+    best = cast(Ragged, output).values.argmax(-1).cpu()
+    filled = torch.where(ids.values == torch.tensor(corpus.tokenizer.special.mask), best, ids.values)
+    return [corpus.tokenizer.decode(row.tolist()) for row in ids.with_values(filled).to_list()]
+
+
+# Attention statistics of every head. A head whose entropy falls to 0 attends to one token and learns nothing more (Zhai et al.,
+# "Stabilizing Transformer Training by Preventing Attention Entropy Collapse", 2023); one with all its weight on the first token has no
+# effect (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023).
+
+HeadStatistics = Mapping[str, Mapping[str, list[float]]]
+
+
+def attention_statistics(model: Transformer, batch: Batch) -> HeadStatistics:
+    """Statistics of all attention layers of a model, in evaluation mode and float32, on the model's device.
+
+    Returns:
+        by layer ("encoder 0", "decoder 3", "cross 1") and statistic one number per head, the mean over all queries: "entropy" in nats,
+        "normalized_entropy", divided by that of uniform weights on all visible keys, and "sink", the weight on the first key.
+    """
+    names, maps = attention_layers(model), dict[str, AttentionMap]()
+
+    def keep(asked: Asked, module: Any) -> None:
+        maps[str(names[module])] = AttentionMap(asked.query, asked.key, **map_options(asked.options))
+
+    objective = Objective(model)
+    with evaluation_mode(objective), hooked(dict.fromkeys(names, looking(keep)), only_look=True):
+        arguments, _ = batch.first_rows(_ATTENTION_TOKENS).inputs(next(model.parameters()).device)
+        objective(*arguments)
+    return {name: _statistics(attention_map) for name, attention_map in maps.items()}
+
+
+@torch.no_grad()
+def _statistics(attention_map: AttentionMap) -> dict[str, list[float]]:
+    attention_map.prepare(entropy=True, topk=1)  # one pass for all statistics of rows
+    counted = has_visible_key(attention_map)
+    values = {
+        "entropy": attention_map.entropy(),
+        "normalized_entropy": attention_map.entropy(normalize=True),
+        "sink": attention_map.sink().first_key,
+    }
+    return {name: [round(float(x), 6) for x in per_head(each, counted)] for name, each in values.items()}
+
+
+def attention_summary(statistics: HeadStatistics) -> str:
+    """A sentence that names the head with the lowest normalized entropy and the one with the highest sink."""
+
+    def ranked(name: str) -> list[tuple[float, str]]:
+        heads = ((layer, number, x) for layer, each in statistics.items() for number, x in enumerate(each[name]))
+        return sorted((x, f"{layer} head {number}") for layer, number, x in heads)
+
+    (low, narrow), (high, sink) = ranked("normalized_entropy")[0], ranked("sink")[-1]
+    return f"lowest normalized entropy {low:.3f} ({narrow}), highest weight on the first token {high:.3f} ({sink})"

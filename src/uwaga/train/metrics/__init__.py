@@ -1,1 +1,0 @@
-"""What a run measures: loss, error rates, samples and attention statistics; and where it is logged."""

@@ -1,0 +1,139 @@
+"""Which documents and pairs are for validation: chosen by a hash of the content, so that it does not depend on order or place. And pairs:
+every format, and the errors of invalid lines."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from uwaga._base.errors import DataError
+from uwaga.data.documents import DocumentFile
+from uwaga.data.splits import VALIDATION, Pair, is_validation, pairs, split, split_by_position
+
+_PARAGRAPHS = [f"Line 1 of {number}.\nLine 2 of {number}." for number in range(60)]
+_read = partial(DocumentFile, unit="paragraph")
+
+
+def test_a_fraction_of_the_words_is_held_out_and_stays_the_same() -> None:
+    words = [f"word{number}" for number in range(20_000)]
+    held, more = ([x for x in words if is_validation(Pair("", x, "").digest(), part)] for part in (0.1, 0.2))
+    assert abs(len(held) - 2000) < 5 * (20_000 * 0.1 * 0.9) ** 0.5
+    assert held[:5] == ["word21", "word77", "word79", "word113", "word139"]
+    assert set(held) <= set(more)
+
+
+def test_a_validation_fraction_of_zero_holds_out_nothing() -> None:
+    assert not is_validation(bytes(32), 0.0)
+
+
+def test_all_targets_of_a_source_are_in_one_split(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("".join(f"word{number}\tK\n{f'Word{number}'}\tT\n" for number in range(300)))
+    splits: dict[str, set[str]] = {}
+    for name, pair in split([path], [], pairs, 0.3):
+        splits.setdefault(pair.source.lower(), set()).add(name)
+    assert all(len(each) == 1 for each in splits.values())
+    assert 40 < sum(VALIDATION in each for each in splits.values()) < 140
+
+
+def test_the_split_of_a_document_does_not_depend_on_its_place(tmp_path: Path) -> None:
+    results = []
+    for name, texts in (("forwards", _PARAGRAPHS), ("backwards", _PARAGRAPHS[::-1])):
+        (tmp_path / name).write_text("\n\n".join(texts))
+        results.append(
+            {each.text: name for name, each in split([tmp_path / name], [], partial(_read, kind="text"), 0.3)}
+        )
+    assert results[0] == results[1]
+    assert len(set(results[0].values())) == 2
+
+
+def test_with_files_for_validation_nothing_else_is_held_out(tmp_path: Path) -> None:
+    for name, texts in (("train.txt", _PARAGRAPHS), ("valid.txt", ["Line 9 of 9.", "And another one."])):
+        (tmp_path / name).write_text("\n\n".join(texts))
+    held = [
+        each.text
+        for name, each in split([tmp_path / "train.txt"], [tmp_path / "valid.txt"], _read, 0.5)
+        if name == VALIDATION
+    ]
+    assert held == ["Line 9 of 9.", "And another one."]
+
+
+@pytest.mark.parametrize("unit", ["file", "line"])
+def test_by_position_the_end_of_the_text_is_held_out(tmp_path: Path, unit: str) -> None:
+    paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for path, lines in zip(paths, (_PARAGRAPHS, ["And this is the end."]), strict=True):
+        path.write_text("\n".join(lines))
+    results = [(name, each.text) for name, each in split_by_position(paths, partial(DocumentFile, unit=unit), 0.25)]
+    text = "".join(each.text for path in paths for each in DocumentFile(path, unit=unit))
+    assert "".join(part for name, part in results if name == VALIDATION) == text[int(len(text) * 0.75) :]
+    assert "".join(part for _, part in results) == text
+
+
+# Pairs.
+
+
+def _message(*given: Path, **options: str) -> str:
+    with pytest.raises(DataError) as raised:
+        list(pairs(*given, **options))
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("pair_format", ["tsv", "cmudict", "jsonl", "parquet", "parallel"])
+def test_every_pair_format_gives_the_same_pairs(pair_format: str, tmp_path: Path) -> None:
+    expected = [("READ", "R EH1 D"), ("READ", "R IY1 D"), ("A'S", "EY1 Z")]
+    path, answers = tmp_path / "a", None
+    if pair_format == "tsv":
+        path.write_text("".join(f"{source}\t{target}\r\n" for source, target in expected))
+    elif pair_format == "cmudict":
+        path.write_text("".join(f"{source}  {n} {target}\n" for n, (source, target) in enumerate(expected)))
+    elif pair_format == "jsonl":
+        path.write_text("".join(json.dumps({"target": target, "source": source}) + "\n" for source, target in expected))
+    elif pair_format == "parquet":
+        parquet.write_table(pa.table({"target": [y for _, y in expected], "source": [x for x, _ in expected]}), path)
+    else:
+        answers = tmp_path / "b"
+        path.write_text("\n".join(source for source, _ in expected))
+        answers.write_text("\n".join(target for _, target in expected) + "\n")
+    assert [each[1:] for each in pairs(path, answers, pair_format=pair_format)] == expected
+
+
+def test_remove_characters_applies_to_targets(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("A1 1 EY1 W AH0 N\nA 1 0\n")
+    read = pairs(path, pair_format="cmudict", remove_characters="012")
+    assert next(read)[1:] == ("A1", "EY W AH N")
+    with pytest.raises(DataError, match=r"a:2: the target is empty$"):
+        next(read)
+
+
+@pytest.mark.parametrize(
+    ("pair_format", "line", "message"),
+    [
+        ("tsv", "alone", "a pair must have 2 fields, separated by a tab, not 1"),
+        ("tsv", "", "a pair must have 2 fields, separated by a tab, not 1"),
+        ("tsv", "a\tb\tc", "a pair must have 2 fields, separated by a tab, not 3"),
+        ("tsv", "\tb", "the source is empty"),
+        ("tsv", "a\t ", "the target is empty"),
+        *(
+            ("cmudict", line, "must be a word, a whole number and phonemes, separated by spaces")
+            for line in ("READ", "READ R EH1 D", "READ 1", ";;; a comment")
+        ),
+    ],
+)
+def test_a_line_with_invalid_fields_is_named(pair_format: str, line: str, message: str, tmp_path: Path) -> None:
+    path, good = tmp_path / "a", "good\tgut" if pair_format == "tsv" else "A 1 EY1"
+    path.write_text(f"{good}\n{line}\n{good}\n")
+    assert _message(path, pair_format=pair_format) == f"{path}:2: {message}"
+
+
+def test_parallel_files_with_different_numbers_of_lines_are_refused(tmp_path: Path) -> None:
+    short, long = tmp_path / "short", tmp_path / "long"
+    short.write_text("a\nb\n")
+    long.write_text("a\nb\nc\nd\n")
+    rule = "line n of one file must answer line n of the other"
+    expected = f"{long}:3: there is no such line in {short}, which ends after 2: {rule}"
+    assert _message(short, long) == expected
+    assert _message(long, short) == expected
