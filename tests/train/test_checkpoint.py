@@ -70,7 +70,7 @@ def test_a_folder_that_is_not_a_checkpoint_is_neither_replaced_nor_removed(tmp_p
     make(tmp_path, 1, 2, 3)
     (tmp_path / "step-000001" / "notes.txt").write_text("mine")
     (tmp_path / "step-000002" / checkpoint.STATE).rename(tmp_path / "step-000002" / "config.json")
-    checkpoint.prune(tmp_path, last=3, keep=1, best=None)
+    checkpoint.update_pointers(tmp_path, replace(STATE, step=3, best=None), keep=1)
     assert checkpoint.checkpoint_steps(tmp_path) == [1, 2, 3]
     with pytest.raises(durable.PathConflictError) as caught, new_checkpoint(tmp_path, 1):
         pass
@@ -81,17 +81,14 @@ def test_a_folder_that_is_not_a_checkpoint_is_neither_replaced_nor_removed(tmp_p
 
 
 def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
+    assert read_pointer(tmp_path, LAST) is None
     make(tmp_path, 1, 2, 3, 4, 5, 6)
-    checkpoint.prune(tmp_path, last=5, keep=2, best=1)
+    checkpoint.update_pointers(tmp_path, replace(STATE, best=BestEvaluation(step=1, loss=2.0)), keep=2)
     # A checkpoint after `last` is of an interrupted run: the resumed run replaces it when it gets there.
     assert checkpoint.checkpoint_steps(tmp_path) == [1, 4, 5, 6]
-
-
-def test_pointers_name_checkpoints(tmp_path: Path) -> None:
-    assert read_pointer(tmp_path, LAST) is None
-    make(tmp_path, 1234567)
-    checkpoint.write_pointer(tmp_path, LAST, 1234567)
-    assert read_pointer(tmp_path, LAST) == tmp_path / "step-1234567"
+    assert [read_pointer(tmp_path, which) for which in (LAST, BEST)] == [
+        tmp_path / "step-000005", tmp_path / "step-000001",
+    ]  # fmt: skip
 
 
 def test_unfinished_checkpoints_are_removed_and_other_files_are_not(tmp_path: Path) -> None:

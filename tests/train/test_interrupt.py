@@ -14,7 +14,7 @@ from uwaga._base.errors import CheckpointError
 from uwaga.models import load
 from uwaga.train import Config, fit
 from uwaga.train.errors import TrainingInterrupted
-from uwaga.train.step import StepRunner
+from uwaga.train.step import TrainableModel
 
 pytestmark = pytest.mark.slow
 
@@ -37,17 +37,17 @@ def make(make_config: Callable[..., Config], verses: str, tmp_path: Path) -> Cal
 
 def press(monkeypatch: pytest.MonkeyPatch, at: int, times: int = 1) -> None:
     """Ctrl-C comes so often in the step `at`, counted from 1."""
-    run = StepRunner.run
+    run = TrainableModel.step
     steps = 0
 
-    def interrupted(self: StepRunner, *given: object) -> object:
+    def interrupted(self: TrainableModel, *given: object) -> object:
         nonlocal steps
         steps += 1
         for _ in range(times if steps == at else 0):
             signal.raise_signal(signal.SIGINT)
         return run(self, *given)
 
-    monkeypatch.setattr(StepRunner, "run", interrupted)
+    monkeypatch.setattr(TrainableModel, "step", interrupted)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -10,9 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from uwaga.train.corpus import IGNORED, Batch, Corpus, fill_batches, slices
+from uwaga.train.corpus import IGNORED, Batch, Corpus, fill_batches, permutation, random_bits, slices
 from uwaga.train.prepare import TokenRows
-from uwaga.train.seeds import permutation, random_bits
 
 Make = Callable[..., Corpus]
 

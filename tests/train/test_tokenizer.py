@@ -24,6 +24,7 @@ from uwaga.models.tokenizers.text_tokenizer import SPECIAL_TOKENS, TextTokenizer
 from uwaga.train.corpus import Corpus
 from uwaga.train.errors import ConfigError
 from uwaga.train.model import model_config
+from uwaga.train.prepare import save_tokenizers
 
 _OBJECTIVE = "language-model"
 _TEXT = "Once upon a time there were  three little pigs,\nand the tea was İstanbul's; naïve 東京 <|endoftext|> </s>"
@@ -159,7 +160,7 @@ def test_transformers_reads_the_tokenizer_of_a_saved_model(
     given = (objective, [words if is_pairs else verses], f"tokenizer.kind={kind}", *more, *size)
     config, corpus, folder = make_config(*given), make_corpus(*given), tmp_path / "model"
     save(Transformer(model_config(config.model, objective, corpus.model_settings)), folder)
-    corpus.save_tokenizers(folder)
+    save_tokenizers(corpus.tokenizers, folder)
     ours, theirs = Tokenizer.load(folder), AutoTokenizer.from_pretrained(folder)
     for text in ("Line 3 of 7, so it goes.", "K AE1"):
         ids = [*ours.prefix_ids, *ours.encode([text], with_offsets=False)[0].ids, *ours.suffix_ids]

@@ -188,10 +188,19 @@ def new_checkpoint(out: Path, step: int) -> Iterator[Path]:
         raise
 
 
-def write_pointer(out: Path, which: str, step: int) -> None:
-    """Name the last or the best checkpoint; which: LAST or BEST."""
-    with atomic_replace(out / which) as file:
-        file.write(f"{checkpoint_name(step)}\n".encode())
+def update_pointers(out: Path, state: TrainingState, keep: int) -> None:
+    """Name the last and the best checkpoint, and remove those up to the last one that are no longer kept: all but the newest `keep`, the
+    best, and those with other files beside."""
+    best = state.best.step if state.best is not None and (out / checkpoint_name(state.best.step)).is_dir() else None
+    for which, step in ((LAST, state.step), (BEST, best)):
+        if step is not None:
+            with atomic_replace(out / which) as file:
+                file.write(f"{checkpoint_name(step)}\n".encode())
+    # A checkpoint after the last one is of an interrupted run: the resumed run replaces it when it gets there.
+    present = [step for step in checkpoint_steps(out) if step <= state.step]
+    for step in present[: max(len(present) - keep, 0)]:
+        if state.best is None or step != state.best.step:
+            _remove(out / checkpoint_name(step))
 
 
 def last_checkpoint_text(out: Path) -> str:
@@ -204,14 +213,6 @@ def checkpoint_steps(out: Path) -> list[int]:
     """The steps of all checkpoints of a run, ascending."""
     results = [CHECKPOINT_NAME.fullmatch(path.name) for path in out.iterdir()] if out.is_dir() else []
     return sorted(int(match[1]) for match in results if match)
-
-
-def prune(out: Path, last: int, keep: int, best: int | None) -> None:
-    """Remove the checkpoints up to step `last`, except the newest `keep`, the best, and those with other files beside."""
-    present = [step for step in checkpoint_steps(out) if step <= last]
-    for step in present[: max(len(present) - keep, 0)]:
-        if step != best:
-            _remove(out / checkpoint_name(step))
 
 
 def remove_leftovers(out: Path) -> None:

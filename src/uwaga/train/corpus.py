@@ -28,9 +28,7 @@ from uwaga.train.prepare import (
     prepare,
     read_answers,
     read_tokens,
-    save_tokenizers,
 )
-from uwaga.train.seeds import permutation, random_bits
 
 IGNORED = -100  # the label of a token that is not scored, as in PyTorch
 
@@ -60,7 +58,9 @@ class Batch:
     first_token: int = 0
 
     def part(self, number: int, count: int) -> "Batch":
-        """One of `count` parts: see `uwaga.ops.ragged.part_of`. Decoder rows are cut where their encoder rows are, in proportion."""
+        """One of `count` parts for as many processes: see `uwaga.ops.ragged.part_of`. Decoder rows are cut where their encoder rows are, in proportion."""
+        if count == 1:
+            return self
         ids = part_of(self.ids, number, count)
         other = None if self.decoder_ids is None else part_of(self.decoder_ids, number, count, like=self.ids)
         labelled = ids if other is None else other
@@ -245,6 +245,26 @@ def fill_batches(lengths: np.ndarray, tokens: int) -> np.ndarray:
     return np.array(starts, np.int64)
 
 
+def random_bits(count: int, *name: object) -> np.ndarray:
+    """(count,) uint64 of a name such as ("order", seed, epoch).
+
+    >>> int(random_bits(3, "order", 0, 1)[0]) == int(random_bits(1, "order", 0, 1)[0])
+    True
+    """
+    digest = hashlib.sha256(repr(name).encode()).digest()
+    key = np.frombuffer(digest[:16], "<u8").astype(np.uint64)
+    return np.random.Philox(key=key).random_raw(count)
+
+
+def permutation(count: int, *name: object) -> np.ndarray:
+    """(count,) int64: the numbers below count in an order that is a function of the name.
+
+    >>> sorted(permutation(5, "order", 0, 0).tolist())
+    [0, 1, 2, 3, 4]
+    """
+    return np.argsort(random_bits(count, "permutation", *name), kind="stable")
+
+
 class Split:
     """The rows of one split, in micro-batches.
 
@@ -361,10 +381,6 @@ class Corpus:
     def target_tokenizer(self) -> TextTokenizer:
         """Of targets, and of what a model generates."""
         return self.tokenizers[1]
-
-    def save_tokenizers(self, folder: Path) -> None:
-        """tokenizer.json and its settings; target_tokenizer.json where targets are tokenized another way."""
-        save_tokenizers(self.tokenizers, folder)
 
     def questions(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Of pairs: each source of the validation split once, with all its targets."""

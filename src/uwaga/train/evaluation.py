@@ -62,7 +62,7 @@ def validation_loss(
     total = torch.zeros(2, dtype=torch.float64, device=world.device)
     with evaluation_mode(objective):
         for batch in _batches_of_rank(data.evaluation_batches(tokens), world):
-            arguments, scored = world.part(batch).inputs(world.device)
+            arguments, scored = batch.part(world.context_rank, world.context).inputs(world.device)
             with world.attention_of_parts(), autocast():
                 result = objective(*arguments)
             total += torch.stack((result.double(), result.new_full((), scored, dtype=torch.float64)))

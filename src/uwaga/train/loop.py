@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from uwaga.models.checkpoints.directories import BEST, LAST
 from uwaga.models.transformer import Transformer
 from uwaga.train import checkpoint
 from uwaga.train.checkpoint import BestEvaluation, TrainingState, checkpoint_name, last_checkpoint_text
@@ -20,6 +19,7 @@ from uwaga.train.errors import TrainingError, TrainingInterrupted
 from uwaga.train.evaluation import validation_loss
 from uwaga.train.logger import MetricsLogger
 from uwaga.train.parallel import World
+from uwaga.train.prepare import save_tokenizers
 from uwaga.train.step import StepResult, TrainableModel
 
 _MOST_ROWS = 12  # in a message
@@ -55,7 +55,7 @@ class Loop:
         """Train to the last step. Raises TrainingError, TrainingInterrupted."""
         self._trainable.module.train()
         if self._state.step:  # a process that was killed while saving left the former pointers
-            self._world.on_first(self._update_pointers)
+            self._world.on_first(lambda: checkpoint.update_pointers(self._out, self._state, self._config.run.keep_last))
         try:
             # Several processes would have to agree on the step after which they stop.
             with (
@@ -173,23 +173,15 @@ class Loop:
             assert model is not None
             assert self._logger is not None
             state = replace(self._state, metrics=self._logger.sync())
-            config, save_tokenizers = self._config.text(), self._corpus.save_tokenizers
+            save = partial(save_tokenizers, self._corpus.tokenizers)
             try:
-                checkpoint.write(self._out, model, moments, state, config, save_tokenizers)
-                self._update_pointers()
+                checkpoint.write(self._out, model, moments, state, self._config.text(), save)
+                checkpoint.update_pointers(self._out, state, self._config.run.keep_last)
             except TrainingError as error:
                 raise TrainingError(f"{error}; {last_checkpoint_text(self._out)}") from error
 
         self._world.on_first(write)
         self._saved = self._state.step
-
-    def _update_pointers(self) -> None:
-        """Name the last and the best checkpoint, and remove those that are no longer kept."""
-        step, best = self._state.step, self._state.best
-        checkpoint.write_pointer(self._out, LAST, step)
-        if best is not None and (self._out / checkpoint_name(best.step)).is_dir():
-            checkpoint.write_pointer(self._out, BEST, best.step)
-        checkpoint.prune(self._out, step, self._config.run.keep_last, None if best is None else best.step)
 
 
 @contextmanager

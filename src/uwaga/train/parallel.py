@@ -7,7 +7,6 @@ sums over all processes, whichever way the work is divided.
 import datetime
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -19,7 +18,6 @@ from uwaga._base.tracing import is_plain_tensor
 from uwaga.ops.dropout import rows_from
 from uwaga.ops.ragged import Ragged
 from uwaga.train.config import ParallelConfig
-from uwaga.train.corpus import Batch
 from uwaga.train.errors import ConfigError, DataError, TrainingError
 
 if TYPE_CHECKING:
@@ -32,41 +30,36 @@ _T = TypeVar("_T")
 _SHARED_ERRORS = (ConfigError, DataError, TrainingError, OSError, ValueError)
 
 
-@dataclass(frozen=True, kw_only=True)
 class World:
     """The rank of this process, the number of processes (the world size), and the device of this process.
 
-    Attributes:
+    Args:
         context: how many processes share each sequence.
         context_group: these; None: each process has whole sequences.
         step_group: all processes, with the timeout of a step; None: that of torch.distributed.
         roll_call_group: the same, for `lost_peer` alone.
+
+    Attributes:
+        is_first: whether this is the process that writes.
+        data_size, data_rank: over how many micro-batches are divided, and the place of this process among these.
+        context_rank: its place among those that share a sequence.
     """
 
-    rank: int
-    size: int
-    device: torch.device
-    context: int = 1
-    context_group: dist.ProcessGroup | None = None
-    step_group: dist.ProcessGroup | None = None
-    roll_call_group: dist.ProcessGroup | None = None
-
-    @property
-    def is_first(self) -> bool:
-        return self.rank == 0
-
-    @property
-    def data_size(self) -> int:
-        """Over how many micro-batches are divided."""
-        return self.size // self.context
-
-    @property
-    def data_rank(self) -> int:
-        return self.rank // self.context
-
-    def part(self, batch: Batch) -> Batch:
-        """The tokens of a batch that this process computes."""
-        return batch if self.context == 1 else batch.part(self.rank % self.context, self.context)
+    def __init__(
+        self,
+        *,
+        rank: int,
+        size: int,
+        device: torch.device,
+        context: int = 1,
+        context_group: dist.ProcessGroup | None = None,
+        step_group: dist.ProcessGroup | None = None,
+        roll_call_group: dist.ProcessGroup | None = None,
+    ) -> None:
+        self.rank, self.size, self.device, self.context = rank, size, device, context
+        self.context_group, self.step_group, self.roll_call_group = context_group, step_group, roll_call_group
+        self.is_first = rank == 0
+        self.data_size, self.data_rank, self.context_rank = size // context, rank // context, rank % context
 
     @contextmanager
     def attention_of_parts(self, first_token: int = 0) -> Iterator[None]:
@@ -162,10 +155,6 @@ class World:
             else:
                 messages.wait([messages.receive(0, note, 0)])
             Group.of(self.step_group).headers("training", [])
-
-    def shard(self, items: list[_T]) -> list[_T]:
-        """The items of this process, and of those that share its sequences: every data_size-th, from data_rank on."""
-        return items[self.data_rank :: self.data_size]
 
 
 @contextmanager
@@ -275,6 +264,14 @@ def shard(objective: nn.Module, world: World) -> nn.Module:
                 _register_ragged_hooks(layer)
     fully_shard(objective, mesh=mesh)
     return objective
+
+
+def set_gradient_sync(module: nn.Module, is_last: bool) -> None:
+    """Whether the next backward pass averages gradients over the processes: only the last one of a step does."""
+    if isinstance(module, DistributedDataParallel):
+        module.require_backward_grad_sync = is_last
+    elif hasattr(module, "set_requires_gradient_sync"):
+        cast(Any, module).set_requires_gradient_sync(is_last)
 
 
 def full_tensor(x: Tensor) -> Tensor:

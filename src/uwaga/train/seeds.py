@@ -1,15 +1,9 @@
-"""Random numbers as pure functions of a name, so that no generator state has to be saved in a checkpoint.
-
-`derive_seed` seeds PyTorch's generators (weights, dropout); `random_bits` and `permutation` order and mask the data, by a
-counter-based generator (Philox 4x64-10, Salmon et al. 2011). NumPy promises that the raw bits of its generators never change;
-what it computes from them may change.
-"""
+"""PyTorch's generators, seeded by a name, so that no generator state has to be saved in a checkpoint: for weights, dropout and samples."""
 
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 
 
@@ -40,23 +34,3 @@ def fork_rng(device: torch.device) -> Iterator[None]:
     """A context after which PyTorch's generators are in the state in which they were before."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield
-
-
-def random_bits(count: int, *name: object) -> np.ndarray:
-    """(count,) uint64 of a name such as ("order", seed, epoch).
-
-    >>> int(random_bits(3, "order", 0, 1)[0]) == int(random_bits(1, "order", 0, 1)[0])
-    True
-    """
-    digest = hashlib.sha256(repr(name).encode()).digest()
-    key = np.frombuffer(digest[:16], "<u8").astype(np.uint64)
-    return np.random.Philox(key=key).random_raw(count)
-
-
-def permutation(count: int, *name: object) -> np.ndarray:
-    """(count,) int64: the numbers below count in an order that is a function of the name.
-
-    >>> sorted(permutation(5, "order", 0, 0).tolist())
-    [0, 1, 2, 3, 4]
-    """
-    return np.argsort(random_bits(count, "permutation", *name), kind="stable")

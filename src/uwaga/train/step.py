@@ -5,11 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.adamw import adamw
 
 from uwaga.models.transformer import Transformer
@@ -17,7 +16,7 @@ from uwaga.train import checkpoint, seeds
 from uwaga.train.config import Config, OptimizerConfig, ScheduleConfig
 from uwaga.train.corpus import MicroBatch, Split
 from uwaga.train.model import Objective
-from uwaga.train.parallel import World, distribute_like, full_tensor, local_tensor, replicate, shard
+from uwaga.train.parallel import World, distribute_like, full_tensor, local_tensor, replicate, set_gradient_sync, shard
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # PyTorch's names of the two moving averages of gradients
 
@@ -47,6 +46,7 @@ class TrainableModel:
         objective: the model with its loss, for evaluation.
         module: the same, wrapped for training.
         optimizer: of the weights.
+        autocast: makes a context of optimizer.dtype for a forward pass.
     """
 
     def __init__(self, model: Transformer, config: Config, world: World, *, fsdp: bool = False) -> None:
@@ -57,6 +57,9 @@ class TrainableModel:
             _compile(self.objective, by_layer=fsdp)
         self.module = (shard if fsdp else replicate)(self.objective, world)
         self.optimizer = Optimizer(self.model, config.optimizer)
+        # In bfloat16 products of matrices are, sums and norms are not.
+        is_float32 = config.optimizer.dtype == "float32"
+        self.autocast = nullcontext if is_float32 else partial(torch.autocast, world.device.type, torch.bfloat16)
 
     def full_model(self) -> Transformer | None:
         """The model with all its weights, in the first process; None in the others, which must call this too."""
@@ -78,24 +81,25 @@ class TrainableModel:
         """Take optimizer step `number`, from 0, on the training split. The loss is the sum over all labels of the step, in whichever
         process, divided by their number; the gradient is that of this loss."""
         world, every = self._world, data.micro_batches(number)
-        local = world.shard(every)
-        batches = [world.part(data.batch(each)) for each in local]
-        inputs = [(batch.first_token, *batch.inputs(world.device)) for batch in batches]
-        counts = torch.tensor([sum(scored for *_, scored in inputs), sum(batch.tokens for batch in batches)])
+        local = every[world.data_rank :: world.data_size]
+        inputs, counts = [], torch.zeros(2, dtype=torch.int64)
+        for micro_batch in local:
+            batch = data.batch(micro_batch).part(world.context_rank, world.context)
+            arguments, scored = batch.inputs(world.device)
+            inputs.append((micro_batch.number, batch.first_token, arguments))
+            counts += torch.tensor([scored, batch.tokens])
         labels, tokens = world.all_reduce_sum(counts).tolist()
 
         # FSDP2 needs as many passes in every process.
-        missing = -(-len(every) // world.data_size) - len(local)
-        if missing:
-            nothing = world.part(data.batch(every[0])).without_labels()
-            inputs += [(nothing.first_token, *nothing.inputs(world.device))] * missing
+        if missing := -(-len(every) // world.data_size) - len(local):
+            nothing = data.batch(every[0]).part(world.context_rank, world.context).without_labels()
+            inputs += [(every[0].number, nothing.first_token, nothing.inputs(world.device)[0])] * missing
         losses = []
         # DistributedDataParallel and FSDP2 average gradients over processes, and the sum is wanted.
         factor = world.size / max(labels, 1)
-        for place, (first_token, arguments, _) in enumerate(inputs):
-            self._set_gradient_sync(place == len(inputs) - 1)
-            micro_batch = local[place] if place < len(local) else every[0]
-            seeds.set_seed(world.device, "dropout", self._config.run.seed, number, micro_batch.number)
+        for place, (micro_number, first_token, arguments) in enumerate(inputs, start=1):
+            seeds.set_seed(world.device, "dropout", self._config.run.seed, number, micro_number)
+            set_gradient_sync(self.module, place == len(inputs))
             with world.attention_of_parts(first_token):
                 with self.autocast():
                     total = self.module(*arguments)
@@ -106,19 +110,6 @@ class TrainableModel:
         ratio = lr_ratio(number, self._config.schedule)
         norm = self.optimizer.step(ratio)
         return StepResult(number, loss, norm, local_losses, self._config.optimizer.lr * ratio, tokens, local)
-
-    def autocast(self) -> Any:
-        """A context of optimizer.dtype: in bfloat16 products of matrices are, sums and norms are not."""
-        if self._config.optimizer.dtype == "float32":
-            return nullcontext()
-        return torch.autocast(self._world.device.type, torch.bfloat16)
-
-    def _set_gradient_sync(self, is_last: bool) -> None:
-        """Whether the next backward pass averages gradients over the processes: only the last one of a step does."""
-        if isinstance(self.module, DistributedDataParallel):
-            self.module.require_backward_grad_sync = is_last
-        elif hasattr(self.module, "set_requires_gradient_sync"):
-            cast(Any, self.module).set_requires_gradient_sync(is_last)
 
 
 def _compile(objective: Objective, *, by_layer: bool) -> None:
