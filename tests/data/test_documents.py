@@ -1,4 +1,4 @@
-"""Documents from files, and the place of every error."""
+"""Documents from files, and the place of every error. The other messages are in tests/messages/data.txt."""
 
 import gzip
 import json
@@ -98,12 +98,6 @@ def _texts(path: Path, **options: str) -> list[str]:
     return [each.text for each in DocumentFile(path, skip_empty=True, id_field="", **options)]
 
 
-def _message(path: Path, **options: str) -> str:
-    with pytest.raises(DataError) as raised:
-        _texts(path, **options)
-    return str(raised.value)
-
-
 def test_a_document_is_a_file_a_line_or_a_paragraph(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("\none\ntwo\n\n \n\nthree\n")
@@ -121,64 +115,6 @@ def test_json_lines_and_parquet_hold_texts_in_a_field(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"id": [1, 2, 3], "body": texts}), table)
     for kind, path in (("jsonl", lines), ("parquet", table)):
         assert _texts(path, kind=kind, text_field="body") == [texts[0], texts[2]]
-        place = f"{path}:1" if kind == "jsonl" else f"{path}: row 0"
-        assert _message(path, kind=kind) == f"{place}: there is no field 'text'; the fields are 'id', 'body'"
-        message = _message(path, kind=kind, text_field="id")
-        assert message == f"{place}: field 'id' must be a string, not int"
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
-        ("", "is not JSON: Expecting value: line 1 column 1 (char 0)"),
-        ("[1]", "must be a JSON object, not list"),
-        ('{"text": null}', "field 'text' must be a string, not NoneType"),
-        ('{"text": "ab\\ud800"}', "field 'text' has a lone surrogate at character 3"),
-    ],
-)
-def test_a_bad_line_of_json_is_named(line: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"text": "good"}\n' + line + "\n")
-    assert _message(path, kind="jsonl") == f"{path}:2: {message}"
-
-
-def test_a_bad_parquet_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    assert _message(path, kind="parquet") == f"{path}: there is no such file"
-    path.write_text("no")
-    assert _message(path, kind="parquet").startswith(f"{path}: is not a parquet file: ")
-    parquet.write_table(pa.table({"text": pa.array([], pa.string())}), path)
-    assert _message(path, kind="parquet") == f"{path}: is empty"
-    bad = pa.array([b"good", b"\xff"], pa.binary())
-    parquet.write_table(pa.table({"text": pa.Array.from_buffers(pa.string(), 2, bad.buffers())}), path)
-    assert _message(path, kind="parquet") == f"{path}: row 1: is not UTF-8: invalid start byte at byte 1"
-
-
-def message_of(path: Path, **fields: str) -> str:
-    with pytest.raises(DataError) as caught:
-        list(DocumentFile(path, **fields))
-    return str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        (b'{"id": "b", "text": "\xff"}', "is not UTF-8: byte 0xff at byte 22"),
-        (b'{"id": "b", "text": ', "is not JSON: Expecting value: line 1 column 21 (char 20)"),
-        (b"", "is not JSON: Expecting value: line 1 column 1 (char 0)"),
-        (b"[1]", "must be a JSON object, not list"),
-        (b'{"id": "b", "body": "x"}', "there is no field 'text'; the fields are 'id', 'body'"),
-        (b"{}", "there is no field 'text'; the fields are none"),
-        (b'{"id": "b", "text": null}', "field 'text' must be a string, not NoneType"),
-        (b'{"text": "x"}', "there is no field 'id'; the fields are 'text'"),
-        (b'{"id": true, "text": "x"}', "field 'id' must be a string or a whole number, not bool"),
-    ],
-)
-def test_a_line_that_is_none(line: bytes, said: str, tmp_path: Path) -> None:
-    path = tmp_path / "docs.jsonl"
-    path.write_bytes(GOOD + line + b"\n" + GOOD)
-    assert message_of(path) == f"{path}:2: {said}"
 
 
 def test_documents_before_a_fault_come_out(tmp_path: Path) -> None:
@@ -186,47 +122,6 @@ def test_documents_before_a_fault_come_out(tmp_path: Path) -> None:
     path.write_bytes(GOOD * 2 + b"broken\n")
     result = iter(DocumentFile(path))
     assert [next(result).place for _ in range(2)] == [f"{path}:1", f"{path}:2"]
-
-
-def test_plain_lines_have_no_fields(tmp_path: Path) -> None:
-    path = tmp_path / "docs.txt"
-    path.write_bytes(b"the cat\nthe \xe9\n")
-    assert message_of(path) == f"{path}:2: is not UTF-8: byte 0xe9 at byte 5"
-    assert message_of(path, text_field="text") == f"{path}: lines of plain text have no fields"
-
-
-def test_a_damaged_gzip_file(tmp_path: Path) -> None:
-    path = tmp_path / "docs.jsonl.gz"
-    path.write_bytes(gzip.compress(GOOD * 1000, mtime=0)[:-10])
-    said = message_of(path)
-    assert said.startswith(f"{path}:")
-    assert ": the gzip file is damaged: " in said
-    path.write_bytes(b"not gzip")
-    assert message_of(path).startswith(f"{path}:1: the gzip file is damaged: ")
-
-
-def test_a_parquet_file_that_is_none_or_lacks_something(tmp_path: Path) -> None:
-    path = tmp_path / "docs.parquet"
-    path.write_bytes(b"PAR1")
-    assert message_of(path).startswith(f"{path}: is not a parquet file: ")
-    parquet.write_table(pa.table({"body": ["x"]}), path)
-    assert message_of(path) == f"{path}: row 0: there is no field 'text'; the fields are 'body'"
-    parquet.write_table(pa.table({"text": ["x", None]}), path)
-    assert message_of(path) == f"{path}: row 1: field 'text' must be a string, not NoneType"
-    broken = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
-    parquet.write_table(pa.table({"text": broken}), path)
-    assert message_of(path) == f"{path}: row 0: is not UTF-8: invalid start byte at byte 1"
-
-
-def test_a_file_that_is_not_there_or_of_another_kind(tmp_path: Path) -> None:
-    path = tmp_path / "docs.jsonl"
-    assert message_of(path) == f"{path}: there is no such file"
-    path = tmp_path / "docs.tsv"
-    path.write_bytes(b"text\nx\n")
-    assert (
-        message_of(path)
-        == f"{path}: the name must end in .jsonl, .jsonl.gz, .csv, .csv.gz, .txt, .txt.gz, .md, .md.gz or .parquet"
-    )
 
 
 def test_documents_say_where_in_the_file_they_end(tmp_path: Path) -> None:
@@ -294,24 +189,6 @@ def test_csv_has_columns_quotes_and_newlines_in_fields(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert results[-1].position == 1.0
     assert [each.text for each in _table(path, "title\nyes\nno\n", text_field="title")] == ["yes", "no"]
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", ": is empty"),
-        ("id,id,text\n", ":1: column 'id' comes twice"),
-        ("a,b\n1,2\n", ":2: there is no field 'text'; the fields are 'a', 'b'"),
-        ("id,text\n1\n", ":2: has 1 fields, and the first line 2"),
-        ('id,text\n1,"never closed\n2,x\n', ":2: is not CSV: unexpected end of data"),
-        ('id,text\n1,"a"b\n', ":2: is not CSV: ',' expected after '\"'"),
-        (b"id,text\n1,\xff\n", ":2: is not UTF-8: byte 0xff at byte 3"),
-    ],
-)
-def test_a_table_that_cannot_be_read_says_where(text: str | bytes, said: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        list(_table(tmp_path / "a.csv", text))
-    assert str(caught.value) == f"{tmp_path / 'a.csv'}{said}"
 
 
 def test_invalid_rows_of_a_table_are_kept_with_their_reasons(tmp_path: Path) -> None:

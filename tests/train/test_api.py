@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-import uwaga
 from uwaga._base.errors import CheckpointError
 from uwaga.models import load
 from uwaga.train import Config, ConfigError, Result, TrainingError, api, fit
@@ -95,17 +94,6 @@ def test_the_saved_configuration_is_the_one_that_was_trained(train: Callable[...
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_gpt2_checkpoint_gives_the_same_logits_in_transformers(train: Callable[..., Result]) -> None:
-    transformers = pytest.importorskip("transformers")
-    result = train()
-    ours, theirs = load(result.checkpoint), transformers.GPT2LMHeadModel.from_pretrained(result.checkpoint).eval()
-    ids = torch.tensor([[3, 4, 5, 6]])
-    with torch.no_grad():
-        torch.testing.assert_close(ours(ids).logits, theirs(ids).logits, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
 def test_an_existing_run_is_not_overwritten(train: Callable[..., Result], tmp_path: Path) -> None:
     train()
     with pytest.raises(TrainingError) as caught:
@@ -169,19 +157,6 @@ def test_resume_with_other_settings_is_refused(train: Callable[..., Result], ove
     with pytest.raises(ConfigError) as caught:
         train(*overrides, resume=True)
     assert str(caught.value) == said.format(last=last)
-
-
-@pytest.mark.slow
-def test_resume_with_truncated_metrics_is_refused(train: Callable[..., Result], tmp_path: Path) -> None:
-    train()
-    path = tmp_path / "run" / "metrics.jsonl"
-    size = path.stat().st_size
-    path.write_bytes(b"")
-    with pytest.raises(TrainingError) as caught:
-        train(resume=True)
-    assert str(caught.value) == (
-        f"{path} has 0 bytes, and had {size} when the checkpoint was written: the metrics up to there are lost"
-    )
 
 
 # Errors that end a run.
@@ -262,17 +237,6 @@ def test_saved_files_are_utf8_in_any_locale(train: Callable[..., Result], monkey
 
 
 @pytest.mark.slow
-def test_training_resumes_from_the_last_good_checkpoint_after_a_nan_loss(
-    train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as broken:
-        break_loss(broken, 4, float("nan"))
-        with pytest.raises(TrainingError):
-            train()
-    assert train(resume=True).steps == 6
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "error", "why"),
     [
@@ -302,13 +266,6 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_good_one(
     assert not list(out.glob(".step-*"))
     assert load(out / "step-000002") is not None
     assert train(resume=True).steps == 6
-
-
-def test_an_output_folder_that_cannot_be_created(train: Callable[..., Result], tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(TrainingError) as caught:
-        train(f"run.output_dir={tmp_path}/file/run")
-    assert str(caught.value) == f"{tmp_path}/file/run: Not a directory"
 
 
 # Corrupt or untrusted checkpoints.
@@ -391,10 +348,6 @@ def test_metrics_have_times_only_under_wall(train: Callable[..., Result]) -> Non
         assert not {"seconds", "time"} & line.keys()
 
 
-def test_fit_is_exported() -> None:
-    assert uwaga.train.fit is fit
-
-
 # bfloat16, torch.compile, TensorBoard.
 
 
@@ -474,12 +427,4 @@ def test_idle_processes_are_reported(make: Make) -> None:
     api._show_start(display, make("batch.tokens_per_batch=96"), model, None, shared)
     assert lines[1] == (
         "a step has 1 micro-batches for 2 processes, and some processes are idle: batch.tokens_per_step=192 gives each of them one"
-    )
-
-
-def test_a_context_needs_so_many_processes(train: Callable[..., Result]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        train("parallel.context=2")
-    assert str(caught.value) == (
-        "parallel.context is 2, and there is one process: start the command by torchrun, with 2 processes or a multiple of that"
     )

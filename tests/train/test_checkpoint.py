@@ -1,14 +1,12 @@
-"""Checkpoints: training.json, whose errors name the invalid field; names, which are kept, and leftovers of interrupted writes."""
+"""Checkpoints: training.json, names, which are kept, and leftovers of interrupted writes. Messages: tests/messages/train.txt."""
 
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from uwaga._base import durable
-from uwaga._base.errors import CheckpointError
 from uwaga.models.checkpoints.directories import BEST, LAST, read_pointer
 from uwaga.train import checkpoint
 from uwaga.train.checkpoint import BestEvaluation, TrainingState, new_checkpoint
@@ -18,33 +16,11 @@ STATE = TrainingState(
 )
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"format": 2}, "training.json: format must be 1, not 2"),
-        ({"step": -1}, "training.json: step must be a whole number of at least 0, not -1"),
-        (
-            {"step": 2**80},
-            "training.json: step must be a whole number of at least 0, not an integer of more than 20 digits",
-        ),
-        ({"tokens": True}, "training.json: tokens must be a whole number of at least 0, not True"),
-        ({"seconds": "1"}, "training.json: seconds must be a number, not '1'"),
-        ({"best": [1]}, "training.json: best must be an object, not [1]"),
-        ({"best": {"step": 1}}, "training.json: best.loss is missing: it must be a number"),
-        ({"data": "a\x1b" * 300}, None),
-        ({"best": None}, None),
-        ({"data": 5}, "training.json: data must be a string, not 5"),
-    ],
-)
-def test_an_invalid_field_is_named(tmp_path: Path, change: dict[str, Any], said: str | None) -> None:
-    path = tmp_path / "training.json"
-    path.write_text(json.dumps(asdict(STATE) | change))
-    if said is None:
-        assert TrainingState.read(tmp_path) == replace(STATE, **change)
-        return
-    with pytest.raises(CheckpointError) as caught:
-        TrainingState.read(tmp_path)
-    assert str(caught.value) == f"{tmp_path}/{said}"
+@pytest.mark.parametrize("change", [{}, {"best": None}, {"data": "a\x1b" * 300}])
+def test_a_state_reads_back_equal(tmp_path: Path, change: dict[str, object]) -> None:
+    state = replace(STATE, **change)
+    (tmp_path / "training.json").write_text(json.dumps(asdict(state)))
+    assert TrainingState.read(tmp_path) == state
 
 
 # Folders.
@@ -106,28 +82,3 @@ def test_unfinished_checkpoints_are_removed_and_other_files_are_not(tmp_path: Pa
     assert {path.name for path in tmp_path.iterdir()} == {"step-000001", ".step-000003.unfinished", *kept}
     assert (tmp_path / ".step-000003.unfinished" / "notes.txt").read_text() == "mine"
     assert all((tmp_path / name / "config.json").read_text() == "mine" for name in kept)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("../../elsewhere", "'../../elsewhere'"),
-        ("step-1", "'step-1'"),
-        ("step-000001/..", "'step-000001/..'"),
-        ("", "''"),
-        ("\x1b[2J", "'\\x1b[2J'"),
-        ("step-" + "9" * 90, "'step-" + "9" * 59 + "'"),
-    ],
-)
-def test_a_pointer_with_an_invalid_name_is_an_error(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / "last").write_text(text)
-    with pytest.raises(CheckpointError) as caught:
-        read_pointer(tmp_path, LAST)
-    assert str(caught.value) == f"{tmp_path}/last must name a checkpoint such as step-000100, not {said}"
-
-
-def test_a_pointer_to_a_missing_folder_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "best").write_text("step-000005\n")
-    with pytest.raises(CheckpointError) as caught:
-        read_pointer(tmp_path, BEST)
-    assert str(caught.value) == f"{tmp_path}/best names step-000005, and there is no such folder in {tmp_path}"

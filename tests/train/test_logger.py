@@ -34,14 +34,11 @@ def test_resuming_truncates_the_file_to_the_checkpoint(tmp_path: Path) -> None:
     assert read_losses(tmp_path, "train") == {1: 1.0, 3: 3.0}
 
 
-@pytest.mark.parametrize("text", ["mine", "{}", '{"loss": 1}'])
-def test_a_file_that_uwaga_did_not_write_is_not_truncated(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(text)
-    with pytest.raises(TrainingError) as caught:
+def test_a_file_that_uwaga_did_not_write_is_not_truncated(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("mine")
+    with pytest.raises(TrainingError):
         JsonlWriter(tmp_path)
-    assert str(caught.value) == f"{path} cannot be used: it is not a file that uwaga wrote"
-    assert path.read_text() == text
+    assert (tmp_path / "metrics.jsonl").read_text() == "mine"
 
 
 @pytest.mark.parametrize("text", ["", '{"st', '{"step": 1, "ki'])
@@ -61,14 +58,6 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "mine").read_text() == '{"step": 1}'
 
 
-def test_a_file_shorter_than_at_the_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError) as caught:
-        JsonlWriter(tmp_path, 5)
-    assert str(caught.value) == (
-        f"{tmp_path}/metrics.jsonl has 0 bytes, and had 5 when the checkpoint was written: the metrics up to there are lost"
-    )
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_tensorboard_drops_steps_that_are_repeated_after_resuming(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
@@ -82,13 +71,6 @@ def test_tensorboard_drops_steps_that_are_repeated_after_resuming(tmp_path: Path
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(1, 3.0), (2, 2.0), (3, 1.0)]
-
-
-def test_the_error_without_tensorboard_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
-    with pytest.raises(TrainingError) as caught:
-        tensorboard_writer(tmp_path, 0)
-    assert str(caught.value) == "run.tensorboard needs tensorboard: pip install 'uwaga[train]'"
 
 
 def test_without_a_terminal_progress_is_lines_without_a_bar(

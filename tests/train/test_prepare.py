@@ -1,7 +1,6 @@
 """Prepared data: reused, prepared again where its input changed, and written atomically."""
 
 import dataclasses
-import os
 import signal
 import subprocess
 import sys
@@ -43,12 +42,6 @@ print(corpus.digest, calls)
 
 def _prepared(config: Config, folder: Path) -> Path:
     return Corpus.prepare(config, folder).folder
-
-
-def _message(config: Config, folder: Path) -> str:
-    said = _refusal(config, folder)
-    assert list(folder.glob("data-*")) == []
-    return said
 
 
 def _refusal(config: Config, folder: Path) -> str:
@@ -132,17 +125,6 @@ def test_two_processes_prepare_the_data_once(tmp_path: Path, words: str, make_co
     assert sorted(calls == "0" for _, calls in said) == [False, True]
 
 
-def test_a_truncated_file_is_refused(tmp_path: Path, verses: str, make_config: Make) -> None:
-    config = make_config("language-model", [verses], _LINES)
-    path = _prepared(config, tmp_path / "run") / "train.tokens"
-    size = path.stat().st_size
-    os.truncate(path, size - 2)
-    with pytest.raises(DataError) as raised:
-        Corpus.prepare(config, tmp_path / "run")
-    told = f"has {size - 2} bytes, and {size} bytes were written; remove {path.parent} to prepare it again"
-    assert str(raised.value) == f"{path} {told}"
-
-
 @pytest.mark.parametrize("name", ["train.tokens", "train.offsets"])
 def test_corrupted_data_is_refused(tmp_path: Path, verses: str, make_config: Make, name: str) -> None:
     config = make_config("language-model", [verses], _LINES)
@@ -164,59 +146,6 @@ def test_corrupted_data_is_refused(tmp_path: Path, verses: str, make_config: Mak
         else "do not ascend from 0 to the number of tokens"
     )
     assert said in _refusal(config, tmp_path / "run")
-
-
-def test_invalid_metadata_is_refused(tmp_path: Path, verses: str, make_config: Make) -> None:
-    config = make_config("language-model", [verses], _LINES)
-    path = _prepared(config, tmp_path / "run") / "metadata.json"
-    again = f"remove {path.parent} to prepare it again"
-    for text, said in {
-        "[]": f"{path} must contain a JSON object, not list",
-        '{"train": {"rows": -1}}': f"{path}: train.tokens is missing: it must be a whole number of at least 0",
-        "{}": f"{path}: there is no train",
-    }.items():
-        path.write_text(text)
-        assert _refusal(config, tmp_path / "run") == f"{said}; {again}"
-    path.unlink()
-    os.mkfifo(path)
-    said = f"{path} cannot be read: it is a named pipe, not a regular file; {again}"
-    assert _refusal(config, tmp_path / "run") == said
-
-
-def test_an_empty_split_is_refused(tmp_path: Path, verses: str, make_config: Make) -> None:
-    advice = "name files in data.validation, or cut texts into more documents by data.document"
-    alone = make_config("language-model", [verses])
-    assert _message(alone, tmp_path / "run") == (
-        f"{tmp_path / verses}: no document is left for validation, with 1 of them and data.validation_fraction is 0.1; {advice}"
-    )
-    nothing = make_config("language-model", [verses], _LINES, "data.validation_fraction=0.9999999999")
-    assert _message(nothing, tmp_path / "run") == (
-        f"{tmp_path / verses}: no document is left for training, with 210 of them and data.validation_fraction is 1; {advice}"
-    )
-    (tmp_path / "short.txt").write_text("0123456789")
-    short = make_config("language-model", ["short.txt"], "data.windows=true")
-    assert _message(short, tmp_path / "run") == (
-        f"{tmp_path / 'short.txt'}: windows of data.context_length, 16, and a token need at least 17 tokens for training, "
-        "and there are 9"
-    )
-
-
-def test_a_missing_file_is_refused(tmp_path: Path, make_config: Make) -> None:
-    config = make_config("language-model", ["none.txt"])
-    assert _message(config, tmp_path / "run") == f"{tmp_path / 'none.txt'}: there is no such file"
-    (tmp_path / "folder").mkdir()
-    config = make_config("language-model", ["folder"])
-    assert _message(config, tmp_path / "run") == f"{tmp_path / 'folder'}: is a directory, not a file"
-
-
-def test_a_pair_that_is_too_long_is_refused_with_its_line(tmp_path: Path, make_config: Make) -> None:
-    path = tmp_path / "a.tsv"
-    path.write_text("a\tb\n" * 40 + "0123456789abcdef\tb\n")
-    message = _message(make_config("encoder-decoder", ["a.tsv"]), tmp_path / "run")
-    assert message == f"{path}:41: the source has 17 tokens with the special ones, and data.context_length is 16"
-    path.write_text("a\tb\n" * 40 + "a\t0123456789abcdef\n")
-    message = _message(make_config("encoder-decoder", ["a.tsv"]), tmp_path / "run")
-    assert message == f"{path}:41: the target has 17 tokens with the special ones, and data.context_length is 16"
 
 
 def test_small_vocabularies_are_stored_in_two_bytes_per_token(tmp_path: Path, verses: str, make_config: Make) -> None:
