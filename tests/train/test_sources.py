@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import threading
+import urllib.request
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -94,8 +95,8 @@ def test_concurrent_processes_download_a_file_once(
 ) -> None:
     (tmp_path / "served" / "play").write_bytes(_TEXT)
     fetched: list[str] = []
-    download = sources._download
-    monkeypatch.setattr(sources, "_download", lambda url: fetched.append(url) or download(url))
+    opened = urllib.request.urlopen
+    monkeypatch.setattr("urllib.request.urlopen", lambda url, **how: fetched.append(url) or opened(url, **how))
     data = _data(f"{server}/play", download=True)
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda _: sources.find("play", data), range(8)))
