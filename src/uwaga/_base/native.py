@@ -43,7 +43,8 @@ def default_path() -> Path:
 @functools.cache
 def _load() -> Library | str:
     """The library, or why there is none."""
-    path = env.library() or default_path()
+    path, level = env.library(), env.level()
+    path = path or default_path()
     if not path.is_file():
         return f"there is no native library at {path}"
     if (missing := _missing_bytes(path)) is not None:
@@ -57,8 +58,10 @@ def _load() -> Library | str:
         return f"the native library at {path} has interface {result}, and this package needs {ABI_VERSION}"
     if (name := _misplaced_struct(functions)) is not None:
         return f"the native library at {path} has another layout of struct {name} than this package"
-    if (name := env.level()) is not None and functions.uwaga_set_level(name.encode()) != STATUS_OK:
-        return f"UWAGA_LEVEL is {name!r}, and this machine can run {', '.join(_levels(functions, supported_only=True))}"
+    if level is not None and functions.uwaga_set_level(level.encode()) != STATUS_OK:
+        return (
+            f"UWAGA_LEVEL is {level!r}, and this machine can run {', '.join(_levels(functions, supported_only=True))}"
+        )
     shares_threads, why = _share_thread_pool(functions)
     return Library(path=path, functions=functions, shares_threads=shares_threads, why_threads=why)
 

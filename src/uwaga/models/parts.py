@@ -102,8 +102,9 @@ class Embeddings(nn.Module):
         """The rows of learned positions: (..., Q), or (N,) of Ragged ids."""
         if self.padding_position is not None:
             return values_of(roberta_positions(ids, self.padding_position))
-        at = token_positions("Embeddings", map_values(lambda values: values[..., None], ids), start)
-        return at.expand(values_of(ids).shape)
+        values = values_of(ids)
+        wide = ids.with_values(values[..., None]) if isinstance(ids, Ragged) else values[..., None]
+        return token_positions("Embeddings", wide, start).expand(values.shape)
 
     def _sum(self, ids: Operand, token_types: Operand | None, start: int | Tensor) -> Tensor:
         values = values_of(ids)
@@ -123,10 +124,10 @@ class Embeddings(nn.Module):
             self.norm is not None
             and self.positions is not None
             and is_plain_eager()
-            and all(is_plain(x, nn.Embedding) and not (x.max_norm or x.sparse or x.scale_grad_by_freq) for x in tables)
-            and all(x.padding_idx is None for x in tables)
             and is_plain(self.positions, LearnedPositions)
             and is_plain(self.norm, nn.LayerNorm)
+            and all(is_plain(x, nn.Embedding) and x.padding_idx is None for x in tables)
+            and not any(x.max_norm or x.sparse or x.scale_grad_by_freq for x in tables)
         )
 
     def _one_operation(self, ids: Operand, token_types: Operand | None) -> Tensor:

@@ -1,16 +1,15 @@
 """The feed-forward layer of a Transformer. Letters: M model width, F hidden width, Q tokens, N packed tokens."""
 
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.types import Device
 
-from uwaga.nn.operand import check_width, map_values
+from uwaga.nn.operand import check_width, values_of
 from uwaga.nn.plain_modules import apply_dropout, apply_linear
 from uwaga.ops.activations import ACTIVATIONS
-from uwaga.ops.ragged import Operand
+from uwaga.ops.ragged import Operand, Ragged
 
 
 class FeedForward(nn.Module):
@@ -67,7 +66,8 @@ class FeedForward(nn.Module):
             ShapeError: x has another width.
         """
         check_width("FeedForward", "x", x, self.up.in_features)
-        return map_values(partial(self._map, batch_invariant), x)
+        mapped = self._map(batch_invariant, values_of(x))
+        return x.with_values(mapped) if isinstance(x, Ragged) else mapped
 
     def _map(self, batch_invariant: bool, x: Tensor) -> Tensor:
         if self.gate is None:

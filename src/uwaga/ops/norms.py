@@ -232,7 +232,7 @@ def embedding_norm(
     tensors = [x.table for x in lookups if x is not None] + [x for x in (weight, bias) if x is not None]
     indices = [x.indices for x in lookups if x is not None and x.indices is not None]
     assert tokens.indices is not None
-    if is_recorded(*tensors) or not rows.is_native(*tensors) or not rows.is_native_index(*indices):
+    if is_recorded(*tensors) or not rows.is_native_index(*indices) or not rows.is_native(*tensors):
         x = functional.embedding(tokens.indices, tokens.table)
         if types is not None:
             x = x + (types.table[0] if types.indices is None else functional.embedding(types.indices, types.table))

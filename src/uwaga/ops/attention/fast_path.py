@@ -284,7 +284,7 @@ def _make_ragged_layout(plan: Plan, query: Ragged, key: Ragged, v: Tensor) -> Pr
     return _make_layout(
         plan,
         q.dtype,
-        (len(query), heads, k.shape[1], query.max_length, key.max_length, width, value_width),
+        (query.offsets.shape[0] - 1, heads, k.shape[1], query.max_length, key.max_length, width, value_width),
         (tokens, k.shape[0]),
         (query.offsets, key.offsets),
         (q.shape, k.shape, v.shape),
