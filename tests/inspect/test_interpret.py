@@ -70,14 +70,14 @@ def test_the_share_of_a_head_of_the_last_layer_is_what_its_ablation_takes_from_t
     from uwaga.inspect.logits import ResidualStream, _residuals
 
     stream = ResidualStream.of(model)
-    with _residuals(stream) as before:
+    with _residuals(stream) as (before, before_ffn):
         model(*given)
     direction = (stream.weight_VM[3] - stream.weight_VM[5]).expand(len(IDS), -1)
-    share, _ = stream.share(before.blocks[-1], direction)
+    share, _ = stream.share(before[-1], direction)
     # The block's own feed-forward reads the head too: its change is subtracted.
-    with uwaga.edit(model, heads={("decoder", layer, 1): 0.0}), _residuals(stream) as after:
+    with uwaga.edit(model, heads={("decoder", layer, 1): 0.0}), _residuals(stream) as (after, after_ffn):
         model(*given)
-    lost = before.blocks[-1] - after.blocks[-1] - (before.feed_forward[layer] - after.feed_forward[layer])
+    lost = before[-1] - after[-1] - (before_ffn[layer] - after_ffn[layer])
     torch.testing.assert_close((lost * share).sum(-1), result.heads["decoder", layer][:, 1], **tolerance(name))
 
 

@@ -98,10 +98,10 @@ def logit_lens(model: nn.Module, *inputs: Any, top: int = 5, ids: Tensor | None 
     stream = ResidualStream.of(model)
     if not 1 <= top <= stream.weight_VM.shape[0]:
         raise ValueError(f"logit_lens: top must be between 1 and the {stream.weight_VM.shape[0]} tokens, not {top}")
-    with _residuals(stream) as states:
+    with _residuals(stream) as (states, _):
         model(*inputs, **options)
     results = []
-    for x in states.blocks:
+    for x in states:
         log = stream.logits(x).float().log_softmax(-1)
         most = log.topk(top)
         entropy = -(log.exp() * log).nan_to_num(0.0).sum(-1)
@@ -157,9 +157,16 @@ def logit_attribution(
         ValueError: a model of another architecture, or ids that are not one for each row or not of the vocabulary.
     """
     stream = ResidualStream.of(model)
-    with _residuals(stream) as states, hooking(model, states.of_heads(stream)):
+    outputs: dict[nn.Module, Operand] = {}  # (B, H, Q, E) by attention
+
+    def keep(asked: Asked, module: Any, proceed: Proceed) -> Operand:
+        outputs[module] = output = proceed(asked.whole())
+        return output
+
+    hooks: dict[nn.Module, Hook] = {module: keep for _, listed, _ in stream.blocks for _, module, _ in listed}
+    with _residuals(stream) as (states, feed_forwards), hooking(model, hooks):
         model(*inputs, **options)
-    last = states.blocks[-1]
+    last = states[-1]
     if last.dim() != 3:
         raise ValueError("logit_attribution: the model must be given a padded batch (B, Q), not a ragged one")
     direction, bias = _direction(stream, "answer", answer, len(last))
@@ -171,19 +178,19 @@ def logit_attribution(
     rest = rest + bias[:, None]
     for n, (_, attentions, _) in enumerate(stream.blocks):
         for where, module, output in attentions:
-            z_BHQE = _plain(states.heads[module])
+            z_BHQE = _plain(outputs[module])
             weight_HEM = _weight(output).unflatten(0, (z_BHQE.shape[1], -1))
             # <z W_O^h, share> as <z, W_O^h share>: nothing of size H x M is made for each token.
             result[where] = torch.einsum("bhqe,hem,bqm->bhq", z_BHQE, weight_HEM, share_BQM)
             output_bias = getattr(output, "bias", None)
             if output_bias is not None:
                 rest = rest + share_BQM @ output_bias
-        feed_forward[n] = (states.feed_forward[n] * share_BQM).sum(-1)
+        feed_forward[n] = (feed_forwards[n] * share_BQM).sum(-1)
     logits = (stream.norm(last) * direction[:, None] * stream.scale).sum(-1) + bias[:, None]
     return LogitAttribution(
         heads=result,
         feed_forward=feed_forward,
-        embedding=(states.blocks[0] * share_BQM).sum(-1),
+        embedding=(states[0] * share_BQM).sum(-1),
         bias=rest,
         logits=logits,
     )
@@ -202,43 +209,28 @@ def _direction(stream: ResidualStream, name: str, ids: int | Tensor, rows: int) 
     return stream.weight_VM[listed], bias
 
 
-class _States(NamedTuple):
-    """What hooks have seen: the residual stream before every layer and before the final norm, and the feed-forward outputs."""
-
-    blocks: list[Tensor]  # L + 1 of (B, Q, M)
-    feed_forward: dict[int, Tensor]
-    heads: dict[nn.Module, Operand]  # (B, H, Q, E) by attention
-
-    def of_heads(self, stream: ResidualStream) -> dict[nn.Module, Hook]:
-        """Hooks that keep the outputs of all attentions."""
-
-        def keep(asked: Asked, module: Any, proceed: Proceed) -> Operand:
-            self.heads[module] = output = proceed(asked.whole())
-            return output
-
-        return {module: keep for _, attentions, _ in stream.blocks for _, module, _ in attentions}
-
-
 @contextmanager
-def _residuals(stream: ResidualStream) -> Iterator[_States]:
-    states = _States([], {}, {})
+def _residuals(stream: ResidualStream) -> Iterator[tuple[list[Tensor], dict[int, Tensor]]]:
+    """What hooks see: L + 1 of (B, Q, M), the residual stream before every layer and before the final norm, and the feed-forward outputs."""
+    states: list[Tensor] = []
+    feed_forwards: dict[int, Tensor] = {}
 
     with ExitStack() as stack:
         here = stack.enter_context(calling_here())
 
         @here
         def before(_: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> None:
-            states.blocks.append(_plain(given[0] if given else options["hidden_states"]))
+            states.append(_plain(given[0] if given else options["hidden_states"]))
 
         for n, (layer, _, feed_forward) in enumerate(stream.blocks):
             stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
-            hook = here(lambda _, __, output, n=n: states.feed_forward.__setitem__(n, _plain(output)))
+            hook = here(lambda _, __, output, n=n: feed_forwards.__setitem__(n, _plain(output)))
             stack.callback(feed_forward.register_forward_hook(hook).remove)
         stack.callback(stream.norm.register_forward_pre_hook(before, with_kwargs=True).remove)
-        yield states
-    if len(states.blocks) != len(stream.blocks) + 1:
+        yield states, feed_forwards
+    if len(states) != len(stream.blocks) + 1:
         raise ValueError(
-            f"interpret: one pass over {len(stream.blocks)} layers was expected, and {len(states.blocks)} states were seen"
+            f"interpret: one pass over {len(stream.blocks)} layers was expected, and {len(states)} states were seen"
         )
 
 

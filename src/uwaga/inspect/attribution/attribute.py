@@ -4,14 +4,14 @@ the parts came from.
 Letters: C scores, P parts of the query, S parts of the key, Q queries, K keys, D query/key width, E value width, N tokens.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from uwaga.inspect.attribution.streams import BYTES, NAME, Finish, Operand, Part, Reader, Stack, stacks
+from uwaga.inspect.attribution.streams import BYTES, NAME, Finish, Part, Reader, Stack, stacks
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.watching import watch
 from uwaga.integrations.transformers.inside import outermost
@@ -168,7 +168,7 @@ class ScoreAttribution:
         Raises:
             ValueError: several scores, a part that is no head or is not there, or an unknown side.
         """
-        return _Back(self, part, side, other).shares()
+        return _back(self, part, side, other)[0]
 
     def back(self, part: Part, side: str, other: Part | None = None, *, top: int = 5, parts: int = 3) -> list[Source]:
         """The tokens that `sources` finds strongest, and what their residual streams held where the head read them.
@@ -182,7 +182,16 @@ class ScoreAttribution:
             ValueError: as `sources`.
         """
         top, parts = positive("back: top", top), positive("back: parts", parts)
-        return _Back(self, part, side, other).strongest(top, parts)
+        shares, weights_N, share_of = _back(self, part, side, other)
+        tokens = shares.abs().argsort(descending=True, stable=True)[:top]
+        value = self.reader.operand(*_head(part), tokens.tolist())
+        results = []
+        for n, token in enumerate(tokens.tolist()):
+            of_parts = share_of(value.values[n], tokens[n : n + 1].expand(len(value.parts)))
+            order = of_parts.abs().argsort(descending=True, stable=True)[:parts].tolist()
+            held = tuple((value.parts[p], float(of_parts[p])) for p in order)
+            results.append(Source(token, float(weights_N[token]), float(shares[token]), held))
+        return results
 
     def to_dict(self, top: int = 10) -> dict[str, Any]:
         """For JSON: where, the scores with their weights, and the `top` strongest pairs."""
@@ -204,70 +213,54 @@ class ScoreAttribution:
 _DISTANCE = Part("distance")
 
 
-class _Back:
-    """One step back from a head's output at the query or the key of a score."""
+def _head(part: Part) -> tuple[AttentionId, str, int]:
+    """What was read of a head, as `Reader.operand` takes it."""
+    assert part.kind is not None
+    assert part.layer is not None
+    assert part.head is not None
+    return AttentionId(part.kind, part.layer), "value", part.head
 
-    def __init__(self, of: ScoreAttribution, part: Part, side: str, other: Part | None) -> None:
-        if len(of) != 1:
-            raise ValueError(f"{NAME}: back is of one score, and there are {len(of)}; take one of them by its index")
-        if side not in _SIDES:
-            raise ValueError(f"{NAME}: side must be 'query' or 'key', not {side!r}")
-        sides = {"query": (of.query_parts, of.query[0]), "key": (of.key_parts, of.key[0])}
-        own_parts, _ = sides[side]
-        other_parts, other_PD = sides[_SIDES[1 - _SIDES.index(side)]]
-        for each, known, name in ((part, own_parts, side), (other, other_parts, "other side")):
-            if each is not None and each not in known:
-                raise ValueError(f"{NAME}: {each} is no part of the {name}; there are {', '.join(map(str, known))}")
-        if part.name != "head":
-            raise ValueError(f"{NAME}: {part} has brought nothing from other tokens: only heads have")
-        # The share of x is <finish(x), u_D>.
-        self.u_D = (other_PD.sum(0) if other is None else other_PD[other_parts.index(other)]) * of.scale
-        reader = self.reader = of.reader
-        where = AttentionId(of.kind, of.layer)
-        assert part.kind is not None
-        assert part.layer is not None
-        assert part.head is not None
-        self.source, self.head = AttentionId(part.kind, part.layer), part.head
-        tokens = [of.cells[0][_SIDES.index(side)]]
-        if side == "key" and of.than is not None:
-            tokens.append(of.than[0])
-        # For each token that reads: the head's weights (N,), the map (E, D) of what it brings, and what happens to that afterwards.
-        self.readers: list[tuple[Tensor, Tensor, Finish]] = []
-        for token in tokens:
-            weights_N, reached, finish = reader.sources(where, side, of.head, token, part)
-            assert reached.map_nWD is not None
-            map_ED = reached.map_nWD[reached.write.parts.index(part)] * reached.factor_T
-            self.readers.append((weights_N, map_ED, finish))
 
-    def share_of(self, x_NE: Tensor, tokens: Tensor) -> Tensor:
-        """(n,): what values at tokens (n,) contribute by the weights on these."""
+@torch.no_grad()
+def _back(
+    of: ScoreAttribution, part: Part, side: str, other: Part | None
+) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor], Tensor]]:
+    """One step back from a head's output at the query or the key of a score: the shares (N,) of the tokens that it read, its weights (N,), and
+    the share (n,) of any values (n, E) at tokens (n,)."""
+    if len(of) != 1:
+        raise ValueError(f"{NAME}: back is of one score, and there are {len(of)}; take one of them by its index")
+    if side not in _SIDES:
+        raise ValueError(f"{NAME}: side must be 'query' or 'key', not {side!r}")
+    sides = {"query": (of.query_parts, of.query[0]), "key": (of.key_parts, of.key[0])}
+    other_parts, other_PD = sides[_SIDES[1 - _SIDES.index(side)]]
+    for each, known, name in ((part, sides[side][0], side), (other, other_parts, "other side")):
+        if each is not None and each not in known:
+            raise ValueError(f"{NAME}: {each} is no part of the {name}; there are {', '.join(map(str, known))}")
+    if part.name != "head":
+        raise ValueError(f"{NAME}: {part} has brought nothing from other tokens: only heads have")
+    # The share of x is <finish(x), u_D>.
+    u_D = (other_PD.sum(0) if other is None else other_PD[other_parts.index(other)]) * of.scale
+    tokens = [of.cells[0][_SIDES.index(side)]]
+    if side == "key" and of.than is not None:
+        tokens.append(of.than[0])
+    # For each token that reads: the head's weights (N,), the map (E, D) of what it brings, and what happens to that afterwards.
+    readers: list[tuple[Tensor, Tensor, Finish]] = []
+    for token in tokens:
+        weights_N, reached, finish = of.reader.sources(AttentionId(of.kind, of.layer), side, of.head, token, part)
+        assert reached.map_nWD is not None
+        readers.append((weights_N, reached.map_nWD[reached.write.parts.index(part)] * reached.factor_T, finish))
+
+    def share_of(x_nE: Tensor, at: Tensor) -> Tensor:
         first, *others = (
-            weights_N[tokens] * (finish((x_NE @ map_ED)[None])[0] @ self.u_D)
-            for weights_N, map_ED, finish in self.readers
+            weights_N[at] * (finish((x_nE @ map_ED)[None])[0] @ u_D) for weights_N, map_ED, finish in readers
         )
         return first - others[0] if others else first
 
-    @torch.no_grad()
-    def shares(self) -> Tensor:
-        """(N,)."""
-        value_GNE = self.reader.values(self.source)
-        value_NE = value_GNE[self.head * len(value_GNE) // self.reader.map(self.source).shape[0]]
-        every = torch.arange(len(value_NE)).split(2**14)
-        return torch.cat([self.share_of(value_NE[tokens].double(), tokens) for tokens in every])
-
-    @torch.no_grad()
-    def strongest(self, top: int, parts: int) -> list[Source]:
-        """The `top` tokens, each with its `parts` strongest parts."""
-        shares = self.shares()
-        tokens = shares.abs().argsort(descending=True, stable=True)[:top]
-        value: Operand = self.reader.operand(self.source, "value", self.head, tokens.tolist())
-        results = []
-        for n, token in enumerate(tokens.tolist()):
-            of_parts = self.share_of(value.values[n], tokens[n : n + 1].expand(len(value.parts)))
-            order = of_parts.abs().argsort(descending=True, stable=True)[:parts].tolist()
-            held = tuple((value.parts[p], float(of_parts[p])) for p in order)
-            results.append(Source(token, float(self.readers[0][0][token]), float(shares[token]), held))
-        return results
+    source, _, head = _head(part)
+    value_GNE = of.reader.values(source)
+    value_NE = value_GNE[head * len(value_GNE) // of.reader.map(source).shape[0]]
+    every = torch.arange(len(value_NE)).split(2**14)
+    return torch.cat([share_of(value_NE[at].double(), at) for at in every]), readers[0][0], share_of
 
 
 class UnknownFamilyError(ValueError):
