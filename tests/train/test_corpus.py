@@ -1,13 +1,195 @@
-"""Batches as a function of (seed, epoch, step), the order of evaluation, and the digest of a corpus."""
+"""The rows of every objective: input ids and labels; their order, as a function of (seed, epoch, step); and the digest of a corpus."""
 
 from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from uwaga.train.corpus import Corpus, MicroBatch
+from uwaga.train.corpus import IGNORED, Batch, Corpus, MicroBatch, fill_batches, permutation, random_bits, slices
+from uwaga.train.prepare import TokenRows
 
 Make = Callable[..., Corpus]
+
+
+def _epoch(corpus: Corpus, epoch: int = 0) -> list[Batch]:
+    begun = sum(corpus.train.steps_per_epoch(each) for each in range(epoch))
+    steps = range(begun, begun + corpus.train.steps_per_epoch(epoch))
+    return [corpus.train.batch(micro) for step in steps for micro in corpus.train.micro_batches(step)]
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=20), st.integers(1, 7))
+def test_row_slices_have_every_token_once(lengths: list[int], context: int) -> None:
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    sizes, first_of = slices(TokenRows(np.empty(0), offsets), np.array(lengths), context)
+    assert [first_of(row) + i for row, size in enumerate(sizes) for i in range(size)] == list(range(sum(lengths)))
+    ends = {first_of(row) + size for row, size in enumerate(sizes)}
+    assert set(offsets[1:]) - {0} <= ends
+    assert max(sizes, default=0) <= context
+
+
+def test_labels_of_a_language_model_have_every_token_once(tmp_path: Path, verses: str, make_corpus: Make) -> None:
+    corpus = make_corpus("language-model", [verses], "data.document=paragraph", "data.validation_fraction=0.2")
+    asked = torch.cat([batch.labels for batch in [*_epoch(corpus), *corpus.validation.evaluation_batches()]])
+    text = (tmp_path / verses).read_text().strip().split("\n\n")
+    expected = torch.tensor(
+        np.concatenate(corpus.tokenizer.encode(text)).tolist() + [corpus.tokenizer.special.eos] * 60
+    )
+    assert asked.sort().values.tolist() == expected.sort().values.tolist()
+
+
+def test_a_row_is_of_one_document_and_its_labels_are_the_next_tokens(verses: str, make_corpus: Make) -> None:
+    corpus = make_corpus(
+        "language-model", [verses], "data.document=paragraph", "data.context_length=64", "batch.tokens_per_batch=256"
+    )
+    end = corpus.tokenizer.special.eos
+    for batch in _epoch(corpus):
+        assert batch.decoder_ids is None
+        for ids, wanted in zip(batch.ids.to_list(), batch.ids.with_values(batch.labels).to_list(), strict=True):
+            assert ids[1:].tolist() == wanted[:-1].tolist()
+            assert end not in ids[1:]
+            assert len(ids) <= 64
+    first = next(corpus.validation.evaluation_batches()).ids.to_list()[0]
+    assert first[0] == end
+
+
+def test_windows_start_anywhere_in_the_text(tmp_path: Path, make_corpus: Make) -> None:
+    text = "".join(chr(0x4E00 + number) for number in range(1000))
+    (tmp_path / "a.txt").write_text(text)
+    corpus = make_corpus("language-model", ["a.txt"], "data.windows=true", "batch.tokens_per_step=128")
+    starts = []
+    for epoch in range(3):
+        for batch in _epoch(corpus, epoch):
+            assert batch.ids.lengths.tolist() == [16, 16, 16, 16]
+            for ids, wanted in zip(batch.ids.to_list(), batch.labels.split(16), strict=True):
+                assert wanted.tolist() == [number + 1 for number in range(int(ids[0]), int(ids[0]) + 16)]
+                starts.append(int(ids[0]) - 2)
+    assert len(starts) == 3 * corpus.train.steps_per_epoch(0) * 8
+    assert 0 <= min(starts) < 40
+    assert 840 < max(starts) <= 900 - 17
+    assert len(set(starts)) > 0.8 * len(starts)
+
+
+def test_texts_are_joined_by_an_end_token_for_windows(tmp_path: Path, make_corpus: Make) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("0123456789" * 5)
+    valid = f"data.validation=['{tmp_path / 'a.txt'}']"
+    corpus = make_corpus("language-model", ["a.txt", "b.txt"], "data.windows=true", valid)
+    folder = next((tmp_path / "prepared").glob("data-*"))
+    tokens = np.fromfile(folder / "train.tokens", "<u2")
+    assert np.flatnonzero(tokens == corpus.tokenizer.special.eos).tolist() == [50]
+
+
+@pytest.mark.parametrize("target", ["{kind='words'}", "{kind='words', shared=true}"])
+def test_decoder_ids_begin_with_padding_and_labels_end_with_eos(target: str, words: str, make_corpus: Make) -> None:
+    options = (
+        "data.pair_format=cmudict",
+        "data.remove_characters='012'",
+        f"tokenizer.target={target}",
+        "tokenizer.lowercase=true",
+    )
+    corpus = make_corpus("encoder-decoder", [words], *options)
+    special = corpus.target_tokenizer.special
+    rows = 0
+    for batch in _epoch(corpus):
+        assert batch.tokens <= 64
+        labels = batch.decoder_ids.with_values(batch.labels).to_list()
+        for source, read, asked in zip(batch.ids.to_list(), batch.decoder_ids.to_list(), labels, strict=True):
+            assert source[-1] == corpus.tokenizer.special.eos
+            assert read[0] == special.pad
+            assert read[1:].tolist() == asked[:-1].tolist()
+            assert asked[-1] == special.eos
+            assert corpus.target_tokenizer.decode(read.tolist()).split()[0] == "K"
+            rows += 1
+    assert rows == len(corpus.train)
+
+
+def test_masks_have_the_proportions_of_bert(tmp_path: Path, make_corpus: Make) -> None:
+    generator = np.random.default_rng(0)
+    lines = ("".join(chr(0x4E00 + x) for x in generator.integers(0, 500, 200)) for _ in range(60))
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    sizes = ("data.document=line", "data.context_length=64", "batch.tokens_per_batch=1024")
+    corpus = make_corpus("masked-language-model", ["a.txt"], *sizes)
+    special = corpus.tokenizer.special
+    original = {tuple(ids) for ids in _originals(corpus)}
+    asked = masked = kept = 0
+    for batch in _epoch(corpus):
+        for ids, labels in zip(batch.ids.to_list(), batch.ids.with_values(batch.labels).to_list(), strict=True):
+            assert (ids[0], ids[-1]) == (special.cls, special.sep)
+            assert (labels[0], labels[-1]) == (IGNORED, IGNORED)
+            chosen = labels != IGNORED
+            assert int(chosen.sum()) == max(1, round((len(ids) - 2) * 0.15))
+            assert tuple(torch.where(chosen, labels, ids)[1:-1].tolist()) in original
+            asked += int(chosen.sum())
+            masked += int((ids[chosen] == special.mask).sum())
+            kept += int((ids[chosen] == labels[chosen]).sum())
+    assert asked > 1400
+    assert abs(masked / asked - 0.8) < 0.06
+    assert abs(kept / asked - 0.1) < 0.04
+
+
+def _originals(corpus: Corpus) -> list[list[int]]:
+    rows = corpus.train.rows
+    results = []
+    for row in range(len(rows.lengths)):
+        batch = rows.batch(0, [row])
+        results.append(torch.where(batch.labels == IGNORED, batch.ids.values, batch.labels)[1:-1].tolist())
+    return results
+
+
+def test_masks_differ_between_epochs_and_validation_masks_do_not(verses: str, make_corpus: Make) -> None:
+    given = ("masked-language-model", [verses], "data.document=paragraph")
+    corpus = make_corpus(*given)
+    rows = corpus.train.rows
+    first, same, other = (rows.batch(epoch, range(10)) for epoch in (0, 0, 1))
+    assert torch.equal(first.labels, same.labels)
+    assert torch.equal(first.ids.values, same.ids.values)
+    assert not torch.equal(first.labels, other.labels)
+    seeded = make_corpus(*given, "run.seed=5")
+    assert not torch.equal(first.labels, seeded.train.rows.batch(0, range(10)).labels)
+    for ours, theirs in zip(
+        corpus.validation.evaluation_batches(), seeded.validation.evaluation_batches(), strict=True
+    ):
+        assert torch.equal(ours.labels, theirs.labels)
+
+
+# The order of an epoch: every row once, full micro-batches, a function of (seed, epoch).
+
+
+_LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=60)
+
+
+@given(_LENGTHS)
+def test_a_micro_batch_ends_where_the_next_row_does_not_fit(lengths: list[int]) -> None:
+    starts = fill_batches(np.array(lengths), 20).tolist()
+    for micro, (start, stop) in enumerate(pairwise(starts)):
+        size = sum(lengths[start:stop])
+        assert size <= 20
+        assert micro == len(starts) - 2 or size + lengths[stop] > 20
+
+
+def test_random_bits_are_the_same_on_every_machine() -> None:
+    assert random_bits(2, "order", 0, 1).tolist() == [258815424940938134, 7331967237378934650]
+    assert permutation(6, "order", 1, 0).tolist() == [1, 5, 0, 4, 3, 2]
+
+
+def test_permutations_are_uniformly_distributed() -> None:
+    counts: dict[tuple[int, ...], int] = {}
+    for epoch in range(4800):
+        result = tuple(permutation(4, "test", epoch).tolist())
+        counts[result] = counts.get(result, 0) + 1
+    assert len(counts) == 24
+    # The expected count is 200; five standard deviations of the binomial count are 69.
+    assert all(abs(count - 200) < 69 for count in counts.values())
+
+
+# The batches of a step, evaluation, and the digest.
+
+
 _VERSES = (
     "data.document=paragraph",
     "batch.tokens_per_batch=64",
@@ -86,22 +268,14 @@ def test_all_tensors_of_a_batch_move_to_a_device(words: str, make_corpus: Make) 
     assert batch.tokens == batch.ids.values.numel() + batch.labels.numel()
 
 
+_CHANGING = (
+    "run.seed=1", "data.context_length=8", "batch.tokens_per_batch=128", "tokenizer.lowercase=true", "data.validation_fraction=0.3",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "change",
-    [
-        "run.seed=1",
-        "data.context_length=8",
-        "batch.tokens_per_batch=128",
-        "tokenizer.lowercase=true",
-        "data.validation_fraction=0.3",
-    ],
+    "change", [*_CHANGING, "optimizer.lr=1", "schedule.steps=9", "run.log_every=1", "data.download=true"]
 )
-def test_settings_of_the_batches_change_the_digest(change: str, verses: str, make_corpus: Make) -> None:
-    plain = make_corpus("language-model", [verses], *_VERSES[:1])
-    assert make_corpus("language-model", [verses], *_VERSES[:1], change).digest != plain.digest
-
-
-@pytest.mark.parametrize("change", ["optimizer.lr=1", "schedule.steps=9", "run.log_every=1", "data.download=true"])
-def test_other_settings_do_not_change_the_digest(change: str, verses: str, make_corpus: Make) -> None:
-    plain = make_corpus("language-model", [verses], *_VERSES[:1])
-    assert make_corpus("language-model", [verses], *_VERSES[:1], change).digest == plain.digest
+def test_the_digest_is_of_the_settings_that_change_batches(change: str, verses: str, make_corpus: Make) -> None:
+    plain, other = (make_corpus("language-model", [verses], *_VERSES[:1], *more).digest for more in ((), (change,)))
+    assert (plain != other) == (change in _CHANGING)

@@ -54,6 +54,10 @@ class Document:
         return sum(map(len, self.pieces))
 
 
+# The place of a document, the fraction of the file up to its end, and a function that returns its text and id or raises DataError.
+_Part = tuple[str, float, Callable[[], tuple[str, str | None]]]
+
+
 class DocumentFile:
     """The documents of a file, in its order.
 
@@ -103,38 +107,39 @@ class DocumentFile:
                 yield document
 
     def _documents(self) -> Iterator[Document]:
-        if self._kind == "jsonl":
-            return self._objects()
-        if self._kind == "csv":
-            return self._table()
-        if self._kind == "parquet":
-            return self._rows()
-        if self._unit == "file":
-            return iter((Document(place=str(self.path), pieces=FileChunks(self.path), position=1.0),))
-        return self._lines() if self._unit == "line" else _paragraphs(self.path, self._size)
+        if self._kind == "text" and self._unit == "file":
+            yield Document(place=str(self.path), pieces=FileChunks(self.path), position=1.0)
+        elif self._kind == "text" and self._unit == "paragraph":
+            yield from _paragraphs(self.path, self._size)
+        else:
+            parts = {"text": self._lines, "jsonl": self._objects, "csv": self._table, "parquet": self._rows}
+            for place, position, read in parts[self._kind]():
+                yield self._checked(place, position, read)
 
-    def _lines(self) -> Iterator[Document]:
+    def _lines(self) -> Iterator[_Part]:
         for line in lines(self.path, keep_invalid=True):
-            if self._skip_blank and line.error is None and not line.text.strip():
-                continue
-            yield self._checked(line.place, line.position / self._size, partial(_text_of_line, line))
+            if not self._skip_blank or line.error is not None or line.text.strip():
+                yield line.place, line.position / self._size, partial(_text_of_line, line)
 
-    def _objects(self) -> Iterator[Document]:
+    def _objects(self) -> Iterator[_Part]:
         for line in lines(self.path, keep_invalid=True):
-            yield self._checked(line.place, line.position / self._size, partial(self._text_of_json, line))
+            yield line.place, line.position / self._size, partial(self._text_of_json, line)
 
-    def _table(self) -> Iterator[Document]:
+    def _table(self) -> Iterator[_Part]:
         names: list[str] | None = None
         for line, row, error in csv_rows(self.path):
-            if names is None:
-                if error is not None:
-                    raise error
-                names = row
-                if twice := [name for name in names if names.count(name) > 1]:
-                    raise DataError(f"{line.place}: column {twice[0]!r} comes twice")
+            if names is not None:
+                yield line.place, line.position / self._size, partial(self._text_of_row, line.place, names, row, error)
                 continue
-            read = partial(self._text_of_row, line.place, names, row, error)
-            yield self._checked(line.place, line.position / self._size, read)
+            if error is not None:
+                raise error
+            names = row
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise DataError(f"{line.place}: column {twice[0]!r} comes twice")
+
+    def _rows(self) -> Iterator[_Part]:
+        for place, row, position in parquet_rows(self.path, self._columns()):
+            yield place, position, partial(self._text_of_fields, place, row)
 
     def _text_of_row(
         self, place: str, names: list[str], row: list[str], error: DataError | None
@@ -144,10 +149,6 @@ class DocumentFile:
         if len(row) != len(names):
             raise DataError(f"{place}: has {len(row)} fields, and the first line {len(names)}")
         return self._text_of_fields(place, dict(zip(names, row, strict=True)))
-
-    def _rows(self) -> Iterator[Document]:
-        for place, row, position in parquet_rows(self.path, self._columns()):
-            yield self._checked(place, position, partial(self._text_of_fields, place, row))
 
     def _checked(self, place: str, position: float, read: Callable[[], tuple[str, str | None]]) -> Document:
         """The document of this text and id. Raises InvalidDocumentError, unless invalid documents are kept."""

@@ -2,8 +2,9 @@
 
 import datetime
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, field
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -193,8 +194,8 @@ class Config:
         from uwaga.train.model import max_tokens
 
         max_tokens(self.model, self.objective)  # which checks that there can be such a model
-        for check in (_check_files, _check_objective, _check_sizes, _check_tokenizers, _check_parallel):
-            check(self)
+        for message in chain.from_iterable(each(self) for each in _CONFLICTS):
+            raise ConfigError(message)
 
     @staticmethod
     def read(path: Path, overrides: Iterable[str] = ()) -> "Config":
@@ -238,19 +239,19 @@ class Config:
         return tomli_w.dumps(_without_none(asdict(self)))
 
 
-# Values that contradict each other. Each function raises ConfigError.
+# Values that contradict each other: what each function yields is the message of an error.
 
 
-def _check_files(config: Config) -> None:
+def _files_conflicts(config: Config) -> Iterator[str]:
     data = config.data
     if not data.train:
-        raise ConfigError("data.train names no file")
+        yield "data.train names no file"
     if not data.validation and not data.validation_fraction:
-        raise ConfigError(
+        yield (
             "data.validation names no file, and data.validation_fraction is 0: there would be nothing to validate on"
         )
     if data.windows and data.kind == "pairs":
-        raise ConfigError("data.windows is for texts, and data.kind is 'pairs'")
+        yield "data.windows is for texts, and data.kind is 'pairs'"
     is_parallel = data.kind == "pairs" and data.pair_format == "parallel"
     for name, files, target_files in (
         ("train", data.train, data.target_files),
@@ -258,100 +259,99 @@ def _check_files(config: Config) -> None:
     ):
         target = "data.target_files" if name == "train" else "data.validation_target_files"
         if is_parallel and len(files) != len(target_files):
-            raise ConfigError(
-                f"{target} must name one file for each of data.{name}: {len(files)}, not {len(target_files)}"
-            )
+            yield f"{target} must name one file for each of data.{name}: {len(files)}, not {len(target_files)}"
         if not is_parallel and target_files:
-            raise ConfigError(f"{target} is for data.pair_format 'parallel'")
+            yield f"{target} is for data.pair_format 'parallel'"
 
 
-def _check_objective(config: Config) -> None:
+def _objective_conflicts(config: Config) -> Iterator[str]:
     is_pairs = config.data.kind == "pairs"
     if is_pairs != (config.objective == "encoder-decoder"):
         rule = "must be 'pairs'" if not is_pairs else "must not be 'pairs'"
-        raise ConfigError(f"data.kind {rule} for the objective {config.objective!r}")
+        yield f"data.kind {rule} for the objective {config.objective!r}"
     if config.data.windows and config.objective != "language-model":
-        raise ConfigError(f"data.windows is for a language-model, not for the objective {config.objective!r}")
+        yield f"data.windows is for a language-model, not for the objective {config.objective!r}"
     if config.data.remove_characters and not is_pairs:
-        raise ConfigError("data.remove_characters is for pairs")
+        yield "data.remove_characters is for pairs"
     if config.tokenizer.target is not None and not is_pairs:
-        raise ConfigError("tokenizer.target is for pairs")
+        yield "tokenizer.target is for pairs"
 
 
-def _check_sizes(config: Config) -> None:
+def _sizes_conflicts(config: Config) -> Iterator[str]:
     from uwaga.train.model import max_tokens
 
     data, batch = config.data, config.batch
     least = data.context_length * (2 if data.kind == "pairs" else 1)
     if batch.tokens_per_batch < least:
         both = "source and target of data.context_length" if data.kind == "pairs" else "a row of data.context_length"
-        raise ConfigError(f"batch.tokens_per_batch must hold {both} tokens, {least}, and is {batch.tokens_per_batch}")
+        yield f"batch.tokens_per_batch must hold {both} tokens, {least}, and is {batch.tokens_per_batch}"
     if batch.tokens_per_step is not None and batch.tokens_per_step % batch.tokens_per_batch:
-        raise ConfigError(
+        yield (
             f"batch.tokens_per_step must be a multiple of batch.tokens_per_batch, {batch.tokens_per_batch}, "
             f"not {batch.tokens_per_step}"
         )
     longest = max_tokens(config.model, config.objective)
     if longest is not None and data.context_length > longest:
-        raise ConfigError(f"data.context_length is {data.context_length}, and the model has {longest} positions")
+        yield f"data.context_length is {data.context_length}, and the model has {longest} positions"
     if config.objective == "masked-language-model" and data.context_length < 3:
-        raise ConfigError(
+        yield (
             f"data.context_length must be at least 3, for a token between [CLS] and [SEP], and is {data.context_length}"
         )
     if config.schedule.warmup_steps > config.schedule.steps:
         steps, warmup = config.schedule.steps, config.schedule.warmup_steps
-        raise ConfigError(
+        yield (
             f"schedule.warmup_steps must not be more than schedule.steps, {steps}, and is {warmup}; "
             f"for a short run, add schedule.warmup_steps={steps // 10}"
         )
 
 
-def _check_tokenizers(config: Config) -> None:
+def _tokenizers_conflicts(config: Config) -> Iterator[str]:
     own = config.tokenizer
-    _check_tokenizer(own, "tokenizer")
+    yield from _tokenizer_conflicts(own, "tokenizer")
     target = own.target
     if target is None:
         return
-    _check_tokenizer(target, "tokenizer.target")
+    yield from _tokenizer_conflicts(target, "tokenizer.target")
     if target.shared and not {own.kind, target.kind} <= {"characters", "words"}:
-        raise ConfigError("tokenizer.target.shared is for characters and words")
+        yield "tokenizer.target.shared is for characters and words"
     if target.shared and target.vocab_size is not None:
-        raise ConfigError(
-            "tokenizer.target.vocab_size is not for a shared vocabulary: tokenizer.vocab_size limits both"
-        )
+        yield "tokenizer.target.vocab_size is not for a shared vocabulary: tokenizer.vocab_size limits both"
     if not target.shared and config.model["family"] != "transformer":
-        raise ConfigError(
+        yield (
             f"tokenizer.target is a second vocabulary, which the family {config.model['family']!r} does not support: "
             "set tokenizer.target.shared, or remove the table"
         )
 
 
-def _check_tokenizer(section: TokenizerConfig | TargetConfig, name: str) -> None:
+def _tokenizer_conflicts(section: TokenizerConfig | TargetConfig, name: str) -> Iterator[str]:
     if (section.path is not None) != (section.kind == "given"):
         need = "is needed where" if section.path is None else "is for"
-        raise ConfigError(f"{name}.path {need} {name}.kind{' is' if section.path is None else ''} 'given'")
+        yield f"{name}.path {need} {name}.kind{' is' if section.path is None else ''} 'given'"
     if section.kind == "byte-pair" and section.vocab_size is None:
-        raise ConfigError(f"{name}.vocab_size is needed where {name}.kind is 'byte-pair'")
+        yield f"{name}.vocab_size is needed where {name}.kind is 'byte-pair'"
     if section.kind == "given" and (section.vocab_size is not None or section.lowercase):
-        raise ConfigError(f"{name}.vocab_size and {name}.lowercase are not for {name}.kind 'given'")
+        yield f"{name}.vocab_size and {name}.lowercase are not for {name}.kind 'given'"
 
 
-def _check_parallel(config: Config) -> None:
+def _parallel_conflicts(config: Config) -> Iterator[str]:
     if config.parallel.context == 1:
         return
     is_set = f"parallel.context is {config.parallel.context}, and"
     if config.run.compile:
-        raise ConfigError(f"{is_set} run.compile is true: attention by several processes cannot be compiled")
+        yield f"{is_set} run.compile is true: attention by several processes cannot be compiled"
     if config.run.device == "cuda":
-        raise ConfigError(f"{is_set} run.device is 'cuda': attention by several processes is computed on CPUs")
+        yield f"{is_set} run.device is 'cuda': attention by several processes is computed on CPUs"
     from uwaga.train.model import hidden_dropouts
 
     if dropouts := hidden_dropouts(config.model, config.objective):
         named = " and ".join(f"model.{name}" for name in dropouts)
         if config.objective == "encoder-decoder":
-            raise ConfigError(f"{is_set} for an encoder-decoder {named} must then be 0")
+            yield f"{is_set} for an encoder-decoder {named} must then be 0"
         if config.optimizer.dtype != "float32":
-            raise ConfigError(f"{is_set} with optimizer.dtype {config.optimizer.dtype!r} {named} must then be 0")
+            yield f"{is_set} with optimizer.dtype {config.optimizer.dtype!r} {named} must then be 0"
+
+
+_CONFLICTS = (_files_conflicts, _objective_conflicts, _sizes_conflicts, _tokenizers_conflicts, _parallel_conflicts)
 
 
 # TOML in and out.
