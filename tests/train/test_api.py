@@ -33,6 +33,13 @@ def train(make: Make) -> Callable[..., Result]:
     return lambda *overrides, **how: fit(make(*overrides), progress=False, **how)
 
 
+def refused(train: Callable[..., Result], kind: type[Exception], *overrides: str, **how: bool) -> str:
+    """The message of a training that raises."""
+    with pytest.raises(kind) as caught:
+        train(*overrides, **how)
+    return str(caught.value)
+
+
 @pytest.mark.slow
 def test_fit_returns_losses_and_checkpoints(train: Callable[..., Result], tmp_path: Path) -> None:
     before = torch.get_rng_state()
@@ -82,9 +89,12 @@ def test_training_from_the_weights_of_another_model_is_refused(train: Callable[.
     first = train()
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         train(f"run.init_from={first.checkpoint}", f"run.output_dir={tmp_path}/again", "model.d_ff=40")
-    with pytest.raises(CheckpointError) as caught:
-        train(f"run.init_from={tmp_path}/absent", f"run.output_dir={tmp_path}/again", "run.seed=2")
-    assert str(caught.value) == f"there is no {tmp_path}/absent/model.safetensors"
+    assert (
+        refused(
+            train, CheckpointError, f"run.init_from={tmp_path}/absent", f"run.output_dir={tmp_path}/again", "run.seed=2"
+        )
+        == f"there is no {tmp_path}/absent/model.safetensors"
+    )
 
 
 @pytest.mark.slow
@@ -96,9 +106,7 @@ def test_the_saved_configuration_is_the_one_that_was_trained(train: Callable[...
 @pytest.mark.slow
 def test_an_existing_run_is_not_overwritten(train: Callable[..., Result], tmp_path: Path) -> None:
     train()
-    with pytest.raises(TrainingError) as caught:
-        train()
-    assert str(caught.value) == (
+    assert refused(train, TrainingError) == (
         f"{tmp_path}/run holds a run already (its last checkpoint is step-000006): resume=True continues it, "
         "run.output_dir=... starts another"
     )
@@ -154,9 +162,7 @@ def test_resume_with_more_steps(train: Callable[..., Result]) -> None:
 )
 def test_resume_with_other_settings_is_refused(train: Callable[..., Result], overrides: list[str], said: str) -> None:
     last = train().checkpoint
-    with pytest.raises(ConfigError) as caught:
-        train(*overrides, resume=True)
-    assert str(caught.value) == said.format(last=last)
+    assert refused(train, ConfigError, *overrides, resume=True) == said.format(last=last)
 
 
 # Errors that end a run.
@@ -221,9 +227,7 @@ def test_a_full_disk_before_training_is_reported(
         raise OSError(28, "No space left on device", str(tmp_path / "tokens"))
 
     monkeypatch.setattr("uwaga.train.corpus.prepare", full)
-    with pytest.raises(TrainingError) as caught:
-        train()
-    assert str(caught.value) == f"{tmp_path}/tokens: No space left on device; there is no checkpoint yet"
+    assert refused(train, TrainingError) == f"{tmp_path}/tokens: No space left on device; there is no checkpoint yet"
 
 
 @pytest.mark.slow
@@ -258,11 +262,9 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_good_one(
 
     with monkeypatch.context() as full:
         full.setattr(Path, method, failing)
-        with pytest.raises(TrainingError) as caught:
-            train()
-    assert str(caught.value) == (
-        f"the checkpoint of step 4 cannot be written to {out}: {why}; the last good checkpoint is {out}/step-000002"
-    )
+        assert refused(train, TrainingError) == (
+            f"the checkpoint of step 4 cannot be written to {out}: {why}; the last good checkpoint is {out}/step-000002"
+        )
     assert not list(out.glob(".step-*"))
     assert load(out / "step-000002") is not None
     assert train(resume=True).steps == 6
@@ -308,9 +310,7 @@ def test_an_invalid_optimizer_state_is_refused(
 ) -> None:
     last = train().checkpoint
     optimizer(last, change)
-    with pytest.raises(CheckpointError) as caught:
-        train(resume=True)
-    assert str(caught.value) == f"{last}/optimizer.safetensors{said}"
+    assert refused(train, CheckpointError, resume=True) == f"{last}/optimizer.safetensors{said}"
 
 
 @pytest.mark.slow
@@ -319,9 +319,7 @@ def test_a_pickle_in_place_of_weights_is_not_read(train: Callable[..., Result]) 
     state = load_file(last / "model.safetensors")
     (last / "model.safetensors").unlink()
     torch.save(state, last / "pytorch_model.bin")
-    with pytest.raises(CheckpointError) as caught:
-        train(resume=True)
-    assert str(caught.value) == f"there is no {last}/model.safetensors"
+    assert refused(train, CheckpointError, resume=True) == f"there is no {last}/model.safetensors"
 
 
 @pytest.mark.slow
