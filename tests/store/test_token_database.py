@@ -148,6 +148,26 @@ def test_large_appends_are_cut_into_segments(tmp_path: Path, monkeypatch: pytest
         assert torch.equal(db.search(QUERIES, 9).scores, brute_force(dict(enumerate(ROWS.to_list())), 9)[1])
 
 
+@pytest.mark.parametrize("has_tokens", [True, False])
+def test_a_full_segment_that_cannot_be_read_leaves_its_neighbours_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_tokens: bool
+) -> None:
+    if has_tokens:
+        db, rows = TokenDatabase.create(tmp_path / "db", width=D), draw([1, 2, 3])
+    else:
+        monkeypatch.setattr(stored, "SEGMENT_BYTES", 2048 * 4)
+        db, rows = SoftDatabase.create(tmp_path / "db", key_width=1), torch.ones(2048, 1)
+    db.append(rows)
+    db.append(rows)
+    db.close()
+    lost, kept = sorted((db.path / "segments").iterdir())
+    lost.unlink()
+    with type(db).open(db.path) as writer:
+        assert writer.compact() == 0
+        assert len(writer.damaged) == 1
+    assert kept.exists()
+
+
 @pytest.mark.parametrize("place", ["keys", "offsets"])
 def test_a_flipped_bit_is_found_by_its_rows(db: TokenDatabase, place: str) -> None:
     path = sorted((db.path / "segments").iterdir())[1]

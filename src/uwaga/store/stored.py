@@ -232,7 +232,7 @@ class StoredDatabase(ABC):
         rows = len(self)
         return {
             "rows": rows, "deleted": len(self._catalog.deleted()), "records": self._catalog.count(),
-            "segments": len(self._entries), "bytes": self._bytes(), **catalog.settings(self.schema), "model": self.model,
+            "segments": len(self._entries), "bytes": sum(each.nbytes for each in self._segments.values()), **catalog.settings(self.schema), "model": self.model,
             "fields": self.fields, "damaged": self.damaged,
         }  # fmt: skip
 
@@ -408,11 +408,11 @@ class StoredDatabase(ABC):
                 checksum, which would be lost.
         """
         self._begin_writing()
-        before = self._bytes()
+        before = sum(map(self._size, self._entries))
         for group in self._groups():
             self._rewrite(group)
         self.refresh()
-        return before - self._bytes()
+        return before - sum(map(self._size, self._entries))
 
     def check(self) -> list[Damage]:
         """Everything that is wrong: every byte of every segment is compared with its checksum, and the catalog checked by SQLite.
@@ -529,7 +529,7 @@ class StoredDatabase(ABC):
         deleted, most = self._catalog.deleted(), self._segment_rows() * self._row_bytes
         groups: list[list[Entry]] = []
         for entry in self._entries:
-            if groups and self._bytes([*groups[-1], entry]) <= most:
+            if groups and sum(map(self._size, [*groups[-1], entry])) <= most:
                 groups[-1].append(entry)
             else:
                 groups.append([entry])
@@ -556,10 +556,11 @@ class StoredDatabase(ABC):
         self.refresh()
         self._remove_unlisted()
 
-    def _bytes(self, entries: Sequence[Entry] | None = None) -> int:
-        """Of keys and values of segments, of those that can be read; None: of all."""
-        listed = self._entries if entries is None else entries
-        return sum(self._segments[entry.file].nbytes for entry in listed if entry.file in self._segments)
+    def _size(self, entry: Entry) -> int:
+        """The bytes of keys and values of a segment. One of tokens that cannot be read counts as full, since nothing says how many it has."""
+        if (segment := self._segments.get(entry.file)) is not None:
+            return segment.nbytes
+        return SEGMENT_BYTES if self.has_tokens else entry.rows * self._row_bytes
 
 
 def _is_text(value: object) -> bool:
