@@ -2,6 +2,7 @@
 test_families.py, and what is wrong with a directory in tests/messages."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -188,6 +189,26 @@ def test_a_save_that_fails_leaves_what_was_there(
         save(Transformer(model.config), folder)
     assert same(load(folder), model)
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_refused_save_changes_no_shards_and_makes_no_folder(model: Transformer, folder: Path, tmp_path: Path) -> None:
+    shard(folder, save_file, "safetensors")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(CheckpointError, match="of a model in several files"):
+        save(model, folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    with pytest.raises(CheckpointError, match="transformers has no BertModel"):
+        save(Transformer(replace(model.config, outputs=("logits", "tokens"))), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_file_that_is_a_pipe_is_not_waited_for(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(CheckpointError, match=f"{name} .*it is a named pipe, not a regular file"):
+        load(folder)
 
 
 def test_keys_that_are_not_understood_come_back_as_they_were(folder: Path, tmp_path: Path) -> None:
