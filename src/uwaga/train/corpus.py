@@ -181,7 +181,7 @@ def masked_rows(stored: TokenRows, context: int, tokenizer: TextTokenizer, proba
         own = stored.tokens[first : first + count].astype(np.int64)
         drawn = random_bits(3 * count, "masks", seed, epoch, row).reshape(3, count)
         chosen = np.argsort(drawn[0], kind="stable")[: max(1, round(count * probability))]
-        wanted = np.full(count + around, IGNORED)
+        wanted = np.full(count + around, IGNORED, np.int64)
         wanted[len(before) + chosen] = own[chosen]
         tenth = (drawn[1][chosen] % np.uint64(10)).astype(np.int64)
         other = ordinary[(drawn[2][chosen] % np.uint64(len(ordinary))).astype(np.int64)]
