@@ -1,24 +1,17 @@
 """`uwaga bench`: about a minute of timings beside PyTorch on this machine; with --save, which engine is fastest here."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from uwaga._base import env
+from uwaga.cli import machine
+from uwaga.cli.terminal import echo, fail, new_table, progress_bar
+
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from uwaga.cli.cases import Case
-    from uwaga.cli.timing import Comparison
-
-
-class Task(NamedTuple):
-    """One row of the table. The case is made just before it is timed, and its tensors are freed afterwards."""
-
-    what: str
-    sizes: str
-    make: "Callable[[], Case]"
+    from uwaga.cli.cases import Trial
 
 
 def bench(
@@ -37,31 +30,28 @@ def bench(
         return
     import torch
     from rich.console import Console
-    from rich.progress import Progress
 
-    from uwaga.cli import engines, machine
-    from uwaga.cli.timing import compare
+    from uwaga.cli.cases import OURS, THEIRS, engine_trials, timed
+    from uwaga.ops.engine_profile import ENGINES
 
+    table = new_table(
+        ("what", "heads x tokens x width"), ("ratio", "uwaga\nms", "torch\nms", "GFLOP\n/s"), pad_edge=False
+    )
+    engines = [f"{engine}\nratio, GFLOP/s" for engine in ENGINES["linear"]]
+    linear_table = new_table(("linear map: rows x inputs to outputs",), engines, pad_edge=False)
+    trials = [*_trials(tiny), *(trial for trial in engine_trials(tiny) if trial[0][0] == "linear")]
+    with progress_bar("bench") as progress:
+        for labels, case, measured in timed(trials, seconds, progress):
+            speeds = {side: f"{case.flops / measured.seconds(side) / 1e9:.0f}" for side in case.sides}
+            ratios = {side: _in_colour(measured.ratio(THEIRS, to=side)) for side in case.sides}
+            if OURS in case.sides:
+                times = (f"{measured.seconds(side) * 1e3:.3g}" for side in (OURS, THEIRS))
+                table.add_row(*labels, ratios[OURS], *times, speeds[OURS])
+            else:
+                _, dtype, shape = labels
+                figures = (f"{ratios[each]} {speeds[each]:>4}" if each in ratios else "-" for each in ENGINES["linear"])
+                linear_table.add_row(f"{shape} {dtype}", *figures)
     console = Console()
-    table, linear_table = _table(), _linear_table()
-    tasks = list(_tasks(tiny))
-    trials = list(engines.linear_trials(tiny))
-    count = len(tasks) + len(trials)
-    with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task("", total=count)
-        for task in tasks:
-            progress.update(bar, description=f"{task.what} {task.sizes}")
-            case = task.make()
-            case.check()
-            table.add_row(task.what, task.sizes, *_figures(case, compare(case.sides, seconds=seconds / count)))
-            progress.advance(bar)
-        for trial in trials:
-            progress.update(bar, description=f"{trial.operation} {trial.what}")
-            case = trial.make()
-            case.check()
-            compared = compare(case.sides, seconds=seconds / count)
-            linear_table.add_row(f"{trial.what} {trial.dtype}", *_engine_figures(case, compared))
-            progress.advance(bar)
     console.print(table)
     console.print(linear_table)
     console.print(
@@ -73,27 +63,40 @@ def bench(
 
 
 def _save(seconds: float, tiny: bool) -> None:
-    """Write the engine profile of this machine, and print it."""
+    """Time the engines against each other, write the engine profile of this machine, and print both."""
+    import torch
     from rich.console import Console
 
-    from uwaga._base import env
-    from uwaga.cli import engines
-    from uwaga.cli.terminal import echo, fail, progress_bar
+    from uwaga.cli.cases import THEIRS, engine_trials, timed
     from uwaga.ops import engine_profile
 
     path = engine_profile.default_path()
+    ratios: dict[str, dict[str, dict[str, dict[str, float]]]] = {}  # by operation, dtype, engine and shape
+    with progress_bar("engines") as progress:
+        for (operation, dtype, shape), case, measured in timed([*engine_trials(tiny)], seconds, progress):
+            of_dtype = ratios.setdefault(operation, {}).setdefault(dtype, {})
+            for engine in case.sides:
+                of_dtype.setdefault(engine, {})[shape] = measured.ratio(THEIRS, to=engine)
     try:
-        with progress_bar("engines") as progress:
-            saved = engines.save_profile(path, seconds=seconds, tiny=tiny, progress=progress)
+        orders = engine_profile.write(path, ratios, torch.get_num_threads())
     except OSError as error:
         fail("bench", f"{path}: cannot be written: {error.strerror or error}")
-    Console().print(engines.table(saved))
+    table = new_table(("what", "type", "PyTorch's time / the engine's, by shape", "order"), wraps=True)
+    for operation, dtypes in ratios.items():
+        for dtype, engines in dtypes.items():
+            figures = (f"{name} " + ", ".join(f"{each:.2f}x" for each in by.values()) for name, by in engines.items())
+            table.add_row(operation, dtype, "; ".join(figures), " > ".join(orders[operation][dtype]))
+    Console().print(table)
     echo(f"Saved in {path}. Choices follow it from the next process on; delete the file to undo this.")
     if not env.profile():
         echo("UWAGA_PROFILE is 0, so that the file is ignored.")
 
 
-def _tasks(tiny: bool) -> Iterator[Task]:
+def _in_colour(ratio: float) -> str:
+    return f"[{'green' if ratio >= 1 else 'red'}]{ratio:.2f}x[/]"
+
+
+def _trials(tiny: bool) -> Iterator["Trial"]:
     import torch
 
     from uwaga.cli import cases
@@ -108,60 +111,8 @@ def _tasks(tiny: bool) -> Iterator[Task]:
             ("causal", middle, partial(cases.forward, causal=True)),
             ("with backward", middle, cases.backward),
         ):
-            yield Task(what, f"{heads} x {tokens} x {width} {name}", partial(make, 1, heads, tokens, width, dtype))
+            yield (what, f"{heads} x {tokens} x {width} {name}"), partial(make, 1, heads, tokens, width, dtype)
     lengths = cases.document_lengths(16, median)
     sizes = f"{len(lengths)} documents, {cases.wasted(lengths):.0%} padding"
-    yield Task("ragged", sizes, partial(cases.ragged, lengths, heads, width, torch.float32))
-    yield Task("decode", f"8 x {keys:,} keys x {width}", partial(cases.decode, 8, keys, width, torch.float32))
-
-
-def _table() -> "Table":
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("what", no_wrap=True)
-    table.add_column("heads x tokens x width", no_wrap=True)
-    for heading in ("ratio", "uwaga\nms", "torch\nms", "GFLOP\n/s"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
-
-
-def _figures(case: "Case", measured: "Comparison") -> tuple[str, ...]:
-    from uwaga.cli.cases import OURS, THEIRS
-
-    ratio = measured.ratio(THEIRS, to=OURS)
-    style = "green" if ratio >= 1 else "red"
-    return (
-        f"[{style}]{ratio:.2f}x[/]",
-        f"{measured.seconds(OURS) * 1e3:.3g}",
-        f"{measured.seconds(THEIRS) * 1e3:.3g}",
-        f"{case.flops / measured.seconds(OURS) / 1e9:.0f}",
-    )
-
-
-def _linear_table() -> "Table":
-    from rich import box
-    from rich.table import Table
-
-    from uwaga.ops.engine_profile import ENGINES
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("linear map: rows x inputs to outputs", no_wrap=True)
-    for engine in ENGINES["linear"]:
-        table.add_column(f"{engine}\nratio, GFLOP/s", justify="right", no_wrap=True)
-    return table
-
-
-def _engine_figures(case: "Case", measured: "Comparison") -> Iterator[str]:
-    """The time of F.linear divided by that of each engine, and its speed."""
-    from uwaga.cli.cases import THEIRS
-    from uwaga.ops.engine_profile import ENGINES
-
-    for engine in ENGINES["linear"]:
-        if engine not in case.sides:
-            yield "-"
-            continue
-        ratio = measured.ratio(THEIRS, to=engine)
-        style = "green" if ratio >= 1 else "red"
-        yield f"[{style}]{ratio:.2f}x[/] {case.flops / measured.seconds(engine) / 1e9:4.0f}"
+    yield ("ragged", sizes), partial(cases.ragged, lengths, heads, width, torch.float32)
+    yield ("decode", f"8 x {keys:,} keys x {width}"), partial(cases.decode, 8, keys, width, torch.float32)

@@ -5,7 +5,7 @@ Letters: B batch, H heads, N tokens, D width. Both sides get the same tensors an
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import uwaga
-from uwaga.cli.timing import Side
+from uwaga.cli.timing import Comparison, Side, compare
 from uwaga.ops import engine_profile
 from uwaga.ops.linear import api as linear_api
 
@@ -26,9 +26,8 @@ class Case(NamedTuple):
 
     sides: Mapping[str, Side]
     flops: float
-    read: Callable[
-        [str, object], list[Tensor]
-    ]  # converts what a side returned to tensors that can be compared between sides
+    # Converts what a side returned to tensors that can be compared between sides.
+    read: Callable[[str, object], list[Tensor]]
 
     def check(self) -> None:
         """Run every side once. Raises AssertionError where their results differ by more than rounding."""
@@ -98,14 +97,11 @@ def decode(heads: int, keys: int, width: int, dtype: torch.dtype) -> Case:
 def attention_engines(heads: int, tokens: int, width: int, dtype: torch.dtype) -> Case:
     """Dense attention by each engine of the CPU that can serve it; the sides have the names of the engines."""
     query, key, value = _operands((1, heads, tokens, width), dtype)
-    refused = uwaga.explain(query, key, value).refused
-    sides: dict[str, Side] = {
-        name: partial(uwaga.attention, query, key, value, impl=name)
-        for name in engine_profile.ENGINES["attention"]
-        if name not in refused
+    # PyTorch's as it is called where this engine is preferred: without the validation of a named engine.
+    sides = {
+        **_engines("attention", uwaga.attention, uwaga.explain, query, key, value),
+        THEIRS: partial(F.scaled_dot_product_attention, query, key, value),
     }
-    # As it is called where this engine is preferred: without the validation of a named engine.
-    sides[THEIRS] = partial(F.scaled_dot_product_attention, query, key, value)
     return Case(sides, heads * tokens * tokens * 4 * width, _tensors)
 
 
@@ -115,14 +111,49 @@ def linear_engines(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> 
     x = torch.randn((rows, inputs), generator=generator).to(dtype)
     weight = (torch.randn((outputs, inputs), generator=generator) / math.sqrt(inputs)).to(dtype)
     bias = torch.randn(outputs, generator=generator).to(dtype)
-    refused = linear_api.explain(x, weight, bias).refused
-    sides: dict[str, Side] = {
-        name: partial(uwaga.linear, x, weight, bias, impl=name)
-        for name in engine_profile.ENGINES["linear"]
-        if name not in refused
+    sides = {
+        **_engines("linear", uwaga.linear, linear_api.explain, x, weight, bias),
+        THEIRS: partial(F.linear, x, weight, bias),
     }
-    sides[THEIRS] = partial(F.linear, x, weight, bias)
     return Case(sides, 2 * rows * inputs * outputs, _tensors)
+
+
+def _engines(
+    operation: str, call: Callable[..., Any], explain: Callable[..., Any], *operands: Tensor
+) -> dict[str, Side]:
+    refused = explain(*operands).refused
+    names = (name for name in engine_profile.ENGINES[operation] if name not in refused)
+    return {name: partial(call, *operands, impl=name) for name in names}
+
+
+# What a case is called in tables, and the case, which is made just before it is timed; its tensors are freed afterwards.
+Trial = tuple[tuple[str, ...], Callable[[], Case]]
+
+
+def engine_trials(tiny: bool) -> Iterator[Trial]:
+    """Dense attention and the linear map in every dtype, of MiniLM (384 wide) and BERT (768 wide) at a few hundred tokens; `tiny`: sizes too
+    small for meaningful figures, for tests."""
+    attention = ((2, 8, 8),) if tiny else ((12, 128, 64), (12, 512, 64))  # heads, tokens, width
+    linear = ((8, 16, 32),) if tiny else ((512, 384, 1536), (512, 1536, 384), (512, 768, 768), (512, 768, 3072))
+    for name in engine_profile.DTYPES:
+        for sizes in attention:
+            shape = " x ".join(map(str, sizes))
+            yield ("attention", name, shape), partial(attention_engines, *sizes, getattr(torch, name))
+    for name in engine_profile.DTYPES:
+        for rows, inputs, outputs in linear:
+            make = partial(linear_engines, rows, inputs, outputs, getattr(torch, name))
+            yield ("linear", name, f"{rows} x {inputs} to {outputs}"), make
+
+
+def timed(
+    trials: Sequence[Trial], seconds: float, progress: Callable[[float], None]
+) -> Iterator[tuple[tuple[str, ...], Case, Comparison]]:
+    """Check every case and time it, for `seconds` in all. progress: is called with the completed share, from 0 to 1."""
+    for number, (labels, make) in enumerate(trials, start=1):
+        case = make()
+        case.check()
+        yield labels, case, compare(case.sides, seconds=seconds / len(trials))
+        progress(number / len(trials))
 
 
 def document_lengths(count: int, median: int, spread: float = 0.82) -> list[int]:

@@ -3,17 +3,22 @@
 It also works without the native library, and reports why that is missing. The exit code is 0 in both cases.
 """
 
+import importlib.util
+import json
 import os
 import platform
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
 from uwaga._base import env
+from uwaga._base.errors import CheckpointError
 from uwaga._base.install import torch_command
+from uwaga.cli import machine
 from uwaga.cli.terminal import echo_json, fail
 
 Status = Literal["ok", "note", "missing"]
@@ -34,13 +39,17 @@ OPTIONAL = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(NamedTuple):
+    """A line of the report. The functions below yield it without its topic."""
+
     topic: str
     name: str
     value: str
     status: Status = "ok"
     why: str = ""
+
+
+Found = Iterator[tuple[Any, ...]]
 
 
 def doctor(
@@ -57,37 +66,35 @@ def doctor(
     ] = None,
 ) -> None:
     """Say what is installed, what the kernels run on, and what is missing and why."""
-    findings = list(_processes() if distributed else examine())
+    findings = [Finding("processes", *each) for each in _processes()] if distributed else list(examine())
     if model is not None:
         findings.append(_encoder(model))
     if distributed and os.environ["RANK"] != "0":
         return
     if as_json:
-        import json
-
-        echo_json(json.dumps([asdict(finding) for finding in findings], indent=2))
+        echo_json(json.dumps([finding._asdict() for finding in findings], indent=2))
     else:
         _show(findings)
 
 
 def examine() -> Iterator[Finding]:
     """Every finding, in the order in which they are shown."""
-    versions = list(_versions())
+    versions = [Finding("versions", *each) for each in _versions()]
     yield from versions
+    yield Finding("machine", "system", f"{platform.system()} {platform.machine()}")
+    yield Finding("machine", "processor", f"{machine.processor()}, {machine.processors()} usable")
     if any(each.name == "torch" and each.status == "missing" for each in versions):
         return  # all else computes with it
-    yield from _native()
-    yield from _threads()
-    yield from _engines()
-    yield from _devices()
-    yield from _optional()
     caches = list(_caches())  # before the check of a bundled model remembers its digest there
-    yield from _models()
-    yield from caches
-    yield from _environment()
+    topics = {
+        "kernels": _native(), "threads": _threads(), "engines": _engines(), "devices": _devices(), "extras": _optional(),
+        "models": _models(), "caches": caches, "environment": _environment(),
+    }  # fmt: skip
+    for topic, found in topics.items():
+        yield from (Finding(topic, *each) for each in found)
 
 
-def _processes() -> Iterator[Finding]:
+def _processes() -> Found:
     """The processes that torchrun started."""
     import datetime
 
@@ -108,76 +115,71 @@ def _processes() -> Iterator[Finding]:
     for each in result:
         speed = f", {each.megabytes_per_second:,.0f} MB/s to and from rank 0" if each.rank else ""
         value = f"{each.host}, process {each.pid}, {each.backend}, {each.level}, {each.threads} threads{speed}"
-        status: Status = "ok" if each.has_same_bits else "missing"
-        why = "computes the bits of rank 0"
-        if not each.has_same_bits:
-            others = sorted({x.level for x in result})
-            why = "does not compute the bits of rank 0"
-            if len(others) > 1:
-                why += f": instruction sets differ ({', '.join(others)}); set UWAGA_LEVEL to one that all have"
-        yield Finding(topic="processes", name=f"rank {each.rank}", value=value, status=status, why=why)
+        if each.has_same_bits:
+            yield f"rank {each.rank}", value, "ok", "computes the bits of rank 0"
+            continue
+        why, others = "does not compute the bits of rank 0", sorted({x.level for x in result})
+        if len(others) > 1:
+            why += f": instruction sets differ ({', '.join(others)}); set UWAGA_LEVEL to one that all have"
+        yield f"rank {each.rank}", value, "missing", why
     dist.destroy_process_group()
 
 
-def _versions() -> Iterator[Finding]:
-    from importlib.util import find_spec
-
+def _versions() -> Found:
     import uwaga
-    from uwaga.cli import machine
 
-    yield Finding(topic="versions", name="python", value=platform.python_version())
-    yield Finding(topic="versions", name="uwaga", value=uwaga.__version__)
+    yield "python", platform.python_version()
+    yield "uwaga", uwaga.__version__
     for distribution in ("torch", "numpy"):
-        version = machine.version(distribution) if find_spec(distribution) is not None else None
-        if version is None:
+        if (version := _installed(distribution, distribution)) is None:
             command = torch_command() if distribution == "torch" else f"pip install {distribution}"
-            why = f"not installed: {command}"
-            yield Finding(topic="versions", name=distribution, value="none", status="missing", why=why)
+            yield distribution, "none", "missing", f"not installed: {command}"
         else:
-            yield Finding(topic="versions", name=distribution, value=version)
-    yield Finding(topic="machine", name="system", value=f"{platform.system()} {platform.machine()}")
-    yield Finding(topic="machine", name="processor", value=f"{machine.processor()}, {machine.processors()} usable")
+            yield distribution, version
 
 
-def _native() -> Iterator[Finding]:
+def _installed(package: str, distribution: str) -> str | None:
+    return None if importlib.util.find_spec(package) is None else machine.version(distribution) or "installed"
+
+
+def _native() -> Found:
     from uwaga._base import native
 
     if (why := native.reason_unavailable()) is not None:
-        why += "; the PyTorch engine serves. To build it: pip install with a C++ compiler present"
-        yield Finding(topic="kernels", name="native library", value="none", status="missing", why=why)
+        yield (
+            "native library",
+            "none",
+            "missing",
+            f"{why}; the PyTorch engine serves. To build it: pip install with a C++ compiler present",
+        )
         return
-    library = native.library()
-    yield Finding(topic="kernels", name="native library", value=str(library.path))
-    possible = native.supported_levels()
-    chosen = "UWAGA_LEVEL" if env.level() else "the best that this processor has"
-    yield Finding(topic="kernels", name="instruction set", value=native.level(), why=chosen)
+    library, possible = native.library(), native.supported_levels()
+    yield "native library", str(library.path)
+    yield "instruction set", native.level(), "ok", "UWAGA_LEVEL" if env.level() else "the best that this processor has"
     others = ", ".join(level for level in native.levels() if level not in possible)
-    why = f"built but not on this processor: {others}" if others else ""
-    yield Finding(topic="kernels", name="possible", value=", ".join(possible), why=why)
-    status: Status = "ok" if library.shares_threads else "note"
-    value = "shared with PyTorch" if library.shares_threads else "of its own"
-    yield Finding(topic="kernels", name="thread pool", value=value, status=status, why=library.why_threads)
+    yield "possible", ", ".join(possible), "ok", f"built but not on this processor: {others}" if others else ""
+    pool = ("shared with PyTorch", "ok") if library.shares_threads else ("of its own", "note")
+    yield "thread pool", *pool, library.why_threads
 
 
-def _threads() -> Iterator[Finding]:
+def _threads() -> Found:
     import torch
 
-    yield Finding(topic="threads", name="PyTorch", value=str(torch.get_num_threads()))
+    yield "PyTorch", str(torch.get_num_threads())
     try:
         fixed = env.threads()
     except ValueError as error:
-        yield Finding(topic="threads", name="uwaga", value="none", status="missing", why=str(error))
+        yield "uwaga", "none", "missing", str(error)
         return
-    why = "as PyTorch" if fixed is None else "UWAGA_THREADS"
-    yield Finding(topic="threads", name="uwaga", value=str(fixed or torch.get_num_threads()), why=why)
+    yield "uwaga", str(fixed or torch.get_num_threads()), "ok", "as PyTorch" if fixed is None else "UWAGA_THREADS"
     policy = ", ".join(f"{name}={os.environ[name]}" for name in env.WAITING if os.environ.get(name))
     why = (
         "commands set OMP_WAIT_POLICY=passive unless you set one of these; in a program, set it before you import torch"
     )
-    yield Finding(topic="threads", name="waiting", value=policy or "OpenMP's default", why=why)
+    yield "waiting", policy or "OpenMP's default", "ok", why
 
 
-def _engines() -> Iterator[Finding]:
+def _engines() -> Found:
     """The engine that comes first for dense calls on the CPU, by dtype, and why."""
     import warnings
 
@@ -186,56 +188,56 @@ def _engines() -> Iterator[Finding]:
     import uwaga
     from uwaga.ops import engine_profile, engine_table
 
-    yield Finding(topic="engines", name="processor", value=engine_table.row().name)
+    yield "processor", engine_table.row().name
     try:
         with warnings.catch_warnings():  # a profile that does not apply is a finding below
             warnings.simplefilter("ignore")
             profile, why, is_refused = engine_profile.active()
     except ValueError as error:
-        yield Finding(topic="engines", name="profile", value="none", status="missing", why=str(error))
+        yield "profile", "none", "missing", str(error)
         return
-    yield Finding(
-        topic="engines",
-        name="profile",
-        value="none" if profile is None else str(profile.path),
-        status="note" if is_refused else "ok",
-        why=why if profile is None else f"of {profile.date}, by `uwaga bench --save`",
+    yield (
+        "profile",
+        "none" if profile is None else str(profile.path),
+        "note" if is_refused else "ok",
+        why if profile is None else f"of {profile.date}, by `uwaga bench --save`",
     )
     for name in engine_profile.DTYPES:
         x = torch.zeros(1, 1, 8, 8, dtype=getattr(torch, name))
         result = uwaga.explain(x, x, x)
-        is_measured = engine_table.dense_attention(x.dtype).is_measured
-        status: Status = "ok" if is_measured and result.engine == "cpu" else "note"
-        yield Finding(topic="engines", name=f"attention {name}", value=result.engine, status=status, why=result.reason)
+        is_measured = engine_table.dense_attention(x.dtype).is_measured and result.engine == "cpu"
+        yield f"attention {name}", result.engine, "ok" if is_measured else "note", result.reason
     yield from _linear()
 
 
-def _linear() -> Iterator[Finding]:
-    """The engine of the linear map by dtype, why, and its measured speed: in about a second."""
+def _linear() -> Found:
+    """The engine of the linear map by dtype, why, and its measured speed at a batch of BERT's: in about a second."""
     import torch
 
+    import uwaga
     from uwaga._base import native
-    from uwaga.cli import engines
+    from uwaga.cli.timing import compare
     from uwaga.ops import engine_profile, engine_table
-    from uwaga.ops.linear import choose
+    from uwaga.ops.linear import api, choose
 
     for name in engine_profile.DTYPES:
         dtype: torch.dtype = getattr(torch, name)
+        x, weight = torch.randn(512, 768).to(dtype), torch.randn(768, 768).to(dtype)
         try:
             peak = ""
             if native.reason_unavailable() is None:
                 peak = f" of a float32 peak of {native.measure_peak(native.threads(), 0.05):.0f}"
-            speed = engines.linear_speed(dtype, seconds=0.1)
+            engine, why, _ = api.explain(x, weight)
+            taken = compare({engine: partial(uwaga.linear, x, weight)}, seconds=0.1).seconds(engine)
         except ValueError as error:  # UWAGA_LINEAR or UWAGA_THREADS
-            yield Finding(topic="engines", name=f"linear {name}", value="none", status="missing", why=str(error))
+            yield f"linear {name}", "none", "missing", str(error)
             return
-        keeps_bits = choose.has_batch_invariant_rows(speed.engine, dtype)
-        status: Status = "ok" if engine_table.linear(dtype).is_measured and keeps_bits else "note"
-        value = f"{speed.engine}, {speed.gflops:.0f} GFLOP/s{peak}"
-        yield Finding(topic="engines", name=f"linear {name}", value=value, status=status, why=speed.why)
+        is_good = engine_table.linear(dtype).is_measured and choose.has_batch_invariant_rows(engine, dtype)
+        speed = f"{engine}, {2 * 512 * 768 * 768 / taken / 1e9:.0f} GFLOP/s{peak}"
+        yield f"linear {name}", speed, "ok" if is_good else "note", why
 
 
-def _devices() -> Iterator[Finding]:
+def _devices() -> Found:
     import torch
 
     if torch.cuda.is_available():
@@ -248,62 +250,48 @@ def _devices() -> Iterator[Finding]:
             why = "experimental: uwaga was run on one GPU so far, an H100 (docs/gpu.md)"
             if result.major < 8:  # they emulate it
                 why += "; it has no arithmetic in bfloat16, float16 is fast"
-            yield Finding(topic="devices", name=f"cuda:{index}", value=value, status="note", why=why)
-        missing = flex.why_not_on_cuda()
-        if missing is None:
-            yield Finding(topic="devices", name="FlexAttention", value="compiled by Triton")
+            yield f"cuda:{index}", value, "note", why
+        if (missing := flex.why_not_on_cuda()) is None:
+            yield "FlexAttention", "compiled by Triton"
         else:
-            why = f"{missing}; without it masks and biases become matrices"
-            yield Finding(topic="devices", name="FlexAttention", value="none", status="missing", why=why)
+            yield "FlexAttention", "none", "missing", f"{missing}; without it masks and biases become matrices"
     else:
         why = "PyTorch sees no CUDA device; everything here works without one"
         if torch.version.cuda is not None:
             why += f"; this PyTorch has gigabytes of CUDA, and the one without: {torch_command()} --force-reinstall"
-        yield Finding(topic="devices", name="cuda", value="none", why=why)
+        yield "cuda", "none", "ok", why
 
 
-def _optional() -> Iterator[Finding]:
+def _optional() -> Found:
     """The packages of the extras, and what does not work without them."""
-    from importlib.util import find_spec
-
-    from uwaga.cli import machine
-
-    for distribution, (package, extra, needs) in OPTIONAL.items():
-        if find_spec(package) is None:
-            why = f"{needs} needs it: pip install 'uwaga[{extra}]'"
-            yield Finding(topic="extras", name=distribution, value="none", status="note", why=why)
-        else:
-            version = machine.version(distribution) or "installed"
-            yield Finding(topic="extras", name=distribution, value=version, why=f"for {needs}")
+    packages = [
+        (name, package, needs, f"{needs} needs it: pip install 'uwaga[{extra}]'")
+        for name, (package, extra, needs) in OPTIONAL.items()
+    ]
     # No extra: it is what those have who load such models.
-    there = machine.version("transformers")
     needs = "families of models that are not uwaga's own, in TextEncoder and Reranker"
-    if there is None:
-        why = f"{needs}: pip install 'transformers>=5'"
-        yield Finding(topic="extras", name="transformers", value="none", status="note", why=why)
-    else:
-        yield Finding(topic="extras", name="transformers", value=there, why=f"for {needs}")
+    packages.append(("transformers", "transformers", needs, f"{needs}: pip install 'transformers>=5'"))
+    for name, package, needs, why in packages:
+        version = _installed(package, name)
+        yield (name, "none", "note", why) if version is None else (name, version, "ok", f"for {needs}")
 
 
-def _models() -> Iterator[Finding]:
+def _models() -> Found:
     """The models that are there without a download."""
-    from uwaga._base.errors import CheckpointError
     from uwaga.models.checkpoints import directories
 
     for name, model in directories.BUNDLED.items():
         try:
             folder = directories.find(name, None)
         except CheckpointError as error:
-            yield Finding(topic="models", name=name, value="none", status="note", why=str(error))
+            yield name, "none", "note", str(error)
         else:
-            why = "" if model.distribution == "uwaga" else f"from {model.distribution}"
-            yield Finding(topic="models", name=name, value=str(folder), why=why)
+            yield name, str(folder), "ok", "" if model.distribution == "uwaga" else f"from {model.distribution}"
 
 
 def _encoder(model: str) -> Finding:
     """How TextEncoder runs a model, or Reranker one that it takes."""
     from uwaga import Reranker, TextEncoder
-    from uwaga._base.errors import CheckpointError
 
     topic = "encoder"
     try:
@@ -312,35 +300,32 @@ def _encoder(model: str) -> Finding:
         try:
             topic, choice = "reranker", Reranker.load(model).explain()
         except (CheckpointError, ValueError):
-            return Finding(topic="encoder", name=model, value="none", status="missing", why=str(error))
+            return Finding("encoder", model, "none", "missing", str(error))
     whys = [choice.reason, *(f"not {name}: {why}" for name, why in choice.refused.items())]
-    return Finding(topic=topic, name=model, value=choice.engine, why="; ".join(whys))
+    return Finding(topic, model, choice.engine, "ok", "; ".join(whys))
 
 
-def _caches() -> Iterator[Finding]:
+def _caches() -> Found:
     """Folders that downloads and profiles are kept in; they can be deleted."""
     from huggingface_hub import constants
 
-    places = {
-        "downloads of data, profiles, mapped weights": env.data(),
-        "models of the hub": Path(constants.HF_HUB_CACHE),
-    }
-    for name, folder in places.items():
-        yield Finding(topic="caches", name=name, value=str(folder), why="" if folder.is_dir() else "not there yet")
+    for name, folder in (
+        ("downloads of data, profiles, mapped weights", env.data()),
+        ("models of the hub", Path(constants.HF_HUB_CACHE)),
+    ):
+        yield name, str(folder), "ok", "" if folder.is_dir() else "not there yet"
 
 
-def _environment() -> Iterator[Finding]:
+def _environment() -> Found:
     for name, meaning in env.VARIABLES.items():
         value = os.environ.get(name)
-        yield Finding(topic="environment", name=name, value="unset" if value is None else value, why=meaning)
+        yield name, "unset" if value is None else value, "ok", meaning
     for name in _THREAD_VARIABLES:
         if name in os.environ:
-            yield Finding(topic="environment", name=name, value=os.environ[name], why="read by OpenMP")
+            yield name, os.environ[name], "ok", "read by OpenMP"
 
 
 def _show(findings: list[Finding]) -> None:
-    from itertools import groupby
-
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO
 
 import typer
 
@@ -21,6 +21,8 @@ from uwaga._base.install import missing
 from uwaga._base.terminal import escape_controls
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from uwaga.ops.engine_choice import Choice
 
 
@@ -129,6 +131,18 @@ def progress_bar(title: str) -> Iterator[ShowShare]:
             progress.update(task, completed=done, left=left(done, earlier))
 
         yield show
+
+
+def new_table(left: Iterable[str], right: Iterable[str] = (), *, wraps: bool = False, **options: Any) -> "Table":
+    """A table of rich with a rule under its headings. right: columns of numbers."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, **options)
+    for headings, justify in ((left, "left"), (right, "right")):
+        for heading in headings:
+            table.add_column(heading, justify=justify, no_wrap=not wraps)
+    return table
 
 
 def escape_library_output() -> None:
