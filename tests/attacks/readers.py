@@ -357,8 +357,7 @@ def _read_recording(folder: Path) -> None:
 
 
 def _view_recording(folder: Path) -> None:
-    options = view_command._Options("float32", None, 4, False, None, None)
-    view_command._saved(str(folder / "a.safetensors"), options)
+    view_command.saved_recording(str(folder / "a.safetensors"))
 
 
 def _picture(folder: Path) -> None:

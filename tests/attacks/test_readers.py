@@ -26,7 +26,6 @@ OTHER_OPENERS = {
     "uwaga._base.durable": "writes, and syncs what was written",
     "uwaga._base.native": "the headers of the library that it loads",
     "uwaga._base.processor": "/proc of the machine",
-    "uwaga.cli.machine": "/proc of the machine",
     "uwaga.encode.vector_files": "writes; finished vectors after untrusted.stat_regular",
     "uwaga.cli.store": "opens databases; their files are opened by uwaga.store",
     "uwaga.cli.view": "as uwaga.cli.store",

@@ -81,7 +81,7 @@ def _save(seconds: float, tiny: bool) -> None:
         orders = engine_profile.write(path, ratios, torch.get_num_threads())
     except OSError as error:
         fail("bench", f"{path}: cannot be written: {error.strerror or error}")
-    table = new_table(("what", "type", "PyTorch's time / the engine's, by shape", "order"), wraps=True)
+    table = new_table(("what", "type", "PyTorch's time / the engine's, by shape", "order"))
     for operation, dtypes in ratios.items():
         for dtype, engines in dtypes.items():
             figures = (f"{name} " + ", ".join(f"{each:.2f}x" for each in by.values()) for name, by in engines.items())

@@ -38,29 +38,28 @@ class Case(NamedTuple):
 
 
 def forward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype, *, causal: bool = False) -> Case:
-    query, key, value = _operands((batch, heads, tokens, width), dtype)
-    mask = uwaga.Causal() if causal else None
-    sides = {
-        OURS: lambda: uwaga.attention(query, key, value, mask=mask),
-        THEIRS: lambda: F.scaled_dot_product_attention(query, key, value, is_causal=causal),
-    }
-    return Case(sides, _pairs(batch * heads, tokens, causal) * 4 * width, _tensors)
+    operands = _operands((batch, heads, tokens, width), dtype)
+    return Case(_sides(*operands, causal=causal), _pairs(batch * heads, tokens, causal) * 4 * width, _tensors)
 
 
 def backward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype, *, causal: bool = False) -> Case:
     """Forward and backward: 2 matrix products forward, 5 backward (the scores are computed again)."""
-    query, key, value = operands = [x.requires_grad_() for x in _operands((batch, heads, tokens, width), dtype)]
-    grad = torch.randn_like(query)
-    mask = uwaga.Causal() if causal else None
+    operands = [x.requires_grad_() for x in _operands((batch, heads, tokens, width), dtype)]
+    grad = torch.randn_like(operands[0])
 
-    def gradients(output: Any) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(output, operands, grad)
+    def gradients(side: Callable[[], Any]) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(side(), operands, grad)
 
-    sides: dict[str, Side] = {
-        OURS: lambda: gradients(uwaga.attention(query, key, value, mask=mask)),
-        THEIRS: lambda: gradients(F.scaled_dot_product_attention(query, key, value, is_causal=causal)),
-    }
+    sides = {name: partial(gradients, side) for name, side in _sides(*operands, causal=causal).items()}
     return Case(sides, _pairs(batch * heads, tokens, causal) * 14 * width, _tensors)
+
+
+def _sides(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -> dict[str, Side]:
+    mask = uwaga.Causal() if causal else None
+    return {
+        OURS: lambda: uwaga.attention(query, key, value, mask=mask),
+        THEIRS: lambda: F.scaled_dot_product_attention(query, key, value, is_causal=causal),
+    }
 
 
 def ragged(lengths: list[int], heads: int, width: int, dtype: torch.dtype) -> Case:
@@ -87,18 +86,14 @@ def decode(heads: int, keys: int, width: int, dtype: torch.dtype) -> Case:
     """One query against many keys, as when a language model writes its next token."""
     _, key, value = _operands((1, heads, keys, width), dtype)
     query = torch.randn(1, heads, 1, width).to(dtype)
-    sides = {
-        OURS: lambda: uwaga.attention(query, key, value),
-        THEIRS: lambda: F.scaled_dot_product_attention(query, key, value),
-    }
-    return Case(sides, 4 * heads * keys * width, _tensors)
+    return Case(_sides(query, key, value), 4 * heads * keys * width, _tensors)
 
 
 def attention_engines(heads: int, tokens: int, width: int, dtype: torch.dtype) -> Case:
     """Dense attention by each engine of the CPU that can serve it; the sides have the names of the engines."""
     query, key, value = _operands((1, heads, tokens, width), dtype)
     # PyTorch's as it is called where this engine is preferred: without the validation of a named engine.
-    sides = {
+    sides: dict[str, Side] = {
         **_engines("attention", uwaga.attention, uwaga.explain, query, key, value),
         THEIRS: partial(F.scaled_dot_product_attention, query, key, value),
     }
@@ -111,7 +106,7 @@ def linear_engines(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> 
     x = torch.randn((rows, inputs), generator=generator).to(dtype)
     weight = (torch.randn((outputs, inputs), generator=generator) / math.sqrt(inputs)).to(dtype)
     bias = torch.randn(outputs, generator=generator).to(dtype)
-    sides = {
+    sides: dict[str, Side] = {
         **_engines("linear", uwaga.linear, linear_api.explain, x, weight, bias),
         THEIRS: partial(F.linear, x, weight, bias),
     }

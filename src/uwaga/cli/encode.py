@@ -9,7 +9,7 @@ import typer
 
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.terminal import escape_controls
-from uwaga.cli.terminal import echo, fail, in_option_names, say_engine
+from uwaga.cli.terminal import Dtype, echo, ending, fail, in_option_names, say_engine
 from uwaga.data.documents import DocumentFile, InvalidDocumentError
 from uwaga.data.passages import Split
 from uwaga.encode.processes import TIMEOUT, WorkerError
@@ -18,7 +18,6 @@ from uwaga.encode.vector_files import VectorsError, check_numpy, write_numpy
 from uwaga.models.checkpoints.directories import DEFAULT_ENCODER
 
 Overflow = Literal["error", "truncate", "mean", "windows"]
-Storage = Literal["float32", "bfloat16"]
 _SKIP = "--skip-invalid leaves out such documents and lists them"
 HERE = "here"  # --ray without an address
 
@@ -31,7 +30,7 @@ def encode(
     model: Annotated[str, typer.Option(help="minilm, a model's directory, or its id on the hub.")] = DEFAULT_ENCODER,
     overflow: Annotated[Overflow, typer.Option(help="What to do with documents longer than the model.")] = "error",
     overlap: Annotated[int, typer.Option(help="Tokens that neighbouring windows share.")] = 0,
-    dtype: Annotated[Storage, typer.Option(help="Of weights and arithmetic; vectors are float32.")] = "float32",
+    dtype: Dtype = "float32",
     tokens_per_batch: Annotated[int, typer.Option(help="Tokens that the model reads in one forward pass.")] = 2048,
     normalize: Annotated[bool | None, typer.Option(help="Vectors of length 1; else as the model says.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Put before every document; else the model's default.")] = None,
@@ -87,58 +86,55 @@ def encode(
         "tokens_per_batch": tokens_per_batch,
         "normalize": normalize,
         "prompt": prompt,
-        # Only where they are given: files of versions without these options are taken for finished as before.
-        **({} if prompt_name is None else {"prompt_name": prompt_name}),
-        **({} if truncate_dim is None else {"truncate_dim": truncate_dim}),
-        **({} if spans is None else {"spans": spans}),
+        **_given(prompt_name=prompt_name, truncate_dim=truncate_dim, spans=spans),
     }
-    read: dict[str, object] = {**({"skip_invalid": True} if skip_invalid else {}), "text": text, "id": id}
-    read |= {} if limit is None else {"limit": limit}
+    read = {**_given(skip_invalid=skip_invalid or None), "text": text, "id": id, **_given(limit=limit)}
     if find_spec("pyarrow") is None:
         fail("encode", "needs pyarrow: pip install 'uwaga[encode]'")
     from uwaga.encode.batches import BatchEncoder
 
-    try:
-        if numpy is not None:
-            check_numpy(numpy)
-        file = DocumentFile(
-            documents, text_field=text, id_field=id, keep_invalid=skip_invalid, skip_blank=not skip_invalid
-        )
-        is_alone = ray is None and processes in (None, 1)
-        encode = BatchEncoder(model, dtype=dtype, shared=not is_alone, **options)
-        message = encode_file(
-            file,
-            output,
-            encode,
-            {"model": encode.fingerprint, "dtype": dtype, **options, **read},
-            limit=limit,
-            processes=processes,
-            ray="" if ray == HERE else ray,
-            timeout=timeout,
-            skip_invalid=skip_invalid,
-            update=update,
-            say=lambda message: echo(f"uwaga encode: {message}", err=True),
-            say_engine=lambda choice: say_engine("encode", encode.model, choice),
-            phrase=lambda reason: in_option_names(reason, [*options, "dtype"]),
-        )
-        rows = None if numpy is None else write_numpy(output, numpy)
-    except InvalidDocumentError as error:
-        fail("encode", f"{error}\n{_SKIP}")
-    except (DataError, VectorsError, CheckpointError) as error:
-        fail("encode", str(error))
-    except WorkerError as error:
-        fail("encode", f"{error}. Finished shards are kept; the same command resumes")
-    except OSError as error:
-        where, why = error.filename or output, error.strerror or str(error)
-        fail("encode", f"{where}: {why}. Finished shards are kept; the same command resumes")
-    except KeyboardInterrupt:
-        echo("uwaga encode: interrupted; the same command resumes", err=True)
-        raise typer.Exit(130) from None
-    except ValueError as error:  # options that do not go together, or not with the model
-        if not str(error).startswith("TextEncoder: "):
-            raise
-        message = in_option_names(str(error).removeprefix("TextEncoder: "), options)
-        raise typer.BadParameter(escape_controls(message)) from error
+    with ending("encode", DataError, VectorsError, CheckpointError, stopped="interrupted; the same command resumes"):
+        try:
+            if numpy is not None:
+                check_numpy(numpy)
+            file = DocumentFile(
+                documents, text_field=text, id_field=id, keep_invalid=skip_invalid, skip_blank=not skip_invalid
+            )
+            is_alone = ray is None and processes in (None, 1)
+            encode = BatchEncoder(model, dtype=dtype, shared=not is_alone, **options)
+            message = encode_file(
+                file,
+                output,
+                encode,
+                {"model": encode.fingerprint, "dtype": dtype, **options, **read},
+                limit=limit,
+                processes=processes,
+                ray="" if ray == HERE else ray,
+                timeout=timeout,
+                skip_invalid=skip_invalid,
+                update=update,
+                say=lambda message: echo(f"uwaga encode: {message}", err=True),
+                say_engine=lambda choice: say_engine("encode", encode.model, choice),
+                phrase=lambda reason: in_option_names(reason, [*options, "dtype"]),
+            )
+            rows = None if numpy is None else write_numpy(output, numpy)
+        except InvalidDocumentError as error:
+            fail("encode", f"{error}\n{_SKIP}")
+        except WorkerError as error:
+            fail("encode", f"{error}. Finished shards are kept; the same command resumes")
+        except OSError as error:
+            where, why = error.filename or output, error.strerror or str(error)
+            fail("encode", f"{where}: {why}. Finished shards are kept; the same command resumes")
+        except ValueError as error:  # options that do not go together, or not with the model
+            if not str(error).startswith("TextEncoder: "):
+                raise
+            message = in_option_names(str(error).removeprefix("TextEncoder: "), options)
+            raise typer.BadParameter(escape_controls(message)) from error
     echo(f"{output}: {message or 'finished already'}")
     if rows is not None:
         echo(f"{numpy}: {rows:,} vectors")
+
+
+def _given(**options: object) -> dict[str, object]:
+    """Only what is given: files of versions without these options are taken for finished as before."""
+    return {name: value for name, value in options.items() if value is not None}

@@ -3,25 +3,19 @@
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
-from uwaga.cli.terminal import echo, echo_json, fail, in_option_names
+from uwaga.cli.terminal import Storage, echo, echo_json, ending, fail, in_option_names
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from uwaga.models.tokenizers.loading import Tokenizer
     from uwaga.models.transformer import Transformer
-
-Storage = Literal["float32", "bfloat16"]
-
-
-class PromptError(ValueError):
-    """A prompt that cannot be read."""
 
 
 def generate(
@@ -53,26 +47,20 @@ def generate(
         "length_penalty": length_penalty,
         "seed": seed,
     }
-    try:
+    with ending("generate", CheckpointError):
         _write(_load(model, dtype), [_text(n, each) for n, each in enumerate(prompts)], options, as_json=as_json)
-    except (CheckpointError, PromptError) as error:
-        fail("generate", str(error))
-    except KeyboardInterrupt:
-        echo("\nuwaga generate: interrupted", err=True)
-        raise typer.Exit(130) from None
 
 
 def _text(number: int, prompt: str) -> str:
     try:
-        text = prompt
         if prompt == "-":
-            text = untrusted.read_stream(sys.stdin.buffer, "stdin", untrusted.LINE_BYTES).decode()
-        text.encode()  # an argument that is not UTF-8 arrives with lone surrogates
-    except UnicodeError as error:
-        raise PromptError(f"prompt {number} is not valid UTF-8") from error
+            prompt = untrusted.read_stream(sys.stdin.buffer, "stdin", untrusted.LINE_BYTES).decode()
+        prompt.encode()  # an argument that is not UTF-8 arrives with lone surrogates
+    except UnicodeError:
+        fail("generate", f"prompt {number} is not valid UTF-8")
     except OSError as error:
-        raise PromptError(f"prompt {number} cannot be read: {error.strerror}") from error
-    return text
+        fail("generate", f"prompt {number} cannot be read: {error.strerror}")
+    return prompt
 
 
 def _load(name: str, dtype: str) -> "Transformer":
@@ -83,24 +71,21 @@ def _load(name: str, dtype: str) -> "Transformer":
     from uwaga.models import Transformer  # after it: a name that is not there is said before PyTorch is imported
 
     if not isinstance(result, Transformer):
-        raise CheckpointError(
-            f"{result.directory}: {result.label} is a model of transformers, which generates its text"
-        )
-    if result.decoder is None:
-        raise CheckpointError(
-            f"{result.directory}: a {result.label} model has only an encoder, and does not generate text"
-        )
-    return result
+        why = f"{result.label} is a model of transformers, which generates its text"
+    elif result.decoder is None:
+        why = f"a {result.label} model has only an encoder, and does not generate text"
+    else:
+        return result
+    raise CheckpointError(f"{result.directory}: {why}")
 
 
 def _write(model: "Transformer", texts: Sequence[str], options: dict[str, Any], *, as_json: bool) -> None:
-    """Raises PromptError: a prompt or an option that the model does not take, or options that contradict each other."""
     from uwaga.models.generation.generate import generate, unknown_text
 
     prompts = model.tokenizer.with_special_tokens(texts)
     for number, (text, ids) in enumerate(zip(texts, prompts, strict=True)):
         if not ids:
-            raise PromptError(f"prompt {number} is empty: it has no tokens")
+            fail("generate", f"prompt {number} is empty: it has no tokens")
         if unknown := model.tokenizer.unknown_characters(text):
             echo(f"uwaga generate: prompt {number}: {unknown_text(unknown)}", err=True)
     streams = len(prompts) == 1 and options["num_beams"] == 1 and not as_json
@@ -108,8 +93,8 @@ def _write(model: "Transformer", texts: Sequence[str], options: dict[str, Any], 
     try:
         # Lists in, lists out.
         written = cast("list[list[int]]", generate(model, prompts, streamer=streamer, **options))
-    except ValueError as error:
-        raise PromptError(in_option_names(str(error).removeprefix("generate: "), options)) from error
+    except ValueError as error:  # options that the model does not take, or that contradict each other
+        fail("generate", in_option_names(str(error).removeprefix("generate: "), options))
     if streamer is not None:
         return
     for text, ids in zip(texts, written, strict=True):

@@ -6,16 +6,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from uwaga._base.languages import decimal, significant, tr
+from uwaga._base.languages import current, decimal, significant, tr
 from uwaga._base.terminal import escape_controls
-from uwaga.cli.terminal import echo, error_text, fail, in_language, writing_output
+from uwaga.cli.terminal import (
+    NoBrowser,
+    Port,
+    check_parents,
+    echo,
+    ending,
+    error_text,
+    fail,
+    in_language,
+    new_table,
+    say_saved,
+    serve_page,
+    writing_output,
+)
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from uwaga.lessons.document import LessonStep, Matrix, Section
+    from uwaga.lessons.document import Matrix
     from uwaga.viewer.lesson import Lesson
     from uwaga.viewer.view_model import ViewModel
 
@@ -46,72 +58,42 @@ def lesson(
     no_model: Annotated[
         bool, typer.Option("--no-model", help="Do not load a trained model beside the lesson.")
     ] = False,
-    port: Annotated[int, typer.Option(help="TCP port to serve on; 0: any free one.", min=0, max=65535)] = 0,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the URL, but open no browser.")] = False,
+    port: Port = 0,
+    no_browser: NoBrowser = False,
 ) -> None:
     """Work through attention step by step on a few numbers, each with its calculation. Ctrl-C ends it."""
-    with in_language("lesson", language):
-        _lesson(
-            sentence, plain=plain, everything=everything, query=query, heads=heads, unscaled=unscaled, save=save, worksheet=worksheet,
-            language=language, no_model=no_model, port=port, no_browser=no_browser,
-        )  # fmt: skip
+    with in_language("lesson", language), ending("lesson", stopped=tr("stopped")):
+        from uwaga.viewer.lesson import work_through
 
-
-def _lesson(
-    sentence: str | None,
-    *,
-    plain: bool,
-    everything: bool,
-    query: int,
-    heads: int | None,
-    unscaled: bool,
-    save: Path | None,
-    worksheet: Path | None,
-    language: str | None,
-    no_model: bool,
-    port: int,
-    no_browser: bool,
-) -> None:
-    from uwaga._base.languages import current
-    from uwaga.viewer.lesson import work_through
-
-    settings: dict[str, Any] = {"scaled": not unscaled} | ({} if heads is None else {"heads": heads})
-    try:
-        worked = work_through(sentence, language=current(), **settings)
-        if save is not None or worksheet is not None:
-            _write(worked, save, worksheet)
-        elif plain or everything:
-            with writing_output():
-                _print(worked, query, everything=everything)
-        else:
-            is_default = sentence is None and heads is None and not unscaled
-            _serve(worked, port, language, is_default=is_default, opens=not no_browser, has_model=not no_model)
-    except (ValueError, ImportError, OSError) as error:
-        fail("lesson", error_text(error).removeprefix("lesson: "))
-    except KeyboardInterrupt:
-        echo("\nuwaga lesson: " + tr("stopped"), err=True)
-        raise typer.Exit(130) from None
+        settings: dict[str, Any] = {"scaled": not unscaled} | ({} if heads is None else {"heads": heads})
+        try:
+            worked = work_through(sentence, language=current(), **settings)
+            if save is not None or worksheet is not None:
+                _write(worked, save, worksheet)
+            elif plain or everything:
+                with writing_output():
+                    _print(worked, query - 1, everything=everything)
+            else:
+                is_default = sentence is None and heads is None and not unscaled
+                _serve(
+                    worked, is_default=is_default, has_model=not no_model, port=port, language=language, opens=not no_browser
+                )  # fmt: skip
+        except (ValueError, ImportError, OSError) as error:
+            fail("lesson", error_text(error).removeprefix("lesson: "))
 
 
 def _write(worked: "Lesson", save: Path | None, worksheet: Path | None) -> None:
-    for name, path in (("--save", save), ("--worksheet", worksheet)):
-        if path is not None and not path.parent.is_dir():
-            raise ValueError(f"{name} {path}: the directory {path.parent} does not exist")
+    check_parents("lesson", {"--save": save, "--worksheet": worksheet})
     if save is not None:
         worked.save(save)
-        if save.is_file():  # else it went into a device or a pipe, perhaps that of this message
-            size = decimal(save.stat().st_size / 1e6, 1)
-            echo(tr("{path}: {size} MB, self-contained HTML", path=save, size=size))
+        say_saved(save)
     if worksheet is not None:
         worked.save_worksheet(worksheet)
         if worksheet.is_file():
             echo(tr("{path}: a worksheet for paper, with its solutions", path=worksheet))
 
 
-def _serve(
-    worked: "Lesson", port: int, language: str | None, *, is_default: bool, opens: bool, has_model: bool
-) -> None:
-    from uwaga.viewer.api import serve
+def _serve(worked: "Lesson", *, is_default: bool, has_model: bool, **options: Any) -> None:
     from uwaga.viewer.lesson import FRAGMENT
     from uwaga.viewer.service import ViewService
     from uwaga.viewer.view_model import ViewModel
@@ -120,17 +102,7 @@ def _serve(
     # The page's own example is that of the language that the page is in.
     lesson = {"request": "lesson"} if is_default else worked.request
     service = ViewService(view_model or ViewModel.empty(), lesson=lesson)
-    with serve(
-        service, "lesson", announce=typer.echo, port=port, name="lesson", fragment=FRAGMENT, language=language
-    ) as served:
-        # On a line of its own and unbroken, so that a terminal makes a link of it.
-        echo(served.address)
-        if opens and served.browse():
-            echo(tr("Opening in the browser. Ctrl-C ends it."))
-        else:
-            echo(tr("Open this URL in a browser. Ctrl-C ends it."))
-        served.wait()
-    echo("\nuwaga lesson: " + tr("closed"), err=True)
+    serve_page("lesson", service, "lesson", fragment=FRAGMENT, **options)
 
 
 def _trained(sentence: str) -> "ViewModel | None":
@@ -150,77 +122,72 @@ def _trained(sentence: str) -> "ViewModel | None":
 
 
 def _print(worked: "Lesson", query: int, *, everything: bool) -> None:
+    """The steps as tables. A matrix that was printed before, such as X, is not printed again."""
+    from rich.columns import Columns
     from rich.console import Console
+    from rich.text import Text
 
     tokens = worked.request["tokens"]
-    if query > len(tokens):
-        raise ValueError(f"--query {query} is out of range: there are {len(tokens)} tokens")
+    if query >= len(tokens):
+        raise ValueError(f"--query {query + 1} is out of range: there are {len(tokens)} tokens")
     console = Console()
     shown = set[str]()
+
+    def say(text: str, style: str = "") -> None:
+        console.print(Text(_one_line(text), style=style))
+
     for step in worked.steps:
-        if (step.number or everything) and step.sections:
-            _print_step(console, step, tokens, query - 1, shown)
-
-
-def _print_step(console: "Console", step: "LessonStep", tokens: Sequence[str], query: int, shown: set[str]) -> None:
-    from rich.text import Text
-
-    console.rule(Text(f"{step.number}: {step.title}" if step.number else step.title, style="bold"))
-    for paragraph in (*step.text, *step.told):
-        console.print(Text(_one_line(paragraph)))
-    for section in step.sections:
-        _print_section(console, section, tokens, query, shown)
-    if step.code:
-        console.print(Text(f"  {step.code}", style="bold"))
-    console.print()
-
-
-def _print_section(console: "Console", section: "Section", tokens: Sequence[str], query: int, shown: set[str]) -> None:
-    """A matrix that was printed before, such as X, is not printed again."""
-    from rich.columns import Columns
-    from rich.text import Text
-
-    new = [matrix for matrix in section.matrices if matrix.id not in shown]
-    shown.update(matrix.id for matrix in new)
-    if not new and not section.findings:
-        return
-    if section.title:
-        console.print(Text(_one_line(section.title), style="italic"))
-    for paragraph in section.text:
-        console.print(Text(_one_line(paragraph), style="dim"))
-    if new:
-        console.print(Columns([_table(matrix, tokens, query) for matrix in new], padding=(0, 2)))
-    for finding in section.findings:
-        console.print(Text(f"- {_one_line(finding.text)}"))
+        if not step.sections or not (step.number or everything):
+            continue
+        console.rule(Text(f"{step.number}: {step.title}" if step.number else step.title, style="bold"))
+        for paragraph in (*step.text, *step.told):
+            say(paragraph)
+        for section in step.sections:
+            new = [matrix for matrix in section.matrices if matrix.id not in shown]
+            shown.update(matrix.id for matrix in new)
+            if not new and not section.findings:
+                continue
+            if section.title:
+                say(section.title, "italic")
+            for paragraph in section.text:
+                say(paragraph, "dim")
+            if new:
+                console.print(Columns([_table(matrix, tokens, query) for matrix in new], padding=(0, 2)))
+            for finding in section.findings:
+                say(f"- {finding.text}")
+        if step.code:
+            console.print(Text(f"  {step.code}", style="bold"))
+        console.print()
 
 
 def _table(matrix: "Matrix", tokens: Sequence[str], query: int) -> "Table":
     """A matrix as a table; of a matrix per query that of the given query. Larger values have a warmer background."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    is_sliced = matrix.numbers.dim() == 3
-    title = f"{matrix.title} ({tokens[query]})" if is_sliced else matrix.title
-    table = Table(title=Text(_one_line(title)), title_justify="left", box=box.SIMPLE_HEAD)
-    table.caption, table.caption_justify = Text(_one_line(matrix.formula), style="dim"), "left"
-    table.add_column("")
-    for column in matrix.columns:
-        table.add_column(Text(_one_line(column)), justify="right", min_width=5)
-    rows = (matrix.numbers[query] if is_sliced else matrix.numbers).tolist()
+    numbers, title = matrix.numbers, matrix.title
+    if numbers.dim() == 3:
+        numbers, title = numbers[query], f"{title} ({tokens[query]})"
+    table = new_table(
+        ("",),
+        (Text(_one_line(column)) for column in matrix.columns),
+        title=Text(_one_line(title)),
+        title_justify="left",
+        caption=Text(_one_line(matrix.formula), style="dim"),
+        caption_justify="left",
+    )
+    for column in table.columns[1:]:
+        column.min_width = 5
+    rows = numbers.tolist()
     largest = max((abs(number) for row in rows for number in row if number == number), default=0.0) or 1.0
-    digits = [_digits(matrix, column) for column in zip(*rows, strict=True)]
+    # After the decimal point: none in a column of whole numbers.
+    digits = [
+        0 if matrix.shade == "none" and all(map(float.is_integer, column)) else matrix.digits
+        for column in zip(*rows, strict=True)
+    ]
     for name, row in zip(matrix.rows, rows, strict=True):
-        table.add_row(
-            Text(_one_line(name)),
-            *(_cell(number, largest, matrix, n) for number, n in zip(row, digits, strict=True)),
-        )
+        cells = (_cell(number, largest, matrix, n) for number, n in zip(row, digits, strict=True))
+        table.add_row(Text(_one_line(name)), *cells)
     return table
-
-
-def _digits(matrix: "Matrix", column: Sequence[float]) -> int:
-    """Digits after the decimal point: none in a column of whole numbers."""
-    return 0 if matrix.shade == "none" and all(number.is_integer() for number in column) else matrix.digits
 
 
 def _cell(number: float, largest: float, matrix: "Matrix", digits: int) -> "Text":

@@ -1,9 +1,8 @@
-"""The processor, memory and versions that timings and failures depend on; no host name and no paths."""
+"""The processor and versions that timings and failures depend on; no host name and no paths."""
 
 import os
 import platform
 from importlib import metadata
-from pathlib import Path
 
 from uwaga._base.processor import detect
 
@@ -24,24 +23,9 @@ def processors() -> int:
     return os.cpu_count() or 1
 
 
-def free_bytes() -> int | None:
-    """Memory available without swapping, or None where the system does not report it."""
-    for line in _lines("/proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
-
-
 def version(distribution: str) -> str | None:
     """The installed version, or None. Reads metadata; imports nothing."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # not a Linux machine
-        return []

@@ -4,26 +4,24 @@ import os
 import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.install import missing
 from uwaga._base.terminal import escape_controls, printable
-from uwaga.cli.terminal import drop_output, echo, error_text, fail, say_engine
+from uwaga.cli.terminal import Dtype, drop_output, echo, error_text, fail, say_engine
 
 if TYPE_CHECKING:
     from uwaga import Reranker, TextEncoder
     from uwaga.serve.app import Service
     from uwaga.serve.metrics import Metrics
 
-Storage = Literal["float32", "bfloat16"]
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _MEGABYTE = 1 << 20
-_GRACE = (
-    10  # seconds beyond --timeout that a process has to end: a client that does not read is disconnected after as many
-)
+# Seconds beyond --timeout that a process has to end: a client that does not read is disconnected after as many.
+_GRACE = 10
 
 
 def serve(
@@ -38,7 +36,7 @@ def serve(
         str | None,
         typer.Option(help="A cross-encoder's directory or id, for /v1/rerank; else by similarity of vectors."),
     ] = None,
-    dtype: Annotated[Storage, typer.Option(help="Of weights and arithmetic; vectors are float32.")] = "float32",
+    dtype: Dtype = "float32",
     truncate: Annotated[
         bool, typer.Option("--truncate", help="Read the beginning of texts longer than the model.")
     ] = False,
@@ -92,12 +90,19 @@ def serve(
         fail("serve", error_text(error))
 
     say_engine("serve", model, encoder.explain())
-    share = max(1, threads // processes)
-    options = {"step_tokens": step_tokens, "truncate": truncate, "limits": limits, "keys": digests}
-    options["log"] = _write if access_log else None
 
     def make(metrics: "Metrics | None" = None) -> "Service":
-        return _service(encoder, cross, shown, share, metrics=metrics, **options)
+        """In the process that serves."""
+        import torch
+
+        from uwaga.serve.app import Service
+        from uwaga.serve.models import EmbeddingModel
+
+        torch.set_num_threads(max(1, threads // processes))
+        return Service(
+            EmbeddingModel(encoder, cross), name=shown, step_tokens=step_tokens, truncate=truncate, limits=limits,
+            keys=digests, log=_write if access_log else None, metrics=metrics,
+        )  # fmt: skip
 
     address = listening.getsockname()
     place = f"[{address[0]}]" if ":" in address[0] else address[0]
@@ -151,14 +156,3 @@ def _load(model: str, reranker: str | None, dtype: str, processes: int) -> "tupl
         )
     cross = None if reranker is None else Reranker.load(reranker, dtype=getattr(torch, dtype))
     return encoder, cross, threads
-
-
-def _service(encoder: "TextEncoder", cross: "Reranker | None", name: str, threads: int, **options: Any) -> "Service":
-    """In the process that serves."""
-    import torch
-
-    from uwaga.serve.app import Service
-    from uwaga.serve.models import EmbeddingModel
-
-    torch.set_num_threads(threads)
-    return Service(EmbeddingModel(encoder, cross), name=name, **options)

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from uwaga._base.errors import CheckpointError, DataError, SoftDatabaseError
 from uwaga._base.install import missing
-from uwaga.cli.terminal import echo, echo_json, error_text, fail, in_option_names, progress_bar, say_engine
+from uwaga.cli.terminal import Storage, echo, echo_json, ending, fail, in_option_names, progress_bar, say_engine
 from uwaga.data.documents import InvalidDocumentError
 from uwaga.models.checkpoints import directories
 from uwaga.models.tokenizers.token_text import SPECIAL_TOKEN
@@ -21,8 +21,6 @@ from uwaga.store.texts import COSINE_SCALE, AddedFiles, Split, find_files
 
 if TYPE_CHECKING:
     from uwaga.store import Answer, Match, SoftDatabase, TokenAnswer, TokenDatabase
-
-Storage = Literal["float32", "bfloat16"]
 
 _BAR = 30  # columns
 _Database = Annotated[Path, typer.Argument(help="The folder of the database.", metavar="DB")]
@@ -146,19 +144,13 @@ def check_folder(database: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def _errors(command: str) -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        fail(command, missing(error, "encode"))
-    except DataError as error:
-        fail(command, in_option_names(str(error), ("model",)))
-    except (SoftDatabaseError, CheckpointError, ValueError) as error:
-        fail(command, str(error))
-    except OSError as error:
-        fail(command, error_text(error))
-    except KeyboardInterrupt:
-        echo(f"uwaga {command}: interrupted", err=True)
-        raise typer.Exit(130) from None
+    with ending(command, SoftDatabaseError, CheckpointError, ValueError, OSError):
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            fail(command, missing(error, "encode"))
+        except DataError as error:
+            fail(command, in_option_names(str(error), ("model",)))
 
 
 def _add(database: Path, files: list[Path], model: str | None, dtype: str, options: dict[str, Any]) -> "AddedFiles":

@@ -7,23 +7,35 @@ import errno
 import io
 import os
 import re
+import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
 from uwaga._base.install import missing
+from uwaga._base.languages import LANGUAGES, decimal, preferred, tr, using
 from uwaga._base.terminal import escape_controls
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from uwaga.ops.engine_choice import Choice
+    from uwaga.viewer.service import ViewService
+
+
+# Options of several commands.
+Storage = Literal["float32", "bfloat16"]
+Dtype = Annotated[Storage, typer.Option(help="Of weights and arithmetic; vectors are float32.")]
+Port = Annotated[int, typer.Option(help="TCP port to serve on; 0: any free one.", min=0, max=65535)]
+NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Print the URL, but open no browser.")]
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
@@ -82,6 +94,66 @@ def fail(verb: str, message: str) -> NoReturn:
     raise typer.Exit(1)
 
 
+@contextmanager
+def ending(command: str, *errors: type[Exception], stopped: str = "interrupted") -> Iterator[None]:
+    """End a command with the message of such an error; with exit code 130 and the word `stopped` at Ctrl-C."""
+    try:
+        yield
+    except errors as error:
+        fail(command, error_text(error))
+    except KeyboardInterrupt:
+        echo(f"\nuwaga {command}: {stopped}", err=True)
+        raise typer.Exit(130) from None
+
+
+def check_parents(command: str, outputs: Mapping[str, Path | None]) -> None:
+    """End a command where the directory of a file that it would write is not there. outputs: by their options."""
+    for option, path in outputs.items():
+        if path is not None and not path.parent.is_dir():
+            fail(command, f"{option} {path}: the directory {path.parent} does not exist")
+
+
+def say_saved(path: Path) -> None:
+    """Say how large a page is that was written, unless it went into a device or a pipe, perhaps that of this message."""
+    if path.is_file():
+        size = decimal(path.stat().st_size / 1e6, 1)
+        echo(tr("{path}: {size} MB, self-contained HTML", path=path, size=size))
+
+
+def serve_page(
+    command: str,
+    service: "ViewService",
+    title: str,
+    *,
+    port: int,
+    language: str | None,
+    opens: bool,
+    fragment: str,
+    then: Callable[[], object] = lambda: None,
+) -> None:
+    """Serve a page until Ctrl-C or SIGTERM, also while `then` runs, which is called when the URL is printed. opens: whether in a browser."""
+    from uwaga.viewer.api import serve
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with serve(
+            service, title, announce=typer.echo, port=port, name=command, fragment=fragment, language=language
+        ) as served:
+            # On a line of its own and unbroken, so that a terminal makes a link of it.
+            echo(served.address)
+            if opens and served.browse():
+                echo(tr("Opening in the browser. Ctrl-C ends it."))
+            else:
+                echo(tr("Open this URL in a browser. Ctrl-C ends it."))
+            then()
+            served.wait()
+    except KeyboardInterrupt:
+        pass  # the usual way to end a server
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    echo(f"\nuwaga {command}: " + tr("closed"), err=True)
+
+
 def error_text(error: Exception) -> str:
     """The message of an error; of the system's errors the file and the reason, without a number; without PyTorch what installs it."""
     if isinstance(error, OSError) and error.strerror and error.filename:
@@ -108,15 +180,10 @@ def in_option_names(message: str, names: Iterable[str]) -> str:
     return message
 
 
-class ShowShare(Protocol):
-    """Shows the completed share, from 0 to 1, of which `earlier` was completed by earlier runs."""
-
-    def __call__(self, done: float, earlier: float = 0.0) -> None: ...
-
-
 @contextmanager
-def progress_bar(title: str) -> Iterator[ShowShare]:
-    """A progress bar on standard error, where that is a terminal; it disappears at the end."""
+def progress_bar(title: str) -> Iterator[Callable[..., None]]:
+    """A progress bar on standard error, where that is a terminal; it disappears at the end. It is told the completed share, from 0 to 1,
+    and how much of that earlier runs completed."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -127,21 +194,19 @@ def progress_bar(title: str) -> Iterator[ShowShare]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(title, total=1.0, left=left(0.0))
 
-        def show(done: float, earlier: float = 0.0) -> None:
-            progress.update(task, completed=done, left=left(done, earlier))
-
-        yield show
+        yield lambda done, earlier=0.0: progress.update(task, completed=done, left=left(done, earlier))
 
 
-def new_table(left: Iterable[str], right: Iterable[str] = (), *, wraps: bool = False, **options: Any) -> "Table":
+def new_table(left: Iterable["str | Text"], right: Iterable["str | Text"] = (), **options: Any) -> "Table":
     """A table of rich with a rule under its headings. right: columns of numbers."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, **options)
-    for headings, justify in ((left, "left"), (right, "right")):
-        for heading in headings:
-            table.add_column(heading, justify=justify, no_wrap=not wraps)
+    for heading in left:
+        table.add_column(heading)
+    for heading in right:
+        table.add_column(heading, justify="right")
     return table
 
 
@@ -156,7 +221,7 @@ def escape_library_output() -> None:
         category: type[Warning],
         filename: str,
         lineno: int,
-        file: TextIO | None = None,
+        file: Any = None,
         line: str | None = None,
     ) -> None:
         echo(warnings.formatwarning(message, category, filename, lineno, line), err=True, nl=False)
@@ -176,8 +241,6 @@ def escape_unencodable() -> None:
 def in_language(command: str, language: str | None) -> Iterator[None]:
     """A context in which messages are in the language of an option; None: by LC_ALL, LC_MESSAGES or LANG, the first that is set.
     Ends the program where there is no such language."""
-    from uwaga._base.languages import LANGUAGES, preferred, using
-
     if language is not None and language not in LANGUAGES:
         fail(command, f"--language must be one of {', '.join(LANGUAGES)}, not {language!r}")
     own = next((value for name in ("LC_ALL", "LC_MESSAGES", "LANG") if (value := os.environ.get(name))), "")

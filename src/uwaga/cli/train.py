@@ -3,7 +3,7 @@
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +11,6 @@ from uwaga._base.errors import CheckpointError
 from uwaga.cli.terminal import echo, fail, in_option_names
 
 if TYPE_CHECKING:
-    from uwaga.train.api import Result
     from uwaga.train.config import Config
 
 RECIPES = {each.stem: each for each in sorted((Path(__file__).parents[1] / "train" / "recipes").glob("*.toml"))}
@@ -49,20 +48,19 @@ def train(
         # The one that is lost may be the first, and each knows only of whom it waited for.
         fail("train", in_option_names(str(error), _OPTIONS))
     except (ConfigError, DataError, CheckpointError, TrainingError) as error:
-        _fail(str(error))
+        # Under torchrun every process fails with the same message; the first prints it.
+        if _is_first():
+            fail("train", in_option_names(str(error), _OPTIONS))
+        raise typer.Exit(1) from None
     except KeyboardInterrupt as error:
         if _is_first():
             message = str(error) or "stopped before the first step; resume=True starts again"
             echo(f"uwaga train: {in_option_names(message, _OPTIONS)}", err=True)
         raise typer.Exit(130) from None
     if _is_first():
-        echo(_said(result))
+        step, loss = min(result.validation_losses.items(), key=lambda each: each[1])
+        echo(f"{result.best}: validation loss {loss:.4f} at step {step:,} of {result.steps:,}")
         echo(_next_commands(read))
-
-
-def _said(result: "Result") -> str:
-    step, loss = min(result.validation_losses.items(), key=lambda each: each[1])
-    return f"{result.best}: validation loss {loss:.4f} at step {step:,} of {result.steps:,}"
 
 
 def _next_commands(config: "Config") -> str:
@@ -73,13 +71,6 @@ def _next_commands(config: "Config") -> str:
     if config.objective != "masked-language-model":
         commands.insert(0, f"uwaga generate {text} --model {run}")
     return "Next:\n" + "\n".join(f"  {command}" for command in commands)
-
-
-def _fail(message: str) -> NoReturn:
-    # Under torchrun every process fails with the same message; the first prints it.
-    if _is_first():
-        fail("train", in_option_names(message, _OPTIONS))
-    raise typer.Exit(1)
 
 
 def _is_first() -> bool:

