@@ -21,25 +21,36 @@ from uwaga.ops.linear import api as linear_api
 OURS, THEIRS = "uwaga", "torch"
 
 
+def _tensors(_: str, result: Any) -> list[Tensor]:
+    return list(result) if isinstance(result, tuple) else [result]
+
+
 class Case(NamedTuple):
     """The sides by name, and how many floating-point operations the result needs (2 for one multiply-add)."""
 
     sides: Mapping[str, Side]
     flops: float
     # Converts what a side returned to tensors that can be compared between sides.
-    read: Callable[[str, object], list[Tensor]]
+    read: Callable[[str, Any], list[Tensor]] = _tensors
 
     def check(self) -> None:
         """Run every side once. Raises AssertionError where their results differ by more than rounding."""
         expected = self.read(THEIRS, self.sides[THEIRS]())
         for name in self.sides.keys() - {THEIRS}:
             for ours, theirs in zip(self.read(name, self.sides[name]()), expected, strict=True):
-                _require_close(name, ours, theirs)
+                # The tolerance only has to tell a wrong result from another order of the same sums: a score adds up
+                # as many products as an operand is wide, and its rounding is the weight's relative error.
+                eps = torch.finfo(theirs.dtype).eps
+                allowed = (8 + 4 * theirs.shape[-1] ** 0.5) * eps * max(1.0, float(theirs.abs().max()))
+                first = (tensor.detach().reshape(-1)[:1_000_000].float() for tensor in (ours, theirs))
+                difference = float(torch.sub(*first).abs().max())
+                if not difference <= allowed:
+                    raise AssertionError(f"{name} differs from {THEIRS} by {difference:.2e}, more than {allowed:.2e}")
 
 
 def forward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype, *, causal: bool = False) -> Case:
     operands = _operands((batch, heads, tokens, width), dtype)
-    return Case(_sides(*operands, causal=causal), _pairs(batch * heads, tokens, causal) * 4 * width, _tensors)
+    return Case(_sides(*operands, causal=causal), _pairs(batch * heads, tokens, causal) * 4 * width)
 
 
 def backward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype, *, causal: bool = False) -> Case:
@@ -51,7 +62,7 @@ def backward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype
         return torch.autograd.grad(side(), operands, grad)
 
     sides = {name: partial(gradients, side) for name, side in _sides(*operands, causal=causal).items()}
-    return Case(sides, _pairs(batch * heads, tokens, causal) * 14 * width, _tensors)
+    return Case(sides, _pairs(batch * heads, tokens, causal) * 14 * width)
 
 
 def _sides(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = False) -> dict[str, Side]:
@@ -86,7 +97,7 @@ def decode(heads: int, keys: int, width: int, dtype: torch.dtype) -> Case:
     """One query against many keys, as when a language model writes its next token."""
     _, key, value = _operands((1, heads, keys, width), dtype)
     query = torch.randn(1, heads, 1, width).to(dtype)
-    return Case(_sides(query, key, value), 4 * heads * keys * width, _tensors)
+    return Case(_sides(query, key, value), 4 * heads * keys * width)
 
 
 def attention_engines(heads: int, tokens: int, width: int, dtype: torch.dtype) -> Case:
@@ -97,7 +108,7 @@ def attention_engines(heads: int, tokens: int, width: int, dtype: torch.dtype) -
         **_engines("attention", uwaga.attention, uwaga.explain, query, key, value),
         THEIRS: partial(F.scaled_dot_product_attention, query, key, value),
     }
-    return Case(sides, heads * tokens * tokens * 4 * width, _tensors)
+    return Case(sides, heads * tokens * tokens * 4 * width)
 
 
 def linear_engines(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> Case:
@@ -110,7 +121,7 @@ def linear_engines(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> 
         **_engines("linear", uwaga.linear, linear_api.explain, x, weight, bias),
         THEIRS: partial(F.linear, x, weight, bias),
     }
-    return Case(sides, 2 * rows * inputs * outputs, _tensors)
+    return Case(sides, 2 * rows * inputs * outputs)
 
 
 def _engines(
@@ -181,18 +192,3 @@ def _operands(shape: tuple[int, ...], dtype: torch.dtype) -> list[Tensor]:
 def _pairs(sequences: int, tokens: int, causal: bool) -> float:
     """How many (query, key) pairs are visible."""
     return sequences * (tokens * (tokens + 1) / 2 if causal else tokens * tokens)
-
-
-def _tensors(_: str, result: Any) -> list[Tensor]:
-    return list(result) if isinstance(result, tuple) else [result]
-
-
-def _require_close(name: str, ours: Tensor, theirs: Tensor) -> None:
-    eps = torch.finfo(theirs.dtype).eps
-    # The tolerance only has to tell a wrong result from another order of the same sums: a score adds up
-    # as many products as an operand is wide, and its rounding is the weight's relative error.
-    allowed = (8 + 4 * theirs.shape[-1] ** 0.5) * eps * max(1.0, float(theirs.abs().max()))
-    first = (tensor.detach().reshape(-1)[:1_000_000].float() for tensor in (ours, theirs))
-    difference = float(torch.sub(*first).abs().max())
-    if not difference <= allowed:
-        raise AssertionError(f"{name} differs from {THEIRS} by {difference:.2e}, more than {allowed:.2e}")

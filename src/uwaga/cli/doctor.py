@@ -23,10 +23,6 @@ from uwaga.cli.terminal import echo_json, fail
 
 Status = Literal["ok", "note", "missing"]
 
-# Variables of OpenMP, which set the number of threads and the cores that they run on.
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
-
-
 # What is not installed with uwaga alone: the importable package, the extra that brings it, and what needs it. By distribution.
 OPTIONAL = {
     "pyarrow": ("pyarrow", "encode", "uwaga encode and uwaga store with Parquet"),
@@ -82,7 +78,8 @@ def examine() -> Iterator[Finding]:
     versions = [Finding("versions", *each) for each in _versions()]
     yield from versions
     yield Finding("machine", "system", f"{platform.system()} {platform.machine()}")
-    yield Finding("machine", "processor", f"{machine.processor()}, {machine.processors()} usable")
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    yield Finding("machine", "processor", f"{machine.processor()}, {usable} usable")
     if any(each.name == "torch" and each.status == "missing" for each in versions):
         return  # all else computes with it
     caches = list(_caches())  # before the check of a bundled model remembers its digest there
@@ -318,9 +315,9 @@ def _caches() -> Found:
 
 def _environment() -> Found:
     for name, meaning in env.VARIABLES.items():
-        value = os.environ.get(name)
-        yield name, "unset" if value is None else value, "ok", meaning
-    for name in _THREAD_VARIABLES:
+        yield name, os.environ.get(name, "unset"), "ok", meaning
+    # They set the number of threads and the cores that they run on.
+    for name in ("OMP_NUM_THREADS", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
         if name in os.environ:
             yield name, os.environ[name], "ok", "read by OpenMP"
 

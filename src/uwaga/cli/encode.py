@@ -9,7 +9,7 @@ import typer
 
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.terminal import escape_controls
-from uwaga.cli.terminal import Dtype, echo, ending, fail, in_option_names, say_engine
+from uwaga.cli.terminal import Dtype, TextField, echo, ending, fail, in_option_names, say_engine
 from uwaga.data.documents import DocumentFile, InvalidDocumentError
 from uwaga.data.passages import Split
 from uwaga.encode.processes import TIMEOUT, WorkerError
@@ -41,7 +41,7 @@ def encode(
     spans: Annotated[
         Split | None, typer.Option(help="A vector for each, made with the whole document in sight: late chunking.")
     ] = None,
-    text: Annotated[str | None, typer.Option(help="The field of the text; else text.")] = None,
+    text: TextField = None,
     id: Annotated[str | None, typer.Option(help="The field of an id; else id, where the documents have it.")] = None,
     skip_invalid: Annotated[
         bool,

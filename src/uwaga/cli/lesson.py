@@ -125,54 +125,47 @@ def _print(worked: "Lesson", query: int, *, everything: bool) -> None:
     """The steps as tables. A matrix that was printed before, such as X, is not printed again."""
     from rich.columns import Columns
     from rich.console import Console
-    from rich.text import Text
 
     tokens = worked.request["tokens"]
     if query >= len(tokens):
         raise ValueError(f"--query {query + 1} is out of range: there are {len(tokens)} tokens")
     console = Console()
     shown = set[str]()
-
-    def say(text: str, style: str = "") -> None:
-        console.print(Text(_one_line(text), style=style))
-
     for step in worked.steps:
         if not step.sections or not (step.number or everything):
             continue
-        console.rule(Text(f"{step.number}: {step.title}" if step.number else step.title, style="bold"))
+        console.rule(_text(f"{step.number}: {step.title}" if step.number else step.title, "bold"))
         for paragraph in (*step.text, *step.told):
-            say(paragraph)
+            console.print(_text(paragraph))
         for section in step.sections:
             new = [matrix for matrix in section.matrices if matrix.id not in shown]
             shown.update(matrix.id for matrix in new)
             if not new and not section.findings:
                 continue
             if section.title:
-                say(section.title, "italic")
+                console.print(_text(section.title, "italic"))
             for paragraph in section.text:
-                say(paragraph, "dim")
+                console.print(_text(paragraph, "dim"))
             if new:
                 console.print(Columns([_table(matrix, tokens, query) for matrix in new], padding=(0, 2)))
             for finding in section.findings:
-                say(f"- {finding.text}")
+                console.print(_text(f"- {finding.text}"))
         if step.code:
-            console.print(Text(f"  {step.code}", style="bold"))
+            console.print(_text(f"  {step.code}", "bold"))
         console.print()
 
 
 def _table(matrix: "Matrix", tokens: Sequence[str], query: int) -> "Table":
     """A matrix as a table; of a matrix per query that of the given query. Larger values have a warmer background."""
-    from rich.text import Text
-
     numbers, title = matrix.numbers, matrix.title
     if numbers.dim() == 3:
         numbers, title = numbers[query], f"{title} ({tokens[query]})"
     table = new_table(
         ("",),
-        (Text(_one_line(column)) for column in matrix.columns),
-        title=Text(_one_line(title)),
+        (_text(column) for column in matrix.columns),
+        title=_text(title),
         title_justify="left",
-        caption=Text(_one_line(matrix.formula), style="dim"),
+        caption=_text(matrix.formula, "dim"),
         caption_justify="left",
     )
     for column in table.columns[1:]:
@@ -186,28 +179,24 @@ def _table(matrix: "Matrix", tokens: Sequence[str], query: int) -> "Table":
     ]
     for name, row in zip(matrix.rows, rows, strict=True):
         cells = (_cell(number, largest, matrix, n) for number, n in zip(row, digits, strict=True))
-        table.add_row(Text(_one_line(name)), *cells)
+        table.add_row(_text(name), *cells)
     return table
 
 
 def _cell(number: float, largest: float, matrix: "Matrix", digits: int) -> "Text":
-    from rich.text import Text
-
     if number != number:
-        return Text("-", style="dim")
+        return _text("-", "dim")
     is_tiny = number and abs(number) < 0.5 * 10**-digits
     text = significant(number, 1) if is_tiny else decimal(number, digits)
     warmth = number / (largest if matrix.shade == "signed" else 1.0)
     if matrix.shade == "none" or warmth <= 0:
-        return Text(text)
+        return _text(text)
     red, green, blue = (round(30 + min(warmth, 1.0) * (high - 30)) for high in (200, 90, 30))
-    return Text(text, style=f"white on rgb({red},{green},{blue})")
+    return _text(text, f"white on rgb({red},{green},{blue})")
 
 
-def _one_line(text: str) -> str:
-    """Text with every control character escaped, line breaks too.
+def _text(text: str, style: str = "") -> "Text":
+    """Text for a table or a line: every control character is escaped, line breaks too."""
+    from rich.text import Text
 
-    >>> _one_line("a\\x1b[2J")
-    'a<U+001B>[2J'
-    """
-    return escape_controls(text, keep="")
+    return Text(escape_controls(text, keep=""), style=style)

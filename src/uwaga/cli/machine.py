@@ -1,6 +1,5 @@
 """The processor and versions that timings and failures depend on; no host name and no paths."""
 
-import os
 import platform
 from importlib import metadata
 
@@ -14,13 +13,6 @@ def processor() -> str:
     True
     """
     return detect().name or platform.processor() or platform.machine()
-
-
-def processors() -> int:
-    """The number of processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def version(distribution: str) -> str | None:

@@ -11,10 +11,9 @@ import typer
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.install import missing
 from uwaga._base.terminal import escape_controls, printable
-from uwaga.cli.terminal import Dtype, drop_output, echo, error_text, fail, say_engine
+from uwaga.cli.terminal import Dtype, drop_output, echo, ending, fail, say_engine
 
 if TYPE_CHECKING:
-    from uwaga import Reranker, TextEncoder
     from uwaga.serve.app import Service
     from uwaga.serve.metrics import Metrics
 
@@ -79,22 +78,27 @@ def serve(
         seconds=timeout,
         unread_keys=(*UNREAD_KEYS, *(ignore_key or ())),
     )
-    try:
+    with ending("serve", CheckpointError, DataError, ValueError, OSError):
         digests = None if keys is None else server.read_keys(keys)
         _warn(host, keys)
-        encoder, cross, threads = _load(model, reranker, dtype, processes)
-        listening = server.listen(host, port)
-    except (CheckpointError, DataError, ValueError) as error:
-        fail("serve", str(error))
-    except OSError as error:
-        fail("serve", error_text(error))
+        import torch
 
+        from uwaga import Reranker, TextEncoder
+
+        threads = torch.get_num_threads()  # that this machine, or OMP_NUM_THREADS, gives to all processes together
+        if processes > 1:
+            torch.set_num_threads(1)  # threads of this process would not be in those that are forked from it
+        encoder = TextEncoder.load(model, dtype=getattr(torch, dtype))
+        if encoder.has_token_vectors:
+            raise CheckpointError(
+                f"{model} holds a ColBERT model, which gives a vector to every token and none to a text; `uwaga store add` takes it"
+            )
+        cross = None if reranker is None else Reranker.load(reranker, dtype=getattr(torch, dtype))
+        listening = server.listen(host, port)
     say_engine("serve", model, encoder.explain())
 
     def make(metrics: "Metrics | None" = None) -> "Service":
         """In the process that serves."""
-        import torch
-
         from uwaga.serve.app import Service
         from uwaga.serve.models import EmbeddingModel
 
@@ -138,21 +142,3 @@ def _warn(host: str, keys: Path | None) -> None:
         echo(f"uwaga serve: {keys} can be read by other accounts of this machine: chmod 600 {keys}", err=True)
     if host not in _LOOPBACK:
         echo("uwaga serve: requests are not encrypted; a proxy in front of it does TLS", err=True)
-
-
-def _load(model: str, reranker: str | None, dtype: str, processes: int) -> "tuple[TextEncoder, Reranker | None, int]":
-    """The models, and the threads that this machine, or OMP_NUM_THREADS, gives to all processes together."""
-    import torch
-
-    from uwaga import Reranker, TextEncoder
-
-    threads = torch.get_num_threads()
-    if processes > 1:
-        torch.set_num_threads(1)  # threads of this process would not be in those that are forked from it
-    encoder = TextEncoder.load(model, dtype=getattr(torch, dtype))
-    if encoder.has_token_vectors:
-        raise CheckpointError(
-            f"{model} holds a ColBERT model, which gives a vector to every token and none to a text; `uwaga store add` takes it"
-        )
-    cross = None if reranker is None else Reranker.load(reranker, dtype=getattr(torch, dtype))
-    return encoder, cross, threads

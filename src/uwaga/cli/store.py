@@ -13,7 +13,17 @@ import typer
 
 from uwaga._base.errors import CheckpointError, DataError, SoftDatabaseError
 from uwaga._base.install import missing
-from uwaga.cli.terminal import Storage, echo, echo_json, ending, fail, in_option_names, progress_bar, say_engine
+from uwaga.cli.terminal import (
+    Storage,
+    TextField,
+    echo,
+    echo_json,
+    ending,
+    fail,
+    in_option_names,
+    progress_bar,
+    say_engine,
+)
 from uwaga.data.documents import InvalidDocumentError
 from uwaga.models.checkpoints import directories
 from uwaga.models.tokenizers.token_text import SPECIAL_TOKEN
@@ -41,7 +51,7 @@ def add(
     late_chunking: Annotated[
         bool, typer.Option("--late-chunking", help="Read each document whole; its passages are pooled from that.")
     ] = False,
-    text: Annotated[str | None, typer.Option(help="The field of the text; else text.")] = None,
+    text: TextField = None,
     skip_invalid: Annotated[
         bool, typer.Option("--skip-invalid", help="Leave out what cannot be read or encoded, and list it on stderr.")
     ] = False,

@@ -5,6 +5,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 from urllib.parse import urlencode
@@ -230,33 +231,22 @@ def _service(asked: _Asked, files: Sequence[Path]) -> "ViewService":
     _reject(rule, {"--target": asked.target, "--layers": asked.layers})
     if second in recorded:
         _reject(f"reads a text; {second} is a recording", {"--second-model": asked.second_model})
-    readers: dict[str | None, Model] = {}
 
-    def seen(given: str, by: str | None) -> tuple["Recording", str | None, str]:
-        """The recording, its title and the name of its model."""
+    def seen(given: str, by: str | None) -> tuple["Recording", str | None]:
+        """The recording and its title; None: of the recording."""
         if given in recorded:
-            return recorded[given], None, recorded[given].model
-        text = read_prompt_text(given)
-        if by not in readers:
-            readers[by] = _load(by, asked.dtype)
-        result = record_text(
-            readers[by],
-            text,
-            new_tokens=asked.new_tokens,
-            truncate=asked.truncate,
-            progress=progress_bar("reading"),
-        )
-        return result, first_line(text), readers[by].title
+            return recorded[given], None
+        text, reader = read_prompt_text(given), _load(by, asked.dtype)
+        options = {"new_tokens": asked.new_tokens, "truncate": asked.truncate}
+        return record_text(reader, text, progress=progress_bar("reading"), **options), first_line(text)
 
-    shown, title, name = seen(asked.text, asked.model)
-    beside: tuple[Recording | None, str | None, str | None] = (None, None, None)
-    if asked.second is not None or asked.second_model is not None:
-        beside = seen(second, asked.model if asked.second_model is None else asked.second_model)
+    shown, title = seen(asked.text, asked.model)
+    beside, beside_title = None, None
+    if asked.second is not None:
+        beside, beside_title = seen(second, asked.model if asked.second_model is None else asked.second_model)
     with reporting_errors():
         return ViewService(
-            ViewModel.create(
-                shown, title=title, model=name, second=beside[0], second_title=beside[1], second_model=beside[2]
-            )
+            ViewModel.create(shown, title=title, second=beside, second_title=beside_title, second_model="")
         )
 
 
@@ -389,42 +379,31 @@ def _print_heads(service: "Service") -> None:
             if any(value is not None for value in values):  # else the head is not computed yet
                 places.append((f"{each['kind']} {each['layer']}", str(head)))
                 heads.append(dict(zip(meta["columns"], values, strict=True)))
-    shown = _most_extreme(heads)
-    names = [name for name in _COLUMNS if any(heads[number].get(name) is not None for number in shown)]
+    shown, extremes = _most_extreme(heads)
     total = sum(each["heads"] for each in side["maps"])
     known = "" if len(heads) == total else f" ({len(heads)} computed)"
     table = new_table(
         ("layer",),
-        ("head", *(_COLUMNS[name][0] for name in names)),
+        ("head", *(_COLUMNS[name][0] for name in extremes)),
         title=f"{len(shown)} of {total} heads{known}, those with the most extreme statistics{sampled}",
         title_justify="left",
         padding=(0, 0, 0, 1),
     )
-    for number, marks in shown.items():
-        cells = (_cell(heads[number].get(name), bold=name in marks) for name in names)
+    for number in shown:
+        cells = (_cell(heads[number].get(name), bold=number == extreme) for name, extreme in extremes.items())
         table.add_row(*places[number], *cells)
     Console().print(table)
 
 
-def _most_extreme(heads: Sequence[Mapping[str, float | None]]) -> dict[int, set[str]]:
-    """The indices of _TABLE_ROWS heads in their order, each with the statistics of which it is the extreme.
-
-    Taken in turn from the ranking of each statistic that is known and finite, until there are so many.
-    """
-    chosen: dict[int, set[str]] = {}
+def _most_extreme(heads: Sequence[Mapping[str, float | None]]) -> tuple[list[int], dict[str, int]]:
+    """The indices of _TABLE_ROWS heads, taken in turn from the ranking of each statistic that is known and finite, and the first of each."""
     rankings = {}
     for name, (_, sign) in _COLUMNS.items():
         values = ((each.get(name), number) for number, each in enumerate(heads))
         known = [(-sign * value, number) for value, number in values if value is not None and math.isfinite(value)]
         rankings[name] = [number for _, number in sorted(known)]
-    for place in range(len(heads)):
-        for name, order in rankings.items():
-            if place < len(order) and (order[place] in chosen or len(chosen) < _TABLE_ROWS):
-                # Only the first of a ranking is marked.
-                chosen.setdefault(order[place], set()).update([name] if place == 0 else [])
-        if len(chosen) >= _TABLE_ROWS:
-            break
-    return dict(sorted(chosen.items()))
+    in_turn = dict.fromkeys(each for place in zip_longest(*rankings.values()) for each in place if each is not None)
+    return sorted([*in_turn][:_TABLE_ROWS]), {name: order[0] for name, order in rankings.items() if order}
 
 
 def _cell(value: float | None, *, bold: bool) -> str:
