@@ -10,6 +10,7 @@ import platform
 from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -143,12 +144,8 @@ def _native() -> Found:
     from uwaga._base import native
 
     if (why := native.reason_unavailable()) is not None:
-        yield (
-            "native library",
-            "none",
-            "missing",
-            f"{why}; the PyTorch engine serves. To build it: pip install with a C++ compiler present",
-        )
+        why += "; the PyTorch engine serves. To build it: pip install with a C++ compiler present"
+        yield "native library", "none", "missing", why
         return
     library, possible = native.library(), native.supported_levels()
     yield "native library", str(library.path)
@@ -193,12 +190,9 @@ def _engines() -> Found:
     except ValueError as error:
         yield "profile", "none", "missing", str(error)
         return
-    yield (
-        "profile",
-        "none" if profile is None else str(profile.path),
-        "note" if is_refused else "ok",
-        why if profile is None else f"of {profile.date}, by `uwaga bench --save`",
-    )
+    if profile is not None:
+        why = f"of {profile.date}, by `uwaga bench --save`"
+    yield "profile", "none" if profile is None else str(profile.path), "note" if is_refused else "ok", why
     for name in engine_profile.DTYPES:
         x = torch.zeros(1, 1, 8, 8, dtype=getattr(torch, name))
         result = uwaga.explain(x, x, x)
@@ -332,9 +326,8 @@ def _show(findings: list[Finding]) -> None:
     table.add_column(min_width=max(map(len, signs)))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for topic, group in groupby(findings, key=lambda finding: finding.topic):
+    for topic, group in groupby(findings, key=attrgetter("topic")):
         table.add_row("", f"[bold]{topic}[/]")
-        for finding in group:
-            why = f"  [dim]{escape(finding.why)}[/]" if finding.why else ""
-            table.add_row(signs[finding.status], finding.name, escape(finding.value) + why)
+        for _, name, value, status, why in group:
+            table.add_row(signs[status], name, escape(value) + (f"  [dim]{escape(why)}[/]" if why else ""))
     Console().print(table)

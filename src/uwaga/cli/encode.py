@@ -18,7 +18,6 @@ from uwaga.encode.vector_files import VectorsError, check_numpy, write_numpy
 from uwaga.models.checkpoints.directories import DEFAULT_ENCODER
 
 Overflow = Literal["error", "truncate", "mean", "windows"]
-_SKIP = "--skip-invalid leaves out such documents and lists them"
 HERE = "here"  # --ray without an address
 
 
@@ -119,7 +118,7 @@ def encode(
             )
             rows = None if numpy is None else write_numpy(output, numpy)
         except InvalidDocumentError as error:
-            fail("encode", f"{error}\n{_SKIP}")
+            fail("encode", f"{error}\n--skip-invalid leaves out such documents and lists them")
         except WorkerError as error:
             fail("encode", f"{error}. Finished shards are kept; the same command resumes")
         except OSError as error:

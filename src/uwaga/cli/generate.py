@@ -112,11 +112,10 @@ class _TextStreamer:
         from tokenizers.decoders import DecodeStream
 
         self._tokenizer, self._stream = tokenizer, DecodeStream(skip_special_tokens=True)
-        self._ids: list[int] | None = None  # None: before the prompt
+        self._ids: list[int] | None = None  # None: before the prompt, or a decoder's start token, which is not printed
         self._shown = ""
 
     def put(self, value: "Tensor") -> None:
-        """First the prompt (or a decoder's start token), which is not printed; then every new token."""
         if self._ids is None:
             self._ids = []
             return
@@ -127,7 +126,8 @@ class _TextStreamer:
     def end(self) -> None:
         """Print the rest: the text may end with an incomplete character."""
         whole = self._tokenizer.decode(self._ids or [])
-        self._show(whole.removeprefix(self._shown) if whole.startswith(self._shown) else "")
+        if whole.startswith(self._shown):
+            self._show(whole.removeprefix(self._shown))
         echo()
 
     def _show(self, piece: str) -> None:

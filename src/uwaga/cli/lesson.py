@@ -69,7 +69,14 @@ def lesson(
         try:
             worked = work_through(sentence, language=current(), **settings)
             if save is not None or worksheet is not None:
-                _write(worked, save, worksheet)
+                check_parents("lesson", {"--save": save, "--worksheet": worksheet})
+                if save is not None:
+                    worked.save(save)
+                    say_saved(save)
+                if worksheet is not None:
+                    worked.save_worksheet(worksheet)
+                    if worksheet.is_file():
+                        echo(tr("{path}: a worksheet for paper, with its solutions", path=worksheet))
             elif plain or everything:
                 with writing_output():
                     _print(worked, query - 1, everything=everything)
@@ -80,17 +87,6 @@ def lesson(
                 )  # fmt: skip
         except (ValueError, ImportError, OSError) as error:
             fail("lesson", error_text(error).removeprefix("lesson: "))
-
-
-def _write(worked: "Lesson", save: Path | None, worksheet: Path | None) -> None:
-    check_parents("lesson", {"--save": save, "--worksheet": worksheet})
-    if save is not None:
-        worked.save(save)
-        say_saved(save)
-    if worksheet is not None:
-        worked.save_worksheet(worksheet)
-        if worksheet.is_file():
-            echo(tr("{path}: a worksheet for paper, with its solutions", path=worksheet))
 
 
 def _serve(worked: "Lesson", *, is_default: bool, has_model: bool, **options: Any) -> None:

@@ -237,8 +237,10 @@ def _service(asked: _Asked, files: Sequence[Path]) -> "ViewService":
         if given in recorded:
             return recorded[given], None
         text, reader = read_prompt_text(given), _load(by, asked.dtype)
-        options = {"new_tokens": asked.new_tokens, "truncate": asked.truncate}
-        return record_text(reader, text, progress=progress_bar("reading"), **options), first_line(text)
+        recording = record_text(
+            reader, text, new_tokens=asked.new_tokens, truncate=asked.truncate, progress=progress_bar("reading")
+        )
+        return recording, first_line(text)
 
     shown, title = seen(asked.text, asked.model)
     beside, beside_title = None, None
