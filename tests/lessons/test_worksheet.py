@@ -37,7 +37,7 @@ def test_the_solutions_are_what_attention_gives(tmp_path: Path, seed: int) -> No
     x, wq, wk, wv = (
         torch.randn(shape, generator=generator).round(decimals=1) for shape in ((4, 3), (3, 2), (3, 2), (3, 2))
     )
-    worked = work_through(x, tokens="a < b &", wq=wq, wk=wk, wv=wv, heads=1)
+    worked = work_through(x, tokens="a < b &", wq=wq, wk=wk, wv=wv.numpy(), heads=1)
     worked.save_worksheet(tmp_path / "sheet.html")
     html = (tmp_path / "sheet.html").read_text()
     task, solved = tables(html)

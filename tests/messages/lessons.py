@@ -72,6 +72,7 @@ CALLS = {
     "lesson: order with a repeat": lambda: asked({"settings": {"order": [0, 1, 2, 3, 3]}}),
     "lesson: order with a string": lambda: asked({"settings": {"order": [0, 1, 2, 3, "4"]}}),
     "lesson: seed of 32 bits": lambda: asked({"settings": {"seed": 2**31}}),
+    "work_through: unknown language": lambda: work_through("a", language="de"),
     "work_through: words twice": lambda: work_through("a b", tokens="c d"),
     "work_through: a vector": lambda: work_through(torch.zeros(3)),
     "work_through: an empty list": lambda: work_through([]),

@@ -1,9 +1,11 @@
 """Requests of a page, and calls of uwaga.view, that are refused."""
 
+import sys
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
@@ -11,8 +13,11 @@ import uwaga
 from uwaga import AttentionMap
 from uwaga._base.languages import tr_n, using
 from uwaga.inspect import Edits, PatchGrid
+from uwaga.viewer import notebook
 from uwaga.viewer.messages import Reply
-from uwaga.viewer.page.snapshot import exact_requests, save_snapshot
+from uwaga.viewer.page.bundle import join
+from uwaga.viewer.page.snapshot import exact_requests, make_snapshot, save_snapshot
+from uwaga.viewer.server.server import Server
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.text_runner import RunRequest, TextRunner
 from uwaga.viewer.view_model import ViewModel
@@ -21,6 +26,11 @@ WORDS = ["[CLS]", "un", "##seen", "the", "cat", "sat", "on", "the", "mat", ".", 
 HEAD = {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
 TILE = {"request": "tile", **HEAD, "pooling": "sum", "level": 0, "row": 0, "column": 0}
 GRID = PatchGrid(rows=5, columns=7, special=("[CLS]", "[REG 0]"))
+# Statements that a module of the page may not have.
+JAVASCRIPT = (
+    *('import all from "./b.js";', 'import * as b from "./b.js";', 'import "./b.js";', 'import { a } from "d3";'),
+    *("export default 1;", 'export { a } from "./b.js";', "export let a = 1;"),
+)
 OFF = {"kind": "encoder", "layer": 0, "head": 0, "value": 0.0}
 
 
@@ -107,6 +117,25 @@ def why(**changes: object) -> Reply:
 
 def predictions(**changes: object) -> Reply:
     return read_by_bard().answer({"request": "predictions", "side": "0", "first": 0, "count": 1} | changes)
+
+
+def joined(folder: Path, **files: str) -> object:
+    """Files of a front end, by their names without the dot."""
+    for name, text in {"main_js": "const a = 1;\n", **files}.items():
+        (folder / ".".join(name.rsplit("_", 1))).write_text(text)
+    return join(folder)
+
+
+def closed() -> object:
+    service = ViewService(ViewModel.create(maps(4)))
+    service.close()
+    return make_snapshot(service.answer)
+
+
+def widget_without_anywidget(patch: pytest.MonkeyPatch) -> object:
+    notebook._widget_class.cache_clear()
+    patch.setitem(sys.modules, "anywidget", None)
+    return notebook.widget(SERVICE)
 
 
 def in_language(language: str) -> object:
@@ -250,5 +279,18 @@ CALLS = {
     "view: a picture of too many pixels": lambda: pictured(grid=GRID, picture=np.zeros((4097, 4097), np.uint8)),
     "view: a picture beside a second recording": lambda: pictured(second=maps(37)),
     "view: a grid of cross-attention alone": lambda: ViewModel.create({("cross", 0): AttentionMap(torch.ones(3, 5, 8), torch.ones(3, 37, 8))}).with_picture(np.zeros((4, 4)), {"encoder": GRID}),
+    "view: a notebook without anywidget": widget_without_anywidget,
+    "view: a page of a view that is closed": closed,
+    "view: a port past the last": lambda: Server(SERVICE, title="a text", port=70000),
+    **{f"front end: {line}": (lambda folder, line=line: joined(folder, main_js=f"const a = 1;\n{line}\n")) for line in JAVASCRIPT},
+    "front end: the end of a script": lambda folder: joined(folder, main_js="// </script>\nconst a = '</script>'; // </script>\n"),
+    "front end: the beginning of a comment": lambda folder: joined(folder, main_js='\nconst a = "<!--";\n'),
+    "front end: no such module": lambda folder: joined(folder, main_js='import { a } from "./gone.js";\n'),
+    "front end: a module outside": lambda folder: joined(folder, main_js='import { a } from "../up.js";\n'),
+    "front end: no such export": lambda folder: joined(folder, main_js='import { a } from "./b.js";\n', b_js="const a = 1;\n"),
+    "front end: a circle": lambda folder: joined(folder, main_js='import { b } from "./b.js";\n', b_js='\nimport { c } from "./c.js";\nexport const b = 1;\n', c_js='import { b } from "./b.js";\nexport const c = 1;\n'),
+    "front end: an imported style sheet": lambda folder: joined(folder, a_css="\n@import 'b.css';"),
+    "front end: an image of a style sheet": lambda folder: joined(folder, a_css=".uwaga { background: url(x.png); }"),
+    "front end: the end of a style sheet": lambda folder: joined(folder, a_css="/* </style> */"),
     "languages: unknown": lambda: in_language("de"),
 }  # fmt: skip

@@ -112,9 +112,3 @@ except ImportError as error:
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == f"uwaga.view needs {package}, which is not installed: pip install 'uwaga[view]'\n"
-
-
-def test_invalid_arguments_open_no_page(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="no maps"):
-        uwaga.view({})
-    assert capsys.readouterr().out == ""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import uwaga
-from uwaga.inspect import Edits, score_attribution
+from uwaga.inspect import Edits
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.text_runner import EXAMPLES, PROBES, RunRequest, TextRunner
 
@@ -69,35 +69,6 @@ def test_links_are_exact(model: str, text: str) -> None:
             if reply["sampled"] is None and label["link"] is not None:
                 assert label["link"][2] >= largest(service, where, head, queries, keys) * (1 - 1e-6)
     assert seen or len(text) < 10
-
-
-@pytest.mark.parametrize(("model", "text"), [CASES[at] for at in (2, 5, 8, 11, 14)])
-def test_what_a_score_is_split_into_is_exact(model: str, text: str) -> None:
-    """At the link that each layer of the page tells first, read in the map and split by *Why?*."""
-    runner = runner_of(model)
-    result = runner.run(RunRequest(text), max_tokens=None)
-    service = ViewService(result, runner=runner)
-    seen, source = 0, result.view_model.sides[0].scores
-    assert source is not None
-    recording = source.recorded(lambda: None)
-    for each in service.answer({"request": "about"}).meta["sides"][0]["maps"]:
-        where = {"side": "0", "kind": each["kind"], "layer": each["layer"], **PLAIN}
-        labels = complete(service, request="labels", **where).meta["labels"]
-        head = next((head for head, label in enumerate(labels) if label["link"] is not None), None)
-        if head is None:
-            continue
-        seen += 1
-        query, key, _ = labels[head]["link"]
-        at = {**where, "head": head, "query": query, "key": key}
-        reply = service.answer({"request": "why", **at, "than": None, "by": "pairs"}).meta
-        why = score_attribution(runner.reader, recording, each["layer"], head, query, key, kind=each["kind"])
-        entry, bound = service.answer({"request": "entry", **at}).meta, float(why.bound())
-        assert reply["weights"][0] == entry["weight"]
-        assert abs(reply["total"] - entry["score"]) <= bound
-        assert reply["total"] == float(why.total())
-        assert [share["share"] for share in reply["shares"]] == [share.share for share in why.top(10)]
-        assert abs(sum(share["share"] for share in reply["shares"]) + reply["rest"] - reply["total"]) < 1e-9
-    assert seen >= 2
 
 
 def largest(service: ViewService, where: dict[str, Any], head: int, queries: Any, keys: Any) -> float:

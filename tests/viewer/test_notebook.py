@@ -12,8 +12,6 @@ from uwaga.viewer.notebook import handle_message
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.view_model import ViewModel
 
-FAILED = "internal error; the notebook's log has the traceback"
-
 
 @pytest.fixture
 def service() -> ViewService:
@@ -45,23 +43,10 @@ def test_a_reply_is_a_header_and_a_buffer(service: ViewService, sent: Sent) -> N
     assert Reply.from_bytes(expected.to_bytes()).arrays[0].tobytes() == body[:16]
 
 
-@pytest.mark.parametrize(
-    ("message", "error"),
-    [
-        ({"id": 1}, "a request must be a JSON object"),
-        ({"id": 1, "request": "about"}, "a request must be a JSON object"),
-        ({"id": 1, "request": {"request": "about", "more": 1}}, "about: there is no key more; the nearest is run"),
-    ],
-)
-def test_errors_are_sent_to_the_page(service: ViewService, sent: Sent, message: object, error: str) -> None:
-    handle_message(service, message, sent.send)
-    assert sent == [({"id": 1, "error": error}, [])]
-
-
-def test_other_messages_are_ignored(service: ViewService, sent: Sent) -> None:
-    for message in ("about", None, [], {"request": {"request": "about"}}):
+def test_errors_are_sent_to_the_page_and_messages_without_an_id_are_ignored(service: ViewService, sent: Sent) -> None:
+    for message in ("about", None, [], {"request": {"request": "about"}}, {"id": 1}, {"id": 2, "request": "about"}):
         handle_message(service, message, sent.send)
-    assert sent == []
+    assert sent == [({"id": id, "error": "a request must be a JSON object"}, []) for id in (1, 2)]
 
 
 def test_an_internal_error_is_sent_to_the_page_and_raised_in_the_notebook(sent: Sent) -> None:
@@ -71,7 +56,7 @@ def test_an_internal_error_is_sent_to_the_page_and_raised_in_the_notebook(sent: 
 
     with pytest.raises(RuntimeError, match="a defect"):
         handle_message(Broken(), {"id": 1, "request": {"request": "about"}}, sent.send)
-    assert sent == [({"id": 1, "error": FAILED}, [])]
+    assert sent == [({"id": 1, "error": "internal error; the notebook's log has the traceback"}, [])]
 
 
 @pytest.mark.usefixtures("small_front")
@@ -81,7 +66,7 @@ def test_the_widget_has_the_front_end_and_replies(service: ViewService, tmp_path
 
     made: Any = widget(service)
     state = made.get_state()
-    assert state["_esm"].endswith("export default { render };\n")
+    assert state["_esm"].endswith(".render(context) };\n")
     assert state["_css"] == "/* main.css */\n.uwaga { color: black; }\n"
     shown, _ = made._repr_mimebundle_()
     assert shown["text/plain"] == (
@@ -97,17 +82,3 @@ def test_the_widget_has_the_front_end_and_replies(service: ViewService, tmp_path
     made.save(tmp_path / "page.html")
     assert (tmp_path / "page.html").read_bytes().startswith(b"<!doctype html>")
     made.close()
-
-
-def test_the_error_without_anywidget_names_the_extra(monkeypatch: pytest.MonkeyPatch, service: ViewService) -> None:
-    import sys
-
-    from uwaga.viewer import notebook
-
-    notebook._widget_class.cache_clear()
-    monkeypatch.setitem(sys.modules, "anywidget", None)
-    with pytest.raises(ModuleNotFoundError) as caught:
-        notebook.widget(service)
-    assert str(caught.value) == (
-        "uwaga.view in a notebook needs anywidget, which is not installed: pip install 'uwaga[view]'"
-    )

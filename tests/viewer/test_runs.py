@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from uwaga.viewer import service as view_service
 from uwaga.viewer.messages import RequestError
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.text_runner import RunRequest, RunResult
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.view_model import ScoreSource, ViewModel
 
 Answer = Callable[..., Any]
 
@@ -40,11 +41,17 @@ class Runner:
         self.read.append(typed)
         if typed.text == "wrong":
             raise ValueError("the text is wrong")
+        if typed.text == "wait":
+            self.wait(check)
+        return a_run(typed.text)
+
+    def wait(self, check: Callable[[], object]) -> uwaga.Recording:
+        """Wait until it is told to end."""
         self.begun.set()
-        while typed.text == "wait":
+        for _ in range(int(HANG * 1000)):
             check()
             time.sleep(0.001)
-        return a_run(typed.text)
+        raise AssertionError("nothing ended it")
 
 
 class Letters:
@@ -116,41 +123,55 @@ def test_the_last_four_are_kept_and_the_first_always(service: ViewService) -> No
             about(service, number)
 
 
-def test_a_new_text_ends_the_one_before(service: ViewService, runner: Runner) -> None:
-    said: list[str] = []
-
-    def wait() -> None:
-        said.append(outcome(service, "wait")["error"])
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    assert runner.begun.wait(HANG)
-    assert about(service, run(service, "abc"))["title"] == "abc"
-    waiting.join(HANG)
-    assert said == ["another text was run instead"]
+WHY = {"request": "why", "side": "0", "kind": "encoder", "layer": 0, "head": 0, "query": 1, "key": 2}
+WHY |= {"merge": "tokens", "specials": "show", "than": None, "by": "pairs"}
+RUN = {"request": "run", "text": "wait", "second": None, "target": None, "edits": None}
 
 
-@pytest.mark.parametrize("how", ["stop", "close", "time"])
-def test_a_run_ends_when_it_is_stopped(
-    service: ViewService, runner: Runner, how: str, monkeypatch: pytest.MonkeyPatch
+ENDS = {
+    "stop": "it was stopped",
+    "close": "it was stopped",
+    "score": "another score was asked for instead",
+    "text": "another text was run instead",
+    "time": "it takes longer than the 0.05 seconds that a page may ask for",
+}
+
+
+@pytest.mark.parametrize(
+    ("waiting", "how"), [(RUN, how) for how in ENDS if how != "score"] + [(WHY, how) for how in ENDS]
+)
+def test_a_run_and_a_score_end_when_they_are_stopped(
+    runner: Runner, waiting: dict[str, Any], how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if how == "time":
         monkeypatch.setattr(view_service, "MAX_SECONDS", 0.05)
-    said: list[str] = []
+    shown = a_run("abcd")
+    source = ScoreSource(torch.nn.Identity(), runner.wait)
+    side = replace(shown.view_model.sides[0], scores=source)
+    shown = replace(shown, view_model=replace(shown.view_model, sides=(side,)))
+    service = ViewService(shown, runner=runner)
+    errors: list[str] = []
 
-    def wait() -> None:
-        said.append(outcome(service, "wait")["error"])
+    def ask(**more: object) -> threading.Thread:
+        thread = threading.Thread(target=lambda: errors.append(service.answer(waiting | more).meta["error"]))
+        thread.start()
+        return thread
 
-    waiting = threading.Thread(target=wait)
-    waiting.start()
+    threads = [ask()]
     assert runner.begun.wait(HANG)
     if how == "stop":
         service.answer({"request": "stop"})
-    if how == "close":
+    elif how == "close":
         service.close()
-    waiting.join(HANG)
-    longer = "it takes longer than the 0.05 seconds that a page may ask for"
-    assert said == [longer if how == "time" else "it was stopped"]
+    elif how == "text":
+        assert about(service, run(service, "abc"))["title"] == "abc"
+    elif how == "score":
+        threads.append(ask(query=2))
+    threads[0].join(HANG)
+    assert errors == [ENDS[how]]
+    service.close()
+    for each in threads:
+        each.join(HANG)
 
 
 def test_a_text_that_cannot_be_read_has_no_number(service: ViewService) -> None:

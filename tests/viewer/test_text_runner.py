@@ -62,15 +62,6 @@ def test_what_an_encoder_decoder_writes_is_read_again(speller: TextRunner) -> No
     assert run.view_model.sides[0].sizes == {"encoder": 10, "decoder": len(reading.written)}
 
 
-def test_a_given_target(speller: TextRunner) -> None:
-    run = speller.run(RunRequest("attention", target="AH T"))
-    assert run.view_model.sides[0].sizes["decoder"] == len(run.predictions["0"])
-    assert (
-        run.view_model.sides[0].sizes["decoder"]
-        < speller.run(RunRequest("attention")).view_model.sides[0].sizes["decoder"]
-    )
-
-
 def test_changes_are_those_of_edit(bert: TextRunner) -> None:
     edits = {
         "heads": [{"kind": "encoder", "layer": 0, "head": 1, "value": 0.0}],
@@ -113,12 +104,6 @@ def test_vectors_are_those_of_the_encoder(bert: TextRunner) -> None:
     expected = uwaga.TextEncoder.load(bert.reader.directory).encode(["the cat sat", "the dog"])
     for vector, other in zip(run.vectors, torch.as_tensor(expected), strict=True):
         torch.testing.assert_close(torch.from_numpy(vector), other.float() / other.norm())
-
-
-def test_a_page_may_run_less_than_the_command_line(bard: TextRunner) -> None:
-    with pytest.raises(TextTooLongError):
-        bard.run(RunRequest("x" * 20), max_tokens=10)
-    assert bard.run(RunRequest("x" * 20), max_tokens=None).view_model.sides[0].sizes == {"decoder": 20}
 
 
 def test_a_run_ends_within_a_layer_of_many_changes(speller: TextRunner) -> None:

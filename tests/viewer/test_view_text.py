@@ -1,7 +1,6 @@
 """uwaga.view of texts: which model reads them, the answer of an encoder-decoder, pairs, and what it says of bad input."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,12 +38,6 @@ def sides(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
         return list(view.service.answer({"request": "about"}).meta["sides"])
 
 
-def test_a_text_is_read_by_the_model_of_a_path(bert: Path) -> None:
-    (side,) = sides("the cat sat", model=bert)
-    assert (side["title"], side["model"]) == ("the cat sat", "bert")
-    assert side["stacks"]["encoder"]["tokens"] == 5  # [CLS] and [SEP] too
-
-
 def test_the_maps_are_those_of_the_model(bert: Path) -> None:
     reader = uwaga.models.open(str(bert), dtype="float32")
     ids = reader.tokenizer.encode(["the cat sat"], with_offsets=False)[0].ids
@@ -73,13 +66,6 @@ def test_an_encoder_decoder_generates_or_reads_the_target() -> None:
     assert {each["kind"] for each in written["maps"]} == {each["kind"] for each in read["maps"]}
     assert {each["kind"] for each in read["maps"]} == {"encoder", "decoder", "cross"}
     assert written["stacks"]["encoder"] == read["stacks"]["encoder"]
-
-
-def test_layers_are_reported(bert: Path) -> None:
-    told: list[float] = []
-    record_text(uwaga.models.open(str(bert), dtype="float32"), "the cat sat", progress=nullcontext(told.append))
-    assert told == sorted(told)
-    assert told[-1] == 1
 
 
 def test_a_model_that_does_not_exist(tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
 """Why a head looks there, as a page asks it: the figures of `score_attribution`, the models that have them, refusals, and what ends it."""
 
 import gc
-import threading
 import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -13,15 +11,13 @@ import tiny_models
 import torch
 import transformers
 from tiny_tokenizer import word_tokenizer
-from waiting import HANG
 
 import uwaga
 from uwaga.inspect import Edits, score_attribution
-from uwaga.viewer import service as view_service
 from uwaga.viewer import text_runner
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.text_runner import RunRequest, RunResult, TextRunner
-from uwaga.viewer.view_model import ScoreSource, ViewModel
+from uwaga.viewer.text_runner import RunRequest, TextRunner
+from uwaga.viewer.view_model import ViewModel
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -89,6 +85,11 @@ def test_every_figure_is_that_of_score_attribution(
     assert reply["tokens"] == [query, key, than]
     assert reply["weights"] == pytest.approx([float(m[query, key]), float(m[query, other]) if compared else None])
     assert (reply["score"], reply["total"]) == (float(why.scores), float(why.total()))
+    entry = {"request": "entry", "side": "0", "kind": kind, "layer": layer, "head": 1, "query": query, "key": key}
+    shown_in_map = service.answer(entry | TOKENS).meta
+    assert shown_in_map["weight"] == reply["weights"][0]
+    if not compared:
+        assert abs(shown_in_map["score"] - reply["total"]) <= float(why.bound())
     assert abs(reply["score"] - reply["total"]) <= float(why.bound())
     distance = float(why.distance)
     if by == "pairs":
@@ -140,18 +141,12 @@ def test_of_words_it_is_the_pair_of_pieces_with_the_largest_weight() -> None:
     assert query in range(first, last)
 
 
-@pytest.mark.parametrize("family", ["llama", "bert", "t5"])
-def test_a_model_of_transformers_has_them_too(family: str) -> None:
-    settings, kind = {
-        "llama": (tiny_models.DECODERS["llama"], transformers.AutoModelForCausalLM),
-        "bert": (tiny_models.ENCODERS["bert"], transformers.AutoModel),
-        "t5": (tiny_models.PAIRS["t5"], transformers.AutoModelForSeq2SeqLM),
-    }[family]
-    runner = TextRunner(reader=uwaga.models.open(tiny_models.make(family, settings, kind), tokenizer=word_tokenizer()))
-    service = service_of(runner, "the cat sat", target="the dog ran" if family == "t5" else None)
-    stack = "cross" if family == "t5" else service.view_model.sides[0].stacks[0]
-    reply = ask(service, stack, 1, 1, 2, 1)
-    why = score_attribution(runner.reader, recorded(runner, service), 1, 1, 2, 1, kind=stack)
+def test_a_model_of_transformers_has_them_too() -> None:
+    model = tiny_models.make("t5", tiny_models.PAIRS["t5"], transformers.AutoModelForSeq2SeqLM)
+    runner = TextRunner(reader=uwaga.models.open(model, tokenizer=word_tokenizer()))
+    service = service_of(runner, "the cat sat", target="the dog ran")
+    reply = ask(service, "cross", 1, 1, 2, 1)
+    why = score_attribution(runner.reader, recorded(runner, service), 1, 1, 2, 1, kind="cross")
     assert reply["total"] == float(why.total())
     assert [each["share"] for each in reply["shares"]] == [share.share for share in why.top(10)]
 
@@ -221,72 +216,6 @@ def test_a_text_whose_values_are_too_large_says_so(monkeypatch: pytest.MonkeyPat
     assert "1,000" in error or "1000" in error, error
 
 
-HEAD = {"kind": "decoder", "layer": 1, "head": 0, "query": 3, "key": 2}
-
-
-class Waits:
-    """A text that is read again until it is told to end."""
-
-    def __init__(self) -> None:
-        self.begun = threading.Event()
-
-    def source(self) -> ScoreSource:
-        def recorded(check: Callable[[], object]) -> uwaga.Recording:
-            self.begun.set()
-            for _ in range(int(HANG * 1000)):
-                check()
-                threading.Event().wait(0.001)
-            raise AssertionError("nothing ended it")
-
-        return ScoreSource(torch.nn.Identity(), recorded)
-
-    def run(self, typed: RunRequest, check: Callable[[], None]) -> RunResult:
-        return self.result()
-
-    def about(self) -> Mapping[str, Any]:
-        return {}
-
-    def result(self) -> RunResult:
-        made = ViewModel.create({("encoder", 0): uwaga.AttentionMap(*torch.randn(2, 2, 4, 8))})
-        return RunResult(view_model=replace(made, sides=(replace(made.sides[0], scores=self.source()),)))
-
-
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        ("stop", "it was stopped"),
-        ("close", "it was stopped"),
-        ("another", "another score was asked for instead"),
-        ("run", "another text was run instead"),
-        ("time", "it takes longer than the 0.05 seconds that a page may ask for"),
-    ],
-)
-def test_reading_again_ends_when_it_is_stopped(how: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if how == "time":
-        monkeypatch.setattr(view_service, "MAX_SECONDS", 0.05)
-    waits = Waits()
-    service: Any = ViewService(waits.result(), runner=waits)  # type: ignore[arg-type]
-    errors: list[str] = []
-    waiting = threading.Thread(target=lambda: errors.append(ask(service, "encoder", 0, 0, 1, 2)["error"]))
-    waiting.start()
-    assert waits.begun.wait(HANG)
-    others: list[threading.Thread] = []
-    if how == "stop":
-        service.answer({"request": "stop"})
-    elif how == "close":
-        service.close()
-    elif how == "run":
-        service.answer({"request": "run", "text": "b", "second": None, "target": None, "edits": None})
-    elif how == "another":
-        others.append(threading.Thread(target=lambda: ask(service, "encoder", 0, 1, 1, 2)))
-        others[0].start()
-    waiting.join(HANG)
-    assert errors == [said]
-    service.close()
-    for each in others:
-        each.join(HANG)
-
-
 def gpt2() -> Any:
     return tiny_models.make("gpt2", tiny_models.small("gpt2"), transformers.AutoModelForCausalLM)
 
@@ -311,23 +240,17 @@ def test_a_recording_with_values_and_its_model() -> None:
 
 
 @pytest.mark.usefixtures("small_front")
-def test_a_recording_without_values_says_what_to_do() -> None:
-    model = gpt2()
-    with uwaga.watch(model) as recording, torch.no_grad():
-        model(torch.tensor([[5, 6, 7, 8]]))
-    with view(recording, model=model) as shown:
-        error = ask(shown.service, "decoder", 1, 0, 3, 1)["error"]
-    assert error == "the recording has no values: record it with uwaga.watch(model, values=True)"
-
-
-@pytest.mark.usefixtures("small_front")
-def test_a_recording_of_another_model_is_found_out() -> None:
+@pytest.mark.parametrize("values", [False, True], ids=["no values", "another model"])
+def test_a_recording_that_a_score_cannot_be_split_of_says_what_to_do(values: bool) -> None:
     model, other = gpt2(), gpt2()
     with torch.no_grad():
         other.transformer.h[0].attn.c_attn.weight.mul_(2)
-    with uwaga.watch(model, values=True) as recording, torch.no_grad():
+    with uwaga.watch(model, values=values) as recording, torch.no_grad():
         model(torch.tensor([[5, 6, 7, 8]]))
-    with view(recording, model=other) as shown:
+    with view(recording, model=other if values else model) as shown:
         error = ask(shown.service, "decoder", 0, 0, 3, 1)["error"]
-    assert error.startswith("the recorded query of token 1 is ")
-    assert "the recording is of another model, text or token types" in error
+    if values:
+        assert error.startswith("the recorded query of token 1 is ")
+        assert "the recording is of another model, text or token types" in error
+    else:
+        assert error == "the recording has no values: record it with uwaga.watch(model, values=True)"

@@ -1,7 +1,6 @@
 """The first request of a page, the wire format, and invalid requests."""
 
 import io
-import json
 import threading
 from typing import Any
 
@@ -104,11 +103,6 @@ def test_a_reply_is_the_same_after_serialization(service: ViewService) -> None:
 
 
 HEAD = {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
-
-
-def test_a_view_without_maps_has_the_lesson_alone() -> None:
-    service = ViewService(ViewModel.empty())
-    assert json.dumps(service.answer({"request": "about"}).meta["sides"]) == "[]"
 
 
 def test_concurrent_threads_get_the_same_replies(service: ViewService) -> None:

@@ -5,15 +5,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
 
 import uwaga
-from uwaga.maps import SubsetMap, WordMap
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.view_model import ViewModel
-
-WORDS = [(0, 1), (1, 3), *((at, at + 1) for at in range(3, 11))]
 
 
 def test_entries_rows_columns_and_rectangles_are_bit_identical_to_the_map(service: ViewService, maps, where) -> None:
@@ -33,23 +29,6 @@ def test_entries_rows_columns_and_rectangles_are_bit_identical_to_the_map(servic
 def test_a_hidden_key_has_no_score(service: ViewService, where) -> None:
     result = service.answer({"request": "entry", **where, "layer": 1, "query": 9, "key": 0}).meta
     assert (result["weight"], result["score"], result["visible"], result["rank"]) == (0.0, None, False, None)
-
-
-@pytest.mark.parametrize("merge", ["tokens", "words"])
-@pytest.mark.parametrize("specials", ["show", "hide"])
-def test_merged_words_and_hidden_special_tokens(service: ViewService, maps, where, merge: str, specials: str) -> None:
-    expected = maps["encoder", 0].select(0, 1)
-    words = WORDS
-    if specials == "hide":
-        expected = SubsetMap(expected, range(1, 10))
-        words = [(start - 1, stop - 1) for start, stop in WORDS[1:-1]]
-    if merge == "words":
-        expected = WordMap(expected, words)
-    asked = where | {"merge": merge, "specials": specials}
-    n = expected.shape[0]
-    result = service.answer({"request": "weights", **asked, "rows": [0, n], "columns": [0, n]}).arrays[0]
-    assert np.array_equal(result, expected.to_dense())
-    assert np.array_equal(service.answer({"request": "row", **asked, "query": n - 1}).arrays[0], expected[n - 1, :])
 
 
 def test_long_columns_are_computed_in_steps(
@@ -77,18 +56,6 @@ def test_the_npz_file_has_weights_and_tokens(service: ViewService, maps, where) 
             service.view_model.sides[0].model,
             service.view_model.title,
         )
-
-
-def test_the_difference_of_two_sides(maps, where) -> None:
-    other = uwaga.AttentionMap(torch.randn(1, 3, 11, 8), torch.randn(1, 3, 11, 8))
-    service = ViewService(ViewModel.create(maps, second=other))
-    asked = {**where, "side": "difference", "rows": [0, 11], "columns": [0, 11]}
-    result = service.answer({"request": "weights", **asked}).arrays[0]
-    assert np.array_equal(result, maps["encoder", 0][0, 1] - other[0, 1])
-    strongest = service.answer(
-        {"request": "tile", **where, "side": "difference", "pooling": "max", "level": 4, "row": 0, "column": 0}
-    )
-    assert strongest.arrays[0][0, 0] == result.flat[np.abs(result).argmax()]
 
 
 def test_items_of_a_difference_are_named_by_both_texts(maps) -> None:

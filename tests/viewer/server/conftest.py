@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -18,43 +17,20 @@ from uwaga.viewer.server.server import Server
 
 
 class FakeService:
-    """A query service whose requests echo, wait, fail or return a long reply."""
+    """A query service whose requests echo or fail."""
 
-    __test__ = False
-
-    def __init__(self) -> None:
-        self.advance = threading.Event()  # set: waiting requests continue
-        self.started = 0  # how many requests have started to wait
-        self.most_at_once = 0  # the largest number that waited at the same time
-        self.closed = False
-        self.waiting = 0
-        self.lock = threading.Lock()
+    closed = False
 
     def answer(self, question: Mapping[str, object]) -> Reply:
         match question.get("request"):
             case "echo":
                 return Reply(meta={"request": dict(question)}, arrays=(np.arange(3, dtype=np.float32),))
-            case "wait":
-                self.wait()
-                return Reply(meta={})
             case "fail":
                 raise RuntimeError("a defect")
-            case "long":
-                return Reply(meta={}, arrays=(np.zeros(1 << 22, np.uint8),))
         raise RequestError(f"unknown request {question.get('request')!r}")
 
     def close(self) -> None:
         self.closed = True
-        self.advance.set()
-
-    def wait(self) -> None:
-        with self.lock:
-            self.started += 1
-            self.waiting += 1
-            self.most_at_once = max(self.most_at_once, self.waiting)
-        self.advance.wait(HANG)
-        with self.lock:
-            self.waiting -= 1
 
 
 class Response(NamedTuple):
@@ -116,7 +92,6 @@ def service() -> FakeService:
 def server(service: FakeService) -> Iterator[Server]:
     with Server(service, title="a text") as made:
         yield made
-        service.advance.set()
 
 
 @pytest.fixture

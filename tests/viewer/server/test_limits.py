@@ -3,15 +3,13 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 from waiting import HANG, ServerClock, until
 
 from uwaga._base.connections import ConnectionTimeouts, IdleConnectionReaper
-from uwaga.viewer.server.limits import BusyError, ConcurrencyLimiter
+from uwaga.viewer.server.limits import ConcurrencyLimiter
 from uwaga.viewer.server.server import Server
 from uwaga.viewer.service import TABLE
 
@@ -105,60 +103,6 @@ async def stays() -> None:
     await asyncio.Event().wait()
 
 
-async def until_async(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(HANG):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
-def test_slots_are_counted_and_released() -> None:
-    limiter = ConcurrencyLimiter(at_once=1, waiting=1)
-    with limiter.slot(), limiter.slot():
-        assert limiter.taken == 2
-        with pytest.raises(BusyError), limiter.slot():
-            pass
-    with pytest.raises(KeyError), limiter.slot():
-        raise KeyError
-    assert limiter.taken == 0
-    limiter.close()
-
-
-def test_results_and_errors_are_returned() -> None:
-    async def ask() -> None:
-        limiter = ConcurrencyLimiter()
-        assert await limiter.compute(lambda: 5, stays()) == 5
-        with pytest.raises(KeyError):
-            await limiter.compute(lambda: {}[0], stays())
-        limiter.close()
-
-    asyncio.run(ask())
-
-
-def test_the_number_of_concurrent_computations_is_limited() -> None:
-    async def ask() -> None:
-        limiter, advance, lock = ConcurrencyLimiter(at_once=2, waiting=10), threading.Event(), threading.Lock()
-        running, most = 0, 0
-
-        def work() -> None:
-            nonlocal running, most
-            with lock:
-                running += 1
-                most = max(most, running)
-            advance.wait(HANG)
-            with lock:
-                running -= 1
-
-        asked = [asyncio.ensure_future(limiter.compute(work, stays())) for _ in range(6)]
-        await until_async(lambda: running == 2)
-        await asyncio.sleep(0.05)
-        advance.set()
-        await asyncio.gather(*asked)
-        assert most == 2
-        limiter.close()
-
-    asyncio.run(ask())
-
-
 def test_long_work_delays_only_other_long_work() -> None:
     async def ask() -> None:
         limiter, advance = ConcurrencyLimiter(at_once=1, waiting=10), threading.Event()
@@ -170,41 +114,6 @@ def test_long_work_delays_only_other_long_work() -> None:
         assert not any(each.done() for each in long)
         advance.set()
         await asyncio.gather(*long)
-        limiter.close()
-
-    asyncio.run(ask())
-
-
-def test_queued_work_of_a_disconnected_client_is_dropped() -> None:
-    async def ask() -> None:
-        limiter, advance, began = ConcurrencyLimiter(at_once=1, waiting=10), threading.Event(), threading.Event()
-        done: list[str] = []
-
-        def first() -> None:
-            began.set()
-            advance.wait(HANG)
-            done.append("first")
-
-        def leaving(leave: asyncio.Event) -> Coroutine[Any, Any, None]:
-            async def gone() -> None:
-                await leave.wait()
-
-            return gone()
-
-        leave = asyncio.Event()
-        running = asyncio.ensure_future(limiter.compute(first, leaving(leave)))
-        waiting = asyncio.ensure_future(limiter.compute(lambda: done.append("second"), leaving(leave)))
-        staying = asyncio.ensure_future(limiter.compute(lambda: done.append("third"), stays()))
-        await until_async(began.is_set)
-        leave.set()
-        # Both get their error at once, although the first still runs and occupies the only thread.
-        assert await running is None
-        assert await waiting is None
-        await asyncio.sleep(0.05)
-        assert done == []
-        advance.set()
-        await staying
-        assert done == ["first", "third"]
         limiter.close()
 
     asyncio.run(ask())
