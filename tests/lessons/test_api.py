@@ -68,4 +68,5 @@ def test_the_page_opens_with_the_given_inputs() -> None:
     service = ViewService(ViewModel.empty(), lesson=work_through("my pen .").request)
     assert service.answer({"request": "lesson"}).meta["request"]["tokens"] == ["my", "pen", "."]
     assert service.answer({"request": "lesson", "tokens": ["a"]}).meta["request"]["tokens"] == ["a"]
-    assert service.answer({"request": "about"}).meta["sides"] == []
+    about = service.answer({"request": "about"}).meta
+    assert (about["lesson"], about["sides"], about["start"]) == (True, [], None)

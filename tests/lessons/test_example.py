@@ -83,13 +83,6 @@ def test_without_x_the_weights_determine_its_width() -> None:
     assert len(reply.meta["request"]["x"][0]) == 3
 
 
-def test_the_view_service_passes_the_request_on() -> None:
-    service = ViewService(ViewModel.empty())
-    assert service.answer({"request": "lesson", "tokens": ["one"]}).meta["request"]["tokens"] == ["one"]
-    about = service.answer({"request": "about"}).meta
-    assert (about["lesson"], about["sides"], about["start"]) == (True, [], None)
-
-
 def test_the_largest_reply_is_small_and_fast_enough_for_every_keystroke() -> None:
     """The page sends a request after every keystroke; this is the largest example, with all settings."""
     row = [0.5] * 8

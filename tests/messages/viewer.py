@@ -1,11 +1,9 @@
 """Requests of a page, and calls of uwaga.view, that are refused."""
 
-import sys
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 
@@ -13,7 +11,6 @@ import uwaga
 from uwaga import AttentionMap
 from uwaga._base.languages import tr_n, using
 from uwaga.inspect import Edits, PatchGrid
-from uwaga.viewer import notebook
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.page.bundle import join
 from uwaga.viewer.page.snapshot import exact_requests, make_snapshot, save_snapshot
@@ -130,12 +127,6 @@ def closed() -> object:
     service = ViewService(ViewModel.create(maps(4)))
     service.close()
     return make_snapshot(service.answer)
-
-
-def widget_without_anywidget(patch: pytest.MonkeyPatch) -> object:
-    notebook._widget_class.cache_clear()
-    patch.setitem(sys.modules, "anywidget", None)
-    return notebook.widget(SERVICE)
 
 
 def in_language(language: str) -> object:
@@ -279,7 +270,6 @@ CALLS = {
     "view: a picture of too many pixels": lambda: pictured(grid=GRID, picture=np.zeros((4097, 4097), np.uint8)),
     "view: a picture beside a second recording": lambda: pictured(second=maps(37)),
     "view: a grid of cross-attention alone": lambda: ViewModel.create({("cross", 0): AttentionMap(torch.ones(3, 5, 8), torch.ones(3, 37, 8))}).with_picture(np.zeros((4, 4)), {"encoder": GRID}),
-    "view: a notebook without anywidget": widget_without_anywidget,
     "view: a page of a view that is closed": closed,
     "view: a port past the last": lambda: Server(SERVICE, title="a text", port=70000),
     **{f"front end: {line}": (lambda folder, line=line: joined(folder, main_js=f"const a = 1;\n{line}\n")) for line in JAVASCRIPT},

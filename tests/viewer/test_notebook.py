@@ -1,5 +1,6 @@
 """The notebook widget: its messages, and the error where anywidget is missing."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 import uwaga
+from uwaga.viewer import notebook
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.notebook import handle_message
 from uwaga.viewer.service import ViewService
@@ -62,9 +64,7 @@ def test_an_internal_error_is_sent_to_the_page_and_raised_in_the_notebook(sent: 
 @pytest.mark.usefixtures("small_front")
 def test_the_widget_has_the_front_end_and_replies(service: ViewService, tmp_path: Path) -> None:
     pytest.importorskip("anywidget")
-    from uwaga.viewer.notebook import widget
-
-    made: Any = widget(service)
+    made: Any = notebook.widget(service)
     state = made.get_state()
     assert state["_esm"].endswith(".render(context) };\n")
     assert state["_css"] == "/* main.css */\n.uwaga { color: black; }\n"
@@ -82,3 +82,10 @@ def test_the_widget_has_the_front_end_and_replies(service: ViewService, tmp_path
     made.save(tmp_path / "page.html")
     assert (tmp_path / "page.html").read_bytes().startswith(b"<!doctype html>")
     made.close()
+
+
+def test_the_error_without_anywidget_names_the_extra(monkeypatch: pytest.MonkeyPatch, service: ViewService) -> None:
+    notebook._widget_class.cache_clear()
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    with pytest.raises(ModuleNotFoundError, match=r"needs anywidget, .*: pip install 'uwaga\[view\]'"):
+        notebook.widget(service)

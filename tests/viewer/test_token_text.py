@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models, processors
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
 
-from uwaga.models.tokenizers.token_text import join_tokens, split_words, token_text, word_ranges, written
+from uwaga.models.tokenizers.token_text import TokenText, join_tokens, split_words, token_text, word_ranges, written
 from uwaga.viewer.queries.heads import Axis
 
 
@@ -61,9 +61,13 @@ def word_pieces() -> Tokenizer:
     return tokenizer
 
 
+def shown(tokenizer: Tokenizer) -> TokenText:
+    tokens = tokenizer.encode(TEXT).tokens
+    return token_text(tokens, written(TEXT, tokenizer, tokens))
+
+
 def test_word_pieces_are_shown_as_they_were_written() -> None:
-    tokens = word_pieces().encode(TEXT).tokens
-    read = token_text(tokens, written(TEXT, word_pieces(), tokens))
+    read = shown(word_pieces())
     assert read.labels == ["The", "naïve", "O", "wl", "🦉", "didn", "'", "t", "cross", "—", "3", ".", "14", "m", "."]
     assert [join_tokens(read, *word) for word in word_ranges(read)] == [
         "The", "naïve", "Owl", "🦉", "didn't", "cross", "—", "3.14", "m", ".",
@@ -71,24 +75,17 @@ def test_word_pieces_are_shown_as_they_were_written() -> None:
 
 
 def test_newlines_that_no_token_stands_for_are_kept_before_the_next_item() -> None:
-    tokens = word_pieces().encode(TEXT).tokens
-    read = token_text(tokens, written(TEXT, word_pieces(), tokens))
+    read = shown(word_pieces())
     assert read.breaks == {read.labels.index("cross"): 2}
     words = Axis.of(read, merge="words", specials="show")
     assert words.breaks == {words.labels.index("cross"): 2}
     decoder = Axis.of(read, merge="tokens", specials="show").written(read)
     assert decoder.breaks == {decoder.labels.index("cross"): 2}
-    assert (
-        token_text(
-            byte_pairs().encode(TEXT).tokens, written(TEXT, byte_pairs(), byte_pairs().encode(TEXT).tokens)
-        ).breaks
-        == {}
-    )
+    assert shown(byte_pairs()).breaks == {}
 
 
 def test_bytes_of_one_character_are_joined_in_the_first() -> None:
-    tokens = byte_pairs().encode(TEXT).tokens
-    read = token_text(tokens, written(TEXT, byte_pairs(), tokens))
+    read = shown(byte_pairs())
     assert not any("\ufffd" in label for label in read.labels)
     owl = read.labels.index("🦉")
     assert read.labels[owl + 1 : owl + 4] == ["<0x9F>", "<0xA6>", "<0x89>"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from uwaga.viewer.page.html import page_title, served_html
+from uwaga.viewer.page.html import page_title
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,3 @@ from uwaga.viewer.page.html import page_title, served_html
 )
 def test_a_title_is_one_line_without_control_and_bidirectional_characters(title: str, shown: str) -> None:
     assert page_title(title) == shown
-
-
-def test_markup_in_a_title_is_text() -> None:
-    assert "<title>&lt;b&gt;&quot;&amp; - uwaga</title>" in served_html('<b>"&')
