@@ -132,7 +132,7 @@ def test_a_recipe_with_its_real_data(name: str, prepared: Callable[[str], tuple[
 def test_the_held_out_words_are_as_many_as_the_readme_says(prepared: Callable[[str], tuple[Config, Corpus]]) -> None:
     _, corpus = prepared("speller.toml")
     questions = list(corpus.questions())
-    assert f"has {len(questions):,} of " in (_FOLDER / "README.md").read_text()
+    assert f"has {len(questions):,} of " in (_PROGRAMS / "README.md").read_text()
     assert [source for source, _ in questions[:3]] == ["AACHEN", "ABANDONMENTS", "ABBE"]
     assert corpus.tokenizer.special.unk not in {
         int(x) for batch in corpus.validation.evaluation_batches() for x in (*batch.ids.values, *batch.labels)
