@@ -69,7 +69,7 @@ if __name__ == "__main__":
     else:
         data = Config.read(Path(__file__).parents[1] / "src" / "uwaga" / "train" / "recipes" / "bard.toml").data
         plays, distances = sources.find(data.train[0], data).read_text(), DISTANCES
-    tokenizer, model = reader.tokenizer.backend, cast(Any, reader.model)
+    tokenizer, model = reader.tokenizer.backend, cast(Any, reader)
     filler = torch.tensor(tokenizer.encode(plays[: 6 * max(distances)]).ids)
     with torch.no_grad():
         for name, ids in kinds(tokenizer, plays).items():

@@ -46,7 +46,7 @@ if __name__ == "__main__":
         text = text[len(text) - len(text) // 10 :]
     ids = torch.tensor(reader.tokenizer.backend.encode(text).ids)
     with torch.no_grad():
-        whole, parts = losses(cast(Any, reader.model), ids), in_windows(cast(Any, reader.model), ids)
+        whole, parts = losses(cast(Any, reader), ids), in_windows(cast(Any, reader), ids)
     for start, stop in pairwise(ENDS):
         if start < len(whole):
             means = (f"{each[start:stop].mean():.3f}" for each in (whole, parts))

@@ -103,7 +103,7 @@ if __name__ == "__main__":
         "bard's ms",
     ]
     report = Report(chosen, "bard with a database of its training text", headings)
-    model = cast(Any, reader.model)
+    model = cast(Any, reader)
     began = perf_counter()
     known, evaluated = states_of(model, ids), states_of(model, asked)
     own_seconds = (perf_counter() - began) / (len(known.hidden) + len(evaluated.hidden))
