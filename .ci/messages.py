@@ -31,7 +31,7 @@ def template() -> Catalog:
     catalog = Catalog(
         project="uwaga", version="1", copyright_holder="The uwaga authors", header_comment=HEADER, fuzzy=False
     )
-    commands = (PACKAGE / "cli" / f"{name}.py" for name in ("lesson", "view"))
+    commands = (PACKAGE / "cli" / f"{name}.py" for name in ("lesson", "terminal", "view"))
     for path in (*sorted((PACKAGE / "viewer").rglob("*")), *sorted((PACKAGE / "lessons").rglob("*")), *commands):
         parts = path.relative_to(PACKAGE).parts
         if path.suffix not in (".py", ".js") or {"tests", "node_modules"} & set(parts):

@@ -22,13 +22,13 @@ from uwaga._base.connections import ConnectionTimeouts, IdleConnectionReaper
 from uwaga._base.options import field_rules
 from uwaga.inspect.patches import PatchGrid
 from uwaga.viewer import service as view_service
-from uwaga.viewer.page.snapshot import Snapshot, SnapshotBuilder
+from uwaga.viewer.page.snapshot import SavedPage, SnapshotBuilder
 from uwaga.viewer.server.access import AccessControl
 from uwaga.viewer.server.app import application
 from uwaga.viewer.server.limits import ConcurrencyLimiter
 from uwaga.viewer.service import TABLE, ViewService
 from uwaga.viewer.text_runner import RunRequest, TextRunner
-from uwaga.viewer.view_model import Picture, ViewModel
+from uwaga.viewer.view_model import ShownPicture, ViewModel
 
 Answer = tuple[int, str]  # status, and the error's message
 Ask = Callable[[list[bytes]], list[Answer]]
@@ -147,7 +147,7 @@ def ask_all() -> Iterator[Ask]:
     runner = TextRunner(reader=uwaga.models.open("speller", dtype="float32"), new_tokens=3)
     typed = RunRequest("cat", "bat")
     run = runner.run(typed)
-    seen = Picture(pixels=np.zeros((4, 4), np.uint8), grids={"encoder": PatchGrid(rows=1, columns=2)})
+    seen = ShownPicture(pixels=np.zeros((4, 4), np.uint8), grids={"encoder": PatchGrid(rows=1, columns=2)})
     run = replace(run, view_model=replace(run.view_model, picture=seen))
     service = ViewService(run, runner=runner, typed=typed)
     with application_of(service) as ask:
@@ -205,10 +205,10 @@ def application_of(service: ViewService, path: str = "/ask") -> Iterator[Ask]:
 def _short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a page that is saved, only the replies that it is asked for: the others take seconds, and are the same each time."""
 
-    def page(answer: Any, *, exact: Any, language: str, lesson: bool) -> Snapshot:
+    def page(answer: Any, *, exact: Any, language: str, lesson: bool) -> SavedPage:
         builder = SnapshotBuilder(answer=answer, max_bytes=1 << 20, seconds=0.0)
         builder.request([dict(each) for each in exact])
-        return Snapshot(language.encode(), "")
+        return SavedPage(language.encode(), "")
 
     monkeypatch.setattr(view_service, "make_snapshot", page)
 
