@@ -51,6 +51,7 @@ class Handler(NamedTuple):
     arguments: made by `options`.
     saved: whether a saved page may hold the reply.
     in_steps: whether the function returns such a computation.
+    reads_maps: whether the function needs the lock of the result: a short one that does not is answered beside others.
     """
 
     name: str
@@ -59,12 +60,13 @@ class Handler(NamedTuple):
     lane: Lane
     saved: bool
     in_steps: bool
+    reads_maps: bool
 
 
 TABLE: dict[str, Handler] = {}
 
 
-def request(*, lane: Lane = "short", saved: bool = False) -> Callable[[Function], Function]:
+def request(*, lane: Lane = "short", saved: bool = False, reads_maps: bool = True) -> Callable[[Function], Function]:
     """Enter a function into the table under its name. Its first parameter is the result that a request is about; the others are the
     request's arguments."""
 
@@ -83,7 +85,7 @@ def request(*, lane: Lane = "short", saved: bool = False) -> Callable[[Function]
                     defaults[name] = parameter.default
         made: Any = options(type(function.__name__, (), {"__annotations__": rules, **defaults}))
         in_steps = signature.return_annotation is not Reply
-        TABLE[function.__name__] = Handler(function.__name__, function, made, lane, saved, in_steps)
+        TABLE[function.__name__] = Handler(function.__name__, function, made, lane, saved, in_steps, reads_maps)
         return function
 
     return enter

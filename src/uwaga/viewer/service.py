@@ -312,7 +312,7 @@ def run(
         return Reply(meta={"error": str(error)})
 
 
-@request()
+@request(reads_maps=False)
 def stop(result: ViewResult) -> Reply:
     """End the text that is run, and the score that is split."""
     result.service.stop()
@@ -341,7 +341,7 @@ def why(
     return Reply(meta=meta)
 
 
-@request(saved=True)
+@request(saved=True, reads_maps=False)
 def predictions(result: ViewResult, *, side: Text, first: Integer, count: Integer) -> Reply:
     """The most probable tokens at positions of a side: {"words": [[text, ...], ...]} and their probabilities. Of the side with changes
     of the model the tokens are those most probable with or without them, and the second array is the probabilities without."""
@@ -379,7 +379,7 @@ def page(
     return Reply(meta={"name": "attention.html"}, arrays=(np.frombuffer(made.html, np.uint8),))
 
 
-@request(saved=True)
+@request(saved=True, reads_maps=False)
 def lesson(
     result: ViewResult,
     *,

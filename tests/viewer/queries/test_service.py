@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from waiting import HANG
 
 import uwaga
 from uwaga.viewer.messages import Reply
@@ -115,6 +116,19 @@ def test_concurrent_threads_get_the_same_replies(service: ViewService) -> None:
         thread.join()
     assert len(results) == 20
     assert all(np.array_equal(each, results[0]) for each in results)
+
+
+@pytest.mark.parametrize("name", ["stop", "lesson"])
+def test_what_reads_no_maps_does_not_wait_for_them(service: ViewService, name: str) -> None:
+    answered = threading.Event()
+
+    def ask() -> None:
+        service.answer({"request": name})
+        answered.set()
+
+    with service.result(0).lock:
+        threading.Thread(target=ask, daemon=True).start()
+        assert answered.wait(HANG)
 
 
 def test_the_caches_are_bounded(long_map: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ class MapResult:
         """The reply to a request. Raises RequestError."""
         if handler.in_steps and handler.lane == "long":
             return self._finish(handler, arguments)
-        with self.lock if handler.lane == "short" else nullcontext():
+        with self.lock if handler.lane == "short" and handler.reads_maps else nullcontext():
             self._check_open()
             reply: Reply = (self._resume if handler.in_steps else self._compute)(handler, arguments)
             return reply
