@@ -137,7 +137,7 @@ def test_actors_are_killed_all_the_time(encode: Callable[..., Any], tmp_path: Pa
                 killed += 1
 
     assert encode("one.parquet").exit_code == 0
-    with meanwhile(kill, every=3.0):
+    with meanwhile(kill, every=0.5):
         result = encode("ray.parquet", "--processes", "3", "--ray", "--timeout", "300")
     assert result.exit_code == 0, result.output
     assert killed
