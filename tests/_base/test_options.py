@@ -3,24 +3,19 @@
 import dataclasses
 import math
 import re
-from dataclasses import field
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import StringConstraints, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
+from small_options import Inner, Outer
 
 from uwaga._base.options import (
-    FractionBelow1,
     ListOf,
-    Name,
     OptionError,
-    Positive,
     Real,
-    Size,
     Text,
-    Words,
     keys,
     options,
     read,
@@ -34,28 +29,6 @@ OPTIONS: list[Any] = [
     Config, TrainingState, dict[str, TrainingState], ModelConfig,
     *(entry.arguments for entry in TABLE.values()),
 ]  # fmt: skip
-
-
-@options
-class Inner:
-    size: Size = 3
-    rate: Positive = 1.0
-    names: tuple[Name, ...] = ()
-    pair: tuple[FractionBelow1, FractionBelow1] = (0.0, 0.0)
-    kind: Literal["a", "b"] = "a"
-    limit: Size | None = None
-    either: Size | tuple[Size, ...] | None = None
-    digits: Annotated[Text, StringConstraints(pattern="^[0-9]+$"), Words("digits")] = "1"
-
-    def __post_init__(self) -> None:
-        if self.size == 7:
-            raise ValueError("size must not be seven")
-
-
-@options
-class Outer:
-    inner: Inner
-    tables: dict[str, Inner] = field(default_factory=dict)
 
 
 def test_a_table_becomes_options() -> None:

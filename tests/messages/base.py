@@ -2,46 +2,23 @@
 
 import math
 import os
-from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
 import torch
 from annotated_types import Ge, Gt, Le
-from pydantic import StringConstraints
+from small_options import Inner, Outer
 
 import uwaga
 from uwaga import AttentionMap
 from uwaga._base import env, json_files, untrusted
-from uwaga._base.options import Count, FractionBelow1, Name, Positive, Real, Size, Switch, Text, Words, options, read
+from uwaga._base.options import Count, FractionBelow1, Real, Size, Switch, read
 from uwaga._base.shapes import NamedShape, bind
 from uwaga.nn import MultiHeadAttention
 
 X = torch.eye(3)
 LAYER = MultiHeadAttention(3, 1)
-
-
-@options
-class Inner:
-    size: Size = 3
-    rate: Positive = 1.0
-    names: tuple[Name, ...] = ()
-    pair: tuple[FractionBelow1, FractionBelow1] = (0.0, 0.0)
-    kind: Literal["a", "b"] = "a"
-    limit: Size | None = None
-    either: Size | tuple[Size, ...] | None = None
-    digits: Annotated[Text, StringConstraints(pattern="^[0-9]+$"), Words("digits")] = "1"
-
-    def __post_init__(self) -> None:
-        if self.size == 7:
-            raise ValueError("size must not be seven")
-
-
-@options
-class Outer:
-    inner: Inner
-    tables: dict[str, Inner] = field(default_factory=dict)
 
 
 def inner(**options: Any) -> None:

@@ -7,6 +7,7 @@ is bounded by the limits of `uwaga._base.untrusted`.
 import codecs
 import csv
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -91,7 +92,7 @@ class DocumentFile:
         skip_blank: bool = False,
         keep_invalid: bool = False,
     ) -> None:
-        self._size = _size(path)
+        self._size = file_status(path).st_size
         self._kind = _kind(path) if kind is None else kind
         if self._kind == "text" and (text_field or id_field):
             raise DataError(f"{path}: lines of plain text have no fields")
@@ -262,7 +263,7 @@ class Record(NamedTuple):
 
 def json_objects(path: Path) -> Iterator[Record]:
     """The objects of a file of JSON lines. Raises DataError."""
-    size = _size(path)
+    size = file_status(path).st_size
     for line in lines(path):
         yield Record(line.place, json_object(line), line.position / size)
 
@@ -355,11 +356,14 @@ def _paragraphs(path: Path, file_size: int) -> Iterator[Document]:
         yield Document(place=place, pieces=("\n".join(gathered),), position=1.0)
 
 
-def _size(path: Path) -> int:
+def file_status(path: Path) -> os.stat_result:
+    """The status of a file. Raises DataError: there is none that can be read."""
     try:
-        return untrusted.stat_regular(path).st_size
+        return untrusted.stat_regular(path)
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise DataError(f"{path}: is a directory, not a file") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 

@@ -162,7 +162,7 @@ def _listed(batch: Any, name: str) -> list[Any]:
 
 
 def _results(encoded: "Encoded", first: int) -> tuple[np.ndarray, dict[str, Any]]:
-    """Of a batch whose texts are numbered from `first`: the text of each row of the result (R,), and the columns that are added."""
+    """The text of each row of a batch's result (R,), and the columns that are added. first: the number of the batch's first text."""
     report, invalid = encoded.report, encoded.invalid
     rows = np.concatenate([report.document, np.array([each.document for each in invalid], np.int64)]) - first
     order = np.argsort(rows, kind="stable")

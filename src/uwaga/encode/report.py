@@ -80,7 +80,7 @@ class Report:
         return Report(**joined)
 
     def rows(self, kept_R: np.ndarray) -> "Report":
-        """Of these rows alone; kept_R: (R,) bool."""
+        """The report of some rows alone; kept_R: (R,) bool."""
         return replace(self, **{name: getattr(self, name)[kept_R] for name in COLUMNS})
 
     @property

@@ -414,7 +414,7 @@ def _pooled(
 
 
 def logit_score(folder: Path, modules: Sequence[SentenceModule], model: Transformer, backend: Backend) -> Score:
-    """Of a causal language model: the logit of one token after a pair, or the difference of two.
+    """The score of a causal language model: the logit of one token after a pair, or the difference of two.
 
     modules: those of modules.json after the Transformer. Raises CheckpointError: the model has no logits, or the tokenizer no tokens "yes"
     and "no" where no module LogitScore names others.

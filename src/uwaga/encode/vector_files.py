@@ -80,8 +80,9 @@ class VectorFile:
         self._is_removed = False
 
     def finished(self) -> tuple[str, list[Shard] | None, bool] | None:
-        """Of what documents a finished file was made: their digest, the shards, None of a version that did not list them, and whether it has the
-        same settings; None where there is no file. Raises VectorsError."""
+        """The documents that a finished file was made of, or None if there is no file. Raises VectorsError.
+
+        Returns their digest, the shards (None if the file's version did not list them), and whether the settings are the same."""
         from pyarrow import ArrowException, parquet
 
         if not os.path.lexists(self.path):
@@ -142,8 +143,8 @@ class VectorFile:
         self.order.append(shard)
 
     def stored(self, shard: Shard) -> list[tuple[int, str]] | None:
-        """Of a shard that is finished, the documents that were left out: their numbers in it, and why; None where it is not finished. Raises
-        VectorsError: it is damaged."""
+        """The documents that a finished shard left out, by number and reason; None if the shard is not finished. Raises VectorsError: the
+        shard is damaged."""
         if self._earlier is not None and shard.digest in self._earlier.places:
             self._rows[shard.digest] = self._earlier.places[shard.digest][1]
             return []
@@ -263,7 +264,7 @@ class VectorFile:
                 file.write((json.dumps(dict(zip(("place", "reason"), entry, strict=True))) + "\n").encode())
 
     def _tables(self) -> Iterator["pyarrow.Table"]:
-        """Of each shard in order; `document` counts within it."""
+        """The table of each shard, in order; `document` counts within the shard."""
         for shard in self.order:
             if self._earlier is not None and shard.digest in self._earlier.places:
                 yield self._earlier.table(shard.digest)
@@ -348,7 +349,7 @@ class _Earlier:
             raise VectorsError(f"{self._path} is damaged: {error}; move it away, and run the command again") from error
 
     def table(self, digest: str) -> "pyarrow.Table":
-        """Of one of them; `document` counts within it."""
+        """The table of one shard; `document` counts within the shard."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -463,7 +464,7 @@ def write_numpy(vectors: Path, path: Path) -> int:
 
 
 def _width(path: Path, schema: "pyarrow.Schema") -> int:
-    """Of the column of vectors. Raises VectorsError."""
+    """The width of the column of vectors. Raises VectorsError."""
     import pyarrow as pa
 
     index = schema.get_field_index("vector")

@@ -180,7 +180,7 @@ class Config:
 
     @property
     def max_tokens(self) -> int | None:
-        """The greatest number of tokens of a row; None: rows of any length, since positions are computed."""
+        """The greatest number of tokens of a row, or None if a row may have any length, since positions are computed."""
         if self.max_position_embeddings is None:
             return None
         return (

@@ -223,7 +223,7 @@ class Stack(nn.Module):
         return map_values(partial(apply_dropout, self.dropout), x), tuple(every) if states else None
 
     def _bias(self) -> AlibiBias | RelativeBias | None:
-        """Of self-attention. That of ALiBi is no buffer: one that is not saved would be lost on loading."""
+        """The bias of self-attention. ALiBi's is made here: a buffer that is not saved would be lost on loading."""
         if self.positions is not None:
             bias: RelativeBias = self.positions()
             return bias

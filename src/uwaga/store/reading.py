@@ -500,7 +500,7 @@ class _Top:
 
 
 def _bounds(live: LiveRows, query_HQD: Tensor, scale: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each block, for each query, (R, b): no row has a larger score, none has a smaller one, and the lse of its rows is not larger."""
+    """Bounds for each query and block, (R, b): of a row's score from above, from below, and of the block's lse from above."""
     query = query_HQD.double()
     rows = query.shape[0] * query.shape[1]
     norm = query.square().sum(-1).sqrt()[:, :, None] * abs(scale)  # (H, Q, 1)

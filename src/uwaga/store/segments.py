@@ -91,7 +91,7 @@ class SegmentFile(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of keys and values."""
+        """Bytes of keys and values."""
         return self.keys.nbytes + (self.values.nbytes if self.values is not self.keys else 0)
 
     def truncation(self) -> str | None:

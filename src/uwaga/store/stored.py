@@ -515,7 +515,7 @@ class StoredDatabase(ABC):
 
     @property
     def _row_bytes(self) -> int:
-        """Of a key and a value, or of the vector of a token."""
+        """Bytes of a key and a value, or of a token's vector."""
         schema = self.schema
         return schema.heads * (schema.key_width + (schema.value_width or 0)) * DTYPES[schema.dtype].itemsize
 

@@ -374,16 +374,16 @@ class Corpus:
 
     @property
     def tokenizer(self) -> TextTokenizer:
-        """Of texts, and of sources."""
+        """The tokenizer of texts, or of the sources of pairs."""
         return self.tokenizers[0]
 
     @property
     def target_tokenizer(self) -> TextTokenizer:
-        """Of targets, and of what a model generates."""
+        """The tokenizer of targets and of generated text."""
         return self.tokenizers[1]
 
     def questions(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Of pairs: each source of the validation split once, with all its targets."""
+        """Each source of the validation pairs once, with all its targets."""
         return read_answers(self.folder)
 
 

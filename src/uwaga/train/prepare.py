@@ -27,7 +27,7 @@ from uwaga._base import durable, json_files, untrusted
 from uwaga._base.durable import atomic_replace, create_file, file_lock, fsync, fsync_opened
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import Count, OptionError, Text, options, read
-from uwaga.data.documents import Document, DocumentFile, json_objects
+from uwaga.data.documents import Document, DocumentFile, file_status, json_objects
 from uwaga.data.splits import SPLITS, TRAIN, VALIDATION, Pair, pairs, split, split_by_position
 from uwaga.data.tokenizers import (
     as_target_tokenizer,
@@ -132,15 +132,8 @@ def _resolved(tokenizer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _file_state(path: Path) -> tuple[str, int, int]:
-    try:
-        state = untrusted.stat_regular(path)
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: there is no such file") from error
-    except IsADirectoryError as error:
-        raise DataError(f"{path}: is a directory, not a file") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    return str(path.resolve()), state.st_size, state.st_mtime_ns
+    status = file_status(path)
+    return str(path.resolve()), status.st_size, status.st_mtime_ns
 
 
 def _tokenizer_states(path: Path) -> list[tuple[str, int, int]]:
@@ -149,7 +142,7 @@ def _tokenizer_states(path: Path) -> list[tuple[str, int, int]]:
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
-    """By the name of a token file. Raises DataError."""
+    """The metadata of prepared data by the name of each token file. Raises DataError."""
     try:
         result = json_files.read(path)
         read(dict[str, _TokenFile], result)

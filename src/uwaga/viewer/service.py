@@ -1,7 +1,7 @@
 """The service behind a page: it dispatches requests by the table, runs the texts that are typed, and caches the last few results.
 
-A short request is computed under the lock of its result, and continues what an earlier one has begun; a long one takes the lock for each
-step. Of the texts one is run at a time: a new one ends the one before.
+A short request is computed under the lock of its result, and continues what an earlier request has begun. A long request takes the lock for
+each step. One text is run at a time: a new text ends the run before.
 """
 
 import threading
@@ -79,9 +79,9 @@ class ViewResult(MapResult):
 class ViewService:
     """Answers every request of a page. Thread-safe.
 
-    A request may name, as "run", the result of an earlier request to run a text; without it, it is about what the view opened with. Of
-    the results the last few are cached, and freed after that; the first is kept. A score that is split may need its text to be read again;
-    another score, and another text, end that. The recording of the last such text is cached.
+    A request may name, as "run", the number of a text that was run. Without "run", the request is about what the view opened with. The first
+    result and the last few are kept, and the others are freed. Splitting a score may need its text to be read again; another score or another
+    text ends that reading. The recording of the last such text is cached.
 
     Args:
         first: what is shown: maps, or what a runner has made of a text.
@@ -282,8 +282,8 @@ def run(
     long: Literal["first", "copyist"] | None = None,
 ) -> Reply:
     """Run texts: {"run": the number of the result}, or {"error": why there is none}: a text that the model cannot read, the time is
-    over, another text came meanwhile. Of a text that is too long also "most", the tokens that are read of it with {"long": "first"}, and
-    "longer", the name of a model that reads it with {"long": the name}, or None.
+    over, another text came meanwhile. If a text is too long, the reply also has "most", the tokens that are read with {"long": "first"}, and
+    "longer", the name of a model that reads all of the text with {"long": the name}, or None.
 
     Raises:
         RequestError: a view without a runner, a text of too many characters, edits that are invalid or beside a second text.
@@ -343,8 +343,8 @@ def why(
 
 @request(saved=True, reads_maps=False)
 def predictions(result: ViewResult, *, side: Text, first: Integer, count: Integer) -> Reply:
-    """The most probable tokens at positions of a side: {"words": [[text, ...], ...]} and their probabilities. Of the side with changes
-    of the model the tokens are those most probable with or without them, and the second array is the probabilities without."""
+    """The most probable tokens at positions of a side: {"words": [[text, ...], ...]} and their probabilities. If the side has changes of
+    the model, the tokens are the most probable ones with or without the changes, and the second array has the probabilities without."""
     by_side = result.run.predictions
     predicted = by_side[one_of("side", side, by_side or ["those with predictions: there are none"])]
     in_range("first", first, 0, len(predicted))

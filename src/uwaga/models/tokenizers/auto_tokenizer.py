@@ -208,7 +208,7 @@ def _of_transformers(folder: Path, name: str | None) -> tuple[Backend, frozenset
 
 
 def _rule(default: bool | int | None) -> Any:
-    """Of a setting with this default."""
+    """The type of a setting with this default."""
     if type(default) is int:
         return Annotated[Integer, Ge(0), Le(1000)]
     return Switch if default is True else Switch | None

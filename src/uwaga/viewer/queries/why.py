@@ -40,7 +40,7 @@ class Link(NamedTuple):
 def link(
     resolver: HeadResolver, *, head: int, query: int, key: int, than: int | None = None, **shown: Unpack[Shown]
 ) -> Link:
-    """The link that a request names by its items. Of items of several tokens it is the one with the largest weight.
+    """The link that a request names by its items. If an item has several tokens, the link is the one with the largest weight.
 
     Raises:
         RequestError: a side, layer or head that does not exist, a difference, items out of range, or `than` that is the key.
@@ -146,7 +146,7 @@ def _source(
 
 
 def _weight(recording: "Recording", row: int, part: "Part", query: int, key: int) -> float:
-    """Of the head that a part is."""
+    """The weight of the head that a part is."""
     assert part.kind is not None
     assert part.layer is not None
     assert part.head is not None
