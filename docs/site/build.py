@@ -23,7 +23,7 @@ from uwaga.models.checkpoints import directories
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = (
-    "docs/*.md", "docs/formats/*.md", "docs/log/*.md", "docs/??/*.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md",
+    "docs/*.md", "docs/formats/*.md", "docs/??/*.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md",
     "recipes/README.md", "notebooks/README.md",
     "benchmarks/results/*.md", "src/uwaga/models/shipped/*/README.md",
 )  # fmt: skip

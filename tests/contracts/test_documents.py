@@ -19,9 +19,7 @@ from uwaga._base import env
 from uwaga.cli import app
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [
-    path for folder in (".", "docs", "docs/formats", "docs/log") for path in sorted((ROOT / folder).glob("*.md"))
-]
+DOCUMENTS = [path for folder in (".", "docs", "docs/formats") for path in sorted((ROOT / folder).glob("*.md"))]
 TRANSLATED = sorted((ROOT / "docs").glob("??/*.md"))
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

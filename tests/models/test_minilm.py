@@ -90,7 +90,7 @@ def test_padding_changes_nothing_but_the_rounding(model, documents: list[Tensor]
 @pytest.mark.slow
 @torch.no_grad()
 def test_a_document_gets_the_same_bits_packed_and_alone(model, documents: list[Tensor]) -> None:
-    """With at least four tokens, that is: see docs/log on how many rows a product of matrices needs for that."""
+    """With at least four tokens, that is: see docs/log.md on how many rows a product of matrices needs for that."""
     rows = model(uwaga.Ragged.from_list(documents), outputs=()).last_hidden_state.to_list()
     enough = [(row, document) for row, document in zip(rows, documents, strict=True) if len(document) >= 4]
     assert len(enough) > 10

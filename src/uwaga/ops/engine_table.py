@@ -59,7 +59,7 @@ class Preference(NamedTuple):
     is_measured: bool
 
 
-_LOG = "docs/log/2026-11-22.md"
+_LOG = "docs/log.md"
 _AVX2 = "benchmarks/results/2026-11-22-avx2.md"
 _ZEN_4 = "benchmarks/results/2026-11-22-zen4-engines.md"
 
@@ -125,7 +125,7 @@ ROWS: tuple[ProcessorEntry, ...] = (
         attention=_all("cpu", "torch") | {"bfloat16": EnginePreference(("torch", "cpu"))},
         linear=_all("cpu", "torch", "onednn")
         | {
-            "float32": EnginePreference(("cpu", "torch", "onednn"), "docs/log/2026-11-25.md"),
+            "float32": EnginePreference(("cpu", "torch", "onednn"), _LOG),
             "bfloat16": EnginePreference(("torch", "onednn", "cpu")),
         },
     ),
