@@ -164,6 +164,14 @@ def test_workflows_and_the_nightly_run_targets_of_the_makefile(makefile: str, wo
     assert {"lint", "test", "nightly", "newest", "wheel-test", "site"} <= asked <= targets
 
 
+def test_what_a_change_must_run_is_run_by_the_nightly(program: Program, root: Path, makefile: str) -> None:
+    needed = program(".ci/needed.py").needed
+    every = {name for _, names in program(".ci/needed.py").TARGETS for name in names.split()}
+    assert every - nightly_targets(makefile) == {"newest"}
+    assert needed(["src/uwaga/store/ask.py", "README.md"]) == ["stress", "attacks", "site", "notebooks"]
+    assert needed(["tests/store/test_ask.py"]) == []
+
+
 def test_the_gate_runs_lint_and_the_parts_of_make_test(root: Path, makefile: str) -> None:
     gate = targets_of((root / ".ci" / "run").read_text(encoding="utf-8"))
     parts = set(re.search(r"^test: (.*)$", makefile, re.MULTILINE)[1].split())

@@ -3,7 +3,6 @@
 import ast
 import doctest
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -169,30 +168,10 @@ def test_commands_are_those_of_the_code() -> None:
     assert sorted(listed) == sorted(f"uwaga {name}" for name in get_command(app).commands)
 
 
-@pytest.mark.slow
-def test_the_folder_map_is_the_tree() -> None:
-    block = re.search(
-        r"^```text\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    )
-    assert block is not None
-    listed = [line.split()[0].rstrip("/") for line in block[1].splitlines()]
-    assert listed == sorted(folders())
-
-
-def folders() -> set[str]:
-    """Every folder that holds a file of the project, but for pure corridors such as src/ and the stored files of old versions."""
-    files = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.splitlines()  # fmt: skip
-    result = {str(Path(file).parent) for file in files if not file.startswith("tests/formats/0")} - {"."}
-    return result | {"native", "tests"} & {folder.split("/")[0] for folder in result}
-
-
 def test_makefile_targets_in_the_documents_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for document in DOCUMENTS:
-        asked = set(re.findall(r"(?:^ {4}|`)make ([a-z-]+)", document.read_text(encoding="utf-8"), re.MULTILINE))
+        asked = set(re.findall(r"(?:^ {4}|^\$ |`)make ([a-z-]+)", document.read_text(encoding="utf-8"), re.MULTILINE))
         assert asked <= targets, document.name
 
 
