@@ -1,6 +1,6 @@
 # Two commands do everything: `make run` and `make test`. CI runs these same lines.
 # On a fresh machine they need Python 3.11+, a C++ compiler and a package registry; CMake and Ninja come from there. Tests of the
-# explorer also need Chromium and poppler-utils: what is missing fails.
+# explorer also need Chromium: what is missing fails.
 
 PYTHON ?= python3
 VENV ?= .venv

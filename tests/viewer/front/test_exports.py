@@ -1,9 +1,8 @@
 """Exported files: their numbers are those of the map."""
 
+import base64
 import csv
 import io
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,27 +121,6 @@ def test_the_csv_of_the_table_is_the_table(serve: Serve, open_page: Open, make_m
     assert all(0 <= float(line["peak"]) <= 1 for line in lines)
 
 
-@pytest.mark.skipif(
-    shutil.which("pdftotext") is None, reason="pdftotext is not installed: the package poppler-utils has it"
-)
-def test_exported_pdfs_are_read_by_poppler(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
-    tokens = words(30)
-    tokens[5] = "\u65e5\u672c"  # not in Helvetica: a picture
-    page = open_page(serve(make_maps(30), tokens=tokens).address, accept_downloads=True)
-    tab(page, "Explore")
-    page.locator(".uwaga-status-text", has_text="Exact weights").wait_for()
-    path = save(page, "pdf", tmp_path)
-    text = subprocess.run(["pdftotext", path, "-"], capture_output=True, text=True, check=True)
-    assert text.stderr == ""
-    assert "quick" in text.stdout
-    assert "[CLS]" in text.stdout
-    drawn = subprocess.run(
-        ["pdftoppm", "-png", "-singlefile", path, path.with_suffix("")], capture_output=True, text=True, check=True
-    )
-    assert drawn.stderr == ""
-    assert len(Image.open(path.with_suffix(".png")).convert("RGB").getcolors(1 << 20) or []) > 20
-
-
 def test_an_exported_overview_has_the_layers_outside_the_viewport_too(
     serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path
 ) -> None:
@@ -153,3 +131,10 @@ def test_an_exported_overview_has_the_layers_outside_the_viewport_too(
     root = ElementTree.parse(save(page, "svg", tmp_path)).getroot()
     pictures = [each for each in root.iter() if each.tag.endswith("image")]
     assert len(pictures) == 24
+    assert {Image.open(_pixels_of(each)).size for each in pictures} == {(24, 24)}
+
+
+def _pixels_of(image: ElementTree.Element) -> io.BytesIO:
+    kind, _, data = image.attrib["href"].partition(",")
+    assert kind == "data:image/png;base64"
+    return io.BytesIO(base64.b64decode(data))

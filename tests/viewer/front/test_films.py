@@ -1,11 +1,10 @@
-"""Films and posters: where they are offered, what their files are called, and that they wait while nobody sees them."""
+"""The film of the layers and what a decoder writes: where they are, and that they wait while nobody sees them."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from PIL import Image
 
 import uwaga
 from uwaga.viewer.api import View
@@ -19,20 +18,11 @@ Open = Callable[..., Any]
 Maps = Callable[..., dict[tuple[str, int], uwaga.AttentionMap]]
 
 WORDS = ["[CLS]", "the", "quick", "brown", "fox", "jumps", "[SEP]"]
-FILMS = ("film", "film-gif", "film-svg")
 # What `document.hidden` says, and that it has changed.
 _SET_HIDDEN = """hidden => {
   Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
   document.dispatchEvent(new Event("visibilitychange"));
 }"""
-
-# What recorders are told, and the last one of them.
-_TELL = """() => { window.told = [];
-  for (const name of ["start", "pause", "resume", "stop"]) {
-    const does = MediaRecorder.prototype[name];
-    MediaRecorder.prototype[name] = function (...given) { window.recorder = this; window.told.push(name); return does.apply(this, given); };
-  } }"""
-
 
 @pytest.fixture
 def page(serve: Serve, open_page: Open, make_maps: Maps) -> Any:
@@ -48,12 +38,8 @@ def stop_clock(page: Any) -> None:
     page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 1)
 
 
-def open_share(page: Any) -> None:
-    page.get_by_role("button", name="Share", exact=True).click()
-
-
 def save(page: Any, kind: str, folder: Path) -> Path:
-    open_share(page)
+    page.get_by_role("button", name="Share", exact=True).click()
     with page.expect_download() as download:
         page.click(f'[data-export="{kind}"]')
     path = folder / download.value.suggested_filename
@@ -66,26 +52,14 @@ def layer_shown(page: Any) -> str | None:
     return str(pressed.inner_text()) if pressed.count() else None
 
 
-def test_films_and_posters_are_of_all_heads_and_named_after_the_text(page: Any, tmp_path: Path) -> None:
-    assert save(page, "film-svg", tmp_path).name == "uwaga_tiny_The-quick-brown-fox_film.svg"
-    assert save(page, "poster", tmp_path).name == "uwaga_tiny_The-quick-brown-fox_poster.png"
-    path = save(page, "film-gif", tmp_path)
-    assert path.name == "uwaga_tiny_The-quick-brown-fox_film.gif"
-    with Image.open(path) as gif:
-        assert (gif.size, gif.n_frames) == ((800, 420), 2 * 17)
-
-
 def test_a_film_is_offered_where_there_is_one(serve: Serve, open_page: Open, make_maps: Maps) -> None:
-    for count, isOffered in ((24, True), (25, False)):
+    for count, is_offered in ((24, True), (25, False)):
         tokens = ["[CLS]", *(f"w{at}" for at in range(count)), "[SEP]"]
         page = open_page(
             f"{serve(make_maps(len(tokens)), tokens=tokens).address}&tab=explore&layer=0&head=1&query=2", width=1900
         )
         page.locator(".uwaga-wall svg").nth(5).wait_for()
-        open_share(page)
-        assert [page.locator(f'[data-export="{each}"]').is_enabled() for each in FILMS] == [isOffered] * 3, count
-        assert page.locator('[data-export="poster"]').is_enabled()
-        assert page.get_by_role("button", name="Save as film").is_visible() is isOffered
+        assert page.get_by_role("button", name="Play the layers").is_visible() is is_offered, count
 
 
 def test_a_saved_lesson_offers_what_it_has(open_page: Open, tmp_path: Path) -> None:
@@ -93,11 +67,11 @@ def test_a_saved_lesson_offers_what_it_has(open_page: Open, tmp_path: Path) -> N
         lesson.save(tmp_path / "lesson.html")
     page = open_page((tmp_path / "lesson.html").as_uri(), accept_downloads=True)
     page.locator(".lesson-title").wait_for()
-    for key in ("Shift+F", "Shift+W", "Shift+C", "Shift+Q"):
+    for key in ("Shift+C", "Shift+Q"):
         page.keyboard.press(key)
-    open_share(page)
+    page.get_by_role("button", name="Share", exact=True).click()
     enabled = page.locator("[data-export]:enabled").evaluate_all("all => all.map((one) => one.dataset.export)")
-    assert enabled == ["png", "svg", "pdf"]
+    assert enabled == ["png", "svg"]
     page.keyboard.press("Escape")
     assert save(page, "svg", tmp_path).name == "uwaga_Lesson_lesson.svg"
 
@@ -121,52 +95,6 @@ def test_the_film_waits_where_the_page_is_hidden_and_ends_in_another_view(page: 
     assert layer_shown(page) is None
 
 
-def test_a_recording_stands_still_while_the_page_is_hidden(page: Any, tmp_path: Path) -> None:
-    page.evaluate(_TELL)
-    open_share(page)
-    stop_clock(page)
-    with page.expect_download() as download:
-        page.click('[data-export="film"]')
-        page.wait_for_function("() => window.told.includes('start')")
-        page.evaluate(_SET_HIDDEN, True)
-        page.clock.run_for(3500)  # longer than the film
-        assert page.evaluate("window.told") == ["start", "pause"]
-        page.evaluate(_SET_HIDDEN, False)
-        page.clock.resume()
-    assert page.evaluate("window.told") == ["start", "pause", "resume", "stop"]
-    path = tmp_path / download.value.suggested_filename
-    download.value.save_as(path)
-    assert path.name == "uwaga_tiny_The-quick-brown-fox_film.webm"
-    assert path.read_bytes()[:4] == b"\x1a\x45\xdf\xa3"  # EBML
-
-
-def test_a_recording_that_begins_in_a_hidden_page_waits(page: Any) -> None:
-    page.evaluate(_TELL)
-    open_share(page)
-    page.evaluate(_SET_HIDDEN, True)
-    with page.expect_download():
-        page.click('[data-export="film"]')
-        page.wait_for_function("() => window.told.length > 1")
-        assert page.evaluate("window.told") == ["start", "pause"]
-        page.evaluate(_SET_HIDDEN, False)
-    assert page.evaluate("window.told") == ["start", "pause", "resume", "stop"]
-
-
-def test_a_recorder_that_has_ended_is_left_alone(page: Any) -> None:
-    """Such as one that the browser ends; the page is hidden and seen again before what it recorded has arrived."""
-    page.evaluate(_TELL)
-    open_share(page)
-    stop_clock(page)
-    with page.expect_download():
-        page.click('[data-export="film"]')
-        page.wait_for_function("() => window.told.includes('start')")
-        page.evaluate(
-            f"() => {{ window.recorder.stop(); for (const hidden of [true, false]) ({_SET_HIDDEN})(hidden); }}"
-        )
-        page.clock.resume()
-    assert page.evaluate("window.told") == ["start", "stop"]
-
-
 def test_no_key_of_a_file_is_that_of_another_command(page: Any) -> None:
     page.keyboard.press("?")
     keys = page.locator("dialog[open] section").evaluate_all(
@@ -174,7 +102,7 @@ def test_no_key_of_a_file_is_that_of_another_command(page: Any) -> None:
     )
     of_files = next(keys for group, keys in keys if group == "Files")
     others = {key for group, all_ in keys if group != "Files" for key in all_}
-    assert len(set(of_files)) == len(of_files) > 10
+    assert len(set(of_files)) == len(of_files) == 8
     assert not others & set(of_files)
     page.keyboard.press("Escape")
     page.get_by_role("tab", name="Lesson").click()

@@ -77,9 +77,6 @@ export function exploreView(app) {
     el("div", {}, where, headline, story, unknown, evidence),
     el("div", { class: "uwaga-row" }, makeHeadBar(app), find, headMenu, box.button));
   const widen = el("button", { type: "button", class: "uwaga-link", on: { click: () => store.set({ wide: !store.get().wide }) } });
-  const saveFilm = menuButton(tr("Save as film"), el("div", {}, [["film", "WebM"], ["film-gif", "GIF"], ["film-svg", "SVG"]].map(([id, text]) =>
-    el("button", { type: "button", text, on: { click: () => { saveFilm.open(false); app.commands.run(`export.${id}`); } } }))));
-  film.element.append(saveFilm.element);
   const mapPart = el("div", { class: "uwaga-map-part" }, el("div", { class: "uwaga-top" }, el("h2", { text: tr("Every word at once") }), widen),
     el("p", { class: "uwaga-sub" }, el("span", { class: "uwaga-if-light", text: tr("Each row is a word; darker means it looks there more.") }),
       el("span", { class: "uwaga-if-dark", text: tr("Each row is a word; brighter means it looks there more.") })), map.element, !app.about.python && predictions.element);

@@ -13,7 +13,7 @@ import { sinkColumns, sinksOf } from "../weights.js";
 
 /** Heads that are all drawn; of more, so many of the most telling. */
 const mostDrawn = 144, mostTelling = 72;
-export const glyph = { width: 60, height: 34, foot: 6 };
+const glyph = { width: 60, height: 34, foot: 6 };
 
 /**
  * @param {App} app
@@ -105,7 +105,7 @@ export function makeWall(app, every, open) {
  * @param {import("./every_head.js").LayerCells} cells @param {number} head @param {Items} keys @param {string} kind
  * @returns {{rest: number, paths: import("./arcs.js").Glyph[]}} its share at rest, and its drawing
  */
-export function headGlyph(cells, head, keys, kind) {
+function headGlyph(cells, head, keys, kind) {
   const weights = headCells(cells, head), hidden = sinkColumns(sinksOf(keys, kind), cells.columns, (column) => Math.floor((column * keys.total) / cells.columns));
   const atRest = new Set(hidden ? [...hidden.keys()].filter((column) => hidden[column]) : []);
   let rest = 0;

@@ -1,4 +1,4 @@
-// A scene drawn into a canvas: for PNG files, and for text that a PDF's font does not have.
+// A scene drawn into a canvas, for PNG files.
 
 import { tr } from "../languages.js";
 
@@ -8,7 +8,6 @@ import { tr } from "../languages.js";
 const canvasFont = "Helvetica, Arial, sans-serif", canvasSerif = '"Iowan Old Style", "Palatino Linotype", Palatino, P052, "Noto Serif", Georgia, serif';
 const maxCanvasSide = 16384; // pixels; larger canvases are blank in some browsers
 const maxCanvasArea = 64 * 1024 * 1024;
-const textImageScale = 4;
 
 /**
  * @param {Scene} scene
@@ -27,7 +26,7 @@ export async function scenePng(scene, scale = 2) {
 }
 
 /** @param {CanvasRenderingContext2D} context @param {Scene} scene @param {number} scale  pixels of a CSS pixel */
-export function paintScene(context, scene, scale) {
+function paintScene(context, scene, scale) {
   context.setTransform(scale, 0, 0, scale, 0, 0);
   context.fillStyle = scene.background;
   context.fillRect(0, 0, scene.width, scene.height);
@@ -54,7 +53,7 @@ export function canvasTextWidth(text, size, serif = false) {
 }
 
 /** @param {HTMLCanvasElement} canvas @returns {CanvasRenderingContext2D} */
-export function paintContext(canvas) {
+function paintContext(canvas) {
   const context = canvas.getContext("2d", { willReadFrequently: true });
   if (!context) throw new Error(tr("The browser has no 2D canvas."));
   return context;
@@ -103,34 +102,17 @@ function paintText(context, { x, y, text, size, anchor, fill, rotate, serif }) {
 }
 
 /** @param {CanvasRenderingContext2D} context @param {Extract<SceneItem, {kind: "image"}>} item */
-function paintImage(context, { x, y, w, h, pixels, columns, rows }) {
-  if (columns < 1 || rows < 1) return;
+function paintImage(context, { x, y, w, h, ...pixels }) {
+  if (pixels.columns < 1 || pixels.rows < 1) return;
+  context.imageSmoothingEnabled = false;
+  context.drawImage(pixelCanvas(pixels), x, y, w, h);
+}
+
+/** @param {{pixels: Uint8ClampedArray, columns: number, rows: number}} image  RGBA, the first row on top */
+export function pixelCanvas({ pixels, columns, rows }) {
   const canvas = document.createElement("canvas");
   canvas.width = columns;
   canvas.height = rows;
-  paintContext(canvas).putImageData(new ImageData(new Uint8ClampedArray(pixels), columns, rows), 0, 0);
-  context.imageSmoothingEnabled = false;
-  context.drawImage(canvas, x, y, w, h);
-}
-
-/**
- * Text as an image at four times its size, for PDF, whose font lacks some characters.
- * @type {import("./pdf.js").TextPainter}
- */
-export function textImage(item) {
-  const canvas = document.createElement("canvas");
-  const scale = textImageScale;
-  const probe = paintContext(canvas);
-  probe.font = `${item.size}px ${canvasFont}`;
-  const width = Math.min(probe.measureText(item.text).width + 2, maxCanvasSide / scale);
-  const [above, below] = [item.size * 1.2, item.size * 0.5]; // room for accents and descenders of any script
-  canvas.width = Math.ceil(width * scale);
-  canvas.height = Math.ceil((above + below) * scale);
-  const context = paintContext(canvas);
-  context.scale(scale, scale);
-  paintText(context, { ...item, x: 1, y: above, anchor: "start", rotate: 0 });
-  const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
-  const before = item.anchor === "middle" ? width / 2 : item.anchor === "end" ? width : 1;
-  return { pixels: data, columns: canvas.width, rows: canvas.height, x: -before, y: -above,
-    w: canvas.width / scale, h: canvas.height / scale };
+  if (columns && rows) paintContext(canvas).putImageData(new ImageData(new Uint8ClampedArray(pixels), columns, rows), 0, 0);
+  return canvas;
 }

@@ -5,11 +5,7 @@ import { el, tokenText } from "../dom.js";
 import { kindTitle } from "../format.js";
 import { isAbort, messageOf } from "../hosts.js";
 import { tr } from "../languages.js";
-import { scenePng, textImage } from "./canvas.js";
-import { hasLayers } from "../explore/every_head.js";
-import { hasFilm } from "../explore/film.js";
-import { gifFilm, posterScene, svgFilm, webmFilm } from "./film.js";
-import { pdfFile } from "./pdf.js";
+import { scenePng } from "./canvas.js";
 import { shareScene, titledScene } from "./share.js";
 import { svgFile } from "./svg.js";
 import { blockCsv, blockNpz, fileName, savePage } from "./weights.js";
@@ -70,55 +66,36 @@ function updateMenu(menu, formats, view) {
 
 /** @param {App} app @returns {FileFormat[]} */
 function fileFormats(app) {
-  /**
-   * @param {string} ending
-   * @param {string} type
-   * @param {(scene: import("../types.js").Scene, title: string) => Promise<{data: BlobPart, note?: string}>} write
-   */
-  const picture = (ending, type, write) => async (/** @type {View} */ view) => {
-    if (!view.scene) throw new Error(tr("This view cannot be saved as a picture."));
-    const style = getComputedStyle(app.root), paint = (/** @type {string} */ custom) => style.getPropertyValue(custom).trim();
-    const title = exportTitle(app), text = tokenText(app.side().text_title);
-    const scene = titledScene(await view.scene(), { title, text, ink: paint("--text"), muted: paint("--muted") });
-    const { data, note } = await write(scene, `${title}: ${text}`);
-    const { tab } = app.store.get();
-    return { ...file(tab, ending, new Blob([data], { type }), tab === "explore"), note };
-  };
-  /** @param {string} what @param {string} ending @param {Blob} blob @param {boolean} isOfHead  else it is of all heads, and named after the text */
-  const file = (what, ending, blob, isOfHead) => ({ name: fileName({ model: app.side().model, ...(isOfHead ? { where: app.where() } : { text: app.side().text_title }), what, ending }), blob });
-  const some = () => app.about.sides.length > 0, isDrawn = (/** @type {View} */ { scene }) => scene !== undefined;
+  /** @param {string} what @param {string} ending @param {BlobPart} data @param {string} [note] @param {boolean} [isOfHead]  else it is of all heads, and named after the text */
+  const file = (what, ending, data, note, isOfHead = true) => ({ note, name: fileName({ model: app.side().model, ...(isOfHead ? { where: app.where() } : { text: app.side().text_title }), what, ending }),
+    blob: new Blob([data], { type: ending === "svg" ? "image/svg+xml" : "image/png" }) });
   const card = async (/** @type {boolean} */ isSquare) => {
     const { scene, alt } = await shareScene(app, isSquare), { blob } = await scenePng(scene, 1);
-    return { ...file(isSquare ? "square" : "share", "png", blob, true), note: alt };
+    return file(isSquare ? "square" : "share", "png", blob, alt);
   };
+  /** The scene of a view under its title. @param {View} view */
+  const titled = async (view) => {
+    if (!view.scene) throw new Error(tr("This view cannot be saved as a picture."));
+    const style = getComputedStyle(app.root), paint = (/** @type {string} */ custom) => style.getPropertyValue(custom).trim();
+    const title = exportTitle(app), text = tokenText(app.side().text_title), { tab } = app.store.get();
+    return { scene: titledScene(await view.scene(), { title, text, ink: paint("--text"), muted: paint("--muted") }), alt: `${title}: ${text}`, tab };
+  };
+  const some = () => app.about.sides.length > 0, isDrawn = (/** @type {View} */ { scene }) => scene !== undefined;
   return [
     { id: "share", title: tr("Picture to share"), hint: tr("the sentence with its arcs, 1200 × 630"), key: "Shift+S", live: true, can: some, make: () => card(false) },
     { id: "square", title: tr("Square picture to share"), hint: tr("the sentence with its arcs, 1080 × 1080"), key: "Shift+E", live: true, can: some, make: () => card(true) },
-    { id: "drawing", title: tr("Drawing to share"), hint: tr("the sentence with its arcs as an SVG, with a description"), key: "Shift+A", live: true, can: some, make: async () => {
+    { id: "drawing", title: tr("Drawing to share"), hint: tr("the sentence with its arcs as an SVG, with a description"), key: "Shift+A", live: true, can: some, async make() {
       const { scene, alt } = await shareScene(app);
-      return { ...file("share", "svg", new Blob([await svgFile(scene, alt)], { type: "image/svg+xml" }), true), note: alt };
+      return file("share", "svg", svgFile(scene, alt), alt);
     } },
-    ...[{ id: "film", title: tr("Film (WebM)"), hint: tr("the layers, one after the other, as long as they play"), key: "Shift+F", ending: "webm", make: webmFilm },
-      { id: "film-gif", title: tr("Film (GIF)"), hint: tr("the layers, one after the other, 800 × 420"), key: "Shift+I", ending: "gif", make: gifFilm },
-      { id: "film-svg", title: tr("Film (SVG)"), hint: tr("the layers, one after the other, as a drawing that moves"), key: "Shift+M", ending: "svg", make: svgFilm }]
-      .map(({ make, ending, ...format }) => ({ ...format, live: false, can: () => hasFilm(app), make: async () => {
-        const { blob, alt } = await make(app);
-        return { ...file("film", ending, blob, false), note: alt };
-      } })),
-    { id: "poster", title: tr("Poster of all heads"), hint: tr("every head as a drawing"), key: "Shift+W", live: false, can: () => hasLayers(app), make: async () => {
-      const { scene, alt } = await posterScene(app), { blob } = await scenePng(scene);
-      return { ...file("poster", "png", blob, false), note: alt };
+    { id: "png", title: tr("PNG"), hint: tr("a picture of this view, at twice its size"), key: "Shift+P", live: false, can: isDrawn, async make(view) {
+      const { scene, tab } = await titled(view), { blob, scale } = await scenePng(scene);
+      return file(tab, "png", blob, scale < 2 ? tr("at {scale}% of the size on screen, the most that a browser draws", { scale: Math.round(scale * 100) }) : "", tab === "explore");
     } },
-    { id: "png", title: tr("PNG"), hint: tr("a picture of this view, at twice its size"), key: "Shift+P",
-      live: false, can: isDrawn, make: picture("png", "image/png", async (scene) => {
-      const { blob, scale } = await scenePng(scene);
-      return { data: blob, note: scale < 2 ? tr("at {scale}% of the size on screen, the most that a browser draws", { scale: Math.round(scale * 100) }) : "" };
-    }) },
-    { id: "svg", title: tr("SVG"), hint: tr("a drawing of this view, with text as text"), key: "Shift+V", live: false, can: isDrawn,
-      make: picture("svg", "image/svg+xml", async (scene, title) => ({ data: await svgFile(scene, title) })) },
-    { id: "pdf", title: tr("PDF"), hint: tr("a page with this view, for papers"), key: "Shift+D", live: false, can: isDrawn,
-      make: picture("pdf", "application/pdf", async (scene, title) => ({
-      data: /** @type {BlobPart} */ (await pdfFile(scene, { title, paintText: textImage })) })) },
+    { id: "svg", title: tr("SVG"), hint: tr("a drawing of this view, with text as text"), key: "Shift+V", live: false, can: isDrawn, async make(view) {
+      const { scene, alt, tab } = await titled(view);
+      return file(tab, "svg", svgFile(scene, alt), "", tab === "explore");
+    } },
     { id: "csv", title: tr("CSV"), hint: tr("the weights in view as a table, with tokens as names; of the table of heads its rows"),
       key: "Shift+C", live: false, can: some, make: (view) => (view.csv ? Promise.resolve(view.csv()) : blockCsv(app, view)) },
     { id: "npz", title: tr("NPZ"), hint: tr("the weights in view for NumPy, with their tokens"),
