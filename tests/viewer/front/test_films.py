@@ -24,6 +24,7 @@ _SET_HIDDEN = """hidden => {
   document.dispatchEvent(new Event("visibilitychange"));
 }"""
 
+
 @pytest.fixture
 def page(serve: Serve, open_page: Open, make_maps: Maps) -> Any:
     view = serve(make_maps(len(WORDS)), tokens=WORDS, title="The quick brown fox", model="org/tiny")
