@@ -2,10 +2,7 @@
 
 import { abortError, HostError, isAbort, messageOf } from "./hosts.js";
 import { canonical, replyBytes } from "./wire.js";
-
-/** @typedef {import("./types.js").Request} Request */
-/** @typedef {import("./types.js").Reply} Reply */
-/** @typedef {import("./types.js").AskOptions} AskOptions */
+/** @import { AskOptions, Client, ClientEvent, Host, Reply, Request } from "./types.js" */
 
 /** @typedef {{resolve: (reply: Reply) => void, reject: (error: unknown) => void, detach: () => void}} Waiter */
 /**
@@ -28,15 +25,15 @@ const clientPollPause = 200;
 const clientSlowAfter = 10_000;
 
 /**
- * @param {import("./types.js").Host} host
+ * @param {Host} host
  * @param {{maxBytes?: number, slowAfter?: number, wait?: (milliseconds: number) => Promise<void>}} [options]
- * @returns {import("./types.js").Client}
+ * @returns {Client}
  */
 export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientSlowAfter, wait = clientSleep } = {}) {
   const cache = makeReplyCache(maxBytes);
   /** @type {Map<string, Job>} */
   const jobs = new Map();
-  /** @type {Set<(event: import("./types.js").ClientEvent) => void>} */
+  /** @type {Set<(event: ClientEvent) => void>} */
   const listeners = new Set();
   let inFlight = 0;
   let nextSequence = 0;
@@ -45,7 +42,7 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientS
   let paused = false;
   let disposed = false;
 
-  const emit = (/** @type {import("./types.js").ClientEvent} */ event) => listeners.forEach((listener) => listener(event));
+  const emit = (/** @type {ClientEvent} */ event) => listeners.forEach((listener) => listener(event));
 
   function sendNext() {
     // While the host is unreachable, one request at a time probes whether it has recovered.

@@ -4,7 +4,6 @@
 
 import { tr } from "./languages.js";
 
-/** @typedef {import("./types.js").Colour} Colour */
 
 /** @typedef {"light" | "dark"} Theme */
 

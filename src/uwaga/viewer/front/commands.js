@@ -2,12 +2,11 @@
 
 import { el, uniqueName } from "./dom.js";
 import { tr } from "./languages.js";
-
-/** @typedef {import("./types.js").Command} Command */
+/** @import { App, Command, Commands } from "./types.js" */
 
 /**
  * @param {() => boolean} [shortcuts]  whether keys without Ctrl or Alt run commands
- * @returns {import("./types.js").Commands}
+ * @returns {Commands}
  */
 export function makeCommands(shortcuts = () => true) {
   /** @type {Map<string, Command>} */
@@ -83,7 +82,7 @@ function focusedElementTakesKey(event, pressed) {
 // The help dialog: every command with its keys, by group.
 
 /** @type {{[key: string]: string}} */
-const helpKeys = { arrowup: "\u2191", arrowdown: "\u2193", arrowleft: "\u2190", arrowright: "\u2192",
+const keyNames = { arrowup: "\u2191", arrowdown: "\u2193", arrowleft: "\u2190", arrowright: "\u2192",
   escape: "Esc", pageup: "Page Up", pagedown: "Page Down" };
 
 /**
@@ -92,7 +91,7 @@ const helpKeys = { arrowup: "\u2191", arrowdown: "\u2193", arrowleft: "\u2190", 
  */
 export function keyTitle(key) {
   return key.split(/(?<=.)\+(?=.)/).map((part) =>
-    helpKeys[part.toLowerCase()] ?? (part.length === 1 ? part.toUpperCase() : part)).join("+");
+    keyNames[part.toLowerCase()] ?? (part.length === 1 ? part.toUpperCase() : part)).join("+");
 }
 
 /** What rows, columns, colours and numbers are. @type {[string, string][]} */
@@ -111,7 +110,7 @@ function makeLegend() {
 }
 
 /**
- * @param {import("./types.js").App} app
+ * @param {App} app
  * @returns {{element: HTMLDialogElement, toggle: () => void}}
  */
 export function makeHelp(app) {
@@ -128,7 +127,7 @@ export function makeHelp(app) {
 
   function fill() {
     single.checked = app.store.get().shortcuts;
-    /** @type {Map<string, import("./types.js").Command[]>} */
+    /** @type {Map<string, Command[]>} */
     const groups = new Map();
     for (const command of app.commands.list()) {
       if (command.keys.length) groups.set(command.group, [...(groups.get(command.group) ?? []), command]);

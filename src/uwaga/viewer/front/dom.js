@@ -1,5 +1,7 @@
 // HTML and SVG elements without markup: text is always text.
 
+/** @import { Items } from "./types.js" */
+
 /** @typedef {Node | string | number | null | undefined | false} DomChild */
 
 const domSvg = "http://www.w3.org/2000/svg";
@@ -81,12 +83,12 @@ export function tokenText(token) {
   return shown.replace(/^ +| +$/g, (spaces) => "\u2423".repeat(spaces.length));
 }
 
-/** @param {import("./types.js").Items} items @param {number} item @returns {string} a word in one line; a special token without its brackets */
+/** @param {Items} items @param {number} item @returns {string} a word in one line; a special token without its brackets */
 export function wordText({ labels, specials }, item) {
   return specials.has(item) ? briefText(labels[item]).replace(/^\[|\]$/gu, "") : briefText(labels[item]);
 }
 
-/** @param {import("./types.js").Items} items @param {number} item @returns {string} the class of a word that the model does not know */
+/** @param {Items} items @param {number} item @returns {string} the class of a word that the model does not know */
 export const unknownClass = (items, item) => (items.unknown?.has(item) ? "uwaga-unknown" : "");
 
 /** @param {Event} event @returns {number} the item of the word under it; -1: none */

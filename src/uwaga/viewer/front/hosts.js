@@ -1,7 +1,8 @@
 // Hosts: where replies come from. A server, a notebook (anywidget), or the saved page itself.
 
 import { tr } from "./languages.js";
-import { canonical, decodeParts, decodeReply, wireBuffer } from "./wire.js";
+import { canonical, decodeParts, decodeReply, bufferOf } from "./wire.js";
+/** @import { Host, Reply } from "./types.js" */
 
 /**
  * A request without a reply. `kind`: "refused" (the message says why), "busy" (503: ask again later), "unreachable" (no server),
@@ -80,7 +81,7 @@ export function takeAccessCode({ location, history }) {
  * access code in the URL.
  * @param {ServedPage} [page]
  * @param {typeof fetch} [get]
- * @returns {import("./types.js").Host}
+ * @returns {Host}
  */
 export function servedHost(page = window, get = (...request) => fetch(...request)) {
   const code = takeAccessCode(page);
@@ -170,13 +171,13 @@ async function responseError(response) {
 
 /**
  * @param {WidgetModel} model
- * @returns {import("./types.js").Host}
+ * @returns {Host}
  */
 export function widgetHost(model) {
   // Several views of one model receive all of its messages.
   const prefix = Math.random().toString(36).slice(2);
   let count = 0;
-  /** @type {Map<string, {resolve: (reply: import("./types.js").Reply) => void, reject: (error: Error) => void}>} */
+  /** @type {Map<string, {resolve: (reply: Reply) => void, reject: (error: Error) => void}>} */
   const pending = new Map();
 
   /** @type {(message: any, buffers: any[]) => void} */
@@ -186,7 +187,7 @@ export function widgetHost(model) {
     pending.delete(message.id);
     try {
       if (typeof message.error === "string") throw new HostError(message.busy ? "busy" : "refused", message.error);
-      waiting.resolve(decodeParts(message.header, buffers?.length ? wireBuffer(buffers[0]) : new ArrayBuffer(0), 0));
+      waiting.resolve(decodeParts(message.header, buffers?.length ? bufferOf(buffers[0]) : new ArrayBuffer(0), 0));
     } catch (error) {
       waiting.reject(/** @type {Error} */ (error));
     }
@@ -219,7 +220,7 @@ export function widgetHost(model) {
 
 /**
  * @param {{[request: string]: string}} [replies]
- * @returns {import("./types.js").Host}
+ * @returns {Host}
  */
 export function savedHost(replies = savedReplies()) {
   return {

@@ -16,22 +16,21 @@ import { makeHeadBar, makeHeader } from "./shell/header.js";
 import { focusKeeper, makePageFrame, makeTabPanel } from "./shell/page.js";
 import { keepSelection } from "./shell/selection.js";
 import { syncUrl } from "./shell/url_state.js";
-import { storeEqual } from "./store.js";
+import { isEqual } from "./store.js";
 import { tableView } from "./table/view.js";
 import { hostOfRun, makeSession, typedOfHash, completeRequest } from "./typing/session.js";
-
-/** @typedef {import("./types.js").App} App */
-/** @typedef {import("./types.js").Tab} Tab */
+/** @import { WidgetModel } from "./hosts.js" */
+/** @import { About, App, Client, ClientEvent, Host, RunRequest, State, Tab, View } from "./types.js" */
 
 /** @typedef {ReturnType<typeof makePageFrame>} Frame */
 
-/** @typedef {{name: Tab, title: string, make: (app: App) => import("./types.js").View}} TabView */
+/** @typedef {{name: Tab, title: string, make: (app: App) => View}} TabView */
 
-/** @typedef {(app: App) => import("./types.js").View} MakeView */
+/** @typedef {(app: App) => View} MakeView */
 
 /**
  * Every view, in the order of its tab.
- * @param {import("./types.js").About} about
+ * @param {About} about
  * @param {MakeView | undefined} lesson
  * @returns {TabView[]}
  */
@@ -64,7 +63,7 @@ const lessonElsewhere = () => ({
 /**
  * Shows the explorer in `root`. If the host refuses, the page shows the error and the promise rejects.
  * @param {HTMLElement} root
- * @param {import("./types.js").Host} host
+ * @param {Host} host
  * @param {MakeView} [lesson]  its view, where the script has it
  * @returns {Promise<{dispose: () => void, app: () => App}>}
  */
@@ -86,10 +85,10 @@ export async function start(root, host, lesson) {
     const shown = { frame };
     client.subscribe((event) => showConnection(shown.frame, event));
     const { meta } = await client.ask({ request: "about" }, { priority: 10 });
-    return { client, about: /** @type {import("./types.js").About} */ ({ ...meta, lesson: lesson !== undefined }), shown };
+    return { client, about: /** @type {About} */ ({ ...meta, lesson: lesson !== undefined }), shown };
   }
 
-  /** Shows a result in place of the one that is shown. @param {number} run @param {import("./types.js").RunRequest} typed @param {boolean} keep */
+  /** Shows a result in place of the one that is shown. @param {number} run @param {RunRequest} typed @param {boolean} keep */
   async function show(run, typed, keep) {
     const before = opened?.app.store.get(), old = opened?.app.about, { client, about, shown } = await connect(run, opening);
     if (!keep && !typed.edits) { history.past.length = 0; history.future.length = 0; }
@@ -113,7 +112,7 @@ export async function start(root, host, lesson) {
     const { client, about, shown } = await connect(0, opening);
     history.first = about.typed ?? null;
     const typed = about.typing ? typedOfHash(hash) : null;
-    if (typed && !storeEqual(typed, about.typed)) await session.run(typed);
+    if (typed && !isEqual(typed, about.typed)) await session.run(typed);
     opened ??= openExplorer(root, host, client, about, shown.frame, kept, lesson);
   } catch (error) {
     opening.panel.replaceChildren(el("p", { class: "uwaga-loading", text: tr("This page cannot be opened.") }));
@@ -132,11 +131,11 @@ export async function start(root, host, lesson) {
 
 /**
  * What stays when another text or a changed model is shown.
- * @param {Readonly<import("./types.js").State>} state
- * @param {import("./types.js").About} old  what was shown
- * @param {import("./types.js").About} about
+ * @param {Readonly<State>} state
+ * @param {About} old  what was shown
+ * @param {About} about
  * @param {boolean} keep  the head and the picked words too
- * @returns {Partial<import("./types.js").State>}
+ * @returns {Partial<State>}
  */
 function carriedState(state, old, about, keep) {
   const { theme, colour, pooling, specials, shortcuts, overviewScale, wide, tab, step, example } = state;
@@ -164,7 +163,7 @@ export function startPage(root, lesson) {
 
 /**
  * The render function that anywidget calls; returns the cleanup function.
- * @param {{model: import("./hosts.js").WidgetModel, el: HTMLElement}} context
+ * @param {{model: WidgetModel, el: HTMLElement}} context
  * @param {MakeView} [lesson]
  */
 export function render({ model, el: place }, lesson) {
@@ -177,18 +176,18 @@ export function render({ model, el: place }, lesson) {
 
 /**
  * @param {HTMLElement} root
- * @param {import("./types.js").Host} host
- * @param {import("./types.js").Client} client
- * @param {import("./types.js").About} about
+ * @param {Host} host
+ * @param {Client} client
+ * @param {About} about
  * @param {Frame} frame
  * @param {Pick<App, "session" | "history" | "rows" | "reopen">} kept  what outlives a text
  * @param {MakeView | undefined} lesson
- * @param {Partial<import("./types.js").State>} [carried]  of the text before; the address is then that of this text
+ * @param {Partial<State>} [carried]  of the text before; the address is then that of this text
  * @returns {{dispose: () => void, app: App}}
  */
 function openExplorer(root, host, client, about, frame, kept, lesson, carried) {
   const typed = about.run ? about.typed : null;
-  if (carried && host.mode !== "notebook" && !storeEqual(typed, typedOfHash(window.location.hash))) window.history.pushState(null, "", "#");
+  if (carried && host.mode !== "notebook" && !isEqual(typed, typedOfHash(window.location.hash))) window.history.pushState(null, "", "#");
   const app = makeApp(root, host, client, about, frame, kept);
   const views = explorerViews(about, lesson ?? (host.mode === "served" ? lessonElsewhere : undefined));
   const tabs = views.map(({ name, title }) => ({ name, title }));
@@ -231,7 +230,7 @@ function openExplorer(root, host, client, about, frame, kept, lesson, carried) {
 
 /**
  * @param {Frame} frame
- * @param {import("./types.js").ClientEvent} event
+ * @param {ClientEvent} event
  */
 function showConnection(frame, event) {
   if (event.type === "failed") frame.fail(event.message);

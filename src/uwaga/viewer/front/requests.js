@@ -1,9 +1,7 @@
 // Requests that several views make, and a set of requests that is followed while it is in view.
 
 import { isComplete } from "./client.js";
-
-/** @typedef {import("./types.js").Where} Where */
-/** @typedef {import("./types.js").Request} Request */
+/** @import { App, Request, Where } from "./types.js" */
 
 /** @param {{side: string, kind: string, layer: number}} row @returns {Request} */
 export function statisticsRequest({ side, kind, layer }) {
@@ -24,7 +22,7 @@ export function tileRequest(layer, level, row, column) {
 
 /**
  * Follows a set of requests: those requested last are followed until their replies are complete, the others are cancelled.
- * @param {import("./types.js").App} app
+ * @param {App} app
  * @param {number} priority
  * @param {() => void} onChange  called when a reply has arrived or a request was refused
  */

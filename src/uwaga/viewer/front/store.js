@@ -1,10 +1,10 @@
 // The state of the page in one store; views subscribe to changes of its keys.
 
-/** @typedef {import("./types.js").State} State */
+/** @import { State, Store } from "./types.js" */
 
 /**
  * @param {State} initial
- * @returns {import("./types.js").Store}
+ * @returns {Store}
  */
 export function makeStore(initial) {
   let state = Object.freeze({ ...initial });
@@ -34,7 +34,7 @@ export function makeStore(initial) {
   return {
     get: () => state,
     set(partial) {
-      const differing = Object.entries(partial).filter(([key, value]) => !storeEqual(/** @type {any} */ (state)[key], value));
+      const differing = Object.entries(partial).filter(([key, value]) => !isEqual(/** @type {any} */ (state)[key], value));
       if (!differing.length) return;
       for (const [key] of differing) {
         if (!(key in state)) throw new Error(`store: unknown key ${key}`);
@@ -57,12 +57,12 @@ export function makeStore(initial) {
  * @param {any} right
  * @returns {boolean}
  */
-export function storeEqual(left, right) {
+export function isEqual(left, right) {
   if (Object.is(left, right)) return true;
   if (!left || !right || typeof left !== "object" || typeof right !== "object") return false;
   const keys = Object.keys(left);
   if (keys.length !== Object.keys(right).length) return false;
-  return keys.every((key) => storeEqual(left[key], right[key]));
+  return keys.every((key) => isEqual(left[key], right[key]));
 }
 
 /** @returns {State} the defaults */

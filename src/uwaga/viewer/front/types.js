@@ -1,4 +1,7 @@
-// Types that all modules share, in JSDoc: import("../types.js").Name. No code.
+// Types that all modules share, in JSDoc: Name. No code.
+
+/** @import { Name } from "../types.js" */
+/** @import { Session } from "./typing/session.js" */
 
 /** @typedef {"encoder" | "decoder" | "cross"} Kind */
 /** @typedef {"0" | "1" | "difference"} SideId */
@@ -246,7 +249,7 @@
  * @property {About} about
  * @property {Store} store
  * @property {Commands} commands
- * @property {import("./typing/session.js").Session} session  runs texts
+ * @property {Session} session  runs texts
  * @property {{past: Edits[], future: Edits[], first: RunRequest | null}} history  of changes, to undo and redo, and what the page opened with
  * @property {{cross: "written" | "read"}} rows  how rows of cross-attention are named
  * @property {() => Promise<void>} reopen  shows the same again, after a change of `rows`

@@ -1,10 +1,7 @@
 // Rows and columns of a map, and their largest weights: from the host or, in a saved page, from the tiles that it holds.
 
 import { tileRequest } from "./requests.js";
-
-/** @typedef {import("./types.js").App} App */
-/** @typedef {import("./types.js").Where} Where */
-/** @typedef {import("./types.js").Range} Range */
+/** @import { App, Items, Range, Request, Side, Where, WireArray } from "./types.js" */
 
 /**
  * @typedef {object} Weights
@@ -53,7 +50,7 @@ export function columnWeights(app, key, { where, sizes, signal, onWeights }) {
 
 /**
  * @param {App} app
- * @param {import("./types.js").Request} request
+ * @param {Request} request
  * @param {AbortSignal} signal
  * @param {(weights: Weights) => void} onWeights
  */
@@ -150,7 +147,7 @@ export async function savedCells(app, where, sizes, rows, columns) {
     const requests = places.map(([row, column]) => tileRequest({ where, pooling: "sum" }, level, row, column));
     if (!requests.every((request) => app.host.has(request))) continue;
     const replies = await Promise.all(requests.map((request) => app.client.ask(request, { priority: 5 })));
-    /** @type {Map<string, import("./types.js").WireArray>} */
+    /** @type {Map<string, WireArray>} */
     const tiles = new Map(places.map(([row, column], index) => [`${row} ${column}`, replies[index].arrays[0]]));
     return { side: 2 ** level, weight: (query, key) => savedWeight(tiles, level, sizes.keys, query, key) };
   }
@@ -169,7 +166,7 @@ function tilesCovering(level, rows, columns) {
 }
 
 /**
- * @param {Map<string, import("./types.js").WireArray>} tiles
+ * @param {Map<string, WireArray>} tiles
  * @param {number} level
  * @param {number} keys  of the whole axis: the last cell may cover fewer
  * @param {number} query
@@ -188,7 +185,7 @@ function savedWeight(tiles, level, keys, query, key) {
 
 /**
  * The keys that the colours leave out: special tokens, and under a causal mask the first token, where it is shown.
- * @param {import("./types.js").Items} items  of the keys
+ * @param {Items} items  of the keys
  * @param {string} kind
  * @returns {Set<number>}
  */
@@ -200,8 +197,8 @@ export function sinksOf(items, kind) {
 
 /**
  * The keys that a word may look at.
- * @param {App} app @param {import("./types.js").Items} queries @param {import("./types.js").Items} keys @param {number} query
- * @param {import("./types.js").Side} [side]
+ * @param {App} app @param {Items} queries @param {Items} keys @param {number} query
+ * @param {Side} [side]
  * @returns {Range} first, one past the last
  */
 export function seenKeys(app, queries, keys, query, side = app.side()) {

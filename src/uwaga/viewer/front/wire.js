@@ -1,16 +1,16 @@
 // Replies as bytes: u32 n, n bytes of JSON {meta, arrays}, then the arrays; all little-endian, each part padded to 8 bytes.
 
-/** @typedef {import("./types.js").Reply} Reply */
+/** @import { Reply, WireData } from "./types.js" */
 
-/** @typedef {{meta: {[key: string]: any}, arrays: {type: string, shape: number[]}[]}} WireHeader */
+/** @typedef {{meta: {[key: string]: any}, arrays: {type: string, shape: number[]}[]}} Header */
 
-/** @type {{[type: string]: (buffer: ArrayBuffer, start: number, count: number) => import("./types.js").WireData}} */
-const wireTypes = {
+/** @type {{[type: string]: (buffer: ArrayBuffer, start: number, count: number) => WireData}} */
+const types = {
   f4: (buffer, start, count) => new Float32Array(buffer, start, count),
   i4: (buffer, start, count) => new Int32Array(buffer, start, count),
   u1: (buffer, start, count) => new Uint8Array(buffer, start, count),
 };
-const wireWidths = /** @type {{[type: string]: number}} */ ({ f4: 4, i4: 4, u1: 1 });
+const widths = /** @type {{[type: string]: number}} */ ({ f4: 4, i4: 4, u1: 1 });
 
 /**
  * Decodes a reply. The arrays are views into the buffer. Throws Error if the bytes are malformed.
@@ -27,7 +27,7 @@ export function decodeReply(buffer) {
 
 /**
  * Decodes a reply from its header and the buffer that holds the arrays from `start` on.
- * @param {WireHeader} header
+ * @param {Header} header
  * @param {ArrayBuffer} buffer
  * @param {number} start  a multiple of 8
  * @returns {Reply}
@@ -35,11 +35,11 @@ export function decodeReply(buffer) {
 export function decodeParts(header, buffer, start) {
   let offset = start;
   const arrays = header.arrays.map(({ type, shape }) => {
-    const width = wireWidths[type];
+    const width = widths[type];
     if (!width) throw new Error(`reply: unknown type ${type}`);
     const count = shape.reduce((product, size) => product * size, 1);
     if (offset + count * width > buffer.byteLength) throw new Error("reply: the arrays are truncated");
-    const data = wireTypes[type](buffer, offset, count);
+    const data = types[type](buffer, offset, count);
     offset += Math.ceil((count * width) / 8) * 8;
     return { data, shape };
   });
@@ -51,7 +51,7 @@ export function decodeParts(header, buffer, start) {
  * @param {DataView | Uint8Array | ArrayBuffer} bytes
  * @returns {ArrayBuffer}
  */
-export function wireBuffer(bytes) {
+export function bufferOf(bytes) {
   if (bytes instanceof ArrayBuffer) return bytes;
   const { buffer, byteOffset, byteLength } = bytes;
   if (byteOffset === 0 && byteLength === buffer.byteLength) return /** @type {ArrayBuffer} */ (buffer);

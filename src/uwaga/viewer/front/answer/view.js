@@ -3,15 +3,14 @@
 import { el } from "../dom.js";
 import { percentText } from "../format.js";
 import { tr, trN } from "../languages.js";
-
-/** @typedef {import("../types.js").App} App */
+/** @import { Answer, App, View } from "../types.js" */
 
 /**
  * @param {App} app
- * @returns {import("../types.js").View}
+ * @returns {View}
  */
 export function answerView(app) {
-  const { question, passages, others, unlisted } = /** @type {import("../types.js").Answer} */ (app.about.answer);
+  const { question, passages, others, unlisted } = /** @type {Answer} */ (app.about.answer);
   const list = el("ol", { class: "uwaga-passages", "aria-label": tr("Passages in order of their shares") }, passages.map(passageElement));
   const element = el("article", { class: "uwaga-answer" },
     el("h2", { dir: "auto", text: question }),
@@ -19,7 +18,7 @@ export function answerView(app) {
     list,
     others > 0 && el("p", { class: "uwaga-answer-others" }, el("b", { text: percentText(unlisted) }), ` ${othersText(others)}`));
 
-  /** @param {import("../types.js").Answer["passages"][number]} passage */
+  /** @param {Answer["passages"][number]} passage */
   function passageElement({ key, share, text, origin }) {
     const bar = el("i", { class: "uwaga-share-bar", "aria-hidden": "true" });
     bar.style.setProperty("width", `${100 * share}%`);

@@ -9,10 +9,7 @@ import { isForeseen, tellingLinks } from "./telling.js";
 import { percentText } from "../format.js";
 import { currentLanguage, tr } from "../languages.js";
 import { sinksOf } from "../weights.js";
-
-/** @typedef {import("../types.js").App} App */
-/** @typedef {import("../types.js").Items} Items */
-/** @typedef {import("../types.js").Kind} Kind */
+/** @import { App, Items, Kind } from "../types.js" */
 
 /** @typedef {{query: number, key: number, weight: number}} Link  two items, and the exact weight between them */
 /**

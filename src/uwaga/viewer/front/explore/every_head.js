@@ -1,14 +1,14 @@
 // The small maps of all heads of a kind of attention, a reply for each layer. Up to 64 items a cell is the exact weight of two items.
 
 import { makeRequestSet } from "../requests.js";
+/** @import { App, Reply, Request } from "../types.js" */
 
-/** @typedef {import("../types.js").App} App */
 /** @typedef {{data: Float32Array, heads: number, rows: number, columns: number, complete: number}} LayerCells  NaN: not known yet */
 
 /** Items along an axis up to which a small map has a cell for each, as in Python. */
 const exactCells = 64;
 
-/** @param {App} app @param {number} layer @param {string} [side] @returns {import("../types.js").Request} */
+/** @param {App} app @param {number} layer @param {string} [side] @returns {Request} */
 export function smallMapsRequest(app, layer, side = app.store.get().side) {
   const { kind, merge, specials } = app.store.get();
   return { request: "overview", side, kind, layer, pooling: "sum", merge, specials };
@@ -31,7 +31,7 @@ export function hasExactCells(app) {
   return queries <= exactCells && keys <= exactCells;
 }
 
-/** @param {import("../types.js").Reply | undefined} reply @returns {LayerCells | null} */
+/** @param {Reply | undefined} reply @returns {LayerCells | null} */
 export function layerCells(reply) {
   if (!reply) return null;
   const [heads, rows, columns] = reply.arrays[0].shape;

@@ -5,14 +5,15 @@ import { hasExactCells, hasLayers } from "./every_head.js";
 import { el } from "../dom.js";
 import { percentText } from "../format.js";
 import { tr } from "../languages.js";
+/** @import { App, Items } from "../types.js" */
+/** @import { LayerCells } from "./every_head.js" */
 
-/** @typedef {import("./every_head.js").LayerCells} LayerCells */
 /** @typedef {{query: number, key: number, weight: number}} FilmLink */
 
 const stopTime = 1500, linksOfWord = 3;
 export const leastLink = 0.04;
 
-/** @param {import("../types.js").App} app @returns {boolean} whether there is a film: a text on one line, of which each layer's weights are known word by word */
+/** @param {App} app @returns {boolean} whether there is a film: a text on one line, of which each layer's weights are known word by word */
 export function hasFilm(app) {
   const { kinds, stacks, signed } = app.side(), { kind, merge } = app.store.get(), { queries, keys } = kinds[kind] ?? {};
   return hasLayers(app) && queries === keys && !signed && stacks[queries][merge] - stacks[queries].specials <= stageWords && hasExactCells(app);
@@ -33,7 +34,7 @@ export function filmLinks(mean, rows, columns, sinks) {
 
 /**
  * Where the weight of a layer's words goes, special tokens left out as words: to their neighbours, farther, to themselves, and to rest.
- * @param {ArrayLike<number>} mean @param {Pick<import("../types.js").Items, "specials" | "total">} items @param {ReadonlySet<number>} sinks
+ * @param {ArrayLike<number>} mean @param {Pick<Items, "specials" | "total">} items @param {ReadonlySet<number>} sinks
  */
 export function layerShares(mean, { specials, total }, sinks) {
   const shares = { near: 0, far: 0, self: 0, rest: 0 }, words = total - specials.size;

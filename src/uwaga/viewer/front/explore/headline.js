@@ -3,8 +3,9 @@
 import { briefText, el, unknownClass, wordText } from "../dom.js";
 import { countText, headText, percentText } from "../format.js";
 import { tr, trN, trParts } from "../languages.js";
+/** @import { App, Items, Side, Stack } from "../types.js" */
+/** @import { DistinctiveHead, Link } from "./distinctive.js" */
 
-/** @typedef {import("../types.js").Items} Items */
 /** @typedef {{key: number, weight: number, count: number}} Seen  count: places at which it stands */
 /**
  * @typedef {object} Look
@@ -95,7 +96,7 @@ export function lookParts({ is, top, next, visible }, { weights, from, name, isS
  * @param {number} query
  * @param {number | null} key
  * @param {Float32Array | null} weights
- * @param {{sinks: ReadonlySet<number>, signed: boolean, strongest: import("./distinctive.js").Link | undefined, isCounted: boolean,
+ * @param {{sinks: ReadonlySet<number>, signed: boolean, strongest: Link | undefined, isCounted: boolean,
  *   isHidden: (key: number) => boolean, cut?: ReadonlySet<number>}} of  strongest: the link of the head that is told
  * @returns {(string | Node)[]}
  */
@@ -118,7 +119,7 @@ export function headlineOf({ queries, keys }, query, key, weights, { sinks, sign
 
 /**
  * Which head it is: the model, its place, and what it does, with the share that rests where that is most of its weight.
- * @param {import("../types.js").App} app @param {import("./distinctive.js").DistinctiveHead | undefined} own @param {number} [rest]  of the whole head
+ * @param {App} app @param {DistinctiveHead | undefined} own @param {number} [rest]  of the whole head
  */
 export function whereText(app, own, rest = 0) {
   const { kind, layer, head } = app.store.get();
@@ -129,9 +130,9 @@ export function whereText(app, own, rest = 0) {
 /** Models that read any text, byte by byte, and that know the words of many languages. */
 const readsBytes = "copyist", readsLanguages = "intfloat/multilingual-e5-small";
 
-/** @param {import("../types.js").Side} side @param {string[]} names  of the stacks that are shown @returns {string} how much of the text the model does not know */
+/** @param {Side} side @param {string[]} names  of the stacks that are shown @returns {string} how much of the text the model does not know */
 export function unknownText({ stacks }, names) {
-  const shown = [...new Set(names)].map((name) => stacks[name]), sum = (/** @type {(of: import("../types.js").Stack) => number} */ of) => shown.reduce((all, one) => all + of(one), 0);
+  const shown = [...new Set(names)].map((name) => stacks[name]), sum = (/** @type {(of: Stack) => number} */ of) => shown.reduce((all, one) => all + of(one), 0);
   const count = sum(({ unknown = 0 }) => unknown);
   if (!count) return "";
   const values = { total: sum(({ tokens, specials }) => tokens - specials), token: shown.find((of) => of.unknown_token)?.unknown_token, bytes: readsBytes, languages: readsLanguages };

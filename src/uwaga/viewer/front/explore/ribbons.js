@@ -6,8 +6,8 @@ import { percentText } from "../format.js";
 import { decimalText, tr, trN } from "../languages.js";
 import { strongestItems } from "../weights.js";
 import { stageWord } from "./stage.js";
+/** @import { Items } from "../types.js" */
 
-/** @typedef {import("../types.js").Items} Items */
 /** @typedef {{start: number, width: number}} Bar  pixels along a row */
 /** @typedef {{first: number, stop: number, isFold: boolean}} Column  an item, or a fold of several */
 

@@ -4,9 +4,9 @@ import { arcPairs, arcScale, arcsOfLinks, arcsOfWord, mixedArcs, pathOfArc } fro
 import { el, isModified, isRightToLeft, itemOf, linkGradient, movingMouse, svgEl, uniqueName, unknownClass, wordText } from "../dom.js";
 import { percentText } from "../format.js";
 import { tr } from "../languages.js";
-import { storeEqual } from "../store.js";
-
-/** @typedef {import("../types.js").Items} Items */
+import { isEqual } from "../store.js";
+/** @import { Items } from "../types.js" */
+/** @import { Arc, DrawnArc } from "./arcs.js" */
 
 /**
  * @typedef {object} StageContent
@@ -72,9 +72,9 @@ export function makeStage({ pick, point, pickKey }) {
   let measured = "", said = "", isColumn = false, isReversed = false, base = 0;
   /** @type {number[]} */
   let centres = [];
-  /** @type {import("./arcs.js").DrawnArc[]} */
+  /** @type {DrawnArc[]} */
   let drawn = [];
-  /** Where they go. @type {import("./arcs.js").Arc[]} */
+  /** Where they go. @type {Arc[]} */
   let goal = [];
   let frame = 0;
 
@@ -147,7 +147,7 @@ export function makeStage({ pick, point, pickKey }) {
     const { query, weights, links, cut } = /** @type {StageContent} */ (shown);
     const next = links ? arcsOfLinks(links, centres, room()) : query === null || !weights ? [] : arcsOfWord(weights, query, centres, { ...room(), cut });
     // More has arrived of something else: arcs on their way go on.
-    if (storeEqual(next, goal)) return draw();
+    if (isEqual(next, goal)) return draw();
     goal = next;
     const all = arcPairs(drawn, next, sameKeys && !links);
     const began = performance.now();

@@ -2,10 +2,9 @@
 
 import { headCells, rowCells } from "./every_head.js";
 import { sinksOf } from "../weights.js";
-
-/** @typedef {import("../types.js").Items} Items */
-/** @typedef {import("./every_head.js").LayerCells} LayerCells */
-/** @typedef {import("./distinctive.js").Link} Link */
+/** @import { Items } from "../types.js" */
+/** @import { Link } from "./distinctive.js" */
+/** @import { LayerCells } from "./every_head.js" */
 
 /** Links of less weight tell nothing. */
 const leastTelling = 0.15;

@@ -26,11 +26,8 @@ import { makeStage, wantsNoMotion } from "./stage.js";
 import { makeWall } from "./wall.js";
 import { makeWhy } from "./why.js";
 import { askDistinctive, linkStory, sinkNames } from "./distinctive.js";
-
-/** @typedef {import("../types.js").App} App */
-/** @typedef {import("../types.js").Items} Items */
-/** @typedef {import("./distinctive.js").DistinctiveHeads} DistinctiveHeads */
-/** @typedef {import("./distinctive.js").DistinctiveHead} DistinctiveHead */
+/** @import { App, Items, State } from "../types.js" */
+/** @import { DistinctiveHead, DistinctiveHeads } from "./distinctive.js" */
 
 /** Milliseconds of a run after which the page says that it computes. */
 const sayComputingAfter = 300;
@@ -357,7 +354,7 @@ export function exploreView(app) {
     return { query, key: key ?? Math.min(mostSeen, keys.total - 1) };
   }
 
-  /** Arcs of another head take their time. @param {import("../types.js").State} state */
+  /** Arcs of another head take their time. @param {State} state */
   function timeOf({ kind, layer, head }) {
     const name = `${kind} ${layer} ${head}`, time = name === drawnHead ? undefined : headTime;
     drawnHead = name;

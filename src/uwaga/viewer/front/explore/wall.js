@@ -6,10 +6,10 @@ import { el, isModified, svgEl } from "../dom.js";
 import { headText } from "../format.js";
 import { tr, trN, trParts } from "../languages.js";
 import { sinkColumns, sinksOf } from "../weights.js";
-
-/** @typedef {import("../types.js").App} App */
-/** @typedef {import("../types.js").Items} Items */
-/** @typedef {import("./distinctive.js").DistinctiveHeads} DistinctiveHeads */
+/** @import { App, Items } from "../types.js" */
+/** @import { Glyph } from "./arcs.js" */
+/** @import { DistinctiveHeads } from "./distinctive.js" */
+/** @import { LayerCells } from "./every_head.js" */
 
 /** Heads that are all drawn; of more, so many of the most telling. */
 const mostDrawn = 144, mostTelling = 72;
@@ -102,8 +102,8 @@ export function makeWall(app, every, open) {
 }
 
 /**
- * @param {import("./every_head.js").LayerCells} cells @param {number} head @param {Items} keys @param {string} kind
- * @returns {{rest: number, paths: import("./arcs.js").Glyph[]}} its share at rest, and its drawing
+ * @param {LayerCells} cells @param {number} head @param {Items} keys @param {string} kind
+ * @returns {{rest: number, paths: Glyph[]}} its share at rest, and its drawing
  */
 function headGlyph(cells, head, keys, kind) {
   const weights = headCells(cells, head), hidden = sinkColumns(sinksOf(keys, kind), cells.columns, (column) => Math.floor((column * keys.total) / cells.columns));

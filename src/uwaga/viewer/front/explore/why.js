@@ -9,12 +9,8 @@ import { itemOfToken } from "../shell/selection.js";
 import { quoted } from "../text/links.js";
 import { tokensOfItem } from "../typing/changes.js";
 import { strongestItems } from "../weights.js";
+/** @import { App, Items, Kind, Why, WhyPart, WhySource } from "../types.js" */
 
-/** @typedef {import("../types.js").App} App */
-/** @typedef {import("../types.js").Items} Items */
-/** @typedef {import("../types.js").WhyPart} WhyPart */
-/** @typedef {import("../types.js").WhySource} WhySource */
-/** @typedef {import("../types.js").Why} Why */
 /** @typedef {{queries: Items, keys: Items, query: number, key: number, others: number[], isNext: boolean}} Link  others: keys that it can be compared with; isNext: whether the first is looked at next most */
 
 const otherWords = 8, sayReadingAfter = 300;
@@ -184,7 +180,7 @@ export function makeWhy(app) {
 
   /** To the head that wrote a part, where it wrote it, and what it looked at there. @param {WhyPart} part @param {WhySource} source */
   async function go({ kind, layer, head }, { to, token }) {
-    const place = { kind: /** @type {import("../types.js").Kind} */ (kind), layer: Number(layer), head: Number(head) }, { side } = store.get(), asks = name, axes = app.side().kinds[place.kind];
+    const place = { kind: /** @type {Kind} */ (kind), layer: Number(layer), head: Number(head) }, { side } = store.get(), asks = name, axes = app.side().kinds[place.kind];
     const [queries, keys] = await Promise.all([app.items(side, axes.queries), app.items(side, axes.keys)]);
     if (asks !== name) return;
     store.set({ ...place, query: itemOfToken(queries.spans, to), key: itemOfToken(keys.spans, token), view: { x: 0, y: 0, scale: 0 } });

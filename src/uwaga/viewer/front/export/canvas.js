@@ -1,13 +1,11 @@
 // A scene drawn into a canvas, for PNG files.
 
 import { tr } from "../languages.js";
-
-/** @typedef {import("../types.js").Scene} Scene */
-/** @typedef {import("../types.js").SceneItem} SceneItem */
+/** @import { Scene, SceneItem } from "../types.js" */
 
 const canvasFont = "Helvetica, Arial, sans-serif", canvasSerif = '"Iowan Old Style", "Palatino Linotype", Palatino, P052, "Noto Serif", Georgia, serif';
-const maxCanvasSide = 16384; // pixels; larger canvases are blank in some browsers
-const maxCanvasArea = 64 * 1024 * 1024;
+const maxSide = 16384; // pixels; larger canvases are blank in some browsers
+const maxArea = 64 * 1024 * 1024;
 
 /**
  * @param {Scene} scene
@@ -40,12 +38,12 @@ function paintScene(context, scene, scale) {
  * @returns {number} the largest scale up to that which fits a canvas
  */
 export function fittingScale(width, height, scale) {
-  const side = maxCanvasSide / Math.max(width, height, 1);
-  return Math.min(scale, side, Math.sqrt(maxCanvasArea / Math.max(width * height, 1)));
+  const side = maxSide / Math.max(width, height, 1);
+  return Math.min(scale, side, Math.sqrt(maxArea / Math.max(width * height, 1)));
 }
 
 /** @param {string} text @param {number} size @param {boolean} [serif] @returns {number} pixels of the text in the font of files */
-export function canvasTextWidth(text, size, serif = false) {
+export function textWidth(text, size, serif = false) {
   const context = typeof document === "undefined" ? null : document.createElement("canvas").getContext("2d");
   if (!context) return text.length * size * 0.5;
   context.font = `${size}px ${serif ? canvasSerif : canvasFont}`;

@@ -9,9 +9,7 @@ import { scenePng } from "./canvas.js";
 import { shareScene, titledScene } from "./share.js";
 import { svgFile } from "./svg.js";
 import { blockCsv, blockNpz, fileName, savePage } from "./weights.js";
-
-/** @typedef {import("../types.js").App} App */
-/** @typedef {import("../types.js").View} View */
+/** @import { App, View } from "../types.js" */
 
 /** @typedef {{name: string, blob: Blob, note?: string}} ExportFile */
 /** @typedef {{id: string, title: string, hint: string, key: string, live: boolean, can?: (view: View) => boolean, make: (view: View) => Promise<ExportFile>}} FileFormat */
@@ -77,7 +75,7 @@ function fileFormats(app) {
   const titled = async (view) => {
     if (!view.scene) throw new Error(tr("This view cannot be saved as a picture."));
     const style = getComputedStyle(app.root), paint = (/** @type {string} */ custom) => style.getPropertyValue(custom).trim();
-    const title = exportTitle(app), text = tokenText(app.side().text_title), { tab } = app.store.get();
+    const title = titleOf(app), text = tokenText(app.side().text_title), { tab } = app.store.get();
     return { scene: titledScene(await view.scene(), { title, text, ink: paint("--text"), muted: paint("--muted") }), alt: `${title}: ${text}`, tab };
   };
   const some = () => app.about.sides.length > 0, isDrawn = (/** @type {View} */ { scene }) => scene !== undefined;
@@ -106,7 +104,7 @@ function fileFormats(app) {
 }
 
 /** @param {App} app @returns {string} */
-function exportTitle(app) {
+function titleOf(app) {
   const { kind, layer, head } = app.where(), { tab } = app.store.get();
   const which = tab === "overview" || tab === "table" ? tr("all heads") : tab === "lesson" ? "lesson" : tr("{kind} layer {layer}, head {head}", { kind: kindTitle(kind), layer, head });
   return tokenText([app.side().model, which].filter(Boolean).join(", "));

@@ -9,11 +9,10 @@ import { headText, percentText } from "../format.js";
 import { tr, trN } from "../languages.js";
 import { countEdits } from "../typing/session.js";
 import { hiddenOutside, seenKeys, sinksOf, strongestItems } from "../weights.js";
-import { canvasTextWidth } from "./canvas.js";
-
-/** @typedef {import("../types.js").App} App */
-/** @typedef {import("../types.js").Scene} Scene */
-/** @typedef {import("../types.js").SceneItem} SceneItem */
+import { textWidth } from "./canvas.js";
+/** @import { Arc } from "../explore/arcs.js" */
+/** @import { Bar, Column } from "../explore/ribbons.js" */
+/** @import { App, Items, Scene, SceneItem } from "../types.js" */
 
 const titleSize = 16;
 const titleHeight = 52;
@@ -66,11 +65,11 @@ function shareCommand(app, word) {
 // The picture to share: the sentence, its arcs, one number.
 
 /** @type {{[theme: string]: {bg: string, ink: string, muted: string, line: string, edge: string, from: string, middle: string, to: string}}} */
-const shareColours = {
+const palettes = {
   light: { bg: "#fbfaf6", ink: "#1b1d22", muted: "#5f6168", line: "#dedbd1", edge: "#8a877d", from: "#c43e0a", middle: "#953695", to: "#1556b0" },
   dark: { bg: "#101319", ink: "#eceae4", muted: "#a3a6ae", line: "#2b303a", edge: "#6e7480", from: "#ff9757", middle: "#e390dd", to: "#79b4ff" },
 };
-const shareMargin = 68, shareScale = 60, shareLeast = 0.015, shareSteps = 32, shareLetters = 50, shareSmallest = 20;
+const margin = 68, wholeBar = 60, leastShown = 0.015, colourSteps = 32, letterSize = 50, smallestLetters = 20;
 /** Letters of the longest word of two rows. */
 const mostRibbonLetters = 12;
 
@@ -92,16 +91,16 @@ export async function shareScene(app, isSquare = false) {
   const isCut = pickedKey !== null && row !== null && !row[pickedKey], instead = isCut ? strongestItems(row, sinks.size + 2).find((item) => !sinks.has(item) && (queries !== keys || item !== query)) : pickedKey;
   const key = instead ?? best ?? 0, weight = row ? row[key] : known?.key === key ? known.weight : NaN;
   const [width, height] = isSquare ? [1080, 1080] : [1200, 630], paint = sharePaint(app);
-  const [from, to] = [tokenText(queries.labels[query] ?? ""), tokenText(keys.labels[key] ?? "")], space = width - 2 * shareMargin, foot = height - 74;
+  const [from, to] = [tokenText(queries.labels[query] ?? ""), tokenText(keys.labels[key] ?? "")], space = width - 2 * margin, foot = height - 74;
   const base = isSquare ? height - 340 : height - 178, rise = width * (isSquare ? 0.45 : 0.32);
   /** @type {SceneItem[]} */
   const items = !row || side.signed ? [] : queries === keys ? sentenceItems(queries, query, key, row, { width, base, rise, paint }) : ribbonItems({ queries, keys }, query, key, row, { width, top: isSquare ? 250 : 90, base: base + (isSquare ? 0 : 40), paint, sinks });
   if (!items.length) {
     const pair = `${from} \u2192 ${to}`, size = Math.max(40, Math.min(96, space / (Math.max(1, [...pair].length) * letterWidth)));
-    items.push({ kind: "text", x: shareMargin, y: height * 0.36, text: fittingText(pair, size, space), size, anchor: "start", serif: true, fill: paint.ink },
-      { kind: "text", x: shareMargin, y: height * 0.36 + 130, text: percentText(weight), size: 110, anchor: "start", fill: paint.from },
-      { kind: "text", x: shareMargin, y: height * 0.36 + 190, text: fittingText(does, 28, space), size: 28, anchor: "start", fill: paint.muted },
-      { kind: "text", x: shareMargin, y: foot - 34, text: fittingText(side.text_title, 26, space), size: 26, anchor: "start", fill: paint.ink });
+    items.push({ kind: "text", x: margin, y: height * 0.36, text: fittingText(pair, size, space), size, anchor: "start", serif: true, fill: paint.ink },
+      { kind: "text", x: margin, y: height * 0.36 + 130, text: percentText(weight), size: 110, anchor: "start", fill: paint.from },
+      { kind: "text", x: margin, y: height * 0.36 + 190, text: fittingText(does, 28, space), size: 28, anchor: "start", fill: paint.muted },
+      { kind: "text", x: margin, y: foot - 34, text: fittingText(side.text_title, 26, space), size: 26, anchor: "start", fill: paint.ink });
   }
   const rest = row ? [...sinks].reduce((sum, sink) => sum + (row[sink] || 0), 0) : 0;
   const isChanged = Boolean(app.about.python) && id !== "0", changes = countEdits(app.about.typed?.edits);
@@ -113,30 +112,30 @@ export async function shareScene(app, isSquare = false) {
 
 /**
  * The words of a picture on one line; null where they are too many.
- * @param {import("../types.js").Items} words @param {ReadonlySet<number>} keep  special tokens that are shown too
+ * @param {Items} words @param {ReadonlySet<number>} keep  special tokens that are shown too
  * @param {number} width
  * @returns {{shown: number[], centres: number[], size: number} | null}
  */
 export function sentencePlaces({ labels, specials, noSpaceBefore }, keep, width) {
   const shown = labels.flatMap((_, item) => (specials.has(item) && !keep.has(item) ? [] : [item]));
   if (labels.length - specials.size > stageWords) return null;
-  const widths = shown.map((item, at) => canvasTextWidth(labels[item], shareLetters, true) + (at && !noSpaceBefore[item] ? shareLetters * 0.27 : 0)), total = widths.reduce((sum, one) => sum + one, 0);
-  const size = Math.min(shareLetters, (shareLetters * (width - 2 * shareMargin)) / total), scale = size / shareLetters;
-  if (size < shareSmallest) return null;
+  const widths = shown.map((item, at) => textWidth(labels[item], letterSize, true) + (at && !noSpaceBefore[item] ? letterSize * 0.27 : 0)), total = widths.reduce((sum, one) => sum + one, 0);
+  const size = Math.min(letterSize, (letterSize * (width - 2 * margin)) / total), scale = size / letterSize;
+  if (size < smallestLetters) return null;
   const isReversed = isRightToLeft(labels);
   let at = (width - total * scale) / 2;
   return { shown, size, centres: shown.map((item, i) => {
-    const own = canvasTextWidth(labels[item], shareLetters, true) * scale, left = at + widths[i] * scale - own;
+    const own = textWidth(labels[item], letterSize, true) * scale, left = at + widths[i] * scale - own;
     at += widths[i] * scale;
     return isReversed ? width - left - own / 2 : left + own / 2;
   }) };
 }
 
 /**
- * @param {import("../explore/arcs.js").Arc} arc @param {number} base @param {{[name: string]: string}} paint @param {number} [steps]  of its colours
+ * @param {Arc} arc @param {number} base @param {{[name: string]: string}} paint @param {number} [steps]  of its colours
  * @returns {SceneItem[]}
  */
-export function arcItems(arc, base, paint, steps = shareSteps) {
+export function arcItems(arc, base, paint, steps = colourSteps) {
   if (arc.isSelf) return [{ kind: "rect", x: arc.from - arc.width / 2, y: base - 26, w: arc.width, h: 26, fill: paint.from }];
   const curve = arcCurve(arc);
   return Array.from({ length: steps }, (_, step) => {
@@ -148,15 +147,15 @@ export function arcItems(arc, base, paint, steps = shareSteps) {
 
 /**
  * The words on one line, and the arcs of one over them; none where they are too many.
- * @param {import("../types.js").Items} words @param {number} query @param {number} key @param {ArrayLike<number>} weights
+ * @param {Items} words @param {number} query @param {number} key @param {ArrayLike<number>} weights
  * @param {{width: number, base: number, rise: number, paint: {[name: string]: string}}} place  rise: of the highest arc, at most
  * @returns {SceneItem[]}
  */
 export function sentenceItems(words, query, key, weights, { width, base, rise, paint }) {
   const places = sentencePlaces(words, new Set([query, key]), width);
   if (!places) return [];
-  const { shown, centres, size } = places, arcs = arcsOfWord(shown.map((item) => weights[item]), shown.indexOf(query), centres, { height: Math.min(base - 90, rise), scale: shareScale });
-  return [...arcs.filter((arc) => arc.weight >= shareLeast).sort((one, other) => one.weight - other.weight).flatMap((arc) => [...arcItems(arc, base, paint),
+  const { shown, centres, size } = places, arcs = arcsOfWord(shown.map((item) => weights[item]), shown.indexOf(query), centres, { height: Math.min(base - 90, rise), scale: wholeBar });
+  return [...arcs.filter((arc) => arc.weight >= leastShown).sort((one, other) => one.weight - other.weight).flatMap((arc) => [...arcItems(arc, base, paint),
     ...(!arc.isSelf && arc.weight >= 0.08 && shown[arc.key] === key ? [/** @type {SceneItem} */ ({ kind: "text", serif: true, x: (arc.from + arc.to) / 2, y: base - arc.rise + arc.width / 2 + 66, text: percentText(arc.weight), size: 60, anchor: "middle", fill: paint.ink })] : [])]),
   ...shown.map((item, at) => /** @type {SceneItem} */ ({ kind: "text", serif: true, x: centres[at], y: base + 60, text: tokenText(words.labels[item]), size, anchor: "middle",
     fill: item === query ? paint.from : item === key ? paint.to : weights[item] >= 0.02 ? paint.ink : paint.muted }))];
@@ -164,19 +163,19 @@ export function sentenceItems(words, query, key, weights, { width, base, rise, p
 
 /**
  * Two rows of words, and the ribbons of one of the lower row to what it looks at; of longer rows what is around both, the rest in a fold at each end.
- * @param {{queries: import("../types.js").Items, keys: import("../types.js").Items}} texts @param {number} query @param {number} key @param {ArrayLike<number>} weights  of the query
+ * @param {{queries: Items, keys: Items}} texts @param {number} query @param {number} key @param {ArrayLike<number>} weights  of the query
  * @param {{width: number, top: number, base: number, paint: {[name: string]: string}, sinks: ReadonlySet<number>}} place
  * @returns {SceneItem[]}
  */
 export function ribbonItems({ queries, keys }, query, key, weights, { width, top, base, paint, sinks }) {
-  const space = width - 2 * shareMargin, below = ribbonColumns(queries.total, query, space), above = ribbonColumns(keys.total, key, space);
+  const space = width - 2 * margin, below = ribbonColumns(queries.total, query, space), above = ribbonColumns(keys.total, key, space);
   if (Math.max(...[queries, keys].flatMap(({ labels }) => labels.map((label) => label.length))) > mostRibbonLetters) return [];
   const own = { first: 0, stop: 1, isFold: false }, shares = ribbonCells(weights, 0, [own], above);
   const asking = below.findIndex(({ first, isFold }) => !isFold && first === query), cells = new Float64Array(below.length * above.length);
   cells.set(shares, asking * above.length);
-  const bars = ribbonBars(cells, below.length, above.length, space), size = (/** @type {number} */ columns) => Math.max(14, Math.min(shareLetters, (space / columns) * 0.6));
-  const centre = (/** @type {import("../types.js").Items} */ items, /** @type {import("../explore/ribbons.js").Bar} */ { start, width: wide }) => (isRightToLeft(items.labels) ? width - shareMargin - start - wide / 2 : shareMargin + start + wide / 2);
-  const [high, low] = [top + 90, base - 40], name = (/** @type {import("../types.js").Items} */ items, /** @type {import("../explore/ribbons.js").Column} */ { first, stop, isFold }) => (isFold ? `+${stop - first}` : wordText(items, first));
+  const bars = ribbonBars(cells, below.length, above.length, space), size = (/** @type {number} */ columns) => Math.max(14, Math.min(letterSize, (space / columns) * 0.6));
+  const centre = (/** @type {Items} */ items, /** @type {Bar} */ { start, width: wide }) => (isRightToLeft(items.labels) ? width - margin - start - wide / 2 : margin + start + wide / 2);
+  const [high, low] = [top + 90, base - 40], name = (/** @type {Items} */ items, /** @type {Column} */ { first, stop, isFold }) => (isFold ? `+${stop - first}` : wordText(items, first));
   const middle = centre(queries, bars.queries[asking]), wide = bars.full;
   let at = -wide / 2;
   /** @type {SceneItem[]} */
@@ -184,15 +183,15 @@ export function ribbonItems({ queries, keys }, query, key, weights, { width, top
   above.forEach((column, to) => {
     const from = middle + (isRightToLeft(queries.labels) ? -1 : 1) * (at + (shares[to] * wide) / 2), end = centre(keys, bars.keys[to]), half = (low + high) / 2;
     at += shares[to] * wide;
-    if (shares[to] < shareLeast) return;
+    if (shares[to] < leastShown) return;
     const rests = column.isFold || sinks.has(column.first), colours = rests ? { from: paint.edge, middle: paint.edge, to: paint.edge } : paint;
-    for (let step = 0; step < shareSteps; step++) {
-      const [start, ...ends] = curvePart([[from, low], [from, half], [end, half], [end, high]], step / shareSteps, Math.min(1, (step + 1.15) / shareSteps)).map((point) => point.map((one) => Number(one.toFixed(2))));
-      ribbons.push({ kind: "path", d: [["M", ...start], ["C", ...ends.flat()]], stroke: mixedColour(colours, (step + 0.5) / shareSteps), width: Number((shares[to] * wide).toFixed(2)), opacity: 1 });
+    for (let step = 0; step < colourSteps; step++) {
+      const [start, ...ends] = curvePart([[from, low], [from, half], [end, half], [end, high]], step / colourSteps, Math.min(1, (step + 1.15) / colourSteps)).map((point) => point.map((one) => Number(one.toFixed(2))));
+      ribbons.push({ kind: "path", d: [["M", ...start], ["C", ...ends.flat()]], stroke: mixedColour(colours, (step + 0.5) / colourSteps), width: Number((shares[to] * wide).toFixed(2)), opacity: 1 });
     }
   });
   const told = above.findIndex(({ first, isFold }) => !isFold && first === key), end = told < 0 ? middle : centre(keys, bars.keys[told]), isLeft = Math.max(middle, end) + wide > width - 260;
-  const words = (/** @type {import("../types.js").Items} */ items, /** @type {import("../explore/ribbons.js").Column[]} */ columns, /** @type {import("../explore/ribbons.js").Bar[]} */ places, /** @type {number} */ y, /** @type {(at: number) => string} */ fill) =>
+  const words = (/** @type {Items} */ items, /** @type {Column[]} */ columns, /** @type {Bar[]} */ places, /** @type {number} */ y, /** @type {(at: number) => string} */ fill) =>
     columns.map((column, i) => /** @type {SceneItem} */ ({ kind: "text", x: centre(items, places[i]), y, text: name(items, column), ...(column.isFold || items.specials.has(column.first) ? { size: 15 } : { size: size(columns.length), serif: true }), anchor: "middle", fill: fill(i) }));
   return [...ribbons,
     { kind: "text", serif: true, x: isLeft ? Math.min(middle, end) - wide : Math.max(middle, end) + wide, y: (low + high) / 2 + 20, text: percentText(weights[key]), size: 60, anchor: isLeft ? "end" : "start", fill: paint.ink },
@@ -206,10 +205,10 @@ export function ribbonItems({ queries, keys }, query, key, weights, { width, top
  * @returns {SceneItem[]}
  */
 export function footItems({ width, height, paint, where, command = "" }) {
-  const foot = height - 74, space = width - 2 * shareMargin;
-  return [{ kind: "line", x1: shareMargin, y1: foot, x2: width - shareMargin, y2: foot, stroke: paint.line, width: 1, opacity: 1 },
-    { kind: "text", serif: true, x: shareMargin, y: foot + 40, text: "uwaga", size: 26, anchor: "start", fill: paint.ink },
-    ...[where, command].map((text, line) => /** @type {SceneItem} */ ({ kind: "text", x: shareMargin + 96, y: foot + (command ? 30 + 24 * line : 40), ...fitted(text, space - 96), anchor: "start", fill: paint.muted }))];
+  const foot = height - 74, space = width - 2 * margin;
+  return [{ kind: "line", x1: margin, y1: foot, x2: width - margin, y2: foot, stroke: paint.line, width: 1, opacity: 1 },
+    { kind: "text", serif: true, x: margin, y: foot + 40, text: "uwaga", size: 26, anchor: "start", fill: paint.ink },
+    ...[where, command].map((text, line) => /** @type {SceneItem} */ ({ kind: "text", x: margin + 96, y: foot + (command ? 30 + 24 * line : 40), ...fitted(text, space - 96), anchor: "start", fill: paint.muted }))];
 }
 
 /** A line of the foot, whose letters are smaller where that makes it fit: a command without its end is none. @param {string} text @param {number} room  pixels */
@@ -220,7 +219,7 @@ function fitted(text, room) {
 
 /** @param {App} app */
 export function sharePaint(app) {
-  return shareColours[app.theme()];
+  return palettes[app.theme()];
 }
 
 /**

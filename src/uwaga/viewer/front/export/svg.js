@@ -1,9 +1,7 @@
 // A scene as an SVG file: shapes as shapes, text as text, images as PNG data.
 
 import { pixelCanvas } from "./canvas.js";
-
-/** @typedef {import("../types.js").Scene} Scene */
-/** @typedef {import("../types.js").SceneItem} SceneItem */
+/** @import { Scene, SceneItem } from "../types.js" */
 
 /** @param {Scene} scene @param {string} [title]  text alternative for screen readers @returns {string} */
 export function svgFile({ width, height, background, items }, title = "") {

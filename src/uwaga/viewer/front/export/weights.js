@@ -3,10 +3,8 @@
 import { countText } from "../format.js";
 import { languageOfRequest, tr } from "../languages.js";
 import { savedCells, seenKeys } from "../weights.js";
-
-/** @typedef {import("../types.js").App} App */
-/** @typedef {import("../types.js").View} View */
-/** @typedef {import("./menu.js").ExportFile} ExportFile */
+/** @import { App, View, Where } from "../types.js" */
+/** @import { ExportFile } from "./menu.js" */
 
 /** @typedef {{rows: [number, number], columns: [number, number]}} Block */
 
@@ -59,7 +57,7 @@ export async function blockCsv(app, view) {
 /**
  * The exact weights of a block, in as many requests as needed; in a saved page, from its tiles.
  * @param {App} app
- * @param {import("../types.js").Where} where
+ * @param {Where} where
  * @param {Block} block
  * @returns {Promise<Float32Array>}
  */
@@ -78,7 +76,7 @@ async function blockWeights(app, where, { rows, columns }) {
 
 /**
  * @param {App} app
- * @param {import("../types.js").Where} where
+ * @param {Where} where
  * @param {Block} block
  * @param {Float32Array} weights
  * @returns {Promise<Float32Array>}
@@ -171,7 +169,7 @@ export function csvWeight(value) {
 /**
  * @typedef {object} NameParts
  * @property {string} model
- * @property {import("../types.js").Where} [where]  the head; undefined: all heads
+ * @property {Where} [where]  the head; undefined: all heads
  * @property {string} [text]  of what is not of one head
  * @property {string} what  "map", "text", ...
  * @property {{rows: [number, number], columns: [number, number]}} [block]

@@ -4,20 +4,16 @@ import { el, svgEl, tokenText } from "../dom.js";
 import { arcsOfWord, pathOfArc } from "../explore/arcs.js";
 import { tr } from "../languages.js";
 import { lessonNumber } from "./numbers.js";
-import { lessonMatrix, lessonValue } from "./reply.js";
-
-/** @typedef {import("./reply.js").Lesson} Lesson */
-/** @typedef {import("./reply.js").LessonPicture} LessonPicture */
-/** @typedef {import("./pictures.js").PictureBody} PictureBody */
-/** @typedef {import("./pictures.js").PictureActions} PictureActions */
-/** @typedef {import("./pictures.js").PictureGuess} PictureGuess */
+import { matrixOf, valueAt } from "./reply.js";
+/** @import { PictureActions, PictureBody, PictureGuess } from "./pictures.js" */
+/** @import { Lesson, Matrix, Picture } from "./reply.js" */
 
 /** Pixels that all arcs of a word have together, where they leave from it. */
-const arcsMost = 44, arcsTallest = 236;
+const wholeBar = 44, tallest = 236;
 /** Sizes of words in pixels; the gap between them and the height of a row of a column. */
-const arcsWord = { most: 50, least: 22, narrow: 25 }, arcsGap = 0.5, arcsRow = 38;
+const wordSize = { most: 50, least: 22, narrow: 25 }, wordGap = 0.5, rowHeight = 38;
 /** Shares under it have no ribbon, and under the second no number on their arc. */
-const arcsLeast = 0.004, arcsLabelled = 0.08;
+const leastShare = 0.004, leastLabelled = 0.08;
 
 /** @param {Element} element @param {() => void} run */
 function pressable(element, run) {
@@ -66,14 +62,14 @@ export function makeArcs(actions) {
   let slice = -1, asks = 0, hovered = -1, built = "";
   /** @type {ReturnType<typeof makeArcStage> | null} */
   let stage = null;
-  /** @type {[Lesson, LessonPicture, number, boolean, PictureGuess | null] | null} */
+  /** @type {[Lesson, Picture, number, boolean, PictureGuess | null] | null} */
   let last = null;
   slider.addEventListener("input", () => { slice = Number(slider.value); if (last) draw(...last); });
 
   /** @param {number} to */
   function press(to) {
     if (!last) return;
-    const [lesson, shown, , covered, guess] = last, matrix = lessonMatrix(lesson, shown.matrices[0]);
+    const [lesson, shown, , covered, guess] = last, matrix = matrixOf(lesson, shown.matrices[0]);
     hovered = -1;
     if (guess) guess.say(to);
     else if (covered) return;
@@ -87,10 +83,10 @@ export function makeArcs(actions) {
     if (last && !last[3]) draw(...last);
   }
 
-  /** @param {Lesson} lesson @param {LessonPicture} shown @param {number} query @param {boolean} covered @param {PictureGuess | null} guess */
+  /** @param {Lesson} lesson @param {Picture} shown @param {number} query @param {boolean} covered @param {PictureGuess | null} guess */
   function draw(lesson, shown, query, covered, guess) {
     last = [lesson, shown, query, covered, guess];
-    const matrix = lessonMatrix(lesson, shown.matrices[0]);
+    const matrix = matrixOf(lesson, shown.matrices[0]);
     const isSliced = shown.labels.length > 0; // words of another sentence, with a slider of their own
     if (isSliced && slice < 0) [slice, asks] = shown.sizes[0];
     const row = guess ? guess.row : hovered >= 0 ? hovered % matrix.rows.length : !isSliced && isOfTokens(lesson, matrix) ? query : asks;
@@ -101,7 +97,7 @@ export function makeArcs(actions) {
     slider.setAttribute("aria-label", shown.title);
     label.textContent = isSliced ? shown.labels[slice] : "";
     const words = matrix.columns.map(tokenText);
-    const values = words.map((_, to) => lessonValue(lesson, { of: matrix.id, row: from, column: to, slice: isSliced ? slice : null }));
+    const values = words.map((_, to) => valueAt(lesson, { of: matrix.id, row: from, column: to, slice: isSliced ? slice : null }));
     const { room, isNarrow } = actions.place();
     const key = JSON.stringify([words, isNarrow, Math.round(room / 40)]);
     if (key !== built || !stage) {
@@ -119,7 +115,7 @@ export function makeArcs(actions) {
   return { element: el("div", { class: "lesson-arcs-stage" }, choice, el("div", { class: "lesson-scroll lesson-wide" }, picture)), update: draw };
 }
 
-/** Whether the rows are the sentence's tokens. @param {Lesson} lesson @param {import("./reply.js").LessonMatrix} matrix @returns {boolean} */
+/** Whether the rows are the sentence's tokens. @param {Lesson} lesson @param {Matrix} matrix @returns {boolean} */
 const isOfTokens = (lesson, matrix) => matrix.rows.length === lesson.request.tokens.length && matrix.rows.every((name, at) => name === lesson.request.tokens[at]);
 
 /**
@@ -131,18 +127,18 @@ const isOfTokens = (lesson, matrix) => matrix.rows.length === lesson.request.tok
  */
 function makeArcStage(words, room, isColumn, { press, hover }) {
   const ems = words.map(wordWidth);
-  const whole = ems.reduce((sum, one) => sum + one, 0) + arcsGap * (words.length + 1);
-  const size = isColumn ? arcsWord.narrow : Math.max(arcsWord.least, Math.min(arcsWord.most, room / whole));
-  const most = isColumn ? 34 : arcsMost;
-  let at = arcsGap * size;
+  const whole = ems.reduce((sum, one) => sum + one, 0) + wordGap * (words.length + 1);
+  const size = isColumn ? wordSize.narrow : Math.max(wordSize.least, Math.min(wordSize.most, room / whole));
+  const most = isColumn ? 34 : wholeBar;
+  let at = wordGap * size;
   const places = words.map((_, to) => {
-    if (isColumn) return (to + 0.5) * arcsRow;
+    if (isColumn) return (to + 0.5) * rowHeight;
     const middle = at + ems[to] * size / 2;
-    at += (ems[to] + arcsGap) * size;
+    at += (ems[to] + wordGap) * size;
     return middle;
   });
-  const base = isColumn ? Math.max(...ems) * size + 74 : Math.min(arcsTallest, 48 + 0.3 * (places[places.length - 1] - places[0]));
-  const width = isColumn ? Math.max(base + 96, Math.min(room, base + 220)) : Math.max(at, 60), height = isColumn ? words.length * arcsRow + 6 : base + size + 36;
+  const base = isColumn ? Math.max(...ems) * size + 74 : Math.min(tallest, 48 + 0.3 * (places[places.length - 1] - places[0]));
+  const width = isColumn ? Math.max(base + 96, Math.min(room, base + 220)) : Math.max(at, 60), height = isColumn ? words.length * rowHeight + 6 : base + size + 36;
   const ids = words.map(() => `lesson-arc-${++stageCount}`);
   const gradients = ids.map((id) => svgEl("linearGradient", { id, gradientUnits: "userSpaceOnUse" },
     svgEl("stop", { offset: 0, class: "lesson-looks" }), svgEl("stop", { offset: 1, class: "lesson-looked-at" })));
@@ -181,7 +177,7 @@ function makeArcStage(words, room, isColumn, { press, hover }) {
       /** @type {SVGElement} */ (paths[to]).style.setProperty("d", `path("${path}")`);
       /** @type {SVGElement} */ (paths[to]).style.strokeWidth = drawn.width.toFixed(2);
       setAll(gradients[to], isColumn ? { x1: 0, x2: 0, y1: middle, y2: places[to] } : { y1: 0, y2: 0, x1: middle, x2: places[to] });
-      const isLabelled = arc && !isColumn && arc.weight > arcsLabelled && Math.abs(places[to] - middle) > 70;
+      const isLabelled = arc && !isColumn && arc.weight > leastLabelled && Math.abs(places[to] - middle) > 70;
       labels[to].textContent = isLabelled ? shareText(values[to], digits, isShare) : "";
       setAll(labels[to], { x: (drawn.from + drawn.to) / 2, y: base - drawn.rise + 20 + drawn.width / 2 });
       names[to].setAttribute("class", `lesson-word${to === from ? " lesson-word-asks" : ""}`);
@@ -203,7 +199,7 @@ function setAll(element, attributes) {
 }
 
 /** Milliseconds that a row is alone before the next. */
-const ribbonsPause = 700, ribbonsMost = 26;
+const rowPause = 700, ribbonBar = 26;
 
 /** All weights between two sentences, each as wide as it is; a word of the first is picked. @param {PictureActions} actions @returns {PictureBody} */
 export function makeRibbonPicture(actions) {
@@ -214,10 +210,10 @@ export function makeRibbonPicture(actions) {
   let picked = -1, until = -1;
   /** @type {ReturnType<typeof setInterval> | undefined} */
   let timer;
-  /** @type {[Lesson, LessonPicture, number, boolean, PictureGuess | null] | null} */
+  /** @type {[Lesson, Picture, number, boolean, PictureGuess | null] | null} */
   let last = null;
 
-  const rowsOf = () => (last ? lessonMatrix(last[0], last[1].matrices[0]).rows.length : 0);
+  const rowsOf = () => (last ? matrixOf(last[0], last[1].matrices[0]).rows.length : 0);
 
   function stop() {
     clearInterval(timer);
@@ -234,18 +230,18 @@ export function makeRibbonPicture(actions) {
       until += 1;
       picked = until;
       if (last) draw(...last);
-    }, ribbonsPause);
+    }, rowPause);
     draw(...last);
   }
 
-  /** @param {Lesson} lesson @param {LessonPicture} shown @param {number} query @param {boolean} covered @param {PictureGuess | null} guess */
+  /** @param {Lesson} lesson @param {Picture} shown @param {number} query @param {boolean} covered @param {PictureGuess | null} guess */
   function draw(lesson, shown, query, covered, guess) {
     last = [lesson, shown, query, covered, guess];
-    const matrix = lessonMatrix(lesson, shown.matrices[0]), rows = matrix.rows.map(plainName), columns = matrix.columns.map(plainName);
+    const matrix = matrixOf(lesson, shown.matrices[0]), rows = matrix.rows.map(plainName), columns = matrix.columns.map(plainName);
     const { room, isNarrow } = actions.place();
     const most = Math.max(rows.length, columns.length);
     const size = isNarrow ? 22 : Math.max(18, Math.min(34, room / most / 3.2));
-    const slot = isNarrow ? arcsRow : Math.min(150, room / most);
+    const slot = isNarrow ? rowHeight : Math.min(150, room / most);
     const side = isNarrow ? Math.max(...rows.map(wordWidth)) * size + 16 : size + 12, deep = isNarrow ? 120 : 130;
     const far = side + deep;
     const width = isNarrow ? far + Math.max(...columns.map(wordWidth)) * size + 60 : most * slot + 8;
@@ -253,7 +249,7 @@ export function makeRibbonPicture(actions) {
     const middle = (/** @type {number} */ at, /** @type {number} */ count) => (at + 0.5 + (most - count) / 2) * slot + 4;
     const row = guess ? guess.row : picked;
     if (row >= rows.length) picked = -1;
-    const value = (/** @type {number} */ from, /** @type {number} */ to) => lessonValue(lesson, { of: matrix.id, row: from, column: to, slice: null });
+    const value = (/** @type {number} */ from, /** @type {number} */ to) => valueAt(lesson, { of: matrix.id, row: from, column: to, slice: null });
     const isDrawn = (/** @type {number} */ from) => !covered && (until < 0 || from <= until);
     control.hidden = covered || !shown.labels.length;
     watch.textContent = timer ? tr("Stop") : tr("Watch it write");
@@ -269,8 +265,8 @@ export function makeRibbonPicture(actions) {
     picture.replaceChildren(
       svgEl("defs", {}, svgEl("linearGradient", { id: "lesson-ribbon", ...(isNarrow ? { x1: side, x2: far } : { y1: side, y2: far, x1: 0, x2: 0 }), gradientUnits: "userSpaceOnUse" },
         svgEl("stop", { offset: 0, class: "lesson-looks" }), svgEl("stop", { offset: 1, class: "lesson-looked-at" }))),
-      ...rows.flatMap((_, from) => (!isDrawn(from) ? [] : ribbonSpans(columns.map((__, to) => value(from, to)), ribbonsMost).flatMap(({ to, width: wide, start: begin }) => {
-        if (wide < arcsLeast * ribbonsMost) return [];
+      ...rows.flatMap((_, from) => (!isDrawn(from) ? [] : ribbonSpans(columns.map((__, to) => value(from, to)), ribbonBar).flatMap(({ to, width: wide, start: begin }) => {
+        if (wide < leastShare * ribbonBar) return [];
         const a = middle(from, rows.length) + begin, b = middle(to, columns.length), half = (side + far) / 2;
         return [svgEl("path", { class: `lesson-ribbon${row >= 0 && row !== from ? " lesson-faded" : ""}`, stroke: "url(#lesson-ribbon)", "stroke-width": Math.max(0.5, wide).toFixed(1),
           // A straight gradient needs a path that is not.

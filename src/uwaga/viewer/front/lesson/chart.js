@@ -3,17 +3,18 @@
 import { el, svgEl } from "../dom.js";
 import { powerText } from "../languages.js";
 import { formulaSpans, formulaText, lessonNumber } from "./numbers.js";
-import { lessonMatrix } from "./reply.js";
+import { matrixOf } from "./reply.js";
+/** @import { Chart, Lesson } from "./reply.js" */
 
-const chartWidth = 480, chartHeight = 220;
-const chartPlot = { left: 58, right: 22, top: 30, bottom: 40 };
+const width = 480, height = 220;
+const margin = { left: 58, right: 22, top: 30, bottom: 40 };
 
 /**
  * @param {number[]} values
  * @param {boolean} log
  * @returns {{low: number, high: number, ticks: number[], at: (value: number) => number}}  at: position of a value, 0 to 1
  */
-export function lessonScale(values, log) {
+export function scaleOf(values, log) {
   const known = values.filter((value) => Number.isFinite(value) && (!log || value > 0));
   let low = known.length ? Math.min(...known) : log ? 1 : 0;
   let high = known.length ? Math.max(...known) : 1;
@@ -33,36 +34,36 @@ export function lessonScale(values, log) {
 }
 
 /**
- * @param {import("./reply.js").Lesson} lesson
- * @param {import("./reply.js").LessonChart} chart
+ * @param {Lesson} lesson
+ * @param {Chart} chart
  * @returns {HTMLElement}
  */
-export function makeLessonChart(lesson, chart) {
-  const matrix = lessonMatrix(lesson, chart.matrix);
+export function makeChart(lesson, chart) {
+  const matrix = matrixOf(lesson, chart.matrix);
   const columns = matrix.columns.length;
   const column = (/** @type {number} */ c) => matrix.rows.map((_, row) => matrix.data[row * columns + c]);
   const places = column(0), lines = chart.lines.map(column);
-  const across = chart.log_x ? logScaleOfPlaces(places) : lessonScale(places, false), up = lessonScale(lines.flat(), chart.log_y);
-  const x = (/** @type {number} */ value) => chartPlot.left + across.at(value) * (chartWidth - chartPlot.left - chartPlot.right);
+  const across = chart.log_x ? logScaleOfPlaces(places) : scaleOf(places, false), up = scaleOf(lines.flat(), chart.log_y);
+  const x = (/** @type {number} */ value) => margin.left + across.at(value) * (width - margin.left - margin.right);
   const y = (/** @type {number} */ value) =>
-    chartHeight - chartPlot.bottom - up.at(value) * (chartHeight - chartPlot.top - chartPlot.bottom);
-  const picture = svgEl("svg", { viewBox: `0 0 ${chartWidth} ${chartHeight}`, role: "img",
+    height - margin.bottom - up.at(value) * (height - margin.top - margin.bottom);
+  const picture = svgEl("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
     "aria-label": `${chart.title}. ${chart.description}`, class: "lesson-chart" },
     up.ticks.flatMap((tick) => [
-      svgEl("line", { class: "lesson-rule", x1: chartPlot.left, x2: chartWidth - chartPlot.right, y1: y(tick), y2: y(tick) }),
-      svgEl("text", { x: chartPlot.left - 6, y: y(tick) + 4, "text-anchor": "end", text: chartTick(tick, chart.log_y) }),
+      svgEl("line", { class: "lesson-rule", x1: margin.left, x2: width - margin.right, y1: y(tick), y2: y(tick) }),
+      svgEl("text", { x: margin.left - 6, y: y(tick) + 4, "text-anchor": "end", text: tickText(tick, chart.log_y) }),
     ]),
     across.ticks.filter((tick) => tick >= across.low && tick <= across.high).map((tick) =>
-      svgEl("text", { x: x(tick), y: chartHeight - chartPlot.bottom + 16, "text-anchor": "middle", text: chartTick(tick, chart.log_x) })),
-    svgEl("text", { x: (chartPlot.left + chartWidth - chartPlot.right) / 2, y: chartHeight - 6,
+      svgEl("text", { x: x(tick), y: height - margin.bottom + 16, "text-anchor": "middle", text: tickText(tick, chart.log_x) })),
+    svgEl("text", { x: (margin.left + width - margin.right) / 2, y: height - 6,
       "text-anchor": "middle" }, formulaSpans(chart.x_title)),
     svgEl("text", { x: 2, y: 13 }, formulaSpans(chart.y_title)),
-    lines.flatMap((values, which) => chartLine(places, values, which, x, y, chart)),
+    lines.flatMap((values, which) => lineElements(places, values, which, x, y, chart)),
   );
   const names = chart.lines.map((c, which) => el("li", { class: `lesson-line-${which}` },
     svgEl("svg", { viewBox: "0 0 28 8", class: "lesson-sample", "aria-hidden": "true" },
       svgEl("line", { class: `lesson-line lesson-line-${which}`, x1: 0, x2: 28, y1: 4, y2: 4 })),
-    formulaText(chartName(matrix.columns, c))));
+    formulaText(columnName(matrix.columns, c))));
   return el("figure", { class: "lesson-figure" }, el("figcaption", {}, formulaText(chart.title)),
     picture, el("ul", { class: "lesson-legend" }, names));
 }
@@ -84,10 +85,10 @@ function logScaleOfPlaces(places) {
  * @param {number} which
  * @param {(value: number) => number} x
  * @param {(value: number) => number} y
- * @param {import("./reply.js").LessonChart} chart
+ * @param {Chart} chart
  * @returns {Element[]}
  */
-function chartLine(places, values, which, x, y, chart) {
+function lineElements(places, values, which, x, y, chart) {
   const known = places.map((place, at) => ({ place, value: values[at] }))
     .filter(({ place, value }) => Number.isFinite(value) && (!chart.log_y || value > 0) && (!chart.log_x || place > 0));
   const points = known.map(({ place, value }) => `${x(place).toFixed(1)},${y(value).toFixed(1)}`);
@@ -97,12 +98,12 @@ function chartLine(places, values, which, x, y, chart) {
 }
 
 /** @param {string[]} columns @param {number} c @returns {string} its name, completed if it continues the column before */
-function chartName(columns, c) {
+function columnName(columns, c) {
   return columns[c].startsWith("\u2026") ? `${columns[c - 1]}${columns[c].slice(1)}` : columns[c];
 }
 
 /** @param {number} tick @param {boolean} log @returns {string} */
-function chartTick(tick, log) {
+function tickText(tick, log) {
   if (log && (tick >= 1e5 || tick < 1e-3)) return powerText(tick, 0).slice(2);
   return lessonNumber(tick, Number.isInteger(tick) ? 0 : Math.min(6, Math.max(1, -Math.floor(Math.log10(Math.abs(tick))))));
 }

@@ -3,8 +3,7 @@
 import { el, tokenText } from "../dom.js";
 import { tr } from "../languages.js";
 import { formulaText, parseNumber } from "./numbers.js";
-
-/** @typedef {import("./reply.js").Lesson} Lesson */
+/** @import { Lesson } from "./reply.js" */
 
 /**
  * @typedef {object} SettingActions
@@ -12,7 +11,7 @@ import { formulaText, parseNumber } from "./numbers.js";
  * @property {() => boolean} readOnly
  * @property {(least: number, most: number) => number} [random]  an integer
  */
-/** @typedef {{element: HTMLElement, update: (lesson: Lesson) => void}} LessonSetting */
+/** @typedef {{element: HTMLElement, update: (lesson: Lesson) => void}} Setting */
 
 /** @type {{[name: string]: {label: string, range: (lesson: Lesson) => [number, number], whole: boolean}}} */
 const numberSettings = {
@@ -27,7 +26,7 @@ const numberSettings = {
 /**
  * @param {string} name
  * @param {SettingActions} actions
- * @returns {LessonSetting}
+ * @returns {Setting}
  */
 export function makeSetting(name, actions) {
   if (name in numberSettings) return makeNumberSetting(name, actions);
@@ -41,7 +40,7 @@ export function makeSetting(name, actions) {
   throw new Error(`lesson: unknown control ${name}`);
 }
 
-/** @param {string} name @param {SettingActions} actions @returns {LessonSetting} */
+/** @param {string} name @param {SettingActions} actions @returns {Setting} */
 function makeNumberSetting(name, actions) {
   const { label, range, whole } = numberSettings[name];
   const error = el("span", { class: "lesson-error", role: "alert", hidden: true });
@@ -68,7 +67,7 @@ function makeNumberSetting(name, actions) {
   };
 }
 
-/** @param {SettingActions} actions @returns {LessonSetting} */
+/** @param {SettingActions} actions @returns {Setting} */
 function makeScaledSetting(actions) {
   const input = el("input", { type: "checkbox", "data-setting": "scaled", on: { change: () => actions.set("scaled", input.checked) } });
   return {
@@ -80,7 +79,7 @@ function makeScaledSetting(actions) {
   };
 }
 
-/** @param {SettingActions} actions @returns {LessonSetting} */
+/** @param {SettingActions} actions @returns {Setting} */
 function makeHeadsSetting(actions) {
   const select = el("select", { "data-setting": "heads", on: { change: () => actions.set("heads", Number(select.value)) } });
   return {
@@ -93,7 +92,7 @@ function makeHeadsSetting(actions) {
   };
 }
 
-/** @param {SettingActions} actions @returns {LessonSetting} */
+/** @param {SettingActions} actions @returns {Setting} */
 function makeOrderSetting(actions) {
   let tokens = /** @type {string[]} */ ([]);
   const places = () => tokens.map((_, place) => place);
@@ -127,7 +126,7 @@ function shuffled(places) {
   return places;
 }
 
-/** @param {SettingActions} actions @returns {LessonSetting} */
+/** @param {SettingActions} actions @returns {Setting} */
 function makeSentencesSetting(actions) {
   const error = el("span", { class: "lesson-error", role: "alert", hidden: true });
   const area = el("textarea", { rows: 4, cols: 40, "data-setting": "sentences", spellcheck: "false" });
@@ -153,7 +152,7 @@ function makeSentencesSetting(actions) {
   };
 }
 
-/** @param {SettingActions} actions @returns {LessonSetting} */
+/** @param {SettingActions} actions @returns {Setting} */
 function makeNormSetting(actions) {
   const select = el("select", { "data-setting": "norm", on: { change: () => actions.set("norm", select.value) } },
     el("option", { value: "post", text: tr("after each sum (post-norm)") }), el("option", { value: "pre", text: tr("before each part (pre-norm)") }));
@@ -166,7 +165,7 @@ function makeNormSetting(actions) {
   };
 }
 
-/** @param {SettingActions} actions @returns {LessonSetting} */
+/** @param {SettingActions} actions @returns {Setting} */
 function makeWrittenSetting(actions) {
   const input = el("input", { type: "text", class: "lesson-sentence", autocomplete: "off", spellcheck: "false", "data-setting": "written",
     on: { change: () => { if (input.value.trim()) actions.set("written", input.value); } } });
@@ -179,7 +178,7 @@ function makeWrittenSetting(actions) {
   };
 }
 
-/** @param {SettingActions} actions @returns {LessonSetting} */
+/** @param {SettingActions} actions @returns {Setting} */
 function makeStepsSetting(actions) {
   let steps = 0, most = 0;
   const shown = el("strong", { "data-setting": "steps" });

@@ -7,87 +7,84 @@ import { formulaText, lessonNumber, sentenceText } from "./numbers.js";
 import { makeMatrixCopy } from "./pipeline.js";
 import { makePlay } from "./play.js";
 import { makeProduct } from "./rows.js";
-import { lessonDigits, lessonHas, lessonMatrix, lessonMatrixName, lessonValue } from "./reply.js";
+import { digitsOf, hasCell, matrixOf, matrixName, valueAt } from "./reply.js";
+/** @import { Cell, Index, Lesson, Matrix, Rule } from "./reply.js" */
 
-/** @typedef {import("./reply.js").Lesson} Lesson */
-/** @typedef {import("./reply.js").LessonCell} LessonCell */
-/** @typedef {import("./reply.js").LessonRule} LessonRule */
-
-/** @typedef {string | {cell: LessonCell}} CalculationPart  text, or a link to a number */
+/** @typedef {string | {cell: Cell}} CalculationPart  text, or a link to a number */
 
 /**
- * @param {import("./reply.js").LessonIndex} index
- * @param {LessonCell} cell
+ * @param {Index} index
+ * @param {Cell} cell
  * @param {number} m
  * @returns {number}
  */
-export function lessonIndex(index, cell, m) {
+export function resolvedIndex(index, cell, m) {
   if (typeof index === "number") return index;
   if (index === "i") return cell.row;
   if (index === "j") return cell.column;
   if (index === "c") return cell.slice ?? 0;
   if (index === "m") return m;
-  if (typeof index === "object" && "add" in index) return index.add + lessonIndex(index.to, cell, m);
-  if (typeof index === "object" && "pick" in index) return index.pick[lessonIndex(index.by, cell, m)];
+  if (typeof index === "object" && "add" in index) return index.add + resolvedIndex(index.to, cell, m);
+  if (typeof index === "object" && "pick" in index) return index.pick[resolvedIndex(index.by, cell, m)];
   throw new Error(`lesson: invalid index ${JSON.stringify(index)}`);
 }
 
 /**
  * The rule of a cell: of its column if each column has its own.
  * @param {Lesson} lesson
- * @param {LessonCell} cell
- * @returns {LessonRule}
+ * @param {Cell} cell
+ * @returns {Rule}
  */
-export function lessonRule(lesson, cell) {
-  const rule = lessonMatrix(lesson, cell.of).source;
+export function ruleOf(lesson, cell) {
+  const rule = matrixOf(lesson, cell.of).source;
   return rule.op === "columns" && rule.rules ? rule.rules[cell.column] : rule;
 }
 
 /**
  * The cells of one of a rule's references, for m = 0, 1, ... if it depends on m.
- * @param {LessonRule} rule
+ * @param {Rule} rule
  * @param {number} which
- * @param {LessonCell} cell
- * @returns {LessonCell[]}
+ * @param {Cell} cell
+ * @returns {Cell[]}
  */
-function lessonTerms(rule, which, cell) {
+function termsOf(rule, which, cell) {
   const reference = rule.from[which];
   const runs = JSON.stringify(reference).includes('"m"');
   return Array.from({ length: runs ? rule.over ?? 1 : 1 }, (_, m) => ({
     of: reference.of,
-    row: lessonIndex(reference.row, cell, m),
-    column: lessonIndex(reference.column, cell, m),
-    slice: reference.slice === undefined ? null : lessonIndex(reference.slice, cell, m),
+    row: resolvedIndex(reference.row, cell, m),
+    column: resolvedIndex(reference.column, cell, m),
+    slice: reference.slice === undefined ? null : resolvedIndex(reference.slice, cell, m),
   }));
 }
 
 /**
  * All cells that a number was computed from, each once.
  * @param {Lesson} lesson
- * @param {LessonCell} cell
- * @returns {LessonCell[]}
+ * @param {Cell} cell
+ * @returns {Cell[]}
  */
-export function lessonSources(lesson, cell) {
-  const rule = lessonRule(lesson, cell);
-  /** @type {Map<string, LessonCell>} */
+export function sourcesOf(lesson, cell) {
+  const rule = ruleOf(lesson, cell);
+  /** @type {Map<string, Cell>} */
   const found = new Map();
   rule.from.forEach((_, which) => {
-    for (const term of lessonTerms(rule, which, cell)) found.set(JSON.stringify(term), term);
+    for (const term of termsOf(rule, which, cell)) found.set(JSON.stringify(term), term);
   });
   return [...found.values()];
 }
 
 /**
- * The calculation of a number with its operands; empty if a text explains it instead (lessonRuleText).
+ * The calculation of a number with its operands; empty if a text explains it instead (ruleText).
  * @param {Lesson} lesson
- * @param {LessonCell} cell
+ * @param {Cell} cell
  * @returns {CalculationPart[]}
  */
-export function lessonCalculation(lesson, cell) {
-  const rule = lessonRule(lesson, cell);
-  const write = calculationWriters[rule.op];
+export function calculationOf(lesson, cell) {
+  const rule = ruleOf(lesson, cell);
+  const write = writers[rule.op];
   if (!write) throw new Error(`lesson: unknown rule ${rule.op}`);
-  return write(rule.from.map((_, which) => lessonTerms(rule, which, cell)), rule, lesson);
+  return write(rule.from.map((_, which) => termsOf(rule, which, cell)), rule, lesson);
 }
 
 /** @param {CalculationPart[][]} parts @param {string} between @returns {CalculationPart[]} */
@@ -95,14 +92,14 @@ function joinParts(parts, between) {
   return parts.flatMap((part, at) => (at ? [between, ...part] : part));
 }
 
-/** @param {LessonCell} cell @returns {CalculationPart[]} */
+/** @param {Cell} cell @returns {CalculationPart[]} */
 const cellPart = (cell) => [{ cell }];
 
-/** @param {Lesson} lesson @param {LessonCell[]} cells @returns {LessonCell[]} */
-const unmaskedCells = (lesson, cells) => cells.filter((cell) => !Number.isNaN(lessonValue(lesson, cell)));
+/** @param {Lesson} lesson @param {Cell[]} cells @returns {Cell[]} */
+const unmaskedCells = (lesson, cells) => cells.filter((cell) => !Number.isNaN(valueAt(lesson, cell)));
 
-/** @type {{[op: string]: (terms: LessonCell[][], rule: LessonRule, lesson: Lesson) => CalculationPart[]}} */
-const calculationWriters = {
+/** @type {{[op: string]: (terms: Cell[][], rule: Rule, lesson: Lesson) => CalculationPart[]}} */
+const writers = {
   typed: () => [],
   given: () => [],
   code: () => [],
@@ -123,23 +120,23 @@ const calculationWriters = {
   moved: ([of, gradient], rule) => [{ cell: of[0] }, ` \u2212 ${rule.times} \u00b7 `, { cell: gradient[0] }],
   length: ([of]) => ["\u221a(", ...joinParts(of.map((cell) => [{ cell }, "\u00b2"]), " + "), ")"],
   exponential([own, row], _rule, lesson) {
-    const values = row.map((cell) => lessonValue(lesson, cell));
+    const values = row.map((cell) => valueAt(lesson, cell));
     const largest = row[values.indexOf(Math.max(...values))];
     return ["exp(", { cell: own[0] }, " \u2212 ", { cell: largest }, ")"];
   },
   share: ([own, row]) => [{ cell: own[0] }, " / (", ...joinParts(row.map(cellPart), " + "), ")"],
   softmax([own, row], _rule, lesson) {
     const seen = unmaskedCells(lesson, row);
-    if (Number.isNaN(lessonValue(lesson, own[0]))) return withCells(tr("0, since {number} is hidden"), { number: own[0] });
+    if (Number.isNaN(valueAt(lesson, own[0]))) return withCells(tr("0, since {number} is hidden"), { number: own[0] });
     const sum = joinParts(seen.map((cell) => ["exp(", { cell }, ")"]), " + ");
     return ["exp(", { cell: own[0] }, ") / (", ...sum, ")"];
   },
-  masked: ([of, bit], _rule, lesson) => lessonValue(lesson, bit[0])
+  masked: ([of, bit], _rule, lesson) => valueAt(lesson, bit[0])
     ? withCells(tr("{number}, visible: {bit}"), { number: of[0], bit: bit[0] })
     : withCells(tr("hidden: {bit}, whatever {number} is"), { number: of[0], bit: bit[0] }),
 };
 
-/** A message whose values are cells. @param {string} message @param {{[name: string]: LessonCell}} cells @returns {CalculationPart[]} */
+/** A message whose values are cells. @param {string} message @param {{[name: string]: Cell}} cells @returns {CalculationPart[]} */
 function withCells(message, cells) {
   return splitMessage(message).flatMap(({ text, name }) => /** @type {CalculationPart[]} */ (name ? [{ cell: cells[name] }] : text ? [text] : []));
 }
@@ -147,11 +144,11 @@ function withCells(message, cells) {
 /**
  * The text that explains a number without a calculation.
  * @param {Lesson} lesson
- * @param {LessonCell} cell
+ * @param {Cell} cell
  * @returns {string}
  */
-export function lessonRuleText(lesson, cell) {
-  const rule = lessonRule(lesson, cell);
+export function ruleText(lesson, cell) {
+  const rule = ruleOf(lesson, cell);
   if (rule.op === "typed") return tr("This number is typed in; it is not computed.");
   if (rule.op === "given") return rule.say ?? "";
   if (rule.op !== "code") return "";
@@ -164,7 +161,7 @@ export function lessonRuleText(lesson, cell) {
  * @param {CalculationPart[]} parts
  * @returns {CalculationPart[][]}
  */
-export function calculationTerms(parts) {
+export function splitTerms(parts) {
   /** @type {CalculationPart[][]} */
   const terms = [[]];
   for (const part of parts) {
@@ -179,20 +176,20 @@ export function calculationTerms(parts) {
 /**
  * The name of a cell, such as "scores [this, pen]".
  * @param {Lesson} lesson
- * @param {LessonCell} cell
+ * @param {Cell} cell
  * @returns {string}
  */
-export function lessonCellName(lesson, cell) {
-  const matrix = lessonMatrix(lesson, cell.of);
-  const title = tokenText(lessonMatrixName(matrix));
+export function cellName(lesson, cell) {
+  const matrix = matrixOf(lesson, cell.of);
+  const title = tokenText(matrixName(matrix));
   const query = matrix.sliced && cell.slice !== null ? tr("query {token}", { token: tokenText(lesson.request.tokens[cell.slice]) }) : "";
   return `${title} [${[matrix.rows[cell.row], matrix.columns[cell.column]].map(tokenText).join(", ")}${query && `, ${query}`}]`;
 }
 
 /**
- * @param {{follow: (cell: LessonCell) => void, back: () => void, close: () => void, go: (step: number) => void,
- *   mark: (cells: LessonCell[] | null) => void, isNarrow: () => boolean}} actions  mark: other numbers than the sources; null: the sources
- * @returns {{element: HTMLElement, show: (lesson: Lesson, chain: LessonCell[], step: number) => void, heading: HTMLElement}}
+ * @param {{follow: (cell: Cell) => void, back: () => void, close: () => void, go: (step: number) => void,
+ *   mark: (cells: Cell[] | null) => void, isNarrow: () => boolean}} actions  mark: other numbers than the sources; null: the sources
+ * @returns {{element: HTMLElement, show: (lesson: Lesson, chain: Cell[], step: number) => void, heading: HTMLElement}}
  */
 export function makeExplanation(actions) {
   const heading = el("h3", { class: "lesson-explained", tabindex: "-1" });
@@ -208,11 +205,11 @@ export function makeExplanation(actions) {
   /** @type {{element: HTMLElement, stop: () => void} | null} */
   let player = null;
 
-  /** @param {Lesson} lesson @param {LessonCell[]} chain @param {number} step */
+  /** @param {Lesson} lesson @param {Cell[]} chain @param {number} step */
   function show(lesson, chain, step) {
     player?.stop();
     player = null;
-    const known = chain.filter((cell) => lessonHas(lesson, cell));
+    const known = chain.filter((cell) => hasCell(lesson, cell));
     const cell = known.at(-1);
     element.classList.toggle("lesson-idle", !cell);
     back.disabled = known.length < 2;
@@ -225,20 +222,20 @@ export function makeExplanation(actions) {
         { text: tr("Click a number, or move to it with the arrow keys and press Enter: here its calculation is written out, and every number in it can be followed on.") }));
       return;
     }
-    const matrix = lessonMatrix(lesson, cell.of);
-    const value = lessonValue(lesson, cell);
-    heading.replaceChildren(...formulaText(`${lessonCellName(lesson, cell)} = ${Number.isNaN(value) ? tr("hidden") : cellNumber(matrix, cell, value, 3)}`));
-    const parts = lessonCalculation(lesson, cell);
-    const ruleWords = lessonRuleText(lesson, cell);
-    const terms = calculationTerms(parts).map((term) => ({
-      element: el("span", { class: "lesson-term" }, term.map((piece, at) => calculationPartElement(lesson, piece, isBracketed(term, at), actions))),
+    const matrix = matrixOf(lesson, cell.of);
+    const value = valueAt(lesson, cell);
+    heading.replaceChildren(...formulaText(`${cellName(lesson, cell)} = ${Number.isNaN(value) ? tr("hidden") : cellNumber(matrix, cell, value, 3)}`));
+    const parts = calculationOf(lesson, cell);
+    const ruleWords = ruleText(lesson, cell);
+    const terms = splitTerms(parts).map((term) => ({
+      element: el("span", { class: "lesson-term" }, term.map((piece, at) => partElement(lesson, piece, isBracketed(term, at), actions))),
       cells: term.flatMap((piece) => (typeof piece === "string" ? [] : [piece.cell])),
     }));
     const result = el("span", { class: "lesson-term", text: Number.isNaN(value) ? "" : ` = ${cellNumber(matrix, cell, value, 3)}` });
     if (terms.length > 1) player = makePlay({ terms, result, mark: actions.mark });
     const written = [parts.length ? el("p", { class: "lesson-calculation" }, "= ", terms.map((term) => term.element), result) : null, player?.element];
-    const rule = lessonRule(lesson, cell);
-    const product = Number.isNaN(value) ? null : makeProduct(lesson, rule, rule.from.map((_, which) => lessonTerms(rule, which, cell)), cellNumber(matrix, cell, value, 2));
+    const rule = ruleOf(lesson, cell);
+    const product = Number.isNaN(value) ? null : makeProduct(lesson, rule, rule.from.map((_, which) => termsOf(rule, which, cell)), cellNumber(matrix, cell, value, 2));
     body.replaceChildren(...[
       el("p", { class: "lesson-formula" }, formulaText(matrix.formula)),
       ...(product ? [el("div", { class: "lesson-scroll" }, product)] : []),
@@ -252,14 +249,14 @@ export function makeExplanation(actions) {
 }
 
 /**
- * @param {import("./reply.js").LessonMatrix} matrix
- * @param {LessonCell} cell
+ * @param {Matrix} matrix
+ * @param {Cell} cell
  * @param {number} value
  * @param {number} least  decimals, except for counts and bits, which have none
  * @returns {string}
  */
 function cellNumber(matrix, cell, value, least) {
-  const digits = lessonDigits(matrix, cell.column);
+  const digits = digitsOf(matrix, cell.column);
   return lessonNumber(value, digits && Math.max(least, digits));
 }
 
@@ -273,10 +270,10 @@ export function operandText(text) {
   return decimals ? `${whole}${point}${decimals.replace(/^(\d\d\d*?)0+$/, "$1")}` : text;
 }
 
-/** @param {Lesson} lesson @param {LessonCell} cell @returns {string} */
+/** @param {Lesson} lesson @param {Cell} cell @returns {string} */
 function cellEquation(lesson, cell) {
-  const value = lessonValue(lesson, cell);
-  return `${lessonCellName(lesson, cell)} = ${cellNumber(lessonMatrix(lesson, cell.of), cell, value, 2)}`;
+  const value = valueAt(lesson, cell);
+  return `${cellName(lesson, cell)} = ${cellNumber(matrixOf(lesson, cell.of), cell, value, 2)}`;
 }
 
 /**
@@ -294,15 +291,15 @@ function isBracketed(parts, at) {
  * @param {Lesson} lesson
  * @param {CalculationPart} piece
  * @param {boolean} isInBrackets
- * @param {{follow: (cell: LessonCell) => void, mark: (cells: LessonCell[] | null) => void}} actions
+ * @param {{follow: (cell: Cell) => void, mark: (cells: Cell[] | null) => void}} actions
  * @returns {Node | string}
  */
-function calculationPartElement(lesson, piece, isInBrackets, actions) {
+function partElement(lesson, piece, isInBrackets, actions) {
   if (typeof piece === "string") return piece;
   const { cell } = piece;
-  const value = lessonValue(lesson, cell);
-  const name = lessonCellName(lesson, cell);
-  const text = operandText(cellNumber(lessonMatrix(lesson, cell.of), cell, value, 4));
+  const value = valueAt(lesson, cell);
+  const name = cellName(lesson, cell);
+  const text = operandText(cellNumber(matrixOf(lesson, cell.of), cell, value, 4));
   return el("button", {
     type: "button", class: "lesson-number", text: value < 0 && !isInBrackets ? `(${text})` : text, title: name, "aria-label": `${text}, ${name}`,
     on: {
@@ -325,12 +322,12 @@ export const stepShows = (lesson, step, id) => lesson.steps[step].sections.some(
 /**
  * Small copies of the matrices of other steps that the number comes from.
  * @param {Lesson} lesson
- * @param {LessonCell} cell
+ * @param {Cell} cell
  * @param {number} step
  * @returns {HTMLElement[]}
  */
 function copiesOfSources(lesson, cell, step) {
-  const sources = lessonSources(lesson, cell);
+  const sources = sourcesOf(lesson, cell);
   const elsewhere = [...new Set(sources.map(({ of }) => of))].filter((id) => !stepShows(lesson, step, id));
   return elsewhere.length ? [el("div", { class: "lesson-copies" },
     elsewhere.map((id) => makeMatrixCopy(lesson, id, sources.filter(({ of }) => of === id))))] : [];
@@ -339,7 +336,7 @@ function copiesOfSources(lesson, cell, step) {
 /**
  * A link to the step that shows the number, if it is another one.
  * @param {Lesson} lesson
- * @param {LessonCell} cell
+ * @param {Cell} cell
  * @param {number} step
  * @param {{go: (step: number) => void}} actions
  * @returns {HTMLElement[]}

@@ -6,13 +6,13 @@ import { tr } from "../languages.js";
 import { arcsOfLinks, pathOfArc } from "../explore/arcs.js";
 import { sharesOf } from "./arcs.js";
 import { formulaText, lessonNumber } from "./numbers.js";
-import { lessonMatrix, lessonValue } from "./reply.js";
+import { matrixOf, valueAt } from "./reply.js";
 import { circleRadius } from "./rows.js";
-
-/** @typedef {import("./reply.js").Lesson} Lesson */
+/** @import { PictureActions, PictureBody } from "./pictures.js" */
+/** @import { Lesson, Picture } from "./reply.js" */
 
 /** Milliseconds that a moment of a film is shown, and how many moments stand below as small pictures. */
-const filmPause = 70, filmStops = 8;
+const pause = 70, mostStops = 8;
 
 /**
  * A matrix as circles: filled is positive, a ring is negative.
@@ -21,8 +21,8 @@ const filmPause = 70, filmStops = 8;
  * @param {{slice: number, largest: number, cell: number, covered?: boolean, isNamed?: boolean}} how
  * @returns {Element}
  */
-export function filmCircles(lesson, id, { slice, largest, cell, covered = false, isNamed = true }) {
-  const matrix = lessonMatrix(lesson, id), count = matrix.rows.length;
+export function circlesOf(lesson, id, { slice, largest, cell, covered = false, isNamed = true }) {
+  const matrix = matrixOf(lesson, id), count = matrix.rows.length;
   const names = matrix.rows.map((name) => name.split(":")[0].replace(/^[a-z] = /, ""));
   const side = isNamed ? 24 : 0, size = side + count * cell + 2;
   return svgEl("svg", { class: "lesson-circles", viewBox: `0 0 ${size} ${size}`, width: size, height: size,
@@ -30,14 +30,14 @@ export function filmCircles(lesson, id, { slice, largest, cell, covered = false,
   ...(isNamed ? names.flatMap((name, at) => [svgEl("text", { class: "lesson-share", x: side + (at + 0.5) * cell, y: 14, "text-anchor": "middle", text: name }),
     svgEl("text", { class: "lesson-share", x: side - 6, y: side + (at + 0.5) * cell + 5, "text-anchor": "end", text: name })]) : []),
   matrix.rows.flatMap((row, i) => matrix.columns.map((column, j) => {
-    const x = side + (j + 0.5) * cell, y = side + (i + 0.5) * cell, number = lessonValue(lesson, { of: id, row: i, column: j, slice });
+    const x = side + (j + 0.5) * cell, y = side + (i + 0.5) * cell, number = valueAt(lesson, { of: id, row: i, column: j, slice });
     if (covered) return svgEl("text", { class: "lesson-share", x, y: y + 5, "text-anchor": "middle", text: "?" });
     return svgEl("circle", { class: `lesson-circle${number < 0 ? " lesson-ring" : ""}`, cx: x, cy: y, r: Math.max(0.6, circleRadius(number, largest, cell * 0.46)).toFixed(2) },
       isNamed ? svgEl("title", {}, `${tokenText(row)}, ${tokenText(column)}: ${lessonNumber(number)}`) : null);
   })));
 }
 
-/** @param {import("./pictures.js").PictureActions} actions @returns {import("./pictures.js").PictureBody} */
+/** @param {PictureActions} actions @returns {PictureBody} */
 export function makeFilm(actions) {
   const place = el("div", { class: "lesson-scroll" }), curves = el("div", { class: "lesson-film-curves" });
   const slider = el("input", { type: "range", min: 0, step: 1, class: "lesson-moment", "aria-label": tr("Moment") });
@@ -47,7 +47,7 @@ export function makeFilm(actions) {
   let moment = 0;
   /** @type {ReturnType<typeof setInterval> | undefined} */
   let timer;
-  /** @type {[Lesson, import("./reply.js").LessonPicture, boolean] | null} */
+  /** @type {[Lesson, Picture, boolean] | null} */
   let last = null;
   /** @type {Float32Array | null} the numbers that the strip shows */
   let stripped = null;
@@ -55,7 +55,7 @@ export function makeFilm(actions) {
 
   /** Fewer on a narrow page. @param {number} most @returns {number[]} */
   function stops(most) {
-    const count = actions.place().isNarrow ? filmStops / 2 : filmStops;
+    const count = actions.place().isNarrow ? mostStops / 2 : mostStops;
     return [...new Set(Array.from({ length: count }, (_, at) => Math.round(most * at / (count - 1))))];
   }
 
@@ -75,14 +75,14 @@ export function makeFilm(actions) {
       if (moment >= most) { stop(); return; }
       moment = next;
       draw();
-    }, isStill ? filmPause * 12 : filmPause);
+    }, isStill ? pause * 12 : pause);
     play.textContent = tr("Stop");
     draw();
   }
 
   function draw() {
     if (!last) return;
-    const [lesson, shown, covered] = last, [growing, progress, shares, codes, wq, wk] = shown.matrices, { data, rows } = lessonMatrix(lesson, growing);
+    const [lesson, shown, covered] = last, [growing, progress, shares, codes, wq, wk] = shown.matrices, { data, rows } = matrixOf(lesson, growing);
     const most = shown.labels.length - 1, { room, isNarrow } = actions.place();
     moment = Math.min(moment, most);
     slider.max = String(most);
@@ -91,18 +91,18 @@ export function makeFilm(actions) {
     let largest = 0;
     for (const number of data) largest = Math.max(largest, Math.abs(number) || 0);
     const cell = Math.max(18, Math.min(isNarrow ? 34 : 68, ((isNarrow ? room : 400) - 30) / rows.length));
-    place.replaceChildren(filmCircles(lesson, growing, { slice: moment, largest, cell, covered }));
+    place.replaceChildren(circlesOf(lesson, growing, { slice: moment, largest, cell, covered }));
     const step = Number(shown.labels[moment]);
-    const at = (/** @type {number} */ column) => lessonValue(lesson, { of: progress, row: step, column, slice: null });
-    factors.replaceChildren(...filmFactors(lesson, { codes, wq, wk }, covered ? 0 : moment));
+    const at = (/** @type {number} */ column) => valueAt(lesson, { of: progress, row: step, column, slice: null });
+    factors.replaceChildren(...factorFigures(lesson, { codes, wq, wk }, covered ? 0 : moment));
     said.textContent = covered ? "" : tr("Step {step}: loss {loss}, weight one place back {back}; by chance {chance}.",
       { step, loss: lessonNumber(at(1)), back: lessonNumber(at(4)), chance: lessonNumber(1 / rows.length) });
-    curves.replaceChildren(...(covered ? [] : [filmArcs(lesson, shares, moment), filmCurves(lesson, progress, step)]));
+    curves.replaceChildren(...(covered ? [] : [arcsPicture(lesson, shares, moment), curvesPicture(lesson, progress, step)]));
     strip.hidden = covered;
     if (!covered && stripped !== data) {
       stripped = data;
       strip.replaceChildren(...stops(most).map((stop_) => el("button", { type: "button", "data-moment": stop_, on: { click: () => { stop(); moment = stop_; draw(); } } },
-        filmCircles(lesson, growing, { slice: stop_, largest, cell: 72 / rows.length, isNamed: false }), shown.labels[stop_])));
+        circlesOf(lesson, growing, { slice: stop_, largest, cell: 72 / rows.length, isNamed: false }), shown.labels[stop_])));
     }
     for (const button of strip.children) button.setAttribute("aria-pressed", String(button.getAttribute("data-moment") === String(moment)));
   }
@@ -129,19 +129,19 @@ export function makeFilm(actions) {
  * @param {number} slice
  * @returns {HTMLElement[]}
  */
-function filmFactors(lesson, { codes, wq, wk }, slice) {
-  const cell = 8, { rows, columns } = lessonMatrix(lesson, codes), size = columns.length * cell;
+function factorFigures(lesson, { codes, wq, wk }, slice) {
+  const cell = 8, { rows, columns } = matrixOf(lesson, codes), size = columns.length * cell;
   const waves = (/** @type {boolean} */ isTurned) => svgEl("svg", { viewBox: `0 0 ${size} ${size}`, width: size, height: size, "aria-hidden": "true" },
     columns.map((_, column) => svgEl("path", { class: "lesson-factor-wave", d: rows.map((__, row) => {
       const along = 2 + row / Math.max(1, rows.length - 1) * (size - 4);
-      const across = (column + 0.5 + 0.42 * lessonValue(lesson, { of: codes, row, column, slice: null })) * cell;
+      const across = (column + 0.5 + 0.42 * valueAt(lesson, { of: codes, row, column, slice: null })) * cell;
       return `${row ? "L" : "M"}${(isTurned ? [along, across] : [across, along]).map((number) => number.toFixed(1)).join(" ")}`;
     }).join("") })));
   const circles = (/** @type {string} */ id, /** @type {boolean} */ isTurned) => {
-    const matrix = lessonMatrix(lesson, id), largest = matrix.data.reduce((most, number) => Math.max(most, Math.abs(number)), 0);
+    const matrix = matrixOf(lesson, id), largest = matrix.data.reduce((most, number) => Math.max(most, Math.abs(number)), 0);
     return svgEl("svg", { viewBox: `0 0 ${size} ${size}`, width: size, height: size, "aria-hidden": "true" },
       matrix.rows.flatMap((_, row) => matrix.columns.map((__, column) => {
-        const number = lessonValue(lesson, { of: id, row, column, slice }), [i, j] = isTurned ? [column, row] : [row, column];
+        const number = valueAt(lesson, { of: id, row, column, slice }), [i, j] = isTurned ? [column, row] : [row, column];
         return svgEl("circle", { class: `lesson-circle${number < 0 ? " lesson-ring" : ""}`, cx: (j + 0.5) * cell, cy: (i + 0.5) * cell, r: Math.max(0.4, circleRadius(number, largest, cell * 0.46)).toFixed(2) });
       })));
   };
@@ -151,11 +151,11 @@ function filmFactors(lesson, { codes, wq, wk }, slice) {
 }
 
 /** The weights of a moment as arcs over the places. @param {Lesson} lesson @param {string} id @param {number} slice @returns {Element} */
-function filmArcs(lesson, id, slice) {
-  const matrix = lessonMatrix(lesson, id), count = matrix.rows.length, width = 420, base = 84;
+function arcsPicture(lesson, id, slice) {
+  const matrix = matrixOf(lesson, id), count = matrix.rows.length, width = 420, base = 84;
   const x = (/** @type {number} */ at) => 16 + at / Math.max(1, count - 1) * (width - 32);
   const name = `lesson-film-arcs-${id}`;
-  const links = matrix.rows.flatMap((_, query) => sharesOf(matrix.columns.map((__, column) => lessonValue(lesson, { of: id, row: query, column, slice })))
+  const links = matrix.rows.flatMap((_, query) => sharesOf(matrix.columns.map((__, column) => valueAt(lesson, { of: id, row: query, column, slice })))
     .map((weight, key) => ({ query, key, weight })).filter(({ key, weight }) => key !== query && weight > 0.02));
   return svgEl("svg", { class: "lesson-chart", viewBox: `0 0 ${width} ${base + 22}`, "aria-hidden": "true" },
     svgEl("defs", {}, svgEl("linearGradient", { id: name }, svgEl("stop", { offset: 0, class: "lesson-looked-at" }), svgEl("stop", { offset: 1, class: "lesson-looks" })),
@@ -166,9 +166,9 @@ function filmArcs(lesson, id, slice) {
 }
 
 /** The loss and the weight one place back over the steps. @param {Lesson} lesson @param {string} id @param {number} step @returns {Element} */
-function filmCurves(lesson, id, step) {
-  const matrix = lessonMatrix(lesson, id), count = matrix.rows.length, width = 420, height = 120;
-  const at = (/** @type {number} */ row, /** @type {number} */ column) => lessonValue(lesson, { of: id, row, column, slice: null });
+function curvesPicture(lesson, id, step) {
+  const matrix = matrixOf(lesson, id), count = matrix.rows.length, width = 420, height = 120;
+  const at = (/** @type {number} */ row, /** @type {number} */ column) => valueAt(lesson, { of: id, row, column, slice: null });
   const x = (/** @type {number} */ row) => 4 + row / Math.max(1, count - 1) * (width - 8);
   const line = (/** @type {number} */ column) => {
     const most = Math.max(...matrix.rows.map((_, row) => at(row, column))) || 1;

@@ -3,14 +3,12 @@
 import { el, openAround, tokenText } from "../dom.js";
 import { tr } from "../languages.js";
 import { formulaText, inputText, lessonNumber, parseNumber, sentenceText } from "./numbers.js";
-import { lessonCellKey, lessonDigits, lessonHas, lessonMatrix, lessonValue } from "./reply.js";
-
-/** @typedef {import("./reply.js").Lesson} Lesson */
-/** @typedef {import("./reply.js").LessonCell} LessonCell */
+import { cellKey, digitsOf, hasCell, matrixOf, valueAt } from "./reply.js";
+/** @import { Cell, Lesson, Matrix } from "./reply.js" */
 
 /**
  * @typedef {object} MatrixActions
- * @property {(cell: LessonCell) => void} select
+ * @property {(cell: Cell) => void} select
  * @property {(field: string, row: number, column: number, value: number) => void} write
  * @property {(text: string) => void} say
  * @property {() => boolean} readOnly
@@ -20,9 +18,9 @@ import { lessonCellKey, lessonDigits, lessonHas, lessonMatrix, lessonValue } fro
  * @property {HTMLElement} element
  * @property {string} id
  * @property {(lesson: Lesson, slice: number) => void} update
- * @property {(selected: LessonCell | null, sources: Set<string>) => void} showSelection
+ * @property {(selected: Cell | null, sources: Set<string>) => void} showSelection
  * @property {(covered: boolean) => void} cover  whether numbers are shown as question marks
- * @property {(cell: LessonCell) => void} reveal  scrolls to a cell and focuses it
+ * @property {(cell: Cell) => void} reveal  scrolls to a cell and focuses it
  */
 
 /**
@@ -33,13 +31,13 @@ import { lessonCellKey, lessonDigits, lessonHas, lessonMatrix, lessonValue } fro
  * @returns {MatrixTable}
  */
 export function makeMatrixTable(lesson, id, slice, actions) {
-  const matrix = lessonMatrix(lesson, id);
+  const matrix = matrixOf(lesson, id);
   const editable = matrix.field !== null;
   const caption = el("figcaption", { class: "lesson-caption", id: `lesson-caption-${++tableCount}` });
   const error = el("p", { class: "lesson-error", role: "alert", hidden: true });
   const heads = matrix.columns.map(() => el("th", { scope: "col" }));
   const sides = matrix.rows.map(() => el("th", { scope: "row" }));
-  const cells = matrix.rows.map((_, row) => matrix.columns.map((__, column) => makeMatrixCell(row, column, editable)));
+  const cells = matrix.rows.map((_, row) => matrix.columns.map((__, column) => makeCell(row, column, editable)));
   const table = el("table", { class: `lesson-table lesson-shade-${matrix.shade}`, role: "grid", "data-matrix": id, "aria-readonly": String(!editable), "aria-labelledby": caption.id },
     el("thead", {}, el("tr", {}, el("td", { class: "lesson-corner" }), heads)),
     el("tbody", {}, cells.map((line, row) => el("tr", {}, sides[row], line.map((cell) => cell.place)))),
@@ -54,8 +52,8 @@ export function makeMatrixTable(lesson, id, slice, actions) {
   /** @type {Map<string, string>} */
   const inputErrors = new Map();
 
-  /** @param {number} row @param {number} column @returns {LessonCell} */
-  const cellAt = (row, column) => ({ of: id, row, column, slice: lessonMatrix(shown, id).sliced ? at : null });
+  /** @param {number} row @param {number} column @returns {Cell} */
+  const cellAt = (row, column) => ({ of: id, row, column, slice: matrixOf(shown, id).sliced ? at : null });
 
   /** @param {number} row @param {number} column */
   function moveTabStop(row, column) {
@@ -128,7 +126,7 @@ export function makeMatrixTable(lesson, id, slice, actions) {
   function update(next, query) {
     shown = next;
     at = query;
-    const now = lessonMatrix(next, id);
+    const now = matrixOf(next, id);
     caption.replaceChildren(el("strong", {}, sentenceText(now.title)), " ", el("span", { class: "lesson-formula" }, formulaText(now.formula)));
     note.replaceChildren(...sentenceText(now.note));
     note.hidden = !now.note;
@@ -142,10 +140,10 @@ export function makeMatrixTable(lesson, id, slice, actions) {
     });
     const largest = largestMagnitude(now.data);
     cells.forEach((line, row) => line.forEach((cell, column) => {
-      const value = lessonValue(next, cellAt(row, column));
-      fillMatrixCell(cell, now, value, largest, `${tokenText(now.rows[row])}, ${tokenText(now.columns[column])}`,
+      const value = valueAt(next, cellAt(row, column));
+      fillCell(cell, now, value, largest, `${tokenText(now.rows[row])}, ${tokenText(now.columns[column])}`,
         actions.readOnly(), inputErrors.has(`${row}/${column}`));
-      if (isCovered && cell.target === cell.place) coverMatrixCell(cell.place, `${tokenText(now.rows[row])}, ${tokenText(now.columns[column])}`);
+      if (isCovered && cell.target === cell.place) coverCell(cell.place, `${tokenText(now.rows[row])}, ${tokenText(now.columns[column])}`);
     }));
   }
   update(lesson, slice);
@@ -159,15 +157,15 @@ export function makeMatrixTable(lesson, id, slice, actions) {
     },
     showSelection(selected, sources) {
       cells.forEach((line, row) => line.forEach(({ place, target }, column) => {
-        const cell = cellAt(row, column), name = lessonCellKey(cell);
-        const isSelected = !!selected && lessonCellKey(selected) === name;
+        const cell = cellAt(row, column), name = cellKey(cell);
+        const isSelected = !!selected && cellKey(selected) === name;
         place.classList.toggle("lesson-selected", isSelected);
         place.classList.toggle("lesson-source", sources.has(name));
         if (target === place) target.setAttribute("aria-selected", String(isSelected));
       }));
     },
     reveal(cell) {
-      if (!lessonHas(shown, cell)) return;
+      if (!hasCell(shown, cell)) return;
       moveTabStop(cell.row, cell.column);
       openAround(element);
       cells[cell.row][cell.column].target.focus();
@@ -177,12 +175,12 @@ export function makeMatrixTable(lesson, id, slice, actions) {
 
 let tableCount = 0;
 
-/** @typedef {{place: HTMLElement, target: HTMLElement}} MatrixCell  the td, and the element in it that takes the focus */
+/** @typedef {{place: HTMLElement, target: HTMLElement}} TableCell  the td, and the element in it that takes the focus */
 
 // One cell of a matrix.
 
-/** @param {number} row @param {number} column @param {boolean} editable @returns {MatrixCell} */
-function makeMatrixCell(row, column, editable) {
+/** @param {number} row @param {number} column @param {boolean} editable @returns {TableCell} */
+function makeCell(row, column, editable) {
   const props = { role: "gridcell", class: "lesson-cell", "data-row": row, "data-column": column };
   if (!editable) {
     const place = el("td", props, el("span", { class: "lesson-cell-number" }));
@@ -193,15 +191,15 @@ function makeMatrixCell(row, column, editable) {
 }
 
 /**
- * @param {MatrixCell} cell
- * @param {import("./reply.js").LessonMatrix} matrix
+ * @param {TableCell} cell
+ * @param {Matrix} matrix
  * @param {number} value
  * @param {number} largest
  * @param {string} name
  * @param {boolean} readOnly
  * @param {boolean} isInvalid  the input does not hold a valid number
  */
-function fillMatrixCell({ place, target }, matrix, value, largest, name, readOnly, isInvalid) {
+function fillCell({ place, target }, matrix, value, largest, name, readOnly, isInvalid) {
   const heat = matrix.shade === "none" || Number.isNaN(value) ? 0 : matrix.shade === "signed" ? value / largest : value;
   // The area of the circle grows with the number.
   place.style.setProperty("--lesson-size", Math.sqrt(Math.min(1, Math.abs(heat) || 0)).toFixed(3));
@@ -216,7 +214,7 @@ function fillMatrixCell({ place, target }, matrix, value, largest, name, readOnl
       target.value = inputText(value);
     return;
   }
-  const text = lessonNumber(value, lessonDigits(matrix, Number(place.dataset.column)));
+  const text = lessonNumber(value, digitsOf(matrix, Number(place.dataset.column)));
   showCellText(target, text);
   place.classList.remove("lesson-covered");
   target.setAttribute("aria-label", `${name}: ${Number.isNaN(value) ? tr("hidden") : text}`);
@@ -228,7 +226,7 @@ function showCellText(place, text) {
 }
 
 /** @param {HTMLElement} place @param {string} name */
-function coverMatrixCell(place, name) {
+function coverCell(place, name) {
   showCellText(place, "?");
   place.style.setProperty("--lesson-size", "0");
   place.classList.add("lesson-covered");

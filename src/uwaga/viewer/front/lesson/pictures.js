@@ -3,23 +3,23 @@
 
 import { el, svgEl, tokenText } from "../dom.js";
 import { makeArcs, makeRibbonPicture } from "./arcs.js";
-import { filmCircles, makeFilm } from "./film.js";
+import { circlesOf, makeFilm } from "./film.js";
 import { sentenceText } from "./numbers.js";
-import { lessonMatrix, lessonValue } from "./reply.js";
+import { matrixOf, valueAt } from "./reply.js";
 import { makeRows } from "./rows.js";
+/** @import { Lesson, Picture } from "./reply.js" */
 
-/** @typedef {import("./reply.js").Lesson} Lesson */
-/** @typedef {import("./reply.js").LessonPicture & {covered?: string[]}} LessonPicture  covered: matrices that would tell an answer */
+/** @typedef {Picture & {covered?: string[]}} ShownPicture  covered: matrices that would tell an answer */
 /** @typedef {{row: number, say: (choice: number) => void}} PictureGuess  the word that asks, and what a tap on another says */
 /**
- * @typedef {{element: HTMLElement, matrices: string[], update: (lesson: Lesson, picture: LessonPicture, query: number,
+ * @typedef {{element: HTMLElement, matrices: string[], update: (lesson: Lesson, picture: ShownPicture, query: number,
  *   covered: boolean, guess?: PictureGuess | null) => void, dispose: () => void}} PictureView
  */
 /** @typedef {{choose: (query: number) => void, place: () => {room: number, isNarrow: boolean}}} PictureActions  place: pixels across */
-/** @typedef {{element: Element, update: (lesson: Lesson, picture: LessonPicture, query: number, covered: boolean, guess: PictureGuess | null) => void, dispose?: () => void}} PictureBody */
+/** @typedef {{element: Element, update: (lesson: Lesson, picture: ShownPicture, query: number, covered: boolean, guess: PictureGuess | null) => void, dispose?: () => void}} PictureBody */
 
 /**
- * @param {LessonPicture} picture
+ * @param {ShownPicture} picture
  * @param {PictureActions} actions
  * @returns {PictureView}
  */
@@ -49,13 +49,13 @@ function makeWaves() {
   return {
     element,
     update(lesson, shown) {
-      const matrix = lessonMatrix(lesson, shown.matrices[0]), each = 56, width = 560;
+      const matrix = matrixOf(lesson, shown.matrices[0]), each = 56, width = 560;
       const x = (/** @type {number} */ row) => 70 + row / Math.max(1, matrix.rows.length - 1) * (width - 84);
       element.replaceChildren(svgEl("svg", { class: "lesson-chart lesson-waves", viewBox: `0 0 ${width} ${matrix.columns.length * each + 20}`, role: "img",
         "aria-label": `${shown.title}. ${shown.description}` },
       matrix.columns.flatMap((name, column) => {
         const middle = column * each + each / 2;
-        const y = (/** @type {number} */ row) => middle - lessonValue(lesson, { of: matrix.id, row, column, slice: null }) * (each / 2 - 6);
+        const y = (/** @type {number} */ row) => middle - valueAt(lesson, { of: matrix.id, row, column, slice: null }) * (each / 2 - 6);
         return [svgEl("line", { class: "lesson-rule", x1: 70, x2: width - 14, y1: middle, y2: middle }),
           svgEl("text", { x: 60, y: middle + 5, "text-anchor": "end", text: name }),
           svgEl("path", { class: "lesson-curve-back", d: matrix.rows.map((_, row) => `${row ? "L" : "M"}${x(row).toFixed(1)} ${y(row).toFixed(1)}`).join("") }),
@@ -73,9 +73,9 @@ function makeCircles(actions) {
   return {
     element,
     update(lesson, shown, _query, covered) {
-      const { id, data, rows } = lessonMatrix(lesson, shown.matrices[0]), { room, isNarrow } = actions.place();
+      const { id, data, rows } = matrixOf(lesson, shown.matrices[0]), { room, isNarrow } = actions.place();
       const largest = data.reduce((most, number) => Math.max(most, Math.abs(number)), 0);
-      element.replaceChildren(filmCircles(lesson, id, { slice: 0, largest, cell: Math.min(isNarrow ? 36 : 44, (room - 60) / rows.length), covered }));
+      element.replaceChildren(circlesOf(lesson, id, { slice: 0, largest, cell: Math.min(isNarrow ? 36 : 44, (room - 60) / rows.length), covered }));
     },
   };
 }
@@ -113,7 +113,7 @@ function makeLayers() {
   return {
     element,
     update(lesson, shown) {
-      const matrix = lessonMatrix(lesson, shown.matrices[0]), [[rows, columns]] = shown.sizes, unit = 14, shift = 30;
+      const matrix = matrixOf(lesson, shown.matrices[0]), [[rows, columns]] = shown.sizes, unit = 14, shift = 30;
       const count = matrix.rows.length;
       const width = columns * unit + (count - 1) * (columns * unit + shift) + 12, height = rows * unit + 34;
       element.replaceChildren(svgEl("svg", { class: "lesson-layers", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": shown.title },
@@ -121,7 +121,7 @@ function makeLayers() {
           const x = 4 + layer * (columns * unit + shift);
           return [svgEl("text", { x, y: 14, text: `${layer + 1}` }),
             ...Array.from({ length: rows }, (_, row) => {
-              const isWord = lessonValue(lesson, { of: matrix.id, row: layer, column: row, slice: null }) > 0;
+              const isWord = valueAt(lesson, { of: matrix.id, row: layer, column: row, slice: null }) > 0;
               return Array.from({ length: columns }, (__, column) => svgEl("rect", { class: isWord ? "lesson-layer-word" : "lesson-layer-padding",
                 x: x + column * unit, y: 22 + row * unit, width: unit - 1.5, height: unit - 1.5 }, svgEl("title", {}, tokenText(name))));
             }).flat()];

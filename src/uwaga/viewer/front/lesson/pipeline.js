@@ -3,17 +3,16 @@
 
 import { el, svgEl, tokenText } from "../dom.js";
 import { formulaText } from "./numbers.js";
-import { lessonCellKey, lessonHas, lessonMatrix, lessonMatrixName, lessonValue } from "./reply.js";
+import { cellKey, hasCell, matrixOf, matrixName, valueAt } from "./reply.js";
+/** @import { Cell, Lesson } from "./reply.js" */
 
-/** @typedef {import("./reply.js").Lesson} Lesson */
-/** @typedef {import("./reply.js").LessonCell} LessonCell */
-/** @typedef {{slot: string, id: string, label: string, role: string, x: number, y: number, cell: number, rows: number, columns: number, stacked: boolean}} PipelineBox */
+/** @typedef {{slot: string, id: string, label: string, role: string, x: number, y: number, cell: number, rows: number, columns: number, stacked: boolean}} Box */
 
-const pipelineHeight = 220, pipelineLabel = 18, pipelineGap = 34, pipelineEdge = 8;
-const pipelineMost = 2; // further heads that are drawn: the first is the calculation of the six steps
+const drawingHeight = 220, labelHeight = 18, gap = 34, edge = 8;
+const mostHeads = 2; // further heads that are drawn: the first is the calculation of the six steps
 
 /** The boxes from left to right, by column: slot, matrix, label. @type {[string, string, string][][]} */
-const pipelineColumns = [
+const boxColumns = [
   [["x", "x", "X"]],
   [["q", "q", "Q"], ["k", "k", "K"], ["v", "v", "V"]],
   [["scores", "scores", "Q K\u1d40"]],
@@ -21,32 +20,32 @@ const pipelineColumns = [
   [["weights", "weights", "A"]],
   [["output", "output", "Z\u2081 = A V"]],
 ];
-const pipelineArrows = [
+const arrowEnds = [
   ["x", "q"], ["x", "k"], ["x", "v"], ["q", "scores"], ["k", "scores"], ["scores", "scaled"], ["scaled", "weights"], ["weights", "output"],
   ["v", "output"], ["output", "layer"], ["x", "head2"], ["x", "head3"], ["head2", "layer"], ["head3", "layer"],
 ];
-const pipelineRoles = { q: "query", k: "key", v: "value" };
+const roles = { q: "query", k: "key", v: "value" };
 
 /**
  * What stands in the boxes of a step, where it is another matrix than the calculation's own; "": nothing.
  * @type {{[step: string]: {[slot: string]: [string, string]}}}
  */
-export const pipelineSteps = {
+export const ownBoxes = {
   crude: { scores: ["crude_scores", "X X\u1d40"], output: ["crude", "X X\u1d40 X"] },
   alike: { scores: ["crude_scores", "X X\u1d40"], output: ["crude_by_features", "X (X\u1d40 X)"] },
   linear: { scaled: ["", ""], weights: ["", ""], output: ["linear_output", "(Q K\u1d40) V"] },
   masks: { scaled: ["causal_scores", "Q K\u1d40 / \u221ad"], weights: ["causal_weights", "A"], output: ["causal_output", "A V"] },
   database: { v: ["payload", "V"], output: ["payload_output", "A V"] },
   past: { v: ["payload", "V"], scaled: ["own_scores", "Q K\u1d40"], weights: ["own_weights", "A"], output: ["own_payload", "A V"] },
-  learning: { x: ["learn_x", "X"], ...pipelineNames("learn_", "raw", "weights"), head2: ["", ""], head3: ["", ""], layer: ["", ""] },
+  learning: { x: ["learn_x", "X"], ...boxesOfHead("learn_", "raw", "weights"), head2: ["", ""], head3: ["", ""], layer: ["", ""] },
   positions: { x: ["x_placed", "X + P"] },
-  encoder: { x: ["first", "X"], ...pipelineNames("block1_head1_", "raw", "weights"), ...pipelineHeads("block1_") },
-  stack: { x: ["first", "X"], ...pipelineNames("block2_head1_", "raw", "weights"), ...pipelineHeads("block2_") },
-  decoder: { x: ["written", "X"], ...pipelineNames("decoder_cross_head1_", "raw", "weights"), ...pipelineHeads("decoder_cross_") },
+  encoder: { x: ["first", "X"], ...boxesOfHead("block1_head1_", "raw", "weights"), ...boxesOfOthers("block1_") },
+  stack: { x: ["first", "X"], ...boxesOfHead("block2_head1_", "raw", "weights"), ...boxesOfOthers("block2_") },
+  decoder: { x: ["written", "X"], ...boxesOfHead("decoder_cross_head1_", "raw", "weights"), ...boxesOfOthers("decoder_cross_") },
 };
 
 /** @param {string} before @param {string} scores @param {string} weights @returns {{[slot: string]: [string, string]}} */
-function pipelineNames(before, scores, weights) {
+function boxesOfHead(before, scores, weights) {
   return {
     q: [`${before}q`, "Q"], k: [`${before}k`, "K"], v: [`${before}v`, "V"], scores: [before + scores, "Q K\u1d40"],
     scaled: [`${before}scaled`, "Q K\u1d40 / \u221ad"], weights: [before + weights, "A"], output: [`${before}output`, "A V"],
@@ -54,7 +53,7 @@ function pipelineNames(before, scores, weights) {
 }
 
 /** @param {string} before @returns {{[slot: string]: [string, string]}} */
-function pipelineHeads(before) {
+function boxesOfOthers(before) {
   return {
     head2: [`${before}head2_weights`, "A\u2082"], head3: [`${before}head3_weights`, "A\u2083"],
     layer: [`${before}attended`, "Z W_O"],
@@ -65,39 +64,39 @@ function pipelineHeads(before) {
  * The boxes of a step, with the matrix that stands in each, and their places.
  * @param {Lesson} lesson
  * @param {number} step
- * @returns {PipelineBox[]}
+ * @returns {Box[]}
  */
-export function pipelineBoxes(lesson, step) {
+export function boxesOf(lesson, step) {
   const { id, sections } = lesson.steps[step];
-  const own = pipelineSteps[id] ?? {};
+  const own = ownBoxes[id] ?? {};
   const tokens = lesson.request.tokens.length;
-  const cell = Math.max(4, Math.min(12, Math.floor((pipelineHeight - 3 * (pipelineLabel + 4)) / (3 * tokens))));
-  const count = Math.min(pipelineMost, [2, 3].filter((head) => lesson.matrices.has(`head${head}_weights`)).length);
+  const cell = Math.max(4, Math.min(12, Math.floor((drawingHeight - 3 * (labelHeight + 4)) / (3 * tokens))));
+  const count = Math.min(mostHeads, [2, 3].filter((head) => lesson.matrices.has(`head${head}_weights`)).length);
   const heads = /** @type {[string, string, string][]} */ (Array.from({ length: count },
     (_, head) => [`head${head + 2}`, `head${head + 2}_weights`, `A${"\u2082\u2083"[head]}`]));
-  /** @type {PipelineBox[]} */
+  /** @type {Box[]} */
   const boxes = [];
-  let x = pipelineEdge;
-  for (const column of [...pipelineColumns, heads, [["layer", "layer_output", "Z W_O"]]]) {
+  let x = edge;
+  for (const column of [...boxColumns, heads, [["layer", "layer_output", "Z W_O"]]]) {
     let widest = 0;
     const placed = column.map(([slot, usual, label]) => {
       const [named, name] = own[slot] ?? [usual, label];
       const found = named === "first" ? sections[0].matrices[0] : named;
       const matrix = lesson.matrices.get(found);
       const rows = Math.min(matrix?.rows.length ?? tokens, 12), columns = Math.min(matrix?.columns.length ?? tokens, 16);
-      return { slot, id: matrix ? found : "", label: matrix ? name : label, role: /** @type {any} */ (pipelineRoles)[slot] ?? "", x, y: 0, cell, rows, columns,
+      return { slot, id: matrix ? found : "", label: matrix ? name : label, role: /** @type {any} */ (roles)[slot] ?? "", x, y: 0, cell, rows, columns,
         stacked: column.length > 1 };
     });
-    const total = placed.reduce((sum, box) => sum + box.rows * cell + pipelineLabel, 0);
-    const space = (pipelineHeight - total) / (placed.length + 1);
+    const total = placed.reduce((sum, box) => sum + box.rows * cell + labelHeight, 0);
+    const space = (drawingHeight - total) / (placed.length + 1);
     let y = space;
     for (const box of placed) {
-      box.y = y + pipelineLabel;
-      y += box.rows * cell + pipelineLabel + space;
+      box.y = y + labelHeight;
+      y += box.rows * cell + labelHeight + space;
       widest = Math.max(widest, box.columns * cell, 7 * (box.label.length + (box.stacked ? 6 : 0)));
     }
     boxes.push(...placed);
-    x += widest + pipelineGap;
+    x += widest + gap;
   }
   return boxes;
 }
@@ -109,7 +108,7 @@ export function pipelineBoxes(lesson, step) {
  * @param {string} id
  * @returns {"here" | "past" | "coming"}
  */
-export function pipelineState(lesson, step, id) {
+export function boxState(lesson, step, id) {
   const shows = (/** @type {number} */ at) => lesson.steps[at].sections.some((section) => section.matrices.includes(id));
   if (id && shows(step)) return "here";
   const first = lesson.steps.findIndex((_, at) => shows(at));
@@ -119,14 +118,14 @@ export function pipelineState(lesson, step, id) {
 /**
  * @param {{open: (id: string) => void}} actions  goes to a matrix, in its step
  * @returns {{element: HTMLElement, update: (lesson: Lesson, step: number, query: number, covered: string[]) => void,
- *   showSelection: (cell: LessonCell | null, sources: LessonCell[]) => void}}
+ *   showSelection: (cell: Cell | null, sources: Cell[]) => void}}
  */
 export function makePipeline(actions) {
   const lines = svgEl("g", { class: "lesson-joins" });
   const boxesLayer = svgEl("g", {}), arrows = svgEl("g", {});
   const picture = svgEl("svg", { class: "lesson-pipeline-drawing", role: "group" }, arrows, boxesLayer, lines);
   const element = el("div", { class: "lesson-pipeline" }, picture);
-  /** @type {PipelineBox[]} */
+  /** @type {Box[]} */
   let boxes = [];
   /** @type {Lesson | null} */
   let shown = null;
@@ -134,24 +133,24 @@ export function makePipeline(actions) {
   /** @param {Lesson} lesson @param {number} step @param {number} query @param {string[]} covered */
   function update(lesson, step, query, covered) {
     shown = lesson;
-    boxes = pipelineBoxes(lesson, step);
-    const width = Math.max(...boxes.map((box) => box.x + box.columns * box.cell)) + pipelineEdge;
-    picture.setAttribute("viewBox", `0 0 ${width} ${pipelineHeight}`);
+    boxes = boxesOf(lesson, step);
+    const width = Math.max(...boxes.map((box) => box.x + box.columns * box.cell)) + edge;
+    picture.setAttribute("viewBox", `0 0 ${width} ${drawingHeight}`);
     picture.setAttribute("width", String(width));
-    picture.setAttribute("height", String(pipelineHeight));
+    picture.setAttribute("height", String(drawingHeight));
     picture.setAttribute("aria-label", lesson.steps[step].title);
-    const states = new Map(boxes.map((box) => [box.slot, pipelineState(lesson, step, box.id)]));
-    boxesLayer.replaceChildren(...boxes.map((box) => pipelineElement(lesson, box, states.get(box.slot) ?? "coming", query, covered, actions.open)));
-    arrows.replaceChildren(...pipelineArrows.flatMap(([from, to]) => {
+    const states = new Map(boxes.map((box) => [box.slot, boxState(lesson, step, box.id)]));
+    boxesLayer.replaceChildren(...boxes.map((box) => boxElement(lesson, box, states.get(box.slot) ?? "coming", query, covered, actions.open)));
+    arrows.replaceChildren(...arrowEnds.flatMap(([from, to]) => {
       const start = boxes.find(({ slot }) => slot === from), end = boxes.find(({ slot }) => slot === to);
-      return start && end ? [pipelineArrow(start, end, states.get(from) === "coming" || states.get(to) === "coming")] : [];
+      return start && end ? [arrowElement(start, end, states.get(from) === "coming" || states.get(to) === "coming")] : [];
     }));
     lines.replaceChildren();
     const current = boxes.find((box) => states.get(box.slot) === "here");
     if (current && element.scrollWidth > element.clientWidth) element.scrollLeft = current.x - element.clientWidth / 3;
   }
 
-  /** @param {LessonCell} cell @returns {{x: number, y: number, size: number}[]} */
+  /** @param {Cell} cell @returns {{x: number, y: number, size: number}[]} */
   const placesOf = (cell) => boxes.filter((box) => box.id === cell.of && cell.row < box.rows && cell.column < box.columns)
     .map((box) => ({ x: box.x + cell.column * box.cell, y: box.y + cell.row * box.cell, size: box.cell }));
 
@@ -178,20 +177,20 @@ export function makePipeline(actions) {
 
 /**
  * @param {Lesson} lesson
- * @param {PipelineBox} box
+ * @param {Box} box
  * @param {"here" | "past" | "coming"} state
  * @param {number} query
  * @param {string[]} covered  matrices that would tell an answer
  * @param {(id: string) => void} open
  * @returns {SVGElement}
  */
-function pipelineElement(lesson, box, state, query, covered, open) {
+function boxElement(lesson, box, state, query, covered, open) {
   const { x, y, cell, rows, columns } = box;
   const frame = svgEl("rect", { class: "lesson-box-frame", x, y, width: columns * cell, height: rows * cell });
   const label = svgEl("text", { x, y: y - 5 }, box.label);
   const kind = `lesson-box lesson-box-${state}`;
   if (state === "coming") return svgEl("g", { class: kind, "data-slot": box.slot }, frame, label);
-  const matrix = lessonMatrix(lesson, box.id);
+  const matrix = matrixOf(lesson, box.id);
   const shape = `${matrix.rows.length} \u00d7 ${matrix.columns.length}`;
   const isCovered = covered.includes(box.id);
   const run = () => open(box.id);
@@ -219,8 +218,8 @@ function pipelineElement(lesson, box, state, query, covered, open) {
  * @returns {SVGElement[]}
  */
 function matrixCells(lesson, { id, x, y, cell, rows, columns, slice }) {
-  const matrix = lessonMatrix(lesson, id);
-  const at = (/** @type {number} */ row, /** @type {number} */ column) => lessonValue(lesson, { of: id, row, column, slice });
+  const matrix = matrixOf(lesson, id);
+  const at = (/** @type {number} */ row, /** @type {number} */ column) => valueAt(lesson, { of: id, row, column, slice });
   let largest = matrix.shade === "share" || matrix.shade === "bits" ? 1 : 0;
   if (!largest) for (const value of matrix.data) largest = Math.max(largest, Math.abs(value) || 0);
   const found = [];
@@ -239,35 +238,35 @@ function matrixCells(lesson, { id, x, y, cell, rows, columns, slice }) {
  * A small copy of a matrix, with some of its numbers outlined.
  * @param {Lesson} lesson
  * @param {string} id
- * @param {LessonCell[]} marked
+ * @param {Cell[]} marked
  * @returns {HTMLElement}
  */
 export function makeMatrixCopy(lesson, id, marked) {
-  const matrix = lessonMatrix(lesson, id);
+  const matrix = matrixOf(lesson, id);
   const cell = 10, rows = Math.min(matrix.rows.length, 16), columns = Math.min(matrix.columns.length, 16);
-  const keys = new Set(marked.filter((one) => lessonHas(lesson, one)).map(lessonCellKey));
+  const keys = new Set(marked.filter((one) => hasCell(lesson, one)).map(cellKey));
   const picture = svgEl("svg", { width: columns * cell + 2, height: rows * cell + 2, "aria-hidden": "true" },
     matrixCells(lesson, { id, x: 1, y: 1, cell, rows, columns, slice: marked[0]?.slice ?? null }),
     svgEl("rect", { class: "lesson-box-frame", x: 1, y: 1, width: columns * cell, height: rows * cell }),
-    marked.filter((one) => keys.has(lessonCellKey(one)) && one.row < rows && one.column < columns).map((one) => svgEl("rect", {
+    marked.filter((one) => keys.has(cellKey(one)) && one.row < rows && one.column < columns).map((one) => svgEl("rect", {
       class: "lesson-joined-source", x: 1.5 + one.column * cell, y: 1.5 + one.row * cell, width: cell - 1, height: cell - 1 })));
   return el("figure", { class: "lesson-copy" }, picture,
-    el("figcaption", {}, formulaText(`${tokenText(lessonMatrixName(matrix))} ${matrix.rows.length} \u00d7 ${matrix.columns.length}`)));
+    el("figcaption", {}, formulaText(`${tokenText(matrixName(matrix))} ${matrix.rows.length} \u00d7 ${matrix.columns.length}`)));
 }
 
 /**
- * @param {PipelineBox} from
- * @param {PipelineBox} to
+ * @param {Box} from
+ * @param {Box} to
  * @param {boolean} isComing
  * @returns {SVGElement}
  */
-function pipelineArrow(from, to, isComing) {
+function arrowElement(from, to, isComing) {
   const x1 = from.x + from.columns * from.cell + 2, x2 = to.x - (to.role ? 9 : 3);
   const y1 = from.y + from.rows * from.cell / 2;
   const y2 = to.y + to.rows * to.cell / 2 + (from.role === "query" ? -6 : from.role === "key" ? 6 : from.role === "value" ? 10 : 0);
   // Further heads have queries, keys and values of their own: they branch from X, and their lines pass under the first head.
-  const bend = to.slot.startsWith("head") ? `C${x1 + 24} ${pipelineHeight - 1} ${x1 + 40} ${pipelineHeight - 1} ${x1 + 90} ${pipelineHeight - 1}L${x2 - 60} ${pipelineHeight - 1}C${x2 - 24} ${pipelineHeight - 1} ${x2 - 24} ${y2} ${x2} ${y2}`
-    : from.role === "value" ? `C${x1 + (x2 - x1) * 0.35} ${pipelineHeight - 4} ${x2 - 30} ${pipelineHeight - 4} ${x2} ${y2}`
+  const bend = to.slot.startsWith("head") ? `C${x1 + 24} ${drawingHeight - 1} ${x1 + 40} ${drawingHeight - 1} ${x1 + 90} ${drawingHeight - 1}L${x2 - 60} ${drawingHeight - 1}C${x2 - 24} ${drawingHeight - 1} ${x2 - 24} ${y2} ${x2} ${y2}`
+    : from.role === "value" ? `C${x1 + (x2 - x1) * 0.35} ${drawingHeight - 4} ${x2 - 30} ${drawingHeight - 4} ${x2} ${y2}`
     : `C${(x1 + x2) / 2} ${y1} ${(x1 + x2) / 2} ${y2} ${x2} ${y2}`;
   return svgEl("path", { class: `lesson-arrow${isComing ? " lesson-left-out" : ""}`, d: `M${x1} ${y1}${bend}` });
 }

@@ -3,15 +3,14 @@
 
 import { el } from "../dom.js";
 import { tr } from "../languages.js";
-
-/** @typedef {import("./reply.js").LessonCell} LessonCell */
+/** @import { Cell } from "./reply.js" */
 
 /** Milliseconds at the usual speed. */
-const playPauses = { lift: 240, term: 300, sum: 240 };
+const pauses = { lift: 240, term: 300, sum: 240 };
 
 /**
- * @param {{terms: {element: HTMLElement, cells: LessonCell[]}[], result: HTMLElement,
- *   mark: (cells: LessonCell[] | null) => void}} calculation  mark: the numbers that are used now; null: those of the whole
+ * @param {{terms: {element: HTMLElement, cells: Cell[]}[], result: HTMLElement,
+ *   mark: (cells: Cell[] | null) => void}} calculation  mark: the numbers that are used now; null: those of the whole
  * @returns {{element: HTMLElement, stop: () => void}}
  */
 export function makePlay({ terms, result, mark }) {
@@ -44,7 +43,7 @@ export function makePlay({ terms, result, mark }) {
 
   function run() {
     if (at === null) forward();
-    const wait = () => (at === 0 ? playPauses.lift : at === terms.length ? playPauses.sum : playPauses.term) / Number(speed.value);
+    const wait = () => (at === 0 ? pauses.lift : at === terms.length ? pauses.sum : pauses.term) / Number(speed.value);
     const next = () => {
       timer = undefined;
       forward();

@@ -4,9 +4,9 @@ import { el, svgEl } from "../dom.js";
 import { tr } from "../languages.js";
 import { sentenceText } from "./numbers.js";
 
-/** @typedef {ReturnType<typeof import("./reply.js").lessonLedger>} LessonLedger */
+/** @typedef {ReturnType<typeof import("./reply.js").ledgerAt>} LessonLedger */
 
-const problemSize = { width: 110, height: 48 };
+const size = { width: 110, height: 48 };
 
 /**
  * @returns {{element: HTMLElement, update: (problems: LessonLedger, isAsking: boolean) => void}}
@@ -23,8 +23,8 @@ export function makeLedger() {
       const isHere = (/** @type {LessonLedger[number]} */ problem) => problem.here && !isAsking;
       const known = problems.filter((problem) => !isHere(problem));
       element.hidden = !problems.length;
-      here.replaceChildren(...problems.filter(isHere).map(problemItem));
-      others.replaceChildren(...known.map(problemItem));
+      here.replaceChildren(...problems.filter(isHere).map(itemOf));
+      others.replaceChildren(...known.map(itemOf));
       rest.hidden = !known.length;
       count.textContent = tr("Known so far: {count}, removed: {removed}", { count: known.length, removed: known.filter(({ solved }) => solved).length });
     },
@@ -32,8 +32,8 @@ export function makeLedger() {
 }
 
 /** @param {LessonLedger[number]} problem @returns {HTMLElement} */
-function problemItem({ id, title, text, solved, numbers }) {
-  return el("li", { class: solved ? "lesson-solved" : "lesson-open-problem", "data-problem": id }, problemDrawing(id, numbers),
+function itemOf({ id, title, text, solved, numbers }) {
+  return el("li", { class: solved ? "lesson-solved" : "lesson-open-problem", "data-problem": id }, drawingOf(id, numbers),
     el("strong", { text: title }), " ", el("span", { class: "lesson-state", text: solved ? tr("removed") : tr("open") }), el("p", {}, sentenceText(text)));
 }
 
@@ -43,37 +43,37 @@ function problemItem({ id, title, text, solved, numbers }) {
  * @param {number[]} numbers
  * @returns {Element}
  */
-function problemDrawing(id, numbers) {
-  const draw = problemDrawings[id] ?? problemBars;
-  const { width, height } = problemSize;
+function drawingOf(id, numbers) {
+  const draw = drawings[id] ?? barsOf;
+  const { width, height } = size;
   return svgEl("svg", { class: "lesson-problem-drawing", viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" }, draw(numbers));
 }
 
 /** @param {string} d @param {number} [wide] @returns {Element} */
-const problemLine = (d, wide = 2) => svgEl("path", { d, "stroke-width": wide });
+const line = (d, wide = 2) => svgEl("path", { d, "stroke-width": wide });
 
 /** @param {number[]} numbers @returns {Element[]} */
-function problemBars(numbers) {
+function barsOf(numbers) {
   const most = Math.max(...numbers.map(Math.abs), 1e-9), each = Math.min(22, 96 / numbers.length);
-  return numbers.map((value, at) => problemLine(`M${8 + (at + 0.5) * each} 46V${(46 - Math.max(1, 40 * Math.abs(value) / most)).toFixed(1)}`, each * 0.55));
+  return numbers.map((value, at) => line(`M${8 + (at + 0.5) * each} 46V${(46 - Math.max(1, 40 * Math.abs(value) / most)).toFixed(1)}`, each * 0.55));
 }
 
 /** @type {{[id: string]: (numbers: number[]) => Element[]}} */
-const problemDrawings = {
+const drawings = {
   learned(numbers) {
     const most = Math.max(...numbers, 1e-9), step = 92 / Math.max(1, numbers.length - 1);
-    return [problemLine("M8 4V44H104", 1), problemLine(numbers.map((value, at) => `${at ? "L" : "M"}${(10 + at * step).toFixed(1)} ${(42 - 32 * value / most).toFixed(1)}`).join(""), 3)];
+    return [line("M8 4V44H104", 1), line(numbers.map((value, at) => `${at ? "L" : "M"}${(10 + at * step).toFixed(1)} ${(42 - 32 * value / most).toFixed(1)}`).join(""), 3)];
   },
   // What the longest vector takes of a row, before and after it is made longer: the whole line is the row.
-  long: (numbers) => numbers.flatMap((value, at) => [problemLine(`M6 ${16 + at * 20}H104`, 1), problemLine(`M6 ${16 + at * 20}H${(6 + 98 * Math.min(1, value)).toFixed(1)}`, 6)]),
-  order: ([apart]) => (apart ? [10, 25, 40] : [10, 25, 40]).map((y, at) => problemLine(apart ? `M8 ${y}H104` : `M8 ${y}C54 ${y} 54 ${[25, 10, 40][at]} 104 ${[25, 10, 40][at]}`)),
+  long: (numbers) => numbers.flatMap((value, at) => [line(`M6 ${16 + at * 20}H104`, 1), line(`M6 ${16 + at * 20}H${(6 + 98 * Math.min(1, value)).toFixed(1)}`, 6)]),
+  order: ([apart]) => (apart ? [10, 25, 40] : [10, 25, 40]).map((y, at) => line(apart ? `M8 ${y}H104` : `M8 ${y}C54 ${y} 54 ${[25, 10, 40][at]} 104 ${[25, 10, 40][at]}`)),
   symmetric([there = 0, back = 0]) {
     const most = Math.max(Math.abs(there), Math.abs(back), 1e-9), wide = (/** @type {number} */ value) => 1 + 5 * Math.abs(value) / most;
-    return [problemLine("M8 16H98", wide(there)), problemLine("M92 9L101 16L92 23"), problemLine("M14 36H104", wide(back)), problemLine("M20 29L11 36L20 43")];
+    return [line("M8 16H98", wide(there)), line("M92 9L101 16L92 23"), line("M14 36H104", wide(back)), line("M20 29L11 36L20 43")];
   },
-  wide: (numbers) => problemBars(numbers.map((value) => Math.sqrt(Math.abs(value)))),
-  one: ([count = 1]) => Array.from({ length: Math.min(4, count) }, (_, at) => problemLine(`M${12 + at * 12} 44C${12 + at * 12} ${6 + at * 6} ${96 - at * 6} ${6 + at * 6} ${96 - at * 6} 44`, 3)),
-  later: ([share = 0]) => [problemLine("M30 4V44H70", 1), svgEl("path", { class: "lesson-problem-fill", "fill-opacity": Math.min(1, share * 1.6).toFixed(2), d: "M30 4H70V44Z" }), problemLine("M30 4L70 44", 1)],
+  wide: (numbers) => barsOf(numbers.map((value) => Math.sqrt(Math.abs(value)))),
+  one: ([count = 1]) => Array.from({ length: Math.min(4, count) }, (_, at) => line(`M${12 + at * 12} 44C${12 + at * 12} ${6 + at * 6} ${96 - at * 6} ${6 + at * 6} ${96 - at * 6} 44`, 3)),
+  later: ([share = 0]) => [line("M30 4V44H70", 1), svgEl("path", { class: "lesson-problem-fill", "fill-opacity": Math.min(1, share * 1.6).toFixed(2), d: "M30 4H70V44Z" }), line("M30 4L70 44", 1)],
   // A table: a point for each of its numbers.
   cost([rows = 1, columns = rows]) {
     const step = 40 / Math.max(5, rows, columns);

@@ -1,22 +1,22 @@
 // The lesson's reply as the views read it, and edits of its request.
 
-/** @typedef {import("../types.js").Request} Request */
+/** @import { Reply, Request } from "../types.js" */
 
 /**
- * @typedef {{op: string, from: LessonReference[], over?: number, times?: number, say?: string, rules?: LessonRule[], width?: number,
- *   base?: number, eps?: number}} LessonRule
+ * @typedef {{op: string, from: Reference[], over?: number, times?: number, say?: string, rules?: Rule[], width?: number,
+ *   base?: number, eps?: number}} Rule
  */
-/** @typedef {string | number | {[key: string]: any}} LessonIndex */
-/** @typedef {{of: string, row: LessonIndex, column: LessonIndex, slice?: LessonIndex}} LessonReference */
+/** @typedef {string | number | {[key: string]: any}} Index */
+/** @typedef {{of: string, row: Index, column: Index, slice?: Index}} Reference */
 /**
- * @typedef {object} LessonMatrix
+ * @typedef {object} Matrix
  * @property {string} id
  * @property {string} title
  * @property {string} formula
  * @property {string[]} rows
  * @property {string[]} columns
  * @property {boolean} sliced  one matrix per query
- * @property {LessonRule} source
+ * @property {Rule} source
  * @property {string | null} field  the request's field that an edit changes; null: read-only
  * @property {"none" | "signed" | "share" | "bits"} shade
  * @property {number} digits
@@ -26,54 +26,54 @@
  */
 /**
  * @typedef {{title: string, matrix: string, lines: number[], description: string, x_title: string, y_title: string, log_x: boolean,
- *   log_y: boolean}} LessonChart
+ *   log_y: boolean}} Chart
  */
-/** @typedef {{text: string, cells: [string, number, number][]}} LessonFinding */
+/** @typedef {{text: string, cells: [string, number, number][]}} Finding */
 /**
- * @typedef {object} LessonSection
+ * @typedef {object} Section
  * @property {string} title
  * @property {boolean} folded
  * @property {string[]} text
  * @property {"" | "matrix" | "token"} form
  * @property {string[]} matrices
- * @property {LessonChart[]} charts
- * @property {LessonFinding[]} findings
+ * @property {Chart[]} charts
+ * @property {Finding[]} findings
  * @property {string[]} controls
  * @property {boolean} told  shown only behind the question
- * @property {LessonPicture[]} pictures
+ * @property {Picture[]} pictures
  */
-/** @typedef {{kind: string, title: string, description: string, matrices: string[], labels: string[], sizes: [number, number][]}} LessonPicture */
-/** @typedef {{id: string, title: string, text: string, solved: boolean, numbers: number[]}} LessonProblem  as a step has measured it */
-/** @typedef {{statistic: string, sense: "largest" | "smallest", why: string}} LessonHead */
+/** @typedef {{kind: string, title: string, description: string, matrices: string[], labels: string[], sizes: [number, number][]}} Picture */
+/** @typedef {{id: string, title: string, text: string, solved: boolean, numbers: number[]}} Problem  as a step has measured it */
+/** @typedef {{statistic: string, sense: "largest" | "smallest", why: string}} Head */
 /**
- * @typedef {{id: string, title: string, number: string, text: string[], told: string[], pictures: LessonPicture[], ledger: LessonProblem[], code: string, head: LessonHead | null,
- *   drawing: LessonDrawing | null, question: LessonQuestion | null, sections: LessonSection[]}} LessonStep
+ * @typedef {{id: string, title: string, number: string, text: string[], told: string[], pictures: Picture[], ledger: Problem[], code: string, head: Head | null,
+ *   drawing: Drawing | null, question: Question | null, sections: Section[]}} Step
  */
 /**
  * @typedef {{text: string, choices: string[], answers: number[], why: string, covers: string[], cells: [string, number, number][],
- *   about_sizes: boolean, tap: string, token: number}} LessonQuestion  tap: the matrix whose columns are the choices, or ""; token: the one that it is about
+ *   about_sizes: boolean, tap: string, token: number}} Question  tap: the matrix whose columns are the choices, or ""; token: the one that it is about
  */
-/** @typedef {{id: string, label: string, step: string, x: number, y: number, width: number, height: number, shape: string}} LessonPart */
+/** @typedef {{id: string, label: string, step: string, x: number, y: number, width: number, height: number, shape: string}} Part */
 /**
- * @typedef {{title: string, parts: LessonPart[], arrows: [string, string][], bypasses: [string, string][], repeated: [string, string][],
+ * @typedef {{title: string, parts: Part[], arrows: [string, string][], bypasses: [string, string][], repeated: [string, string][],
  *   models: {name: string, without: string[], text: string}[]}}
- *   LessonDrawing
+ *   Drawing
  */
 /** @typedef {{tokens: number, width: number, heads: number, sentences: number, number: number, steps: number,
- *   rate: number}} LessonLimits */
+ *   rate: number}} Limits */
 /**
- * @typedef {{request: import("../types.js").Request, limits: LessonLimits, steps: LessonStep[], matrices: Map<string,
- *   LessonMatrix>}} Lesson
+ * @typedef {{request: Request, limits: Limits, steps: Step[], matrices: Map<string,
+ *   Matrix>}} Lesson
  */
-/** @typedef {{of: string, row: number, column: number, slice: number | null}} LessonCell  the address of one number */
+/** @typedef {{of: string, row: number, column: number, slice: number | null}} Cell  the address of one number */
 
 /**
- * @param {import("../types.js").Reply} reply
+ * @param {Reply} reply
  * @returns {Lesson}
  */
 export function readLesson(reply) {
   const { request, limits, steps, matrices } = reply.meta;
-  /** @type {Map<string, LessonMatrix>} */
+  /** @type {Map<string, Matrix>} */
   const known = new Map();
   for (const [id, facts] of Object.entries(matrices)) {
     known.set(id, { ...facts, data: /** @type {Float32Array} */ (reply.arrays[facts.array].data) });
@@ -85,67 +85,67 @@ export function readLesson(reply) {
  * The problems known at a step, each as it was measured last, and whether that was at this step.
  * @param {Lesson} lesson
  * @param {number} step
- * @returns {(LessonProblem & {here: boolean})[]}
+ * @returns {(Problem & {here: boolean})[]}
  */
-export function lessonLedger(lesson, step) {
-  /** @type {Map<string, LessonProblem & {here: boolean}>} */
+export function ledgerAt(lesson, step) {
+  /** @type {Map<string, Problem & {here: boolean}>} */
   const known = new Map();
   for (let at = 0; at <= step; at++) for (const problem of lesson.steps[at].ledger) known.set(problem.id, { ...problem, here: at === step });
   return [...known.values()];
 }
 
 /** The token that a step opens with: that of its question, or the first. @param {Lesson} lesson @param {number} step @returns {number} */
-export const lessonPick = (lesson, step) => lesson.steps[step].question?.token ?? 0;
+export const openingToken = (lesson, step) => lesson.steps[step].question?.token ?? 0;
 
 /**
  * @param {Lesson} lesson
  * @param {string} id
- * @returns {LessonMatrix}
+ * @returns {Matrix}
  */
-export function lessonMatrix(lesson, id) {
+export function matrixOf(lesson, id) {
   const matrix = lesson.matrices.get(id);
   if (!matrix) throw new Error(`lesson: unknown matrix ${id}`);
   return matrix;
 }
 
-/** Its title; of "X, the tokens" the symbol. @param {LessonMatrix} matrix @returns {string} */
-export const lessonMatrixName = ({ title }) => title.replace(/^([A-Z])[,\uff0c\u3001].*$/u, "$1");
+/** Its title; of "X, the tokens" the symbol. @param {Matrix} matrix @returns {string} */
+export const matrixName = ({ title }) => title.replace(/^([A-Z])[,\uff0c\u3001].*$/u, "$1");
 
 /**
  * The number of a cell; NaN: masked.
  * @param {Lesson} lesson
- * @param {LessonCell} cell
+ * @param {Cell} cell
  * @returns {number}
  */
-export function lessonValue(lesson, cell) {
-  const matrix = lessonMatrix(lesson, cell.of);
+export function valueAt(lesson, cell) {
+  const matrix = matrixOf(lesson, cell.of);
   const { rows, columns } = matrix;
   return matrix.data[((cell.slice ?? 0) * rows.length + cell.row) * columns.length + cell.column];
 }
 
 /**
  * Decimals of a column: 0 if all of it are integers.
- * @param {LessonMatrix} matrix
+ * @param {Matrix} matrix
  * @param {number} column
  * @returns {number}
  */
-export function lessonDigits(matrix, column) {
+export function digitsOf(matrix, column) {
   if (matrix.shade !== "none") return matrix.digits;
   return matrix.rows.every((_, row) => Number.isInteger(matrix.data[row * matrix.columns.length + column])) ? 0 : matrix.digits;
 }
 
-/** @param {LessonCell} cell @returns {string} */
-export function lessonCellKey(cell) {
+/** @param {Cell} cell @returns {string} */
+export function cellKey(cell) {
   return `${cell.of}/${cell.slice ?? ""}/${cell.row}/${cell.column}`;
 }
 
 /**
  * Whether the cell exists: with fewer tokens it may not.
  * @param {Lesson} lesson
- * @param {LessonCell} cell
+ * @param {Cell} cell
  * @returns {boolean}
  */
-export function lessonHas(lesson, cell) {
+export function hasCell(lesson, cell) {
   const matrix = lesson.matrices.get(cell.of);
   return !!matrix && cell.row < matrix.rows.length && cell.column < matrix.columns.length
     && (!matrix.sliced || (cell.slice ?? 0) * matrix.rows.length * matrix.columns.length < matrix.data.length);
@@ -164,7 +164,7 @@ const perTokenSettings = ["order", "payload", "length"];
  * @param {number} value
  * @returns {Request}
  */
-export function lessonWithNumber(request, field, row, column, value) {
+export function withNumber(request, field, row, column, value) {
   const next = structuredClone(request);
   const matrix = field === "x" ? next.x : next.settings[field];
   // The payload of a sentence that was just replaced is no longer there.
@@ -173,7 +173,7 @@ export function lessonWithNumber(request, field, row, column, value) {
 }
 
 /** @param {Request} request @param {string} name @param {unknown} value @returns {Request} */
-export function lessonWithSetting(request, name, value) {
+export function withSetting(request, name, value) {
   const next = structuredClone(request);
   next.settings[name] = value;
   return next;
@@ -185,7 +185,7 @@ export function lessonWithSetting(request, name, value) {
  * @param {string} text
  * @returns {Request}
  */
-export function lessonWithText(request, text) {
+export function withText(request, text) {
   const next = structuredClone(request);
   next.text = text;
   for (const name of perTokenSettings) delete next.settings[name];
@@ -193,6 +193,6 @@ export function lessonWithText(request, text) {
 }
 
 /** @param {Request} request @returns {string} the sentence as it was written, or its tokens with spaces between them */
-export function lessonText(request) {
+export function sentenceOf(request) {
   return request.text ?? request.tokens.join(" ");
 }

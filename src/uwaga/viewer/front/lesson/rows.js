@@ -3,10 +3,9 @@
 import { el, svgEl, tokenText } from "../dom.js";
 import { wordWidth } from "./arcs.js";
 import { lessonNumber } from "./numbers.js";
-import { lessonDigits, lessonMatrix, lessonValue } from "./reply.js";
-
-/** @typedef {import("./reply.js").Lesson} Lesson */
-/** @typedef {import("./reply.js").LessonCell} LessonCell */
+import { digitsOf, matrixOf, valueAt } from "./reply.js";
+/** @import { PictureActions, PictureBody } from "./pictures.js" */
+/** @import { Cell, Lesson, Rule } from "./reply.js" */
 
 /**
  * The radius of a number's circle: its area grows with the number.
@@ -18,9 +17,9 @@ import { lessonDigits, lessonMatrix, lessonValue } from "./reply.js";
 export const circleRadius = (value, largest, most) => (Number.isFinite(value) && largest > 0 ? Math.sqrt(Math.min(1, Math.abs(value) / largest)) * most : 0);
 
 /** Heights of a row's parts, in pixels, and the most that a circle has as its radius. */
-const rowsSize = { label: 20, names: 18, circles: 54, radius: 14 };
+const heights = { label: 20, names: 18, circles: 54, radius: 14 };
 
-/** @param {import("./pictures.js").PictureActions} actions @returns {import("./pictures.js").PictureBody} */
+/** @param {PictureActions} actions @returns {PictureBody} */
 export function makeRows(actions) {
   const words = el("div", { class: "lesson-rows-words", role: "group" });
   const picture = svgEl("svg", { class: "lesson-rows", role: "img" });
@@ -31,7 +30,7 @@ export function makeRows(actions) {
   return {
     element: el("div", {}, words, el("div", { class: "lesson-scroll" }, picture)),
     update(lesson, shown, query, covered) {
-      const matrices = shown.matrices.map((id) => lessonMatrix(lesson, id));
+      const matrices = shown.matrices.map((id) => matrixOf(lesson, id));
       const { room } = actions.place();
       const most = Math.max(...matrices.map(({ columns }) => columns.length));
       const cell = Math.max(44, Math.min(92, Math.floor((room - 8) / most)));
@@ -45,7 +44,7 @@ export function makeRows(actions) {
       const place = matrices.map((matrix, at) => {
         const names = at && matrices[at - 1].columns.join("\n") === matrix.columns.join("\n") ? null : matrix.columns;
         const top = y;
-        y += rowsSize.label + (names ? rowsSize.names : 0) + rowsSize.circles;
+        y += heights.label + (names ? heights.names : 0) + heights.circles;
         return { names, top };
       });
       const width = Math.max(most * cell + 8, ...shown.labels.map((text) => wordWidth(text) * 16 + 8));
@@ -62,7 +61,7 @@ export function makeRows(actions) {
           const { names, top } = place[at];
           return [
             svgEl("text", { class: "lesson-rows-label", x: 2, y: top + 16, text: tokenText(shown.labels[at]) }),
-            ...(names ?? []).map((name, column) => svgEl("text", { class: "lesson-share", x: (column + 0.5) * cell, y: top + rowsSize.label + 12, "text-anchor": "middle", ...fittedName(name, cell) })),
+            ...(names ?? []).map((name, column) => svgEl("text", { class: "lesson-share", x: (column + 0.5) * cell, y: top + heights.label + 12, "text-anchor": "middle", ...fittedName(name, cell) })),
             ...matrix.columns.flatMap(() => {
               const pair = [svgEl("circle"), svgEl("text", { class: "lesson-share", "text-anchor": "middle" })];
               circles.push(...pair);
@@ -73,19 +72,19 @@ export function makeRows(actions) {
       }
       let which = 0;
       matrices.forEach((matrix, at) => {
-        const middle = place[at].top + rowsSize.label + (place[at].names ? rowsSize.names : 0) + rowsSize.radius + 2;
+        const middle = place[at].top + heights.label + (place[at].names ? heights.names : 0) + heights.radius + 2;
         const role = matrix.id === "q" ? " lesson-circle-asks" : matrix.id === "k" ? "" : " lesson-circle-ink";
         matrix.columns.forEach((_, column) => {
-          const value = lessonValue(lesson, { of: matrix.id, row: Math.min(query, matrix.rows.length - 1), column, slice: null }), isHidden = hides(at);
+          const value = valueAt(lesson, { of: matrix.id, row: Math.min(query, matrix.rows.length - 1), column, slice: null }), isHidden = hides(at);
           const [circle, text] = circles.slice(which, which + 2), x = (column + 0.5) * cell;
           which += 2;
           circle.setAttribute("class", `lesson-circle${role}${value < 0 ? " lesson-ring" : ""}`);
           circle.setAttribute("cx", x.toFixed(1));
           circle.setAttribute("cy", middle.toFixed(1));
-          /** @type {SVGElement} */ (circle).style.setProperty("r", `${isHidden ? 0 : Math.max(1, circleRadius(value, largest, rowsSize.radius)).toFixed(2)}px`);
+          /** @type {SVGElement} */ (circle).style.setProperty("r", `${isHidden ? 0 : Math.max(1, circleRadius(value, largest, heights.radius)).toFixed(2)}px`);
           text.setAttribute("x", x.toFixed(1));
-          text.setAttribute("y", (isHidden ? middle + 5 : middle + rowsSize.radius + 14).toFixed(1));
-          text.textContent = isHidden ? "?" : lessonNumber(value, lessonDigits(matrix, column));
+          text.setAttribute("y", (isHidden ? middle + 5 : middle + heights.radius + 14).toFixed(1));
+          text.textContent = isHidden ? "?" : lessonNumber(value, digitsOf(matrix, column));
         });
       });
     },
@@ -102,22 +101,22 @@ function fittedName(name, width) {
 }
 
 /** Terms of a product that are drawn, at most. */
-const productMost = 8;
+const mostTerms = 8;
 
 /**
  * A dot product: the numbers of both sides as circles under each other, their products, and the sum. Null where it is none, or long.
  * @param {Lesson} lesson
- * @param {import("./reply.js").LessonRule} rule
- * @param {LessonCell[][]} terms  of both operands
+ * @param {Rule} rule
+ * @param {Cell[][]} terms  of both operands
  * @param {string} result
  * @returns {Element | null}
  */
 export function makeProduct(lesson, rule, terms, result) {
   const [left, right] = terms;
-  if (rule.op !== "dot" || left.length > productMost || left.length !== right.length) return null;
-  const numbers = [left, right].map((side) => side.map((cell) => lessonValue(lesson, cell)));
+  if (rule.op !== "dot" || left.length > mostTerms || left.length !== right.length) return null;
+  const numbers = [left, right].map((side) => side.map((cell) => valueAt(lesson, cell)));
   if (numbers.flat().some(Number.isNaN)) return null;
-  const largest = Math.max(...numbers.flat().map(Math.abs)), names = [left, right].map((side) => productName(lesson, side));
+  const largest = Math.max(...numbers.flat().map(Math.abs)), names = [left, right].map((side) => sideName(lesson, side));
   const first = Math.min(104, Math.max(34, ...names.map(({ fixed }) => wordWidth(fixed) * 18 + 14))), cell = 64;
   const width = first + left.length * cell + 4, middle = (/** @type {number} */ m) => first + (m + 0.5) * cell;
   const side = (/** @type {number} */ which, /** @type {number} */ y, /** @type {string} */ kind) => [
@@ -138,9 +137,9 @@ export function makeProduct(lesson, rule, terms, result) {
     svgEl("text", { class: "lesson-product-sum", x: 0, y: 145, text: `= ${result}` }));
 }
 
-/** What is the same in all terms of a side, and what moves. @param {Lesson} lesson @param {LessonCell[]} side @returns {{fixed: string, moving: string[]}} */
-function productName(lesson, side) {
-  const matrix = lessonMatrix(lesson, side[0].of), isRow = side.every(({ row }) => row === side[0].row);
+/** What is the same in all terms of a side, and what moves. @param {Lesson} lesson @param {Cell[]} side @returns {{fixed: string, moving: string[]}} */
+function sideName(lesson, side) {
+  const matrix = matrixOf(lesson, side[0].of), isRow = side.every(({ row }) => row === side[0].row);
   return isRow ? { fixed: tokenText(matrix.rows[side[0].row]), moving: side.map(({ column }) => matrix.columns[column]) }
     : { fixed: tokenText(matrix.columns[side[0].column]), moving: side.map(({ row }) => matrix.rows[row]) };
 }

@@ -2,17 +2,19 @@
 
 import { tokenText } from "../dom.js";
 import { lessonNumber } from "./numbers.js";
-import { lessonDigits, lessonMatrix, lessonValue } from "./reply.js";
+import { digitsOf, matrixOf, valueAt } from "./reply.js";
+/** @import { Scene, SceneItem } from "../types.js" */
+/** @import { Lesson, Matrix } from "./reply.js" */
 
-const sceneCell = { width: 62, height: 22 };
-const sceneWidth = 1000, sceneGap = 28, sceneSide = 90;
+const cellSize = { width: 62, height: 22 };
+const fullWidth = 1000, gap = 28, nameWidth = 90;
 
 /**
- * @param {import("./reply.js").Lesson | null} lesson
+ * @param {Lesson | null} lesson
  * @param {number} step
  * @param {number} query
  * @param {HTMLElement} element  whose theme colours are used
- * @returns {import("../types.js").Scene}
+ * @returns {Scene}
  */
 export function lessonScene(lesson, step, query, element) {
   const style = getComputedStyle(element);
@@ -27,75 +29,75 @@ export function lessonScene(lesson, step, query, element) {
 /** @typedef {{background: string, text: string, muted: string, line: string, more: string, less: string}} SceneColours */
 
 /**
- * @param {import("./reply.js").Lesson | null} lesson
+ * @param {Lesson | null} lesson
  * @param {number} step
  * @param {number} query
  * @param {SceneColours} colours
- * @returns {import("../types.js").Scene}
+ * @returns {Scene}
  */
 export function drawLessonScene(lesson, step, query, colours) {
-  /** @type {import("../types.js").SceneItem[]} */
+  /** @type {SceneItem[]} */
   const items = [];
-  let x = sceneGap, y = sceneGap + 30, tallest = 0, widest = 0;
+  let x = gap, y = gap + 30, tallest = 0, widest = 0;
   if (lesson) {
     const { title, sections } = lesson.steps[step];
-    items.push({ kind: "text", x: sceneGap, y: sceneGap + 8, text: title,
+    items.push({ kind: "text", x: gap, y: gap + 8, text: title,
       size: 18, anchor: "start", fill: colours.text });
     for (const id of new Set(sections.flatMap((section) => section.matrices))) {
-      const matrix = lessonMatrix(lesson, id);
-      const width = sceneSide + matrix.columns.length * sceneCell.width, height = (matrix.rows.length + 2) * sceneCell.height;
-      if (x > sceneGap && x + width > sceneWidth) { x = sceneGap; y += tallest + sceneGap; tallest = 0; }
-      items.push(...sceneTable(lesson, matrix, query, x, y, colours));
-      x += width + sceneGap;
+      const matrix = matrixOf(lesson, id);
+      const width = nameWidth + matrix.columns.length * cellSize.width, height = (matrix.rows.length + 2) * cellSize.height;
+      if (x > gap && x + width > fullWidth) { x = gap; y += tallest + gap; tallest = 0; }
+      items.push(...tableItems(lesson, matrix, query, x, y, colours));
+      x += width + gap;
       widest = Math.max(widest, x);
       tallest = Math.max(tallest, height);
     }
   }
-  return { width: Math.max(widest, 2 * sceneGap + 300), height: y + tallest + sceneGap, background: colours.background, items };
+  return { width: Math.max(widest, 2 * gap + 300), height: y + tallest + gap, background: colours.background, items };
 }
 
 /**
- * @param {import("./reply.js").Lesson} lesson
- * @param {import("./reply.js").LessonMatrix} matrix
+ * @param {Lesson} lesson
+ * @param {Matrix} matrix
  * @param {number} query
  * @param {number} left
  * @param {number} top
  * @param {SceneColours} colours
- * @returns {import("../types.js").SceneItem[]}
+ * @returns {SceneItem[]}
  */
-function sceneTable(lesson, matrix, query, left, top, colours) {
-  const { width, height } = sceneCell;
+function tableItems(lesson, matrix, query, left, top, colours) {
+  const { width, height } = cellSize;
   const text = (/** @type {number} */ x, /** @type {number} */ y, /** @type {string} */ words,
     /** @type {"start" | "middle" | "end"} */ anchor, fill = colours.text) =>
-    /** @type {import("../types.js").SceneItem} */ ({ kind: "text", x, y, text: words, size: 12, anchor, fill });
+    /** @type {SceneItem} */ ({ kind: "text", x, y, text: words, size: 12, anchor, fill });
   const heading = matrix.sliced ? `${matrix.title} (${lesson.request.tokens[query]})` : matrix.title;
   const items = [text(left, top + 14, tokenText(heading), "start")];
   matrix.columns.forEach((name, column) =>
-    items.push(text(left + sceneSide + (column + 1) * width - 6, top + height + 15, sceneShort(name, 9), "end", colours.muted)));
+    items.push(text(left + nameWidth + (column + 1) * width - 6, top + height + 15, shortened(name, 9), "end", colours.muted)));
   const largest = matrix.data.reduce((most, value) => Math.max(most, Math.abs(value) || 0), 0) || 1;
   matrix.rows.forEach((name, row) => {
     const y = top + (row + 2) * height;
-    items.push(text(left + sceneSide - 8, y + 15, sceneShort(name, 12), "end", colours.muted));
+    items.push(text(left + nameWidth - 8, y + 15, shortened(name, 12), "end", colours.muted));
     matrix.columns.forEach((_, column) => {
-      const x = left + sceneSide + column * width;
-      const value = lessonValue(lesson, { of: matrix.id, row, column, slice: matrix.sliced ? query : null });
+      const x = left + nameWidth + column * width;
+      const value = valueAt(lesson, { of: matrix.id, row, column, slice: matrix.sliced ? query : null });
       const heat = matrix.shade === "none" || Number.isNaN(value) ? 0 : matrix.shade === "signed" ? value / largest : value;
-      const fill = sceneMix(colours.background, heat < 0 ? colours.less : colours.more, Math.min(1, Math.abs(heat)) * 0.5);
+      const fill = mixed(colours.background, heat < 0 ? colours.less : colours.more, Math.min(1, Math.abs(heat)) * 0.5);
       items.push({ kind: "rect", x, y, w: width, h: height, fill, stroke: colours.line });
-      items.push(text(x + width - 6, y + 15, lessonNumber(value, lessonDigits(matrix, column)), "end"));
+      items.push(text(x + width - 6, y + 15, lessonNumber(value, digitsOf(matrix, column)), "end"));
     });
   });
   return items;
 }
 
 /** @param {string} name @param {number} most @returns {string} */
-function sceneShort(name, most) {
+function shortened(name, most) {
   const shown = [...tokenText(name)];
   return shown.length > most ? `${shown.slice(0, most - 1).join("")}\u2026` : shown.join("");
 }
 
 /** @param {string} from @param {string} to  both #rrggbb @param {number} share @returns {string} */
-function sceneMix(from, to, share) {
+function mixed(from, to, share) {
   const parts = [from, to].map((colour) =>
     /^#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})$/i.exec(colour)?.slice(1).map((part) => parseInt(part, 16)));
   const [first, second] = parts;

@@ -5,19 +5,19 @@ import { el, tokenText } from "../dom.js";
 import { numberText } from "../format.js";
 import { tr } from "../languages.js";
 import { statisticsRequest } from "../requests.js";
-import { makeLessonChart } from "./chart.js";
+import { makeChart } from "./chart.js";
 import { makeSetting } from "./controls.js";
 import { makeDrawing } from "./drawing.js";
 import { makeMatrixTable } from "./matrix_table.js";
 import { formulaText, sentenceText } from "./numbers.js";
 import { makePicture } from "./pictures.js";
 import { makeLedger } from "./problems.js";
-import { lessonLedger, lessonMatrix } from "./reply.js";
-
-/** @typedef {import("./reply.js").Lesson} Lesson */
-/** @typedef {import("./reply.js").LessonCell} LessonCell */
-/** @typedef {import("../types.js").App} App */
-/** @typedef {import("./reply.js").LessonHead} LessonHead */
+import { ledgerAt, matrixOf } from "./reply.js";
+/** @import { App, Kind } from "../types.js" */
+/** @import { SettingActions } from "./controls.js" */
+/** @import { MatrixActions, MatrixTable } from "./matrix_table.js" */
+/** @import { PictureActions } from "./pictures.js" */
+/** @import { Cell, Finding, Head, Lesson, Matrix, Question, Section } from "./reply.js" */
 
 /**
  * @typedef {object} StepPage
@@ -25,13 +25,13 @@ import { lessonLedger, lessonMatrix } from "./reply.js";
  * @property {string} step  its id
  * @property {string} structure  a page can be updated in place to another of the same structure
  * @property {HTMLElement} heading
- * @property {import("./matrix_table.js").MatrixTable[]} grids
+ * @property {MatrixTable[]} grids
  * @property {(lesson: Lesson, query: number) => void} update
  * @property {() => void} dispose
  */
 /**
- * @typedef {import("./matrix_table.js").MatrixActions & import("./controls.js").SettingActions & {
- *   asks: (id: string) => boolean, answered: (id: string) => void, explainAnswer: (cell: LessonCell) => void, open: (id: string) => void, highlight: (cells: LessonCell[]) => void, app: import("../types.js").App} & import("./pictures.js").PictureActions} StepActions
+ * @typedef {MatrixActions & SettingActions & {
+ *   asks: (id: string) => boolean, answered: (id: string) => void, explainAnswer: (cell: Cell) => void, open: (id: string) => void, highlight: (cells: Cell[]) => void, app: App} & PictureActions} StepActions
  */
 
 /**
@@ -45,7 +45,7 @@ export function stepStructure(lesson, step) {
   return JSON.stringify([id, !question, pictures.map(({ kind, matrices }) => [kind, matrices]), sections.map((section) => [section.form, section.controls, section.charts.length,
     section.pictures.map(({ kind, matrices }) => [kind, matrices]),
     section.matrices.map((name) => {
-      const matrix = lessonMatrix(lesson, name);
+      const matrix = matrixOf(lesson, name);
       return [name, matrix.rows.length, matrix.columns.length, matrix.sliced];
     })])]);
 }
@@ -109,7 +109,7 @@ export function makeStepPage(lesson, step, query, actions) {
     told.hidden = isAsking || !told.childElementCount;
     drawing?.ask(isAsking);
     // What a step removes is part of its answer.
-    ledger.update(lessonLedger(current, isAsking ? step - 1 : step), isAsking);
+    ledger.update(ledgerAt(current, isAsking ? step - 1 : step), isAsking);
     question?.element.classList.toggle("lesson-answered", !isAsking);
   }
 
@@ -153,7 +153,7 @@ function asksByWord(lesson, step) {
  * @param {StepActions} actions
  * @param {() => void} changed  after an answer
  * @param {boolean} isTapped  whether a word of the picture above is tapped, in place of a button
- * @returns {{element: HTMLElement, update: (id: string, question: import("./reply.js").LessonQuestion | null) => void, say: (which: number) => void}}
+ * @returns {{element: HTMLElement, update: (id: string, question: Question | null) => void, say: (which: number) => void}}
  */
 function makeQuestion(actions, changed, isTapped) {
   const text = el("p", { class: "lesson-question-text" });
@@ -162,7 +162,7 @@ function makeQuestion(actions, changed, isTapped) {
   let shown = "", step = "";
   /** @type {number | null} */
   let guess = null;
-  /** @type {import("./reply.js").LessonQuestion | null} */
+  /** @type {Question | null} */
   let asked = null;
 
   /** @param {number | null} which  null: it is shown without a guess */
@@ -181,7 +181,7 @@ function makeQuestion(actions, changed, isTapped) {
     actions.explainAnswer({ of: first[0], row: first[1], column: first[2], slice: null });
   }
 
-  /** @param {import("./reply.js").LessonQuestion} question */
+  /** @param {Question} question */
   function draw(question) {
     const isAsking = actions.asks(step);
     asked = question;
@@ -219,7 +219,7 @@ function makeQuestion(actions, changed, isTapped) {
  * The statistics by which a step looks for a head of the loaded model; for the step of a real model, those of all steps.
  * @param {Lesson} lesson
  * @param {number} step
- * @returns {import("./reply.js").LessonHead[]}
+ * @returns {Head[]}
  */
 function stepHeads(lesson, step) {
   const steps = lesson.steps[step].id === "model" ? lesson.steps : [lesson.steps[step]];
@@ -227,24 +227,24 @@ function stepHeads(lesson, step) {
 }
 
 /**
- * @typedef {{element: HTMLElement, form: string, grids: import("./matrix_table.js").MatrixTable[], update: (lesson: Lesson,
- *   query: number) => void, ask: (asked: import("./reply.js").LessonQuestion | null) => void, dispose: () => void}} SectionView
+ * @typedef {{element: HTMLElement, form: string, grids: MatrixTable[], update: (lesson: Lesson,
+ *   query: number) => void, ask: (asked: Question | null) => void, dispose: () => void}} SectionView
  */
 
 /** Sections of a narrow page that stand for themselves, at most, where others are folded. */
-const sectionsMost = 5;
+const mostSections = 5;
 
 /**
  * Places the sections: the matrix form and the form token by token side by side; on a narrow page those that are folded anyway together.
  * @param {SectionView[]} parts
- * @param {import("./reply.js").LessonSection[]} sections
+ * @param {Section[]} sections
  * @param {boolean} isNarrow
  * @returns {HTMLElement[]}
  */
 function placeSections(parts, sections, isNarrow) {
   /** @type {HTMLElement[]} */
   const placed = [];
-  if (isNarrow && parts.length > sectionsMost) {
+  if (isNarrow && parts.length > mostSections) {
     const folded = parts.filter((_, at) => sections[at].folded), count = folded.reduce((sum, { grids }) => sum + grids.length, 0);
     if (folded.length > 1) {
       return [...parts.filter((part) => !folded.includes(part)).map(({ element }) => element), el("section", { class: "lesson-section" }, el("details", { class: "lesson-folded" },
@@ -275,12 +275,12 @@ function makeSection(lesson, step, at, query, actions) {
   const words = el("div", { class: "lesson-words" });
   const controls = section.controls.map((name) => makeSetting(name, actions));
   const grids = section.matrices.map((id) => makeMatrixTable(lesson, id, query, actions));
-  const isSliced = section.matrices.some((id) => lessonMatrix(lesson, id).sliced);
+  const isSliced = section.matrices.some((id) => matrixOf(lesson, id).sliced);
   const chooser = isSliced ? makeQuerySelect(actions) : null;
   const charts = el("div", { class: "lesson-charts" });
   const pictures = section.pictures.map((picture) => makePicture(picture, actions));
   const tables = grids.map((grid) => {
-    const matrix = lessonMatrix(lesson, grid.id);
+    const matrix = matrixOf(lesson, grid.id);
     // What is drawn as a curve, and differences that are all zero.
     const isFolded = matrix.rows.length > 12 || isZero(matrix) || section.charts.some((chart) => chart.matrix === grid.id);
     return isFolded ? el("details", { class: "lesson-folded lesson-as-table" },
@@ -293,7 +293,7 @@ function makeSection(lesson, step, at, query, actions) {
   const isOpen = isSectionOpen(lesson, step, at, actions.place().isNarrow);
   const element = el("section", { class: "lesson-section" },
     heading ? el("details", { class: "lesson-folded", open: isOpen }, el("summary", {}, heading), content) : content);
-  /** @type {import("./reply.js").LessonQuestion | null} */
+  /** @type {Question | null} */
   let asked = null;
   /** @type {[Lesson, number]} */
   let drawn = [lesson, query];
@@ -330,7 +330,7 @@ function makeSection(lesson, step, at, query, actions) {
       controls.forEach((control) => control.update(next));
       grids.forEach((grid) => grid.update(next, slice));
       chooser?.update(next, slice);
-      charts.replaceChildren(...now.charts.map((chart) => makeLessonChart(next, chart)));
+      charts.replaceChildren(...now.charts.map((chart) => makeChart(next, chart)));
       findings.replaceChildren(...now.findings.map((finding) => makeFinding(finding, actions)));
       findings.hidden = !now.findings.length;
     },
@@ -354,12 +354,12 @@ export function isSectionOpen(lesson, step, at, isNarrow) {
   return at === open || (!isNarrow && (sections[at].told || (!!sections[at].form && !!sections[open].form)));
 }
 
-/** Whether a matrix of differences has nothing but rounding errors. @param {import("./reply.js").LessonMatrix} matrix @returns {boolean} */
+/** Whether a matrix of differences has nothing but rounding errors. @param {Matrix} matrix @returns {boolean} */
 function isZero({ shade, data, source }) {
   return shade === "none" && source.op === "minus" && data.every((value) => Math.abs(value) < 1e-5);
 }
 
-/** @param {import("./reply.js").LessonFinding} finding @param {StepActions} actions @returns {HTMLElement} */
+/** @param {Finding} finding @param {StepActions} actions @returns {HTMLElement} */
 function makeFinding(finding, actions) {
   const cells = finding.cells.map(([of, row, column]) => ({ of, row, column, slice: null }));
   const text = sentenceText(finding.text);
@@ -382,7 +382,7 @@ function makeQuerySelect(actions) {
 
 // The head of the loaded model that shows most clearly what a step explains.
 
-/** @typedef {{kind: import("../types.js").Kind, layer: number, head: number, value: number}} FoundHead */
+/** @typedef {{kind: Kind, layer: number, head: number, value: number}} FoundHead */
 
 /**
  * Why there is no model to open a head of.
@@ -397,7 +397,7 @@ export function noModelText(app) {
 /**
  * The best of all heads of one kind by a statistic; null if the model has no such statistic.
  * @param {{layer: number, columns: {[name: string]: (number | null)[]}}[]} tables
- * @param {LessonHead} criterion
+ * @param {Head} criterion
  * @returns {{layer: number, head: number, value: number} | null}
  */
 export function bestHead(tables, criterion) {
@@ -415,7 +415,7 @@ export function bestHead(tables, criterion) {
 
 /**
  * @param {App} app
- * @param {LessonHead} criterion
+ * @param {Head} criterion
  * @param {AbortSignal} signal
  * @returns {Promise<FoundHead | null>}
  */
@@ -436,7 +436,7 @@ async function findBestHead(app, criterion, signal) {
 
 /**
  * @param {App} app
- * @param {LessonHead} criterion
+ * @param {Head} criterion
  * @returns {{element: HTMLElement, dispose: () => void}}
  */
 function makeModelHead(app, criterion) {

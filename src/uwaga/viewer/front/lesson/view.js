@@ -3,41 +3,42 @@
 import { el, openAround } from "../dom.js";
 import { isAbort, messageOf } from "../hosts.js";
 import { languageOfRequest, tr } from "../languages.js";
-import { lessonSources, makeExplanation, stepShows } from "./explanation.js";
+import { sourcesOf, makeExplanation, stepShows } from "./explanation.js";
 import { formulaText } from "./numbers.js";
 import { makePipeline } from "./pipeline.js";
 import {
-  lessonCellKey, lessonHas, lessonPick, lessonText, lessonWithNumber, lessonWithSetting, lessonWithText, readLesson,
+  cellKey, hasCell, openingToken, sentenceOf, withNumber, withSetting, withText, readLesson,
 } from "./reply.js";
 import { lessonScene } from "./scene.js";
 import { makeStepPage, stepStructure } from "./step.js";
-
-/** @typedef {import("./reply.js").LessonCell} LessonCell */
+/** @import { App, Request, State, View } from "../types.js" */
+/** @import { Cell, Lesson } from "./reply.js" */
+/** @import { StepActions, StepPage } from "./step.js" */
 
 /** Debounce of edits in milliseconds. */
-const lessonInputPause = 200;
+const inputPause = 200;
 /** Under this width in pixels words stand in a column, and sections are folded. */
 const narrowWidth = 620;
-const lessonReadOnlyNote = tr("This is a saved page, without a program that could calculate other numbers. “uwaga lesson” opens one where you can change them.");
+const readOnlyNote = tr("This is a saved page, without a program that could calculate other numbers. “uwaga lesson” opens one where you can change them.");
 
 /**
- * @param {import("../types.js").App} app
- * @returns {import("../types.js").View}
+ * @param {App} app
+ * @returns {View}
  */
 export function lessonView(app) {
   const isReadOnly = app.host.mode === "saved" || !app.about.live;
-  /** @type {import("../types.js").Request} */
+  /** @type {Request} */
   const start = { request: "lesson", ...languageOfRequest() };
-  /** @type {import("./reply.js").Lesson | null} */
+  /** @type {Lesson | null} */
   let lesson = null;
-  /** @type {import("../types.js").Request} the latest edit, which may not be answered yet */
+  /** @type {Request} the latest edit, which may not be answered yet */
   let requested = (!isReadOnly && readExample(app.store.get().example)) || start;
-  /** @type {LessonCell[]} */
+  /** @type {Cell[]} */
   let chain = [];
   let isAnswer = false; // whether the chain began with the answer of the step's question
-  /** @type {import("./step.js").StepPage | null} */
+  /** @type {StepPage | null} */
   let page = null;
-  /** @type {import("./step.js").StepPage[]} shown in place of the page while they are printed */
+  /** @type {StepPage[]} shown in place of the page while they are printed */
   let printed = [];
   /** @type {{focused: Element | null, top: number}} */
   let beforePrint = { focused: null, top: 0 };
@@ -48,12 +49,12 @@ export function lessonView(app) {
   let timer;
 
   const message = el("p", { class: "lesson-error lesson-message", role: "alert", hidden: true });
-  const sentence = makeSentenceInput({ write: (text) => lesson && change(lessonWithText(editedRequest(), text), 0), reset, isReadOnly });
+  const sentence = makeSentenceInput({ write: (text) => lesson && change(withText(editedRequest(), text), 0), reset, isReadOnly });
   const steps = makeStepNavigation(goToStep, { print: printAll, ask: setAsking, number: (all) => main.classList.toggle("lesson-all-numbers", all) });
   const place = el("div", { class: "lesson-place" });
   const explanation = makeExplanation({ follow, back, close, go: showCellInStep, mark, isNarrow: () => actions.place().isNarrow });
   const pipeline = makePipeline({ open: showMatrix });
-  const own = isReadOnly ? el("p", { class: "lesson-own lesson-note", text: lessonReadOnlyNote })
+  const own = isReadOnly ? el("p", { class: "lesson-own lesson-note", text: readOnlyNote })
     : el("details", { class: "lesson-own lesson-folded", open: innerWidth >= narrowWidth }, el("summary", {}, el("h3", { text: tr("Your own sentence") })), sentence.element);
   const map = el("details", { class: "lesson-folded lesson-whole" }, el("summary", {}, el("h3", { text: tr("The whole calculation") })), pipeline.element);
   const main = el("div", { class: "lesson-main" }, steps.element, message, place, map, own, steps.footer);
@@ -72,12 +73,12 @@ export function lessonView(app) {
     showSelection();
   }
 
-  const editedRequest = () => (requested.settings ? requested : /** @type {import("./reply.js").Lesson} */ (lesson).request);
-  /** @type {import("./step.js").StepActions} */
+  const editedRequest = () => (requested.settings ? requested : /** @type {Lesson} */ (lesson).request);
+  /** @type {StepActions} */
   const actions = {
     app, select, highlight,
-    write: (field, row, column, value) => change(lessonWithNumber(editedRequest(), field, row, column, value), lessonInputPause),
-    set: (name, value) => change(lessonWithSetting(editedRequest(), name, value), lessonInputPause),
+    write: (field, row, column, value) => change(withNumber(editedRequest(), field, row, column, value), inputPause),
+    set: (name, value) => change(withSetting(editedRequest(), name, value), inputPause),
     say: (text) => app.announce(text),
     readOnly: () => isReadOnly,
     choose(next) {
@@ -104,7 +105,7 @@ export function lessonView(app) {
     open(id) { if (lesson) goToStep(lesson.steps.findIndex((one) => one.id === id)); },
   };
 
-  /** @param {import("../types.js").Request} next @param {number} pause */
+  /** @param {Request} next @param {number} pause */
   function change(next, pause) {
     if (isReadOnly) return;
     requested = next;
@@ -151,17 +152,17 @@ export function lessonView(app) {
     }
   }
 
-  /** @param {import("./reply.js").Lesson} next */
+  /** @param {Lesson} next */
   function receive(next) {
-    const isFirst = !lesson, asked = lesson ? lessonPick(lesson, step) : -1;
+    const isFirst = !lesson, asked = lesson ? openingToken(lesson, step) : -1;
     lesson = next;
     if (isFirst) step = Math.max(0, next.steps.findIndex(({ id }) => id === app.store.get().step));
     // With other numbers the question may be about another token; else the reader's own pick stays.
-    if (lessonPick(next, step) !== asked) query = lessonPick(next, step);
+    if (openingToken(next, step) !== asked) query = openingToken(next, step);
     shownExample = requested === start ? "" : JSON.stringify(next.request);
     app.store.set({ example: shownExample });
     query = Math.min(query, next.request.tokens.length - 1);
-    chain = chain.filter((cell) => lessonHas(next, cell));
+    chain = chain.filter((cell) => hasCell(next, cell));
     sentence.update(next);
     steps.update(next, step);
     draw();
@@ -212,17 +213,17 @@ export function lessonView(app) {
     grid?.element.scrollIntoView({ block: "nearest" });
   }
 
-  /** @param {LessonCell[]} [also]  cells to mark instead of the sources */
+  /** @param {Cell[]} [also]  cells to mark instead of the sources */
   function showSelection(also) {
     if (!lesson || !page) return;
     const cell = chain.at(-1) ?? null;
-    const sources = also ?? (cell ? lessonSources(lesson, cell) : []);
-    const keys = new Set(sources.map(lessonCellKey));
+    const sources = also ?? (cell ? sourcesOf(lesson, cell) : []);
+    const keys = new Set(sources.map(cellKey));
     for (const grid of page.grids) grid.showSelection(cell, keys);
     pipeline.showSelection(cell, sources);
   }
 
-  /** @param {LessonCell} cell */
+  /** @param {Cell} cell */
   function select(cell) {
     if (lesson && page && actions.asks(lesson.steps[step].id) && lesson.steps[step].question?.covers.includes(cell.of)) {
       actions.say(tr("Not shown yet: answer the question, or choose Show me."));
@@ -233,7 +234,7 @@ export function lessonView(app) {
     explain();
   }
 
-  /** @param {LessonCell | null} cell  appended to the chain; null: the chain stays */
+  /** @param {Cell | null} cell  appended to the chain; null: the chain stays */
   function follow(cell) {
     if (cell) {
       chain = [...chain, cell];
@@ -271,12 +272,12 @@ export function lessonView(app) {
     else page.grids.find((grid) => grid.id === first.of)?.reveal(first);
   }
 
-  /** @param {LessonCell[] | null} cells  marked instead of the sources */
+  /** @param {Cell[] | null} cells  marked instead of the sources */
   function mark(cells) {
     showSelection(cells ?? undefined);
   }
 
-  /** @param {LessonCell[]} cells */
+  /** @param {Cell[]} cells */
   function highlight(cells) {
     isAnswer = false;
     chain = cells.slice(0, 1);
@@ -291,7 +292,7 @@ export function lessonView(app) {
   function openStep(next, pick = null) {
     if (!lesson || next < 0 || next >= lesson.steps.length) return;
     step = next;
-    query = pick ?? lessonPick(lesson, step);
+    query = pick ?? openingToken(lesson, step);
     app.store.set({ step: lesson.steps[step].id });
     steps.update(lesson, step);
     draw();
@@ -322,7 +323,7 @@ export function lessonView(app) {
     if (!lesson || printed.length) return;
     const now = lesson;
     beforePrint = { focused: document.activeElement, top: element.scrollTop };
-    printed = which.map((at) => makeStepPage(now, at, at === step ? query : lessonPick(now, at), { ...actions, asks: () => false }));
+    printed = which.map((at) => makeStepPage(now, at, at === step ? query : openingToken(now, at), { ...actions, asks: () => false }));
     place.replaceChildren(...printed.map((one) => one.element));
     for (const part of place.querySelectorAll("details")) part.open = true;
   }
@@ -344,7 +345,7 @@ export function lessonView(app) {
     hidePrinted();
   }
 
-  /** The address has changed: back, forward, or a link. @param {Readonly<import("../types.js").State>} state */
+  /** The address has changed: back, forward, or a link. @param {Readonly<State>} state */
   function followAddress(state) {
     if (!lesson) return;
     const at = lesson.steps.findIndex(({ id }) => id === state.step);
@@ -428,7 +429,7 @@ function keepOpen(before, after) {
 /**
  * The lesson's question in an address; null where there is none. Python checks what is in it.
  * @param {string} text
- * @returns {import("../types.js").Request | null}
+ * @returns {Request | null}
  */
 function readExample(text) {
   try {
@@ -443,7 +444,7 @@ function readExample(text) {
 
 /**
  * @param {{write: (text: string) => void, reset: () => void, isReadOnly: boolean}} actions
- * @returns {{element: HTMLElement, update: (lesson: import("./reply.js").Lesson) => void}}
+ * @returns {{element: HTMLElement, update: (lesson: Lesson) => void}}
  */
 function makeSentenceInput({ write, reset, isReadOnly }) {
   let shown = "";
@@ -460,7 +461,7 @@ function makeSentenceInput({ write, reset, isReadOnly }) {
     element: el("div", { class: "lesson-top" },
       el("label", { class: "lesson-control" }, `${tr("Sentence")} `, input), button),
     update(lesson) {
-      shown = input.value = lessonText(lesson.request);
+      shown = input.value = sentenceOf(lesson.request);
     },
   };
 }
@@ -470,7 +471,7 @@ function makeSentenceInput({ write, reset, isReadOnly }) {
 /**
  * @param {(step: number) => void} go
  * @param {{print: () => void, ask: (asks: boolean) => void, number: (all: boolean) => void}} actions
- * @returns {{element: HTMLElement, footer: HTMLElement, update: (lesson: import("./reply.js").Lesson, step: number) => void}}
+ * @returns {{element: HTMLElement, footer: HTMLElement, update: (lesson: Lesson, step: number) => void}}
  */
 function makeStepNavigation(go, actions) {
   let at = 0;

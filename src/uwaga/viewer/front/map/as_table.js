@@ -4,9 +4,9 @@ import { el, tokenElement } from "../dom.js";
 import { countText, percentText, weightText } from "../format.js";
 import { tr } from "../languages.js";
 import { hiddenOutside } from "../weights.js";
-import { mapTileAt } from "./tiles.js";
+import { tileAt } from "./tiles.js";
+/** @import { Panel } from "./tile_drawing.js" */
 
-/** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
 /** @typedef {{rows: [number, number], columns: [number, number]}} Block */
 
 /** Rows and columns of the largest table: more could not be read, and would make the page slow. */
@@ -14,9 +14,9 @@ const maxTableSide = 40;
 
 /**
  * @param {() => void} onOpen  the table's button was pressed
- * @returns {{button: HTMLElement, element: HTMLElement, show: (panels: MapPanel[], block: Block | null) => void}}
+ * @returns {{button: HTMLElement, element: HTMLElement, show: (panels: Panel[], block: Block | null) => void}}
  */
-export function makeMapTable(onOpen) {
+export function makeTable(onOpen) {
   const element = el("div", { class: "uwaga-map-as-table", role: "region", "aria-label": tr("The weights in view as a table"), tabindex: 0, hidden: true });
   const button = el("button", { type: "button", text: tr("As table"), "aria-expanded": "false", on: { click() {
     element.hidden = !element.hidden;
@@ -32,7 +32,7 @@ export function makeMapTable(onOpen) {
       if (element.hidden || !block) return;
       const name = JSON.stringify([block, panels.map(({ layer, queries, keys }) => [layer?.name, queries !== null, keys !== null])]);
       if (name === shown) return;
-      const tables = panels.filter(({ layer }) => layer).map((panel) => mapTable(panel, block));
+      const tables = panels.filter(({ layer }) => layer).map((panel) => tableOf(panel, block));
       element.replaceChildren(...tables.map(({ table }) => table));
       if (tables.every(({ complete }) => complete)) shown = name; // else once more when the rest has come
     },
@@ -40,16 +40,16 @@ export function makeMapTable(onOpen) {
 }
 
 /**
- * @param {MapPanel} panel
+ * @param {Panel} panel
  * @param {Block} block  items in view
  * @returns {{table: HTMLElement, complete: boolean}}
  */
-function mapTable(panel, block) {
+function tableOf(panel, block) {
   const [top, bottom] = [block.rows[0], Math.min(block.rows[1], panel.sizes.queries)];
   const [left, right] = [block.columns[0], Math.min(block.columns[1], panel.sizes.keys)];
   if (bottom - top > maxTableSide || right - left > maxTableSide)
     return { complete: true, table: el("p", { text: tr("{title}: {bottom} by {right} cells are in view. Zoom in until there are at most {maxTableSide} by {maxTableSide}.", { title: panel.title, bottom: countText(bottom - top), right: countText(right - left), maxTableSide }) }) };
-  const name = (/** @type {MapPanel["queries"]} */ axis, /** @type {number} */ item) => (axis ? tokenElement(axis.items.labels[item]) : String(item));
+  const name = (/** @type {Panel["queries"]} */ axis, /** @type {number} */ item) => (axis ? tokenElement(axis.items.labels[item]) : String(item));
   let complete = panel.queries !== null && panel.keys !== null;
   const cell = (/** @type {number} */ query, /** @type {number} */ key) => {
     if (hiddenOutside(panel.seen(query))(key)) return el("td", { title: tr("masked"), "aria-label": tr("masked"), text: "\u2013" });
@@ -64,9 +64,9 @@ function mapTable(panel, block) {
   return { table, complete };
 }
 
-/** @param {MapPanel} panel @param {number} query @param {number} key @returns {number | null} null: not read yet */
+/** @param {Panel} panel @param {number} query @param {number} key @returns {number | null} null: not read yet */
 function cellWeight({ layer }, query, key) {
-  const tile = layer && mapTileAt(layer, 0, query >> 8, key >> 8);
+  const tile = layer && tileAt(layer, 0, query >> 8, key >> 8);
   const weight = tile ? tile.data[(query & 255) * tile.columns + (key & 255)] : NaN;
   return Number.isNaN(weight) ? null : weight;
 }

@@ -2,13 +2,12 @@
 
 import { tokenText } from "../dom.js";
 import { countText } from "../format.js";
-
-/** @typedef {import("../types.js").Items} Items */
-/** @typedef {import("./colours.js").MapStyle} MapStyle */
-/** @typedef {import("./panels.js").MapBox} MapBox */
+/** @import { Items } from "../types.js" */
+/** @import { Style } from "./colours.js" */
+/** @import { Box } from "./panels.js" */
 
 /**
- * @typedef {object} MapAxis
+ * @typedef {object} Axis
  * @property {Items} items
  * @property {(string | undefined)[]} texts  cache of shortened texts
  * @property {number} room  the width in pixels that texts were shortened to
@@ -20,13 +19,13 @@ import { countText } from "../format.js";
 /** Letters of words that are horizontal along the upper edge even where a cell is narrow. */
 const shortLetters = 2;
 /** Middles and sizes, alternating, of labels with priority. Reused: frames must not allocate. */
-const mapPlacedLabels = [0, 0, 0, 0];
+const placedLabels = [0, 0, 0, 0];
 
 /**
- * @typedef {object} MapAxisDrawing  one axis of one frame; the object is reused
- * @property {MapAxis | null} axis
+ * @typedef {object} AxisDrawing  one axis of one frame; the object is reused
+ * @property {Axis | null} axis
  * @property {boolean} down  the axis of the queries
- * @property {MapBox} plot
+ * @property {Box} plot
  * @property {number} first  item at the plot's edge
  * @property {number} scale
  * @property {number} total
@@ -38,18 +37,18 @@ const mapPlacedLabels = [0, 0, 0, 0];
 
 /**
  * @param {CanvasRenderingContext2D} context
- * @param {MapAxisDrawing} drawing
- * @param {MapStyle} style
+ * @param {AxisDrawing} drawing
+ * @param {Style} style
  * @param {Map<number, string>} counts  cache of numbers as text
  */
-export function drawMapAxis(context, drawing, style, counts) {
+export function drawLabels(context, drawing, style, counts) {
   const { axis, scale, total, first, down, plot } = drawing;
   const length = down ? plot.h : plot.w;
   // Along the upper edge labels are horizontal if a cell is wide enough for the widest or all are short, else vertical.
   const isShort = axis !== null && axis.letters <= shortLetters, upright = !down && axis !== null && (isShort ? scale >= style.size * (axis.letters + 0.3) : scale >= drawing.room - 6 && scale >= style.size * 3);
   const line = upright && !isShort ? drawing.room : style.size * 1.28;
   const wide = down ? style.size * 2.4 : (String(total).length + 2.5) * style.size * 0.62;
-  const ticks = mapTicks(scale, axis ? line : Infinity, wide);
+  const ticks = ticksFor(scale, axis ? line : Infinity, wide);
   let placed = 0;
   context.textBaseline = "middle";
   const both = drawing.hovered === drawing.selected;
@@ -64,18 +63,18 @@ export function drawMapAxis(context, drawing, style, counts) {
     const middle = (item + 0.5 - first) * scale;
     if (middle < 0 || middle > length || item === drawing.hovered || item === drawing.selected) continue;
     const tokens = ticks.mode === "tokens";
-    if (!mapLabelFits(middle, tokens ? line : wide, mapPlacedLabels, placed)) continue;
+    if (!labelFits(middle, tokens ? line : wide, placedLabels, placed)) continue;
     context.fillStyle = tokens && axis?.items.specials.has(item) ? style.muted : tokens ? style.text : style.muted;
-    if (tokens && axis) mapAxisLabel(context, drawing, style, mapAxisText(axis, item, drawing.room - 8, context), middle, upright && !(isShort && axis.items.specials.has(item)));
-    else mapAxisNumber(context, drawing, cachedCountText(counts, item), middle);
+    if (tokens && axis) drawLabel(context, drawing, style, labelText(axis, item, drawing.room - 8, context), middle, upright && !(isShort && axis.items.specials.has(item)));
+    else drawNumber(context, drawing, cachedCountText(counts, item), middle);
   }
 }
 
 /**
  * Draws a label with priority (hovered or selected) and reserves its space.
  * @param {CanvasRenderingContext2D} context
- * @param {MapAxisDrawing} drawing
- * @param {MapStyle} style
+ * @param {AxisDrawing} drawing
+ * @param {Style} style
  * @param {number} item
  * @param {string} colour
  * @param {number} placed
@@ -88,26 +87,26 @@ function drawPriorityLabel(context, drawing, style, item, colour, placed, uprigh
   const length = drawing.down ? drawing.plot.h : drawing.plot.w;
   if (middle < -0.01 || middle > length) return placed;
   const isShort = drawing.axis !== null && drawing.axis.letters <= shortLetters, size = upright && !isShort ? drawing.room : style.size * 1.5;
-  if (!mapLabelFits(middle, size, mapPlacedLabels, placed)) return placed;
+  if (!labelFits(middle, size, placedLabels, placed)) return placed;
   context.fillStyle = colour;
   context.font = style.strong;
-  const text = drawing.axis ? mapAxisTextStrong(drawing.axis, item, drawing.room - 8, context) : cachedCountText(counts, item);
-  mapAxisLabel(context, drawing, style, text, middle, upright && !(isShort && drawing.axis?.items.specials.has(item)));
+  const text = drawing.axis ? strongLabelText(drawing.axis, item, drawing.room - 8, context) : cachedCountText(counts, item);
+  drawLabel(context, drawing, style, text, middle, upright && !(isShort && drawing.axis?.items.specials.has(item)));
   context.font = style.font;
-  mapPlacedLabels[placed] = middle;
-  mapPlacedLabels[placed + 1] = size;
+  placedLabels[placed] = middle;
+  placedLabels[placed + 1] = size;
   return placed + 2;
 }
 
 /**
  * @param {CanvasRenderingContext2D} context
- * @param {MapAxisDrawing} drawing
- * @param {MapStyle} style
+ * @param {AxisDrawing} drawing
+ * @param {Style} style
  * @param {string} text
  * @param {number} middle
  * @param {boolean} upright
  */
-function mapAxisLabel(context, drawing, style, text, middle, upright) {
+function drawLabel(context, drawing, style, text, middle, upright) {
   const { plot, down } = drawing;
   if (down) {
     context.textAlign = "right";
@@ -126,11 +125,11 @@ function mapAxisLabel(context, drawing, style, text, middle, upright) {
 
 /**
  * @param {CanvasRenderingContext2D} context
- * @param {MapAxisDrawing} drawing
+ * @param {AxisDrawing} drawing
  * @param {string} text
  * @param {number} middle
  */
-function mapAxisNumber(context, drawing, text, middle) {
+function drawNumber(context, drawing, text, middle) {
   const { plot, down } = drawing;
   context.textAlign = down ? "right" : "center";
   if (down) {
@@ -167,15 +166,15 @@ const muchWider = 1.6;
 /** A bold label is so much wider, at most. */
 const boldWidth = 1.12;
 
-/** @param {Items} items @returns {MapAxis} */
-export function makeMapAxis(items) {
+/** @param {Items} items @returns {Axis} */
+export function makeAxis(items) {
   const letters = items.labels.reduce((most, label, item) => (most > shortLetters || items.specials.has(item) ? most : Math.max(most, [...label].length)), 1);
   return { items, texts: [], room: 0, font: "", strong: new Map(), letters };
 }
 
 /**
  * The width in pixels that fits nearly all labels (a quantile).
- * @param {MapAxis} axis
+ * @param {Axis} axis
  * @param {CanvasRenderingContext2D} context  with its font set
  */
 export function axisLabelWidth(axis, context) {
@@ -190,12 +189,12 @@ export function axisLabelWidth(axis, context) {
 
 /**
  * A label's text as drawn: invisible characters made visible, shortened, cached.
- * @param {MapAxis} axis
+ * @param {Axis} axis
  * @param {number} item
  * @param {number} room  pixels
  * @param {CanvasRenderingContext2D} context
  */
-export function mapAxisText(axis, item, room, context) {
+export function labelText(axis, item, room, context) {
   if (axis.room !== room || axis.font !== context.font) {
     axis.texts = [];
     axis.strong.clear();
@@ -211,12 +210,12 @@ export function mapAxisText(axis, item, room, context) {
 }
 
 /**
- * @param {MapAxis} axis
+ * @param {Axis} axis
  * @param {number} item
  * @param {number} room
  * @param {CanvasRenderingContext2D} context
  */
-function mapAxisTextStrong(axis, item, room, context) {
+function strongLabelText(axis, item, room, context) {
   let text = axis.strong.get(item);
   if (text === undefined || axis.room !== room) {
     if (axis.strong.size > 64) axis.strong.clear();
@@ -228,16 +227,16 @@ function mapAxisTextStrong(axis, item, room, context) {
 
 // Which labels are drawn, without overlap.
 
-/** @typedef {{mode: "tokens" | "positions", step: number}} MapTicks */
+/** @typedef {{mode: "tokens" | "positions", step: number}} Ticks */
 
 /**
  * How an axis is labelled at a scale: with tokens while at least every second one fits, else with positions.
  * @param {number} scale  CSS pixels per item
  * @param {number} line  CSS pixels of a label along the axis
  * @param {number} wide  CSS pixels of a number along the axis
- * @returns {MapTicks}
+ * @returns {Ticks}
  */
-export function mapTicks(scale, line, wide) {
+export function ticksFor(scale, line, wide) {
   if (scale >= line) return { mode: "tokens", step: 1 };
   if (scale * 2 >= line) return { mode: "tokens", step: 2 };
   return { mode: "positions", step: niceStep(wide / scale) };
@@ -290,7 +289,7 @@ function graphemes(text) {
  * @param {readonly number[]} placed  middles and sizes, alternating, of labels already drawn
  * @param {number} count  used entries of kept
  */
-export function mapLabelFits(middle, size, placed, count) {
+export function labelFits(middle, size, placed, count) {
   for (let i = 0; i < count; i += 2) {
     if (Math.abs(middle - placed[i]) < (size + placed[i + 1]) / 2) return false;
   }

@@ -5,12 +5,11 @@ import { el } from "../dom.js";
 import { percentText } from "../format.js";
 import { tr } from "../languages.js";
 import { layerScaleMax } from "./tiles.js";
-
-/** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
-/** @typedef {import("../types.js").Colour} Colour */
+/** @import { Colour } from "../types.js" */
+/** @import { Panel } from "./tile_drawing.js" */
 
 /**
- * @typedef {object} MapColouring  the mapping from weight to colour of a panel, all settings resolved
+ * @typedef {object} Colouring  the mapping from weight to colour of a panel, all settings resolved
  * @property {boolean} log
  * @property {number} low
  * @property {number} high
@@ -26,56 +25,56 @@ import { layerScaleMax } from "./tiles.js";
  * The weight of the first colour on a logarithmic scale, as in colourPosition.
  * @param {{low: number, high: number}} colouring
  */
-export function mapLogFloor(colouring) {
+export function logFloor(colouring) {
   return colouring.low > 0 ? colouring.low : colouring.high / 1e4;
 }
 
 /**
  * The position of a weight on the colour scale, in [0, 1]; NaN for NaN. renderer.js has the same in GLSL.
- * @param {MapColouring} colouring
+ * @param {Colouring} colouring
  * @param {number} value
  */
-export function mapColourPosition(colouring, value) {
+export function positionOf(colouring, value) {
   return colouring.signed ? signedColourPosition(value, colouring, colouring.high) : colourPosition(value, colouring, colouring.high);
 }
 
 /**
- * The weight at a position of the colour bar: the inverse of mapColourPosition.
- * @param {MapColouring} colouring
+ * The weight at a position of the colour bar: the inverse of positionOf.
+ * @param {Colouring} colouring
  * @param {number} place
  */
-export function mapColourValue(colouring, place) {
+export function valueAt(colouring, place) {
   const along = colouring.signed ? Math.abs(place - 0.5) * 2 : place;
   const size = colouring.log
-    ? along === 0 && colouring.low === 0 ? 0 : mapLogFloor(colouring) * (colouring.high / mapLogFloor(colouring)) ** along
+    ? along === 0 && colouring.low === 0 ? 0 : logFloor(colouring) * (colouring.high / logFloor(colouring)) ** along
     : colouring.low + (colouring.high - colouring.low) * along;
   return colouring.signed && place < 0.5 ? -size : size;
 }
 
 /**
  * The colours of a tile's cells, 0xAABBGGRR each.
- * @param {MapColouring} colouring
+ * @param {Colouring} colouring
  * @param {Float32Array} data
  * @param {number} factor  factor on a cell's value
  * @param {Uint32Array} into
  * @param {boolean} transparent  NaN is drawn transparent
  */
-export function colourMapCells(colouring, data, factor, into, transparent) {
+export function colourCells(colouring, data, factor, into, transparent) {
   const table = new Uint32Array(colouring.table.buffer, colouring.table.byteOffset, 256);
   for (let i = 0; i < data.length; i++) {
     const value = data[i] * factor;
     if (value !== value) into[i] = transparent ? 0 : colouring.unknown;
-    else into[i] = table[Math.floor(mapColourPosition(colouring, value) * 255 + 0.5)];
+    else into[i] = table[Math.floor(positionOf(colouring, value) * 255 + 0.5)];
   }
 }
 
 /**
  * Whether the number in a cell is black, and not white.
- * @param {MapColouring} colouring
+ * @param {Colouring} colouring
  * @param {number} weight
  */
 export function cellTextIsBlack(colouring, weight) {
-  return takesBlackText(colouring.table, 4 * Math.floor(mapColourPosition(colouring, weight) * 255 + 0.5));
+  return takesBlackText(colouring.table, 4 * Math.floor(positionOf(colouring, weight) * 255 + 0.5));
 }
 
 // The colouring of the panels: one scale for both sides, another for their difference.
@@ -85,17 +84,17 @@ const colouringVersions = { last: 0 };
 
 /**
  * Sets the colouring of every panel; an unchanged one stays the same object.
- * @param {MapPanel[]} panels
+ * @param {Panel[]} panels
  * @param {Colour} colour
- * @param {MapStyle} style
+ * @param {Style} style
  * @param {number} level  whose scale is used
  */
-export function colourMapPanels(panels, colour, style, level) {
+export function colourPanels(panels, colour, style, level) {
   for (const signed of [false, true]) {
     const alike = panels.filter((panel) => panel.side.signed === signed);
     if (!alike.length) continue;
     const high = colour.high ?? Math.max(0, ...alike.map((panel) => (panel.layer ? layerScaleMax(panel.layer, level, colour.hideSink) : 0)));
-    /** @type {MapColouring} */
+    /** @type {Colouring} */
     const colouring = {
       log: colour.log, low: colour.low, high: high > 0 ? high : 1, threshold: colour.threshold, hideSink: colour.hideSink, signed,
       table: signed ? style.signedTable : style.table, unknown: style.unknown, version: 0,
@@ -106,7 +105,7 @@ export function colourMapPanels(panels, colour, style, level) {
   }
 }
 
-/** @param {MapColouring} left @param {MapColouring} right */
+/** @param {Colouring} left @param {Colouring} right */
 function sameColouring(left, right) {
   return left.version > 0 && left.table === right.table && left.log === right.log && left.low === right.low && left.high === right.high
     && left.threshold === right.threshold && left.hideSink === right.hideSink && left.signed === right.signed
@@ -116,7 +115,7 @@ function sameColouring(left, right) {
 // Theme colours and fonts, read from the page when they may have changed and never while drawing.
 
 /**
- * @typedef {object} MapStyle
+ * @typedef {object} Style
  * @property {string} text
  * @property {string} muted
  * @property {string} line
@@ -143,9 +142,9 @@ function sameColouring(left, right) {
  * @param {"light" | "dark"} theme
  * @param {string} scheme
  * @param {number} ratio
- * @returns {MapStyle}
+ * @returns {Style}
  */
-export function readMapStyle(element, theme, scheme, ratio) {
+export function readStyle(element, theme, scheme, ratio) {
   const computed = getComputedStyle(element);
   const property = (/** @type {string} */ name) => computed.getPropertyValue(name).trim();
   const size = Math.max(8, parseFloat(computed.fontSize) * 0.857);
@@ -179,14 +178,14 @@ function hexParts(text) {
 
 /**
  * The ticks of the colour bar.
- * @param {MapColouring} colouring
+ * @param {Colouring} colouring
  * @returns {{place: number, value: number}[]}
  */
 export function colourBarTicks(colouring) {
   const places = [0, 0.5, 1];
   return places.map((place) => {
-    if (colouring.log && !colouring.signed && place === 0) return { place, value: mapLogFloor(colouring) };
-    return { place, value: mapColourValue(colouring, place) };
+    if (colouring.log && !colouring.signed && place === 0) return { place, value: logFloor(colouring) };
+    return { place, value: valueAt(colouring, place) };
   });
 }
 
@@ -201,18 +200,18 @@ export function colourBarTickText(place, value) {
 
 /**
  * The accessible name of the colour bar.
- * @param {MapColouring} colouring
+ * @param {Colouring} colouring
  */
 export function colourBarLabel(colouring) {
-  const from = percentText(colouring.signed ? -colouring.high : colouring.log ? mapLogFloor(colouring) : colouring.low);
+  const from = percentText(colouring.signed ? -colouring.high : colouring.log ? logFloor(colouring) : colouring.low);
   const scale = colouring.log ? tr("logarithmic") : tr("linear");
   const hidden = colouring.threshold > 0 ? tr("nothing below {threshold}", { threshold: percentText(colouring.threshold) }) : "";
   const sink = colouring.hideSink ? tr("without sinks") : "";
   return [tr("Colours from {from} to {high} and more", { from, high: percentText(colouring.high) }), scale, hidden, sink].filter(Boolean).join(", ");
 }
 
-/** @returns {{element: HTMLElement, show: (colouring: MapColouring, title: string) => void}} */
-export function makeMapColourBar() {
+/** @returns {{element: HTMLElement, show: (colouring: Colouring, title: string) => void}} */
+export function makeColourBar() {
   const ramp = el("canvas", { class: "uwaga-map-ramp", width: 256, height: 1, "aria-hidden": "true" });
   const title = el("span", { class: "uwaga-map-bar-title" });
   const numbers = [0, 1, 2].map(() => el("span"));

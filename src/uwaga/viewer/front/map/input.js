@@ -1,9 +1,10 @@
 // Mouse, pen, touch, wheel and keyboard input of the map. Handlers change numbers and request a frame; they neither draw nor measure.
 
 import { tr } from "../languages.js";
+/** @import { App } from "../types.js" */
 
 /**
- * @typedef {object} MapInputHandlers  called by the gestures; coordinates are CSS pixels from the stage's top left
+ * @typedef {object} Handlers  called by the gestures; coordinates are CSS pixels from the stage's top left
  * @property {(x: number, y: number) => void} hover
  * @property {() => void} leave
  * @property {(dx: number, dy: number) => void} pan
@@ -22,10 +23,10 @@ const measureInterval = 250;
 
 /**
  * @param {HTMLElement} element
- * @param {MapInputHandlers} inputs
+ * @param {Handlers} inputs
  * @returns {() => void} ends it
  */
-export function addMapInput(element, inputs) {
+export function addInput(element, inputs) {
   /** @type {Map<number, {x: number, y: number}>} */
   const down = new Map();
   let moved = false;
@@ -131,7 +132,7 @@ export function addMapInput(element, inputs) {
  * @param {number} moved  the finger that moved
  * @param {number} x  where it is now
  * @param {number} y
- * @param {MapInputHandlers} inputs
+ * @param {Handlers} inputs
  */
 function onPinch(down, moved, x, y, inputs) {
   const before = /** @type {{x: number, y: number}} */ (down.get(moved));
@@ -147,13 +148,13 @@ function onPinch(down, moved, x, y, inputs) {
 // Keyboard commands.
 
 /**
- * @param {import("../types.js").App} app
- * @param {ReturnType<typeof import("./viewport.js").makeMapNavigation>} navigation
+ * @param {App} app
+ * @param {ReturnType<typeof import("./viewport.js").makeNavigation>} navigation
  * @param {() => boolean} shown
  * @param {() => void} used  called when a key moves the hovered cell
  * @returns {(() => void)[]} removes them
  */
-export function addMapCommands(app, navigation, shown, used) {
+export function addCommands(app, navigation, shown, used) {
   /** @type {[string, string, string[], () => void][]} */
   const commands = [
     ["left", tr("Cell to the left"), ["ArrowLeft"], () => navigation.step(0, -1)],

@@ -2,22 +2,21 @@
 
 import { shortenText } from "./axes.js";
 import { cellTextIsBlack } from "./colours.js";
-import { mapTileAt } from "./tiles.js";
-
-/** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
-/** @typedef {import("./colours.js").MapStyle} MapStyle */
-/** @typedef {import("../types.js").ViewBox} ViewBox */
+import { tileAt } from "./tiles.js";
+/** @import { Edits, Items, Range, ViewBox } from "../types.js" */
+/** @import { Style } from "./colours.js" */
+/** @import { Panel } from "./tile_drawing.js" */
 
 /** Smallest cell in CSS pixels that shows its weight as text. */
 export const minNumberScale = 28;
 
 /**
  * @param {CanvasRenderingContext2D} context
- * @param {MapPanel} panel
+ * @param {Panel} panel
  * @param {ViewBox} view
- * @param {MapStyle} style
+ * @param {Style} style
  */
-export function drawMapFrame(context, panel, view, style) {
+export function drawFrame(context, panel, view, style) {
   const { plot, sizes } = panel;
   const right = Math.min(plot.w, (sizes.keys - view.x) * view.scale);
   const bottom = Math.min(plot.h, (sizes.queries - view.y) * view.scale);
@@ -29,11 +28,11 @@ export function drawMapFrame(context, panel, view, style) {
 /**
  * Weights as text, in two passes for light and dark cells, because changing fillStyle per cell is slow.
  * @param {CanvasRenderingContext2D} context
- * @param {MapPanel} panel
+ * @param {Panel} panel
  * @param {ViewBox} view
- * @param {MapStyle} style
+ * @param {Style} style
  */
-export function drawMapNumbers(context, panel, view, style) {
+export function drawNumbers(context, panel, view, style) {
   const { plot, sizes, layer, colouring } = panel;
   if (view.scale < minNumberScale || !layer) return;
   const lastRow = Math.min(sizes.queries, Math.ceil(view.y + plot.h / view.scale));
@@ -49,7 +48,7 @@ export function drawMapNumbers(context, panel, view, style) {
     context.fillStyle = dark ? "#000000" : "#ffffff";
     for (let query = Math.max(0, Math.floor(view.y)); query < lastRow; query++) {
       for (let key = Math.max(0, Math.floor(view.x)); key < lastColumn; key++) {
-        const tile = mapTileAt(layer, 0, query >> 8, key >> 8);
+        const tile = tileAt(layer, 0, query >> 8, key >> 8);
         if (!tile) continue;
         const weight = tile.data[(query & 255) * tile.columns + (key & 255)];
         const text = colouring.hideSink && layer.sinks.has(key) ? "" : cellText(weight);
@@ -66,7 +65,7 @@ export function drawMapNumbers(context, panel, view, style) {
 /**
  * Lines along a query's row and a key's column (a crosshair).
  * @param {CanvasRenderingContext2D} context
- * @param {MapPanel} panel
+ * @param {Panel} panel
  * @param {ViewBox} view
  * @param {number} query  -1: none
  * @param {number} key
@@ -74,7 +73,7 @@ export function drawMapNumbers(context, panel, view, style) {
  * @param {string} keyColour
  * @param {number} width
  */
-export function drawMapCross(context, panel, view, query, key, queryColour, keyColour, width) {
+export function drawCross(context, panel, view, query, key, queryColour, keyColour, width) {
   const { plot, sizes } = panel;
   const right = Math.min(plot.w, (sizes.keys - view.x) * view.scale);
   const bottom = Math.min(plot.h, (sizes.queries - view.y) * view.scale);
@@ -119,14 +118,14 @@ function drawBand(context, x, y, length, thick, down) {
 /** CSS pixels between the lines over a cut link. */
 const hatchStep = 6;
 
-/** @typedef {{queries: import("../types.js").Range, keys: import("../types.js").Range}} Cut  items: first, one past the last */
+/** @typedef {{queries: Range, keys: Range}} Cut  items: first, one past the last */
 
 /**
  * The links of one head that a change of the model cuts, as blocks of items.
- * @param {import("../types.js").Edits | null | undefined} edits
+ * @param {Edits | null | undefined} edits
  * @param {{kind: string, layer: number, head: number}} at
- * @param {import("../types.js").Items} queries
- * @param {import("../types.js").Items} keys
+ * @param {Items} queries
+ * @param {Items} keys
  * @returns {Cut[]}
  */
 export function cutsOfHead(edits, { kind, layer, head }, queries, keys) {
@@ -135,13 +134,13 @@ export function cutsOfHead(edits, { kind, layer, head }, queries, keys) {
 }
 
 /**
- * @param {import("../types.js").Items} items @param {number[] | null} tokens  null: all
- * @returns {import("../types.js").Range[]} runs of items that hold one of the tokens
+ * @param {Items} items @param {number[] | null} tokens  null: all
+ * @returns {Range[]} runs of items that hold one of the tokens
  */
 function itemRanges({ spans, total }, tokens) {
   if (tokens === null) return total ? [[0, total]] : [];
   const wanted = new Set(tokens);
-  /** @type {import("../types.js").Range[]} */
+  /** @type {Range[]} */
   const ranges = [];
   for (let item = 0; item < total; item++) {
     let has = false;
@@ -155,7 +154,7 @@ function itemRanges({ spans, total }, tokens) {
 
 /**
  * Lines at 45 degrees over the cut cells in view, in CSS pixels of the stage.
- * @param {MapPanel} panel @param {ViewBox} view
+ * @param {Panel} panel @param {ViewBox} view
  * @returns {[number, number, number, number][]} x1, y1, x2, y2
  */
 export function hatchLines({ plot, sizes, cuts }, view) {
@@ -180,7 +179,7 @@ const leastHatch = 4;
 
 /**
  * The cells in view that a mask hides, as blocks: of rows that are less than a few pixels high several together.
- * @param {MapPanel} panel @param {ViewBox} view
+ * @param {Panel} panel @param {ViewBox} view
  * @returns {Cut[]}
  */
 export function hiddenBlocks({ plot, sizes, seen }, view) {
@@ -188,7 +187,7 @@ export function hiddenBlocks({ plot, sizes, seen }, view) {
   /** @type {Cut[]} */
   const blocks = [];
   for (let query = Math.max(0, Math.floor(view.y)); query < last; query += step) {
-    const rows = /** @type {import("../types.js").Range} */ ([query, Math.min(last, query + step)]), [first, stop] = seen(query);
+    const rows = /** @type {Range} */ ([query, Math.min(last, query + step)]), [first, stop] = seen(query);
     if (first > 0) blocks.push({ queries: rows, keys: [0, first] });
     if (stop < sizes.keys) blocks.push({ queries: rows, keys: [stop, sizes.keys] });
   }
@@ -198,11 +197,11 @@ export function hiddenBlocks({ plot, sizes, seen }, view) {
 /**
  * What a mask hides has no colour of a weight: it is hatched in grey.
  * @param {CanvasRenderingContext2D} context
- * @param {MapPanel} panel
+ * @param {Panel} panel
  * @param {ViewBox} view
- * @param {MapStyle} style
+ * @param {Style} style
  */
-export function drawMapHidden(context, panel, view, style) {
+export function drawHidden(context, panel, view, style) {
   const cuts = hiddenBlocks(panel, view);
   if (!cuts.length) return;
   context.strokeStyle = style.edge;
@@ -218,11 +217,11 @@ export function drawMapHidden(context, panel, view, style) {
 /**
  * Hatches the cut links: a change is ink, not a colour of weights.
  * @param {CanvasRenderingContext2D} context
- * @param {MapPanel} panel
+ * @param {Panel} panel
  * @param {ViewBox} view
- * @param {MapStyle} style
+ * @param {Style} style
  */
-export function drawMapCuts(context, panel, view, style) {
+export function drawCuts(context, panel, view, style) {
   if (!panel.cuts.length) return;
   context.strokeStyle = style.text;
   context.lineWidth = 1.5;
@@ -237,9 +236,9 @@ export function drawMapCuts(context, panel, view, style) {
 /**
  * Dashed frames around tiles that are not exact.
  * @param {CanvasRenderingContext2D} context
- * @param {MapPanel} panel
+ * @param {Panel} panel
  * @param {ViewBox} view
- * @param {MapStyle} style
+ * @param {Style} style
  * @param {boolean} live  missing tiles will arrive; false in a saved page
  */
 export function drawSampledFrames(context, panel, view, style, live) {
@@ -251,7 +250,7 @@ export function drawSampledFrames(context, panel, view, style, live) {
   context.setLineDash(style.dash);
   for (let row = range[0]; row < range[1]; row++) {
     for (let column = range[2]; column < range[3]; column++) {
-      const tile = mapTileAt(layer, level, row, column);
+      const tile = tileAt(layer, level, row, column);
       if (tile ? tile.complete >= 1 : !live) continue;
       const left = Math.max(plot.x, plot.x + column * side - view.x * view.scale);
       const top = Math.max(plot.y, plot.y + row * side - view.y * view.scale);
@@ -265,10 +264,10 @@ export function drawSampledFrames(context, panel, view, style, live) {
 
 /**
  * @param {CanvasRenderingContext2D} context
- * @param {MapPanel} panel
- * @param {MapStyle} style
+ * @param {Panel} panel
+ * @param {Style} style
  */
-export function drawMapTitle(context, panel, style) {
+export function drawTitle(context, panel, style) {
   const { plot, gutters } = panel;
   if (!gutters.title) return;
   const room = plot.w + gutters.left - 4;
@@ -304,11 +303,11 @@ export function sinkCell(sink, level, keys) {
 
 /**
  * @param {CanvasRenderingContext2D} context
- * @param {MapPanel} panel
+ * @param {Panel} panel
  * @param {ViewBox} view
- * @param {MapStyle} style
+ * @param {Style} style
  */
-export function drawMapSinks(context, panel, view, style) {
+export function drawSinks(context, panel, view, style) {
   const { plot, sizes, layer, level, colouring } = panel;
   if (!layer || !colouring.hideSink || colouring.signed) return;
   const bottom = Math.min(plot.h, (sizes.queries - view.y) * view.scale);
@@ -325,7 +324,7 @@ export function drawMapSinks(context, panel, view, style) {
     if (view.scale < minBarScale) continue;
     context.fillStyle = style.edge;
     for (let query = Math.max(0, Math.floor(view.y)); (query - view.y) * view.scale < bottom; query++) {
-      const tile = mapTileAt(layer, 0, query >> 8, sink >> 8);
+      const tile = tileAt(layer, 0, query >> 8, sink >> 8);
       if (!tile) continue;
       const weight = tile.data[(query & 255) * tile.columns + (sink & 255)];
       if (weight > 0) context.fillRect(left + 1, plot.y + (query + 0.32 - view.y) * view.scale, weight * (view.scale - 3), view.scale * 0.36);

@@ -4,10 +4,9 @@ import { kindTitle } from "../format.js";
 import { tr } from "../languages.js";
 import { nearestHead, stackSize } from "../shell/app.js";
 import { axisLabelWidth } from "./axes.js";
-
-/** @typedef {import("../types.js").App} App */
-/** @typedef {import("../types.js").Side} Side */
-/** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
+/** @import { App, Side } from "../types.js" */
+/** @import { Display } from "./stage.js" */
+/** @import { Panel } from "./tile_drawing.js" */
 
 /**
  * The sides shown, in order: the store's, or both, or both and their difference.
@@ -43,9 +42,9 @@ function missingMapText(app, side, kind, layer, head) {
  * A panel, before its tiles and labels are loaded.
  * @param {App} app
  * @param {Side} side
- * @returns {MapPanel}
+ * @returns {Panel}
  */
-export function makeMapPanel(app, side) {
+export function makePanel(app, side) {
   const { kind, layer, head, merge, specials } = app.store.get();
   const missing = missingMapText(app, side, kind, layer, head);
   const axes = side.kinds[kind];
@@ -67,7 +66,7 @@ export function makeMapPanel(app, side) {
 /**
  * The accessible name of the map.
  * @param {App} app
- * @param {MapPanel[]} panels
+ * @param {Panel[]} panels
  */
 export function mapLabel(app, panels) {
   const { kind, layer, head, pooling } = app.store.get();
@@ -81,12 +80,12 @@ export function mapLabel(app, panels) {
 // Boxes of the panels on the stage, from its size and the widths of labels.
 
 /**
- * @param {import("./stage.js").MapDisplay} display  whose panels are given their boxes
+ * @param {Display} display  whose panels are given their boxes
  * @param {CanvasRenderingContext2D} context  measures labels
  * @param {number} width  of the stage; nothing is done before it is known
  * @param {number} height
  */
-export function arrangeMapPanels({ panels, sizes, style }, context, width, height) {
+export function arrangePanels({ panels, sizes, style }, context, width, height) {
   if (!style || !width || !panels.length) return;
   context.font = style.font;
   const digits = String(Math.max(sizes.queries, sizes.keys)).length * style.size * 0.62 + style.size;
@@ -101,10 +100,10 @@ export function arrangeMapPanels({ panels, sizes, style }, context, width, heigh
   });
 }
 
-/** @typedef {{x: number, y: number, w: number, h: number}} MapBox */
-/** @typedef {{title: number, left: number, top: number}} MapGutters */
+/** @typedef {{x: number, y: number, w: number, h: number}} Box */
+/** @typedef {{title: number, left: number, top: number}} Gutters */
 
-const mapPanelGap = 12;
+const panelGap = 12;
 const minPanelWidth = 260;
 
 /**
@@ -113,18 +112,18 @@ const minPanelWidth = 260;
  * @param {number} width
  * @param {number} height
  * @param {number} count
- * @param {MapGutters} gutters
- * @returns {MapBox[]}
+ * @param {Gutters} gutters
+ * @returns {Box[]}
  */
 export function panelBoxes(width, height, count, gutters) {
-  const sideBySide = count === 1 || (width - mapPanelGap * (count - 1)) / count >= minPanelWidth || width > height;
+  const sideBySide = count === 1 || (width - panelGap * (count - 1)) / count >= minPanelWidth || width > height;
   const across = sideBySide ? count : 1;
   const down = sideBySide ? 1 : count;
-  const panelWidth = (width - mapPanelGap * (across - 1)) / across;
-  const panelHeight = (height - mapPanelGap * (down - 1)) / down;
+  const panelWidth = (width - panelGap * (across - 1)) / across;
+  const panelHeight = (height - panelGap * (down - 1)) / down;
   return Array.from({ length: count }, (_, at) => {
-    const x = Math.round((at % across) * (panelWidth + mapPanelGap) + gutters.left);
-    const y = Math.round(Math.floor(at / across) * (panelHeight + mapPanelGap) + gutters.title + gutters.top);
+    const x = Math.round((at % across) * (panelWidth + panelGap) + gutters.left);
+    const y = Math.round(Math.floor(at / across) * (panelHeight + panelGap) + gutters.title + gutters.top);
     return {
       x, y,
       w: Math.max(8, Math.floor(panelWidth - gutters.left) - 1),
@@ -141,7 +140,7 @@ export function panelBoxes(width, height, count, gutters) {
  * @param {number} height
  * @param {number} font  size in pixels
  * @param {boolean} titled
- * @returns {MapGutters}
+ * @returns {Gutters}
  */
 export function panelGutters(widestQuery, widestKey, width, height, font, titled) {
   const room = (/** @type {number} */ widest, /** @type {number} */ size) =>

@@ -1,30 +1,29 @@
 // Which level and which tiles a viewport needs. A cell of level l covers 2^l x 2^l items; a tile holds 256 x 256 cells.
 
-/** @typedef {import("./viewport.js").MapSizes} MapSizes */
-/** @typedef {import("./viewport.js").MapPlot} MapPlot */
-/** @typedef {import("../types.js").ViewBox} ViewBox */
+/** @import { ViewBox } from "../types.js" */
+/** @import { Plot, Sizes } from "./viewport.js" */
 
 /** @typedef {{level: number, row: number, column: number, priority: number}} TileRequest */
 
 /** Side of a tile in cells; a power of two, equal to the `tile` of `about`. */
-export const mapTileSide = 256;
+export const tileSide = 256;
 
 /**
  * The number of cells that cover the given items at a level.
  * @param {number} items
  * @param {number} level
  */
-export function mapCells(items, level) {
+export function cellsOf(items, level) {
   return Math.ceil(items / 2 ** level);
 }
 
 /**
  * The finest level that holds the whole map in one tile.
- * @param {MapSizes} sizes
+ * @param {Sizes} sizes
  */
-export function mapTopLevel(sizes) {
+export function topLevel(sizes) {
   let level = 0;
-  while (mapCells(Math.max(sizes.queries, sizes.keys), level) > mapTileSide) level += 1;
+  while (cellsOf(Math.max(sizes.queries, sizes.keys), level) > tileSide) level += 1;
   return level;
 }
 
@@ -34,7 +33,7 @@ export function mapTopLevel(sizes) {
  * @param {number} ratio  device pixels per CSS pixel
  * @param {number} top
  */
-export function mapLevelFor(scale, ratio, top) {
+export function levelFor(scale, ratio, top) {
   const level = Math.ceil(Math.log2(1 / Math.max(scale * ratio, 1e-12)) - 0.02);
   return Math.min(Math.max(level, 0), top);
 }
@@ -42,13 +41,13 @@ export function mapLevelFor(scale, ratio, top) {
 /**
  * The tiles of a level in view: [first row, one past the last, first column, one past the last].
  * @param {ViewBox} view
- * @param {MapPlot} plot
- * @param {MapSizes} sizes
+ * @param {Plot} plot
+ * @param {Sizes} sizes
  * @param {number} level
  * @param {Int32Array | number[]} [into]
  */
-export function mapTileRange(view, plot, sizes, level, into = [0, 0, 0, 0]) {
-  const side = mapTileSide * 2 ** level;
+export function tileRange(view, plot, sizes, level, into = [0, 0, 0, 0]) {
+  const side = tileSide * 2 ** level;
   const rows = Math.ceil(sizes.queries / side);
   const columns = Math.ceil(sizes.keys / side);
   into[0] = Math.min(Math.max(Math.floor(view.y / side), 0), rows);
@@ -62,15 +61,15 @@ export function mapTileRange(view, plot, sizes, level, into = [0, 0, 0, 0]) {
  * Tile requests by descending priority: first the whole map in one tile, so that something is shown at once, then the tiles in view
  * from the middle outwards, then those around them (prefetch).
  * @param {ViewBox} view
- * @param {MapPlot} plot
- * @param {MapSizes} sizes
+ * @param {Plot} plot
+ * @param {Sizes} sizes
  * @param {number} ratio  device pixels per CSS pixel
  * @param {(level: number, row: number, column: number) => boolean} offered  whether the host has the tile
  * @returns {TileRequest[]}
  */
 export function planTileRequests(view, plot, sizes, ratio, offered) {
-  const top = mapTopLevel(sizes);
-  const level = mapLevelFor(view.scale, ratio, top);
+  const top = topLevel(sizes);
+  const level = levelFor(view.scale, ratio, top);
   /** @type {TileRequest[]} */
   const requests = [];
   const seen = new Set();
@@ -82,8 +81,8 @@ export function planTileRequests(view, plot, sizes, ratio, offered) {
     requests.push(found);
   };
   add({ level: top, row: 0, column: 0, priority: 100 });
-  const range = mapTileRange(view, plot, sizes, level);
-  const side = mapTileSide * 2 ** level;
+  const range = tileRange(view, plot, sizes, level);
+  const side = tileSide * 2 ** level;
   const middleX = (view.x + plot.w / view.scale / 2) / side - 0.5;
   const middleY = (view.y + plot.h / view.scale / 2) / side - 0.5;
   const distance = (/** @type {number} */ row, /** @type {number} */ column) => Math.hypot(row - middleY, column - middleX);
@@ -120,12 +119,12 @@ function tilesInRange(firstRow, lastRow, firstColumn, lastColumn) {
  * The tile, or the finest one above it that the host has: a saved page may hold only coarse levels.
  * @param {TileRequest} request
  * @param {(level: number, row: number, column: number) => boolean} offered
- * @param {MapSizes} sizes
+ * @param {Sizes} sizes
  * @returns {TileRequest | null}
  */
 function offeredTile(request, offered, sizes) {
   let { level, row, column } = request;
-  const last = mapLastLevel(sizes);
+  const last = lastLevel(sizes);
   while (!offered(level, row, column)) {
     if (level >= last) return null;
     level += 1;
@@ -137,8 +136,8 @@ function offeredTile(request, offered, sizes) {
 
 /**
  * The level at which the whole map is one cell.
- * @param {MapSizes} sizes
+ * @param {Sizes} sizes
  */
-export function mapLastLevel(sizes) {
+export function lastLevel(sizes) {
   return Math.ceil(Math.log2(Math.max(sizes.queries, sizes.keys, 1)));
 }

@@ -5,24 +5,25 @@ import { countText, numberText, ordinalText, percentText } from "../format.js";
 import { isAbort } from "../hosts.js";
 import { tr, trParts } from "../languages.js";
 import { hiddenOutside } from "../weights.js";
-import { finestKnownCell, mapTileAt } from "./tiles.js";
+import { finestKnownCell, tileAt } from "./tiles.js";
+/** @import { App, ViewBox } from "../types.js" */
+/** @import { Axis } from "./axes.js" */
+/** @import { Panel } from "./tile_drawing.js" */
 
-/** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
-
-/** @typedef {{weight: number | null, score: number | null, rank: number | null, visible: boolean}} MapEntry */
+/** @typedef {{weight: number | null, score: number | null, rank: number | null, visible: boolean}} Entry */
 
 /** Milliseconds that the pointer must rest before its entry is requested. */
 const hoverPause = 120;
 
 /**
  * @param {object} options
- * @param {import("../types.js").App} options.app
+ * @param {App} options.app
  * @param {string} options.title
  * @param {string} options.name  of the line
  * @param {string} options.empty  the text while there is no cell
  * @param {(text: string, query: number, key: number) => void} options.onText  called with the cell's description once it is complete
  */
-export function makeMapReadout({ app, title, name, empty, onText }) {
+export function makeReadout({ app, title, name, empty, onText }) {
   const body = el("span", { class: "uwaga-map-read" });
   const element = el("div", { class: "uwaga-map-line", "data-map-line": name }, el("span", { class: "uwaga-label", text: title }), body);
   /** @type {AbortController | null} */
@@ -30,14 +31,14 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;
   let shown = "";
-  /** @type {MapPanel[]} */
+  /** @type {Panel[]} */
   let shownPanels = [];
   let shownQuery = -1;
   let shownKey = -1;
   body.textContent = empty;
 
   /**
-   * @param {MapPanel[]} panels
+   * @param {Panel[]} panels
    * @param {number} query  -1: none
    * @param {number} key
    * @param {number} wait  milliseconds before the entry is requested
@@ -55,14 +56,14 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
     pendingRequest = null;
     if (!now) return void (body.textContent = empty);
     if (query < 0 || key < 0) return showAxisItem(panels, query, key);
-    /** @type {(MapEntry | null)[]} */
+    /** @type {(Entry | null)[]} */
     const entries = panels.map((panel) => knownEntry(app, panel, query, key));
     fill(panels, query, key, entries);
     if (!panels.some((panel) => isEntryUnknown(app, panel, query, key))) return announceEntry(panels, query, key, entries);
     timer = setTimeout(() => void askEntries(panels, query, key, entries), wait);
   }
 
-  /** A hovered label, or a query selected without a key. @param {MapPanel[]} panels @param {number} query @param {number} key */
+  /** A hovered label, or a query selected without a key. @param {Panel[]} panels @param {number} query @param {number} key */
   function showAxisItem(panels, query, key) {
     const item = Math.max(query, key);
     const axes = panels.map((panel) => (key < 0 ? panel.queries : panel.keys));
@@ -70,7 +71,7 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
     body.replaceChildren(el("span", { text: key < 0 ? tr("query") : tr("key") }), axisTokenElement(axis, item, key < 0 ? "query" : "key"));
   }
 
-  /** @param {MapPanel[]} panels @param {number} query @param {number} key @param {(MapEntry | null)[]} entries */
+  /** @param {Panel[]} panels @param {number} query @param {number} key @param {(Entry | null)[]} entries */
   async function askEntries(panels, query, key, entries) {
     const controller = pendingRequest = new AbortController();
     await Promise.all(panels.map(async (panel, at) => {
@@ -78,7 +79,7 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
       if (!request || !app.host.has(request)) return;
       try {
         const { meta } = await app.client.ask(request, { signal: controller.signal, priority: 300 });
-        entries[at] = /** @type {MapEntry} */ (meta);
+        entries[at] = /** @type {Entry} */ (meta);
       } catch (error) {
         // The client reports the error; the weight from the tile stays.
         if (isAbort(error)) return;
@@ -89,7 +90,7 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
     announceEntry(panels, query, key, entries);
   }
 
-  /** @param {MapPanel[]} panels @param {number} query @param {number} key @param {(MapEntry | null)[]} entries */
+  /** @param {Panel[]} panels @param {number} query @param {number} key @param {(Entry | null)[]} entries */
   function fill(panels, query, key, entries) {
     const many = panels.length > 1;
     const first = panels.find((panel) => panelContains(panel, query, key)) ?? panels[0];
@@ -102,22 +103,22 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
         ...entryValueElements(panel, query, key, entries[at])))));
   }
 
-  /** @param {MapPanel[]} panels @param {number} query @param {number} key @param {(MapEntry | null)[]} entries */
+  /** @param {Panel[]} panels @param {number} query @param {number} key @param {(Entry | null)[]} entries */
   function announceEntry(panels, query, key, entries) {
     const words = panels.map((panel, at) => entryText(panel, entries[at], panels.length > 1)).filter(Boolean).join("; ");
     const first = panels.find((panel) => panelContains(panel, query, key)) ?? panels[0];
-    const token = (/** @type {import("./axes.js").MapAxis | null} */ axis, /** @type {number} */ item) => axis?.items.labels[item] ?? "";
+    const token = (/** @type {Axis | null} */ axis, /** @type {number} */ item) => axis?.items.labels[item] ?? "";
     onText(`${token(first.queries, query)} to ${token(first.keys, key)}, ${words || tr("not there")}`, query, key);
   }
 
   return {
     element,
     show,
-    /** Updates the text after tiles have arrived. @param {MapPanel[]} panels @param {number} query @param {number} key */
+    /** Updates the text after tiles have arrived. @param {Panel[]} panels @param {number} query @param {number} key */
     renew(panels, query, key) {
       if (query >= 0 && key >= 0 && panels.length) fill(panels, query, key, panels.map((panel) => knownEntry(app, panel, query, key)));
     },
-    /** @param {MapPanel[]} panels @param {number} query @param {number} key */
+    /** @param {Panel[]} panels @param {number} query @param {number} key */
     refresh(panels, query, key) {
       shown = "";
       shownPanels = [];
@@ -132,20 +133,20 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
 
 // One entry of a map: its request, its known values, its text.
 
-/** @param {MapPanel} panel @param {number} query @param {number} key */
+/** @param {Panel} panel @param {number} query @param {number} key */
 function panelContains(panel, query, key) {
   return Boolean(panel.layer) && query < panel.sizes.queries && key < panel.sizes.keys;
 }
 
-/** @param {MapPanel} panel @param {number} query @param {number} key */
+/** @param {Panel} panel @param {number} query @param {number} key */
 function entryRequest(panel, query, key) {
   return panelContains(panel, query, key) && panel.layer ? { request: "entry", ...panel.layer.where, query, key } : null;
 }
 
 /**
  * Whether the host has an entry that has not been requested yet.
- * @param {import("../types.js").App} app
- * @param {MapPanel} panel
+ * @param {App} app
+ * @param {Panel} panel
  * @param {number} query
  * @param {number} key
  */
@@ -156,30 +157,30 @@ function isEntryUnknown(app, panel, query, key) {
 
 /**
  * What is known of an entry without a request: from the cache, or its weight from a tile.
- * @param {import("../types.js").App} app
- * @param {MapPanel} panel
+ * @param {App} app
+ * @param {Panel} panel
  * @param {number} query
  * @param {number} key
- * @returns {MapEntry | null}
+ * @returns {Entry | null}
  */
 function knownEntry(app, panel, query, key) {
   const request = entryRequest(panel, query, key);
   if (!request || !panel.layer) return null;
   const cached = app.client.peek(request);
   if (cached) return /** @type {any} */ (cached.meta);
-  const tile = mapTileAt(panel.layer, 0, query >> 8, key >> 8);
+  const tile = tileAt(panel.layer, 0, query >> 8, key >> 8);
   if (!tile) return null;
   return { weight: tile.data[(query & 255) * tile.columns + (key & 255)], score: null, rank: null, visible: !hiddenOutside(panel.seen(query))(key) };
 }
 
-/** @param {import("./axes.js").MapAxis | null} axis @param {number} item @param {"query" | "key"} role */
+/** @param {Axis | null} axis @param {number} item @param {"query" | "key"} role */
 function axisTokenElement(axis, item, role) {
   return el("span", { class: `uwaga-map-token uwaga-map-${role}` },
     axis && item < axis.items.total ? tokenElement(axis.items.labels[item]) : null,
     el("span", { class: "uwaga-map-at", text: countText(item) }));
 }
 
-/** @param {MapPanel} panel @param {number} query @param {number} key @param {MapEntry | null} entry @returns {HTMLElement[]} */
+/** @param {Panel} panel @param {number} query @param {number} key @param {Entry | null} entry @returns {HTMLElement[]} */
 function entryValueElements(panel, query, key, entry) {
   if (panel.missing) return [el("span", { text: tr("no such head") })];
   if (!panelContains(panel, query, key)) return [el("span", { text: tr("beyond the end of its text") })];
@@ -198,7 +199,7 @@ function entryValueElements(panel, query, key, entry) {
 }
 
 /**
- * @param {MapPanel} panel
+ * @param {Panel} panel
  * @param {number} query
  * @param {number} key
  * @param {{value: number, complete: number, level: number}} cell
@@ -216,7 +217,7 @@ function coarseCellElement(panel, query, key, cell) {
     el("b", { text: numberText(cell.value) }), sampled);
 }
 
-/** @param {MapPanel} panel @param {MapEntry | null} entry @param {boolean} many */
+/** @param {Panel} panel @param {Entry | null} entry @param {boolean} many */
 function entryText(panel, entry, many) {
   if (!entry) return "";
   if (!entry.visible) return `${many ? `${panel.side.title} ` : ""}${tr("masked")}`;
@@ -240,7 +241,7 @@ export function colourBarTitle(pooling, level) {
  * @param {"sum" | "max"} shown.pooling
  * @param {boolean} shown.live  finer cells can be loaded
  */
-export function mapStatusText({ level, percent, merge, pooling, live }) {
+export function statusText({ level, percent, merge, pooling, live }) {
   const side = countText(2 ** level);
   const pooled = pooling === "sum" ? tr("summed over keys, mean over queries") : tr("the largest weight");
   const cells = level === 0 ? tr("Exact weights") : tr("A cell is {side} × {side} {merge}: {pooled}", { side, merge, pooled });
@@ -250,8 +251,8 @@ export function mapStatusText({ level, percent, merge, pooling, live }) {
 
 /**
  * The level shown in the middle of the view; the panel's level if nothing is loaded there.
- * @param {MapPanel} panel
- * @param {import("../types.js").ViewBox} view
+ * @param {Panel} panel
+ * @param {ViewBox} view
  */
 export function levelInMiddle(panel, view) {
   const { plot, sizes, level } = panel;

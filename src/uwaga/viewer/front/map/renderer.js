@@ -1,23 +1,22 @@
 // Renderers of tiles: WebGL2 with the colours as uniforms, and a 2D canvas where WebGL2 is missing.
 
-import { colourMapCells, mapLogFloor } from "./colours.js";
-import { mapTileSide } from "./pyramid.js";
-
-/** @typedef {import("./tiles.js").MapTile} MapTile */
-/** @typedef {import("./colours.js").MapColouring} MapColouring */
+import { colourCells, logFloor } from "./colours.js";
+import { tileSide } from "./pyramid.js";
+/** @import { Colouring } from "./colours.js" */
+/** @import { Tile } from "./tiles.js" */
 
 /**
- * @typedef {object} MapRenderer  coordinates are device pixels from the top left of the canvas
+ * @typedef {object} Renderer  coordinates are device pixels from the top left of the canvas
  * @property {"webgl2" | "canvas"} kind
  * @property {HTMLCanvasElement} canvas
  * @property {(width: number, height: number) => void} resize
  * @property {(colour: number) => void} begin  starts a frame, filled with one colour (0xAABBGGRR)
  * @property {(left: number, top: number, right: number, bottom: number, colour: number) => void} fill
- * @property {(tile: MapTile, x: number, y: number, cell: number, left: number, top: number, right: number, bottom: number,
- *   colouring: MapColouring, factor: number, transparent: boolean) => void} paint  the part of a tile between left, top, right and bottom
+ * @property {(tile: Tile, x: number, y: number, cell: number, left: number, top: number, right: number, bottom: number,
+ *   colouring: Colouring, factor: number, transparent: boolean) => void} paint  the part of a tile between left, top, right and bottom
  *   (whole pixels); its corner is at x, y and a cell is `cell` wide; transparent: unknown cells show what is below
  * @property {() => void} end
- * @property {(tile: MapTile) => void} forget
+ * @property {(tile: Tile) => void} forget
  * @property {() => void} dispose
  */
 
@@ -25,15 +24,15 @@ import { mapTileSide } from "./pyramid.js";
  * The WebGL2 renderer; null if the browser has no WebGL2.
  * @param {HTMLCanvasElement} canvas
  * @param {() => void} onRestored  called when a lost context is restored: everything must be drawn again
- * @returns {MapRenderer | null}
+ * @returns {Renderer | null}
  */
-export function mapGlRenderer(canvas, onRestored) {
+export function glRenderer(canvas, onRestored) {
   const got = canvas.getContext("webgl2", { alpha: false, antialias: false, depth: false, stencil: false, premultipliedAlpha: false });
   if (!got) return null;
   const gl = got;
-  const made = mapGlProgram(gl);
+  const made = glProgram(gl);
   if (!made) return null;
-  /** @type {NonNullable<ReturnType<typeof mapGlProgram>>} */
+  /** @type {NonNullable<ReturnType<typeof glProgram>>} */
   let program = made;
   let age = 1; // generation of the context: textures of a lost one are invalid
   let lost = false;
@@ -44,7 +43,7 @@ export function mapGlRenderer(canvas, onRestored) {
     lost = true;
   };
   const onBack = () => {
-    const again = mapGlProgram(gl);
+    const again = glProgram(gl);
     if (!again) return;
     program = again;
     age += 1;
@@ -54,27 +53,27 @@ export function mapGlRenderer(canvas, onRestored) {
     onRestored();
   };
   let colouringVersion = -1;
-  const scratch = new Float32Array(mapTileSide * mapTileSide);
+  const scratch = new Float32Array(tileSide * tileSide);
   canvas.addEventListener("webglcontextlost", onLost);
   canvas.addEventListener("webglcontextrestored", onBack);
 
-  /** @param {MapTile} tile */
+  /** @param {Tile} tile */
   function texture(tile) {
     gl.activeTexture(gl.TEXTURE0);
     let drawn = tile.drawn;
-    if (!drawn || drawn.age !== age) drawn = tile.drawn = { texture: mapGlTexture(gl), version: -1, age };
+    if (!drawn || drawn.age !== age) drawn = tile.drawn = { texture: glTexture(gl), version: -1, age };
     gl.bindTexture(gl.TEXTURE_2D, drawn.texture);
     if (drawn.version === tile.version) return;
-    gl.texImage2D(gl.TEXTURE_2D, 0, gl.R32F, tile.columns, tile.rows, 0, gl.RED, gl.FLOAT, mapGlNumbers(tile, scratch));
+    gl.texImage2D(gl.TEXTURE_2D, 0, gl.R32F, tile.columns, tile.rows, 0, gl.RED, gl.FLOAT, glNumbers(tile, scratch));
     drawn.version = tile.version;
   }
 
-  /** @param {MapColouring} colouring */
+  /** @param {Colouring} colouring */
   function setColouring(colouring) {
     if (colouring.version === colouringVersion) return;
     colouringVersion = colouring.version;
-    gl.uniform4f(program.u_range, colouring.low, colouring.high, colouring.threshold, mapLogFloor(colouring));
-    mapGlColour(gl, program.u_unknown, colouring.unknown);
+    gl.uniform4f(program.u_range, colouring.low, colouring.high, colouring.threshold, logFloor(colouring));
+    setColour(gl, program.u_unknown, colouring.unknown);
     if (colouring.table === table) return;
     table = colouring.table;
     gl.activeTexture(gl.TEXTURE1);
@@ -134,13 +133,13 @@ export function mapGlRenderer(canvas, onRestored) {
 
 // The shader program, textures and uniforms of WebGL2.
 
-const mapVertex = `#version 300 es
+const vertexShader = `#version 300 es
 void main() {
   // One triangle that covers the canvas; the scissor limits it.
   gl_Position = vec4(gl_VertexID == 1 ? 3.0 : -1.0, gl_VertexID == 2 ? 3.0 : -1.0, 0.0, 1.0);
 }`;
 
-const mapFragment = `#version 300 es
+const fragmentShader = `#version 300 es
 precision highp float;
 precision highp int;
 precision highp sampler2D;
@@ -183,9 +182,9 @@ void main() {
 /**
  * @param {WebGL2RenderingContext} gl
  */
-function mapGlProgram(gl) {
+function glProgram(gl) {
   const program = gl.createProgram();
-  for (const [kind, source] of /** @type {[number, string][]} */ ([[gl.VERTEX_SHADER, mapVertex], [gl.FRAGMENT_SHADER, mapFragment]])) {
+  for (const [kind, source] of /** @type {[number, string][]} */ ([[gl.VERTEX_SHADER, vertexShader], [gl.FRAGMENT_SHADER, fragmentShader]])) {
     const shader = gl.createShader(kind);
     if (!shader) return null;
     gl.shaderSource(shader, source);
@@ -196,7 +195,7 @@ function mapGlProgram(gl) {
   if (!gl.getProgramParameter(program, gl.LINK_STATUS)) return null;
   gl.useProgram(program);
   gl.activeTexture(gl.TEXTURE1);
-  gl.bindTexture(gl.TEXTURE_2D, mapGlTexture(gl));
+  gl.bindTexture(gl.TEXTURE_2D, glTexture(gl));
   const at = (/** @type {string} */ name) => gl.getUniformLocation(program, name);
   gl.uniform1i(at("u_tile"), 0);
   gl.uniform1i(at("u_table"), 1);
@@ -208,10 +207,10 @@ function mapGlProgram(gl) {
 
 /**
  * The tile's weights with -3e38 in place of NaN, which graphics cards need not preserve.
- * @param {MapTile} tile
+ * @param {Tile} tile
  * @param {Float32Array} scratch
  */
-function mapGlNumbers(tile, scratch) {
+function glNumbers(tile, scratch) {
   if (tile.data.length > scratch.length) return tile.data;
   for (let i = 0; i < tile.data.length; i++) {
     const value = tile.data[i];
@@ -221,7 +220,7 @@ function mapGlNumbers(tile, scratch) {
 }
 
 /** @param {WebGL2RenderingContext} gl */
-function mapGlTexture(gl) {
+function glTexture(gl) {
   const texture = gl.createTexture();
   gl.bindTexture(gl.TEXTURE_2D, texture);
   for (const name of [gl.TEXTURE_MIN_FILTER, gl.TEXTURE_MAG_FILTER]) gl.texParameteri(gl.TEXTURE_2D, name, gl.NEAREST);
@@ -234,7 +233,7 @@ function mapGlTexture(gl) {
  * @param {WebGLUniformLocation | null} at
  * @param {number} colour
  */
-function mapGlColour(gl, at, colour) {
+function setColour(gl, at, colour) {
   gl.uniform4f(at, (colour & 255) / 255, ((colour >> 8) & 255) / 255, ((colour >> 16) & 255) / 255, 1);
 }
 
@@ -242,9 +241,9 @@ function mapGlColour(gl, at, colour) {
 
 /**
  * @param {HTMLCanvasElement} canvas
- * @returns {MapRenderer}
+ * @returns {Renderer}
  */
-export function mapCanvasRenderer(canvas) {
+export function canvasRenderer(canvas) {
   const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d", { alpha: false }));
   let image = new ImageData(1, 1);
   let pixels = new Uint32Array(image.data.buffer);
@@ -269,8 +268,8 @@ export function mapCanvasRenderer(canvas) {
     },
     paint(tile, x, y, cell, left, top, right, bottom, colouring, factor, transparent) {
       if (right <= left || bottom <= top) return;
-      const colours = mapCanvasColours(tile, colouring, factor, transparent);
-      mapCanvasBlit(pixels, image.width, columnOf, colours, tile.columns, tile.rows, x, y, cell, left, top, right, bottom, transparent);
+      const colours = cellColours(tile, colouring, factor, transparent);
+      blitCells(pixels, image.width, columnOf, colours, tile.columns, tile.rows, x, y, cell, left, top, right, bottom, transparent);
     },
     end() {
       context.putImageData(image, 0, 0);
@@ -284,19 +283,19 @@ export function mapCanvasRenderer(canvas) {
 
 /**
  * A tile's cells as colours, cached until its data or the colouring change.
- * @param {MapTile} tile
- * @param {import("./colours.js").MapColouring} colouring
+ * @param {Tile} tile
+ * @param {Colouring} colouring
  * @param {number} factor
  * @param {boolean} transparent
  * @returns {Uint32Array}
  */
-function mapCanvasColours(tile, colouring, factor, transparent) {
+function cellColours(tile, colouring, factor, transparent) {
   let drawn = tile.drawn;
   if (!drawn || drawn.colours.length !== tile.data.length) {
     drawn = tile.drawn = { colours: new Uint32Array(tile.data.length), version: -1, colouringVersion: -1, factor: 0, transparent: false };
   }
   if (drawn.version !== tile.version || drawn.colouringVersion !== colouring.version || drawn.factor !== factor || drawn.transparent !== transparent) {
-    colourMapCells(colouring, tile.data, factor, drawn.colours, transparent);
+    colourCells(colouring, tile.data, factor, drawn.colours, transparent);
     drawn.version = tile.version;
     drawn.colouringVersion = colouring.version;
     drawn.factor = factor;
@@ -322,7 +321,7 @@ function mapCanvasColours(tile, colouring, factor, transparent) {
  * @param {number} bottom
  * @param {boolean} transparent
  */
-export function mapCanvasBlit(pixels, width, columnOf, colours, columns, rows, x, y, cell, left, top, right, bottom, transparent) {
+export function blitCells(pixels, width, columnOf, colours, columns, rows, x, y, cell, left, top, right, bottom, transparent) {
   for (let px = left; px < right; px++) columnOf[px] = Math.min(Math.max(Math.floor((px + 0.5 - x) / cell), 0), columns - 1);
   let before = -1;
   for (let py = top; py < bottom; py++) {

@@ -2,55 +2,57 @@
 
 import { countText } from "../format.js";
 import { tr } from "../languages.js";
-import { mapAxisText, mapTicks } from "./axes.js";
-import { cellTextIsBlack, colourBarTicks, colourBarTickText, colourMapCells } from "./colours.js";
+import { labelText, ticksFor } from "./axes.js";
+import { cellTextIsBlack, colourBarTicks, colourBarTickText, colourCells } from "./colours.js";
 import { cellText, hatchLines, hiddenBlocks, minBarScale, minNumberScale, sinkCell } from "./overlay.js";
-import { mapCanvasBlit } from "./renderer.js";
-import { drawMapPanel } from "./tile_drawing.js";
-import { mapTileAt } from "./tiles.js";
+import { blitCells } from "./renderer.js";
+import { drawTiles } from "./tile_drawing.js";
+import { tileAt } from "./tiles.js";
+/** @import { Scene, SceneItem, ViewBox } from "../types.js" */
+/** @import { Style } from "./colours.js" */
+/** @import { Cut } from "./overlay.js" */
+/** @import { Renderer } from "./renderer.js" */
+/** @import { Display } from "./stage.js" */
+/** @import { Panel } from "./tile_drawing.js" */
 
-/** @typedef {import("../types.js").SceneItem} SceneItem */
-/** @typedef {import("./stage.js").MapDisplay} MapDisplay */
-/** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
-
-const mapSceneLegendHeight = 54;
+const legendHeight = 54;
 /** Image pixels per CSS pixel. */
-const mapScenePixelRatio = 2;
+const pixelRatio = 2;
 
 /**
- * @param {MapDisplay} display
+ * @param {Display} display
  * @param {CanvasRenderingContext2D} context  measures labels
- * @returns {import("../types.js").Scene}
+ * @returns {Scene}
  */
 export function mapScene(display, context) {
   const { style, panels } = display;
   if (!style || !panels.length) throw new Error(tr("The map has not been drawn yet."));
   /** @type {SceneItem[]} */
   const items = [];
-  for (const panel of panels) items.push(...mapScenePanel(panel, display, context));
+  for (const panel of panels) items.push(...panelItems(panel, display, context));
   // The picture ends where the maps end.
-  const extent = (/** @type {MapPanel} */ { plot, sizes }) => [plot.x + Math.min(plot.w, (sizes.keys - display.view.x) * display.view.scale),
+  const extent = (/** @type {Panel} */ { plot, sizes }) => [plot.x + Math.min(plot.w, (sizes.keys - display.view.x) * display.view.scale),
     plot.y + Math.min(plot.h, (sizes.queries - display.view.y) * display.view.scale)];
   const right = Math.max(...panels.map((panel) => extent(panel)[0])) + 16, bottom = Math.max(...panels.map((panel) => extent(panel)[1]));
   let x = panels[0].plot.x;
   for (const signed of [false, true]) {
     const panel = panels.find((one) => one.side.signed === signed);
     if (!panel) continue;
-    items.push(...mapSceneBar(panel, x, bottom + 18, style));
+    items.push(...barItems(panel, x, bottom + 18, style));
     x += 260;
   }
-  return { width: Math.max(right, x), height: bottom + mapSceneLegendHeight, background: style.background, items };
+  return { width: Math.max(right, x), height: bottom + legendHeight, background: style.background, items };
 }
 
 /**
- * @param {MapPanel} panel
- * @param {MapDisplay} display
+ * @param {Panel} panel
+ * @param {Display} display
  * @param {CanvasRenderingContext2D} context
  * @returns {SceneItem[]}
  */
-function mapScenePanel(panel, display, context) {
+function panelItems(panel, display, context) {
   const { plot, gutters, sizes } = panel;
-  const style = /** @type {import("./colours.js").MapStyle} */ (display.style);
+  const style = /** @type {Style} */ (display.style);
   const { view } = display;
   const top = plot.y;
   /** @type {SceneItem[]} */
@@ -62,26 +64,26 @@ function mapScenePanel(panel, display, context) {
   if (!panel.layer) return items;
   const w = Math.min(plot.w, (sizes.keys - view.x) * view.scale);
   const h = Math.min(plot.h, (sizes.queries - view.y) * view.scale);
-  items.push({ kind: "image", x: plot.x, y: top, w, h, ...mapScenePixels(panel, view, w, h) });
-  const hatch = (/** @type {import("./overlay.js").Cut[]} */ cuts, /** @type {string} */ stroke, /** @type {number} */ width) =>
+  items.push({ kind: "image", x: plot.x, y: top, w, h, ...cellPixels(panel, view, w, h) });
+  const hatch = (/** @type {Cut[]} */ cuts, /** @type {string} */ stroke, /** @type {number} */ width) =>
     hatchLines({ ...panel, cuts }, view).map(([x1, y1, x2, y2]) => /** @type {SceneItem} */ ({ kind: "line", x1, y1, x2, y2, stroke, width, opacity: 1 }));
-  items.push(...mapSceneSinks(panel, view, w, h, style), ...hatch(hiddenBlocks(panel, view), style.edge, 0.5), ...mapSceneFrame(plot.x, top, w, h, style.line), ...mapSceneNumbers(panel, view, top, style),
+  items.push(...sinkItems(panel, view, w, h, style), ...hatch(hiddenBlocks(panel, view), style.edge, 0.5), ...frameItems(plot.x, top, w, h, style.line), ...numberItems(panel, view, top, style),
     ...hatch(panel.cuts, style.text, 1.5));
   context.font = style.font;
-  items.push(...mapSceneAxis(panel, display, context, true, h), ...mapSceneAxis(panel, display, context, false, w));
+  items.push(...axisItems(panel, display, context, true, h), ...axisItems(panel, display, context, false, w));
   return items;
 }
 
 /**
- * As drawMapSinks.
- * @param {MapPanel} panel
- * @param {import("../types.js").ViewBox} view
+ * As drawSinks.
+ * @param {Panel} panel
+ * @param {ViewBox} view
  * @param {number} w
  * @param {number} h
- * @param {import("./colours.js").MapStyle} style
+ * @param {Style} style
  * @returns {SceneItem[]}
  */
-function mapSceneSinks({ plot, sizes, layer, level, colouring }, view, w, h, style) {
+function sinkItems({ plot, sizes, layer, level, colouring }, view, w, h, style) {
   /** @type {SceneItem[]} */
   const items = [];
   if (!layer || !colouring.hideSink || colouring.signed) return items;
@@ -92,7 +94,7 @@ function mapSceneSinks({ plot, sizes, layer, level, colouring }, view, w, h, sty
     items.push({ kind: "rect", x: left, y: plot.y, w: right - left, h, fill: style.background });
     if (view.scale < minBarScale) continue;
     for (let query = Math.max(0, Math.ceil(view.y)); (query + 0.68 - view.y) * view.scale < h; query++) {
-      const tile = mapTileAt(layer, 0, query >> 8, sink >> 8);
+      const tile = tileAt(layer, 0, query >> 8, sink >> 8);
       const weight = tile ? tile.data[(query & 255) * tile.columns + (sink & 255)] : 0;
       if (weight > 0) items.push({ kind: "rect", x: left + 1, y: plot.y + (query + 0.32 - view.y) * view.scale, w: weight * (right - left - 3), h: view.scale * 0.36, fill: style.edge });
     }
@@ -108,7 +110,7 @@ function mapSceneSinks({ plot, sizes, layer, level, colouring }, view, w, h, sty
  * @param {string} stroke
  * @returns {SceneItem[]}
  */
-function mapSceneFrame(x, y, w, h, stroke) {
+function frameItems(x, y, w, h, stroke) {
   const corners = [[x, y], [x + w, y], [x + w, y + h], [x, y + h], [x, y]];
   return corners.slice(1).map(([x2, y2],
     at) => ({ kind: "line", x1: corners[at][0], y1: corners[at][1], x2, y2, stroke, width: 1, opacity: 1 }));
@@ -116,43 +118,43 @@ function mapSceneFrame(x, y, w, h, stroke) {
 
 /**
  * The cells as pixels.
- * @param {MapPanel} panel
- * @param {import("../types.js").ViewBox} view
+ * @param {Panel} panel
+ * @param {ViewBox} view
  * @param {number} w
  * @param {number} h
  */
-function mapScenePixels(panel, view, w, h) {
-  const columns = Math.max(1, Math.round(w * mapScenePixelRatio));
-  const rows = Math.max(1, Math.round(h * mapScenePixelRatio));
+function cellPixels(panel, view, w, h) {
+  const columns = Math.max(1, Math.round(w * pixelRatio));
+  const rows = Math.max(1, Math.round(h * pixelRatio));
   const pixels = new Uint32Array(columns * rows);
   const columnOf = new Int32Array(columns);
-  /** @type {any} the methods of a renderer that drawMapPanel uses */
+  /** @type {any} the methods of a renderer that drawTiles uses */
   const renderer = {
     fill(/** @type {number} */ left, /** @type {number} */ top, /** @type {number} */ right,
       /** @type {number} */ bottom, /** @type {number} */ colour) {
       for (let y = top; y < Math.min(bottom, rows); y++) pixels.fill(colour, y * columns + left, y * columns + Math.min(right, columns));
     },
-    /** @type {import("./renderer.js").MapRenderer["paint"]} */
+    /** @type {Renderer["paint"]} */
     paint(tile, x, y, cell, left, top, right, bottom, colouring, factor, transparent) {
       const colours = new Uint32Array(tile.data.length);
-      colourMapCells(colouring, tile.data, factor, colours, transparent);
-      mapCanvasBlit(pixels, columns, columnOf, colours, tile.columns, tile.rows, x, y, cell, left,
+      colourCells(colouring, tile.data, factor, colours, transparent);
+      blitCells(pixels, columns, columnOf, colours, tile.columns, tile.rows, x, y, cell, left,
         top, Math.min(right, columns), Math.min(bottom, rows), transparent);
     },
   };
   const at = { ...panel, plot: { x: 0, y: 0, w: panel.plot.w, h: panel.plot.h } };
-  drawMapPanel(renderer, at, view, mapScenePixelRatio, 0);
+  drawTiles(renderer, at, view, pixelRatio, 0);
   return { pixels: new Uint8ClampedArray(pixels.buffer), columns, rows };
 }
 
 /**
- * @param {MapPanel} panel
- * @param {import("../types.js").ViewBox} view
+ * @param {Panel} panel
+ * @param {ViewBox} view
  * @param {number} top
- * @param {import("./colours.js").MapStyle} style
+ * @param {Style} style
  * @returns {SceneItem[]}
  */
-function mapSceneNumbers(panel, view, top, style) {
+function numberItems(panel, view, top, style) {
   const { plot, sizes, layer, colouring } = panel;
   /** @type {SceneItem[]} */
   const items = [];
@@ -160,7 +162,7 @@ function mapSceneNumbers(panel, view, top, style) {
   const size = Math.min(style.size, 12.5);
   for (let query = Math.ceil(view.y - 0.5); query < Math.min(sizes.queries, view.y + plot.h / view.scale - 0.5); query++) {
     for (let key = Math.ceil(view.x - 0.5); key < Math.min(sizes.keys, view.x + plot.w / view.scale - 0.5); key++) {
-      const tile = mapTileAt(layer, 0, query >> 8, key >> 8);
+      const tile = tileAt(layer, 0, query >> 8, key >> 8);
       if (!tile) continue;
       const weight = tile.data[(query & 255) * tile.columns + (key & 255)];
       const text = colouring.hideSink && layer.sinks.has(key) ? "" : cellText(weight);
@@ -177,23 +179,23 @@ function mapSceneNumbers(panel, view, top, style) {
 // Axis labels and colour bar.
 
 /**
- * @param {MapPanel} panel
- * @param {MapDisplay} display
+ * @param {Panel} panel
+ * @param {Display} display
  * @param {CanvasRenderingContext2D} context
  * @param {boolean} down
  * @param {number} length
  * @returns {SceneItem[]}
  */
-function mapSceneAxis(panel, display, context, down, length) {
+function axisItems(panel, display, context, down, length) {
   const { view } = display;
-  const style = /** @type {import("./colours.js").MapStyle} */ (display.style);
+  const style = /** @type {Style} */ (display.style);
   const axis = down ? panel.queries : panel.keys;
   const total = down ? panel.sizes.queries : panel.sizes.keys;
   const first = down ? view.y : view.x;
   const room = down ? panel.gutters.left : panel.gutters.top;
   const upright = !down && axis !== null && view.scale >= room - 6 && view.scale >= style.size * 3;
   const wide = down ? style.size * 2.4 : (String(total).length + 2.5) * style.size * 0.62;
-  const ticks = mapTicks(view.scale, axis ? (upright ? room : style.size * 1.28) : Infinity, wide);
+  const ticks = ticksFor(view.scale, axis ? (upright ? room : style.size * 1.28) : Infinity, wide);
   const top = panel.plot.y;
   /** @type {SceneItem[]} */
   const items = [];
@@ -201,7 +203,7 @@ function mapSceneAxis(panel, display, context, down, length) {
     const middle = (item + 0.5 - first) * view.scale;
     if (middle > length) break;
     const named = ticks.mode === "tokens" && axis;
-    const text = named ? mapAxisText(axis, item, room - 8, context) : countText(item);
+    const text = named ? labelText(axis, item, room - 8, context) : countText(item);
     const fill = named && !axis.items.specials.has(item) ? style.text : style.muted;
     if (down) items.push({ kind: "text", x: panel.plot.x - 6, y: top + middle + style.size * 0.35,
       text, size: style.size, anchor: "end", fill });
@@ -214,13 +216,13 @@ function mapSceneAxis(panel, display, context, down, length) {
 }
 
 /**
- * @param {MapPanel} panel
+ * @param {Panel} panel
  * @param {number} x
  * @param {number} y
- * @param {import("./colours.js").MapStyle} style
+ * @param {Style} style
  * @returns {SceneItem[]}
  */
-function mapSceneBar(panel, x, y, style) {
+function barItems(panel, x, y, style) {
   const width = 200;
   const name = panel.side.signed ? tr("difference") : panel.level === 0 ? tr("weight") : panel.layer?.pooling === "max"
     ? tr("largest weight of a cell") : tr("mass of a cell");

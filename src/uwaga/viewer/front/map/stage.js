@@ -1,19 +1,21 @@
 // The stage: a canvas of cells under a canvas of lines and text, for one, two or three panels. One frame draws both.
 
 import { el } from "../dom.js";
-import { drawMapAxis } from "./axes.js";
-import { drawMapCross, drawMapCuts, drawMapFrame, drawMapNumbers, drawMapHidden, drawMapSinks, drawMapTitle, drawSampledFrames } from "./overlay.js";
-import { mapLevelFor, mapTopLevel } from "./pyramid.js";
-import { mapCanvasRenderer, mapGlRenderer } from "./renderer.js";
-import { drawMapPanel, setPanelTiles } from "./tile_drawing.js";
-
-/** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
-/** @typedef {import("./colours.js").MapStyle} MapStyle */
-/** @typedef {import("../types.js").ViewBox} ViewBox */
+import { drawLabels } from "./axes.js";
+import { drawCross, drawCuts, drawFrame, drawNumbers, drawHidden, drawSinks, drawTitle, drawSampledFrames } from "./overlay.js";
+import { levelFor, topLevel } from "./pyramid.js";
+import { canvasRenderer, glRenderer } from "./renderer.js";
+import { drawTiles, setPanelTiles } from "./tile_drawing.js";
+/** @import { ViewBox } from "../types.js" */
+/** @import { AxisDrawing } from "./axes.js" */
+/** @import { Style } from "./colours.js" */
+/** @import { Renderer } from "./renderer.js" */
+/** @import { Panel } from "./tile_drawing.js" */
+/** @import { Tile } from "./tiles.js" */
 
 /**
- * @typedef {object} MapDisplay  the state that a frame draws; mutated in place
- * @property {MapPanel[]} panels
+ * @typedef {object} Display  the state that a frame draws; mutated in place
+ * @property {Panel[]} panels
  * @property {{queries: number, keys: number}} sizes  of the longest axes
  * @property {ViewBox} view  of the map
  * @property {boolean} fit
@@ -22,7 +24,7 @@ import { drawMapPanel, setPanelTiles } from "./tile_drawing.js";
  * @property {number | null} selectedQuery
  * @property {number | null} selectedKey
  * @property {number} ratio
- * @property {MapStyle | null} style
+ * @property {Style | null} style
  * @property {boolean} live  missing tiles will arrive; false in a saved page
  */
 
@@ -31,16 +33,16 @@ const contextLostTimeout = 1500;
 
 /**
  * @param {object} options
- * @param {MapDisplay} options.display
+ * @param {Display} options.display
  * @param {"auto" | "canvas"} options.renderer
  * @param {(level: number) => void} options.onBeforeFrame  before each frame, with the level whose scale colours its panels
  * @param {() => void} options.onFrame  after each frame
  */
-export function makeMapStage({ display, renderer: preferred, onBeforeFrame, onFrame }) {
+export function makeStage({ display, renderer: preferred, onBeforeFrame, onFrame }) {
   const overlay = el("canvas", { class: "uwaga-map-overlay", "aria-hidden": "true" });
   const context = /** @type {CanvasRenderingContext2D} */ (overlay.getContext("2d"));
   const element = el("div", { class: "uwaga-map-stage" });
-  /** @type {import("./renderer.js").MapRenderer} */
+  /** @type {Renderer} */
   let renderer = makeRenderer();
   element.append(renderer.canvas, overlay);
   let width = 0;
@@ -51,13 +53,13 @@ export function makeMapStage({ display, renderer: preferred, onBeforeFrame, onFr
   let cellsDue = true; // false: only the overlay has changed
   /** @type {Map<number, string>} */
   const counts = new Map();
-  /** @type {import("./axes.js").MapAxisDrawing} */
+  /** @type {AxisDrawing} */
   const drawing = { axis: null, down: false, plot: { x: 0, y: 0, w: 0, h: 0 }, first: 0, scale: 1,
     total: 0, room: 0, selected: null, hovered: -1, colour: "" };
 
   function makeRenderer() {
-    const made = preferred === "canvas" ? null : mapGlRenderer(cellsCanvas(), requestFrame);
-    if (!made) return mapCanvasRenderer(cellsCanvas());
+    const made = preferred === "canvas" ? null : glRenderer(cellsCanvas(), requestFrame);
+    if (!made) return canvasRenderer(cellsCanvas());
     made.canvas.addEventListener("webglcontextlost", () => setTimeout(useCanvas, contextLostTimeout, made.canvas));
     return made;
   }
@@ -66,7 +68,7 @@ export function makeMapStage({ display, renderer: preferred, onBeforeFrame, onFr
   function useCanvas(canvas) {
     const gl = canvas.getContext("webgl2");
     if (renderer.canvas !== canvas || !gl?.isContextLost() || !running) return;
-    const next = mapCanvasRenderer(cellsCanvas());
+    const next = canvasRenderer(cellsCanvas());
     renderer.dispose();
     canvas.replaceWith(next.canvas);
     // The textures of the lost context are invalid.
@@ -89,7 +91,7 @@ export function makeMapStage({ display, renderer: preferred, onBeforeFrame, onFr
     frameRequest = 0;
     const { style, panels, view, sizes, ratio } = display;
     if (!running || !style || !width || !height) return;
-    const now = mapLevelFor(view.scale, ratio, mapTopLevel(sizes));
+    const now = levelFor(view.scale, ratio, topLevel(sizes));
     for (let i = 0; i < panels.length; i++) setPanelTiles(panels[i], view, ratio, now);
     onBeforeFrame(now);
     if (cellsDue) drawCells(style);
@@ -101,34 +103,34 @@ export function makeMapStage({ display, renderer: preferred, onBeforeFrame, onFr
     onFrame();
   }
 
-  /** @param {MapStyle} style */
+  /** @param {Style} style */
   function drawCells(style) {
     const { panels, view, ratio } = display;
     cellsDue = false;
     frame += 1;
     renderer.begin(style.backgroundPixel);
-    for (let i = 0; i < panels.length; i++) drawMapPanel(renderer, panels[i], view, ratio, frame);
+    for (let i = 0; i < panels.length; i++) drawTiles(renderer, panels[i], view, ratio, frame);
     renderer.end();
   }
 
-  /** @param {MapPanel} panel @param {MapStyle} style */
+  /** @param {Panel} panel @param {Style} style */
   function drawOver(panel, style) {
     const { view } = display;
-    drawMapTitle(context, panel, style);
+    drawTitle(context, panel, style);
     if (!panel.layer) return;
-    drawMapSinks(context, panel, view, style);
-    drawMapHidden(context, panel, view, style);
-    drawMapFrame(context, panel, view, style);
-    drawMapNumbers(context, panel, view, style);
-    drawMapCuts(context, panel, view, style);
+    drawSinks(context, panel, view, style);
+    drawHidden(context, panel, view, style);
+    drawFrame(context, panel, view, style);
+    drawNumbers(context, panel, view, style);
+    drawCuts(context, panel, view, style);
     drawSampledFrames(context, panel, view, style, display.live);
-    drawMapCross(context, panel, view, display.query, display.key, style.text, style.text, 1);
-    drawMapCross(context, panel, view, display.selectedQuery ?? -1, display.selectedKey ?? -1, style.query, style.key, 2);
+    drawCross(context, panel, view, display.query, display.key, style.text, style.text, 1);
+    drawCross(context, panel, view, display.selectedQuery ?? -1, display.selectedKey ?? -1, style.query, style.key, 2);
     drawAxis(panel, true, style);
     drawAxis(panel, false, style);
   }
 
-  /** @param {MapPanel} panel @param {boolean} down @param {MapStyle} style */
+  /** @param {Panel} panel @param {boolean} down @param {Style} style */
   function drawAxis(panel, down, style) {
     drawing.axis = down ? panel.queries : panel.keys;
     drawing.down = down;
@@ -142,7 +144,7 @@ export function makeMapStage({ display, renderer: preferred, onBeforeFrame, onFr
     if (drawing.hovered >= drawing.total) drawing.hovered = -1;
     if (drawing.selected !== null && drawing.selected >= drawing.total) drawing.selected = null;
     drawing.colour = down ? style.query : style.key;
-    drawMapAxis(context, drawing, style, counts);
+    drawLabels(context, drawing, style, counts);
   }
 
   return {
@@ -153,7 +155,7 @@ export function makeMapStage({ display, renderer: preferred, onBeforeFrame, onFr
     requestOverlay,
     /** Counts the frames that drew cells. */
     frame: () => frame,
-    /** @param {import("./tiles.js").MapTile} tile */
+    /** @param {Tile} tile */
     forget: (tile) => renderer.forget(tile),
     kind: () => renderer.kind,
     /**

@@ -1,26 +1,29 @@
 // The tiles of one map drawn by a renderer: coarse ones first, sharper ones over them.
 
-import { mapLastLevel, mapLevelFor, mapTileRange, mapTileSide, mapTopLevel } from "./pyramid.js";
-import { mapLevelFactor, mapTileAt } from "./tiles.js";
-
-/** @typedef {import("./renderer.js").MapRenderer} MapRenderer */
-/** @typedef {import("./panels.js").MapBox} MapBox */
-/** @typedef {import("../types.js").ViewBox} ViewBox */
+import { lastLevel, levelFor, tileRange, tileSide, topLevel } from "./pyramid.js";
+import { levelFactor, tileAt } from "./tiles.js";
+/** @import { Range, Side, ViewBox } from "../types.js" */
+/** @import { Axis } from "./axes.js" */
+/** @import { Colouring } from "./colours.js" */
+/** @import { Cut } from "./overlay.js" */
+/** @import { Box, Gutters } from "./panels.js" */
+/** @import { Renderer } from "./renderer.js" */
+/** @import { Layer, Tile } from "./tiles.js" */
 
 /**
- * @typedef {object} MapPanel
- * @property {import("../types.js").Side} side
+ * @typedef {object} Panel
+ * @property {Side} side
  * @property {string} title
  * @property {string} missing  the reason why there is no map, or ""
  * @property {{queries: number, keys: number}} sizes
- * @property {import("./tiles.js").MapLayer | null} layer
- * @property {import("./axes.js").MapAxis | null} queries
- * @property {import("./axes.js").MapAxis | null} keys
- * @property {MapBox} plot
- * @property {import("./panels.js").MapGutters} gutters
- * @property {(query: number) => import("../types.js").Range} seen  keys that a query may look at
- * @property {import("./overlay.js").Cut[]} cuts  links that a change of the model cuts
- * @property {import("./colours.js").MapColouring} colouring
+ * @property {Layer | null} layer
+ * @property {Axis | null} queries
+ * @property {Axis | null} keys
+ * @property {Box} plot
+ * @property {Gutters} gutters
+ * @property {(query: number) => Range} seen  keys that a query may look at
+ * @property {Cut[]} cuts  links that a change of the model cuts
+ * @property {Colouring} colouring
  * @property {number} level  of the tiles in view
  * @property {number} colouringLevel  the level whose scale colours all panels
  * @property {Int32Array} range  tiles in view: first row, one past the last, first column, one past the last
@@ -30,25 +33,25 @@ import { mapLevelFactor, mapTileAt } from "./tiles.js";
 
 /**
  * Sets the level and the range of tiles of a panel for a view.
- * @param {MapPanel} panel
+ * @param {Panel} panel
  * @param {ViewBox} view
  * @param {number} ratio
  * @param {number} colouringLevel
  */
 export function setPanelTiles(panel, view, ratio, colouringLevel) {
   panel.colouringLevel = colouringLevel;
-  panel.level = mapLevelFor(view.scale, ratio, mapTopLevel(panel.sizes));
-  mapTileRange(view, panel.plot, panel.sizes, panel.level, panel.range);
+  panel.level = levelFor(view.scale, ratio, topLevel(panel.sizes));
+  tileRange(view, panel.plot, panel.sizes, panel.level, panel.range);
 }
 
 /**
- * @param {MapRenderer} renderer
- * @param {MapPanel} panel
+ * @param {Renderer} renderer
+ * @param {Panel} panel
  * @param {ViewBox} view
  * @param {number} ratio
  * @param {number} frame
  */
-export function drawMapPanel(renderer, panel, view, ratio, frame) {
+export function drawTiles(renderer, panel, view, ratio, frame) {
   const { plot, sizes, layer, range, level } = panel;
   if (!layer) return;
   const pixels = view.scale * ratio;
@@ -58,7 +61,7 @@ export function drawMapPanel(renderer, panel, view, ratio, frame) {
   const bottom = Math.round((plot.y + plot.h) * ratio);
   const originX = left - view.x * pixels;
   const originY = top - view.y * pixels;
-  const side = mapTileSide * 2 ** level;
+  const side = tileSide * 2 ** level;
   renderer.fill(left, top, Math.min(right, firstPixelAfter(originX + sizes.keys * pixels)),
     Math.min(bottom, firstPixelAfter(originY + sizes.queries * pixels)), panel.colouring.unknown);
   for (let row = range[0]; row < range[1]; row++) {
@@ -82,8 +85,8 @@ function firstPixelAfter(edge) {
 
 /**
  * Draws the place of one tile: coarser tiles first if it is incomplete or missing, else finer ones if they are loaded.
- * @param {MapRenderer} renderer
- * @param {MapPanel} panel
+ * @param {Renderer} renderer
+ * @param {Panel} panel
  * @param {number} row
  * @param {number} column
  * @param {number} originX
@@ -96,43 +99,43 @@ function firstPixelAfter(edge) {
  * @param {number} frame
  */
 function drawTilePlace(renderer, panel, row, column, originX, originY, pixels, x0, y0, x1, y1, frame) {
-  const layer = /** @type {import("./tiles.js").MapLayer} */ (panel.layer);
+  const layer = /** @type {Layer} */ (panel.layer);
   const { level, colouring, colouringLevel } = panel;
-  const own = mapTileAt(layer, level, row, column);
-  const last = mapLastLevel(panel.sizes);
+  const own = tileAt(layer, level, row, column);
+  const last = lastLevel(panel.sizes);
   // Start at the finest complete level above.
   let from = level;
   for (let above = level; above <= last; above++) {
-    const tile = mapTileAt(layer, above, row >> (above - level), column >> (above - level));
+    const tile = tileAt(layer, above, row >> (above - level), column >> (above - level));
     if (!tile) continue;
     from = above;
     if (tile.complete >= 1) break;
   }
   let transparent = false;
   for (let above = from; above >= level; above--) {
-    const tile = mapTileAt(layer, above, row >> (above - level), column >> (above - level));
+    const tile = tileAt(layer, above, row >> (above - level), column >> (above - level));
     if (!tile) continue;
-    drawMapTile(renderer, tile, colouring, mapLevelFactor(layer, above, colouringLevel), originX, originY, pixels, x0, y0, x1, y1, transparent, frame);
+    drawTile(renderer, tile, colouring, levelFactor(layer, above, colouringLevel), originX, originY, pixels, x0, y0, x1, y1, transparent, frame);
     transparent = true;
   }
   if (own || level === 0) return;
   for (let child = 0; child < 4; child++) {
-    const tile = mapTileAt(layer, level - 1, row * 2 + (child >> 1), column * 2 + (child & 1));
+    const tile = tileAt(layer, level - 1, row * 2 + (child >> 1), column * 2 + (child & 1));
     if (!tile) continue;
-    const size = mapTileSide * 2 ** (level - 1) * pixels;
+    const size = tileSide * 2 ** (level - 1) * pixels;
     const left = Math.max(x0, firstPixelAfter(originX + tile.column * size));
     const top = Math.max(y0, firstPixelAfter(originY + tile.row * size));
     const right = Math.min(x1, firstPixelAfter(originX + (tile.column + 1) * size));
     const bottom = Math.min(y1, firstPixelAfter(originY + (tile.row + 1) * size));
-    drawMapTile(renderer, tile, colouring, mapLevelFactor(layer, level - 1, colouringLevel), originX,
+    drawTile(renderer, tile, colouring, levelFactor(layer, level - 1, colouringLevel), originX,
       originY, pixels, left, top, right, bottom, transparent, frame);
   }
 }
 
 /**
- * @param {MapRenderer} renderer
- * @param {import("./tiles.js").MapTile} tile
- * @param {import("./colours.js").MapColouring} colouring
+ * @param {Renderer} renderer
+ * @param {Tile} tile
+ * @param {Colouring} colouring
  * @param {number} factor
  * @param {number} originX
  * @param {number} originY
@@ -144,16 +147,16 @@ function drawTilePlace(renderer, panel, row, column, originX, originY, pixels, x
  * @param {boolean} transparent
  * @param {number} frame
  */
-function drawMapTile(renderer, tile, colouring, factor, originX, originY, pixels, left, top, right, bottom, transparent, frame) {
+function drawTile(renderer, tile, colouring, factor, originX, originY, pixels, left, top, right, bottom, transparent, frame) {
   tile.used = frame;
   const cell = 2 ** tile.level * pixels;
-  const size = mapTileSide * cell;
+  const size = tileSide * cell;
   renderer.paint(tile, originX + tile.column * size, originY + tile.row * size, cell, left, top, right, bottom, colouring, factor, transparent);
 }
 
 /**
  * The share of the view that is exact, 0 to 1.
- * @param {MapPanel} panel
+ * @param {Panel} panel
  */
 export function panelComplete(panel) {
   const { layer, range, level } = panel;
@@ -163,7 +166,7 @@ export function panelComplete(panel) {
   for (let row = range[0]; row < range[1]; row++) {
     for (let column = range[2]; column < range[3]; column++) {
       count += 1;
-      sum += Math.min(1, mapTileAt(layer, level, row, column)?.complete ?? 0);
+      sum += Math.min(1, tileAt(layer, level, row, column)?.complete ?? 0);
     }
   }
   return count ? sum / count : 1;

@@ -4,15 +4,12 @@ import { colourScaleMax } from "../colours.js";
 import { isAbort, messageOf } from "../hosts.js";
 import { tileRequest } from "../requests.js";
 import { sinkColumns } from "../weights.js";
-
-/** @typedef {import("./pyramid.js").TileRequest} TileRequest */
-/** @typedef {import("../types.js").Where} Where */
-/** @typedef {import("../types.js").Request} Request */
-/** @typedef {import("../types.js").Reply} Reply */
-/** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
+/** @import { Client, Reply, Request, Where } from "../types.js" */
+/** @import { TileRequest } from "./pyramid.js" */
+/** @import { Panel } from "./tile_drawing.js" */
 
 /**
- * @typedef {object} MapTile
+ * @typedef {object} Tile
  * @property {number} level
  * @property {number} row
  * @property {number} column
@@ -25,17 +22,17 @@ import { sinkColumns } from "../weights.js";
  * @property {number} scaleMaxNoSink  the same without the cells of sinks
  * @property {number} used  the frame that drew it last, for LRU eviction
  * @property {any} drawn  the renderer's cached texture or colours
- * @property {MapLayer} layer
+ * @property {Layer} layer
  */
 
 /** @typedef {{controller: AbortController, request: TileRequest}} PendingTile */
 
 /**
- * @typedef {object} MapLayer  the tiles of one map, for one kind of pooling
+ * @typedef {object} Layer  the tiles of one map, for one kind of pooling
  * @property {string} name
  * @property {Where} where
  * @property {"sum" | "max"} pooling
- * @property {Map<number, MapTile>[]} levels  by level, then by tileKey
+ * @property {Map<number, Tile>[]} levels  by level, then by tileKey
  * @property {Map<number, PendingTile>[]} pending
  * @property {Float64Array} scaleMax  by level: the maximum over its complete tiles, evicted ones included
  * @property {Float64Array} scaleMaxNoSink
@@ -44,11 +41,11 @@ import { sinkColumns } from "../weights.js";
  */
 
 /**
- * @typedef {object} MapTiles
- * @property {(where: Where, pooling: "sum" | "max") => MapLayer} layer
- * @property {(layer: MapLayer, sinks: ReadonlySet<number>) => void} setSinks
- * @property {(layer: MapLayer, requests: TileRequest[]) => void} request  requests these tiles and cancels all others
- * @property {(layer: MapLayer) => void} abandon  cancels all requests
+ * @typedef {object} Tiles
+ * @property {(where: Where, pooling: "sum" | "max") => Layer} layer
+ * @property {(layer: Layer, sinks: ReadonlySet<number>) => void} setSinks
+ * @property {(layer: Layer, requests: TileRequest[]) => void} request  requests these tiles and cancels all others
+ * @property {(layer: Layer) => void} abandon  cancels all requests
  * @property {(frame: number) => void} trim  evicts the least recently drawn tiles while memory is over its limit
  * @property {() => void} dispose
  * @property {() => number} bytes
@@ -63,19 +60,19 @@ const minPriorityRaise = 15;
 
 /**
  * @param {object} options
- * @param {import("../types.js").Client} options.client
+ * @param {Client} options.client
  * @param {number} [options.maxBytes]
- * @param {(tile: MapTile) => void} options.onTile  a tile arrived or changed
- * @param {(tile: MapTile) => void} options.onForget
- * @param {(layer: MapLayer) => void} [options.onFail]
- * @returns {MapTiles}
+ * @param {(tile: Tile) => void} options.onTile  a tile arrived or changed
+ * @param {(tile: Tile) => void} options.onForget
+ * @param {(layer: Layer) => void} [options.onFail]
+ * @returns {Tiles}
  */
-export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget, onFail = () => {} }) {
-  /** @type {Map<string, MapLayer>} */
+export function makeTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget, onFail = () => {} }) {
+  /** @type {Map<string, Layer>} */
   const layers = new Map();
   let bytes = 0;
 
-  /** @param {MapLayer} layer @param {TileRequest} request @param {Reply} reply */
+  /** @param {Layer} layer @param {TileRequest} request @param {Reply} reply */
   function receive(layer, request, reply) {
     const array = reply.arrays[0];
     const data = /** @type {Float32Array} */ (array.data);
@@ -88,7 +85,7 @@ export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget
         scaleMax: 0, scaleMaxNoSink: 0, used: Infinity, drawn: null, layer,
       };
       layer.levels[request.level].set(place, tile);
-    } else bytes -= mapTileBytes(tile);
+    } else bytes -= bytesOf(tile);
     tile.data = data;
     [tile.rows, tile.columns] = array.shape;
     tile.complete = reply.meta.complete ?? 1;
@@ -98,11 +95,11 @@ export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget
       layer.scaleMax[request.level] = Math.max(layer.scaleMax[request.level], tile.scaleMax);
       layer.scaleMaxNoSink[request.level] = Math.max(layer.scaleMaxNoSink[request.level], tile.scaleMaxNoSink);
     }
-    bytes += mapTileBytes(tile);
+    bytes += bytesOf(tile);
     onTile(tile);
   }
 
-  /** @param {MapLayer} layer @param {TileRequest} request @param {PendingTile} pendingTile */
+  /** @param {Layer} layer @param {TileRequest} request @param {PendingTile} pendingTile */
   async function fetchTile(layer, request, pendingTile) {
     const wireRequest = tileRequest(layer, request.level, request.row, request.column);
     const signal = pendingTile.controller.signal;
@@ -124,9 +121,9 @@ export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget
     }
   }
 
-  /** @param {MapTile} tile */
+  /** @param {Tile} tile */
   function forget(tile) {
-    bytes -= mapTileBytes(tile);
+    bytes -= bytesOf(tile);
     tile.layer.levels[tile.level].delete(tileKey(tile.row, tile.column));
     onForget(tile);
   }
@@ -138,9 +135,9 @@ export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget
       if (!layer) {
         layer = {
           name, where, pooling, sinks: new Set(), failed: "",
-          levels: Array.from({ length: mapMaxLevels }, () => new Map()),
-          pending: Array.from({ length: mapMaxLevels }, () => new Map()),
-          scaleMax: new Float64Array(mapMaxLevels), scaleMaxNoSink: new Float64Array(mapMaxLevels),
+          levels: Array.from({ length: maxLevels }, () => new Map()),
+          pending: Array.from({ length: maxLevels }, () => new Map()),
+          scaleMax: new Float64Array(maxLevels), scaleMaxNoSink: new Float64Array(maxLevels),
         };
         layers.set(name, layer);
       }
@@ -209,7 +206,7 @@ export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget
  * @param {PendingTile} pendingTile
  * @param {TileRequest} request
  * @param {Request} wireRequest
- * @param {import("../types.js").Client} client
+ * @param {Client} client
  */
 function raiseTilePriority(pendingTile, request, wireRequest, client) {
   if (request.priority < pendingTile.request.priority + minPriorityRaise || client.peek(wireRequest)) return;
@@ -227,17 +224,17 @@ function tileKey(row, column) {
 
 /**
  * A tile by level and position. Frames use this: an integer key allocates nothing.
- * @param {MapLayer} layer
+ * @param {Layer} layer
  * @param {number} level
  * @param {number} row
  * @param {number} column
  */
-export function mapTileAt(layer, level, row, column) {
-  return level < mapMaxLevels ? layer.levels[level].get(tileKey(row, column)) : undefined;
+export function tileAt(layer, level, row, column) {
+  return level < maxLevels ? layer.levels[level].get(tileKey(row, column)) : undefined;
 }
 
-/** @param {MapTile} tile */
-function mapTileBytes(tile) {
+/** @param {Tile} tile */
+function bytesOf(tile) {
   // The weights, and as much again for the renderer's texture or colours.
   return tile.rows * tile.columns * 8 + 512;
 }
@@ -245,12 +242,12 @@ function mapTileBytes(tile) {
 // The upper ends of the colour scale, by level.
 
 /** Maximum number of levels of a map. */
-const mapMaxLevels = 40;
+const maxLevels = 40;
 
 /** Cells along a side of a tile. */
 const mapTileCells = 256;
 
-/** @param {MapTile} tile */
+/** @param {Tile} tile */
 function measureTile(tile) {
   const { data, columns, column, level, layer } = tile;
   const hidden = sinkColumns(layer.sinks, columns, (at) => (column * mapTileCells + at) * 2 ** level);
@@ -260,25 +257,25 @@ function measureTile(tile) {
 
 /**
  * The upper end of the colour scale of a level, from its loaded tiles; if there are none, estimated from the nearest level.
- * @param {MapLayer} layer
+ * @param {Layer} layer
  * @param {number} level
  * @param {boolean} noSink  without the cells of sinks
  */
 export function layerScaleMax(layer, level, noSink) {
   const own = knownScaleMax(layer, level, noSink);
   if (own > 0) return own;
-  for (let away = 1; away < mapMaxLevels; away++) {
+  for (let away = 1; away < maxLevels; away++) {
     for (const other of [level + away, level - away]) {
-      if (other < 0 || other >= mapMaxLevels) continue;
+      if (other < 0 || other >= maxLevels) continue;
       const found = knownScaleMax(layer, other, noSink);
-      if (found > 0) return found * mapLevelFactor(layer, other, level);
+      if (found > 0) return found * levelFactor(layer, other, level);
     }
   }
   return 0;
 }
 
 /**
- * @param {MapLayer} layer
+ * @param {Layer} layer
  * @param {number} level
  * @param {boolean} noSink
  */
@@ -294,7 +291,7 @@ function knownScaleMax(layer, level, noSink) {
  * @param {number} from
  * @param {number} to
  */
-export function mapLevelFactor(layer, from, to) {
+export function levelFactor(layer, from, to) {
   return layer.pooling === "sum" ? 2 ** (to - from) : 1;
 }
 
@@ -302,7 +299,7 @@ export function mapLevelFactor(layer, from, to) {
 
 /**
  * The finest loaded cell that contains an entry, from the panel's level upwards, and its level.
- * @param {MapPanel} panel
+ * @param {Panel} panel
  * @param {number} query
  * @param {number} key
  * @returns {{value: number, complete: number, level: number} | null}
@@ -313,7 +310,7 @@ export function finestKnownCell(panel, query, key) {
   for (let level = panel.level; level < layer.levels.length; level++) {
     const row = Math.floor(query / 2 ** level);
     const column = Math.floor(key / 2 ** level);
-    const tile = mapTileAt(layer, level, row >> 8, column >> 8);
+    const tile = tileAt(layer, level, row >> 8, column >> 8);
     if (!tile) continue;
     const value = tile.data[(row & 255) * tile.columns + (column & 255)];
     if (value === value || level >= layer.levels.length - 1) return { value, complete: tile.complete, level };

@@ -4,22 +4,23 @@ import { el, uniqueName } from "../dom.js";
 import { tr } from "../languages.js";
 import { tileRequest } from "../requests.js";
 import { seenKeys, sinksOf } from "../weights.js";
-import { makeMapTable } from "./as_table.js";
-import { makeMapAxis } from "./axes.js";
-import { colourMapPanels, makeMapColourBar, readMapStyle } from "./colours.js";
-import { addMapCommands, addMapInput } from "./input.js";
-import { arrangeMapPanels, comparedSides, makeMapPanel, mapLabel } from "./panels.js";
+import { makeTable } from "./as_table.js";
+import { makeAxis } from "./axes.js";
+import { colourPanels, makeColourBar, readStyle } from "./colours.js";
+import { addCommands, addInput } from "./input.js";
+import { arrangePanels, comparedSides, makePanel, mapLabel } from "./panels.js";
 import { planTileRequests } from "./pyramid.js";
-import { colourBarTitle, levelInMiddle, makeMapReadout, mapStatusText } from "./readout.js";
+import { colourBarTitle, levelInMiddle, makeReadout, statusText } from "./readout.js";
 import { cutsOfHead } from "./overlay.js";
 import { mapScene } from "./scene.js";
-import { makeMapStage } from "./stage.js";
+import { makeStage } from "./stage.js";
 import { panelComplete } from "./tile_drawing.js";
-import { makeMapTiles } from "./tiles.js";
-import { makeMapNavigation } from "./viewport.js";
-
-/** @typedef {import("../types.js").App} App */
-/** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
+import { makeTiles } from "./tiles.js";
+import { makeNavigation } from "./viewport.js";
+/** @import { App, Request, View, ViewBox } from "../types.js" */
+/** @import { Display } from "./stage.js" */
+/** @import { Panel } from "./tile_drawing.js" */
+/** @import { Tile } from "./tiles.js" */
 
 /** Milliseconds between tile requests while the view moves. */
 const tileRequestInterval = 70;
@@ -30,13 +31,13 @@ const panelStateKeys = /** @type {const} */ (["side", "kind", "layer", "head", "
 /**
  * @param {App} app
  * @param {{renderer?: "auto" | "canvas"}} [options]
- * @returns {import("../types.js").View & {block: () => {rows: [number, number], columns: [number, number]} | null,
- *   requests: () => import("../types.js").Request[], renderer: () => "webgl2" | "canvas", point: (query: number, key: number) => void}}
+ * @returns {View & {block: () => {rows: [number, number], columns: [number, number]} | null,
+ *   requests: () => Request[], renderer: () => "webgl2" | "canvas", point: (query: number, key: number) => void}}
  *   block: the items in view; requests: those whose replies are the tiles in view; point: lights a row and a column, -1: none
  */
 export function mapView(app, { renderer = "auto" } = {}) {
   const { store } = app;
-  /** @type {import("./stage.js").MapDisplay} */
+  /** @type {Display} */
   const display = {
     panels: [], sizes: { queries: 0, keys: 0 }, view: { x: 0, y: 0, scale: 0 }, fit: true, query: -1, key: -1,
     selectedQuery: null, selectedKey: null, ratio: 1, style: null, live: app.about.live,
@@ -53,28 +54,28 @@ export function mapView(app, { renderer = "auto" } = {}) {
   let requestTimer;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let publishTimer;
-  /** @type {import("../types.js").ViewBox} */
+  /** @type {ViewBox} */
   let publishedView = { x: NaN, y: NaN, scale: NaN };
 
-  const stage = makeMapStage({ display, renderer, onBeforeFrame: updateColours, onFrame: report });
-  const tiles = makeMapTiles({ client: app.client, onTile: onTile, onForget: stage.forget, onFail: () => report() });
-  const navigation = makeMapNavigation({ display, store, moved, pointed });
-  const hoverReadout = makeMapReadout({ app, title: tr("Here"), name: "here", empty: tr("Point at a cell, or move with the arrow keys."),
+  const stage = makeStage({ display, renderer, onBeforeFrame: updateColours, onFrame: report });
+  const tiles = makeTiles({ client: app.client, onTile: onTile, onForget: stage.forget, onFail: () => report() });
+  const navigation = makeNavigation({ display, store, moved, pointed });
+  const hoverReadout = makeReadout({ app, title: tr("Here"), name: "here", empty: tr("Point at a cell, or move with the arrow keys."),
     onText: (text, query, key) => { if (byKeys && !showActiveCell(text, query, key)) app.announce(text); } });
-  const selectedReadout = makeMapReadout({ app, title: tr("Picked"), name: "picked", empty: tr("Click a cell, or press Enter."), onText: () => {} });
-  const bars = [makeMapColourBar(), makeMapColourBar()];
+  const selectedReadout = makeReadout({ app, title: tr("Picked"), name: "picked", empty: tr("Click a cell, or press Enter."), onText: () => {} });
+  const bars = [makeColourBar(), makeColourBar()];
   let byKeys = false;
-  const table = makeMapTable(() => showTable());
-  const { element, frame, note, showActiveCell } = makeMapElements({ table,
+  const table = makeTable(() => showTable());
+  const { element, frame, note, showActiveCell } = makeElements({ table,
     stage: stage.element, bars: bars.map((bar) => bar.element), lines: [hoverReadout.element, selectedReadout.element],
     zoom: navigation.zoomMiddle, fit: navigation.fit,
   });
 
-  /** @param {MapPanel} panel */
+  /** @param {Panel} panel */
   const offered = (panel) => (/** @type {number} */ level, /** @type {number} */ row, /** @type {number} */ column) =>
     panel.layer !== null && app.host.has(tileRequest(panel.layer, level, row, column));
 
-  /** @param {MapPanel} panel */
+  /** @param {Panel} panel */
   const requests = (panel) => planTileRequests(display.view, panel.plot, panel.sizes, display.ratio, offered(panel));
 
   function request() {
@@ -84,7 +85,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
     for (const panel of display.panels) if (panel.layer && panel.sizes.queries && panel.sizes.keys) tiles.request(panel.layer, requests(panel));
   }
 
-  /** @param {import("./tiles.js").MapTile} tile */
+  /** @param {Tile} tile */
   function onTile(tile) {
     if (!display.panels.some((panel) => panel.layer === tile.layer)) return;
     coloursDue = true;
@@ -96,7 +97,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
     if (!display.style || (!coloursDue && level === colouringLevel)) return;
     coloursDue = false;
     colouringLevel = level;
-    colourMapPanels(display.panels, store.get().colour, display.style, level);
+    colourPanels(display.panels, store.get().colour, display.style, level);
     const plain = display.panels.find((panel) => !panel.side.signed);
     const signed = display.panels.find((panel) => panel.side.signed);
     bars[0].element.hidden = !plain;
@@ -120,7 +121,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
     percent = now;
     statusLevel = level;
     const failed = panels.find((panel) => panel.layer?.failed)?.layer?.failed;
-    app.status(failed ?? mapStatusText({ level, percent: now, merge: store.get().merge, pooling: store.get().pooling, live }));
+    app.status(failed ?? statusText({ level, percent: now, merge: store.get().merge, pooling: store.get().pooling, live }));
     frame.toggleAttribute("data-sharpening", now < 100 && live);
     if (now < 100) return;
     hoverReadout.renew(panels, display.query, display.key);
@@ -148,7 +149,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
   function rebuildPanels() {
     changed = false;
     for (const panel of display.panels) if (panel.layer) tiles.abandon(panel.layer);
-    const panels = comparedSides(app).map((side) => makeMapPanel(app, side));
+    const panels = comparedSides(app).map((side) => makePanel(app, side));
     display.panels = panels;
     display.sizes = {
       queries: Math.max(...panels.map(({ sizes }) => sizes.queries)), keys: Math.max(...panels.map(({ sizes }) => sizes.keys)),
@@ -173,14 +174,14 @@ export function mapView(app, { renderer = "auto" } = {}) {
     request();
   }
 
-  /** @param {MapPanel} panel */
+  /** @param {Panel} panel */
   async function loadLabels(panel) {
     const axes = panel.side.kinds[store.get().kind];
     try {
       const [queries, keys] = await Promise.all([app.items(panel.side.id, axes.queries), app.items(panel.side.id, axes.keys)]);
       if (!display.panels.includes(panel)) return;
-      panel.queries = makeMapAxis(queries);
-      panel.keys = makeMapAxis(keys);
+      panel.queries = makeAxis(queries);
+      panel.keys = makeAxis(keys);
       panel.seen = (query) => seenKeys(app, queries, keys, query, panel.side);
       if (panel.layer) tiles.setSinks(panel.layer, sinksOf(keys, store.get().kind));
       coloursDue = true;
@@ -210,7 +211,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
     stage.requestOverlay();
   }
 
-  const arrange = () => arrangeMapPanels(display, stage.context, width, height);
+  const arrange = () => arrangePanels(display, stage.context, width, height);
 
   /** Applies the store's view if something else has set it. */
   function applyStoreView() {
@@ -231,7 +232,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
   }
 
   function restyle() {
-    display.style = readMapStyle(element, app.theme(), store.get().colour.scheme, display.ratio);
+    display.style = readStyle(element, app.theme(), store.get().colour.scheme, display.ratio);
     coloursDue = true;
     stage.requestFrame();
   }
@@ -260,12 +261,12 @@ export function mapView(app, { renderer = "auto" } = {}) {
     app.session.subscribe(showCuts),
     // The theme attribute changes after this notification; colours are read in the next frame.
     store.subscribe(["theme", "dark"], () => { if (shown) requestAnimationFrame(restyle); }),
-    addMapInput(stage.element, {
+    addInput(stage.element, {
       ...navigation,
       hover: (x, y) => { byKeys = false; navigation.hover(x, y); },
       takesWheel: () => (app.host.mode !== "notebook" && store.get().wide) || frame.contains(document.activeElement),
     }),
-    ...addMapCommands(app, navigation, () => shown, () => { byKeys = true; }),
+    ...addCommands(app, navigation, () => shown, () => { byKeys = true; }),
   ];
   return {
     element,
@@ -332,7 +333,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
  * @returns {{element: HTMLElement, frame: HTMLElement, note: HTMLElement, showActiveCell: (text: string, query: number, key: number) => boolean}}
  *   frame: takes the focus; note: a message over the stage
  */
-function makeMapElements({ table, stage, bars, lines, zoom, fit }) {
+function makeElements({ table, stage, bars, lines, zoom, fit }) {
   const button = (/** @type {string} */ text, /** @type {string} */ name, /** @type {() => void} */ click) =>
     el("button", { type: "button", text, "aria-label": name, title: name, on: { click } });
   const note = el("p", { class: "uwaga-map-note", hidden: true });

@@ -1,38 +1,38 @@
 // The viewport over the map: pan, zoom, hovered cell and selected cell. Items at its edges, CSS pixels per item.
 
-/** @typedef {import("../types.js").ViewBox} ViewBox */
-/** @typedef {import("./stage.js").MapDisplay} MapDisplay */
-/** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
+/** @import { Store, ViewBox } from "../types.js" */
+/** @import { Display } from "./stage.js" */
+/** @import { Panel } from "./tile_drawing.js" */
 
-/** @typedef {{queries: number, keys: number}} MapSizes  items along the axes */
-/** @typedef {{w: number, h: number}} MapPlot  CSS pixels that the cells may fill */
+/** @typedef {{queries: number, keys: number}} Sizes  items along the axes */
+/** @typedef {{w: number, h: number}} Plot  CSS pixels that the cells may fill */
 
 /** Largest zoom in CSS pixels per item. */
-export const mapMaxScale = 160;
+export const maxScale = 160;
 /** Largest scale of the whole map: a map of few tokens does not fill a large window. */
-const mapMaxFitScale = 112;
+const maxFitScale = 112;
 
 /**
  * CSS pixels per item at which the whole map is in view.
- * @param {MapSizes} sizes
- * @param {MapPlot} plot
+ * @param {Sizes} sizes
+ * @param {Plot} plot
  */
 export function wholeMapScale(sizes, plot) {
   const along = plot.w / Math.max(1, sizes.keys);
   const down = plot.h / Math.max(1, sizes.queries);
-  return Math.max(1e-9, Math.min(along, down, mapMaxFitScale));
+  return Math.max(1e-9, Math.min(along, down, maxFitScale));
 }
 
 /**
  * Clamps the view, in place, so that it shows no unnecessary empty space.
  * @param {ViewBox} view
- * @param {MapSizes} sizes
- * @param {MapPlot} plot
+ * @param {Sizes} sizes
+ * @param {Plot} plot
  */
 export function clampView(view, sizes, plot) {
   const least = wholeMapScale(sizes, plot);
   if (!(view.scale > 0)) view.scale = least;
-  view.scale = Math.min(Math.max(view.scale, least), Math.max(mapMaxScale, least));
+  view.scale = Math.min(Math.max(view.scale, least), Math.max(maxScale, least));
   view.x = clampEdge(view.x, sizes.keys, plot.w / view.scale);
   view.y = clampEdge(view.y, sizes.queries, plot.h / view.scale);
 }
@@ -54,14 +54,14 @@ function clampEdge(first, total, visible) {
  * @param {number} factor
  * @param {number} px  CSS pixels from the plot's left edge
  * @param {number} py
- * @param {MapSizes} sizes
- * @param {MapPlot} plot
+ * @param {Sizes} sizes
+ * @param {Plot} plot
  */
 export function zoomViewAt(view, factor, px, py, sizes, plot) {
   const x = view.x + px / view.scale;
   const y = view.y + py / view.scale;
   const least = wholeMapScale(sizes, plot);
-  view.scale = Math.min(Math.max(view.scale * factor, least), Math.max(mapMaxScale, least));
+  view.scale = Math.min(Math.max(view.scale * factor, least), Math.max(maxScale, least));
   view.x = x - px / view.scale;
   view.y = y - py / view.scale;
   clampView(view, sizes, plot);
@@ -72,8 +72,8 @@ export function zoomViewAt(view, factor, px, py, sizes, plot) {
  * @param {ViewBox} view  changed in place
  * @param {number} query
  * @param {number} key
- * @param {MapSizes} sizes
- * @param {MapPlot} plot
+ * @param {Sizes} sizes
+ * @param {Plot} plot
  */
 export function revealCell(view, query, key, sizes, plot) {
   view.x = revealEdge(view.x, key, plot.w / view.scale);
@@ -96,8 +96,8 @@ function revealEdge(first, item, visible) {
 /**
  * Whether the whole map is in view.
  * @param {ViewBox} view
- * @param {MapSizes} sizes
- * @param {MapPlot} plot
+ * @param {Sizes} sizes
+ * @param {Plot} plot
  */
 export function isWholeMap(view, sizes, plot) {
   return view.scale <= wholeMapScale(sizes, plot) * 1.0001;
@@ -106,8 +106,8 @@ export function isWholeMap(view, sizes, plot) {
 /**
  * The items in view: [first query, one past the last, first key, one past the last].
  * @param {ViewBox} view
- * @param {MapSizes} sizes
- * @param {MapPlot} plot
+ * @param {Sizes} sizes
+ * @param {Plot} plot
  * @returns {[number, number, number, number]}
  */
 export function itemsInView(view, sizes, plot) {
@@ -122,12 +122,12 @@ export function itemsInView(view, sizes, plot) {
 
 /**
  * @param {object} options
- * @param {MapDisplay} options.display
- * @param {import("../types.js").Store} options.store
+ * @param {Display} options.display
+ * @param {Store} options.store
  * @param {() => void} options.moved  the view has changed
  * @param {() => void} options.pointed  the hovered cell has changed
  */
-export function makeMapNavigation({ display, store, moved, pointed }) {
+export function makeNavigation({ display, store, moved, pointed }) {
   /** The hovered cell was set by a key: it stays while the view moves. */
   let byKey = false;
   let pointerX = -1;
@@ -135,7 +135,7 @@ export function makeMapNavigation({ display, store, moved, pointed }) {
 
   const plot = () => display.panels[0]?.plot ?? { x: 0, y: 0, w: 8, h: 8 };
 
-  /** @param {number} x @param {number} y @returns {MapPanel | null} the panel whose plot or labels contain the point */
+  /** @param {number} x @param {number} y @returns {Panel | null} the panel whose plot or labels contain the point */
   function panelAt(x, y) {
     for (const panel of display.panels) {
       const { plot: box, gutters } = panel;

@@ -6,10 +6,8 @@ import {
 import { kindTitle } from "../format.js";
 import { tr } from "../languages.js";
 import { sinkColumns, sinksOf } from "../weights.js";
-
-/** @typedef {import("./layout.js").OverviewLayout} OverviewLayout */
-/** @typedef {import("./layout.js").OverviewRow} OverviewRow */
-/** @typedef {import("../types.js").Colour} Colour */
+/** @import { App, Colour, Kind, Reply, Scene, SceneItem, SideId } from "../types.js" */
+/** @import { Layout, Row } from "./layout.js" */
 
 const maxCachedImages = 40;
 /** CSS pixels of the strip beside a small map. */
@@ -17,12 +15,12 @@ const sinkStripWidth = 3;
 const imageTimeBudget = 6; // milliseconds per frame for new images, so that scrolling stays smooth
 
 /**
- * @param {import("../types.js").App} app
+ * @param {App} app
  * @param {HTMLCanvasElement} canvas
- * @param {{name: (row: OverviewRow) => string, peek: (row: OverviewRow) => import("../types.js").Reply | undefined,
- *   isUnavailable: (row: OverviewRow) => boolean}} loading
+ * @param {{name: (row: Row) => string, peek: (row: Row) => Reply | undefined,
+ *   isUnavailable: (row: Row) => boolean}} loading
  */
-export function makeOverviewDrawing(app, canvas, loading) {
+export function makeDrawing(app, canvas, loading) {
   const images = makeImageCache(maxCachedImages);
   /**
    * The end of the colour scale of each head, by the array it was computed from.
@@ -32,20 +30,20 @@ export function makeOverviewDrawing(app, canvas, loading) {
   // Only grows while layers arrive, and is reset with the request, so that colours do not jump back and forth.
   let shared = { of: "", high: 0 };
 
-  const colouring = (/** @type {OverviewRow} */ row, /** @type {OverviewCells} */ cells) => ({
+  const colouring = (/** @type {Row} */ row, /** @type {Cells} */ cells) => ({
     colour: app.store.get().colour, signed: app.side(row.side).signed, theme: app.theme(), hidden: hiddenColumns(app, row, cells.columns),
   });
 
-  /** @param {OverviewCells} cells @param {Uint8Array | null} hidden @returns {number[]} */
+  /** @param {Cells} cells @param {Uint8Array | null} hidden @returns {number[]} */
   function scaleMaxOf(cells, hidden) {
     const known = scaleMaxima.get(cells.data), name = String(hidden);
     if (known?.hidden === name) return known.scaleMax;
-    const scaleMax = Array.from({ length: cells.heads }, (_, head) => overviewScaleMax(cells, hidden, head, head + 1));
+    const scaleMax = Array.from({ length: cells.heads }, (_, head) => headScaleMax(cells, hidden, head, head + 1));
     scaleMaxima.set(cells.data, { hidden: name, scaleMax });
     return scaleMax;
   }
 
-  /** @param {OverviewRow} row @returns {OverviewCells | null} */
+  /** @param {Row} row @returns {Cells | null} */
   function cellsOf(row) {
     const array = loading.peek(row)?.arrays[0];
     if (!array) return null;
@@ -53,7 +51,7 @@ export function makeOverviewDrawing(app, canvas, loading) {
     return { data: /** @type {Float32Array} */ (array.data), heads, rows, columns };
   }
 
-  /** @param {OverviewRow[]} rows */
+  /** @param {Row[]} rows */
   function updateSharedScale(rows) {
     const { pooling, merge, specials, colour, compare, side } = app.store.get();
     const of = [pooling, merge, specials, colour.hideSink, compare === "difference", side === "difference"].join();
@@ -65,9 +63,9 @@ export function makeOverviewDrawing(app, canvas, loading) {
   }
 
   /**
-   * @param {OverviewRow} row
+   * @param {Row} row
    * @param {boolean} [mayDraw]
-   * @returns {{canvas: HTMLCanvasElement | null, cells: OverviewCells, stale: boolean} | null}
+   * @returns {{canvas: HTMLCanvasElement | null, cells: Cells, stale: boolean} | null}
    */
   function imageOf(row, mayDraw = true) {
     const cells = cellsOf(row), { overviewScale } = app.store.get();
@@ -76,11 +74,11 @@ export function makeOverviewDrawing(app, canvas, loading) {
     const high = (/** @type {number} */ head) => colouringOfRow.colour.high ?? (overviewScale === "all" ? shared.high : scaleMax[head]);
     const key = [JSON.stringify(colouringOfRow), overviewScale, overviewScale === "all"
       ? shared.high : "", loading.peek(row)?.meta.complete, scaleMax.join()];
-    return { cells, ...images.of(loading.name(row), key, cells, () => overviewPixels(cells, colouringOfRow, high), mayDraw) };
+    return { cells, ...images.of(loading.name(row), key, cells, () => layerPixels(cells, colouringOfRow, high), mayDraw) };
   }
 
   /**
-   * @param {OverviewLayout} layout
+   * @param {Layout} layout
    * @param {HTMLElement} scroll
    * @param {[number, number]} visible  rows
    * @param {{row: number, head: number}} current  the selected head
@@ -116,8 +114,8 @@ export function makeOverviewDrawing(app, canvas, loading) {
 
   /**
    * @param {CanvasRenderingContext2D} context
-   * @param {OverviewLayout} layout
-   * @param {OverviewRow} row
+   * @param {Layout} layout
+   * @param {Row} row
    * @param {ReturnType<typeof imageOf>} image
    * @param {HTMLElement} scroll
    * @param {number} width
@@ -158,8 +156,8 @@ export function makeOverviewDrawing(app, canvas, loading) {
 /**
  * Layer and head numbers over the maps, always in view.
  * @param {CanvasRenderingContext2D} context
- * @param {OverviewLayout} layout
- * @param {OverviewRow[]} rows  in view
+ * @param {Layout} layout
+ * @param {Row[]} rows  in view
  * @param {HTMLElement} scroll
  * @param {number} width
  * @param {number} height
@@ -202,18 +200,18 @@ function drawEdges(context, layout, rows, scroll, width, height, colours, family
 
 // Images of small maps: one canvas per layer, its heads beside each other, in an LRU cache.
 
-/** @typedef {{data: Float32Array, heads: number, rows: number, columns: number}} OverviewCells */
-/** @typedef {{colour: Colour, signed: boolean, theme: "light" | "dark", hidden: Uint8Array | null}} OverviewColouring  hidden: columns of sinks */
+/** @typedef {{data: Float32Array, heads: number, rows: number, columns: number}} Cells */
+/** @typedef {{colour: Colour, signed: boolean, theme: "light" | "dark", hidden: Uint8Array | null}} Colouring  hidden: columns of sinks */
 
 /**
  * The end of the colour scale of some heads, without hidden columns.
- * @param {OverviewCells} cells
+ * @param {Cells} cells
  * @param {Uint8Array | null} hidden
  * @param {number} [first]
  * @param {number} [end]
  * @returns {number}
  */
-export function overviewScaleMax({ data, heads, rows, columns }, hidden, first = 0, end = heads) {
+export function headScaleMax({ data, heads, rows, columns }, hidden, first = 0, end = heads) {
   return colourScaleMax(data, first * rows * columns, end * rows * columns, hidden);
 }
 
@@ -222,7 +220,7 @@ const knownSinkShares = new WeakMap();
 
 /**
  * The share of each head's weight that is in hidden columns.
- * @param {OverviewCells} cells
+ * @param {Cells} cells
  * @param {Uint8Array | null} hidden
  * @returns {number[]} 0 where nothing is known
  */
@@ -244,8 +242,8 @@ export function sinkShares({ data, heads, rows, columns }, hidden) {
 
 /**
  * The columns of a small map that contain sinks, unless these are colours too; null: none.
- * @param {import("../types.js").App} app
- * @param {{side: import("../types.js").SideId, kind: import("../types.js").Kind}} row
+ * @param {App} app
+ * @param {{side: SideId, kind: Kind}} row
  * @param {number} columns
  * @returns {Uint8Array | null}
  */
@@ -257,12 +255,12 @@ function hiddenColumns(app, { side, kind }, columns) {
 
 /**
  * The pixels of all heads of a layer, beside each other: heads * columns wide, rows high.
- * @param {OverviewCells} cells
- * @param {OverviewColouring} colouring
+ * @param {Cells} cells
+ * @param {Colouring} colouring
  * @param {(head: number) => number} highOf  the weight that gets the last colour
  * @returns {Uint8ClampedArray<ArrayBuffer>}
  */
-export function overviewPixels({ data, heads, rows, columns }, colouring, highOf) {
+export function layerPixels({ data, heads, rows, columns }, colouring, highOf) {
   const table = new Uint32Array((colouring.signed ? signedColourTable(colouring.theme) : colourTable(colouring.colour.scheme, colouring.theme)).buffer);
   const unknown = new Uint32Array(new Uint8Array(unknownColour(colouring.theme)).buffer)[0];
   const pixels = new Uint8ClampedArray(heads * rows * columns * 4), words = new Uint32Array(pixels.buffer);
@@ -291,7 +289,7 @@ function makeImageCache(maxImages) {
     /**
      * @param {string} name
      * @param {unknown[]} key  another key: the image is drawn again
-     * @param {OverviewCells} cells
+     * @param {Cells} cells
      * @param {() => Uint8ClampedArray<ArrayBuffer>} pixels
      * @param {boolean} mayDraw  false: the cached image is returned even if it is stale
      * @returns {{canvas: HTMLCanvasElement | null, drawn: boolean, stale: boolean}}  stale: the image must be drawn again
@@ -317,17 +315,17 @@ function makeImageCache(maxImages) {
 // The overview as a scene: all layers, not only those in view.
 
 /**
- * @param {import("../types.js").App} app
- * @param {import("./layout.js").OverviewLayout} layout
- * @param {{loadAll: (rows: OverviewRow[]) => Promise<void>}} loading
- * @param {{imageOf: (row: import("./layout.js").OverviewRow) => {canvas: HTMLCanvasElement | null,
- *   cells: OverviewCells} | null, updateSharedScale: (rows: import("./layout.js").OverviewRow[]) => void}} drawing
- * @returns {Promise<import("../types.js").Scene>}
+ * @param {App} app
+ * @param {Layout} layout
+ * @param {{loadAll: (rows: Row[]) => Promise<void>}} loading
+ * @param {{imageOf: (row: Row) => {canvas: HTMLCanvasElement | null,
+ *   cells: Cells} | null, updateSharedScale: (rows: Row[]) => void}} drawing
+ * @returns {Promise<Scene>}
  */
 export async function overviewScene(app, layout, loading, drawing) {
   const style = getComputedStyle(app.root), paint = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
   const { left, top, pitch, cell } = layout, size = Math.min(13, Math.max(9, top * 0.52));
-  /** @type {import("../types.js").SceneItem[]} */
+  /** @type {SceneItem[]} */
   const items = [];
   await loading.loadAll(layout.rows);
   drawing.updateSharedScale(layout.rows);

@@ -6,29 +6,27 @@ import { kindTitle, numberText } from "../format.js";
 import { tr, trN } from "../languages.js";
 import { makeRequestSet, statisticsRequest } from "../requests.js";
 import { kindsOf, layersOf, makeAllHeadsSwitch } from "../shell/head_navigation.js";
-import { makeOverviewDrawing, overviewScene } from "./drawing.js";
-import { overviewHit, overviewLayout, overviewStep, overviewVisible } from "./layout.js";
-
-/** @typedef {import("./layout.js").OverviewLayout} OverviewLayout */
-/** @typedef {import("./layout.js").OverviewRow} OverviewRow */
-/** @typedef {import("../types.js").Reply} Reply */
+import { makeDrawing, overviewScene } from "./drawing.js";
+import { placeAt, makeLayout, stepFrom, visibleRows } from "./layout.js";
+/** @import { App, Kind, Reply, SideId, View } from "../types.js" */
+/** @import { Layout, Row } from "./layout.js" */
 
 /** @typedef {{row: number, head: number}} Place */
 
 /** CSS pixels for a band's title above the layer that is scrolled to. */
 const bandHeadRoom = 36;
 
-const overviewZoomLevels = [0.4, 0.55, 0.75, 1, 1.35, 1.8, 2.4, 3.2];
+const zoomLevels = [0.4, 0.55, 0.75, 1, 1.35, 1.8, 2.4, 3.2];
 
 /**
- * @param {import("../types.js").App} app
- * @returns {import("../types.js").View}
+ * @param {App} app
+ * @returns {View}
  */
 export function overviewView(app) {
   const { store } = app;
   let zoom = 3, shown = false, frame = 0;
-  /** @type {OverviewLayout} */
-  let layout = overviewLayout([], 100, 100, 16, 1);
+  /** @type {Layout} */
+  let layout = makeLayout([], 100, 100, 16, 1);
   /** @type {Place} */
   let active = { row: 0, head: 0 };
   /** @type {Place | null} */
@@ -56,8 +54,8 @@ export function overviewView(app) {
       el("button", { type: "button", text: "+", "aria-label": tr("Larger maps"), on: { click: () => resize(1) } })),
     el("span", { class: "uwaga-hint", text: tr("Click a map, or press Enter, to open it. The grey strip is the share of weight on sinks") }));
   const element = el("section", { class: "uwaga-overview", "aria-label": tr("Overview") }, bar, stage);
-  const loading = makeOverviewLoader(app, schedule);
-  const drawing = makeOverviewDrawing(app, canvas, loading);
+  const loading = makeLoader(app, schedule);
+  const drawing = makeDrawing(app, canvas, loading);
   const sizes = new ResizeObserver(() => relayout());
 
   function parts() {
@@ -71,7 +69,7 @@ export function overviewView(app) {
     if (!shown || !scroll.clientWidth) return;
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize) || 16;
     const last = layout.rows[active.row];
-    layout = overviewLayout(parts(), scroll.clientWidth, scroll.clientHeight, rem, overviewZoomLevels[zoom]);
+    layout = makeLayout(parts(), scroll.clientWidth, scroll.clientHeight, rem, zoomLevels[zoom]);
     const same = layout.rows.findIndex((row) => last && row.side === last.side && row.kind === last.kind && row.layer === last.layer);
     active = same >= 0 ? { row: same, head: Math.min(active.head, layout.rows[same].heads - 1) } : current();
     space.style.setProperty("width", `${layout.width}px`);
@@ -94,7 +92,7 @@ export function overviewView(app) {
     frame = requestAnimationFrame(() => {
       frame = 0;
       if (!shown) return;
-      const [first, end] = overviewVisible(layout, scroll.scrollTop + layout.top, scroll.scrollTop + scroll.clientHeight);
+      const [first, end] = visibleRows(layout, scroll.scrollTop + layout.top, scroll.scrollTop + scroll.clientHeight);
       loading.request(layout.rows.slice(first, end));
       if (!drawing.draw(layout, scroll, [first, end], current())) schedule();
       const open = loading.pending();
@@ -158,7 +156,7 @@ export function overviewView(app) {
   /** @param {MouseEvent} event @returns {Place | null} */
   function under(event) {
     const box = scroll.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
-    return y < layout.top || x < layout.left ? null : overviewHit(layout, x + scroll.scrollLeft, y + scroll.scrollTop);
+    return y < layout.top || x < layout.left ? null : placeAt(layout, x + scroll.scrollLeft, y + scroll.scrollTop);
   }
   /** @param {PointerEvent} event */
   function move(event) {
@@ -185,7 +183,7 @@ export function overviewView(app) {
       return open(active);
     }
     const page = Math.max(1, Math.floor((scroll.clientHeight - layout.top) / layout.pitch) - 1);
-    const to = overviewStep(layout, active, event.key, page);
+    const to = stepFrom(layout, active, event.key, page);
     if (!to) return;
     event.preventDefault();
     active = to;
@@ -193,7 +191,7 @@ export function overviewView(app) {
   }
   /** @param {number} by */
   function resize(by) {
-    zoom = Math.max(0, Math.min(overviewZoomLevels.length - 1, zoom + by));
+    zoom = Math.max(0, Math.min(zoomLevels.length - 1, zoom + by));
     relayout();
     showActive(false);
   }
@@ -201,7 +199,7 @@ export function overviewView(app) {
   const isShown = () => store.get().tab === "overview";
   const enter = (/** @type {string} */ key) => () => {
     scroll.focus();
-    const to = overviewStep(layout, active, key, 1);
+    const to = stepFrom(layout, active, key, 1);
     if (to) active = to;
     showActive(true);
   };
@@ -261,14 +259,14 @@ export function overviewView(app) {
 
 // The card beside the hovered small map: the statistics of its head.
 
-/** @param {OverviewRow} row @param {number} head @param {import("../types.js").App} app @returns {string} */
+/** @param {Row} row @param {number} head @param {App} app @returns {string} */
 function headTitle({ side, kind, layer }, head, app) {
   const several = app.about.sides.length > 1 ? `${app.side(side).title}, ` : "";
   return several + tr("{kind} layer {layer}, head {head}", { kind: kindTitle(kind), layer, head });
 }
 
 /**
- * @param {import("../types.js").App} app
+ * @param {App} app
  * @param {() => void} changed  called when statistics have arrived
  */
 function headCard(app, changed) {
@@ -278,7 +276,7 @@ function headCard(app, changed) {
   let pendingRequest = null;
   let shown = "";
 
-  /** @param {OverviewRow} row @param {number} head */
+  /** @param {Row} row @param {number} head */
   function fill(row, head) {
     const request = statisticsRequest(row), reply = app.client.peek(request);
     title.textContent = headTitle(row, head, app);
@@ -292,7 +290,7 @@ function headCard(app, changed) {
   return {
     element,
     /**
-     * @param {OverviewRow} row
+     * @param {Row} row
      * @param {number} head
      * @param {{left: number, right: number, top: number, bottom: number, width: number, height: number}} place
      */
@@ -319,7 +317,7 @@ function headCard(app, changed) {
       pendingRequest = null;
       shown = "";
     },
-    /** @param {OverviewRow} row @param {number} head @returns {string} as text for screen readers */
+    /** @param {Row} row @param {number} head @returns {string} as text for screen readers */
     words(row, head) {
       const values = app.client.peek(statisticsRequest(row))?.meta.columns;
       const known = values ? app.about.statistics.filter(({ name }) => (values[name]?.[head] ?? null) !== null).map(({ name,
@@ -332,33 +330,33 @@ function headCard(app, changed) {
 
 /**
  * The overviews of layers: requested while in view.
- * @param {import("../types.js").App} app
+ * @param {App} app
  * @param {() => void} onChange
  */
-function makeOverviewLoader(app, onChange) {
+function makeLoader(app, onChange) {
   const requests = makeRequestSet(app, 1, onChange);
-  /** @param {OverviewRow} row */
+  /** @param {Row} row */
   const request = ({ side, kind, layer }) => {
     const { pooling, merge, specials } = app.store.get();
     return { request: "overview", side, kind, layer, pooling, merge, specials };
   };
   // The names of the keys tell the sinks.
-  const loadKeys = (/** @type {import("../types.js").SideId} */ side, /** @type {import("../types.js").Kind} */ kind) => {
+  const loadKeys = (/** @type {SideId} */ side, /** @type {Kind} */ kind) => {
     const { keys } = app.side(side).kinds[kind];
     return app.peekItems(side, keys) ? null : app.items(side, keys).then(onChange, () => {});
   };
   return {
-    name: (/** @type {OverviewRow} */ row) => JSON.stringify(request(row)),
-    /** @param {OverviewRow} row @returns {Reply | undefined} the most complete reply so far */
+    name: (/** @type {Row} */ row) => JSON.stringify(request(row)),
+    /** @param {Row} row @returns {Reply | undefined} the most complete reply so far */
     peek: (row) => app.client.peek(request(row)),
-    /** @param {OverviewRow} row */
+    /** @param {Row} row */
     isUnavailable: (row) => requests.isUnavailable(request(row)),
-    /** @param {OverviewRow[]} rows  in view */
+    /** @param {Row[]} rows  in view */
     request(rows) {
       requests.request(rows.map(request));
       for (const { side, kind } of rows) void loadKeys(side, kind);
     },
-    /** @param {OverviewRow[]} rows  each has a reply afterwards, unless the host refuses it */
+    /** @param {Row[]} rows  each has a reply afterwards, unless the host refuses it */
     async loadAll(rows) {
       const unknown = rows.map(request).filter((one) => !app.client.peek(one) && app.host.has(one));
       await Promise.allSettled([...rows.map(({ side, kind }) => loadKeys(side, kind)),

@@ -1,8 +1,8 @@
 // Weights over a picture: one colour over grey, so that no colour of the picture looks like a weight. And what is said of them.
 
 import { strongestItems } from "../weights.js";
+/** @import { PatchGrid, WireArray } from "../types.js" */
 
-/** @typedef {import("../types.js").PatchGrid} PatchGrid */
 /** @typedef {{weights: ArrayLike<number>, itself: number, near: number, far: number, outside: number, best: number, largest: number}} Shares */
 
 /** What the largest weight leaves of the picture is 1 - opacity; weight^strength is seen evenly. */
@@ -18,7 +18,7 @@ function painted(width, height, colour) {
   return canvas;
 }
 
-/** The picture in the greys of a theme. @param {import("../types.js").WireArray} pixels  (height, width) @param {"light" | "dark"} theme */
+/** The picture in the greys of a theme. @param {WireArray} pixels  (height, width) @param {"light" | "dark"} theme */
 export function greyPicture({ data, shape: [height, width] }, theme) {
   const [black, white] = greys[theme];
   return painted(width, height, (at) => Array(3).fill(255 * black + (white - black) * data[at]).concat(255));

@@ -10,9 +10,7 @@ import { makeRequestSet } from "../requests.js";
 import { goTo, layersOf } from "../shell/head_navigation.js";
 import { makeHeadBar } from "../shell/header.js";
 import { drawOverlay, greyPicture, patchOf, weightShares } from "./overlay.js";
-
-/** @typedef {import("../types.js").App} App */
-/** @typedef {import("./overlay.js").Shares} Shares */
+/** @import { App, Items, PictureInfo, View, WireArray } from "../types.js" */
 
 /** Tokens outside of the picture that are named beside it; the widest distance of the patches that a saved page holds. */
 const mostNamed = 60, widestStride = 32;
@@ -23,10 +21,10 @@ const arrowSteps = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], 
 
 /**
  * @param {App} app
- * @returns {import("../types.js").View}
+ * @returns {View}
  */
 export function pictureView(app) {
-  const { store } = app, { width, height, grids } = /** @type {import("../types.js").PictureInfo} */ (app.about.picture);
+  const { store } = app, { width, height, grids } = /** @type {PictureInfo} */ (app.about.picture);
   const [where, story, legend, wallNote] = Array.from({ length: 4 }, () => el("p", { class: "uwaga-sub" }));
   const headline = el("h2", { class: "uwaga-headline", "aria-live": "polite" }), canvas = el("canvas", { "aria-hidden": "true" });
   const marks = ["asks", "asked"].map((role) => el("i", { class: "uwaga-patch-mark", "data-role": role }));
@@ -42,7 +40,7 @@ export function pictureView(app) {
       el("div", { class: "uwaga-low-side" }, tokens, el("div", {}, el("h2", { text: tr("Layers") }), layers),
         el("div", {}, el("h2", { text: tr("All heads") }), el("p", { class: "uwaga-sub", text: tr("The same, as each head sees it. Click one, and the picture follows.") }), wall, wallNote)))));
   const requests = makeRequestSet(app, 6, draw);
-  /** @type {{pixels: import("../types.js").WireArray, items: import("../types.js").Items} | null} */
+  /** @type {{pixels: WireArray, items: Items} | null} */
   let loaded = null;
   /** @type {{[theme: string]: HTMLCanvasElement}} */
   const pictures = {};

@@ -4,11 +4,7 @@ import { makeCommands } from "../commands.js";
 import { tr } from "../languages.js";
 import { initialState, makeStore } from "../store.js";
 import { openingHash } from "./url_state.js";
-
-/** @typedef {import("../types.js").App} App */
-/** @typedef {import("../types.js").Items} Items */
-/** @typedef {import("../types.js").Side} Side */
-/** @typedef {import("../types.js").SideId} SideId */
+/** @import { About, App, Client, Host, Items, Kind, Request, Side, SideId, State } from "../types.js" */
 
 const itemsPerReply = 200_000;
 /** Characters of a title that are visible where space is short. */
@@ -18,9 +14,9 @@ const noSide = { id: "0", title: "", model: "", text_title: tr("Lesson"), signed
 
 /**
  * @param {HTMLElement} root
- * @param {import("../types.js").Host} host
- * @param {import("../types.js").Client} client
- * @param {import("../types.js").About} received
+ * @param {Host} host
+ * @param {Client} client
+ * @param {About} received
  * @param {{announce: (text: string) => void, status: (text: string) => void, fail: (message: string) => void}} reporter
  * @param {Pick<App, "session" | "history" | "rows" | "reopen">} kept  what outlives a text
  * @returns {App}
@@ -130,8 +126,8 @@ export function hasMaps(app, change) {
 
 /**
  * All items of an axis, fetched in parts.
- * @param {import("../types.js").Client} client
- * @param {import("../types.js").Request} request
+ * @param {Client} client
+ * @param {Request} request
  * @returns {Promise<Items>}
  */
 async function fetchItems(client, request) {
@@ -173,7 +169,7 @@ export function stackSize(side, stack, merge, specials) {
  * @param {string} kind
  * @param {number} layer
  * @param {number} head
- * @returns {{kind: import("../types.js").Kind, layer: number, head: number}}
+ * @returns {{kind: Kind, layer: number, head: number}}
  */
 export function nearestHead(side, kind, layer, head) {
   const ofKind = side.maps.filter((map) => map.kind === kind);
@@ -186,7 +182,7 @@ export function nearestHead(side, kind, layer, head) {
  * The state that shows a side: side is "difference" if and only if compare is.
  * @param {SideId} id
  * @param {string} compare
- * @returns {Partial<import("../types.js").State>}
+ * @returns {Partial<State>}
  */
 export function stateOfSide(id, compare) {
   if (id === "difference") return { side: id, compare: "difference" };

@@ -3,12 +3,9 @@
 import { segmentedControl } from "../controls.js";
 import { tr } from "../languages.js";
 import { hasMaps, nearestHead, stateOfSide } from "./app.js";
+/** @import { About, App, Kind, Side, SideId, Tab } from "../types.js" */
 
-/** @typedef {import("../types.js").App} App */
-/** @typedef {import("../types.js").Side} Side */
-/** @typedef {import("../types.js").Kind} Kind */
-
-/** @param {import("../types.js").About} about @returns {Kind[]} */
+/** @param {About} about @returns {Kind[]} */
 export function kindsOf(about) {
   const there = new Set(about.sides.flatMap(({ maps }) => maps.map(({ kind }) => kind)));
   return /** @type {Kind[]} */ (["encoder", "decoder", "cross"]).filter((kind) => there.has(kind));
@@ -49,7 +46,7 @@ export const goTo = {
   /** @param {App} app @param {string} what  a side, or "both" */
   compare(app, what) {
     const { kind, layer, head, side } = app.store.get();
-    const id = /** @type {import("../types.js").SideId} */ (what !== "both" ? what : side === "difference" ? "0" : side);
+    const id = /** @type {SideId} */ (what !== "both" ? what : side === "difference" ? "0" : side);
     const set = stateOfSide(id, what === "both" ? "both" : "one");
     app.store.set({ ...set, ...nearestHead(app.side(id), kind, layer, head) });
     app.announce(what === "both" ? tr("Side by side") : app.side(id).title);
@@ -83,7 +80,7 @@ function nextInCycle(values, value) {
 /**
  * Adds the commands of the whole page.
  * @param {App} app
- * @param {{name: import("../types.js").Tab, title: string}[]} tabs
+ * @param {{name: Tab, title: string}[]} tabs
  */
 export function addPageCommands(app, tabs) {
   const { store, commands } = app;

@@ -8,13 +8,11 @@ import { currentLanguage, tr } from "../languages.js";
 import { initialState } from "../store.js";
 import { hasMaps } from "./app.js";
 import { goTo, kindsOf, layersOf } from "./head_navigation.js";
-
-/** @typedef {import("../types.js").App} App */
-/** @typedef {import("../types.js").State} State */
+/** @import { App, Colour, Tab } from "../types.js" */
 
 /**
  * @param {App} app
- * @param {{name: import("../types.js").Tab, title: string}[]} tabs
+ * @param {{name: Tab, title: string}[]} tabs
  * @param {HTMLElement} share  the menu of files
  * @param {HTMLElement} status  what the page is doing
  * @returns {{elements: HTMLElement[], panelId: string}}
@@ -71,7 +69,7 @@ export function makeHeadBar(app) {
     kindsOf(app.about).length > 1 && kinds.element);
 }
 
-/** @param {import("../types.js").App} app @param {{name: import("../types.js").Tab, title: string}[]} tabs */
+/** @param {App} app @param {{name: Tab, title: string}[]} tabs */
 function makeTabs(app, tabs) {
   const prefix = uniqueName(), panelId = `${prefix}-panel`;
   const buttons = tabs.map(({ name, title }) =>
@@ -100,7 +98,7 @@ function makeTabs(app, tabs) {
   return { element, panelId };
 }
 
-/** @param {import("../types.js").Tab} view @returns {import("../types.js").Tab} the tab that shows it: "All heads" has small maps and a table */
+/** @param {Tab} view @returns {Tab} the tab that shows it: "All heads" has small maps and a table */
 function tabOf(view) {
   return view === "table" ? "overview" : view;
 }
@@ -131,7 +129,7 @@ export function weightToSlider(weight) {
 /** @param {App} app @returns {HTMLElement} */
 function makeSettings(app) {
   const { store } = app, some = app.about.sides.length > 0;
-  const change = (/** @type {Partial<import("../types.js").Colour>} */ part) => store.set({ colour: { ...store.get().colour, ...part } });
+  const change = (/** @type {Partial<Colour>} */ part) => store.set({ colour: { ...store.get().colour, ...part } });
   const words = segmentedControl(tr("Items"), [{ name: "tokens", title: tr("Tokens") },
     { name: "words", title: tr("Words"), hint: tr("Merge the tokens of a word") }],
   (name) => { if (name !== store.get().merge) app.commands.run("shell.words"); });

@@ -2,8 +2,7 @@
 
 import { el } from "../dom.js";
 import { tr } from "../languages.js";
-
-/** @typedef {import("../types.js").View} View */
+/** @import { App, Tab, View } from "../types.js" */
 
 /**
  * @param {HTMLElement} root
@@ -107,10 +106,10 @@ export function focusKeeper(root) {
 // The tab panel: one view at a time, made when first shown. Tabs may share a view.
 
 /**
- * @param {import("../types.js").App} app
+ * @param {App} app
  * @param {HTMLElement} panel
  * @param {HTMLElement} headBar  above the views that have none of their own
- * @param {{name: import("../types.js").Tab, title: string, make: (app: import("../types.js").App) => View}[]} views
+ * @param {{name: Tab, title: string, make: (app: App) => View}[]} views
  */
 export function makeTabPanel(app, panel, headBar, views) {
   /** @type {Map<string, View>} */

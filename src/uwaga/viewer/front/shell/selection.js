@@ -1,9 +1,7 @@
 // Keeps the selected query and key while items are renumbered: words merged, special tokens hidden, another axis.
 
 import { stackOfAxis } from "./app.js";
-
-/** @typedef {import("../types.js").App} App */
-/** @typedef {import("../types.js").Items} Items */
+/** @import { App, Items, SideId } from "../types.js" */
 
 /**
  * The item that contains a token, or the next item if none does; null after the last.
@@ -74,7 +72,7 @@ export function keepSelection(app) {
 /**
  * A function that loads both axes' items with the present settings of merge and specials.
  * @param {App} app
- * @param {{side: import("../types.js").SideId, queries: string, keys: string}} axes
+ * @param {{side: SideId, queries: string, keys: string}} axes
  * @returns {() => Promise<[Items, Items]>}
  */
 function itemsLoader(app, { side, queries, keys }) {

@@ -1,9 +1,8 @@
 // The state in the URL's fragment: a reload returns to the same head, back and forward go through the heads.
 
-import { storeEqual } from "../store.js";
+import { isEqual } from "../store.js";
 import { typedOfHash, typedParams, completeRequest } from "../typing/session.js";
-
-/** @typedef {import("../types.js").State} State */
+/** @import { About, App, Colour, State } from "../types.js" */
 
 const urlTabs = ["answer", "picture", "explore", "overview", "table", "lesson"];
 /** Characters of the lesson's example in the address; a longer one is left out. */
@@ -34,7 +33,7 @@ export function stateToParams(state, defaults, isProvisional = false) {
   }
   const { x, y, scale } = state.view;
   if (scale) params.set("view", [x, y, scale].map((part) => String(Number(part.toPrecision(7)))).join(","));
-  if (!storeEqual(state.colour, defaults.colour)) {
+  if (!isEqual(state.colour, defaults.colour)) {
     const { log, low, high, threshold, hideSink, scheme } = state.colour;
     params.set("colour", [scheme, log ? "log" : "linear", low, high ?? "largest", threshold, hideSink ? "nosink" : "sink"].join(","));
   }
@@ -44,7 +43,7 @@ export function stateToParams(state, defaults, isProvisional = false) {
 /**
  * Parses the URL's fragment; invalid values are ignored.
  * @param {string} hash
- * @param {import("../types.js").About} about
+ * @param {About} about
  * @param {Readonly<State>} defaults
  * @returns {Partial<State>}
  */
@@ -79,7 +78,7 @@ export function hashToState(hash, about, defaults) {
   return state;
 }
 
-/** @param {URLSearchParams} params @param {import("../types.js").About} about @returns {Partial<State>} */
+/** @param {URLSearchParams} params @param {About} about @returns {Partial<State>} */
 function parseHead(params, about) {
   const { start } = about;
   if (!start) return {};
@@ -91,7 +90,7 @@ function parseHead(params, about) {
   return { side: side.id, kind: map.kind, layer, head, compare: side.id === "difference" ? "difference" : both ? "both" : "one" };
 }
 
-/** @param {string | null} text @param {import("../types.js").Colour} defaults @returns {import("../types.js").Colour | null} */
+/** @param {string | null} text @param {Colour} defaults @returns {Colour | null} */
 function parseColourParam(text, defaults) {
   const [scheme, scale, low, high, threshold, sink] = (text ?? "").split(",");
   const numbers = [low, high === "largest" ? "0" : high, threshold].map(Number);
@@ -100,14 +99,14 @@ function parseColourParam(text, defaults) {
     ? null : numbers[1], threshold: numbers[2], hideSink: sink === "nosink" };
 }
 
-/** @param {import("../types.js").About} about @returns {string} the address's fragment; of a saved page without one, what it was saved to open */
+/** @param {About} about @returns {string} the address's fragment; of a saved page without one, what it was saved to open */
 export function openingHash({ opens }) {
   return window.location.hash.length > 1 || !opens ? window.location.hash : `#${opens}`;
 }
 
 /**
  * Keeps the URL's fragment and the store in sync; returns the cleanup function.
- * @param {import("../types.js").App} app
+ * @param {App} app
  * @param {Window} window
  * @param {Partial<State>} [carried]  of the text before
  * @returns {() => void}
@@ -146,7 +145,7 @@ export function syncUrl(app, window, carried = {}) {
   const onPopState = () => {
     clearTimeout(timer);
     const typed = typedOfHash(window.location.hash);
-    if (about.typing && !storeEqual(typed, about.run ? about.typed : null)) {
+    if (about.typing && !isEqual(typed, about.run ? about.typed : null)) {
       // Back to another text: a text that is kept needs no second run.
       const first = app.history.first;
       if (typed ?? first) void app.session.run(completeRequest(typed ?? first ?? {}), { keep: false });

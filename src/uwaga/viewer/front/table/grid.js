@@ -3,32 +3,29 @@
 import { el, isModified, uniqueName } from "../dom.js";
 import { kindTitle, numberText } from "../format.js";
 import { tr } from "../languages.js";
-import { tableWindow } from "./rows.js";
-
-/** @typedef {import("./rows.js").TableRow} TableRow */
-/** @typedef {import("./rows.js").TableColumn} TableColumn */
-/** @typedef {import("./rows.js").TableOrder} TableOrder */
+import { rowsInView } from "./rows.js";
+/** @import { Column, Order, Row } from "./rows.js" */
 
 /**
- * @typedef {{rows: TableRow[], ranges: {[name: string]: [number, number]}, columns: TableColumn[], order: TableOrder,
- *   chosen: (row: TableRow) => boolean}} TableContent
+ * @typedef {{rows: Row[], ranges: {[name: string]: [number, number]}, columns: Column[], order: Order,
+ *   chosen: (row: Row) => boolean}} Content
  */
 
 /**
  * @param {object} calls
- * @param {(column: TableColumn) => void} calls.sort
- * @param {(row: TableRow) => void} calls.open
+ * @param {(column: Column) => void} calls.sort
+ * @param {(row: Row) => void} calls.open
  * @param {(text: string) => void} calls.status
  * @param {(id: string) => string} calls.sideTitle
  */
-export function makeTableGrid({ sort, open, status, sideTitle }) {
+export function makeGrid({ sort, open, status, sideTitle }) {
   const prefix = uniqueName();
   const headings = el("tr"), head = el("thead", {}, headings), body = el("tbody");
   const table = el("table", { class: "uwaga-heads" },
     el("caption", { class: "uwaga-visually-hidden", text: tr("Statistics of every head") }), head, body);
   const meanings = el("div", { hidden: true });
   const element = el("div", { class: "uwaga-heads-scroll", tabindex: -1, on: { scroll: draw } }, table, meanings);
-  /** @type {TableContent} */
+  /** @type {Content} */
   let content = { rows: [], ranges: {}, columns: [], order: { name: "", falling: false }, chosen: () => false };
   let active = 0, rowHeight = 28, headed = "";
 
@@ -56,7 +53,7 @@ export function makeTableGrid({ sort, open, status, sideTitle }) {
 
   function draw() {
     const { rows, columns } = content, focused = body.contains(document.activeElement);
-    const [first, end] = tableWindow(element.scrollTop, element.clientHeight || 600, rowHeight, rows.length);
+    const [first, end] = rowsInView(element.scrollTop, element.clientHeight || 600, rowHeight, rows.length);
     table.setAttribute("aria-rowcount", String(rows.length + 1));
     const filler = (/** @type {number} */ count) => {
       const row = el("tr", { "aria-hidden": "true", class: "uwaga-filler" }, el("td", { colspan: columns.length }));
@@ -71,7 +68,7 @@ export function makeTableGrid({ sort, open, status, sideTitle }) {
     if (focused) (active >= first && active < end ? shown[active - first] : element).focus({ preventScroll: true });
   }
 
-  /** @param {TableRow} row @param {number} at @returns {HTMLTableRowElement} */
+  /** @param {Row} row @param {number} at @returns {HTMLTableRowElement} */
   function rowElement(row, at) {
     const { columns, ranges } = content, name = tr("{kind} layer {layer}, head {head}", { kind: kindTitle(row.kind), layer: row.layer, head: row.head });
     return el("tr", { tabindex: at === active ? 0 : -1, "aria-rowindex": at + 2, "data-at": at,
@@ -80,7 +77,7 @@ export function makeTableGrid({ sort, open, status, sideTitle }) {
       columns.map((column) => (column.statistic ? numberCell(row, column, ranges[column.name]) : nameCell(row, column.name))));
   }
 
-  /** @param {TableRow} row @param {string} name */
+  /** @param {Row} row @param {string} name */
   function nameCell(row, name) {
     const text = name === "side" ? sideTitle(row.side) : name === "kind" ? row.kind : String(/** @type {any} */ (row)[name]);
     return el(name === "head" ? "th" : "td", name === "head" ? { scope: "row", text } : { text });
@@ -122,7 +119,7 @@ export function makeTableGrid({ sort, open, status, sideTitle }) {
 
   return {
     element,
-    /** @param {TableContent} next @param {boolean} anew  another order or other rows: scroll to the top */
+    /** @param {Content} next @param {boolean} anew  another order or other rows: scroll to the top */
     show(next, anew) {
       content = next;
       active = anew ? 0 : Math.min(active, Math.max(0, next.rows.length - 1));
@@ -136,8 +133,8 @@ export function makeTableGrid({ sort, open, status, sideTitle }) {
 
 /**
  * A number over a bar from zero, scaled to the column's largest; negative numbers to the other side.
- * @param {TableRow} row
- * @param {TableColumn} column
+ * @param {Row} row
+ * @param {Column} column
  * @param {[number, number] | undefined} range
  */
 function numberCell(row, { name }, range = [0, 0]) {

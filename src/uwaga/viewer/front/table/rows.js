@@ -1,25 +1,24 @@
 // The table's rows, their order and their text. No DOM.
 
-/** @typedef {import("../types.js").SideId} SideId */
-/** @typedef {import("../types.js").Kind} Kind */
+/** @import { Kind, SideId } from "../types.js" */
 
 /**
  * @typedef {{side: SideId, kind: Kind, layer: number, head: number, values: {[name: string]: number | null}, sampled: number | null,
- *   known: boolean}} TableRow
+ *   known: boolean}} Row
  */
-/** @typedef {{name: string, falling: boolean}} TableOrder */
-/** @typedef {{name: string, title: string, meaning: string, statistic: boolean}} TableColumn */
+/** @typedef {{name: string, falling: boolean}} Order */
+/** @typedef {{name: string, title: string, meaning: string, statistic: boolean}} Column */
 
-const tableKinds = ["encoder", "decoder", "cross"];
+const kinds = ["encoder", "decoder", "cross"];
 
 /**
  * A row per head.
  * @param {{side: SideId, kind: Kind, layer: number, heads: number}[]} maps
  * @param {(side: SideId, kind: Kind, layer: number) => {columns: {[name: string]: (number | null)[]}, complete?: number,
  *   sampled: number | null} | undefined} statistics
- * @returns {TableRow[]}
+ * @returns {Row[]}
  */
-export function tableRows(maps, statistics) {
+export function rowsOf(maps, statistics) {
   return maps.flatMap(({ side, kind, layer, heads }) => {
     const found = statistics(side, kind, layer);
     return Array.from({ length: heads }, (_, head) => {
@@ -32,9 +31,9 @@ export function tableRows(maps, statistics) {
 
 /**
  * Sorted by a column, ties by kind, layer, head and side; rows without a number come last in both directions.
- * @param {TableRow[]} rows
- * @param {TableOrder} order
- * @returns {TableRow[]}
+ * @param {Row[]} rows
+ * @param {Order} order
+ * @returns {Row[]}
  */
 export function sortedRows(rows, { name, falling }) {
   const sign = falling ? -1 : 1;
@@ -45,16 +44,16 @@ export function sortedRows(rows, { name, falling }) {
   });
 }
 
-/** @param {TableRow} row @param {string} name @returns {number | null} */
+/** @param {Row} row @param {string} name @returns {number | null} */
 function sortKey(row, name) {
   if (name === "side") return row.side === "difference" ? 2 : Number(row.side);
-  if (name === "kind") return tableKinds.indexOf(row.kind);
+  if (name === "kind") return kinds.indexOf(row.kind);
   if (name === "layer" || name === "head") return row[name];
   const value = row.values[name];
   return value === undefined || value === null || Number.isNaN(value) ? null : value;
 }
 
-/** @param {TableRow} left @param {TableRow} right @returns {number} */
+/** @param {Row} left @param {Row} right @returns {number} */
 function compareHeads(left, right) {
   for (const name of ["kind", "layer", "head", "side"]) {
     const by = /** @type {number} */ (sortKey(left, name)) - /** @type {number} */ (sortKey(right, name));
@@ -65,9 +64,9 @@ function compareHeads(left, right) {
 
 /**
  * The order after a click on a heading: names ascending first, statistics descending first, a second click reverses.
- * @param {TableOrder} order
- * @param {TableColumn} column
- * @returns {TableOrder}
+ * @param {Order} order
+ * @param {Column} column
+ * @returns {Order}
  */
 export function nextOrder(order, column) {
   return { name: column.name, falling: order.name === column.name ? !order.falling : column.statistic };
@@ -79,11 +78,11 @@ const unbounded = new Set(["entropy", "distance", "effective_count"]);
 /**
  * The range of each statistic, zero included: the scale of its bars. That of a proportion is fixed, so that a small one has a small
  * bar: 0 to 1, or -1 to 1 if there are negative ones.
- * @param {TableRow[]} rows
+ * @param {Row[]} rows
  * @param {string[]} names
  * @returns {{[name: string]: [number, number]}}
  */
-export function tableRanges(rows, names) {
+export function rangesOf(rows, names) {
   return Object.fromEntries(names.map((name) => {
     const isProportion = !unbounded.has(name), isNegative = rows.some(({ values }) => Number(values[name]) < 0);
     /** @type {[number, number]} */
@@ -100,13 +99,13 @@ export function tableRanges(rows, names) {
 
 /**
  * Rows as delimited text with a header line, numbers in full precision.
- * @param {TableRow[]} rows
+ * @param {Row[]} rows
  * @param {string[]} names  of statistics
  * @param {boolean} sides  with a column for the side
  * @param {string} separator  "," or a tab
  * @returns {string}
  */
-export function tableText(rows, names, sides, separator) {
+export function textOf(rows, names, sides, separator) {
   const sampled = rows.some((row) => row.sampled !== null);
   const heading = [...(sides ? ["side"] : []), "kind", "layer", "head", ...names, ...(sampled ? ["sampled_queries"] : [])];
   const lines = rows.map((row) => [
@@ -124,7 +123,7 @@ export function tableText(rows, names, sides, separator) {
  * @param {number} count
  * @returns {[number, number]}
  */
-export function tableWindow(top, height, rowHeight, count) {
+export function rowsInView(top, height, rowHeight, count) {
   const overscan = 12, first = Math.max(0, Math.floor(top / rowHeight) - overscan);
   return [Math.min(first, count), Math.min(count, Math.ceil((top + height) / rowHeight) + overscan)];
 }

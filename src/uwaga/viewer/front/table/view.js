@@ -6,14 +6,14 @@ import { kindTitle, numberText } from "../format.js";
 import { tr, trN } from "../languages.js";
 import { makeRequestSet, statisticsRequest } from "../requests.js";
 import { kindsOf, makeAllHeadsSwitch } from "../shell/head_navigation.js";
-import { makeTableGrid } from "./grid.js";
-import { nextOrder, sortedRows, tableRanges, tableRows, tableText } from "./rows.js";
-
-/** @typedef {import("./rows.js").TableColumn} TableColumn */
+import { makeGrid } from "./grid.js";
+import { nextOrder, sortedRows, rangesOf, rowsOf, textOf } from "./rows.js";
+/** @import { App, Kind, Scene, SceneItem, SideId, View } from "../types.js" */
+/** @import { Column, Row } from "./rows.js" */
 
 /**
- * @param {import("../types.js").App} app
- * @returns {import("../types.js").View}
+ * @param {App} app
+ * @returns {View}
  */
 export function tableView(app) {
   const { store, about } = app;
@@ -28,7 +28,7 @@ export function tableView(app) {
   const copy = el("button", { type: "button", text: tr("Copy"), title: tr("Copy the rows shown, for a spreadsheet"), on: { click: copyRows } });
   const save = el("button",
     { type: "button", text: tr("CSV"), "aria-label": tr("Save the table as CSV"), title: tr("Save the rows shown as CSV"), on: { click: saveRows } });
-  const grid = makeTableGrid({
+  const grid = makeGrid({
     sort(column) {
       order = nextOrder(order, column);
       anew = true;
@@ -58,8 +58,8 @@ export function tableView(app) {
 
   /**
    * The columns; a statistic that no head has, such as that of learned sinks, is left out.
-   * @param {import("./rows.js").TableRow[]} all
-   * @returns {TableColumn[]}
+   * @param {Row[]} all
+   * @returns {Column[]}
    */
   function columns(all) {
     const known = all.filter((row) => row.known);
@@ -74,7 +74,7 @@ export function tableView(app) {
   }
 
   function rows() {
-    return sortedRows(tableRows(maps(), (side, which, number) => {
+    return sortedRows(rowsOf(maps(), (side, which, number) => {
       const meta = loading.reply({ side, kind: which, layer: number })?.meta;
       return meta && { columns: meta.columns, complete: meta.complete, sampled: meta.sampled ?? null };
     }), order);
@@ -83,7 +83,7 @@ export function tableView(app) {
   function draw() {
     if (!shown) return;
     const wanted = maps(), all = rows(), { side, kind: which, layer: number, head } = store.get();
-    grid.show({ rows: all, ranges: tableRanges(all, names), columns: columns(all), order,
+    grid.show({ rows: all, ranges: rangesOf(all, names), columns: columns(all), order,
       chosen: (row) => row.side === side && row.kind === which && row.layer === number && row.head === head }, anew);
     anew = false;
     const { done, total, share, missing } = loading.progress(wanted);
@@ -109,7 +109,7 @@ export function tableView(app) {
   }
   async function copyRows() {
     try {
-      await navigator.clipboard.writeText(tableText(rows(),
+      await navigator.clipboard.writeText(textOf(rows(),
         columns(rows()).filter(({ statistic }) => statistic).map(({ name }) => name), several(), "\t"));
       app.announce(tr("Copied"));
       app.status(tr("Copied {length} rows", { length: rows().length }));
@@ -121,7 +121,7 @@ export function tableView(app) {
   function csv() {
     const { model } = app.side();
     return { name: ["uwaga", fileNameSlug(model.split("/").pop() ?? ""), "heads.csv"].filter((part) => part !== "").join("_"),
-      blob: new Blob([tableText(rows(), columns(rows()).filter(({ statistic }) => statistic).map(({ name }) => name), several(), ",")],
+      blob: new Blob([textOf(rows(), columns(rows()).filter(({ statistic }) => statistic).map(({ name }) => name), several(), ",")],
         { type: "text/csv" }) };
   }
   function saveRows() {
@@ -161,17 +161,16 @@ export function tableView(app) {
       unsubscribe.forEach((leave) => leave());
     },
     csv,
-    scene: async () => tableScene(app.root, rows(), columns(rows()), tableRanges(rows(), names),
+    scene: async () => tableScene(app.root, rows(), columns(rows()), rangesOf(rows(), names),
       (id) => app.side(/** @type {any} */ (id)).title),
   };
 }
 
-
-/** @typedef {{side: import("../types.js").SideId, kind: import("../types.js").Kind, layer: number, heads: number}} TableMap */
+/** @typedef {{side: SideId, kind: Kind, layer: number, heads: number}} TableMap */
 
 /**
  * The statistics of layers: requested while the table is shown.
- * @param {import("../types.js").App} app
+ * @param {App} app
  * @param {() => void} onChange
  */
 function makeStatisticsLoader(app, onChange) {
@@ -200,22 +199,22 @@ function makeStatisticsLoader(app, onChange) {
 
 // The table as a scene, for files.
 
-const tableSceneRow = 20;
-const tableSceneMaxRows = 2000; // rows of a picture
+const sceneRow = 20;
+const maxSceneRows = 2000; // rows of a picture
 
 /**
  * @param {HTMLElement} root
- * @param {import("./rows.js").TableRow[]} rows
- * @param {import("./rows.js").TableColumn[]} columns
+ * @param {Row[]} rows
+ * @param {Column[]} columns
  * @param {{[name: string]: [number, number]}} ranges
  * @param {(id: string) => string} sideTitle
- * @returns {import("../types.js").Scene}
+ * @returns {Scene}
  */
 function tableScene(root, rows, columns, ranges, sideTitle) {
   const style = getComputedStyle(root), paint = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
   const widths = columns.map(({ title, statistic }) => Math.max(statistic ? 84 : 56, title.length * 7 + 16));
-  const shown = rows.slice(0, tableSceneMaxRows), width = widths.reduce((sum, one) => sum + one, 0) + 16;
-  /** @type {import("../types.js").SceneItem[]} */
+  const shown = rows.slice(0, maxSceneRows), width = widths.reduce((sum, one) => sum + one, 0) + 16;
+  /** @type {SceneItem[]} */
   const items = [];
   const line = (/** @type {number} */ y) =>
     items.push({ kind: "line", x1: 8, x2: width - 8, y1: y, y2: y, stroke: paint("--line"), width: 1, opacity: 1 });
@@ -224,11 +223,11 @@ function tableScene(root, rows, columns, ranges, sideTitle) {
     const end = x + widths[at] - 8, left = x;
     items.push({ kind: "text", x: end, y: 20, text: column.title, size: 12, anchor: "end", fill: paint("--muted") });
     shown.forEach((row, i) => {
-      const y = 32 + i * tableSceneRow, value = row.values[column.name], [low, high] = ranges[column.name] ?? [0, 0];
+      const y = 32 + i * sceneRow, value = row.values[column.name], [low, high] = ranges[column.name] ?? [0, 0];
       if (column.statistic && typeof value === "number" && high > low) {
         const zero = -low / (high - low), place = (value - low) / (high - low), room = widths[at] - 8;
         items.push({ kind: "rect", x: left + 4 + Math.min(zero, place) * room, y: y + 3,
-          w: Math.abs(place - zero) * room, h: tableSceneRow - 6, fill: paint("--raised") });
+          w: Math.abs(place - zero) * room, h: sceneRow - 6, fill: paint("--raised") });
       }
       const text = column.statistic ? numberText(value) : column.name === "side"
         ? sideTitle(row.side) : String(/** @type {any} */ (row)[column.name]);
@@ -237,5 +236,5 @@ function tableScene(root, rows, columns, ranges, sideTitle) {
     x += widths[at];
   });
   line(29);
-  return { width, height: 40 + shown.length * tableSceneRow, background: paint("--bg"), items };
+  return { width, height: 40 + shown.length * sceneRow, background: paint("--bg"), items };
 }

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { canonical, decodeReply, wireBuffer } from "../wire.js";
+import { canonical, decodeReply, bufferOf } from "../wire.js";
 
 const kept = JSON.parse(readFileSync(new URL("wire.json", import.meta.url), "utf8"));
 const bytes = (text) => {
@@ -34,6 +34,6 @@ test("invalid bytes are refused", () => {
 
 test("a view into a longer buffer becomes a buffer that starts at 0", () => {
   const all = new Uint8Array([9, 9, 1, 2, 3]);
-  assert.deepEqual([...new Uint8Array(wireBuffer(all.subarray(2)))], [1, 2, 3]);
-  assert.equal(wireBuffer(all), all.buffer);
+  assert.deepEqual([...new Uint8Array(bufferOf(all.subarray(2)))], [1, 2, 3]);
+  assert.equal(bufferOf(all), all.buffer);
 });

@@ -1,7 +1,6 @@
 // Which paragraphs of a long text are open: those that hold what a word looks at. The rest is folded, with its exact share.
 
-/** @typedef {import("../types.js").Items} Items */
-/** @typedef {import("../types.js").Range} Range */
+/** @import { Items, Range } from "../types.js" */
 
 /** What open paragraphs hold of the weight off the sinks; the most items that are open, however broad a head is. */
 const heldShare = 0.98, mostOpen = 900;

@@ -4,8 +4,7 @@ import { barFill, briefText, el, unknownClass } from "../dom.js";
 import { countText, percentText } from "../format.js";
 import { tr, trN } from "../languages.js";
 import { strongestItems } from "../weights.js";
-
-/** @typedef {import("../types.js").Items} Items */
+/** @import { Items } from "../types.js" */
 
 const linkBars = 8;
 

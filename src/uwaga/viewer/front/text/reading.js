@@ -6,9 +6,8 @@ import { arcsOfWord, pathOfArc } from "../explore/arcs.js";
 import { countText, percentText } from "../format.js";
 import { tr, trN } from "../languages.js";
 import { foldedText, leastWritten, paragraphsOf, sumOf } from "./folds.js";
+/** @import { Items, Range } from "../types.js" */
 
-/** @typedef {import("../types.js").Items} Items */
-/** @typedef {import("../types.js").Range} Range */
 /** @typedef {"both" | "query" | "key"} ReadAxis  what the words of the text are */
 
 /**

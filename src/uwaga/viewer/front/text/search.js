@@ -3,9 +3,7 @@
 import { el } from "../dom.js";
 import { countText } from "../format.js";
 import { tr } from "../languages.js";
-
-/** @typedef {import("../types.js").Items} Items */
-/** @typedef {import("../types.js").Range} Range */
+/** @import { Items, Range } from "../types.js" */
 
 /** @typedef {{text: string, starts: Int32Array}} SearchIndex  the text in lower case; the offset of each item in it */
 

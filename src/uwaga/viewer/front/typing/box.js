@@ -5,9 +5,7 @@ import { el } from "../dom.js";
 import { countText } from "../format.js";
 import { tr } from "../languages.js";
 import { completeRequest } from "./session.js";
-
-/** @typedef {import("../types.js").App} App */
-/** @typedef {import("../types.js").RunRequest} RunRequest */
+/** @import { App, RunRequest, Typing } from "../types.js" */
 
 const boxNames = { text: tr("Text"), second: tr("Second text"), target: tr("Text of the decoder") };
 const boxHints = { text: tr("Type a text"), second: tr("A second text, shown beside the first"), target: tr("What the decoder reads; empty: the model writes") };
@@ -149,7 +147,7 @@ function shortText(text) {
   return line.length > 70 ? `${line.slice(0, 69)}\u2026` : line;
 }
 
-/** @param {App} app @param {import("../types.js").Typing} typing */
+/** @param {App} app @param {Typing} typing */
 function savedCommand(app, { command }) {
   const text = app.about.typed?.text ?? "";
   const shown = command.replace("TEXT", text.length <= 60 && !/["\\$`!\n]/.test(text) && text ? `"${text}"` : '"another text"');

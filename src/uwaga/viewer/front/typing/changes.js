@@ -6,13 +6,10 @@ import { headText } from "../format.js";
 import { tr, trN } from "../languages.js";
 import { goTo } from "../shell/head_navigation.js";
 import { itemOfToken } from "../shell/selection.js";
-import { storeEqual } from "../store.js";
+import { isEqual } from "../store.js";
 import { copyButton } from "./box.js";
 import { countEdits, noEdits, completeRequest } from "./session.js";
-
-/** @typedef {import("../types.js").App} App */
-/** @typedef {import("../types.js").Edits} Edits */
-/** @typedef {import("../types.js").Items} Items */
+/** @import { App, Command, Edits, Items, SideId } from "../types.js" */
 
 /** @typedef {{kind: string, layer: number, head: number}} HeadPlace */
 
@@ -41,7 +38,7 @@ export function withHead(edits, { kind, layer, head }, factor) {
  */
 export function withLink(edits, { kind, layer, head }, queries, keys) {
   const link = { kind, layer, head, queries, keys };
-  const others = edits.scores.filter((one) => !storeEqual(one, link));
+  const others = edits.scores.filter((one) => !isEqual(one, link));
   return { ...edits, scores: others.length < edits.scores.length ? others : [...others, link] };
 }
 
@@ -91,7 +88,7 @@ export function makeChanges(app) {
 
   function isCut() {
     const link = pickedLink(), { kind, layer, head: number } = store.get();
-    return link !== null && edits.scores.some((one) => storeEqual(one, { kind, layer, head: number, ...link }));
+    return link !== null && edits.scores.some((one) => isEqual(one, { kind, layer, head: number, ...link }));
   }
 
   const remove = !can ? [] : [
@@ -111,7 +108,7 @@ export function makeChanges(app) {
       app.history.past.push(edits);
       change(next, false);
     } },
-  ].map((/** @type {Omit<import("../types.js").Command, "group">} */ command) => app.commands.add({ group: tr("Text and changes"), ...command }));
+  ].map((/** @type {Omit<Command, "group">} */ command) => app.commands.add({ group: tr("Text and changes"), ...command }));
 
   /** @param {string} name  of the change @param {Edits} without */
   function chip(name, without) {
@@ -158,7 +155,7 @@ export function makeChanges(app) {
   }
 
   /** Holding the backslash shows what was before. */
-  /** @type {import("../types.js").SideId | ""} */
+  /** @type {SideId | ""} */
   let held = "";
   const keydown = (/** @type {KeyboardEvent} */ event) => {
     if (event.key !== "\\" || held || !countEdits(edits) || event.target instanceof HTMLTextAreaElement) return;

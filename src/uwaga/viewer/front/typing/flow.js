@@ -3,8 +3,8 @@
 import { el, isRightToLeft, svgEl, uniqueName, wordText } from "../dom.js";
 import { percentText } from "../format.js";
 import { decimalText, tr, trN, trParts } from "../languages.js";
+/** @import { Items } from "../types.js" */
 
-/** @typedef {import("../types.js").Items} Items */
 /** @typedef {{start: number, width: number}} Band  pixels down the picture */
 
 /** Pixels of a band that is 100 %; of a row of text; between bands. */

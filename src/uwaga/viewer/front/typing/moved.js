@@ -7,16 +7,14 @@ import { tr, trParts } from "../languages.js";
 import { makeRequestSet } from "../requests.js";
 import { tokensOfItem } from "./changes.js";
 import { flowParts } from "./flow.js";
-
-/** @typedef {import("../types.js").App} App */
-/** @typedef {import("../types.js").Items} Items */
-/** @typedef {import("../explore/every_head.js").LayerCells} LayerCells */
+/** @import { LayerCells } from "../explore/every_head.js" */
+/** @import { App, Items, Links } from "../types.js" */
 
 const mostMoved = 5, leastMoved = 0.001;
 
 /**
  * The keys of a word whose links are cut in a head.
- * @param {import("../types.js").Links[]} links @param {{kind: string, layer: number, head: number}} place @param {Items} queries @param {Items} keys @param {number} query
+ * @param {Links[]} links @param {{kind: string, layer: number, head: number}} place @param {Items} queries @param {Items} keys @param {number} query
  * @returns {Set<number>}
  */
 export function cutKeys(links, { kind, layer, head }, queries, keys, query) {

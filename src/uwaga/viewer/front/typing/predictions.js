@@ -6,11 +6,10 @@ import { percentText } from "../format.js";
 import { tr } from "../languages.js";
 import { stackOfAxis } from "../shell/app.js";
 import { dotLines, mostMovedFigures } from "./dots.js";
+/** @import { App, Items } from "../types.js" */
+/** @import { MovedFigure } from "./dots.js" */
 
-/** @typedef {import("../types.js").App} App */
-/** @typedef {import("../types.js").Items} Items */
-
-const predictedBlock = 256; // positions per reply, as in Python
+const blockSize = 256; // positions per reply, as in Python
 const maskTokens = new Set(["[MASK]", "<mask>"]);
 
 /**
@@ -21,7 +20,7 @@ const maskTokens = new Set(["[MASK]", "<mask>"]);
  * @param {boolean} [isWritten]  items are named by what is written there
  * @returns {{position: number, title: string, word: string | null}[]}
  */
-export function predictedPlaces({ kind, tokens }, items, query, isWritten = false) {
+export function placesOf({ kind, tokens }, items, query, isWritten = false) {
   const label = (/** @type {number} */ item) => items?.labels[item] ?? "";
   const last = (/** @type {number} */ item) => (items ? items.spans[2 * item + 1] - 1 : tokens - 1);
   if (kind === "masked") {
@@ -48,8 +47,8 @@ export function makePredictions(app) {
 
   /** @param {string} side @param {number} position @param {AbortSignal} signal */
   async function at(side, position, signal) {
-    const first = Math.floor(position / predictedBlock) * predictedBlock;
-    const reply = await app.client.ask({ request: "predictions", side, first, count: predictedBlock }, { signal, priority: 3 });
+    const first = Math.floor(position / blockSize) * blockSize;
+    const reply = await app.client.ask({ request: "predictions", side, first, count: blockSize }, { signal, priority: 3 });
     const words = /** @type {string[]} */ (reply.meta.words[position - first]), count = words.length;
     // Beside a change of the model: with it, and without it.
     const [now, before] = reply.arrays.map(({ data }) => data.subarray((position - first) * count, (position - first + 1) * count));
@@ -65,7 +64,7 @@ export function makePredictions(app) {
     const info = predictions[now];
     if (!info) return showSimilar();
     const axis = app.side().kinds[kind].queries, own = stackOfAxis(axis) === info.stack;
-    const places = predictedPlaces(info, own && texts ? texts.queries : null, own ? query : null, axis === "written");
+    const places = placesOf(info, own && texts ? texts.queries : null, own ? query : null, axis === "written");
     const name = JSON.stringify([now, places]);
     if (name === shown) return;
     shown = name;
@@ -108,21 +107,21 @@ export function makePredictions(app) {
 /** @param {Place} place */
 const placeTitle = ({ title, word }) => [title, word === null ? null : [" ", el("bdi", { text: tr("“{token}”", { token: tokenText(word) }) })]].flat();
 
-/** @param {Place} place @param {import("./dots.js").MovedFigure[]} figures */
+/** @param {Place} place @param {MovedFigure[]} figures */
 function section(place, figures) {
   return el("section", {}, el("h2", {}, placeTitle(place)), el("ul", { class: "uwaga-bars" }, figures.map(({ name, after }) => bar(name, after, percentText(after)))));
 }
 
-/** Probabilities before and after a change of the model. @param {Place} place @param {import("./dots.js").MovedFigure[]} figures */
+/** Probabilities before and after a change of the model. @param {Place} place @param {MovedFigure[]} figures */
 function movedSection(place, figures) {
-  const { fell, rose } = mostMovedFigures(figures, leastShare), name = (/** @type {import("./dots.js").MovedFigure} */ one) => tokenText(one.name), by = (/** @type {import("./dots.js").MovedFigure} */ { before, after }) => percentText(Math.abs(after - before));
+  const { fell, rose } = mostMovedFigures(figures, leastShare), name = (/** @type {MovedFigure} */ one) => tokenText(one.name), by = (/** @type {MovedFigure} */ { before, after }) => percentText(Math.abs(after - before));
   const said = fell && rose ? tr("“{fell}” lost {less}, “{rose}” gained {more}.", { fell: name(fell), less: by(fell), rose: name(rose), more: by(rose) })
     : fell ? tr("“{fell}” lost {less}.", { fell: name(fell), less: by(fell) }) : rose ? tr("“{rose}” gained {more}.", { rose: name(rose), more: by(rose) })
       : tr("No token’s probability moved by 0.1% or more.");
   return el("section", {}, el("h3", {}, placeTitle(place)), el("p", { class: "uwaga-said", text: said }), dotLines(figures.filter(({ before, after }, i) => !i || Math.max(before, after) >= leastProbable), true, tr("probability")));
 }
 
-/** Cosines before and after a change of the model. @param {number} unchanged  cosine of both vectors @param {import("./dots.js").MovedFigure[]} figures */
+/** Cosines before and after a change of the model. @param {number} unchanged  cosine of both vectors @param {MovedFigure[]} figures */
 function movedVector(unchanged, figures) {
   // A sentence in quotation marks, without its full stop.
   const { fell, rose } = mostMovedFigures(figures.map((one) => ({ ...one, name: one.name.replace(/[.\u3002]$/u, "") })), leastCosine), isSame = unchanged > 1 - 1e-6;

@@ -1,10 +1,9 @@
 // Texts that are run while the page is open: the requests, the address of each, what was run before, and changes of the model.
 
 import { HostError, messageOf } from "../hosts.js";
-import { storeEqual } from "../store.js";
+import { isEqual } from "../store.js";
+/** @import { Edits, Host, RunRequest } from "../types.js" */
 
-/** @typedef {import("../types.js").RunRequest} RunRequest */
-/** @typedef {import("../types.js").Edits} Edits */
 /** @typedef {{typed: RunRequest, most: number, longer: "copyist" | null}} TooLong  tokens that the model takes, and a model that takes more */
 
 const maxAddress = 2000; // characters of a text in the address
@@ -70,9 +69,9 @@ function isEdits(edits) {
 
 /**
  * A host whose requests are about one result.
- * @param {import("../types.js").Host} host
+ * @param {Host} host
  * @param {number} run
- * @returns {import("../types.js").Host}
+ * @returns {Host}
  */
 export function hostOfRun(host, run) {
   if (!run) return host;
@@ -81,7 +80,7 @@ export function hostOfRun(host, run) {
 
 /**
  * The texts of a page. `open` shows a result; it rejects where that is not kept any more.
- * @param {import("../types.js").Host} host
+ * @param {Host} host
  * @param {(run: number, typed: RunRequest, keep: boolean) => Promise<void>} open
  */
 export function makeSession(host, open) {
@@ -145,7 +144,7 @@ export function makeSession(host, open) {
         const run = await ask(typed, mine.signal);
         if (mine.signal.aborted) return;
         if (typed.edits === null) {
-          const at = recent.findIndex((one) => storeEqual(one, typed));
+          const at = recent.findIndex((one) => isEqual(one, typed));
           if (at >= 0) recent.splice(at, 1);
           recent.unshift(typed);
           recent.length = Math.min(recent.length, maxRecent);

@@ -3,9 +3,7 @@
 import { briefText, el } from "../dom.js";
 import { tr } from "../languages.js";
 import { completeRequest } from "./session.js";
-
-/** @typedef {import("../types.js").App} App */
-/** @typedef {import("../types.js").Items} Items */
+/** @import { App, Items } from "../types.js" */
 
 /**
  * Where the item stands in the text, if the items before it are found there one after the other.

@@ -1,64 +1,64 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { lessonCellKey, lessonHas, lessonMatrixName, lessonValue } from "../../lesson/reply.js";
-import { lessonCalculation, lessonCellName, lessonIndex, lessonRule, lessonRuleText, lessonSources, operandText } from "../../lesson/explanation.js";
+import { cellKey, hasCell, matrixName, valueAt } from "../../lesson/reply.js";
+import { calculationOf, cellName, resolvedIndex, ruleOf, ruleText, sourcesOf, operandText } from "../../lesson/explanation.js";
 import { everyCell, keptLesson } from "./saved_reply.js";
 
 const lesson = keptLesson();
 const cell = (of, row, column, slice = null) => ({ of, row, column, slice });
-const keys = (cells) => cells.map(lessonCellKey);
+const keys = (cells) => cells.map(cellKey);
 
 test("indices are numbers, the cell's own, m, sums of these and entries of a list", () => {
   const here = cell("q", 3, 5, 7);
-  assert.deepEqual([4, "i", "j", "c", "m"].map((index) => lessonIndex(index, here, 9)), [4, 3, 5, 7, 9]);
-  assert.equal(lessonIndex({ add: 2, to: "j" }, here, 0), 7);
-  assert.equal(lessonIndex({ pick: [9, 8, 7, 6], by: "i" }, here, 0), 6);
-  assert.throws(() => lessonIndex("k", here, 0), { message: 'lesson: invalid index "k"' });
+  assert.deepEqual([4, "i", "j", "c", "m"].map((index) => resolvedIndex(index, here, 9)), [4, 3, 5, 7, 9]);
+  assert.equal(resolvedIndex({ add: 2, to: "j" }, here, 0), 7);
+  assert.equal(resolvedIndex({ pick: [9, 8, 7, 6], by: "i" }, here, 0), 6);
+  assert.throws(() => resolvedIndex("k", here, 0), { message: 'lesson: invalid index "k"' });
 });
 
 test("the sources of a score are a row of Q and a row of K", () => {
-  assert.deepEqual(keys(lessonSources(lesson, cell("scores", 0, 1))), [
+  assert.deepEqual(keys(sourcesOf(lesson, cell("scores", 0, 1))), [
     "q//0/0", "q//0/1", "k//1/0", "k//1/1",
   ]);
 });
 
 test("the sources of a query of the second head are a row of X and a column of its W_Q", () => {
-  assert.deepEqual(keys(lessonSources(lesson, cell("head2_q", 1, 1))), ["x//1/0", "x//1/1", "x//1/2", "x//1/3", "heads_wq//0/3", "heads_wq//1/3", "heads_wq//2/3", "heads_wq//3/3"]);
+  assert.deepEqual(keys(sourcesOf(lesson, cell("head2_q", 1, 1))), ["x//1/0", "x//1/1", "x//1/2", "x//1/3", "heads_wq//0/3", "heads_wq//1/3", "heads_wq//2/3", "heads_wq//3/3"]);
 });
 
 test("the source of a number of the shuffled output is the row of its token", () => {
-  assert.deepEqual(keys(lessonSources(lesson, cell("crude_shuffled", 0, 2))), ["crude//2/2"]);
+  assert.deepEqual(keys(sourcesOf(lesson, cell("crude_shuffled", 0, 2))), ["crude//2/2"]);
 });
 
 test("where columns have their own rules, a cell has the rule of its column", () => {
   assert.deepEqual(["total", "copy", "product", "product", "rest"],
-    [0, 1, 2, 3, 4].map((column) => lessonRule(lesson, cell("work", 0, column)).op));
-  assert.deepEqual(keys(lessonSources(lesson, cell("joined", 1, 3))), ["head2_output//1/0"]);
+    [0, 1, 2, 3, 4].map((column) => ruleOf(lesson, cell("work", 0, column)).op));
+  assert.deepEqual(keys(sourcesOf(lesson, cell("joined", 1, 3))), ["head2_output//1/0"]);
 });
 
 test("the source of a number in a table of one query is that query", () => {
-  assert.deepEqual(keys(lessonSources(lesson, cell("weighted", 1, 0, 2))), ["weights//2/1", "v//1/0"]);
-  assert.deepEqual(keys(lessonSources(lesson, cell("output_token", 0, 3, 1))), ["weighted/1/0/3", "weighted/1/1/3", "weighted/1/2/3"]);
+  assert.deepEqual(keys(sourcesOf(lesson, cell("weighted", 1, 0, 2))), ["weights//2/1", "v//1/0"]);
+  assert.deepEqual(keys(sourcesOf(lesson, cell("output_token", 0, 3, 1))), ["weighted/1/0/3", "weighted/1/1/3", "weighted/1/2/3"]);
 });
 
 test("every source of every number exists", () => {
-  for (const each of everyCell(lesson)) for (const source of lessonSources(lesson, each)) assert.ok(lessonHas(lesson, source),
-    lessonCellKey(source));
+  for (const each of everyCell(lesson)) for (const source of sourcesOf(lesson, each)) assert.ok(hasCell(lesson, source),
+    cellKey(source));
 });
 
 test("a matrix is named by its title, or by the symbol that it begins with", () => {
-  const names = (...ids) => ids.map((id) => lessonMatrixName(lesson.matrices.get(id)));
+  const names = (...ids) => ids.map((id) => matrixName(lesson.matrices.get(id)));
   assert.deepEqual(names("x", "scores", "scaled", "centred", "learn_ds", "feature_products"),
     ["X", "Scores Q K\u1d40", "Scores, scaled", "Centred X", "dS, through softmax", "X\u1d40 X, features with features"]);
-  assert.deepEqual(["X\uff0c\u8bcd\u5143", "Q\u3001\u30c8\u30fc\u30af\u30f3"].map((title) => lessonMatrixName({ title })), ["X", "Q"]);
+  assert.deepEqual(["X\uff0c\u8bcd\u5143", "Q\u3001\u30c8\u30fc\u30af\u30f3"].map((title) => matrixName({ title })), ["X", "Q"]);
 });
 
 test("no two matrices of an explanation read alike", () => {
   const inTables = new Set(lesson.steps.flatMap(({ sections }) => sections.flatMap(({ matrices }) => matrices)));
   for (const each of everyCell(lesson)) {
     if (!inTables.has(each.of)) continue;
-    const title = (one) => lessonCellName(lesson, one).split(" [")[0];
-    const all = [each, ...lessonSources(lesson, each)];
+    const title = (one) => cellName(lesson, one).split(" [")[0];
+    const all = [each, ...sourcesOf(lesson, each)];
     const titles = new Map(all.map((one) => [one.of, title(one)]));
     assert.equal(new Set(titles.values()).size, titles.size, [...titles].join("; "));
   }
@@ -67,17 +67,17 @@ test("no two matrices of an explanation read alike", () => {
 test("every calculation evaluates to its number", () => {
   let read = 0;
   for (const each of everyCell(lesson)) {
-    const pieces = lessonCalculation(lesson, each);
-    const value = lessonValue(lesson, each);
+    const pieces = calculationOf(lesson, each);
+    const value = valueAt(lesson, each);
     if (!pieces.length) {
-      assert.notEqual(lessonRuleText(lesson, each), "", lessonCellKey(each));
+      assert.notEqual(ruleText(lesson, each), "", cellKey(each));
       continue;
     }
-    const written = pieces.map((piece) => (typeof piece === "string" ? piece : `(${lessonValue(lesson, piece.cell)})`)).join("");
+    const written = pieces.map((piece) => (typeof piece === "string" ? piece : `(${valueAt(lesson, piece.cell)})`)).join("");
     const expected = valueOf(written);
     read += 1;
-    if (Number.isNaN(expected)) assert.ok(Number.isNaN(value), `${lessonCellKey(each)}: ${written}`);
-    else assert.ok(Math.abs(value - expected) <= 1e-4 * (1 + Math.abs(expected)), `${lessonCellKey(each)} ${value}: ${written}`);
+    if (Number.isNaN(expected)) assert.ok(Number.isNaN(value), `${cellKey(each)}: ${written}`);
+    else assert.ok(Math.abs(value - expected) <= 1e-4 * (1 + Math.abs(expected)), `${cellKey(each)} ${value}: ${written}`);
   }
   assert.ok(read > 500, String(read));
 });
@@ -89,16 +89,16 @@ test("operands have up to four decimals, and at least two", () => {
 
 test("hidden scores are explained as hidden, and have the weight zero", () => {
   const hidden = cell("causal_scores", 0, 1);
-  assert.ok(Number.isNaN(lessonValue(lesson, hidden)));
-  assert.deepEqual(lessonCalculation(lesson, hidden),
+  assert.ok(Number.isNaN(valueAt(lesson, hidden)));
+  assert.deepEqual(calculationOf(lesson, hidden),
     ["hidden: ", { cell: cell("causal_bits", 0, 1) }, ", whatever ", { cell: cell("scaled", 0, 1) }, " is"]);
-  assert.deepEqual(lessonCalculation(lesson, cell("causal_weights", 0, 1)), ["0, since ", { cell: hidden }, " is hidden"]);
+  assert.deepEqual(calculationOf(lesson, cell("causal_weights", 0, 1)), ["0, since ", { cell: hidden }, " is hidden"]);
 });
 
 test("inputs, measurements and position codes are explained by text", () => {
-  assert.equal(lessonRuleText(lesson, cell("x", 0, 0)), "This number is typed in; it is not computed.");
-  assert.equal(lessonRuleText(lesson, cell("codes", 2, 3)), "cos(p / 10000^(2/4)) at position p = 2");
-  assert.match(lessonRuleText(lesson, cell("variance", 0, 1)), /^Measured over 65,536 pairs of random vectors, seed 0\.$/);
+  assert.equal(ruleText(lesson, cell("x", 0, 0)), "This number is typed in; it is not computed.");
+  assert.equal(ruleText(lesson, cell("codes", 2, 3)), "cos(p / 10000^(2/4)) at position p = 2");
+  assert.match(ruleText(lesson, cell("variance", 0, 1)), /^Measured over 65,536 pairs of random vectors, seed 0\.$/);
 });
 
 /** @param {string} written @returns {number} */

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { lessonText, lessonWithNumber, lessonWithSetting, lessonWithText } from "../../lesson/reply.js";
+import { sentenceOf, withNumber, withSetting, withText } from "../../lesson/reply.js";
 import { inputText, lessonNumber, parseNumber } from "../../lesson/numbers.js";
 
 const request = () => ({
@@ -10,23 +10,23 @@ const request = () => ({
 
 test("an edited number changes a copy of X or of a setting, not the original", () => {
   const before = request();
-  assert.equal(lessonWithNumber(before, "x", 1, 0, 7).x[1][0], 7);
-  assert.equal(lessonWithNumber(before, "wq", 0, 1, -7).settings.wq[0][1], -7);
-  assert.equal(lessonWithSetting(before, "heads", 1).settings.heads, 1);
+  assert.equal(withNumber(before, "x", 1, 0, 7).x[1][0], 7);
+  assert.equal(withNumber(before, "wq", 0, 1, -7).settings.wq[0][1], -7);
+  assert.equal(withSetting(before, "heads", 1).settings.heads, 1);
   assert.deepEqual(before, request());
 });
 
 test("another sentence keeps the vectors and removes the settings per token", () => {
-  const next = lessonWithText(request(), "a pencil.");
+  const next = withText(request(), "a pencil.");
   assert.equal(next.text, "a pencil.");
   assert.deepEqual([next.tokens, next.x], [request().tokens, request().x]);
   assert.deepEqual(Object.keys(next.settings), ["wq", "heads", "window"]);
-  assert.deepEqual(lessonWithNumber(next, "payload", 0, 0, 7), next);
+  assert.deepEqual(withNumber(next, "payload", 0, 0, 7), next);
 });
 
 test("the sentence is shown as it was written", () => {
-  assert.equal(lessonText({ ...request(), text: "a pen\u3002" }), "a pen\u3002");
-  assert.equal(lessonText(request()), "a pen a");
+  assert.equal(sentenceOf({ ...request(), text: "a pen\u3002" }), "a pen\u3002");
+  assert.equal(sentenceOf(request()), "a pen a");
 });
 
 const range = { least: -1000, most: 1000 };

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { lessonScale } from "../../lesson/chart.js";
+import { scaleOf } from "../../lesson/chart.js";
 import { bestHead, isSectionOpen, noModelText, stepStructure } from "../../lesson/step.js";
 import { drawLessonScene } from "../../lesson/scene.js";
 import { keptLesson } from "./saved_reply.js";
@@ -8,15 +8,15 @@ import { keptLesson } from "./saved_reply.js";
 const colours = { background: "#ffffff", text: "#000000", muted: "#666666", line: "#cccccc", more: "#0000ff", less: "#ff0000" };
 
 test("an axis begins at zero or below and ends at a round number", () => {
-  const { low, high, ticks, at } = lessonScale([0.4, 0.97], false);
+  const { low, high, ticks, at } = scaleOf([0.4, 0.97], false);
   assert.deepEqual([low, high, at(low), at(high)], [0, 1, 0, 1]);
   assert.deepEqual(ticks.map((tick) => tick.toFixed(2)), ["0.00", "0.50", "1.00"]);
-  assert.equal(lessonScale([-3, 7], false).low, -5);
-  assert.deepEqual(lessonScale([], false).ticks.length > 1, true);
+  assert.equal(scaleOf([-3, 7], false).low, -5);
+  assert.deepEqual(scaleOf([], false).ticks.length > 1, true);
 });
 
 test("a logarithmic axis ranges over powers of ten, and ignores numbers that are not positive", () => {
-  const { low, high, ticks, at } = lessonScale([0, NaN, 4, 1013], true);
+  const { low, high, ticks, at } = scaleOf([0, NaN, 4, 1013], true);
   assert.deepEqual([low, high, ticks], [1, 10000, [1, 10, 100, 1000, 10000]]);
   assert.ok(Math.abs(at(100) - 0.5) < 1e-12);
 });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
-  axisLabelWidth, drawMapAxis, makeMapAxis, mapAxisText, mapLabelFits, mapTicks, niceStep, shortenText,
+  axisLabelWidth, drawLabels, makeAxis, labelText, labelFits, ticksFor, niceStep, shortenText,
 } from "../../map/axes.js";
 import { countText, ordinalText } from "../../format.js";
 import { cellText } from "../../map/overlay.js";
@@ -9,10 +9,10 @@ import { cellText } from "../../map/overlay.js";
 const measure = (text) => [...text].length * 6;
 
 test("every token where there is space, every second at half the space, positions otherwise", () => {
-  assert.deepEqual(mapTicks(20, 15, 30), { mode: "tokens", step: 1 });
-  assert.deepEqual(mapTicks(8, 15, 30), { mode: "tokens", step: 2 });
-  assert.deepEqual(mapTicks(5, 15, 30), { mode: "positions", step: 10 });
-  assert.deepEqual(mapTicks(0.007, 15, 50), { mode: "positions", step: 10_000 });
+  assert.deepEqual(ticksFor(20, 15, 30), { mode: "tokens", step: 1 });
+  assert.deepEqual(ticksFor(8, 15, 30), { mode: "tokens", step: 2 });
+  assert.deepEqual(ticksFor(5, 15, 30), { mode: "positions", step: 10 });
+  assert.deepEqual(ticksFor(0.007, 15, 50), { mode: "positions", step: 10_000 });
   assert.deepEqual([0.3, 1, 1.1, 3, 5, 5.1, 49, 51].map(niceStep), [1, 1, 2, 5, 5, 10, 50, 100]);
 });
 
@@ -57,8 +57,8 @@ for (const scale of [3, 9, 20, 80]) {
   for (const down of [true, false]) {
     test(`labels never overlap: scale ${scale}, ${down ? "queries" : "keys"}`, () => {
       const context = fakeContext();
-      const axis = makeMapAxis(items(Array.from({ length: 500 }, (_, i) => `token${i}`)));
-      drawMapAxis(context, drawing(axis, { scale, down, first: 7.3, selected: 8, hovered: 9 }), style, new Map());
+      const axis = makeAxis(items(Array.from({ length: 500 }, (_, i) => `token${i}`)));
+      drawLabels(context, drawing(axis, { scale, down, first: 7.3, selected: 8, hovered: 9 }), style, new Map());
       const size = ({ text, upright }) => (down || !upright ? 12 : measure(text));
       const places = context.texts.map((one) => ({ at: down ? one.y : one.x, size: size(one), text: one.text })).sort((left, right) =>
         left.at - right.at);
@@ -72,26 +72,26 @@ for (const scale of [3, 9, 20, 80]) {
 }
 
 test("control and bidirectional characters in labels are made visible", () => {
-  const axis = makeMapAxis(items(["\u202eabc", "a\u0007b", "", "\u05e9"]));
+  const axis = makeAxis(items(["\u202eabc", "a\u0007b", "", "\u05e9"]));
   const context = fakeContext();
-  assert.deepEqual([0, 1, 2, 3].map((item) => mapAxisText(axis, item, 200, context)), ["<U+202E>abc", "a<U+0007>b", "\u2205", "\u05e9"]);
+  assert.deepEqual([0, 1, 2, 3].map((item) => labelText(axis, item, 200, context)), ["<U+202E>abc", "a<U+0007>b", "\u2205", "\u05e9"]);
 });
 
 test("a very long label does not take the space of the map", () => {
-  const axis = makeMapAxis(items([...Array.from({ length: 99 }, () => "word"), "x".repeat(5000)]));
+  const axis = makeAxis(items([...Array.from({ length: 99 }, () => "word"), "x".repeat(5000)]));
   assert.equal(axisLabelWidth(axis, fakeContext()), 24 * 1.12); // room for a bold one
 });
 
 test("labels do not overlap what is already drawn", () => {
-  assert.ok(mapLabelFits(50, 10, [30, 10, 0, 0], 2));
-  assert.ok(!mapLabelFits(35, 10, [30, 10, 0, 0], 2));
-  assert.ok(mapLabelFits(35, 10, [30, 10, 0, 0], 0));
+  assert.ok(labelFits(50, 10, [30, 10, 0, 0], 2));
+  assert.ok(!labelFits(35, 10, [30, 10, 0, 0], 2));
+  assert.ok(labelFits(35, 10, [30, 10, 0, 0], 0));
 });
 
 test("letters and Chinese characters are upright in narrow cells, special tokens beside them are not", () => {
   const read = (labels, scale, more) => {
-    const context = fakeContext(), axis = makeMapAxis(items(labels));
-    drawMapAxis(context, drawing(axis, { down: false, scale, ...more }), style, new Map());
+    const context = fakeContext(), axis = makeAxis(items(labels));
+    drawLabels(context, drawing(axis, { down: false, scale, ...more }), style, new Map());
     return Object.fromEntries(context.texts.map(({ text, upright }) => [text, upright]));
   };
   assert.deepEqual(read(["[CLS]", "\u732b", "\u6ca1", "\u6709"], 17), { "[CLS]": false, "\u732b": true, "\u6ca1": true, "\u6709": true });

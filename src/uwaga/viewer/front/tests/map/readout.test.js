@@ -1,15 +1,15 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { colourBarTitle, levelInMiddle, mapStatusText } from "../../map/readout.js";
+import { colourBarTitle, levelInMiddle, statusText } from "../../map/readout.js";
 
 const shown = { level: 0, percent: 100, merge: "tokens", pooling: "sum", live: true };
 
 test("the status has the size of cells and whether weights are exact", () => {
-  assert.equal(mapStatusText(shown), "Exact weights");
-  assert.equal(mapStatusText({ ...shown, level: 3 }), "A cell is 8 \u00d7 8 tokens: summed over keys, mean over queries");
-  assert.equal(mapStatusText({ ...shown, level: 9, pooling: "max", merge: "words", percent: 12 }),
+  assert.equal(statusText(shown), "Exact weights");
+  assert.equal(statusText({ ...shown, level: 3 }), "A cell is 8 \u00d7 8 tokens: summed over keys, mean over queries");
+  assert.equal(statusText({ ...shown, level: 9, pooling: "max", merge: "words", percent: 12 }),
     "A cell is 512 \u00d7 512 words: the largest weight. From a sample, 12% read");
-  assert.equal(mapStatusText({ ...shown, level: 2, percent: 0, live: false }),
+  assert.equal(statusText({ ...shown, level: 2, percent: 0, live: false }),
     "A cell is 4 \u00d7 4 tokens: summed over keys, mean over queries. The saved page contains nothing finer here");
   assert.deepEqual([colourBarTitle("sum", 0), colourBarTitle("sum", 1), colourBarTitle("max", 1)],
     ["weight", "mass of a cell", "largest of a cell"]);

@@ -1,18 +1,18 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { mapCanvasBlit } from "../../map/renderer.js";
-import { drawMapPanel } from "../../map/tile_drawing.js";
+import { blitCells } from "../../map/renderer.js";
+import { drawTiles } from "../../map/tile_drawing.js";
 
 test("a pixel has the colour of the cell at its centre", () => {
   const pixels = new Uint32Array(8 * 4);
-  mapCanvasBlit(pixels, 8, new Int32Array(8), Uint32Array.of(1, 2, 3, 4), 2, 2, 1.4, 0, 2.5, 1, 0, 6, 4, false);
+  blitCells(pixels, 8, new Int32Array(8), Uint32Array.of(1, 2, 3, 4), 2, 2, 1.4, 0, 2.5, 1, 0, 6, 4, false);
   assert.deepEqual([...pixels.subarray(0, 8)], [0, 1, 1, 1, 2, 2, 0, 0]);
   assert.deepEqual([...pixels.subarray(24)], [0, 3, 3, 3, 4, 4, 0, 0]);
 });
 
 test("unknown cells are transparent", () => {
   const pixels = new Uint32Array(4).fill(9);
-  mapCanvasBlit(pixels, 2, new Int32Array(2), Uint32Array.of(0, 2, 3, 0), 2, 2, 0, 0, 1, 0, 0, 2, 2, true);
+  blitCells(pixels, 2, new Int32Array(2), Uint32Array.of(0, 2, 3, 0), 2, 2, 0, 0, 1, 0, 0, 2, 2, true);
   assert.deepEqual([...pixels], [9, 2, 3, 9]);
 });
 
@@ -33,7 +33,7 @@ function drawn(panel, view) {
     paint: (one, x, y, cell, left, top, right, bottom, colouring, factor, transparent) =>
       calls.push({ what: `${one.level}/${one.row}/${one.column}`, box: [left, top, right, bottom], x, y, cell, factor, transparent }),
   };
-  drawMapPanel(renderer, panel, view, 1, 5);
+  drawTiles(renderer, panel, view, 1, 5);
   return calls;
 }
 

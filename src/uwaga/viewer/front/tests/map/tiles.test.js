@@ -2,10 +2,10 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { colourScaleMax } from "../../colours.js";
 import { makeClient } from "../../client.js";
-import { layerScaleMax, makeMapTiles, mapTileAt } from "../../map/tiles.js";
+import { layerScaleMax, makeTiles, tileAt } from "../../map/tiles.js";
 import { HostError } from "../../hosts.js";
 import { fakeHost } from "../fake_host.js";
-import { mapCells, mapLastLevel, mapLevelFor, mapTileRange, mapTopLevel, planTileRequests } from "../../map/pyramid.js";
+import { cellsOf, lastLevel, levelFor, tileRange, topLevel, planTileRequests } from "../../map/pyramid.js";
 import { wholeMapScale } from "../../map/viewport.js";
 
 const where = { side: "0", kind: "encoder", layer: 0, head: 0, merge: "tokens", specials: "show" };
@@ -25,7 +25,7 @@ function open(options, more = {}) {
     if (pending) await settled();
   };
   const events = { tiles: [], forgotten: [], failed: [] };
-  const tiles = makeMapTiles({
+  const tiles = makeTiles({
     client: makeClient(host), onTile: (tile) => events.tiles.push(tile), onForget: (tile) => events.forgotten.push(tile),
     onFail: (layer) => events.failed.push(layer.failed), ...more,
   });
@@ -36,7 +36,7 @@ test("a tile is requested once", async () => {
   const { host, tiles, events, layer, settled } = open();
   tiles.request(layer, [request(0, 1, 2)]);
   await settled();
-  const tile = mapTileAt(layer, 0, 1, 2);
+  const tile = tileAt(layer, 0, 1, 2);
   assert.deepEqual([tile.rows, tile.columns, tile.complete], [256, 88, 1]);
   tiles.request(layer, [request(0, 1, 2)]);
   await settled();
@@ -60,8 +60,8 @@ test("a tile is refined until it is complete, after every tile in view has a fir
   const names = host.asked.map(({ row, column }) => `${row}/${column}`);
   assert.equal(host.asked.length, 27);
   assert.equal(new Set(names.slice(0, 9)).size, 9);
-  assert.equal(mapTileAt(layer, 0, 2, 2).complete, 1);
-  assert.equal(mapTileAt(layer, 0, 2, 2).version, 3);
+  assert.equal(tileAt(layer, 0, 2, 2).complete, 1);
+  assert.equal(tileAt(layer, 0, 2, 2).version, 3);
 });
 
 test("tiles scrolled out of view are aborted; tiles that stay in view are not requested twice", async () => {
@@ -73,7 +73,7 @@ test("tiles scrolled out of view are aborted; tiles that stay in view are not re
   const names = host.asked.map(({ row, column }) => `${row}/${column}`);
   assert.equal(names.filter((name) => name === "1/2").length, 1);
   assert.ok(!names.includes("1/1"));
-  assert.ok(mapTileAt(layer, 0, 2, 2) && !mapTileAt(layer, 0, 0, 0));
+  assert.ok(tileAt(layer, 0, 2, 2) && !tileAt(layer, 0, 0, 0));
 });
 
 test("memory is bounded: the least recently drawn tiles are evicted, those in view are not", async () => {
@@ -81,11 +81,11 @@ test("memory is bounded: the least recently drawn tiles are evicted, those in vi
   for (const [frame, column] of [[1, 0], [2, 1]]) {
     tiles.request(layer, [request(0, 0, column), request(0, 1, column)]);
     await settled();
-    for (const row of [0, 1]) mapTileAt(layer, 0, row, column).used = frame;
+    for (const row of [0, 1]) tileAt(layer, 0, row, column).used = frame;
     tiles.trim(frame);
   }
   assert.deepEqual(events.forgotten.map(({ row, column }) => `${row}/${column}`), ["0/0", "1/0"]);
-  assert.ok(mapTileAt(layer, 0, 0, 1) && mapTileAt(layer, 0, 1, 1));
+  assert.ok(tileAt(layer, 0, 0, 1) && tileAt(layer, 0, 1, 1));
   assert.ok(tiles.bytes() <= 3 * 256 * 256 * 8);
 });
 
@@ -94,12 +94,12 @@ test("the end of the colour scale is kept after its tile is evicted, with and wi
   tiles.request(layer, [request(0, 0, 0)]);
   await settled();
   tiles.setSinks(layer, new Set([0, 2]));
-  const { data, columns } = mapTileAt(layer, 0, 0, 0);
+  const { data, columns } = tileAt(layer, 0, 0, 0);
   const scaleMax = colourScaleMax(data);
   const noSink = colourScaleMax(Float32Array.from(data.filter((_, i) => ![0, 2].includes(i % columns))));
-  mapTileAt(layer, 0, 0, 0).used = 1;
+  tileAt(layer, 0, 0, 0).used = 1;
   tiles.trim(2);
-  assert.equal(mapTileAt(layer, 0, 0, 0), undefined);
+  assert.equal(tileAt(layer, 0, 0, 0), undefined);
   assert.equal(layerScaleMax(layer, 0, false), scaleMax);
   assert.equal(layerScaleMax(layer, 0, true), noSink);
 });
@@ -115,7 +115,7 @@ test("errors of the host are reported, and the tile is requested again when it i
   await settled();
   assert.equal(layer.failed, "");
   assert.equal(host.asked.length, 2);
-  assert.ok(mapTileAt(layer, 0, 0, 0));
+  assert.ok(tileAt(layer, 0, 0, 0));
 });
 
 const always = () => true;
@@ -124,31 +124,31 @@ const plot = { w: 700, h: 600 };
 const name = (request) => `${request.level}/${request.row}/${request.column}`;
 
 test("the top level is the finest one with a single tile", () => {
-  assert.equal(mapTopLevel({ queries: 4, keys: 4 }), 0);
-  assert.equal(mapTopLevel({ queries: 256, keys: 12 }), 0);
-  assert.equal(mapTopLevel({ queries: 257, keys: 12 }), 1);
-  assert.equal(mapTopLevel(large), 9);
-  assert.equal(mapCells(100_000, 9), 196);
-  assert.equal(mapLastLevel(large), 17);
+  assert.equal(topLevel({ queries: 4, keys: 4 }), 0);
+  assert.equal(topLevel({ queries: 256, keys: 12 }), 0);
+  assert.equal(topLevel({ queries: 257, keys: 12 }), 1);
+  assert.equal(topLevel(large), 9);
+  assert.equal(cellsOf(100_000, 9), 196);
+  assert.equal(lastLevel(large), 17);
 });
 
 test("cells are at least one device pixel and less than two", () => {
   for (const ratio of [1, 1.5, 2, 3]) {
     for (let scale = 0.01; scale < 0.9; scale *= 1.13) {
-      const level = mapLevelFor(scale, ratio, 20);
+      const level = levelFor(scale, ratio, 20);
       assert.ok(2 ** level * scale * ratio > 0.98, `${scale} ${ratio}`);
       assert.ok(level === 0 || 2 ** level * scale * ratio < 2.01, `${scale} ${ratio}`);
     }
   }
-  assert.equal(mapLevelFor(40, 1, 9), 0);
-  assert.equal(mapLevelFor(1e-9, 1, 9), 9);
+  assert.equal(levelFor(40, 1, 9), 0);
+  assert.equal(levelFor(1e-9, 1, 9), 9);
 });
 
 test("a viewport needs the tiles that it intersects and no others", () => {
   const view = { x: 250, y: 600, scale: 1 };
-  assert.deepEqual([...mapTileRange(view, plot, large, 0)], [2, 5, 0, 4]);
-  assert.deepEqual([...mapTileRange(view, plot, { queries: 700, keys: 700 }, 0)], [2, 3, 0, 3]);
-  assert.deepEqual([...mapTileRange(view, plot, { queries: 10, keys: 700 }, 0)], [1, 1, 0, 3]);
+  assert.deepEqual([...tileRange(view, plot, large, 0)], [2, 5, 0, 4]);
+  assert.deepEqual([...tileRange(view, plot, { queries: 700, keys: 700 }, 0)], [2, 3, 0, 3]);
+  assert.deepEqual([...tileRange(view, plot, { queries: 10, keys: 700 }, 0)], [1, 1, 0, 3]);
 });
 
 test("the whole map is requested first, then tiles from the centre of the viewport outwards", () => {
@@ -179,7 +179,7 @@ test("where a saved page lacks a level, the next coarser one is used", () => {
 
 test("queries and keys of different lengths", () => {
   const sizes = { queries: 300, keys: 5000 };
-  assert.equal(mapTopLevel(sizes), 5);
+  assert.equal(topLevel(sizes), 5);
   const plan = planTileRequests({ x: 0, y: 0, scale: 1 }, plot, sizes, 1, always);
   assert.ok(plan.some((request) => name(request) === "0/1/2"));
   assert.ok(plan.every(({ level, row, column }) => row * 256 * 2 ** level < 300 && column * 256 * 2 ** level < 5000));

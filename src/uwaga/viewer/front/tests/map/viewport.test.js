@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { panelBoxes, panelGutters } from "../../map/panels.js";
 import {
-  clampView, isWholeMap, itemsInView, makeMapNavigation, mapMaxScale, revealCell, wholeMapScale, zoomViewAt,
+  clampView, isWholeMap, itemsInView, makeNavigation, maxScale, revealCell, wholeMapScale, zoomViewAt,
 } from "../../map/viewport.js";
 import { initialState, makeStore } from "../../store.js";
 
@@ -15,7 +15,7 @@ function open({ queries = 1000, keys = 1000, panels = 1 } = {}) {
     sizes: { queries, keys }, view: { x: 0, y: 0, scale: 0 }, fit: true, query: -1, key: -1,
     selectedQuery: null, selectedKey: null, ratio: 1, style: null, live: true,
   };
-  const navigation = makeMapNavigation({ display, store, moved() {}, pointed() {} });
+  const navigation = makeNavigation({ display, store, moved() {}, pointed() {} });
   store.subscribe(["query", "key"], ({ query, key }) => Object.assign(display, { selectedQuery: query, selectedKey: key }));
   navigation.applyView();
   return { store, display, navigation };
@@ -116,7 +116,7 @@ test("zooming keeps the point under the pointer", () => {
 test("zoom is limited by the whole map and the largest cell size", () => {
   const view = { x: 300, y: 300, scale: 2 };
   zoomViewAt(view, 1e9, 10, 10, sizes, plot);
-  assert.equal(view.scale, mapMaxScale);
+  assert.equal(view.scale, maxScale);
   zoomViewAt(view, 1e-9, 10, 10, sizes, plot);
   assert.ok(isWholeMap(view, sizes, plot));
   assert.deepEqual([view.x, view.y], [0, 0]);
@@ -136,9 +136,9 @@ test("at the largest zoom, items of a hundred thousand are distinct", () => {
   const view = { x: 0, y: 0, scale: 0 };
   clampView(view, large, plot);
   for (let i = 0; i < 60; i++) zoomViewAt(view, 1.4, 499.5, 399.5, large, plot);
-  assert.equal(view.scale, mapMaxScale);
+  assert.equal(view.scale, maxScale);
   const [, , first, last] = itemsInView(view, large, plot);
-  assert.ok(last - first <= Math.ceil(500 / mapMaxScale) + 1 && last <= 100_000);
+  assert.ok(last - first <= Math.ceil(500 / maxScale) + 1 && last <= 100_000);
 });
 
 test("an item out of view is scrolled into view by the smallest move", () => {

@@ -1,12 +1,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { nextOrder, sortedRows, tableRanges, tableRows, tableText, tableWindow } from "../../table/rows.js";
+import { nextOrder, sortedRows, rangesOf, rowsOf, textOf, rowsInView } from "../../table/rows.js";
 
 const maps = [{ side: "0", kind: "encoder", layer: 0, heads: 2 }, { side: "0", kind: "encoder", layer: 1, heads: 2 },
   { side: "0", kind: "cross", layer: 0, heads: 1 }];
 const known = { "encoder 0": { columns: { entropy: [2, 0.5], sink: [null, 0.1] }, sampled: null },
   "cross 0": { columns: { entropy: [1], sink: [0.1] }, sampled: 128 } };
-const rows = tableRows(maps, (side, kind, layer) => known[`${kind} ${layer}`]);
+const rows = rowsOf(maps, (side, kind, layer) => known[`${kind} ${layer}`]);
 const names = (sorted) => sorted.map(({ kind, layer, head }) => `${kind[0]}${layer}${head}`);
 
 test("one row per head, also before any reply", () => {
@@ -30,21 +30,21 @@ test("the first click sorts statistics descending and names ascending; the next 
 });
 
 test("bars of proportions are on a fixed scale, others range from zero to the column's extremes", () => {
-  assert.deepEqual(tableRanges(rows, ["entropy", "sink"]), { entropy: [0, 2], sink: [0, 1] });
+  assert.deepEqual(rangesOf(rows, ["entropy", "sink"]), { entropy: [0, 2], sink: [0, 1] });
   const signed = rows.map((row) => ({ ...row, values: { ...row.values, sink: -0.1 } }));
-  assert.deepEqual(tableRanges(signed, ["sink"]), { sink: [-1, 1] });
-  assert.deepEqual(tableRanges([{ values: { distance: -0.5 } }, { values: { distance: 0.25 } }], ["distance"]), { distance: [-0.5, 0.25] });
+  assert.deepEqual(rangesOf(signed, ["sink"]), { sink: [-1, 1] });
+  assert.deepEqual(rangesOf([{ values: { distance: -0.5 } }, { values: { distance: 0.25 } }], ["distance"]), { distance: [-0.5, 0.25] });
 });
 
 test("as text: full precision, empty where unknown, and whether values are sampled", () => {
-  assert.equal(tableText(rows.slice(0, 2), ["entropy", "sink"], false, ","),
+  assert.equal(textOf(rows.slice(0, 2), ["entropy", "sink"], false, ","),
     "kind,layer,head,entropy,sink\nencoder,0,0,2,\nencoder,0,1,0.5,0.1\n");
-  assert.equal(tableText(rows.slice(4), ["sink"], true, "\t"),
+  assert.equal(textOf(rows.slice(4), ["sink"], true, "\t"),
     "side\tkind\tlayer\thead\tsink\tsampled_queries\n0\tcross\t0\t0\t0.1\t128\n");
 });
 
 test("of many rows, only those in view are in the DOM", () => {
-  assert.deepEqual(tableWindow(0, 600, 30, 3072), [0, 32]);
-  assert.deepEqual(tableWindow(30_000, 600, 30, 3072), [988, 1032]);
-  assert.deepEqual(tableWindow(0, 600, 30, 5), [0, 5]);
+  assert.deepEqual(rowsInView(0, 600, 30, 3072), [0, 32]);
+  assert.deepEqual(rowsInView(30_000, 600, 30, 3072), [988, 1032]);
+  assert.deepEqual(rowsInView(0, 600, 30, 5), [0, 5]);
 });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { headFactor, withHead, withLink } from "../../typing/changes.js";
-import { predictedPlaces } from "../../typing/predictions.js";
+import { placesOf } from "../../typing/predictions.js";
 import { noEdits } from "../../typing/session.js";
 
 const at = { kind: "encoder", layer: 1, head: 2 };
@@ -25,17 +25,17 @@ test("a link is cut, and mended by cutting it again", () => {
 
 test("a writer predicts after the picked word and at the end", () => {
   const info = { kind: "next", tokens: 4 };
-  assert.deepEqual(predictedPlaces(info, items(["a", "b", "c", "d"]), 1).map(({ position, title }) => [position, title]), [[1, "What follows"], [3, "What comes next"]]);
-  assert.deepEqual(predictedPlaces(info, items(["a", "b", "c", "d"]), 3).map(({ position }) => position), [3]);
-  assert.deepEqual(predictedPlaces(info, items(["b", "c", "d", "\u2026"]), 1, true).map(({ position, title }) => [position, title]),
+  assert.deepEqual(placesOf(info, items(["a", "b", "c", "d"]), 1).map(({ position, title }) => [position, title]), [[1, "What follows"], [3, "What comes next"]]);
+  assert.deepEqual(placesOf(info, items(["a", "b", "c", "d"]), 3).map(({ position }) => position), [3]);
+  assert.deepEqual(placesOf(info, items(["b", "c", "d", "\u2026"]), 1, true).map(({ position, title }) => [position, title]),
     [[1, "In place of"], [3, "What comes next"]]);
-  assert.deepEqual(predictedPlaces(info, null, null).map(({ position }) => position), [3]);
+  assert.deepEqual(placesOf(info, null, null).map(({ position }) => position), [3]);
 });
 
 test("masks come before the picked word", () => {
   const info = { kind: "masked", tokens: 4 };
-  assert.deepEqual(predictedPlaces(info, items(["a", "[MASK]", "c", "[MASK]"]), 0).map(({ position }) => position), [1]);
-  assert.deepEqual(predictedPlaces(info, items(["a", "[MASK]", "c", "[MASK]"]), 3).map(({ position }) => position), [3]);
-  assert.deepEqual(predictedPlaces(info, items(["a", "b", "c", "d"]), 2).map(({ position, word }) => [position, word]), [[2, "c"]]);
-  assert.deepEqual(predictedPlaces(info, items(["a", "b", "c", "d"]), null), []);
+  assert.deepEqual(placesOf(info, items(["a", "[MASK]", "c", "[MASK]"]), 0).map(({ position }) => position), [1]);
+  assert.deepEqual(placesOf(info, items(["a", "[MASK]", "c", "[MASK]"]), 3).map(({ position }) => position), [3]);
+  assert.deepEqual(placesOf(info, items(["a", "b", "c", "d"]), 2).map(({ position, word }) => [position, word]), [[2, "c"]]);
+  assert.deepEqual(placesOf(info, items(["a", "b", "c", "d"]), null), []);
 });
