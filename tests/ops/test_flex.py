@@ -12,11 +12,12 @@ from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, Window, atte
 from uwaga.ops.attention.arguments import AttentionOptions, make_call
 from uwaga.ops.attention.call import Call
 from uwaga.ops.attention.engines import flex
-from uwaga.ops.mask_program import Block, visible
+from uwaga.ops.mask_program import visible
 from uwaga.ops.masks import Mask
 
 N = 300
 BLOCKS = 3
+EMPTY, PARTIAL, FULL = range(3)  # what a mask does to a block
 _BITS = torch.zeros(2, 1, N, N, dtype=torch.bool)
 _BITS[:, :, :128, :128] = True
 _BITS[0, 0, 200, 290] = True
@@ -51,17 +52,16 @@ def test_empty_blocks_hide_all_and_full_ones_nothing(name: str) -> None:
         for y in range(BLOCKS):
             inside = seen[..., x * 128 : (x + 1) * 128, y * 128 : (y + 1) * 128].flatten(2)
             state = states.expand(2, 2, BLOCKS, BLOCKS)[..., x, y]
-            assert not inside[state == Block.EMPTY].any()
-            assert inside[state == Block.FULL].all()
+            assert not inside[state == EMPTY].any()
+            assert inside[state == FULL].all()
 
 
 def test_causal_tests_the_diagonal_alone_and_computes_nothing_above_it() -> None:
     tensors: list[Tensor] = []
     node = flex._node(_call(Causal()), tensors)
     assert node is not None
-    empty, partial, full = (int(x) for x in Block)
     # The last blocks of 44 tokens are tested, too.
-    expected = [[partial, empty, empty], [full, partial, empty], [partial, partial, partial]]
+    expected = [[PARTIAL, EMPTY, EMPTY], [FULL, PARTIAL, EMPTY], [PARTIAL, PARTIAL, PARTIAL]]
     assert flex._states(node, tensors, N, N)[0, 0].tolist() == expected
 
 
@@ -72,14 +72,7 @@ def test_documents_of_a_ragged_batch_meet_in_no_block_but_their_own() -> None:
     node = flex._node(call, tensors)
     assert isinstance(node, flex._Interval)  # the documents and the mask are one test
     states = flex._states(node, tensors, 684, 684)[0, 0]
-    assert [(row != Block.EMPTY).nonzero().flatten().tolist() for row in states] == [
-        [0],
-        [0, 1],
-        [2],
-        [3],
-        [3, 4],
-        [3, 4, 5],
-    ]
+    assert [row.nonzero().flatten().tolist() for row in states] == [[0], [0, 1], [2], [3], [3, 4], [3, 4, 5]]
 
 
 def test_the_mask_of_a_model_is_made_once_and_anew_where_it_changes() -> None:

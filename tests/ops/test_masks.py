@@ -1,4 +1,4 @@
-"""Masks: their dense form against loops that say what they mean, and their blocks against their dense form.
+"""Masks: their dense form against loops that say what they mean, and their parts and intervals against their dense form.
 
 Letters: B sequences, H query heads, Q queries, K keys.
 """
@@ -14,7 +14,6 @@ from uwaga import Causal, Documents, KeyLengths, Window, attention
 from uwaga.ops.mask_program import (
     And,
     Band,
-    Block,
     CallPart,
     Dense,
     Lengths,
@@ -28,7 +27,7 @@ from uwaga.ops.mask_program import (
     unpack,
     visible,
 )
-from uwaga.ops.masks import MAX_NESTING, Both, DenseMask, Either, Mask
+from uwaga.ops.masks import MAX_NESTING, DenseMask, Mask
 from uwaga.ops.score_shape import ScoreShape
 
 Q, K = 7, 11
@@ -67,28 +66,14 @@ def test_dense_form_is_what_the_mask_says(name: str) -> None:
         assert bool(dense[b, h, i, j]) == sees(b, i, j), (b, h, i, j)
 
 
-@pytest.mark.parametrize("name", MEANINGS)
-def test_blocks_agree_with_the_dense_form(name: str) -> None:
-    mask, _ = MEANINGS[name]
-    dense = mask.dense(SIZES).expand(2, 2, Q, K)
-    joined = isinstance(mask, Both | Either)
-    for b, h in itertools.product(range(2), range(2)):
-        for i0, j0 in itertools.product(range(0, Q, 3), range(0, K, 4)):
-            rows, columns = (i0, min(i0 + 3, Q)), (j0, min(j0 + 4, K))
-            bits = dense[b, h, slice(*rows), slice(*columns)]
-            truth = Block.FULL if bits.all() else Block.PARTIAL if bits.any() else Block.EMPTY
-            result = mask.block(rows, columns, SIZES, sequence=b, head=h)
-            assert result == truth or (joined and result == Block.PARTIAL)
-
-
 def test_no_structured_mask_holds_a_matrix() -> None:
     """A million queries by a million keys: programs of a few numbers."""
     size = 1_000_000
     sizes = ScoreShape(queries=size, keys=size)
     mask = Causal() & Window(128, 0) & KeyLengths(torch.tensor(size))
     assert sum(x.numel() for x in mask.over(sizes).tensors) == 1
-    assert mask.block((0, 64), (64, 128), sizes) == Block.EMPTY
-    assert mask.block((512, 513), (400, 500), sizes) == Block.FULL
+    made = mask.over(sizes)
+    assert keys_seen(made.program, made.tensors, (size, size), (512, 513)) == (384, 513)
 
 
 def test_bool_tensors_combine_from_either_side() -> None:
@@ -117,8 +102,6 @@ def test_integers_of_numpy_are_integers(dtype: type) -> None:
     sizes = ScoreShape(queries=120, keys=250)
     mask, plain = Window(dtype(3), dtype(2), start=dtype(120)), Window(3, 2, start=120)
     assert torch.equal(mask.dense(sizes), plain.dense(sizes))
-    for rows, columns in itertools.product(((0, 5), (100, 120)), ((0, 64), (120, 130), (220, 240))):
-        assert mask.block(rows, columns, sizes) == plain.block(rows, columns, sizes)
 
 
 @pytest.mark.parametrize("far", [2**59, -(2**59)])

@@ -10,7 +10,6 @@ Letters: B sequences, H query heads, Q queries, K keys, N packed tokens.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
@@ -32,14 +31,6 @@ _Value = TypeVar("_Value")
 
 
 Known = dict[object, Any]  # what is found of tensors once, by name
-
-
-class Block(IntEnum):
-    """Whether a mask hides all, some or none of the pairs of a block of queries and keys. AND is the minimum of two, OR the maximum."""
-
-    EMPTY = 0
-    PARTIAL = 1
-    FULL = 2
 
 
 class CallPart(NamedTuple):
@@ -75,10 +66,6 @@ class Atom(MaskOperation, ABC):
         """Bool, four dimensions that broadcast to (B, H, Q, K)."""
 
     @abstractmethod
-    def block(self, tensors: Sequence[Tensor], position: "_BlockPosition") -> Block:
-        """Whether it hides all, some or none of a block, found without the dense form where that is possible."""
-
-    @abstractmethod
     def select(self, tensors: list[Tensor], part: CallPart) -> None:
         """Replace its tensors by those of a part of the call."""
 
@@ -106,16 +93,6 @@ class _Positions(NamedTuple):
     columns: Tensor | None
 
 
-class _BlockPosition(NamedTuple):
-    """A block of one sequence and head."""
-
-    shape: ScoreShape
-    rows: Interval
-    columns: Interval
-    sequence: int
-    head: int
-
-
 @dataclass(frozen=True, slots=True)
 class Band(Atom):
     """Key j is visible iff low <= j - p <= high."""
@@ -134,17 +111,6 @@ class Band(Atom):
         else:
             distance_BHQK = (distance_QK - self._one_start(positions.queries, positions.keys))[None, None]
         return (distance_BHQK >= self.low) & (distance_BHQK <= self.high)
-
-    def block(self, tensors: Sequence[Tensor], position: _BlockPosition) -> Block:
-        if self.starts is not None:
-            start = int(tensors[self.starts][position.sequence])
-        else:
-            start = self._one_start(position.shape.queries, position.shape.keys)
-        nearest = position.columns[0] - (position.rows[1] - 1) - start
-        farthest = position.columns[1] - 1 - position.rows[0] - start
-        if farthest < self.low or nearest > self.high:
-            return Block.EMPTY
-        return Block.FULL if self.low <= nearest and farthest <= self.high else Block.PARTIAL
 
     def select(self, tensors: list[Tensor], part: CallPart) -> None:
         if self.starts is not None:
@@ -189,12 +155,6 @@ class Lengths(Atom):
     def visible(self, tensors: Sequence[Tensor], positions: _Positions) -> Tensor:
         return (positions.j_K < tensors[self.lengths][:, None])[:, None, None, :]
 
-    def block(self, tensors: Sequence[Tensor], position: _BlockPosition) -> Block:
-        length = int(tensors[self.lengths][position.sequence])
-        if position.columns[0] >= length:
-            return Block.EMPTY
-        return Block.FULL if position.columns[1] <= length else Block.PARTIAL
-
     def select(self, tensors: list[Tensor], part: CallPart) -> None:
         tensors[self.lengths] = tensors[self.lengths][part.sequences]
 
@@ -229,13 +189,6 @@ class SameDocument(Atom):
             ids_BQ = tensors[self.query_ids]
         ids_BQ, ids_BK = listed(ids_BQ, 1, positions.rows), listed(ids_BK, 1, positions.columns)
         return (ids_BQ[:, :, None] == ids_BK[:, None, :])[:, None]
-
-    def block(self, tensors: Sequence[Tensor], position: _BlockPosition) -> Block:
-        ids_K = _row(tensors[self.ids], position.sequence)
-        shift = position.shape.keys - position.shape.queries if self.query_ids is None else 0
-        ids_Q = ids_K if self.query_ids is None else _row(tensors[self.query_ids], position.sequence)
-        ids_Q = ids_Q[position.rows[0] + shift : position.rows[1] + shift]
-        return _block_of(ids_Q[:, None] == ids_K[None, position.columns[0] : position.columns[1]])
 
     def select(self, tensors: list[Tensor], part: CallPart) -> None:
         for index, tokens in ((self.ids, part.keys), (self.query_ids, part.queries)):
@@ -274,11 +227,6 @@ class Dense(Atom):
 
     def visible(self, tensors: Sequence[Tensor], positions: _Positions) -> Tensor:
         return listed(listed(tensors[self.bits], 2, positions.rows), 3, positions.columns)
-
-    def block(self, tensors: Sequence[Tensor], position: _BlockPosition) -> Block:
-        bits_QK = _row(_row(tensors[self.bits], position.sequence), position.head)
-        bits_QK = bits_QK.expand(position.shape.queries, position.shape.keys)
-        return _block_of(bits_QK[position.rows[0] : position.rows[1], position.columns[0] : position.columns[1]])
 
     def select(self, tensors: list[Tensor], part: CallPart) -> None:
         tensors[self.bits] = part.of_scores(tensors[self.bits])
@@ -462,25 +410,6 @@ def visible(
     return _evaluate(program, lambda atom: atom.visible(tensors, positions), torch.logical_and, torch.logical_or)
 
 
-def block(
-    program: MaskProgram,
-    tensors: Sequence[Tensor],
-    shape: ScoreShape,
-    rows: Interval,
-    columns: Interval,
-    sequence: int = 0,
-    head: int = 0,
-) -> Block:
-    """Whether a dense call's program hides all, some or none of the queries `rows` and keys `columns` of one sequence and head.
-
-    EMPTY and FULL are exact; PARTIAL may also stand for a block whose exact answer would cost a dense form.
-    """
-    if not program:
-        return Block.FULL
-    position = _BlockPosition(shape, rows, columns, sequence, head)
-    return _evaluate(program, lambda atom: atom.block(tensors, position), min, max)
-
-
 def select(program: MaskProgram, tensors: Sequence[Tensor], part: CallPart) -> tuple[Tensor, ...]:
     """The tensors with which the same program masks a part of the call."""
     selected = list(tensors)
@@ -602,12 +531,6 @@ def _from_zero(tokens: slice | None) -> slice | None:
 
 def _row(tensor: Tensor, index: int) -> Tensor:
     return tensor[index if tensor.shape[0] > 1 else 0]
-
-
-def _block_of(bits: Tensor) -> Block:
-    if bits.all():
-        return Block.FULL
-    return Block.PARTIAL if bits.any() else Block.EMPTY
 
 
 # A registered operator accepts no records as arguments: there a program is a list of integers, six to a record,

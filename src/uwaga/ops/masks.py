@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from uwaga.ops.mask_program import And, Block, Interval, MaskProgramBuilder, Or, Start, block, visible
+from uwaga.ops.mask_program import And, MaskProgramBuilder, Or, Start, visible
 from uwaga.ops.score_shape import ScoreShape
 from uwaga.ops.validation import (
     check_bool,
@@ -51,16 +51,6 @@ class Mask(ABC):
         builder = MaskProgramBuilder(shape)
         self.encode(builder)
         return builder
-
-    def block(self, rows: Interval, columns: Interval, shape: ScoreShape, *, sequence: int = 0, head: int = 0) -> Block:
-        """Whether the mask hides all (EMPTY), some (PARTIAL) or none (FULL) of a block of a dense batch: queries
-        rows[0]..rows[1]-1 and keys columns[0]..columns[1]-1 of one sequence and head.
-
-        >>> Causal().block((0, 64), (64, 128), ScoreShape(queries=128, keys=128))
-        <Block.EMPTY: 0>
-        """
-        made = self.over(shape)
-        return block(made.program, made.tensors, shape, rows, columns, sequence, head)
 
     def dense(self, shape: ScoreShape, device: str = "cpu") -> Tensor:
         """The Q x K form, for tests and figures: True is visible, four dimensions that broadcast to (B, H, Q, K)."""

@@ -24,9 +24,8 @@ from uwaga.maps.engines import tiles
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.spec import Selection
 from uwaga.ops.attention.call import compute_dtype
-from uwaga.ops.mask_program import Block, block
+from uwaga.ops.mask_program import CallPart, keys_seen, select
 from uwaga.ops.ragged import Operand, Ragged
-from uwaga.ops.score_shape import ScoreShape
 
 # Products of single entries are computed on this grid, so that an entry has the same bits whatever is read with it.
 _GRID_ROWS, _GRID_KEYS = 32, 512
@@ -160,7 +159,7 @@ class GradientMap(DerivedMap):
         for rows in every.split(_ROWS):
             if not len(rows):
                 continue
-            first, last = self._visible(b, h, int(rows[0]), int(rows[-1]) + 1, keys)
+            first, last = self._visible(b, int(rows[0]), int(rows[-1]) + 1, keys)
             if first == last:
                 continue
             at = torch.arange(first, last, device=self.device)
@@ -173,27 +172,14 @@ class GradientMap(DerivedMap):
                 part_CK = weights_CK[:, low - first : low - first + _KEYS]
                 yield rows, columns, self._times_gradient(part_CK, products_CK, is_finite=is_finite)
 
-    def _visible(self, b: int, h: int, low: int, high: int, keys: int) -> tuple[int, int]:
+    def _visible(self, b: int, low: int, high: int, keys: int) -> tuple[int, int]:
         """The first key and the end of the blocks of keys that queries low to high - 1 may see."""
         assert isinstance(self.map, AttentionMap)
         call = self.map._call
-        shape = ScoreShape(queries=call.query.shape[2], keys=keys)
-        seen = [
-            start
-            for start in range(0, keys, _MASK_KEYS)
-            if not call.options.mask_program
-            or block(
-                call.options.mask_program,
-                call.mask_tensors,
-                shape,
-                (low, high),
-                (start, min(start + _MASK_KEYS, keys)),
-                b,
-                h,
-            )
-            is not Block.EMPTY
-        ]
-        return (seen[0], min(seen[-1] + _MASK_KEYS, keys)) if seen else (0, 0)
+        program, sizes = call.options.mask_program, (call.query.shape[2], keys)
+        of_sequence = select(program, call.mask_tensors, CallPart(slice(b, b + 1)))
+        first, last = keys_seen(program, of_sequence, sizes, (low, high))
+        return first // _MASK_KEYS * _MASK_KEYS, min(-(-last // _MASK_KEYS) * _MASK_KEYS, keys)
 
     def _times_gradient(self, weights: Tensor, products: Tensor, *, is_finite: bool = False) -> Tensor:
         """The product, 0 where a weight is 0; `products` is overwritten. is_finite: no value or gradient is NaN or infinite."""

@@ -38,7 +38,6 @@ from uwaga.ops.mask_program import (
     UNBOUNDED,
     And,
     Band,
-    Block,
     Dense,
     Lengths,
     SameDocument,
@@ -48,7 +47,8 @@ _BLOCK = 128  # tokens of a block of the block mask; a multiple of what every ke
 _LEAST_WIDTH = 16  # narrower heads get columns of zeros
 _CACHED_MASKS = 4
 _SIGN = 1 << 31
-_PARTIAL, _FULL = int(Block.PARTIAL), int(Block.FULL)  # torch.compile compares no enums with tensors
+# What a mask does to a block: it hides all of its pairs (0), some or none. AND is the minimum of two, OR the maximum.
+_PARTIAL, _FULL = 1, 2
 
 
 def refusal(call: Call) -> str | None:
@@ -404,9 +404,9 @@ def _element(tensor: Tensor, tokens: _Tokens | None, tensors: list[Tensor]) -> _
 
 
 def _states(node: _Node, tensors: Sequence[Tensor], queries: int, keys: int) -> Tensor:
-    """What the mask does to each block, a number of `Block`: int8, four dimensions that broadcast to (B, H, X, Y).
+    """What the mask does to each block, 0, _PARTIAL or _FULL: int8, four dimensions that broadcast to (B, H, X, Y).
 
-    EMPTY and FULL are right; PARTIAL may stand for either.
+    0 and _FULL are right; _PARTIAL may stand for either.
     """
     first_Y = torch.arange(0, keys, _BLOCK, device=tensors[0].device)
     last_Y = (first_Y + _BLOCK).clamp(max=keys) - 1
