@@ -20,7 +20,7 @@ M2 = Processor(architecture="arm", vendor="Apple", name="Apple M2")
 def forget() -> None:
     """What was chosen for the processor before."""
     for function in (
-        engine_table._preference,
+        engine_table.preference,
         fast_path._plan,
         fast_path._dense_layout,
         choose.named_by_environment,

@@ -132,7 +132,7 @@ def test_rows_of_one_length_have_the_bits_of_each_alone(name: str) -> None:
 def test_the_16_bit_types_keep_the_promise_or_say_that_they_do_not(name: str, dtype: torch.dtype) -> None:
     x = torch.zeros(3, 8, dtype=dtype)
     reason = explain(x, x).reason
-    if engine_table.linear_engines(dtype)[0] == engine_table.dense_attention_engines(dtype)[0] == "cpu":
+    if engine_table.engines("linear", dtype)[0] == engine_table.engines("attention", dtype)[0] == "cpu":
         assert "other bits" not in reason
         _assert_alone_as_in_the_batch(_model(name, dtype))
     else:

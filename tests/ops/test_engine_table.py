@@ -79,8 +79,8 @@ def test_every_rule_names_every_engine_once_and_a_report_that_exists(row: engine
 def test_the_first_engine_of_each_processor_and_dtype(on: Callable[[Processor], None], name: str) -> None:
     on(ROWS[name])
     expected = ["cpu", "torch" if name == "Intel processors with AMX" else "cpu", "cpu"]
-    for engines in (engine_table.dense_attention_engines, engine_table.linear_engines):
-        assert [engines(dtype)[0] for dtype in DTYPES.values()] == expected
+    for operation in ("attention", "linear"):
+        assert [engine_table.engines(operation, dtype)[0] for dtype in DTYPES.values()] == expected
 
 
 _WORDS = {"cpu": "native kernels", "onednn": "oneDNN", "torch": "PyTorch"}
@@ -290,16 +290,16 @@ def test_writing_replaces_a_profile_and_leaves_no_other_file(path: Path) -> None
 def test_the_choice_reads_it_once_and_names_it(path: Path) -> None:
     assert engine_profile.active().why == "not measured on this machine; `uwaga bench --save` measures"
     write(path, MEASURED, threads=2)
-    engine_table._preference.cache_clear()
+    engine_table.preference.cache_clear()
     profile = engine_profile.active().profile
     assert profile is not None
     why = f"measured on this machine on {profile.date} ({path})"
-    assert engine_table.dense_attention(torch.float32) == (("torch", "cpu"), why, True)
+    assert engine_table.preference("attention", torch.float32) == (("torch", "cpu"), why, True)
     # Engines and dtypes that the file does not have come as in the table.
-    assert engine_table.linear(torch.float32) == (("onednn", "torch", "cpu"), why, True)
-    assert engine_table.linear(torch.bfloat16).why != why
+    assert engine_table.preference("linear", torch.float32) == (("onednn", "torch", "cpu"), why, True)
+    assert engine_table.preference("linear", torch.bfloat16).why != why
     path.unlink()
-    assert engine_table.dense_attention(torch.float32).why == why
+    assert engine_table.preference("attention", torch.float32).why == why
 
 
 @needs_native
@@ -320,7 +320,7 @@ def test_a_variable_ignores_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     path.write_text("garbled")
     monkeypatch.setenv("UWAGA_PROFILE", "0")
     assert engine_profile.active() == (None, "UWAGA_PROFILE is 0", False)
-    assert engine_table.dense_attention_engines(torch.float32) == ("cpu", "torch")
+    assert engine_table.engines("attention", torch.float32) == ("cpu", "torch")
 
 
 def test_one_that_does_not_apply_warns_once_and_the_table_serves(path: Path) -> None:
@@ -328,7 +328,7 @@ def test_one_that_does_not_apply_warns_once_and_the_table_serves(path: Path) -> 
     path.write_text("[]")
     why = f"{path}: the file must be an object, not []"
     with pytest.warns(UserWarning, match="the file must be an object") as caught:
-        orders = engine_table.dense_attention_engines(torch.float32), engine_table.linear_engines(torch.float32)
+        orders = engine_table.engines("attention", torch.float32), engine_table.engines("linear", torch.float32)
     assert (orders[0], orders[1][0]) == (("cpu", "torch"), "cpu")
     (warning,) = caught
     assert str(warning.message) == (

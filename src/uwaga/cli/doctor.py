@@ -196,7 +196,7 @@ def _engines() -> Found:
     for name in engine_profile.DTYPES:
         x = torch.zeros(1, 1, 8, 8, dtype=getattr(torch, name))
         result = uwaga.explain(x, x, x)
-        is_measured = engine_table.dense_attention(x.dtype).is_measured and result.engine == "cpu"
+        is_measured = engine_table.preference("attention", x.dtype).is_measured and result.engine == "cpu"
         yield f"attention {name}", result.engine, "ok" if is_measured else "note", result.reason
     yield from _linear()
 
@@ -223,7 +223,9 @@ def _linear() -> Found:
         except ValueError as error:  # UWAGA_LINEAR or UWAGA_THREADS
             yield f"linear {name}", "none", "missing", str(error)
             return
-        is_good = engine_table.linear(dtype).is_measured and choose.has_batch_invariant_rows(engine, dtype)
+        is_good = engine_table.preference("linear", dtype).is_measured and choose.has_batch_invariant_rows(
+            engine, dtype
+        )
         speed = f"{engine}, {2 * 512 * 768 * 768 / taken / 1e9:.0f} GFLOP/s{peak}"
         yield f"linear {name}", speed, "ok" if is_good else "note", why
 

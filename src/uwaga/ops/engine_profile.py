@@ -182,19 +182,8 @@ def _orders(path: Path, operation: str, value: object) -> dict[str, tuple[str, .
             raise ProfileError(f"{path}: {what}.order must be a list of {', '.join(known)}, not {_shown(engines)}")
         if len(set(engines)) < len(engines):
             raise ProfileError(f"{path}: {what}.order names an engine twice")
-        _check_ratios(path, f"{what}.ratios", table["ratios"], engines)
         results[dtype] = tuple(engines)
     return results
-
-
-def _is_ratio(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
-
-
-def _check_ratios(path: Path, what: str, value: object, engines: list[str]) -> None:
-    for engine, ratios in _table(path, value, what, engines).items():
-        if not (isinstance(ratios, dict) and all(map(_is_ratio, ratios.values()))):
-            raise ProfileError(f"{path}: {what}.{engine} must be an object of positive numbers")
 
 
 def _rounded(ratios: Ratios) -> dict[str, dict[str, float]]:

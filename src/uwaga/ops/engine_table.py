@@ -36,15 +36,6 @@ class EnginePreference(NamedTuple):
     source: str | None = None
 
 
-class ProcessorEntry(NamedTuple):
-    """The rules of one kind of processor, by dtype."""
-
-    name: str
-    matches: Callable[[Processor], bool]
-    attention: Mapping[str, EnginePreference]
-    linear: Mapping[str, EnginePreference]
-
-
 class Preference(NamedTuple):
     """An order of engines, and the reason for it.
 
@@ -62,24 +53,29 @@ class Preference(NamedTuple):
 _LOG = "docs/log.md"
 _AVX2 = "benchmarks/results/2026-11-22-avx2.md"
 _ZEN_4 = "benchmarks/results/2026-11-22-zen4-engines.md"
+Rules = Mapping[str, EnginePreference]  # by dtype
 
 
-def _all(*engines: str) -> dict[str, EnginePreference]:
-    """The same order for every dtype, assumed."""
-    return dict.fromkeys(engine_profile.DTYPES, EnginePreference(engines))
+def _all(*engines: str, source: str | None = None) -> Rules:
+    """The same order for every dtype."""
+    return dict.fromkeys(engine_profile.DTYPES, EnginePreference(engines, source))
 
 
-def _is_amd(here: Processor) -> bool:
-    return here.vendor in ("AMD", "Hygon")
+_ATTENTION, _LINEAR, _ONEDNN = _all("cpu", "torch"), _all("cpu", "torch", "onednn"), _all("cpu", "onednn", "torch")
 
 
-def _has_amx(here: Processor) -> bool:
-    return {"amx_tile", "amx_bf16"} <= here.flags
+def _measured(source: str) -> Rules:
+    """The order of attention, measured but for float16."""
+    return {**_all("cpu", "torch", source=source), "float16": EnginePreference(("cpu", "torch"))}
 
 
-def _is_zen_5(here: Processor) -> bool:
-    # Family 26 is Zen 5 and Zen 6; the models as in Linux's arch/x86/kernel/cpu/amd.c.
-    return here.vendor == "AMD" and here.family == 26 and here.model < 0x80 and not 0x50 <= here.model < 0x60
+class ProcessorEntry(NamedTuple):
+    """The rules of one kind of processor."""
+
+    name: str
+    matches: Callable[[Processor], bool]
+    attention: Rules = _ATTENTION
+    linear: Rules = _LINEAR
 
 
 # The first row that matches applies.
@@ -87,44 +83,39 @@ ROWS: tuple[ProcessorEntry, ...] = (
     ProcessorEntry(
         "AMD Zen 3 (AVX2)",
         lambda here: here.vendor == "AMD" and here.family == 25 and "avx512f" not in here.flags,
-        attention=_all("cpu", "torch")
-        | dict.fromkeys(("float32", "bfloat16"), EnginePreference(("cpu", "torch"), _AVX2)),
-        linear=_all("cpu", "torch", "onednn"),
+        attention=_measured(_AVX2),
     ),
     ProcessorEntry(
         "AMD Zen 4 (AVX-512 with bf16)",
         lambda here: here.vendor == "AMD" and here.family == 25,
-        attention=dict.fromkeys(engine_profile.DTYPES, EnginePreference(("cpu", "torch"), _ZEN_4)),
-        linear=dict.fromkeys(engine_profile.DTYPES, EnginePreference(("cpu", "onednn", "torch"), _LOG)),
+        attention=_all("cpu", "torch", source=_ZEN_4),
+        linear=_all("cpu", "onednn", "torch", source=_LOG),
     ),
     ProcessorEntry(
         "AMD Zen 5 (AVX-512 with bf16)",
-        _is_zen_5,
-        attention=_all("cpu", "torch")
-        | dict.fromkeys(("float32", "bfloat16"), EnginePreference(("cpu", "torch"), _LOG)),
-        linear=_all("cpu", "onednn", "torch"),
+        # Family 26 is Zen 5 and Zen 6; the models as in Linux's arch/x86/kernel/cpu/amd.c.
+        lambda here: here.vendor == "AMD" and here.family == 26 and here.model < 0x80 and not 0x50 <= here.model < 0x60,
+        attention=_measured(_LOG),
+        linear=_ONEDNN,
     ),
     # Older and newer ones, taken for the nearest that was measured.
     ProcessorEntry(
         "AMD processors with AVX-512 that were not measured",
-        lambda here: _is_amd(here) and "avx512f" in here.flags,
-        attention=_all("cpu", "torch"),
-        linear=_all("cpu", "onednn", "torch"),
+        lambda here: here.vendor in ("AMD", "Hygon") and "avx512f" in here.flags,
+        linear=_ONEDNN,
     ),
     ProcessorEntry(
         "AMD processors with AVX2 that were not measured",
-        lambda here: _is_amd(here) and "avx2" in here.flags,
-        attention=_all("cpu", "torch"),
-        linear=_all("cpu", "torch", "onednn"),
+        lambda here: here.vendor in ("AMD", "Hygon") and "avx2" in here.flags,
     ),
     # MKL is tuned for Intel: where the native library is missing, PyTorch's linear map comes before oneDNN's.
     ProcessorEntry(
         "Intel processors with AMX",
-        lambda here: here.vendor == "Intel" and _has_amx(here),
+        lambda here: here.vendor == "Intel" and {"amx_tile", "amx_bf16"} <= here.flags,
         # In bfloat16 PyTorch was faster than the level avx512_bf16. The speed of the level amx is not measured yet.
-        attention=_all("cpu", "torch") | {"bfloat16": EnginePreference(("torch", "cpu"))},
-        linear=_all("cpu", "torch", "onednn")
-        | {
+        attention={**_ATTENTION, "bfloat16": EnginePreference(("torch", "cpu"))},
+        linear={
+            **_LINEAR,
             "float32": EnginePreference(("cpu", "torch", "onednn"), _LOG),
             "bfloat16": EnginePreference(("torch", "onednn", "cpu")),
         },
@@ -132,27 +123,10 @@ ROWS: tuple[ProcessorEntry, ...] = (
     ProcessorEntry(
         "Intel processors with AVX2 or AVX-512, without AMX",
         lambda here: here.vendor == "Intel" and "avx2" in here.flags,
-        attention=_all("cpu", "torch"),
-        linear=_all("cpu", "torch", "onednn"),
     ),
-    ProcessorEntry(
-        "Apple processors",
-        lambda here: here.architecture == "arm" and here.vendor == "Apple",
-        attention=_all("cpu", "torch"),
-        linear=_all("cpu", "torch", "onednn"),
-    ),
-    ProcessorEntry(
-        "ARM processors",
-        lambda here: here.architecture == "arm",
-        attention=_all("cpu", "torch"),
-        linear=_all("cpu", "torch", "onednn"),
-    ),
-    ProcessorEntry(
-        "processors that are not known here",
-        lambda here: True,
-        attention=_all("cpu", "torch"),
-        linear=_all("cpu", "torch", "onednn"),
-    ),
+    ProcessorEntry("Apple processors", lambda here: here.architecture == "arm" and here.vendor == "Apple"),
+    ProcessorEntry("ARM processors", lambda here: here.architecture == "arm"),
+    ProcessorEntry("processors that are not known here", lambda here: True),
 )
 
 
@@ -166,24 +140,13 @@ def row(here: Processor | None = None) -> ProcessorEntry:
     return next(each for each in ROWS if each.matches(here))
 
 
-def dense_attention(dtype: torch.dtype) -> Preference:
-    """The order of the engines "cpu" and "torch" for dense attention on this machine's CPU."""
-    return _preference("attention", dtype)
+def engines(operation: str, dtype: torch.dtype) -> tuple[str, ...]:
+    """The engines of `preference`, a constant for torch.compile."""
+    return preference(operation, dtype).engines
 
 
-def linear(dtype: torch.dtype) -> Preference:
-    """The order of the engines "cpu", "onednn" and "torch" for the linear map on this machine's CPU."""
-    return _preference("linear", dtype)
-
-
-def dense_attention_engines(dtype: torch.dtype) -> tuple[str, ...]:
-    """`dense_attention(dtype).engines`, a constant for torch.compile."""
-    return _preference("attention", dtype).engines
-
-
-def linear_engines(dtype: torch.dtype) -> tuple[str, ...]:
-    """`linear(dtype).engines`, a constant for torch.compile."""
-    return _preference("linear", dtype).engines
+# As torch.compiler.assume_constant_result (see ops/attention/choose.py): torch.compile does not trace into the reading of a file.
+vars(engines)["_dynamo_marked_constant"] = True
 
 
 def other_bits(keeps: str | None) -> str:
@@ -203,33 +166,28 @@ def other_bits(keeps: str | None) -> str:
 
 
 def native_attention(dtype: torch.dtype) -> str:
-    """What makes the native kernels serve dense attention, where `dense_attention` prefers another engine: for `other_bits`."""
+    """What makes the native kernels serve dense attention, where the table prefers another engine: for `other_bits`."""
     name, profile = str(dtype).removeprefix("torch."), engine_profile.active().profile
     if profile is not None and name in profile.orders["attention"] and row().attention[name].engines[0] == "cpu":
         return 'impl="cpu" keeps them, and UWAGA_PROFILE=0 in all calls'
     return 'impl="cpu" keeps them, and "cpu" first in the engine profile of `uwaga bench --save` in all calls'
 
 
-# As torch.compiler.assume_constant_result (see ops/attention/choose.py): torch.compile does not trace into the reading of a file.
-for _function in (dense_attention_engines, linear_engines):
-    vars(_function)["_dynamo_marked_constant"] = True
-
-
 @functools.cache
-def _preference(operation: str, dtype: torch.dtype) -> Preference:
-    name = str(dtype).removeprefix("torch.")
+def preference(operation: str, dtype: torch.dtype) -> Preference:
+    """The order of the engines for "attention" that is dense ("cpu" and "torch"), or for "linear", the linear map, on this machine's CPU."""
+    name, here = str(dtype).removeprefix("torch."), row()
     if name not in engine_profile.DTYPES:
         return Preference(("torch",), f"no other engine computes in {name}", True)
     profile = engine_profile.active().profile
-    here = row()
     rules = here.attention if operation == "attention" else here.linear
-    engines, source = rules[name]
+    order, source = rules[name]
     if profile is not None and name in profile.orders[operation]:
         first = profile.orders[operation][name]
-        rest = tuple(engine for engine in engines if engine not in first)
+        rest = tuple(engine for engine in order if engine not in first)
         return Preference((*first, *rest), f"measured on this machine on {profile.date} ({profile.path})", True)
     if source is not None:
-        return Preference(engines, f"measured on {here.name}: {source}", True)
+        return Preference(order, f"measured on {here.name}: {source}", True)
     return Preference(
-        engines, f"assumed for {here.name}, not measured: `uwaga bench --save` measures it", is_measured=False
+        order, f"assumed for {here.name}, not measured: `uwaga bench --save` measures it", is_measured=False
     )

@@ -102,7 +102,7 @@ def choice(call: Call, impl: str | None) -> Choice:
         reason = _WHY[engine]
         # The processor decided, where it had a choice.
         if engine in _BY_PROCESSOR and _is_by_processor(call) and not any(other in refused for other in _BY_PROCESSOR):
-            reason += f"; {engine_table.dense_attention(call.query.dtype).why}"
+            reason += f"; {engine_table.preference('attention', call.query.dtype).why}"
     if engine in _COSTS and (cost := _COSTS[engine](call)) is not None:
         reason += f"; {cost}"
     result = Choice(engine, reason, refused)
@@ -119,7 +119,7 @@ def _order(call: Call) -> tuple[str, ...]:
         return _ORDER_ON_DEVICE if torch_fused.is_one_kernel(call) else _ORDER_ON_DEVICE_COSTLY
     if not _is_by_processor(call):
         return _ORDER
-    dense = engine_table.dense_attention_engines(call.query.dtype)
+    dense = engine_table.engines("attention", call.query.dtype)
     return (*dense, *(name for name in _ORDER if name not in dense))
 
 

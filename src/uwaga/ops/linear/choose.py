@@ -90,7 +90,7 @@ def choice(operands: Operands, impl: str | None) -> Choice:
         else:
             why = _WHY[name]
             if len(refused) < len(NATIVE):  # the processor decided, where it had a choice
-                why += f"; {engine_table.linear(dtype).why}"
+                why += f"; {engine_table.preference('linear', dtype).why}"
     if name != "cpu" and operands.x.is_cpu and dtype in cpu.DTYPES:
         why += engine_table.other_bits(None if "cpu" in refused else keeps)
     return Choice(name, why, refused)
@@ -131,7 +131,7 @@ def order(dtype: torch.dtype) -> tuple[str, ...]:
 
 @cache
 def _order(dtype: torch.dtype) -> tuple[str, ...]:
-    by_environment, preferred = named_by_environment(), engine_table.linear_engines(dtype)
+    by_environment, preferred = named_by_environment(), engine_table.engines("linear", dtype)
     if "torch" not in preferred:  # it serves what the others refuse
         preferred = (*preferred, "torch")
     if by_environment is None:
