@@ -35,14 +35,24 @@ _ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-# Second names of keys in transformers (its `attribute_map`), by the keys of the families that have them: there the second name wins.
-SECOND_NAMES = {
-    "head_dim": ("d_kv",),
-    "hidden_size": ("d_model", "dim", "n_embd"),
-    "max_position_embeddings": ("n_positions",),
-    "num_attention_heads": ("encoder_attention_heads", "n_head", "n_heads", "num_heads"),
-    "num_hidden_layers": ("encoder_layers", "n_layer", "n_layers", "num_layers"),
-}
+# Our settings by the keys of config.json that have other names.
+_OURS = {
+    "activation_function": "activation", "attention_bias": "qkv_bias", "attention_probs_dropout_prob": "attention_dropout",
+    "attn_logit_softcapping": "softcap", "attn_pdrop": "attention_dropout", "classifier_activation": "head_activation",
+    "classifier_bias": "head_bias", "classifier_dropout_prob": "classifier_dropout", "d_kv": "d_k", "decoder_bias": "lm_head_bias",
+    "dim": "d_model", "dropout_rate": "dropout", "embd_pdrop": "embedding_dropout", "encoder_attention_heads": "num_heads",
+    "encoder_ffn_dim": "d_ff", "encoder_layers": "num_layers", "eos_token_id": "eos_token_ids", "final_logit_softcapping": "logit_softcap",
+    "head_dim": "d_k", "hidden_act": "activation", "hidden_activation": "activation", "hidden_dim": "d_ff",
+    "hidden_dropout_prob": "dropout", "hidden_size": "d_model", "intermediate_size": "d_ff", "layer_norm_eps": "norm_eps",
+    "layer_norm_epsilon": "norm_eps", "mlp_bias": "feed_forward_bias", "mlp_dropout": "activation_dropout", "n_embd": "d_model",
+    "n_head": "num_heads", "n_heads": "num_heads", "n_inner": "d_ff", "n_layer": "num_layers", "n_layers": "num_layers",
+    "n_positions": "max_position_embeddings", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers",
+    "num_key_value_heads": "num_kv_heads", "relative_attention_max_distance": "max_distance",
+    "relative_attention_num_buckets": "num_buckets", "resid_pdrop": "dropout", "rms_norm_eps": "norm_eps",
+    "scale_attn_by_inverse_layer_idx": "scale_by_layer",
+}  # fmt: skip
+# Keys that are second names of others in some families of transformers (its `attribute_map`); there the second name wins.
+_SECOND_NAMES = ("head_dim", "hidden_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers")
 # Keys that change what every model computes, and their only supported values.
 ONLY: dict[str, tuple[object, ...]] = {"per_layer_config": (None,), "quantization_config": (None,)}
 
@@ -56,6 +66,25 @@ class Key(NamedTuple):
     ours: str
     default: object
     kind: Any = None  # an annotation; None: that of the field, or null if that is the default
+
+
+def keys(**defaults: object) -> dict[str, Key]:
+    """Keys of the usual settings with the defaults of transformers; a `Key` is one of another setting or rule.
+
+    >>> keys(hidden_size=768, vocab_size=100)["hidden_size"]
+    Key(ours='d_model', default=768, kind=None)
+    """
+    return {
+        name: default if isinstance(default, Key) else Key(_OURS.get(name, name), default)
+        for name, default in defaults.items()
+    }
+
+
+def second_names(known: Mapping[str, Key]) -> dict[str, str]:
+    """Second names of the keys of a family -> the first."""
+    first = {key.ours: name for name, key in known.items()}
+    found = {second: first.get(_OURS.get(second, second)) for second in _SECOND_NAMES if second not in known}
+    return {second: name for second, name in found.items() if name is not None}
 
 
 def setting(config: Mapping[str, Any], where: object, name: str, rule: Any, default: object) -> Any:
@@ -128,41 +157,11 @@ def windows_of(types: Sequence[str], window: int | None, where: str) -> tuple[in
 
 
 # Keys of every model that say how it was made, what to return, or how a tokenizer or a generation goes.
-HARMLESS = frozenset(
-    [
-        "_attn_implementation",
-        "_attn_implementation_autoset",
-        "_name_or_path",
-        "architectures",
-        "attn_implementation",
-        "bos_token_id",
-        "chunk_size_feed_forward",
-        "dtype",
-        "eos_token_id",
-        "finetuning_task",
-        "gradient_checkpointing",
-        "id2label",
-        "initializer_factor",
-        "initializer_range",
-        "label2id",
-        "language",
-        "max_length",
-        "model_type",
-        "name_or_path",
-        "num_labels",
-        "_num_labels",
-        "output_attentions",
-        "output_hidden_states",
-        "output_past",
-        "pad_token_id",
-        "problem_type",
-        "return_dict",
-        "sep_token_id",
-        "task_specific_params",
-        "tokenizer_class",
-        "torch_dtype",
-        "torchscript",
-        "transformers_version",
-        "use_cache",
-    ]
-)
+HARMLESS = frozenset({
+    "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "architectures", "attn_implementation",
+    "bos_token_id", "chunk_size_feed_forward", "dtype", "eos_token_id", "finetuning_task", "gradient_checkpointing",
+    "id2label", "initializer_factor", "initializer_range", "label2id", "language", "max_length", "model_type",
+    "name_or_path", "num_labels", "_num_labels", "output_attentions", "output_hidden_states", "output_past",
+    "pad_token_id", "problem_type", "return_dict", "sep_token_id", "task_specific_params", "tokenizer_class",
+    "torch_dtype", "torchscript", "transformers_version", "use_cache",
+})  # fmt: skip

@@ -9,9 +9,9 @@ from torch.nn import init
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import FractionBelow1, Integer, Words
 from uwaga.models.checkpoints import config_json
-from uwaga.models.checkpoints.config_json import Key
+from uwaga.models.checkpoints.config_json import Key, keys
 from uwaga.models.configuration import Config
-from uwaga.models.families.family import Draw, Family, File, classes, layers
+from uwaga.models.families.family import Draw, Family, File, classes, post_norm_layers, without
 
 # Bounded, since labels are made for all classes before the shape of the classifier is known.
 _Classes = Annotated[Integer, Ge(1), Le(2**16)]
@@ -26,24 +26,11 @@ HEADS = {
     "Model": (), "ForMaskedLM": ("logits",), "ForSequenceClassification": ("sequence",), "ForTokenClassification": ("tokens",),
 }  # fmt: skip
 POOLED_HEADS = HEADS | {"ForSequenceClassification": ("pooled", "sequence")}
-COMMON_KEYS = {
-    "vocab_size": Key("vocab_size", 30522),
-    "max_position_embeddings": Key("max_position_embeddings", 512),
-    "pad_token_id": Key("pad_token_id", 0),
-    "tie_word_embeddings": Key("tie_word_embeddings", True),
-}
-BERT_KEYS = COMMON_KEYS | {
-    "hidden_size": Key("d_model", 768),
-    "num_hidden_layers": Key("num_layers", 12),
-    "num_attention_heads": Key("num_heads", 12),
-    "intermediate_size": Key("d_ff", 3072),
-    "type_vocab_size": Key("type_vocab_size", 2),
-    "hidden_act": Key("activation", "gelu"),
-    "layer_norm_eps": Key("norm_eps", 1e-12),
-    "hidden_dropout_prob": Key("dropout", 0.1),
-    "attention_probs_dropout_prob": Key("attention_dropout", 0.1),
-    "classifier_dropout": Key("classifier_dropout", None),
-}
+COMMON_KEYS = keys(vocab_size=30522, max_position_embeddings=512, pad_token_id=0, tie_word_embeddings=True)
+BERT_KEYS = COMMON_KEYS | keys(
+    hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072, type_vocab_size=2, hidden_act="gelu",
+    layer_norm_eps=1e-12, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1, classifier_dropout=None,
+)  # fmt: skip
 
 
 def settle(settings: dict[str, Any], file: File) -> None:
@@ -79,22 +66,17 @@ def _initial(_: Config) -> Draw:
     return lambda _, weight, generator: init.trunc_normal_(weight, std=0.02, a=-0.04, b=0.04, generator=generator)
 
 
-EMBEDDINGS = {"embeddings.word_embeddings": "embeddings.token_embedding", "embeddings.LayerNorm": "embeddings.norm"}
-BODY = EMBEDDINGS | {
+EMBEDDINGS = {
+    "embeddings.word_embeddings": "embeddings.token_embedding",
     "embeddings.position_embeddings": "embeddings.positions",
-    "embeddings.token_type_embeddings": "embeddings.token_types",
-    **layers("encoder.layer.{n}", "encoder.layers.{n}", {
-        "attention.self.query": "attention.query",
-        "attention.self.key": "attention.key",
-        "attention.self.value": "attention.value",
-        "attention.output.dense": "attention.output",
-        "attention.output.LayerNorm": "attention_norm",
-        "intermediate.dense": "feed_forward.up",
-        "output.dense": "feed_forward.down",
-        "output.LayerNorm": "feed_forward_norm",
-    }),
-    "pooler.dense": "pooler.dense",
-}  # fmt: skip
+    "embeddings.LayerNorm": "embeddings.norm",
+}
+POOLER = {"pooler.dense": "pooler.dense"}
+TYPES = {"embeddings.token_type_embeddings": "embeddings.token_types"}
+BODY = EMBEDDINGS | TYPES | POOLER | post_norm_layers(
+    "encoder.layer.{n}", "attention.self.query attention.self.key attention.self.value attention.output.dense attention.output.LayerNorm "
+    "intermediate.dense output.dense output.LayerNorm",
+)  # fmt: skip
 ROBERTA_HEADS = {
     "lm_head.dense": "lm_head.dense",
     "lm_head.layer_norm": "lm_head.norm",
@@ -148,7 +130,7 @@ BERT = Family(
 
 ROBERTA = replace(
     BERT,
-    keys=BERT_KEYS | {"pad_token_id": Key("pad_token_id", 1)},
+    keys=BERT_KEYS | keys(pad_token_id=1),
     fixed=BERT.fixed | {"positions_after_padding": True, "head_activation": "gelu", "classifier": "tanh"},
     names=BODY | ROBERTA_HEADS,
     prefix="roberta.",
@@ -166,56 +148,31 @@ def _of_mpnet(value: int) -> Any:
 
 _MPNET = replace(
     ROBERTA,
-    keys={name: key for name, key in BERT_KEYS.items() if name not in ("type_vocab_size", "classifier_dropout")} | {
-        "vocab_size": Key("vocab_size", 30527),
-        "pad_token_id": Key("pad_token_id", 1, _of_mpnet(1)),
-        "relative_attention_num_buckets": Key("num_buckets", 32, _of_mpnet(32)),
-    },
-    names=EMBEDDINGS | {
-        "embeddings.position_embeddings": "embeddings.positions",
-        "encoder.relative_attention_bias": "encoder.positions",
-        **layers("encoder.layer.{n}", "encoder.layers.{n}", {
-            "attention.attn.q": "attention.query",
-            "attention.attn.k": "attention.key",
-            "attention.attn.v": "attention.value",
-            "attention.attn.o": "attention.output",
-            "attention.LayerNorm": "attention_norm",
-            "intermediate.dense": "feed_forward.up",
-            "output.dense": "feed_forward.down",
-            "output.LayerNorm": "feed_forward_norm",
-        }),
-        "pooler.dense": "pooler.dense",
-    } | ROBERTA_HEADS,
+    keys=without(BERT_KEYS, "type_vocab_size", "classifier_dropout") | keys(
+        vocab_size=30527,
+        pad_token_id=Key("pad_token_id", 1, _of_mpnet(1)),
+        relative_attention_num_buckets=Key("num_buckets", 32, _of_mpnet(32)),
+    ),
+    names=EMBEDDINGS | POOLER | ROBERTA_HEADS | {"encoder.relative_attention_bias": "encoder.positions"} | post_norm_layers(
+        "encoder.layer.{n}", "attention.attn.q attention.attn.k attention.attn.v attention.attn.o attention.LayerNorm intermediate.dense "
+        "output.dense output.LayerNorm",
+    ),
     prefix="mpnet.",
     architectures=classes("MPNet", HEADS),
     tokenizer="MPNetTokenizer",
 )  # fmt: skip
 _DISTILBERT = replace(
     BERT,
-    keys=COMMON_KEYS | {
-        "dim": Key("d_model", 768),
-        "n_layers": Key("num_layers", 6),
-        "n_heads": Key("num_heads", 12),
-        "hidden_dim": Key("d_ff", 3072),
-        "activation": Key("activation", "gelu"),
-        "dropout": Key("dropout", 0.1),
-        "attention_dropout": Key("attention_dropout", 0.1),
-        "seq_classif_dropout": Key("classifier_dropout", 0.2, FractionBelow1 | None),
-    },
+    keys=COMMON_KEYS | keys(
+        dim=768, n_layers=6, n_heads=12, hidden_dim=3072, activation="gelu", dropout=0.1, attention_dropout=0.1,
+        seq_classif_dropout=Key("classifier_dropout", 0.2, FractionBelow1 | None),
+    ),
     fixed=BERT.fixed | {"classifier": "relu", "norm_eps": 1e-12},
     outputs=(),
-    names=EMBEDDINGS | {
-        "embeddings.position_embeddings": "embeddings.positions",
-        **layers("transformer.layer.{n}", "encoder.layers.{n}", {
-            "attention.q_lin": "attention.query",
-            "attention.k_lin": "attention.key",
-            "attention.v_lin": "attention.value",
-            "attention.out_lin": "attention.output",
-            "sa_layer_norm": "attention_norm",
-            "ffn.lin1": "feed_forward.up",
-            "ffn.lin2": "feed_forward.down",
-            "output_layer_norm": "feed_forward_norm",
-        }),
+    names=EMBEDDINGS | post_norm_layers(
+        "transformer.layer.{n}", "attention.q_lin attention.k_lin attention.v_lin attention.out_lin sa_layer_norm ffn.lin1 ffn.lin2 "
+        "output_layer_norm",
+    ) | {
         "vocab_transform": "lm_head.dense",
         "vocab_layer_norm": "lm_head.norm",
         "pre_classifier": "sequence.dense",
@@ -231,6 +188,6 @@ FAMILIES = {
     "camembert": replace(ROBERTA, architectures=classes("Camembert", HEADS), tokenizer="CamembertTokenizer"),
     "distilbert": _DISTILBERT,
     "mpnet": _MPNET,
-    "roberta": replace(ROBERTA, keys=ROBERTA.keys | {"vocab_size": Key("vocab_size", 50265)}),
+    "roberta": replace(ROBERTA, keys=ROBERTA.keys | keys(vocab_size=50265)),
     "xlm-roberta": replace(ROBERTA, architectures=classes("XLMRoberta", HEADS), tokenizer="XLMRobertaTokenizer"),
 }

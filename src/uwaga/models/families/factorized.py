@@ -4,11 +4,21 @@ groups (`Config.layer_weights`)."""
 from dataclasses import replace
 from typing import Any
 
-from uwaga.models.checkpoints.config_json import Key, ModelSize
+from uwaga.models.checkpoints.config_json import Key, ModelSize, keys
 from uwaga.models.configuration import Config
 from uwaga.models.families import bert
-from uwaga.models.families.bert import BERT, BERT_KEYS, BODY, COMMON_KEYS, HEADS, POOLED_HEADS, UNREAD
-from uwaga.models.families.family import File, classes, layers
+from uwaga.models.families.bert import (
+    BERT,
+    BERT_KEYS,
+    BODY,
+    COMMON_KEYS,
+    EMBEDDINGS,
+    HEADS,
+    POOLED_HEADS,
+    TYPES,
+    UNREAD,
+)
+from uwaga.models.families.family import File, classes, post_norm_layers
 
 # Of heads of ELECTRA that are not implemented, and of ALBERT's first code, which nothing reads.
 _HARMLESS = (
@@ -26,12 +36,9 @@ def _settle_electra(settings: dict[str, Any], file: File) -> None:
 
 _ELECTRA = replace(
     BERT,
-    keys=BERT_KEYS | {
-        "embedding_size": Key("embedding_size", 128, ModelSize),
-        "hidden_size": Key("d_model", 256),
-        "num_attention_heads": Key("num_heads", 4),
-        "intermediate_size": Key("d_ff", 1024),
-    },
+    keys=BERT_KEYS | keys(
+        embedding_size=Key("embedding_size", 128, ModelSize), hidden_size=256, num_attention_heads=4, intermediate_size=1024,
+    ),
     fixed=BERT.fixed | {"head_activation": "gelu", "classifier": "gelu"},
     outputs=(),
     harmless=_HARMLESS,
@@ -52,28 +59,16 @@ _ELECTRA = replace(
     settle=_settle_electra,
 )  # fmt: skip
 
-_ALBERT_LAYER = {
-    "attention.query": "attention.query",
-    "attention.key": "attention.key",
-    "attention.value": "attention.value",
-    "attention.dense": "attention.output",
-    "attention.LayerNorm": "attention_norm",
-    "ffn": "feed_forward.up",
-    "ffn_output": "feed_forward.down",
-    "full_layer_layer_norm": "feed_forward_norm",
-}
+_ALBERT_LAYER = "attention.query attention.key attention.value attention.dense attention.LayerNorm ffn ffn_output full_layer_layer_norm"
 
 
 def _albert_names(config: Config) -> dict[str, str]:
-    names = {theirs: ours for theirs, ours in BODY.items() if theirs.startswith("embeddings")}
-    names["encoder.embedding_hidden_mapping_in"] = "embeddings.projection"
+    names = EMBEDDINGS | TYPES | {"encoder.embedding_hidden_mapping_in": "embeddings.projection"}
     for own in sorted(set(config.layer_weights)):
         group, inner = divmod(own, config.inner_group_num)
         sharing = "|".join(str(n) for n, weights in enumerate(config.layer_weights) if weights == own)
-        here = {theirs: f"{ours}=" for theirs, ours in _ALBERT_LAYER.items()}
-        names |= layers(
-            f"encoder.albert_layer_groups.{group}.albert_layers.{inner}", f"encoder.layers.({sharing})", here
-        )
+        there = f"encoder.albert_layer_groups.{group}.albert_layers.{inner}"
+        names |= post_norm_layers(there, _ALBERT_LAYER, f"encoder.layers.({sharing})", mark="=")
     return names | {
         "pooler": "pooler.dense",
         "predictions.dense": "lm_head.dense",
@@ -84,22 +79,12 @@ def _albert_names(config: Config) -> dict[str, str]:
 
 _ALBERT = replace(
     BERT,
-    keys=COMMON_KEYS | {
-        "vocab_size": Key("vocab_size", 30000),
-        "embedding_size": Key("embedding_size", 128, ModelSize),
-        "hidden_size": Key("d_model", 4096),
-        "num_hidden_layers": Key("num_layers", 12),
-        "num_hidden_groups": Key("num_hidden_groups", 1, ModelSize),
-        "inner_group_num": Key("inner_group_num", 1),
-        "num_attention_heads": Key("num_heads", 64),
-        "intermediate_size": Key("d_ff", 16384),
-        "type_vocab_size": Key("type_vocab_size", 2),
-        "hidden_act": Key("activation", "gelu_new"),
-        "layer_norm_eps": Key("norm_eps", 1e-12),
-        "hidden_dropout_prob": Key("dropout", 0.0),
-        "attention_probs_dropout_prob": Key("attention_dropout", 0.0),
-        "classifier_dropout_prob": Key("classifier_dropout", 0.1),
-    },
+    keys=COMMON_KEYS | keys(
+        vocab_size=30000, embedding_size=Key("embedding_size", 128, ModelSize), hidden_size=4096, num_hidden_layers=12,
+        num_hidden_groups=Key("num_hidden_groups", 1, ModelSize), inner_group_num=1, num_attention_heads=64, intermediate_size=16384,
+        type_vocab_size=2, hidden_act="gelu_new", layer_norm_eps=1e-12, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        classifier_dropout_prob=0.1,
+    ),
     fixed=BERT.fixed | {"projects_embeddings": True},
     harmless=_HARMLESS,
     names=_albert_names,

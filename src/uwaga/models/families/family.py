@@ -6,7 +6,7 @@ The tables beside this file are data, and at most one function each way. Adding 
 import warnings
 from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Generator, Tensor, cat
 
@@ -20,6 +20,7 @@ from uwaga.models.checkpoints.config_json import Key
 from uwaga.models.checkpoints.tables import Table, WeightMapping
 from uwaga.models.configuration import OUTPUTS, Config
 
+_T = TypeVar("_T")
 _FIELDS = frozenset(each.name for each in fields(Config))
 _RULES = options.field_rules(Config)
 # Our modules -> the output that they are of.
@@ -143,9 +144,7 @@ class Family:
                 rest = f": {why}" if why else f"; only {' or '.join(map(repr, values))} is supported"
                 refused = OwnCodeError if why else CheckpointError
                 raise refused(f"{file.where}: {name} is {printable(repr(config[name]))}{rest}")
-        seconds = {
-            second: first for second, names in config_json.SECOND_NAMES.items() for first in names if first in self.keys
-        }
+        seconds = config_json.second_names(self.keys)
         for second, first in seconds.items():
             expected = config.get(first, self.keys[first].default)
             if config.get(second, expected) != expected:
@@ -307,6 +306,23 @@ def layers(theirs: str, ours: str, names: Mapping[str, str]) -> dict[str, str]:
     {'h.{n}.ln_1': 'decoder.layers.{n}.attention_norm'}
     """
     return {f"{theirs}.{there}": f"{ours}.{here}" for there, here in names.items()}
+
+
+def post_norm_layers(theirs: str, names: str, ours: str = "encoder.layers.{n}", *, mark: str = "") -> dict[str, str]:
+    """The rows of a post-norm encoder layer: its names of the maps to queries, keys, values and the output, and of their norm; of the two
+    maps of the feed-forward layer, and of their norm. mark: behind our names.
+
+    >>> post_norm_layers("h.{n}", "q k v o ln_1 up down ln_2")["h.{n}.ln_1"]
+    'encoder.layers.{n}.attention_norm'
+    """
+    here = [f"attention.{part}" for part in ("query", "key", "value", "output")]
+    here += ["attention_norm", "feed_forward.up", "feed_forward.down", "feed_forward_norm"]
+    return layers(theirs, ours, {there: f"{part}{mark}" for there, part in zip(names.split(), here, strict=True)})
+
+
+def without(table: Mapping[str, _T], *names: str) -> dict[str, _T]:
+    """A table without some of its rows."""
+    return {name: each for name, each in table.items() if name not in names}
 
 
 def classes(stem: str, heads: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:

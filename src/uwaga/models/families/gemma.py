@@ -5,38 +5,24 @@ from typing import Any
 
 from uwaga._base.options import Positive, Switch
 from uwaga.models.checkpoints import config_json, rope_parameters
-from uwaga.models.checkpoints.config_json import GLOBAL, LOCAL, Key, ModelSize, read_layer_types
+from uwaga.models.checkpoints.config_json import GLOBAL, LOCAL, Key, ModelSize, keys, read_layer_types
 from uwaga.models.configuration import Config
 from uwaga.models.families import llama
-from uwaga.models.families.family import File, layers
+from uwaga.models.families.family import File, layers, without
 from uwaga.models.families.llama import LLAMA, NAMES
 
-_GEMMA2_KEYS = {
-    "vocab_size": Key("vocab_size", 256000),
-    "hidden_size": Key("d_model", 2304),
-    "intermediate_size": Key("d_ff", 9216),
-    "num_hidden_layers": Key("num_layers", 26),
-    "num_attention_heads": Key("num_heads", 8),
-    "num_key_value_heads": Key("num_kv_heads", 4),
-    "head_dim": Key("d_k", 256),
-    "hidden_activation": Key("activation", "gelu_pytorch_tanh"),
-    "max_position_embeddings": Key("max_position_embeddings", 8192),
-    "rms_norm_eps": Key("norm_eps", 1e-6),
-    "attention_bias": Key("qkv_bias", False),
-    "attention_dropout": Key("attention_dropout", 0.0),
-    "query_pre_attn_scalar": Key("query_pre_attn_scalar", 256, Positive),
-    "attn_logit_softcapping": Key("softcap", 50.0),
-    "final_logit_softcapping": Key("logit_softcap", 30.0),
-    "tie_word_embeddings": Key("tie_word_embeddings", True),
-    "eos_token_id": Key("eos_token_ids", 1),
-    "pad_token_id": Key("pad_token_id", 0),
-}
-_GEMMA3_KEYS = {name: key for name, key in _GEMMA2_KEYS.items() if name != "attn_logit_softcapping"} | {
-    "vocab_size": Key("vocab_size", 262208),
-    "max_position_embeddings": Key("max_position_embeddings", 131072),
-    "final_logit_softcapping": Key("logit_softcap", None),
-    "use_bidirectional_attention": Key("bidirectional", False, Switch | None),
-}
+_GEMMA2_KEYS = keys(
+    vocab_size=256000, hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8, num_key_value_heads=4,
+    head_dim=256, hidden_activation="gelu_pytorch_tanh", max_position_embeddings=8192, rms_norm_eps=1e-6, attention_bias=False,
+    attention_dropout=0.0, query_pre_attn_scalar=Key("query_pre_attn_scalar", 256, Positive), attn_logit_softcapping=50.0,
+    final_logit_softcapping=30.0, tie_word_embeddings=True, eos_token_id=1, pad_token_id=0,
+)  # fmt: skip
+_GEMMA3_KEYS = without(_GEMMA2_KEYS, "attn_logit_softcapping") | keys(
+    vocab_size=262208,
+    max_position_embeddings=131072,
+    final_logit_softcapping=None,
+    use_bidirectional_attention=Key("bidirectional", False, Switch | None),
+)
 # Keys that are read below; a saved file has those of today.
 _LAYERS = rope_parameters.KEYS | {"layer_types", "rope_local_base_freq", "sliding_window", "sliding_window_pattern"}
 _BASES = {GLOBAL: ("rope_theta", 1e6), LOCAL: ("rope_local_base_freq", 10000.0)}  # of Gemma 3

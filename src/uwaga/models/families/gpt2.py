@@ -12,28 +12,15 @@ from torch import Generator, Tensor
 from torch.nn import init
 
 from uwaga._base.options import Switch
-from uwaga.models.checkpoints.config_json import Key, ModelSize
+from uwaga.models.checkpoints.config_json import Key, ModelSize, keys
 from uwaga.models.configuration import Config
 from uwaga.models.families.family import Draw, Family, File, layers
 
-_KEYS = {
-    "vocab_size": Key("vocab_size", 50257),
-    "n_positions": Key("max_position_embeddings", 1024),
-    "n_embd": Key("d_model", 768),
-    "n_layer": Key("num_layers", 12),
-    "n_head": Key("num_heads", 12),
-    "n_inner": Key("d_ff", None),
-    "activation_function": Key("activation", "gelu_new"),
-    "layer_norm_epsilon": Key("norm_eps", 1e-5),
-    "resid_pdrop": Key("dropout", 0.1),
-    "embd_pdrop": Key("embedding_dropout", 0.1),
-    "attn_pdrop": Key("attention_dropout", 0.1),
-    "scale_attn_weights": Key("scale_attn_weights", True, Switch),
-    "scale_attn_by_inverse_layer_idx": Key("scale_by_layer", False),
-    "tie_word_embeddings": Key("tie_word_embeddings", True),
-    "eos_token_id": Key("eos_token_ids", 50256),
-    "pad_token_id": Key("pad_token_id", None),
-}
+_KEYS = keys(
+    vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12, n_inner=None, activation_function="gelu_new",
+    layer_norm_epsilon=1e-5, resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1, scale_attn_weights=Key("scale_attn_weights", True, Switch),
+    scale_attn_by_inverse_layer_idx=False, tie_word_embeddings=True, eos_token_id=50256, pad_token_id=None,
+)  # fmt: skip
 
 
 def _settle(settings: dict[str, Any], file: File) -> None:
@@ -74,13 +61,8 @@ _GPT2 = Family(
     only={"add_cross_attention": (False,), "is_causal": (True,), "is_encoder_decoder": (False,), "pruned_heads": ({}, None)},
     # Of a head that is not implemented; of the precision of scores, which is float32 here; and n_positions by its old name.
     harmless=(
-        "summary_type",
-        "summary_use_proj",
-        "summary_activation",
-        "summary_proj_to_labels",
-        "summary_first_dropout",
-        "reorder_and_upcast_attn",
-        "n_ctx",
+        "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout",
+        "reorder_and_upcast_attn", "n_ctx",
     ),
     names={
         "wte": "embeddings.token_embedding",

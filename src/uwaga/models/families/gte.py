@@ -3,7 +3,6 @@
 Names are those of the authors' files, which transformers reads and writes too (its conversion_mapping.py).
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,41 +10,33 @@ from typing import Any
 from uwaga._base.errors import OwnCodeError
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import config_json, rope_parameters
-from uwaga.models.checkpoints.config_json import Key, ModelSize
+from uwaga.models.checkpoints.config_json import Key, ModelSize, keys
 from uwaga.models.configuration import Config
 from uwaga.models.families import bert
-from uwaga.models.families.bert import BERT, BERT_KEYS, EMBEDDINGS, HEADS, POOLED_HEADS, ROBERTA_HEADS, UNREAD
-from uwaga.models.families.family import Family, File, classes, layers
+from uwaga.models.families.bert import (
+    BERT,
+    BERT_KEYS,
+    EMBEDDINGS,
+    HEADS,
+    POOLED_HEADS,
+    POOLER,
+    ROBERTA_HEADS,
+    TYPES,
+    UNREAD,
+)
+from uwaga.models.families.family import File, classes, layers, without
 
-_GTE_KEYS = BERT_KEYS | {
-    "vocab_size": Key("vocab_size", 250048),
-    "head_dim": Key("d_k", None),
-    "max_position_embeddings": Key("max_position_embeddings", 8192),
-    "type_vocab_size": Key("type_vocab_size", 1),
-    "pad_token_id": Key("pad_token_id", 1),
-    "attention_probs_dropout_prob": Key("attention_dropout", 0.0),
-}
-_NOMIC_KEYS = BERT_KEYS | {
-    "vocab_size": Key("vocab_size", 30528),
-    "head_dim": Key("d_k", None),
-    "hidden_act": Key("activation", "silu"),
-    "hidden_dropout_prob": Key("dropout", 0.0),
-    "attention_probs_dropout_prob": Key("attention_dropout", 0.0),
-    "max_position_embeddings": Key("max_position_embeddings", 2048),
-    "type_vocab_size": Key("type_vocab_size", 2, ModelSize),
-}
-_JINA_KEYS = BERT_KEYS | {
-    "vocab_size": Key("vocab_size", 250002),
-    "hidden_size": Key("d_model", 1024),
-    "num_hidden_layers": Key("num_layers", 24),
-    "num_attention_heads": Key("num_heads", 16),
-    "head_dim": Key("d_k", None),
-    "intermediate_size": Key("d_ff", 4096),
-    "max_position_embeddings": Key("max_position_embeddings", 8194),
-    "type_vocab_size": Key("type_vocab_size", 1, ModelSize),
-    "layer_norm_eps": Key("norm_eps", 1e-5),
-    "pad_token_id": Key("pad_token_id", 1),
-}
+_GTE_KEYS = BERT_KEYS | keys(
+    vocab_size=250048, head_dim=None, max_position_embeddings=8192, type_vocab_size=1, pad_token_id=1, attention_probs_dropout_prob=0.0,
+)  # fmt: skip
+_NOMIC_KEYS = BERT_KEYS | keys(
+    vocab_size=30528, head_dim=None, hidden_act="silu", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    max_position_embeddings=2048, type_vocab_size=Key("type_vocab_size", 2, ModelSize),
+)  # fmt: skip
+_JINA_KEYS = BERT_KEYS | keys(
+    vocab_size=250002, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, head_dim=None, intermediate_size=4096,
+    max_position_embeddings=8194, type_vocab_size=Key("type_vocab_size", 1, ModelSize), layer_norm_eps=1e-5, pad_token_id=1,
+)  # fmt: skip
 # Keys of the authors' own code, whose other values change what it computes.
 _ONLY: dict[str, tuple[object, ...]] = {
     "num_experts": (0, None),
@@ -97,47 +88,38 @@ def _write(config: Config) -> dict[str, object]:
 
 _FIXED = {"embedding_norm": True, "lm_head_bias": True}
 _QKV = "attention.(query|key|value)"
-
-
-def _gte(**table: Any) -> Family:
-    settle: Callable[..., None] = table.pop("settle")
-    return replace(
-        BERT,
-        extra=("labels", "ropes"),
-        only=BERT.only | _ONLY,
-        reasons=_REASONS,
-        harmless=_HARMLESS | rope_parameters.KEYS,
-        dropped={"num_labels", *rope_parameters.KEYS},
-        unread=lambda _: UNREAD,
-        settle=settle,
-        write=_write,
-        **table,
-    )
+_NAMES = without(EMBEDDINGS, "embeddings.position_embeddings") | TYPES | POOLER
+_GTE = replace(
+    BERT,
+    extra=("labels", "ropes"),
+    only=BERT.only | _ONLY,
+    reasons=_REASONS,
+    harmless=_HARMLESS | rope_parameters.KEYS,
+    dropped={"num_labels", *rope_parameters.KEYS},
+    unread=lambda _: UNREAD,
+    write=_write,
+)
 
 
 def _flash_names(attention: str, feed_forward: dict[str, str]) -> dict[str, str]:
     """Of the code that NomicBERT and Jina v3 have in common."""
-    return {
-        "embeddings.word_embeddings": "embeddings.token_embedding",
-        "embeddings.token_type_embeddings": "embeddings.token_types",
-        "emb_ln": "embeddings.norm",
-        **layers("encoder.layers.{n}", "encoder.layers.{n}", {
+    return without(_NAMES, "embeddings.LayerNorm") | {"emb_ln": "embeddings.norm"} | layers(
+        "encoder.layers.{n}", "encoder.layers.{n}", {
             f"{attention}.Wqkv": _QKV,
             f"{attention}.out_proj": "attention.output",
             **{f"mlp.{theirs}": f"feed_forward.{ours}" for theirs, ours in feed_forward.items()},
             "norm1": "attention_norm",
             "norm2": "feed_forward_norm",
-        }),
-        "pooler.dense": "pooler.dense",
-    }  # fmt: skip
+        },
+    )  # fmt: skip
 
 
 FAMILIES = {
-    "gte": _gte(
+    "gte": replace(
+        _GTE,
         keys=_GTE_KEYS,
         fixed=_FIXED | {"gated": True, "feed_forward_bias": False, "down_bias": True, "head_activation": "gelu"},
-        names=EMBEDDINGS | {
-            "embeddings.token_type_embeddings": "embeddings.token_types",
+        names=_NAMES | {
             **layers("encoder.layer.{n}", "encoder.layers.{n}", {
                 "attention.qkv_proj": _QKV,
                 "attention.o_proj": "attention.output",
@@ -146,7 +128,6 @@ FAMILIES = {
                 "mlp.down_proj": "feed_forward.down",
                 "mlp_ln": "feed_forward_norm",
             }),
-            "pooler.dense": "pooler.dense",
             "lm_head.dense": "lm_head.dense",
             "lm_head.norm": "lm_head.norm",
             "classifier": "sequence.output/tokens.output",
@@ -158,7 +139,8 @@ FAMILIES = {
         tokenizer="XLMRobertaTokenizer",
         settle=partial(_settle, 160000.0),
     ),
-    "jina_embeddings_v3": _gte(
+    "jina_embeddings_v3": replace(
+        _GTE,
         keys=_JINA_KEYS,
         fixed=_FIXED | {"head_activation": "gelu", "classifier": "tanh"},
         names=_flash_names("mixer", {"fc1": "up", "fc2": "down"}) | ROBERTA_HEADS,
@@ -168,7 +150,8 @@ FAMILIES = {
         tokenizer="XLMRobertaTokenizer",
         settle=partial(_settle, 20000.0),
     ),
-    "nomic_bert": _gte(
+    "nomic_bert": replace(
+        _GTE,
         keys=_NOMIC_KEYS,
         fixed=_FIXED | {"gated": True, "qkv_bias": False, "output_bias": False, "feed_forward_bias": False},
         names=_flash_names("attn", {"fc11": "up", "fc12": "gate", "fc2": "down"}) | {

@@ -5,52 +5,27 @@ from dataclasses import replace
 from typing import Any
 
 from uwaga.models.checkpoints import config_json, rope_parameters
-from uwaga.models.checkpoints.config_json import GLOBAL, LOCAL, Key, ModelCount, ModelSize, read_layer_types
+from uwaga.models.checkpoints.config_json import GLOBAL, LOCAL, Key, ModelCount, ModelSize, keys, read_layer_types
 from uwaga.models.configuration import Config
-from uwaga.models.families.family import Family, File, classes, layers
+from uwaga.models.families.family import Family, File, classes, layers, without
 
-_KEYS = {
-    "vocab_size": Key("vocab_size", 32000),
-    "hidden_size": Key("d_model", 4096),
-    "intermediate_size": Key("d_ff", 11008),
-    "num_hidden_layers": Key("num_layers", 32),
-    "num_attention_heads": Key("num_heads", 32),
-    "num_key_value_heads": Key("num_kv_heads", None),
-    "head_dim": Key("d_k", None),
-    "hidden_act": Key("activation", "silu"),
-    "max_position_embeddings": Key("max_position_embeddings", 2048),
-    "rms_norm_eps": Key("norm_eps", 1e-6),
-    "attention_bias": Key("qkv_bias", False),
-    "mlp_bias": Key("feed_forward_bias", False),
-    "attention_dropout": Key("attention_dropout", 0.0),
-    "tie_word_embeddings": Key("tie_word_embeddings", False),
-    "eos_token_id": Key("eos_token_ids", 2),
-    "pad_token_id": Key("pad_token_id", None),
-}
-_EUROBERT_KEYS = _KEYS | {
-    "vocab_size": Key("vocab_size", 128256),
-    "hidden_size": Key("d_model", 768),
-    "intermediate_size": Key("d_ff", 3072),
-    "num_hidden_layers": Key("num_layers", 12),
-    "num_attention_heads": Key("num_heads", 12),
-    "max_position_embeddings": Key("max_position_embeddings", 8192),
-    "rms_norm_eps": Key("norm_eps", 1e-5),
-    "eos_token_id": Key("eos_token_ids", 128001),
-    "pad_token_id": Key("pad_token_id", 128001),
-}
-_MISTRAL_KEYS = {name: key for name, key in _KEYS.items() if name not in ("attention_bias", "mlp_bias")} | {
-    "intermediate_size": Key("d_ff", 14336),
-    "num_key_value_heads": Key("num_kv_heads", 8, ModelSize | None),
-    "max_position_embeddings": Key("max_position_embeddings", 131072),
-}
-_QWEN2_KEYS = _MISTRAL_KEYS | {
-    "vocab_size": Key("vocab_size", 151936),
-    "intermediate_size": Key("d_ff", 22016),
-    "num_key_value_heads": Key("num_kv_heads", 32, ModelSize | None),
-    "max_position_embeddings": Key("max_position_embeddings", 32768),
-    "eos_token_id": Key("eos_token_ids", None),
-}
-_QWEN3_KEYS = _QWEN2_KEYS | {"head_dim": Key("d_k", 128, ModelSize | None), "attention_bias": Key("qkv_bias", False)}
+_KEYS = keys(
+    vocab_size=32000, hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=None,
+    head_dim=None, hidden_act="silu", max_position_embeddings=2048, rms_norm_eps=1e-6, attention_bias=False, mlp_bias=False,
+    attention_dropout=0.0, tie_word_embeddings=False, eos_token_id=2, pad_token_id=None,
+)  # fmt: skip
+_EUROBERT_KEYS = _KEYS | keys(
+    vocab_size=128256, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12, max_position_embeddings=8192,
+    rms_norm_eps=1e-5, eos_token_id=128001, pad_token_id=128001,
+)  # fmt: skip
+_MISTRAL_KEYS = without(_KEYS, "attention_bias", "mlp_bias") | keys(
+    intermediate_size=14336, num_key_value_heads=Key("num_kv_heads", 8, ModelSize | None), max_position_embeddings=131072,
+)  # fmt: skip
+_QWEN2_KEYS = _MISTRAL_KEYS | keys(
+    vocab_size=151936, intermediate_size=22016, num_key_value_heads=Key("num_kv_heads", 32, ModelSize | None),
+    max_position_embeddings=32768, eos_token_id=None,
+)  # fmt: skip
+_QWEN3_KEYS = _QWEN2_KEYS | keys(head_dim=Key("d_k", 128, ModelSize | None), attention_bias=False)
 # Keys that are read below; a saved file has those of today.
 _LAYERS = rope_parameters.KEYS | {"layer_types", "max_window_layers", "sliding_window", "use_sliding_window"}
 ATTENTION = {f"self_attn.{name[0]}_proj": f"attention.{name}" for name in ("query", "key", "value", "output")}

@@ -7,30 +7,15 @@ from annotated_types import Ge
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import config_json, rope_parameters
-from uwaga.models.checkpoints.config_json import GLOBAL, LAYER_TYPES, LOCAL, Key, ModelSize, read_layer_types
+from uwaga.models.checkpoints.config_json import GLOBAL, LAYER_TYPES, LOCAL, ModelSize, keys, read_layer_types
 from uwaga.models.configuration import Config
 from uwaga.models.families.family import Family, File, layers
 
-_KEYS = {
-    "vocab_size": Key("vocab_size", 50368),
-    "hidden_size": Key("d_model", 768),
-    "intermediate_size": Key("d_ff", 1152),
-    "num_hidden_layers": Key("num_layers", 22),
-    "num_attention_heads": Key("num_heads", 12),
-    "hidden_activation": Key("activation", "gelu"),
-    "max_position_embeddings": Key("max_position_embeddings", 8192),
-    "norm_eps": Key("norm_eps", 1e-5),
-    "norm_bias": Key("norm_bias", False),
-    "attention_bias": Key("qkv_bias", False),
-    "mlp_bias": Key("feed_forward_bias", False),
-    "embedding_dropout": Key("embedding_dropout", 0.0),
-    "mlp_dropout": Key("activation_dropout", 0.0),
-    "tie_word_embeddings": Key("tie_word_embeddings", True),
-    "pad_token_id": Key("pad_token_id", 50283),
-    "classifier_activation": Key("head_activation", "gelu"),
-    "classifier_bias": Key("head_bias", False),
-    "decoder_bias": Key("lm_head_bias", True),
-}
+_KEYS = keys(
+    vocab_size=50368, hidden_size=768, intermediate_size=1152, num_hidden_layers=22, num_attention_heads=12, hidden_activation="gelu",
+    max_position_embeddings=8192, norm_eps=1e-5, norm_bias=False, attention_bias=False, mlp_bias=False, embedding_dropout=0.0,
+    mlp_dropout=0.0, tie_word_embeddings=True, pad_token_id=50283, classifier_activation="gelu", classifier_bias=False, decoder_bias=True,
+)  # fmt: skip
 # Keys that are read below; a saved file has those of today.
 _LAYERS = rope_parameters.KEYS_BY_LAYER_TYPE | {
     "global_attn_every_n_layers", "global_rope_theta", "layer_types", "local_attention", "local_rope_theta", "sliding_window"

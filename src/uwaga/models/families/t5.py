@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from torch.nn import init
 
 from uwaga._base.errors import CheckpointError
-from uwaga.models.checkpoints.config_json import Activation, Key, SomeLayers, write_activation
+from uwaga.models.checkpoints.config_json import Activation, Key, SomeLayers, keys, write_activation
 from uwaga.models.configuration import Config
 from uwaga.models.families.family import Draw, Family, File, classes, layers
 
@@ -22,25 +22,12 @@ _PLAIN = {write_activation(ours): (ours, False) for ours in get_args(Activation)
 _PROJECTIONS = {**_PLAIN, "gated-gelu": ("gelu_tanh", True)}
 _PROJECTIONS |= {f"gated-{theirs}": (ours, True) for theirs, (ours, _) in _PLAIN.items() if ours != "gelu"}
 _Projection: Any = Literal[tuple(_PROJECTIONS)]
-_KEYS = {
-    "vocab_size": Key("vocab_size", 32128),
-    "d_model": Key("d_model", 512),
-    "d_kv": Key("d_k", 64),
-    "d_ff": Key("d_ff", 2048),
-    "num_layers": Key("num_layers", 6),
-    "num_decoder_layers": Key("num_decoder_layers", None, SomeLayers | None),
-    "num_heads": Key("num_heads", 8),
-    "relative_attention_num_buckets": Key("num_buckets", 32),
-    "relative_attention_max_distance": Key("max_distance", 128),
-    "feed_forward_proj": Key("feed_forward_proj", "relu", _Projection),
-    "layer_norm_epsilon": Key("norm_eps", 1e-6),
-    "dropout_rate": Key("dropout", 0.1),
-    "tie_word_embeddings": Key("tie_word_embeddings", True),
-    "scale_decoder_outputs": Key("scale_decoder_outputs", None),
-    "eos_token_id": Key("eos_token_ids", 1),
-    "pad_token_id": Key("pad_token_id", 0),
-    "decoder_start_token_id": Key("decoder_start_token_id", None),
-}
+_KEYS = keys(
+    vocab_size=32128, d_model=512, d_kv=64, d_ff=2048, num_layers=6, num_decoder_layers=Key("num_decoder_layers", None, SomeLayers | None),
+    num_heads=8, relative_attention_num_buckets=32, relative_attention_max_distance=128,
+    feed_forward_proj=Key("feed_forward_proj", "relu", _Projection), layer_norm_epsilon=1e-6, dropout_rate=0.1, tie_word_embeddings=True,
+    scale_decoder_outputs=None, eos_token_id=1, pad_token_id=0, decoder_start_token_id=None,
+)  # fmt: skip
 _HEAD = "lm_head.weight"
 _WORDS = tuple(f"{name}.weight" for name in ("shared", "encoder.embed_tokens", "decoder.embed_tokens"))
 _DROPOUTS = ("attention_dropout", "activation_dropout", "embedding_dropout", "final_dropout")
@@ -148,13 +135,9 @@ FAMILIES = {
     "t5": _T5,
     "mt5": replace(
         _T5,
-        keys=_KEYS | {
-            "vocab_size": Key("vocab_size", 250112),
-            "d_ff": Key("d_ff", 1024),
-            "num_layers": Key("num_layers", 8),
-            "num_heads": Key("num_heads", 6),
-            "feed_forward_proj": Key("feed_forward_proj", "gated-gelu", _Projection),
-        },
+        keys=_KEYS | keys(
+            vocab_size=250112, d_ff=1024, num_layers=8, num_heads=6, feed_forward_proj=Key("feed_forward_proj", "gated-gelu", _Projection),
+        ),
         architectures=classes("MT5", {"EncoderModel": (), "ForConditionalGeneration": ("logits",)}),
     ),
 }  # fmt: skip

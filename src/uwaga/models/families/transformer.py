@@ -12,29 +12,16 @@ from torch import Generator, Tensor
 from torch.nn import init
 
 from uwaga._base.options import field_rules
-from uwaga.models.checkpoints.config_json import Key, LayerCount, ModelSize
+from uwaga.models.checkpoints.config_json import Key, LayerCount, ModelSize, keys
 from uwaga.models.configuration import Config
 from uwaga.models.families.family import Draw, Family, File, layers
 
-_KEYS = {
-    "vocab_size": Key("vocab_size", 58101),
-    "decoder_vocab_size": Key("decoder_vocab_size", None),
-    "d_model": Key("d_model", 1024),
-    "encoder_layers": Key("num_layers", 12),
-    "decoder_layers": Key("num_decoder_layers", 12, ModelSize),
-    "encoder_attention_heads": Key("num_heads", 16),
-    "decoder_attention_heads": Key("num_decoder_heads", 16, ModelSize),
-    "encoder_ffn_dim": Key("d_ff", 4096),
-    "decoder_ffn_dim": Key("decoder_d_ff", 4096, ModelSize),
-    "activation_function": Key("activation", "gelu"),
-    "scale_embedding": Key("scale_embedding", False),
-    "dropout": Key("dropout", 0.1),
-    "attention_dropout": Key("attention_dropout", 0.0),
-    "activation_dropout": Key("activation_dropout", 0.0),
-    "eos_token_id": Key("eos_token_ids", 0),
-    "pad_token_id": Key("pad_token_id", 58100),
-    "decoder_start_token_id": Key("decoder_start_token_id", 58100),
-}
+_KEYS = keys(
+    vocab_size=58101, decoder_vocab_size=None, d_model=1024, encoder_layers=12, decoder_layers=Key("num_decoder_layers", 12, ModelSize),
+    encoder_attention_heads=16, decoder_attention_heads=Key("num_decoder_heads", 16, ModelSize), encoder_ffn_dim=4096,
+    decoder_ffn_dim=Key("decoder_d_ff", 4096, ModelSize), activation_function="gelu", scale_embedding=False, dropout=0.1,
+    attention_dropout=0.0, activation_dropout=0.0, eos_token_id=0, pad_token_id=58100, decoder_start_token_id=58100,
+)  # fmt: skip
 # The settings of a model that is not Marian, with the values of the paper's base model (table 3); keys have the same names.
 _BASE = {
     "vocab_size": 37000, "decoder_vocab_size": None, "d_model": 512, "num_layers": 6, "num_decoder_layers": 6, "num_heads": 8,
@@ -148,30 +135,14 @@ FAMILIES = {
         fixed=_MARIAN,
         # The first five are of models related to Marian.
         only={
-            "normalize_before": (False,),
-            "normalize_embedding": (False,),
-            "add_final_layer_norm": (False,),
-            "static_position_embeddings": (True,),
-            "extra_pos_embeddings": (0,),
-            "tie_word_embeddings": (True,),
-            "is_causal": (True,),
-            "is_decoder": (False,),
-            "is_encoder_decoder": (True,),
+            "normalize_before": (False,), "normalize_embedding": (False,), "add_final_layer_norm": (False,),
+            "static_position_embeddings": (True,), "extra_pos_embeddings": (0,), "tie_word_embeddings": (True,), "is_causal": (True,),
+            "is_decoder": (False,), "is_encoder_decoder": (True,),
         },
         # The length of the position table, initialisation, training, and defaults of generation.
         harmless=[
-            "max_position_embeddings",
-            "num_hidden_layers",
-            "init_std",
-            "encoder_layerdrop",
-            "decoder_layerdrop",
-            "add_bias_logits",
-            "classif_dropout",
-            "classifier_dropout",
-            "share_encoder_decoder_embeddings",
-            "forced_eos_token_id",
-            "bad_words_ids",
-            "num_beams",
+            "max_position_embeddings", "num_hidden_layers", "init_std", "encoder_layerdrop", "decoder_layerdrop", "add_bias_logits",
+            "classif_dropout", "classifier_dropout", "share_encoder_decoder_embeddings", "forced_eos_token_id", "bad_words_ids", "num_beams",
         ],
         architectures={"MarianMTModel": ("logits",)},
         tokenizer="MarianTokenizer",
@@ -179,4 +150,4 @@ FAMILIES = {
         write=_write_marian,
     ),
     "uwaga-transformer": _OWN,
-}
+}  # fmt: skip
