@@ -91,7 +91,11 @@ def _opened(name: str, found: Path, dtype: "torch.dtype | None") -> "Model":
         result.target_tokenizer = Tokenizer.load_target(folder) or result.tokenizer
     except UnsupportedModelError as refusal:
         try:
-            result = _wrapped(_text_part(read_module(folder, dtype, "whole", refusal)))
+            module = read_module(folder, dtype, "whole", refusal)
+            if hasattr(module, "text_model") and hasattr(module, "vision_model"):  # of CLIP and its like the text tower
+                module = module.text_model
+                module.__dict__["directory"] = folder
+            result = _wrapped(module)
         except ValueError as error:  # it reads no texts, or cannot be watched
             raise error if isinstance(error, CheckpointError) else CheckpointError(f"{folder}: {error}") from error
         result.tokenizer = result.target_tokenizer = _tokenizer_of_directory(folder)
@@ -140,6 +144,8 @@ def read_classifier(folder: Path, dtype: "torch.dtype | None") -> "RaggedClassif
 
 def read_module(folder: Path, dtype: "torch.dtype | None", part: Part, refusal: CheckpointError | None = None) -> Any:
     """A model of transformers in a folder, in evaluation mode, with gradients only if it is whole. refusal: of our tables. Raises CheckpointError."""
+    from importlib.metadata import version
+
     from uwaga.models.checkpoints.load_save import check_dtype
     from uwaga.models.families import model_types
 
@@ -148,7 +154,7 @@ def read_module(folder: Path, dtype: "torch.dtype | None", part: Part, refusal: 
     described = json_files.read(file)
     model_type = described.get("model_type")
     is_ours = refusal is not None and model_type in model_types()
-    if find_spec("transformers") is None or not _is_new_enough():
+    if find_spec("transformers") is None or int(version("transformers").partition(".")[0]) < 5:
         install, shown = "version 5 or newer: pip install 'transformers>=5'", printable(repr(model_type))
         if is_ours:
             raise CheckpointError(f"{refusal}; transformers may read it, {install}") from refusal
@@ -170,13 +176,14 @@ def _after(refusal: CheckpointError | None) -> Iterator[None]:
 
 
 def _read_module(folder: Path, dtype: "torch.dtype | None", part: Part, described: Mapping[str, Any]) -> Any:
-    file = folder / "config.json"
+    from inspect import signature
+
     import torch
     import transformers
 
     from uwaga.models.checkpoints import transformers_directories
 
-    found = transformers_directories.weights_of(folder, described)
+    file, found = folder / "config.json", transformers_directories.weights_of(folder, described)
     with transformers_directories.reading(folder), transformers_directories.bounded(file, described, found):
         maker = None if part == "whole" else _maker(file, described, is_classifier=part == "classifier")
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -185,7 +192,7 @@ def _read_module(folder: Path, dtype: "torch.dtype | None", part: Part, describe
             raise CheckpointError(f"{folder} classifies sequences into {config.num_labels} labels; a reranker has one")
         options: dict[str, Any] = {}
         made = transformers.MODEL_MAPPING[type(config)] if maker is transformers.AutoModel else maker
-        if part == "states" and isinstance(made, type) and "add_pooling_layer" in _arguments(made):
+        if part == "states" and isinstance(made, type) and "add_pooling_layer" in signature(made).parameters:
             options["add_pooling_layer"] = False  # it would be computed of every text, and thrown away
         model, info = maker.from_pretrained(
             folder,
@@ -203,18 +210,6 @@ def _read_module(folder: Path, dtype: "torch.dtype | None", part: Part, describe
         model = model.float()
     model.__dict__["directory"] = folder
     return model.eval().requires_grad_(part == "whole")
-
-
-def _is_new_enough() -> bool:
-    from importlib.metadata import version
-
-    return int(version("transformers").partition(".")[0]) >= 5
-
-
-def _arguments(function: Any) -> Sequence[str]:
-    import inspect
-
-    return list(inspect.signature(function).parameters)
 
 
 def _check_weights(folder: Path, model: Any, info: Mapping[str, Any]) -> None:
@@ -249,6 +244,8 @@ def _class_of(transformers: Any, config: Any, described: Mapping[str, Any]) -> A
 
 def _maker(file: Path, described: Mapping[str, Any], *, is_classifier: bool) -> Any:
     """The class of transformers that gives states, or a number, to a text. Raises CheckpointError."""
+    from inspect import signature
+
     import transformers
 
     from uwaga.models.families import model_types
@@ -272,7 +269,7 @@ def _maker(file: Path, described: Mapping[str, Any], *, is_classifier: bool) -> 
         raise CheckpointError(f"{file}: model_type is {shown}, an encoder-decoder, which {what}")
     made: Any = models[config]
     each = made if isinstance(made, tuple | list) else [made]
-    if not any("input_ids" in _arguments(one.forward) for one in each):
+    if not any("input_ids" in signature(one.forward).parameters for one in each):
         raise CheckpointError(f"{file}: model_type is {shown}, which does not read tokens")
     return transformers.AutoModelForSequenceClassification if is_classifier else transformers.AutoModel
 
@@ -288,15 +285,6 @@ def is_classifier(folder: Path) -> bool:
         return False
     names = described.get("architectures")
     return isinstance(names, list) and len(names) == 1 and str(names[0]).endswith("ForSequenceClassification")
-
-
-def _text_part(model: Any) -> Any:
-    """Of CLIP and its like the text tower."""
-    part = getattr(model, "text_model", None)
-    if part is None or not hasattr(model, "vision_model"):
-        return model
-    part.__dict__["directory"] = model.directory
-    return part
 
 
 def _wrapped(module: Any) -> "TransformersModel":
@@ -317,28 +305,28 @@ def _of_module(module: "nn.Module", tokenizer: object) -> "Model":
     from uwaga.models.transformer import Transformer
 
     kind = type(module).__name__
-    result: Model | None = None
     name = getattr(getattr(module, "config", None), "name_or_path", "")
     folder = getattr(module, "directory", None) or (Path(name) if name and Path(name).is_dir() else None)
-    if isinstance(module, Transformer):
-        if module.training:
-            raise ValueError(
-                f"{kind} is in training mode, in which dropout changes what it computes; call model.eval()"
-            )
-        result = copy(module)  # with tokenizers of its own
-        if tokenizer is None and folder is not None:
-            result.tokenizer, result.target_tokenizer = of_model(module), of_model(module, decoder=True)
-    elif inside := outermost(module):
-        if len(inside) > 1:
-            raise ValueError(f"{kind} has {len(inside)} models of transformers inside: give one of them")
-        result = _wrapped(inside[0][1])
-        if tokenizer is None and folder is not None:
-            result.tokenizer = result.target_tokenizer = _tokenizer_of_directory(folder)
-    if result is None:
-        raise ValueError(f"{kind} is neither a model of uwaga.models nor of transformers")
+    is_ours, inside = isinstance(module, Transformer), outermost(module)
+    wrong = ""
+    if is_ours and module.training:
+        wrong = "is in training mode, in which dropout changes what it computes; call model.eval()"
+    elif len(inside) > 1:
+        wrong = f"has {len(inside)} models of transformers inside: give one of them"
+    elif not is_ours and not inside:
+        wrong = "is neither a model of uwaga.models nor of transformers"
+    if wrong:
+        raise ValueError(f"{kind} {wrong}")
+    result: Any = copy(module) if is_ours else _wrapped(inside[0][1])  # with tokenizers of its own
     if tokenizer is not None:
         result.tokenizer = result.target_tokenizer = _tokenizer_of(tokenizer)
-    if cast(Any, result.tokenizer) is None:
+    elif folder is None:
+        pass
+    elif is_ours:
+        result.tokenizer, result.target_tokenizer = of_model(module), of_model(module, decoder=True)
+    else:
+        result.tokenizer = result.target_tokenizer = _tokenizer_of_directory(folder)
+    if result.tokenizer is None:
         raise ValueError(f"this {kind} was not read from a directory: give its tokenizer")
     if 0 < result.config.vocab_size < result.tokenizer.vocab_size:
         raise ValueError(

@@ -3,7 +3,7 @@
 Letters: B batch, Q tokens, K tokens of the encoder, M model width, N packed tokens, R ragged rows, V vocabulary, C classes.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
@@ -129,16 +129,21 @@ class Transformer(Model):
                 tokens, with output_hidden_states or in a model with both stacks.
         """
         config, wanted = self.config, self._wanted(outputs)
-        self._check_only(only, ids, wanted, states=output_hidden_states)
         has_both = config.has_both
+        if only is not None:
+            tokens_of_rows(_NAME, ids, only)
+        is_padded = any(x is not None for x in (lengths, attention_mask, key_lengths))
+        given = {name for name, x in (("decoder_ids", decoder_ids), ("token_types", token_types)) if x is not None}
+        if given or only is not None or cache is not None:
+            for rule in self._broken_rules(
+                given, wanted, cache, only, states=output_hidden_states, is_padded=is_padded
+            ):
+                raise ValueError(f"{_NAME}: {rule}")
         token_ids.check_ids(_NAME, "ids", ids, config.vocab_size, config.max_tokens)
         if token_types is not None:
-            self._check_types(ids, token_types)
-        if cache is not None:
-            self._check_cache(cache, is_padded=any(x is not None for x in (lengths, attention_mask, key_lengths)))
+            token_ids.check_same_shape(_NAME, ids, "token_types", token_types)
+            token_ids.check_ids(_NAME, "token_types", token_types, config.type_vocab_size)
         if decoder_ids is not None:
-            if not has_both:
-                raise ValueError(f"{_NAME}: this model has one stack, which reads ids: decoder_ids must be None")
             token_ids.check_same_rows(_NAME, ids, decoder_ids)
         padding = token_ids.padding_mask(_NAME, ids, lengths, attention_mask, key_lengths)
         start = 0 if cache is None else cache.start
@@ -292,33 +297,35 @@ class Transformer(Model):
             raise ValueError(f"{_NAME}: the model has no output {', '.join(absent)}; its outputs: {has}")
         return outputs
 
-    def _check_only(self, only: str | None, ids: Operand, wanted: Collection[str], *, states: bool) -> None:
-        if only is None:
-            return
-        tokens_of_rows(_NAME, ids, only)
-        if states:
-            raise ValueError(f"{_NAME}: only={only!r} leaves out states that output_hidden_states asks for")
-        if self.config.has_both:
-            raise ValueError(f"{_NAME}: only={only!r} is for a model with one stack")
+    def _broken_rules(
+        self,
+        given: Collection[str],
+        wanted: Collection[str],
+        cache: KeyValueCache | None,
+        only: str | None,
+        *,
+        states: bool,
+        is_padded: bool,
+    ) -> Iterator[str]:
+        """Of the arguments of `forward`."""
+        config = self.config
+        if "decoder_ids" in given and not config.has_both:
+            yield "this model has one stack, which reads ids: decoder_ids must be None"
+        if "token_types" in given and self.embeddings.token_types is None:
+            yield f"this {config.model_type} model has no token types"
+        if cache is not None and not config.is_causal:
+            yield "a cache is for a model with a decoder alone; `decode` takes that of both"
+        if cache is not None and is_padded:
+            yield "a cache does not support padding: give Ragged ids instead of lengths or attention_mask"
+        if cache is not None and len(cache) != config.num_layers:
+            yield f"the cache has {len(cache)} layers, the model {config.num_layers}"
+        if only is not None and states:
+            yield f"only={only!r} leaves out states that output_hidden_states asks for"
+        if only is not None and config.has_both:
+            yield f"only={only!r} is for a model with one stack"
         others = sorted(set(wanted) - {"logits"} - (_OF_FIRST_TOKEN if only == "first" else set()))
-        if others:
-            raise ValueError(f"{_NAME}: with only={only!r} there is no output {', '.join(others)}, of other tokens")
-
-    def _check_types(self, ids: Operand, token_types: Operand) -> None:
-        if self.embeddings.token_types is None:
-            raise ValueError(f"{_NAME}: this {self.config.model_type} model has no token types")
-        token_ids.check_same_shape(_NAME, ids, "token_types", token_types)
-        token_ids.check_ids(_NAME, "token_types", token_types, self.config.type_vocab_size)
-
-    def _check_cache(self, cache: KeyValueCache, *, is_padded: bool) -> None:
-        if not self.config.is_causal:
-            raise ValueError(f"{_NAME}: a cache is for a model with a decoder alone; `decode` takes that of both")
-        if is_padded:
-            raise ValueError(
-                f"{_NAME}: a cache does not support padding: give Ragged ids instead of lengths or attention_mask"
-            )
-        if len(cache) != self.config.num_layers:
-            raise ValueError(f"{_NAME}: the cache has {len(cache)} layers, the model {self.config.num_layers}")
+        if only is not None and others:
+            yield f"with only={only!r} there is no output {', '.join(others)}, of other tokens"
 
 
 def _first_tokens(x: Operand, attention_mask: Tensor | None) -> Tensor:

@@ -6,7 +6,7 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 N packed tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Never, cast
 
 import torch
@@ -164,13 +164,8 @@ class MultiHeadAttention(nn.Module):
             if not isinstance(query, Ragged) or key is not None or cache is not None:
                 raise ValueError("MultiHeadAttention: queries are of a Ragged query, without a key or a cache")
             tokens, query = query, one_of_each(query, queries)
-            query_heads = _project(
-                self.query, "query", query, self.num_heads, rotary and rotary.at(queries), self.query_norm
-            )
-            kv = KVView(
-                _project(self.key, "key", tokens, self.num_kv_heads, rotary, self.key_norm),
-                _project(self.value, "value", tokens, self.num_kv_heads),
-            )
+            query_heads = self._project("query", query, rotary and rotary.at(queries))
+            kv = KVView(self._project("key", tokens, rotary), self._project("value", tokens))
         if kv.start_R is not None:
             mask, bias = kv.mask(mask), kv.bias(bias)
         options: dict[str, Any] = {
@@ -208,12 +203,21 @@ class MultiHeadAttention(nn.Module):
                     _split_heads(v, query, self.num_kv_heads, None),
                 )
         return QKV(
-            _project(
-                self.query, "query", query, self.num_heads, rotary, self.query_norm, batch_invariant=batch_invariant
-            ),
-            _project(self.key, "key", key, self.num_kv_heads, rotary, self.key_norm, batch_invariant=batch_invariant),
-            _project(self.value, "value", value, self.num_kv_heads, batch_invariant=batch_invariant),
+            self._project("query", query, rotary, batch_invariant=batch_invariant),
+            self._project("key", key, rotary, batch_invariant=batch_invariant),
+            self._project("value", value, batch_invariant=batch_invariant),
         )
+
+    def _project(
+        self, name: str, x: Operand, rotary: Rotation | None = None, *, batch_invariant: bool = True
+    ) -> Operand:
+        """(..., heads, Q, D), a view of (..., Q, heads * D) unless normed or rotated; or Ragged (N, heads, D). name: of the map."""
+        linear: nn.Linear = getattr(self, name)
+        check_width("MultiHeadAttention", name, x, linear.in_features)
+        projected = apply_linear(linear, values_of(x), batch_invariant=batch_invariant)
+        heads = self.num_heads if name == "query" else self.num_kv_heads
+        norm = None if name == "value" else getattr(self, f"{name}_norm")
+        return _split_heads(projected, x, heads, rotary, norm)
 
     def _query_and_kv(
         self,
@@ -230,10 +234,7 @@ class MultiHeadAttention(nn.Module):
                 "MultiHeadAttention: rotary needs a query and a key of the same tokens, and key is another input"
             )
         if isinstance(cache, CrossAttentionCache) and cache.view is not None:
-            projected = _project(
-                self.query, "query", query, self.num_heads, norm=self.query_norm, batch_invariant=False
-            )
-            return projected, cache.view
+            return self._project("query", query, batch_invariant=False), cache.view
         if key is None and is_cross:
             raise ValueError("MultiHeadAttention: an empty CrossAttentionCache needs a key")
         if key is None and value is not None:
@@ -270,20 +271,13 @@ class MultiHeadAttention(nn.Module):
             ValueError: a threshold that is not a finite number above 0, a logit of NaN or +infinity, or a layer with softcap,
                 or norms of queries and keys, which bound its logits themselves.
         """
-        name = "MultiHeadAttention.qk_clip"
-        if not 0 < threshold < float("inf"):
-            raise ValueError(f"{name}: threshold must be a finite number above 0, not {threshold}")
-        if self.softcap is not None:
-            raise ValueError(f"{name}: softcap={self.softcap} bounds the logits of this layer already")
-        if self.query_norm is not None:
-            raise ValueError(f"{name}: the norms of queries and keys bound the logits of this layer already")
         if max_logit.dim() == 0 or max_logit.shape[-1] != self.num_heads:
-            raise ShapeError(f"{name}: max_logit must be (..., H={self.num_heads}), not {tuple(max_logit.shape)}")
+            shape = tuple(max_logit.shape)
+            raise ShapeError(f"MultiHeadAttention.qk_clip: max_logit must be (..., H={self.num_heads}), not {shape}")
         rows = max_logit.detach().reshape(-1, self.num_heads)
         largest_H = torch.cat((rows, rows.new_full((1, self.num_heads), -float("inf")))).amax(0)
-        if bool((bad := ~(largest_H < float("inf"))).any()):
-            head = int(bad.nonzero()[0])
-            raise ValueError(f"{name}: the largest logit of head {head} is {float(largest_H[head])}")
+        for rule in self._why_not_clipped(largest_H, threshold):
+            raise ValueError(f"MultiHeadAttention.qk_clip: {rule}")
         factor_H = torch.where(largest_H > threshold, threshold / largest_H, 1.0)
         key_G = factor_H.view(self.num_kv_heads, -1).amax(1).sqrt()
         query_H = factor_H / key_G.repeat_interleave(self.num_heads // self.num_kv_heads)
@@ -293,6 +287,16 @@ class MultiHeadAttention(nn.Module):
                 by_head.mul_(scale[:, None].to(parameter))
         return factor_H
 
+    def _why_not_clipped(self, largest_H: Tensor, threshold: float) -> Iterator[str]:
+        if not 0 < threshold < float("inf"):
+            yield f"threshold must be a finite number above 0, not {threshold}"
+        if self.softcap is not None:
+            yield f"softcap={self.softcap} bounds the logits of this layer already"
+        if self.query_norm is not None:
+            yield "the norms of queries and keys bound the logits of this layer already"
+        for head in (~(largest_H < float("inf"))).nonzero():
+            yield f"the largest logit of head {int(head)} is {float(largest_H[head])}"
+
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> "MultiHeadAttention":
         """A layer with a copy of the weights of torch's: the same numbers for inputs (..., Q, M), whatever its batch_first.
@@ -300,11 +304,13 @@ class MultiHeadAttention(nn.Module):
         Raises:
             ValueError: the module was made with add_bias_kv or add_zero_attn.
         """
-        if module.bias_k is not None:
-            raise ValueError("MultiHeadAttention.from_torch: add_bias_kv=True is not supported")
-        if module.add_zero_attn:
-            hint = "instead, call the layer with sinks=torch.zeros(num_heads)"
-            raise ValueError(f"MultiHeadAttention.from_torch: add_zero_attn=True is not supported; {hint}")
+        hint = "; instead, call the layer with sinks=torch.zeros(num_heads)"
+        for option, is_on, more in (
+            ("add_bias_kv", module.bias_k is not None, ""),
+            ("add_zero_attn", module.add_zero_attn, hint),
+        ):
+            if is_on:
+                raise ValueError(f"MultiHeadAttention.from_torch: {option}=True is not supported{more}")
         weight = module.out_proj.weight
         layer = cls(
             module.embed_dim,
@@ -333,21 +339,6 @@ def _check(d_model: int, num_heads: int, num_kv_heads: int, d_k: int | None) -> 
         raise ValueError(f"MultiHeadAttention: num_heads must be a multiple of num_kv_heads, not {given}")
     if d_k is None and d_model % num_heads:
         raise ValueError(f"MultiHeadAttention: d_model {d_model} is not a multiple of num_heads {num_heads}; pass d_k")
-
-
-def _project(
-    linear: nn.Linear,
-    name: str,
-    x: Operand,
-    heads: int,
-    rotary: Rotation | None = None,
-    norm: nn.Module | None = None,
-    *,
-    batch_invariant: bool = True,
-) -> Operand:
-    """(..., heads, Q, D), a view of (..., Q, heads * D) unless normed or rotated; or Ragged (N, heads, D)."""
-    check_width("MultiHeadAttention", name, x, linear.in_features)
-    return _split_heads(apply_linear(linear, values_of(x), batch_invariant=batch_invariant), x, heads, rotary, norm)
 
 
 def _split_heads(

@@ -1,6 +1,7 @@
 """Frequencies of rotary positions for contexts that are longer than those of the training. Letters: W rotated elements of a head."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -38,19 +39,21 @@ class RotaryScaling:
     mscale_all_dim: float | None = None
 
     def __post_init__(self) -> None:
+        for rule in self._broken_rules():
+            raise ValueError(f"RotaryScaling: {rule}")
+
+    def _broken_rules(self) -> Iterator[str]:
+        length, low, high = self.original_max_position_embeddings, self.low_freq_factor, self.high_freq_factor
         if self.kind not in KINDS:
-            raise ValueError(f"RotaryScaling: kind must be one of {', '.join(map(repr, KINDS))}, not {self.kind!r}")
+            yield f"kind must be one of {', '.join(map(repr, KINDS))}, not {self.kind!r}"
         if not self.factor > 0:
-            raise ValueError(f"RotaryScaling: factor must be positive, not {self.factor!r}")
-        if self.kind in ("llama3", "yarn") and not (self.original_max_position_embeddings or 0) >= 1:
-            rule = "needs original_max_position_embeddings of at least 1"
-            raise ValueError(f"RotaryScaling: {self.kind} {rule}, not {self.original_max_position_embeddings!r}")
-        if self.kind == "llama3" and not 0 < self.low_freq_factor < self.high_freq_factor:
-            given = f"{self.low_freq_factor!r} and {self.high_freq_factor!r}"
-            raise ValueError(f"RotaryScaling: low_freq_factor must be above 0 and below high_freq_factor, not {given}")
+            yield f"factor must be positive, not {self.factor!r}"
+        if self.kind in ("llama3", "yarn") and not (length or 0) >= 1:
+            yield f"{self.kind} needs original_max_position_embeddings of at least 1, not {length!r}"
+        if self.kind == "llama3" and not 0 < low < high:
+            yield f"low_freq_factor must be above 0 and below high_freq_factor, not {low!r} and {high!r}"
         if self.kind == "yarn" and not 0 < self.beta_slow <= self.beta_fast:
-            given = f"{self.beta_slow!r} and {self.beta_fast!r}"
-            raise ValueError(f"RotaryScaling: beta_slow must be above 0 and at most beta_fast, not {given}")
+            yield f"beta_slow must be above 0 and at most beta_fast, not {self.beta_slow!r} and {self.beta_fast!r}"
 
     @property
     def scale(self) -> float:

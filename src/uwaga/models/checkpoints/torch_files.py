@@ -69,11 +69,11 @@ def read(path: Path) -> dict[str, Tensor]:
     """The dense tensors of a file by name; they share memory with it. Raises CheckpointError."""
     try:
         with untrusted.open_regular(path) as file:
-            if file.read(2) != b"PK":
-                raise ValueError(
-                    "it is not a zip archive, and files from before PyTorch 1.6 are not read; load it with "
-                    "torch.load(weights_only=True), and save it again with safetensors"
-                )
+            _check(
+                file.read(2) == b"PK",
+                "it is not a zip archive, and files from before PyTorch 1.6 are not read; load it with "
+                "torch.load(weights_only=True), and save it again with safetensors",
+            )
             loaded = _load(_Mapped(file.fileno(), 0, access=mmap.ACCESS_COPY))
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -88,60 +88,61 @@ def read(path: Path) -> dict[str, Tensor]:
     return loaded
 
 
+def _check(holds: object, message: str) -> None:
+    if not holds:
+        raise ValueError(message)
+
+
 def _load(file: _Mapped) -> object:
     """What the pickle of an archive describes. Raises what zipfile and pickletools raise."""
     records = _records(file)
     folder = next(iter(records), "").partition("/")[0]
     begin, size = records.get(f"{folder}/data.pkl", (0, 0))
-    if not size:
-        raise ValueError("the archive has no data.pkl")
-    if size > untrusted.JSON_BYTES:
-        raise ValueError(f"a pickle of more than {untrusted.JSON_BYTES} bytes")
+    _check(size, "the archive has no data.pkl")
+    _check(size <= untrusted.JSON_BYTES, f"a pickle of more than {untrusted.JSON_BYTES} bytes")
     order, length = records.get(f"{folder}/byteorder", (0, 0))
-    if length and file[order : order + min(length, 8)] != b"little":
-        raise ValueError("its numbers are not little-endian; save it again on a little-endian machine")
+    is_little = not length or file[order : order + min(length, 8)] == b"little"
+    _check(is_little, "its numbers are not little-endian; save it again on a little-endian machine")
     numbers = torch.frombuffer(file, dtype=torch.uint8).untyped_storage()
     storages: dict[str, _Storage] = {}
 
     def storage(key: str, dtype: torch.dtype, numel: int) -> _Storage:
-        if f"{folder}/data/{key}" not in records:
-            raise ValueError(f"missing storage {printable(key)}")
-        begin, held = records[f"{folder}/data/{key}"]
-        size = numel * dtype.itemsize
-        if not 0 <= size <= held:
-            raise ValueError(f"storage {printable(key)} claims {size} bytes and has {held}")
+        place, shown = records.get(f"{folder}/data/{key}"), printable(key)
+        _check(place, f"missing storage {shown}")
+        (begin, held), size = place or (0, 0), numel * dtype.itemsize
+        _check(0 <= size <= held, f"storage {shown} claims {size} bytes and has {held}")
         if key not in storages:
             content = numbers[begin : begin + size]
             # torch.save aligns storages to 64 bytes; other programs that write archives do not.
             storages[key] = _Storage(key, dtype, content if begin % 16 == 0 else content.clone())
-        if storages[key].dtype != dtype or storages[key].content.nbytes() != size:
-            raise ValueError(f"storage {printable(key)} has two types or sizes")
-        return storages[key]
+        found = storages[key]
+        _check((found.dtype, found.content.nbytes()) == (dtype, size), f"storage {shown} has two types or sizes")
+        return found
 
     return _interpret(file[begin : begin + size], storage)
 
 
 def _records(file: _Mapped) -> dict[str, tuple[int, int]]:
     """Where the records of an archive begin, and their sizes, in the directory's order. Raises what zipfile raises."""
-    if not file[-22:].startswith(b"PK\5\6"):  # the end of the directory, without a comment
-        raise ValueError("it does not end with the directory of a zip archive")
+    is_at_end = file[-22:].startswith(b"PK\5\6")  # the end of the directory, without a comment
+    _check(is_at_end, "it does not end with the directory of a zip archive")
     with zipfile.ZipFile(cast(BinaryIO, file)) as archive:
         entries, end = archive.infolist(), archive.start_dir
-    if len({entry.filename.lower() for entry in entries}) < len(entries):
-        raise ValueError("the archive has two records with the same name")
+    names = {entry.filename.lower() for entry in entries}
+    _check(len(names) == len(entries), "the archive has two records with the same name")
     results: dict[str, tuple[int, int]] = {}
     before = 0
     for entry in entries:
-        name, at = printable(entry.filename), entry.header_offset
-        if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size or entry.flag_bits & 1:
-            raise ValueError(f"the record {name} is compressed or encrypted, which torch.save does not do")
-        if not 0 <= at - before <= (_DESCRIPTOR_BYTES if results else 0) or at + _LOCAL_HEADER.size > end:
-            raise ValueError(f"the record {name} does not follow the one before it; it may be part of another archive")
+        name, at = f"the record {printable(entry.filename)}", entry.header_offset
+        is_stored = entry.compress_type == zipfile.ZIP_STORED and entry.file_size == entry.compress_size
+        is_stored = is_stored and not entry.flag_bits & 1
+        _check(is_stored, f"{name} is compressed or encrypted, which torch.save does not do")
+        follows = 0 <= at - before <= (_DESCRIPTOR_BYTES if results else 0) and at + _LOCAL_HEADER.size <= end
+        _check(follows, f"{name} does not follow the one before it; it may be part of another archive")
         signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack_from(file, at)
         begin = at + _LOCAL_HEADER.size + name_bytes + extra_bytes
         before = begin + entry.file_size
-        if signature != b"PK\3\4" or before > end:
-            raise ValueError(f"the record {name} has no header, or ends behind the file")
+        _check(signature == b"PK\3\4" and before <= end, f"{name} has no header, or ends behind the file")
         results[entry.filename] = (begin, entry.file_size)
     return results
 
@@ -184,9 +185,11 @@ def _interpret(pickle: bytes, storage: Callable[[str, torch.dtype, int], _Storag
                 case "SETITEM" | "SETITEMS":
                     stack.append(_set_items(*operands))
                 case "GLOBAL":
-                    if (name := argument.replace(" ", ".")) not in _GLOBALS:
-                        what = "is not a function that makes dense tensors, and is not called"
-                        raise ValueError(f"Unsupported global: {printable(name)} {what}")
+                    name, what = (
+                        argument.replace(" ", "."),
+                        "is not a function that makes dense tensors, and is not called",
+                    )
+                    _check(name in _GLOBALS, f"Unsupported global: {printable(name)} {what}")
                     stack.append(_Global(name))
                 case "BINPERSID":
                     match operands[0]:
@@ -213,10 +216,8 @@ def _set_items(container: object, *items: Any) -> object:
     if not isinstance(container, dict) or len(items) % 2:
         raise ValueError(f"sets items of {type(container).__name__}")
     for key, value in zip(items[::2], items[1::2], strict=True):
-        if not isinstance(key, str):
-            raise ValueError(f"a key that is {type(key).__name__}")
-        if key in container:
-            raise ValueError(f"{printable(key)} is a duplicate key")
+        _check(isinstance(key, str), f"a key that is {type(key).__name__}")
+        _check(key not in container, f"{printable(key)} is a duplicate key")
         container[key] = value
     return container
 
@@ -243,15 +244,13 @@ def _tensor(
     match lazy:  # in _rebuild_tensor_v3 the dtype, then which operations are still to be done
         case [_Global(of), *rest] if name.endswith("_v3") and of in _DTYPES:
             dtype, lazy = _DTYPES[of], rest
-    if lazy not in ([], [{}]):
-        raise ValueError("a lazy conjugate or negative; call resolve_conj() and resolve_neg() before it is saved")
+    plain = "a lazy conjugate or negative; call resolve_conj() and resolve_neg() before it is saved"
+    _check(lazy in ([], [{}]), plain)
     is_shape = len(shape) == len(strides) <= _MOST_DIMENSIONS
     is_shape = is_shape and all(type(n) is int and 0 <= n < 2**63 for n in (offset, *shape, *strides))
-    if not is_shape or math.prod(shape) >= 2**63:
-        raise ValueError("a tensor with an invalid shape or strides")
+    _check(is_shape and math.prod(shape) < 2**63, "a tensor with an invalid shape or strides")
     steps = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1
     needed = offset + (0 if 0 in shape else steps)
     numel = content.nbytes() // dtype.itemsize
-    if needed > numel:
-        raise ValueError(f"a tensor needs {needed} elements of storage {printable(key)}, which has {numel}")
+    _check(needed <= numel, f"a tensor needs {needed} elements of storage {printable(key)}, which has {numel}")
     return torch.empty(0, dtype=dtype).set_(content, offset, shape, strides)

@@ -4,8 +4,8 @@ Letters: R rows, T tokens, N packed tokens.
 """
 
 import warnings
-from collections.abc import Sequence
-from typing import Any, TypeGuard, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -88,13 +88,13 @@ def generate(
         kind = getattr(getattr(model, "config", None), "model_type", None)
         named = type(model).__name__ + (f" ({kind})" if isinstance(kind, str) else "")
         raise ValueError(f"generate: {named} does not continue texts; a uwaga.models.Transformer with a decoder does")
+    if isinstance(prompts, str):
+        raise ValueError("generate: prompts must be a list, also for one text: [text]")
     writer: tokenizers.Tokenizer | None = None
-    if _are_texts(prompts):
+    if isinstance(prompts, Sequence) and prompts and all(isinstance(each, str) for each in prompts):
         reader, writer = (tokenizers.of_model(model, decoder=which) for which in (False, True))
-        prompts = _ids_of_texts(prompts, reader)
-    prompts = cast(Ids, prompts)
-    if model.training:
-        raise ValueError("generate: the model is in training mode, with dropout; call model.eval() first")
+        prompts = _ids_of_texts(cast(Sequence[str], prompts), reader)
+    given = (eos_token_ids,) if isinstance(eos_token_ids, int) else tuple(eos_token_ids or ())
     options = GenerationOptions(
         max_new_tokens=max_new_tokens,
         do_sample=do_sample,
@@ -105,22 +105,29 @@ def generate(
         length_penalty=length_penalty,
         early_stopping=early_stopping,
         seed=seed,
-        eos_token_ids=_eos_token_ids(eos_token_ids, model),
+        eos_token_ids=model.config.eos_token_ids if eos_token_ids is None else given,
     )
-    packed = _pack(prompts, lengths, model)
-    _check_positions(packed, max_new_tokens, model)
-    fill = _pad_token_id(pad_token_id, prompts, options, model)
-    _check_streamer(streamer, packed, options)
-    written = _in_form_of_prompts(_new_tokens(model, packed, options, streamer), prompts, fill)
-    return written if writer is None else [writer.decode(ids) for ids in cast("list[list[int]]", written)]
-
-
-def _are_texts(prompts: Prompts) -> TypeGuard[Sequence[str]]:
-    if isinstance(prompts, str):
-        raise ValueError("generate: prompts must be a list, also for one text: [text]")
-    if isinstance(prompts, Ragged | Tensor) or not isinstance(prompts, Sequence):
-        return False
-    return len(prompts) > 0 and all(isinstance(each, str) for each in prompts)
+    ids = {"eos_token_ids": given, "pad_token_id": () if pad_token_id is None else (pad_token_id,)}
+    packed = _as_ragged(cast(Ids, prompts), lengths, next(model.parameters()).device)
+    token_ids.check_ids("generate", "prompts", packed, model.config.vocab_size)
+    is_padded = isinstance(prompts, Tensor)
+    for rule in _broken_rules(model, packed, options, ids, lengths, streamer, is_padded=is_padded):
+        raise ValueError(f"generate: {rule}")
+    tokens = packed = packed.with_values(packed.values.long())
+    if len(packed):
+        decoding = model.decoding(packed, max_new_tokens)
+        is_beam_search = num_beams > 1
+        tokens = (
+            beam_search(decoding, options) if is_beam_search else generate_tokens(decoding, packed, options, streamer)
+        )
+    if isinstance(prompts, Ragged):
+        return tokens
+    if is_padded:
+        fill = model.config.pad_token_id if pad_token_id is None else pad_token_id
+        # Without end tokens all rows have the same length.
+        return tokens.to_padded(fill=(*options.eos_token_ids, 0)[0] if fill is None else fill)
+    written = [each.tolist() for each in tokens.to_list()]
+    return written if writer is None else [writer.decode(each) for each in written]
 
 
 def _ids_of_texts(texts: Sequence[str], tokenizer: tokenizers.Tokenizer) -> list[list[int]]:
@@ -137,69 +144,8 @@ def unknown_text(unknown: Sequence[str]) -> str:
     return f"the model has no token for {shown}: it cannot tell what is written there"
 
 
-def _new_tokens(model: Model, prompts: Ragged, options: GenerationOptions, streamer: Any) -> Ragged:
-    if not len(prompts):
-        return prompts
-    decoding = model.decoding(prompts, options.max_new_tokens)
-    if options.num_beams > 1:
-        return beam_search(decoding, options)
-    return generate_tokens(decoding, prompts, options, streamer)
-
-
-def _eos_token_ids(given: int | Sequence[int] | None, model: Model) -> tuple[int, ...]:
-    if given is None:
-        return model.config.eos_token_ids
-    ids = (given,) if isinstance(given, int) else tuple(given)
-    for each in ids:
-        _check_id("eos_token_ids", each, model)
-    return ids
-
-
-def _pad_token_id(given: int | None, prompts: Ids, options: GenerationOptions, model: Model) -> int | None:
-    if not isinstance(prompts, Tensor):
-        if given is not None:
-            raise ValueError("generate: pad_token_id needs prompts that are a tensor")
-        return None
-    if given is not None:
-        _check_id("pad_token_id", given, model)
-        return given
-    if model.config.pad_token_id is not None:
-        return model.config.pad_token_id
-    # Without end tokens all rows have the same length.
-    return options.eos_token_ids[0] if options.eos_token_ids else 0
-
-
-def _check_id(name: str, value: object, model: Model) -> None:
-    if type(value) is not int or not 0 <= value < model.config.output_vocab_size:
-        raise ValueError(
-            f"generate: {name} must be an id from 0 to {model.config.output_vocab_size - 1}, not {value!r}"
-        )
-
-
-def _check_streamer(streamer: Any, prompts: Ragged, options: GenerationOptions) -> None:
-    if streamer is None:
-        return
-    if options.num_beams > 1:
-        raise ValueError(
-            "generate: a streamer cannot be used with a beam search, whose tokens are known only at its end"
-        )
-    if len(prompts) != 1:
-        raise ValueError(f"generate: a streamer takes one prompt, not {len(prompts)}")
-
-
-def _pack(prompts: Ids, lengths: Tensor | None, model: Model) -> Ragged:
-    """(N,) ids of all prompts, checked."""
-    if lengths is not None and not isinstance(prompts, Tensor):
-        raise ValueError("generate: lengths need prompts that are a padded tensor (R, T)")
-    result = _as_ragged(prompts, lengths, next(model.parameters()).device)
-    token_ids.check_ids("generate", "prompts", result, model.config.vocab_size)
-    empty = (result.lengths == 0).nonzero().flatten().tolist()
-    if empty:
-        raise ValueError(f"generate: prompt {empty[0]} is empty")
-    return result.with_values(result.values.long())
-
-
 def _as_ragged(prompts: Ids, lengths: Tensor | None, device: torch.device) -> Ragged:
+    """(N,) ids of all prompts."""
     if isinstance(prompts, Ragged):
         return prompts
     if isinstance(prompts, Tensor):
@@ -222,28 +168,37 @@ def _is_ids(prompt: object) -> bool:
     return isinstance(prompt, Sequence) and all(type(each) is int for each in prompt)
 
 
-def _check_positions(prompts: Ragged, new_tokens: int, model: Model) -> None:
-    """ValueError unless the model has a position for every token that it will read: all but the last new one."""
-    most = model.config.max_tokens
-    if most is None or not len(prompts):
-        return
-    longest = int(prompts.lengths.argmax())
-    read = prompts.max_length if model.config.is_causal else 1
-    if read + new_tokens - 1 > most:
-        prompt = f"prompt {longest} of {prompts.max_length} tokens and " if model.config.is_causal else ""
+def _broken_rules(
+    model: Model,
+    prompts: Ragged,
+    options: GenerationOptions,
+    ids: Mapping[str, Sequence[object]],
+    lengths: Tensor | None,
+    streamer: Any,
+    *,
+    is_padded: bool,
+) -> Iterator[str]:
+    if model.training:
+        yield "the model is in training mode, with dropout; call model.eval() first"
+    if lengths is not None and not is_padded:
+        yield "lengths need prompts that are a padded tensor (R, T)"
+    if ids["pad_token_id"] and not is_padded:
+        yield "pad_token_id needs prompts that are a tensor"
+    for name, given in ids.items():
+        for each in given:
+            if type(each) is not int or not 0 <= each < model.config.output_vocab_size:
+                yield f"{name} must be an id from 0 to {model.config.output_vocab_size - 1}, not {each!r}"
+    for number in (prompts.lengths == 0).nonzero().flatten().tolist():
+        yield f"prompt {number} is empty"
+    most, is_causal, new = model.config.max_tokens, model.config.is_causal, options.max_new_tokens
+    read = prompts.max_length if is_causal else 1
+    needed = read + new - 1  # a position for every token that is read: all but the last new one
+    if most is not None and len(prompts) and needed > most:
+        prompt = f"prompt {int(prompts.lengths.argmax())} of {read} tokens and " if is_causal else ""
         fits = most - read + 1
         way_out = f"max_new_tokens may be at most {fits}" if fits > 0 else f"shorten it to {most} tokens or fewer"
-        needed = read + new_tokens - 1
-        raise ValueError(
-            f"generate: {prompt}{new_tokens} new tokens need {needed} positions, but the model has {most}; {way_out}"
-        )
-
-
-def _in_form_of_prompts(tokens: Ragged, prompts: Ids, pad_token_id: int | None) -> list[list[int]] | Ragged | Tensor:
-    """Lists, Ragged or a padded tensor, as the prompts are."""
-    if isinstance(prompts, Ragged):
-        return tokens
-    if isinstance(prompts, Tensor):
-        assert pad_token_id is not None
-        return tokens.to_padded(fill=pad_token_id)
-    return [ids.tolist() for ids in tokens.to_list()]
+        yield f"{prompt}{new} new tokens need {needed} positions, but the model has {most}; {way_out}"
+    if streamer is not None and options.num_beams > 1:
+        yield "a streamer cannot be used with a beam search, whose tokens are known only at its end"
+    if streamer is not None and len(prompts) != 1:
+        yield f"a streamer takes one prompt, not {len(prompts)}"
