@@ -3,7 +3,7 @@
 Letters: B texts, N tokens of a text, T tokens of all texts, M width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -45,8 +45,8 @@ def unpad(model: Model) -> Model:
             changed then.
     """
     transformers = _transformers(model)
-    for transformer in transformers:
-        _check(transformer)
+    for rule in (rule for transformer in transformers for rule in _broken_rules(transformer)):
+        raise ValueError(f"sentence_transformers.unpad: {rule}")
     register_with_transformers()
     for transformer in transformers:
         transformer.model.set_attn_implementation(NAME)
@@ -69,21 +69,13 @@ def _transformers(model: nn.Module) -> "list[Transformer]":
     return modules
 
 
-def _check(transformer: "Transformer") -> None:
+def _broken_rules(transformer: "Transformer") -> Iterator[str]:
     if transformer.backend != "torch":
-        raise ValueError(
-            f"sentence_transformers.unpad: the model runs on backend={transformer.backend!r}; load it with backend='torch'"
-        )
+        yield f"the model runs on backend={transformer.backend!r}; load it with backend='torch'"
     if not transformer.model._can_set_attn_implementation():
-        raise ValueError(
-            f"sentence_transformers.unpad: {type(transformer.model).__name__} computes attention by itself, with padding; "
-            "uwaga cannot serve it"
-        )
+        yield f"{type(transformer.model).__name__} computes attention by itself, with padding; uwaga cannot serve it"
     if transformer.query_expansion is not None and not transformer.query_expansion["attend"]:
-        raise ValueError(
-            "sentence_transformers.unpad: query_expansion with attend=False reads the states of padding, which are not "
-            "computed without it"
-        )
+        yield "query_expansion with attend=False reads the states of padding, which are not computed without it"
 
 
 def _can_pack(transformer: "Transformer") -> bool:

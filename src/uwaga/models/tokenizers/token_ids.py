@@ -3,6 +3,8 @@
 The models check their input here once; their layers do not check it again. Letters: B batch, Q tokens, N packed tokens, R rows.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -68,24 +70,16 @@ def padding_mask(
     Raises:
         ShapeError, ValueError: two of them are given, either of them for Ragged ids, a mask of another shape or dtype.
     """
-    if key_lengths is not None:
-        if not isinstance(ids, Ragged):
-            raise ValueError(f"{model}: key_lengths is for Ragged ids; padded ids have lengths")
-        if lengths is None and attention_mask is None:
-            _check_key_lengths(model, ids, key_lengths)
-            return KeyLengths(key_lengths)
-    if lengths is None and attention_mask is None:
+    if lengths is None and attention_mask is None and key_lengths is None:
         return None
-    if isinstance(ids, Ragged):
-        raise ValueError(f"{model}: lengths and attention_mask are for padded ids; Ragged ids have no padding")
+    if attention_mask is not None and not isinstance(ids, Ragged) and lengths is None:
+        check_same_shape(model, ids, "attention_mask", attention_mask)
+    for rule in _broken_rules(ids, lengths, attention_mask, key_lengths):
+        raise ValueError(f"{model}: {rule}")
     if attention_mask is None:
-        assert lengths is not None
-        return KeyLengths(lengths)
-    if lengths is not None:
-        raise ValueError(f"{model}: lengths and attention_mask both describe the padding; give one of them")
-    check_same_shape(model, ids, "attention_mask", attention_mask)
-    if attention_mask.dtype != torch.bool:
-        raise ValueError(f"{model}: attention_mask must be bool (True is a token), not {attention_mask.dtype}")
+        counted = lengths if key_lengths is None else key_lengths
+        assert counted is not None
+        return KeyLengths(counted)
     lengths = attention_mask.sum(-1)
     is_before_length = torch.arange(ids.shape[-1], device=ids.device) < lengths[..., None]
     # Engines skip whole blocks after a length, and must read every element of a bool mask.
@@ -94,17 +88,27 @@ def padding_mask(
     return attention_mask[..., None, None, :]
 
 
-def _check_key_lengths(model: str, ids: Ragged, key_lengths: Tensor) -> None:
+def _broken_rules(
+    ids: Operand, lengths: Tensor | None, attention_mask: Tensor | None, key_lengths: Tensor | None
+) -> Iterator[str]:
+    """Of the arguments of `padding_mask`."""
+    if isinstance(ids, Ragged) and (lengths is not None or attention_mask is not None):
+        yield "lengths and attention_mask are for padded ids; Ragged ids have no padding"
+    if lengths is not None and attention_mask is not None:
+        yield "lengths and attention_mask both describe the padding; give one of them"
+    if attention_mask is not None and attention_mask.dtype != torch.bool:
+        yield f"attention_mask must be bool (True is a token), not {attention_mask.dtype}"
+    if key_lengths is None:
+        return
+    if not isinstance(ids, Ragged):
+        yield "key_lengths is for Ragged ids; padded ids have lengths"
+        return
     if key_lengths.dtype not in _INTEGERS or key_lengths.shape != (len(ids),):
-        raise ValueError(
-            f"{model}: key_lengths must be int64 or int32 ({len(ids)},), one for each row, not {key_lengths.dtype} "
-            f"{tuple(key_lengths.shape)}"
-        )
-    if is_readable(key_lengths) and bool(((key_lengths < 0) | (key_lengths > ids.lengths)).any()):
-        row = int(((key_lengths < 0) | (key_lengths > ids.lengths)).int().argmax())
-        raise ValueError(
-            f"{model}: key_lengths of row {row} is {int(key_lengths[row])}, and the row has {int(ids.lengths[row])} tokens"
-        )
+        given = f"{key_lengths.dtype} {tuple(key_lengths.shape)}"
+        yield f"key_lengths must be int64 or int32 ({len(ids)},), one for each row, not {given}"
+    if is_readable(key_lengths) and bool((wrong := (key_lengths < 0) | (key_lengths > ids.lengths)).any()):
+        row = int(wrong.int().argmax())
+        yield f"key_lengths of row {row} is {int(key_lengths[row])}, and the row has {int(ids.lengths[row])} tokens"
 
 
 def check_same_rows(model: str, ids: Operand, decoder_ids: Operand) -> None:

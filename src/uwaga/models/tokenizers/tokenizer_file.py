@@ -6,7 +6,7 @@ import math
 import struct
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,8 @@ def parse(path: Path) -> dict[str, Any]:
         if not isinstance(described, dict) or not isinstance(described.get("model"), dict):
             raise ValueError("it has no model")
         # With tokens the library would already run its normalizer, on each of them.
-        _check_steps(build(described | {"model": _EMPTY, "added_tokens": []}), path)
+        for rule in _broken_steps(build(described | {"model": _EMPTY, "added_tokens": []})):
+            raise CheckpointError(f"{path}: {rule}")
         return described
 
 
@@ -79,42 +80,36 @@ def state(part: Any) -> dict[str, Any]:
 def check(backend: Backend, path: Path) -> dict[str, int]:
     """Check what a tokenizer may do to a text, by its own description, and return its vocabulary. Raises CheckpointError."""
     vocabulary = backend.get_vocab()
-    if (last := max(vocabulary.values(), default=-1)) >= untrusted.TOKENIZER_IDS:
-        raise CheckpointError(f"{path}: it has the token id {last}, beyond the limit of {untrusted.TOKENIZER_IDS} ids")
-    if (longest := max(map(len, vocabulary), default=0)) > _MAX_CHARACTERS:
-        raise CheckpointError(f"{path}: a token has {longest:,} characters, more than the limit of {_MAX_CHARACTERS:,}")
-    _check_steps(backend, path)
-    _check_model(backend.model, path)
+    for rule in _broken_rules(backend, vocabulary):
+        raise CheckpointError(f"{path}: {rule}")
     return vocabulary
 
 
-def _check_steps(backend: Backend, path: Path) -> None:
+def _broken_rules(backend: Backend, vocabulary: Mapping[str, int]) -> Iterator[str]:
+    if (last := max(vocabulary.values(), default=-1)) >= untrusted.TOKENIZER_IDS:
+        yield f"it has the token id {last}, beyond the limit of {untrusted.TOKENIZER_IDS} ids"
+    if (longest := max(map(len, vocabulary), default=0)) > _MAX_CHARACTERS:
+        yield f"a token has {longest:,} characters, more than the limit of {_MAX_CHARACTERS:,}"
+    yield from _broken_steps(backend)
+    for key in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix"):
+        if len(text := getattr(backend.model, key, None) or "") > _MAX_GROWTH:  # for one character of a text
+            yield f"its {key} has {len(text):,} characters, more than the limit of {_MAX_GROWTH}"
+    if (word := getattr(backend.model, "max_input_chars_per_word", 0)) > _MAX_WORD:
+        yield f"max_input_chars_per_word must be at most {_MAX_WORD}, not {word}"
+    if dropout := getattr(backend.model, "dropout", None):
+        yield f"dropout must be null, not {dropout:g}: the same text would have other tokens at each call"
+
+
+def _broken_steps(backend: Backend) -> Iterator[str]:
     for name in _PARTS:
         part = getattr(backend, name)
         steps = [] if part is None else list(_steps(state(part)))
         if len(steps) > _MAX_STEPS:
-            raise CheckpointError(f"{path}: its {name} has {len(steps):,} steps, more than the limit of {_MAX_STEPS}")
+            yield f"its {name} has {len(steps):,} steps, more than the limit of {_MAX_STEPS}"
         if name == "post_processor":
-            _check_around(steps, path)
+            yield from _broken_around(steps)
         elif (growth := math.prod(_growth(step, name) for step in steps)) > _MAX_GROWTH:
-            raise CheckpointError(
-                f"{path}: its {name} may make a text {growth} times as long, more than the limit of {_MAX_GROWTH}"
-            )
-
-
-def _check_model(model: Any, path: Path) -> None:
-    for key in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix"):
-        # For one character of a text.
-        if len(text := getattr(model, key, None) or "") > _MAX_GROWTH:
-            raise CheckpointError(
-                f"{path}: its {key} has {len(text):,} characters, more than the limit of {_MAX_GROWTH}"
-            )
-    if (word := getattr(model, "max_input_chars_per_word", 0)) > _MAX_WORD:
-        raise CheckpointError(f"{path}: max_input_chars_per_word must be at most {_MAX_WORD}, not {word}")
-    if dropout := getattr(model, "dropout", None):
-        raise CheckpointError(
-            f"{path}: dropout must be null, not {dropout:g}: the same text would have other tokens at each call"
-        )
+            yield f"its {name} may make a text {growth} times as long, more than the limit of {_MAX_GROWTH}"
 
 
 def _steps(part: Any) -> Iterator[dict[str, Any]]:
@@ -132,7 +127,10 @@ def _growth(step: dict[str, Any], part: str) -> int:
     if kind == "ByteLevel" and part != "decoder":  # the bytes of a character
         return 4
     if kind == "Precompiled":
-        return max(1, _longest_replacement(base64.b64decode(step["precompiled_charsmap"])))
+        # A table of SentencePiece is the size of a trie, the trie, and replacements that end with zeros.
+        charsmap = base64.b64decode(step["precompiled_charsmap"])
+        (size,) = struct.unpack_from("<I", charsmap)
+        return max(1, *(_length(each.decode(errors="replace")) for each in charsmap[4 + size :].split(b"\0")))
     if kind == "Prepend":  # to each part of a text between added tokens
         return 1 + _length(step["prepend"])
     if kind != "Replace":
@@ -147,13 +145,7 @@ def _length(text: str) -> int:
     return max(len(text), len(unicodedata.normalize("NFKD", text.lower())))
 
 
-def _longest_replacement(charsmap: bytes) -> int:
-    """A table of SentencePiece is the size of a trie, the trie, and replacements that end with zeros."""
-    (size,) = struct.unpack_from("<I", charsmap)
-    return max(_length(each.decode(errors="replace")) for each in charsmap[4 + size :].split(b"\0"))
-
-
-def _check_around(steps: list[dict[str, Any]], path: Path) -> None:
+def _broken_around(steps: list[dict[str, Any]]) -> Iterator[str]:
     """A text is repeated nowhere, and the special tokens around it are few."""
     count = characters = 0
     for step in steps:
@@ -162,14 +154,12 @@ def _check_around(steps: list[dict[str, Any]], path: Path) -> None:
             pieces = step.get(form) or []
             texts = [each["Sequence"]["id"] for each in pieces if "Sequence" in each]
             if len(texts) > len(set(texts)):
-                raise CheckpointError(f"{path}: {AROUND}")
+                yield AROUND
             for name, uses in Counter(each["SpecialToken"]["id"] for each in pieces if "SpecialToken" in each).items():
                 if name in tokens:
                     count += uses * len(tokens[name]["ids"])
                     characters += uses * sum(map(len, tokens[name]["tokens"]))
         characters += sum(len(step[key][0]) for key in ("cls", "sep") if key in step)
     if max(count, characters) > _MAX_CHARACTERS:
-        raise CheckpointError(
-            f"{path}: its post-processor adds {count:,} special tokens of {characters:,} characters, more than the limit of "
-            f"{_MAX_CHARACTERS:,}"
-        )
+        added = f"{count:,} special tokens of {characters:,} characters"
+        yield f"its post-processor adds {added}, more than the limit of {_MAX_CHARACTERS:,}"
