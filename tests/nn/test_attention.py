@@ -10,11 +10,9 @@ import torch
 from torch import nn
 
 import uwaga
-from uwaga import Causal, KeyLengths, Ragged
+from uwaga import Causal, Ragged
 from uwaga.nn import MultiHeadAttention
 from uwaga.ops.attention.hooks import hooked, looking
-
-LENGTHS = torch.tensor([5, 2, 7])
 
 
 def _x(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -91,28 +89,6 @@ def test_the_value_is_the_key_and_the_key_the_query_where_nothing_is_said() -> N
     assert torch.equal(layer(x, y), layer(x, y, y))
 
 
-def test_biases_are_on_or_off() -> None:
-    def biased(**options) -> list[bool]:
-        layer = MultiHeadAttention(8, 2, **options)
-        return [linear.bias is not None for linear in (layer.query, layer.key, layer.value, layer.output)]
-
-    assert biased() == [True, True, True, True]
-    assert biased(bias=False) == [False, False, False, False]
-    assert biased(output_bias=False) == [True, True, True, False]
-    assert biased(bias=False, output_bias=True) == [False, False, False, True]
-
-
-@pytest.mark.parametrize("mask", [None, Causal()])
-def test_packed_rows_are_the_padded_rows(mask) -> None:
-    layer = MultiHeadAttention(12, 4, num_kv_heads=2, dtype=torch.float64)
-    padded = _x(3, 7, 12, dtype=torch.float64)
-    packed = layer(Ragged.from_padded(padded, LENGTHS), mask=mask)
-    # Causal alone would align the last query with the last padded key, which is right here: both sides are padded.
-    visible = KeyLengths(LENGTHS) if mask is None else mask & KeyLengths(LENGTHS)
-    expected = Ragged.from_padded(layer(padded, mask=visible), LENGTHS)
-    torch.testing.assert_close(packed.values, expected.values)
-
-
 def test_packed_rows_attend_to_packed_rows_of_other_lengths() -> None:
     layer = MultiHeadAttention(12, 4, dtype=torch.float64)
     queries, keys = ([_x(n, 12, seed=n, dtype=torch.float64) for n in lengths] for lengths in ((3, 1), (2, 6)))
@@ -138,15 +114,6 @@ def test_options_reach_the_operation() -> None:
     assert torch.equal(layer(x, mask=Causal(), bias=scores, sinks=sinks), expected)
 
 
-def test_weights_are_dropped_in_training_only() -> None:
-    layer, whole = MultiHeadAttention(8, 2, dropout=0.5), MultiHeadAttention(8, 2)
-    whole.load_state_dict(layer.state_dict())
-    x = _x(6, 8)
-    torch.manual_seed(0)
-    assert not torch.allclose(layer(x), whole(x))
-    assert torch.equal(layer.eval()(x), whole(x))
-
-
 def test_a_hook_sees_what_goes_into_attention() -> None:
     layer = MultiHeadAttention(8, 2, softcap=3.0)
     seen = []
@@ -159,17 +126,6 @@ def test_a_hook_sees_what_goes_into_attention() -> None:
     assert asked.options == {
         "mask": mask, "bias": None, "scale": None, "softcap": 3.0, "sinks": None, "dropout": 0.0
     }  # fmt: skip
-
-
-def test_gradients_reach_inputs_and_weights() -> None:
-    layer = MultiHeadAttention(4, 2, num_kv_heads=1, d_k=3, d_v=2, dtype=torch.float64)
-    x = _x(3, 4, dtype=torch.float64).requires_grad_()
-    names = dict(layer.named_parameters())
-
-    def run(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(layer, dict(zip(names, weights, strict=True)), (x,), {"mask": Causal()})
-
-    assert torch.autograd.gradcheck(run, (x, *names.values()))
 
 
 def test_torchs_zero_key_is_a_sink_of_zero(assert_as_exact) -> None:

@@ -57,20 +57,17 @@ def find(path_or_hub_id: str | os.PathLike[str], revision: str | None) -> Path:
 
     Raises CheckpointError: there is none. ValueError: a revision of a model that is not on the hub.
     """
-    path = path_of(path_or_hub_id, "load: path_or_hub_id")
-    if path.is_dir():
-        if revision is not None:
-            raise ValueError(f"load: {path} is a directory, which has no revision {revision!r}")
-        return checkpoint_of_run(path)
-    check_name(path_or_hub_id)
-    if path.exists():
-        raise CheckpointError(f"{path} is a file, not a directory with config.json")
-    name = os.fspath(path_or_hub_id)
-    if name in BUNDLED:
-        if revision is not None:
-            raise ValueError(f"load: {name} is a bundled model, which has no revision {revision!r}")
-        return bundled_folder(name)
-    return _download(name, revision)
+    path, name = path_of(path_or_hub_id, "load: path_or_hub_id"), os.fspath(path_or_hub_id)
+    if not path.is_dir():
+        check_name(name)
+        if path.exists():
+            raise CheckpointError(f"{path} is a file, not a directory with config.json")
+        if name not in BUNDLED:
+            return _download(name, revision)
+    if revision is not None:
+        kind = f"{path} is a directory" if path.is_dir() else f"{name} is a bundled model"
+        raise ValueError(f"load: {kind}, which has no revision {revision!r}")
+    return checkpoint_of_run(path) if path.is_dir() else bundled_folder(name)
 
 
 def check_name(path_or_hub_id: str | os.PathLike[str]) -> None:

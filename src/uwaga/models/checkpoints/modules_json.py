@@ -1,13 +1,16 @@
 """modules.json of a sentence-transformers directory: where the transformer is, how its hidden states are pooled, and what follows."""
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
+from uwaga._base.options import Switch
 from uwaga._base.terminal import printable
-from uwaga.models.checkpoints import sentence_files
+from uwaga.models.checkpoints import config_json, sentence_files
 
 # In the order in which sentence-transformers concatenates several.
 _POOLING = {
@@ -70,27 +73,31 @@ def folders(folder: Path) -> list[Path]:
 
 
 def _modules(path: Path, listed: list) -> list[SentenceModule]:
-    modules, names = [], list[object]()
+    for rule in _broken_rules(path, listed):
+        raise CheckpointError(f"{path} {rule}")
+    return [SentenceModule(each["type"].rpartition(".")[2], path.parent / each["path"]) for each in listed]
+
+
+def _broken_rules(path: Path, listed: list) -> Iterator[str]:
     for module in listed:
         kind, place = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
         if not isinstance(kind, str) or not isinstance(place, str):
-            raise CheckpointError(f"{path} must list modules with a type and a path")
+            yield "must list modules with a type and a path"
+            return
         sentence_files.check(path, module, sentence_files.MODULES)
         if PurePosixPath(place).is_absolute() or ".." in PurePosixPath(place).parts or "\\" in place or "\0" in place:
-            raise CheckpointError(f"{path} names the folder {printable(place)!r}, which is not inside its own")
+            yield f"names the folder {printable(place)!r}, which is not inside its own"
         if kind.partition(".")[0] not in _PACKAGES:
-            raise CheckpointError(
-                f"{path}: the type {printable(kind)} is no module of sentence_transformers; the code that comes with a model is never run "
+            yield (
+                f"has the type {printable(kind)}, which is no module of sentence_transformers; the code that comes with a model is never run "
                 "here; sentence_transformers.SentenceTransformer may read it with trust_remote_code=True"
             )
-        names.append(module.get("name"))
-        modules.append(SentenceModule(kind.rpartition(".")[2], path.parent / place))
-    if same := [name for name in names if name is not None and names.count(name) > 1]:
-        raise CheckpointError(
-            f"{path}: two modules have the name {printable(str(same[0]))!r}, and sentence-transformers keeps one of them; "
+    names = Counter(str(module["name"]) for module in listed if module.get("name") is not None)
+    for name, _ in (each for each in names.most_common(1) if each[1] > 1):
+        yield (
+            f"has two modules of the name {printable(name)!r}, and sentence-transformers keeps one of them; "
             "give each a name of its own"
         )
-    return modules
 
 
 def _pooling(path: Path) -> tuple[tuple[str, ...], bool]:
@@ -98,8 +105,7 @@ def _pooling(path: Path) -> tuple[tuple[str, ...], bool]:
     settings = json_files.read(path)
     sentence_files.check(path, settings, "Pooling")
     for key in ("include_prompt", *_POOLING):
-        if not isinstance(settings.get(key, True), bool):
-            raise CheckpointError(f"{path}: {key} must be true or false, not {printable(repr(settings[key]))}")
+        config_json.setting(settings, path, key, Switch, True)
     # New files have one mode or a list of them, old ones a bool for each mode; of none, the mean.
     modes = settings.get("pooling_mode", [word for key, word in _POOLING.items() if settings.get(key)] or "mean")
     modes = [modes] if isinstance(modes, str) else modes

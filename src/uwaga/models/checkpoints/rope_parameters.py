@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from annotated_types import Gt
+from annotated_types import Ge, Gt, Le
 
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import Positive, Real, Switch
+from uwaga._base.options import Positive, Real, Switch, Words
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints.config_json import GLOBAL, LOCAL, ModelSize, setting
 from uwaga.nn.rotary_scaling import KINDS, RotaryScaling
@@ -28,6 +28,7 @@ _OWN_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 _RULES: dict[str, Any] = {_LENGTH: ModelSize, "truncate": Switch}  # of all other keys: Positive
 _DEFAULTS = {each.name: each.default for each in fields(RotaryScaling)}
+_Kind: Any = Literal[tuple(_OWN_KEYS)]
 _COMMON = {"rope_theta", "rope_type", "type", "partial_rotary_factor"}
 
 
@@ -54,7 +55,7 @@ def read(config: Mapping[str, Any], where: str, theta: float, length: int) -> Ro
     Rope(base=160000.0, scaling=None)
     """
     name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
-    given = {"rope_theta": config.get("rope_theta", theta)} | _object(config.get(name) or {}, where, name)
+    given = {"rope_theta": config.get("rope_theta", theta)} | _object({name: config.get(name) or {}}, where, name)
     kind = given.get("rope_type", given.get("type", "default"))
     if _LENGTH in config and kind in ("llama3", "yarn") and given.get(_LENGTH, 1) is not None:
         given[_LENGTH] = config[_LENGTH]
@@ -73,17 +74,17 @@ def read_by_layer_type(
     parameters, scaling = config.get("rope_parameters"), config.get("rope_scaling")
     if parameters is None:
         parameters = {kind: {"rope_type": "default"} for kind in bases}
-    if strange := sorted(set(_object(parameters, where, "rope_parameters")) - set(bases)):
+    if strange := sorted(set(_object({"rope_parameters": parameters}, where, "rope_parameters")) - set(bases)):
         rule = f"rope_parameters must have {' and '.join(bases)} alone, each a JSON object"
         raise CheckpointError(f"{where}: {rule}, not {', '.join(map(printable, strange))}")
     ropes = {}
     for kind, (key, base) in bases.items():
         name = f"rope_parameters.{kind}"
-        given = _object(parameters.get(kind, {}), where, name)
+        given = _object({name: parameters.get(kind, {})}, where, name)
         if scaling is not None and kind in scaled:
             if kind not in parameters:
                 raise CheckpointError(f"{where}: rope_scaling changes {name}, which is absent: write it there")
-            given = given | _object(scaling, where, "rope_scaling")
+            given = given | _object(config, where, "rope_scaling")
             name = f"{name} with rope_scaling"
         given = {"rope_theta": config.get(key, base)} | given
         if given.get("truncate", True) is not True:
@@ -92,40 +93,42 @@ def read_by_layer_type(
     return ropes
 
 
-def _object(given: object, where: str, name: str) -> dict[str, object]:
-    if not isinstance(given, dict):
-        raise CheckpointError(f"{where}: {name} must be a JSON object, not {printable(repr(given))}")
-    return given
+def _object(config: Mapping[str, Any], where: str, name: str) -> dict[str, Any]:
+    """The value of a key that is an object. Raises CheckpointError."""
+    return setting(config, where, name, dict[str, Any], None)
 
 
 def _rope(config: Mapping[str, Any], given: Mapping[str, object], where: str, name: str, length: int) -> Rope:
     """name: of the object that says `given`, for messages."""
-    kind = given.get("rope_type", given.get("type", "default"))
-    if not isinstance(kind, str) or kind not in _OWN_KEYS:
-        known = ", ".join(map(repr, _OWN_KEYS))
-        raise CheckpointError(f"{where}: rope_type of {name} must be one of {known}, not {printable(repr(kind))}")
-    part = given.get("partial_rotary_factor", config.get("partial_rotary_factor") or 1.0)
-    if part != 1:
-        raise CheckpointError(f"{where}: partial_rotary_factor must be 1, not {printable(repr(part))}")
-    base = setting(given, f"{where}: {name}", "rope_theta", Annotated[Real, Gt(1)], None)
+    inside = f"{where}: {name}"
+    kind = setting(
+        {"rope_type": "default"} | given,
+        inside,
+        "type" if "rope_type" not in given and "type" in given else "rope_type",
+        _Kind,
+        None,
+    )
+    base = setting(given, inside, "rope_theta", Annotated[Real, Gt(1)], None)
+    part = config.get("partial_rotary_factor") or 1.0
+    setting(given, inside, "partial_rotary_factor", Annotated[Real, Ge(1), Le(1), Words("1")], part)
     own = {key: value for key, value in given.items() if key not in _COMMON}
     needed, optional = _OWN_KEYS[kind]
     if unknown := sorted(set(own) - {*needed, *optional}):
         names = ", ".join(map(printable, unknown))
-        raise CheckpointError(f"{where}: {name} of the type {kind!r} cannot have {names}")
+        raise CheckpointError(f"{inside} of the type {kind!r} cannot have {names}")
     if kind == "default":
         return Rope(base)
     if _LENGTH in needed:
         own.setdefault(_LENGTH, length)
     said = (key for key in optional if own.get(key) is not None or (key == "truncate" and key in own))
     for key in (*needed, *said):
-        own[key] = setting(own, f"{where}: {name}", key, _RULES.get(key, Positive), None)
+        own[key] = setting(own, inside, key, _RULES.get(key, Positive), None)
     own = {key: each for key, each in own.items() if each is not None}
     make: Callable[..., RotaryScaling] = RotaryScaling
     try:
         return Rope(base, make(kind=kind, **own))
     except ValueError as error:
-        raise CheckpointError(f"{where}: {name}: {error}") from error
+        raise CheckpointError(f"{inside}: {error}") from error
 
 
 def write(rope: Rope) -> dict[str, object]:

@@ -40,21 +40,25 @@ _building = (
 
 def weights_of(folder: Path, described: Mapping[str, Any]) -> weight_files.Weights:
     """described: what is in its config.json. Raises CheckpointError: there are none in safetensors, or they are not those of the model."""
-    # transformers would read another file than the one that was checked.
-    if described.get("configuration_files") is not None:
-        raise CheckpointError(
-            f"{folder / 'config.json'}: configuration_files: settings for several versions of transformers are not read; rename the file of "
-            "your version to config.json"
-        )
-    if described.get("quantization_config") is not None:
-        raise CheckpointError(f"{folder / 'config.json'}: quantization_config: quantized weights are not read")
-    if os.path.lexists(folder / "adapter_config.json"):
-        raise CheckpointError(f"{folder} has adapter_config.json: merge the adapter into its model, and save that")
-    if not any(os.path.lexists(folder / name) for name in (weight_files.SINGLE, weight_files.SHARDED)):
-        raise CheckpointError(
-            f"{folder} has no {weight_files.SINGLE} or {weight_files.SHARDED}: models of transformers are read from safetensors alone"
-        )
+    for rule in _broken_rules(folder, described):
+        raise CheckpointError(rule)
     return weight_files.find(folder)
+
+
+def _broken_rules(folder: Path, described: Mapping[str, Any]) -> Iterator[str]:
+    file = folder / "config.json"
+    if (
+        described.get("configuration_files") is not None
+    ):  # transformers would read another file than the one that was checked
+        what = "settings for several versions of transformers are not read"
+        yield f"{file}: configuration_files: {what}; rename the file of your version to config.json"
+    if described.get("quantization_config") is not None:
+        yield f"{file}: quantization_config: quantized weights are not read"
+    if os.path.lexists(folder / "adapter_config.json"):
+        yield f"{folder} has adapter_config.json: merge the adapter into its model, and save that"
+    if not any(os.path.lexists(folder / name) for name in (weight_files.SINGLE, weight_files.SHARDED)):
+        names = f"{weight_files.SINGLE} or {weight_files.SHARDED}"
+        yield f"{folder} has no {names}: models of transformers are read from safetensors alone"
 
 
 @contextmanager

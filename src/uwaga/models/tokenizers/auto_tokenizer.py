@@ -20,7 +20,7 @@ from tokenizers import Tokenizer as Backend
 
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import Integer, Switch
+from uwaga._base.options import Integer, Switch, Text, Words
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import transformers_directories
 from uwaga.models.checkpoints.config_json import setting
@@ -104,9 +104,7 @@ def load(folder: Path) -> tuple[Backend, frozenset[str]]:
     no row for them. Raises CheckpointError."""
     path = folder / FILE
     described, config, settings = _files(folder)
-    family = config.get("model_type")
-    if family is not None and not isinstance(family, str):
-        raise CheckpointError(f"{folder / 'config.json'}: model_type must be a string, not {printable(repr(family))}")
+    setting(config, folder / "config.json", "model_type", Text | None, None)
     maps = settings.get("auto_map")
     if maps and (not isinstance(maps, dict) or "AutoTokenizer" in maps):
         raise CheckpointError(
@@ -179,14 +177,9 @@ def _class_name(config: Mapping[str, Any], settings: Mapping[str, Any], describe
     named = named.removesuffix("Fast")
     if registered not in (None, named) and (registered == _AS_IT_IS or is_forced):
         return registered
-    if named == "LlamaTokenizer" and _has_byte_level(described):
+    if named == "LlamaTokenizer" and '"ByteLevel"' in json.dumps(described):
         return _AS_IT_IS
     return _AS_IT_IS if named in _AS_IT_IS_TOO else _ALIASES.get(named, named)
-
-
-def _has_byte_level(described: Mapping[str, Any]) -> bool:
-    """Whether "ByteLevel" stands anywhere in the file, with its quotation marks."""
-    return '"ByteLevel"' in json.dumps(described)
 
 
 def _of_transformers(folder: Path, name: str | None) -> tuple[Backend, frozenset[str]]:
@@ -242,7 +235,7 @@ class _Tokens(NamedTuple):
                 given[key] = _added(path, key, value)
         by_id: dict[int, AddedToken] = {}
         if "added_tokens_decoder" in given:
-            for number, token in _object(path, given, "added_tokens_decoder").items():
+            for number, token in setting(given, path, "added_tokens_decoder", dict[str, Any], None).items():
                 by_id[_id(path, number)] = _added(path, "added_tokens_decoder", token)
         else:
             map_path = folder / MAP
@@ -278,10 +271,8 @@ class _Tokens(NamedTuple):
 def _list(path: Path, key: str, given: Mapping[str, Any]) -> list[Token] | None:
     if key not in given:
         return None
-    value = [] if given[key] is None else given[key]
-    if not isinstance(value, list):
-        raise CheckpointError(f"{path}: {key} must be a list of tokens, not {printable(repr(value))}")
-    return [token for each in value if (token := _token(path, key, each)) is not None]
+    value = setting(given, path, key, Annotated[list, Words("a list of tokens")] | None, None)
+    return [token for each in value or () if (token := _token(path, key, each)) is not None]
 
 
 def _others(given: Mapping[str, Any]) -> list[str]:
@@ -295,12 +286,6 @@ def _legacy(path: Path, given: Mapping[str, Any]) -> dict[int, AddedToken]:
         _id(path, number): AddedToken(token, normalized=token not in special, special=token in special)
         for token, number in (json_files.optional(path) or {}).items()
     }
-
-
-def _object(path: Path, given: Mapping[str, Any], key: str) -> dict[str, Any]:
-    if not isinstance(given[key], dict):
-        raise CheckpointError(f"{path}: {key} must be an object, not {printable(repr(given[key]))}")
-    return dict(given[key])
 
 
 def _id(path: Path, number: Any) -> int:
@@ -400,10 +385,6 @@ def _charsmap(normalizer: Any) -> normalizers.Precompiled | None:
 # The classes
 
 
-def _as_it_is(s: Settings) -> dict[str, Any]:
-    return {}
-
-
 def _words(s: Settings) -> dict[str, Any]:
     return {
         "normalizer": normalizers.BertNormalizer(
@@ -446,32 +427,42 @@ def _albert(s: Settings) -> dict[str, Any]:
     return _pieces(s) | {"normalizer": normalizers.Sequence(steps)}
 
 
+_OF_PIECES: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+
+
 def _llama(s: Settings) -> dict[str, Any]:
     has_prefix = s["add_prefix_space"] is not False
     scheme = "never" if not has_prefix else "always" if s["legacy"] else "first"
-    steps: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    steps += [decoders.Strip(" ", 1)] if has_prefix else []
+    steps = [*_OF_PIECES, *([decoders.Strip(" ", 1)] if has_prefix else [])]
     return {"pre_tokenizer": pre_tokenizers.Metaspace("▁", scheme, False), "decoder": decoders.Sequence(steps)}
 
 
 def _gemma(s: Settings) -> dict[str, Any]:
-    steps: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     return {
         "normalizer": normalizers.Replace(" ", "▁"),
         "pre_tokenizer": pre_tokenizers.Split(" ", "merged_with_previous"),
-        "decoder": decoders.Sequence(steps),
+        "decoder": decoders.Sequence(_OF_PIECES),
     }
 
 
-def _template(backend: Backend, single: str, pair: str, *names: str) -> Any:
-    used = [(name, backend.token_to_id(name)) for name in names]
-    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=used)
+def _template(single: str, pair: str, **names: str) -> Callable[[Settings, Backend], Any]:
+    """Special tokens around a text or two. names: by the keys of special tokens in braces, what each is called; "": as the files call it."""
+
+    def around(s: Settings, backend: Backend) -> Any:
+        tokens = {key: s.token(f"{key}_token") for key in names}
+        shown = {key: name or tokens[key] for key, name in names.items()}
+        used = [(shown[key], backend.token_to_id(token)) for key, token in tokens.items()]
+        forms = {"single": single.format(**shown), "pair": pair.format(**shown)}
+        return processors.TemplateProcessing(**forms, special_tokens=used)
+
+    return around
 
 
-def _around_bert(s: Settings, backend: Backend) -> Any:
-    cls, sep = s.token("cls_token"), s.token("sep_token")
-    single = f"{cls}:0 $A:0 {sep}:0"
-    return _template(backend, single, f"{single} $B:1 {sep}:1", cls, sep)
+_BERT_FORMS = "{cls}:0 $A:0 {sep}:0", "{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1"
+_around_bert = _template(*_BERT_FORMS, cls="", sep="")
+_around_albert = _template(*_BERT_FORMS, cls="[CLS]", sep="[SEP]")
+_around_xlmr = _template("{bos} $A {eos}", "{bos} $A {eos} {eos} $B {eos}", bos="", eos="")
+_around_t5 = _template("$A {eos}", "$A {eos} $B {eos}", eos="</s>")
 
 
 def _around_roberta(s: Settings, backend: Backend) -> Any:
@@ -479,22 +470,6 @@ def _around_roberta(s: Settings, backend: Backend) -> Any:
     ends: Any = [(token, backend.token_to_id(token)) for token in (sep, cls)]
     trim, prefix = s.values.get("trim_offsets", True), s.values.get("add_prefix_space", False)
     return processors.RobertaProcessing(ends[0], ends[1], trim, prefix)
-
-
-def _around_xlmr(s: Settings, backend: Backend) -> Any:
-    bos, eos = s.token("bos_token"), s.token("eos_token")
-    return _template(backend, f"{bos} $A {eos}", f"{bos} $A {eos} {eos} $B {eos}", bos, eos)
-
-
-def _around_t5(s: Settings, backend: Backend) -> Any:
-    end = ("</s>", backend.token_to_id(s.token("eos_token")))
-    return processors.TemplateProcessing(single="$A </s>", pair="$A </s> $B </s>", special_tokens=[end])
-
-
-def _around_albert(s: Settings, backend: Backend) -> Any:
-    used = [("[CLS]", backend.token_to_id(s.token("cls_token"))), ("[SEP]", backend.token_to_id(s.token("sep_token")))]
-    single = "[CLS]:0 $A:0 [SEP]:0"
-    return processors.TemplateProcessing(single=single, pair=f"{single} $B:1 [SEP]:1", special_tokens=used)
 
 
 def _extra_ids(s: Settings, given: Sequence[Token] | None) -> Sequence[Token]:
@@ -537,7 +512,7 @@ _END = "<|endoftext|>"
 
 
 KINDS: Mapping[str, Kind] = {
-    _AS_IT_IS: Kind({}, {}, {}, _as_it_is),
+    _AS_IT_IS: Kind({}, {}, {}, lambda s: {}),
     "BertTokenizer": Kind(_WORD_PIECE, _BERT_TOKENS, _BERT_SWITCHES, _words, _around_bert),
     "MPNetTokenizer": Kind(
         _WORD_PIECE,
