@@ -9,22 +9,9 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 _PRODUCTS: set[Callable[..., Any]] = {
-    functional.linear,
-    functional.scaled_dot_product_attention,
-    torch.addmm,
-    torch.baddbmm,
-    torch.bmm,
-    torch.einsum,
-    torch.matmul,
-    torch.mm,
-    torch.mv,
-    Tensor.__matmul__,
-    Tensor.__rmatmul__,
-    Tensor.bmm,
-    Tensor.matmul,
-    Tensor.mm,
-    Tensor.mv,
-}
+    functional.linear, functional.scaled_dot_product_attention, torch.addmm, torch.baddbmm, torch.bmm, torch.einsum, torch.matmul, torch.mm,
+    torch.mv, Tensor.__matmul__, Tensor.__rmatmul__, Tensor.bmm, Tensor.matmul, Tensor.mm, Tensor.mv,
+}  # fmt: skip
 
 
 def drifting(product: Tensor) -> Tensor:

@@ -5,27 +5,9 @@ from pathlib import Path
 from typing import Any
 
 WORDS = [
-    "the",
-    "a",
-    "cat",
-    "dog",
-    "sat",
-    "on",
-    "mat",
-    "and",
-    "then",
-    "it",
-    "ran",
-    "away",
-    "from",
-    "house",
-    "un",
-    "##believ",
-    "##able",
-    ".",
-    ",",
-    "é",
-]
+    "the", "a", "cat", "dog", "sat", "on", "mat", "and", "then", "it", "ran", "away", "from", "house", "un", "##believ", "##able", ".",
+    ",", "é",
+]  # fmt: skip
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 

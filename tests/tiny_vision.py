@@ -21,27 +21,14 @@ _FAMILIES: dict[str, tuple[str, str, str, dict[str, Any], dict[str, Any]]] = {
     "vit": ("ViTConfig", "ViTForImageClassification", "ViTImageProcessor", INNER, {"size": _SQUARE}),
     "dinov2": ("Dinov2Config", "Dinov2Model", "BitImageProcessor", WIDE | {"mlp_ratio": 2}, _CROPPED),
     "registers": (
-        "Dinov2WithRegistersConfig",
-        "Dinov2WithRegistersModel",
-        "BitImageProcessor",
-        WIDE | {"mlp_ratio": 2, "num_register_tokens": 3},
+        "Dinov2WithRegistersConfig", "Dinov2WithRegistersModel", "BitImageProcessor", WIDE | {"mlp_ratio": 2, "num_register_tokens": 3},
         _CROPPED,
     ),
     "clip": (
-        "CLIPConfig",
-        "CLIPModel",
-        "CLIPImageProcessor",
-        {"text_config": _TEXT, "vision_config": INNER, "projection_dim": 16},
-        _CROPPED,
+        "CLIPConfig", "CLIPModel", "CLIPImageProcessor", {"text_config": _TEXT, "vision_config": INNER, "projection_dim": 16}, _CROPPED,
     ),
-    "siglip": (
-        "SiglipConfig",
-        "SiglipModel",
-        "SiglipImageProcessor",
-        {"text_config": _TEXT, "vision_config": INNER},
-        {"size": _SQUARE},
-    ),
-}
+    "siglip": ("SiglipConfig", "SiglipModel", "SiglipImageProcessor", {"text_config": _TEXT, "vision_config": INNER}, {"size": _SQUARE}),
+}  # fmt: skip
 
 
 def randomized(model: nn.Module) -> nn.Module:

@@ -91,16 +91,6 @@ def test_gradients(family: str) -> None:
     assert_as_exact(gradients(model), plain, lambda: gradients(exact))
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(16,), (0, 16), (1, 16), (2, 3, 16)])
-def test_inputs_of_any_leading_shape(shape: tuple[int, ...], bias: bool) -> None:
-    torch.manual_seed(0)
-    module, x = nn.Linear(16, 8, bias=bias), torch.randn(shape)
-    expected = module(x)
-    pack_linear(module)
-    torch.testing.assert_close(module(input=x), expected)
-
-
 def test_a_second_call_takes_what_was_added_since() -> None:
     model = feed_forward()
     assert pack_linear(model) == 2
@@ -217,19 +207,6 @@ def test_a_saved_model_loads_as_any_other(family: str, tmp_path: Path) -> None:
     assert PackedLinear not in classes(loaded)
     assert torch.equal(run(loaded), expected)
     assert loaded.config.to_dict().keys() == model.config.to_dict().keys()
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_other_dtypes(dtype: torch.dtype) -> None:
-    model = feed_forward()
-    exact = copy.deepcopy(model).to(dtype).double()
-    model.to(dtype)
-    plain = model(X.to(dtype))
-    pack_linear(model)
-    if dtype == torch.float64:
-        torch.testing.assert_close(model(X.to(dtype)), plain)
-    else:
-        assert_as_exact(model(X.to(dtype)), plain, lambda: exact(X.to(dtype).double()))
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])

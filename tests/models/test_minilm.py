@@ -3,7 +3,6 @@
 Letters: M model width.
 """
 
-import copy
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -70,32 +69,6 @@ def test_every_state_of_real_text_is_that_of_transformers(
     assert ours.keys() == expected.keys()
     for part, values in ours.items():
         assert_as_exact(values, expected[part], lambda part=part: right()[part])
-
-
-@pytest.mark.slow
-@torch.no_grad()
-def test_padding_changes_nothing_but_the_rounding(model, documents: list[Tensor], assert_as_exact: Callable) -> None:
-    lengths = torch.tensor([len(document) for document in documents])
-    padded = torch.nn.utils.rnn.pad_sequence(documents, batch_first=True)
-    packed = model(uwaga.Ragged.from_list(documents), outputs=()).last_hidden_state.values
-    unpacked = model(padded, lengths=lengths, outputs=()).last_hidden_state[
-        torch.arange(padded.shape[1]) < lengths[:, None]
-    ]
-    exact = copy.deepcopy(model).double()
-    assert_as_exact(
-        unpacked, packed, lambda: exact(uwaga.Ragged.from_list(documents), outputs=()).last_hidden_state.values
-    )
-
-
-@pytest.mark.slow
-@torch.no_grad()
-def test_a_document_gets_the_same_bits_packed_and_alone(model, documents: list[Tensor]) -> None:
-    """With at least four tokens, that is: see docs/log.md on how many rows a product of matrices needs for that."""
-    rows = model(uwaga.Ragged.from_list(documents), outputs=()).last_hidden_state.to_list()
-    enough = [(row, document) for row, document in zip(rows, documents, strict=True) if len(document) >= 4]
-    assert len(enough) > 10
-    for row, document in enough:
-        assert torch.equal(model(document[None], outputs=()).last_hidden_state[0], row)
 
 
 @torch.no_grad()

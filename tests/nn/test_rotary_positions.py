@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from uwaga import Causal, KeyLengths, Ragged
+from uwaga import Causal, Ragged
 from uwaga.nn import MultiHeadAttention, RotaryPositions
 from uwaga.nn.rotary_scaling import RotaryScaling
 from uwaga.ops.rotary import rotate_halves
@@ -119,15 +119,6 @@ def test_query_and_key_are_turned_and_the_value_is_not() -> None:
     for value, before in zip(heads[:2], plain[:2], strict=True):
         torch.testing.assert_close(value.transpose(0, 1), turned(before.transpose(0, 1), list(range(7))))
     assert torch.equal(heads.value, plain.value)
-
-
-def test_packed_rows_are_the_padded_rows() -> None:
-    rotary, layer = RotaryPositions(6), MultiHeadAttention(12, 2, dtype=torch.float64)
-    padded, lengths = _x(3, 7, 12), torch.tensor([5, 2, 7])
-    packed = Ragged.from_padded(padded, lengths)
-    expected = layer(padded, rotary=rotary(padded), mask=KeyLengths(lengths))
-    result = layer(packed, rotary=rotary(packed))
-    torch.testing.assert_close(result.values, Ragged.from_padded(expected, lengths).values)
 
 
 def test_heads_stay_inside_tokens_when_they_are_turned() -> None:
