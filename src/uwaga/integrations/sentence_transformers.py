@@ -52,7 +52,13 @@ def unpad(model: Model) -> Model:
         transformer.model.set_attn_implementation(NAME)
         if not transformer.can_flatten_inputs and _can_pack(transformer):
             _pack(transformer, _following(model, transformer))
-    _give_tokens(model)
+    from sentence_transformers import SentenceTransformer
+
+    for (
+        module
+    ) in model.modules():  # encode() reads vectors of tokens by their attention mask, which a packed row does not have
+        if isinstance(module, SentenceTransformer) and _pad not in module._forward_hooks.values():
+            module.register_forward_hook(_pad)
     return model
 
 
@@ -145,15 +151,6 @@ def _keeps_apart(transformer: "Transformer", following: Sequence[nn.Module], col
 
     with evaluation_mode(nn.ModuleList([transformer, *following])):
         return keeps_apart(alone, together, device, inside.vocab_size(transformer.model) or 1)
-
-
-def _give_tokens(model: nn.Module) -> None:
-    """encode() reads vectors of tokens by their attention mask, which a packed row does not have."""
-    from sentence_transformers import SentenceTransformer
-
-    for module in model.modules():
-        if isinstance(module, SentenceTransformer) and _pad not in module._forward_hooks.values():
-            module.register_forward_hook(_pad)
 
 
 def _pad(module: nn.Module, arguments: tuple, features: dict[str, Any]) -> None:

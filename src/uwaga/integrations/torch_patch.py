@@ -324,7 +324,9 @@ def _replacement_of_varlen(original: Callable) -> Replacement:
         """torch.nn.attention.varlen.varlen_attn, by uwaga on the CPU (uwaga.integrations.patch_torch)."""
         same_heads = enable_gqa or query.shape[1] == key.shape[1]
         derives = is_differentiable(query, key, value) and Transform.Vmap not in transforms()
-        known = block_table is None and _are_offsets(cu_seq_q, cu_seq_k) and len(window_size) == 2
+        offsets = (torch.int32, torch.int64)
+        known = block_table is None and len(window_size) == 2
+        known = known and all(isinstance(x, Tensor) and x.dtype in offsets for x in (cu_seq_q, cu_seq_k))
         if not (is_supported(query, key, value) and derives and same_heads and known):
             extras = {"seqused_k": seqused_k, "block_table": block_table, "num_splits": num_splits}
             options = {"return_aux": return_aux, "scale": scale, "window_size": window_size, "enable_gqa": enable_gqa}
@@ -343,7 +345,3 @@ def _replacement_of_varlen(original: Callable) -> Replacement:
         return (output.values, lse.values.T) if return_aux is not None and return_aux.lse else output.values
 
     return Replacement(varlen_attn, original, "torch.nn.attention.varlen")
-
-
-def _are_offsets(*offsets: Tensor | None) -> bool:
-    return all(isinstance(x, Tensor) and x.dtype in (torch.int32, torch.int64) for x in offsets)

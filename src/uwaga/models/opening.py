@@ -66,15 +66,18 @@ def open(  # as the public name
         ValueError: of a module: it cannot be watched, reads no text or is in training mode; it has no tokenizer, or one with more ids than it has
             embeddings. A wrong dtype; an argument that goes with the other kind of model.
     """
+    is_directory, wrong = isinstance(model, str | os.PathLike), ""
+    if is_directory and tokenizer is not None:
+        wrong = "tokenizer is for a module; a directory has its own"
+    elif not is_directory and (dtype is not None or revision is not None):
+        wrong = "dtype and revision are for a directory; a module is taken as it is"
+    if wrong:
+        raise ValueError(f"open: {wrong}")
     if isinstance(model, str | os.PathLike):
-        if tokenizer is not None:
-            raise ValueError("open: tokenizer is for a module; a directory has its own")
         found = directories.find(model, revision)  # before PyTorch is imported, which takes seconds
         import torch
 
         return _opened(os.fspath(model), found, cast(Any, getattr(torch, str(dtype), dtype)))
-    if dtype is not None or revision is not None:
-        raise ValueError("open: dtype and revision are for a directory; a module is taken as it is")
     return _of_module(model, tokenizer)
 
 
@@ -257,20 +260,22 @@ def _maker(file: Path, described: Mapping[str, Any], *, is_classifier: bool) -> 
     is_known = name in transformers.CONFIG_MAPPING
     config = transformers.CONFIG_MAPPING[name] if is_known else None  # it has no `get` of its own
     models = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING if is_classifier else transformers.MODEL_MAPPING
+    made: Any = () if config is None or config not in models else models[config]
+    makers, wrong = made if isinstance(made, tuple | list) else [made], ""
     if config is None or config not in models:
         code = " The code that comes with it is never run here;" if described.get("auto_map") else ""
-        raise CheckpointError(
-            f"{file}: model_type is {shown}; uwaga's own are {', '.join(model_types())}, and transformers {transformers.__version__} has no "
-            f"{'classifier' if is_classifier else 'model'} of it.{code} sentence_transformers."
-            f"{'CrossEncoder' if is_classifier else 'SentenceTransformer'} may read it with trust_remote_code=True"
+        what, reader = ("classifier", "CrossEncoder") if is_classifier else ("model", "SentenceTransformer")
+        wrong = (
+            f"; uwaga's own are {', '.join(model_types())}, and transformers {transformers.__version__} has no {what} of it.{code} "
+            f"sentence_transformers.{reader} may read it with trust_remote_code=True"
         )
-    if described.get("is_encoder_decoder", getattr(config(), "is_encoder_decoder", False)):
+    elif described.get("is_encoder_decoder", getattr(config(), "is_encoder_decoder", False)):
         what = "is not run as a reranker" if is_classifier else "gives no vectors of a text"
-        raise CheckpointError(f"{file}: model_type is {shown}, an encoder-decoder, which {what}")
-    made: Any = models[config]
-    each = made if isinstance(made, tuple | list) else [made]
-    if not any("input_ids" in signature(one.forward).parameters for one in each):
-        raise CheckpointError(f"{file}: model_type is {shown}, which does not read tokens")
+        wrong = f", an encoder-decoder, which {what}"
+    elif not any("input_ids" in signature(each.forward).parameters for each in makers):
+        wrong = ", which does not read tokens"
+    if wrong:
+        raise CheckpointError(f"{file}: model_type is {shown}{wrong}")
     return transformers.AutoModelForSequenceClassification if is_classifier else transformers.AutoModel
 
 

@@ -180,7 +180,8 @@ class Stack(nn.Module):
         # Of each layer; ids and padding may hide more.
         self.masks: list[Mask | None] = [Causal() if self.is_causal else None] * count
         if config.windows:
-            self.masks = [_windowed(each, is_causal=self.is_causal) for each in config.windows]
+            window = (lambda n: Window(n - 1, 0)) if self.is_causal else lambda n: Window(n, n)
+            self.masks = [self.masks[0] if each is None else window(each) for each in config.windows]
         self.rotary = {
             rope: RotaryPositions(width, base=rope.base, layout="halves", scaling=rope.scaling)
             for rope in dict.fromkeys(config.ropes)
@@ -232,12 +233,6 @@ class Stack(nn.Module):
         attention: Any = self.layers[0].attention
         slopes = self.config.alibi_slopes or alibi_slopes(attention.num_heads)
         return AlibiBias(torch.tensor(slopes, dtype=torch.float32, device=attention.query.weight.device))
-
-
-def _windowed(window: int | None, *, is_causal: bool) -> Mask | None:
-    if is_causal:
-        return Causal() if window is None else Window(window - 1, 0)
-    return None if window is None else Window(window, window)
 
 
 def _share_weights(stack: Stack, _: object = None) -> None:

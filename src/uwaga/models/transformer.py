@@ -65,7 +65,6 @@ class Transformer(Model):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.is_decoder_only = config.is_causal  # it has a decoder and no encoder
         has = config.outputs.__contains__
         self.embeddings = Embeddings(config, config.vocab_size)
         second = config.decoder_vocab_size

@@ -60,13 +60,13 @@ class TransformersModel(Model):
 
     def __init__(self, model: Any, *, types: tuple[Sequence[int], Sequence[int]] | None = None) -> None:
         super().__init__()
-        name, config = type(model).__name__, model.config
+        name, config, wrong = type(model).__name__, model.config, ""
         if model.main_input_name != "input_ids":
-            raise ValueError(f"{name} reads {model.main_input_name}, not a text")
-        if model.training:
-            raise ValueError(
-                f"{name} is in training mode, in which dropout changes what it computes; call model.eval()"
-            )
+            wrong = f"reads {model.main_input_name}, not a text"
+        elif model.training:
+            wrong = "is in training mode, in which dropout changes what it computes; call model.eval()"
+        if wrong:
+            raise ValueError(f"{name} {wrong}")
         self.model, self._types, self.training = model, types, False
         self._packing: Packing | None = None
         starts = (getattr(config, each, None) for each in ("decoder_start_token_id", "bos_token_id", "pad_token_id"))

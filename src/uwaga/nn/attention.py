@@ -105,7 +105,13 @@ class MultiHeadAttention(nn.Module):
         keywords.refuse(other, MultiHeadAttention.__init__)
         super().__init__()
         self.num_heads, self.num_kv_heads = num_heads, num_heads if num_kv_heads is None else num_kv_heads
-        _check(d_model, num_heads, self.num_kv_heads, d_k)
+        wrong = ""
+        if num_heads < 1 or self.num_kv_heads < 1 or num_heads % self.num_kv_heads:
+            wrong = f"num_heads must be a multiple of num_kv_heads, not {num_heads} and {self.num_kv_heads}"
+        elif d_k is None and d_model % num_heads:
+            wrong = f"d_model {d_model} is not a multiple of num_heads {num_heads}; pass d_k"
+        if wrong:
+            raise ValueError(f"MultiHeadAttention: {wrong}")
         self.d_k = d_model // num_heads if d_k is None else d_k
         self.d_v = self.d_k if d_v is None else d_v
         self.dropout, self.scale, self.softcap = dropout, scale, softcap
@@ -228,17 +234,17 @@ class MultiHeadAttention(nn.Module):
         cache: SelfAttentionCache | CrossAttentionCache | None,
     ) -> tuple[Operand, KVView]:
         """The query split into heads, and all keys and values that it attends to."""
-        is_cross = isinstance(cache, CrossAttentionCache)
+        is_cross, wrong = isinstance(cache, CrossAttentionCache), ""
         if rotary is not None and (is_cross or not (key is None or key is query)):
-            raise ValueError(
-                "MultiHeadAttention: rotary needs a query and a key of the same tokens, and key is another input"
-            )
-        if isinstance(cache, CrossAttentionCache) and cache.view is not None:
+            wrong = "rotary needs a query and a key of the same tokens, and key is another input"
+        elif isinstance(cache, CrossAttentionCache) and cache.view is not None:
             return self._project("query", query, batch_invariant=False), cache.view
-        if key is None and is_cross:
-            raise ValueError("MultiHeadAttention: an empty CrossAttentionCache needs a key")
-        if key is None and value is not None:
-            raise ValueError("MultiHeadAttention: a value without a key; pass key=query for the query's own tokens")
+        elif key is None and is_cross:
+            wrong = "an empty CrossAttentionCache needs a key"
+        elif key is None and value is not None:
+            wrong = "a value without a key; pass key=query for the query's own tokens"
+        if wrong:
+            raise ValueError(f"MultiHeadAttention: {wrong}")
         key = query if key is None else key
         qkv = self.project(query, key, key if value is None else value, rotary, batch_invariant=cache is None)
         if isinstance(cache, SelfAttentionCache):
@@ -331,14 +337,6 @@ class MultiHeadAttention(nn.Module):
 
 def _compute(asked: hooks.Asked) -> Operand:
     return attention(asked.query, asked.key, asked.value, **asked.options)
-
-
-def _check(d_model: int, num_heads: int, num_kv_heads: int, d_k: int | None) -> None:
-    if num_heads < 1 or num_kv_heads < 1 or num_heads % num_kv_heads:
-        given = f"{num_heads} and {num_kv_heads}"
-        raise ValueError(f"MultiHeadAttention: num_heads must be a multiple of num_kv_heads, not {given}")
-    if d_k is None and d_model % num_heads:
-        raise ValueError(f"MultiHeadAttention: d_model {d_model} is not a multiple of num_heads {num_heads}; pass d_k")
 
 
 def _split_heads(

@@ -37,15 +37,17 @@ def tokens_of_rows(name: str, x: Operand, only: str) -> Tensor:
     Raises ValueError: another `only`, a padded batch, or an empty row.
     """
     if only not in ("first", "last"):
-        raise ValueError(f"{name}: only must be None, 'first' or 'last', not {only!r}")
-    if not isinstance(x, Ragged):
-        raise ValueError(f"{name}: only={only!r} is for Ragged batches, not for padded ones")
-    if x.first is not None:
-        raise ValueError(
-            f"{name}: the first row of this part of a batch began in another process, and has no {only} token here"
-        )
-    if is_readable(x.offsets) and bool((is_empty := x.lengths == 0).any()):
-        raise ValueError(f"{name}: row {int(is_empty.int().argmax())} is empty: it has no {only} token")
+        wrong = f"only must be None, 'first' or 'last', not {only!r}"
+    elif not isinstance(x, Ragged):
+        wrong = f"only={only!r} is for Ragged batches, not for padded ones"
+    elif x.first is not None:
+        wrong = f"the first row of this part of a batch began in another process, and has no {only} token here"
+    elif is_readable(x.offsets) and bool((is_empty := x.lengths == 0).any()):
+        wrong = f"row {int(is_empty.int().argmax())} is empty: it has no {only} token"
+    else:
+        wrong = ""
+    if wrong or not isinstance(x, Ragged):
+        raise ValueError(f"{name}: {wrong}")
     check_in_graph(x.offsets, lambda: (x.lengths > 0).all(), f"{name}: a row is empty: it has no {only} token")
     return x.offsets[:-1] if only == "first" else x.offsets[1:] - 1
 

@@ -56,36 +56,26 @@ def roberta_positions(ids: Operand, padding: int) -> Operand:
     is_token = map_values(lambda values: values != padding, ids)
     counted = map_values(lambda values: values.cumsum(-1), is_token)
     if isinstance(counted, Ragged):
-        counted = counted.with_values(counted.values - _counted_before(counted))
+        before_N1 = torch.cat((counted.values.new_zeros(1), counted.values))
+        row_N = torch.repeat_interleave(counted.lengths, output_size=counted.values.shape[0])
+        before_N = before_N1[counted.offsets[:-1]][row_N]  # what was counted before the row of each token
+        counted = counted.with_values(counted.values - before_N)
         if counted.first:  # Ragged rows have no padding
             counted.values[: int(counted.offsets[1])] += counted.first
     return map_values(lambda count, token: count * token + padding, counted, is_token)
 
 
-def _counted_before(counted: Ragged) -> Tensor:
-    """(N,): for each token, the count before its row."""
-    before_N1 = torch.cat((counted.values.new_zeros(1), counted.values))
-    row_N = torch.repeat_interleave(counted.lengths, output_size=counted.values.shape[0])
-    return before_N1[counted.offsets[:-1]][row_N]
-
-
 def _check_start(layer: str, x: Operand, start: int | Tensor) -> None:
-    if not isinstance(start, Tensor):
-        least = start
-    else:
-        _check_one_per_row(layer, x, start)
+    least = start
+    if isinstance(start, Tensor):
+        rows = (len(x),) if isinstance(x, Ragged) else tuple(x.shape[:-2])
+        if start.shape != rows:
+            tensors = [NamedShape(name="start", shape=tuple(start.shape), letters=("",) * start.dim())]
+            rule = f"start must be an int or of shape {rows}, one per row"
+            raise shape_error(layer, rule, tensors, "start", "has another shape")
         least = int(start.min()) if is_readable(start) and start.numel() else 0
     if least < 0:
         raise ValueError(f"{layer}: start must be at least 0, not {least}")
-
-
-def _check_one_per_row(layer: str, x: Operand, start: Tensor) -> None:
-    rows = (len(x),) if isinstance(x, Ragged) else tuple(x.shape[:-2])
-    if start.shape != rows:
-        tensors = [NamedShape(name="start", shape=tuple(start.shape), letters=("",) * start.dim())]
-        raise shape_error(
-            layer, f"start must be an int or of shape {rows}, one per row", tensors, "start", "has another shape"
-        )
 
 
 class Repeat(NamedTuple):
@@ -115,8 +105,7 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, d_model: int, *, base: float = 10000.0, layout: str = "interleaved") -> None:
         super().__init__()
-        _check_even("SinusoidalPositions", "d_model", d_model)
-        _check_layout("SinusoidalPositions", layout)
+        _check(self, layout, d_model=d_model)
         if not base > 1.0:
             raise ValueError(f"SinusoidalPositions: base must be greater than 1, not {base!r}")
         self.d_model, self.base, self.layout = d_model, base, layout
@@ -135,10 +124,8 @@ class SinusoidalPositions(nn.Module):
         """
         check_width("SinusoidalPositions", "x", x, self.d_model)
         position = token_positions("SinusoidalPositions", x, start)
-        return map_values(lambda values: self._add(values, position), x)
-
-    def _add(self, values: Tensor, position: Tensor) -> Tensor:
-        return (values + self._table.at(position, compute_dtype(values.dtype))).to(values.dtype)
+        code = self._table.at(position, compute_dtype(values_of(x).dtype))
+        return map_values(lambda values: (values + code).to(values.dtype), x)
 
     def table(self, length: int) -> Tensor:
         """(length, M) float32: the encodings of positions 0 to length - 1, computed in float64 and rounded once."""
@@ -183,7 +170,9 @@ class SinusoidalPositions(nn.Module):
             has_exceeded = True
             for at in (squared_C[skipped:] <= tolerance**2 + _SLACK).nonzero().flatten().tolist():
                 n = first + skipped + at
-                if (distance := _distance(n, frequency_I)) <= tolerance:
+                # sqrt(mean(4 sin(n w / 2) ** 2)), which has no cancellation.
+                distance = float(2.0 * (n * frequency_I / 2.0).sin().square().mean().sqrt())
+                if distance <= tolerance:
                     return Repeat(n, distance)
         return None
 
@@ -195,11 +184,6 @@ class SinusoidalPositions(nn.Module):
 
     def extra_repr(self) -> str:
         return f"d_model={self.d_model}, base={self.base}, layout={self.layout!r}"
-
-
-def _distance(n: int, frequency_I: Tensor) -> float:
-    """sqrt(mean(4 sin(n w / 2) ** 2)), which has no cancellation."""
-    return float(2.0 * (n * frequency_I / 2.0).sin().square().mean().sqrt())
 
 
 def _squared_distances(first: int, frequency_I: Tensor) -> Tensor:
@@ -326,8 +310,7 @@ class RotaryPositions(nn.Module):
         scaling: RotaryScaling | None = None,
     ) -> None:
         super().__init__()
-        _check_even("RotaryPositions", "rotary_dim", rotary_dim)
-        _check_layout("RotaryPositions", layout)
+        _check(self, layout, rotary_dim=rotary_dim)
         self.rotary_dim, self.base, self.layout, self.scaling = rotary_dim, base, layout, scaling
         self._table = _PositionTable(self._cos_and_sin)
 
@@ -441,13 +424,11 @@ class _PositionTable:
             return self._rows(position).to(dtype)
         needed, kept = int(position.max()) + 1, self._kept.get(dtype)
         if kept is None or len(kept) < needed:
-            kept = self._kept[dtype] = self._grown(needed if kept is None else max(needed, 2 * len(kept)), dtype)
+            length = needed if kept is None else max(needed, 2 * len(kept))
+            # Tensors made in inference mode cannot be used in training later.
+            with torch.inference_mode(False), torch.no_grad():
+                kept = self._kept[dtype] = self._rows(torch.arange(length)).to(dtype)
         return kept[position]
-
-    def _grown(self, length: int, dtype: torch.dtype) -> Tensor:
-        # Tensors made in inference mode cannot be used in training later.
-        with torch.inference_mode(False), torch.no_grad():
-            return self._rows(torch.arange(length)).to(dtype)
 
 
 def _angles(position: Tensor, width: int, base: float) -> Tensor:
@@ -456,11 +437,11 @@ def _angles(position: Tensor, width: int, base: float) -> Tensor:
     return position[..., None] * base**-exponent
 
 
-def _check_even(layer: str, name: str, width: int) -> None:
-    if width < 2 or width % 2:
-        raise ValueError(f"{layer}: {name} must be even and positive, not {width}")
-
-
-def _check_layout(layer: str, layout: str) -> None:
+def _check(layer: nn.Module, layout: str, **widths: int) -> None:
+    wrong = [
+        f"{name} must be even and positive, not {width}" for name, width in widths.items() if width < 2 or width % 2
+    ]
     if layout not in ("interleaved", "halves"):
-        raise ValueError(f"{layer}: layout must be 'interleaved' or 'halves', not {layout!r}")
+        wrong.append(f"layout must be 'interleaved' or 'halves', not {layout!r}")
+    if wrong:
+        raise ValueError(f"{type(layer).__name__}: {wrong[0]}")

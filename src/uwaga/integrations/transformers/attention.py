@@ -174,15 +174,12 @@ def _as_expected(
     if call.packing is not None:
         states = PackedStates.of(call.packing, output.values)
         return states if states.is_packed else states.plain()
-    if tokens is not None and to_come and _pays(tokens) and not _wants("hidden_states", others):
+    # Packed states have no gradients. Gathering the tokens costs less than a twentieth of a layer.
+    pays = tokens is not None and not torch.is_grad_enabled() and int(tokens.sum()) < 0.95 * tokens.numel()
+    if tokens is not None and to_come and pays and not _wants("hidden_states", others):
         packing = Packing.current(tokens)
         return PackedStates.of(packing, output.values.index_select(0, packing.token_indices))
     return output.values.unflatten(0, (-1, queries))
-
-
-def _pays(tokens_BN: Tensor) -> bool:
-    """Gathering the tokens costs less than a twentieth of a layer. Packed states have no gradients."""
-    return not torch.is_grad_enabled() and int(tokens_BN.sum()) < 0.95 * tokens_BN.numel()
 
 
 def _wants(name: str, others: Mapping[str, object]) -> bool:

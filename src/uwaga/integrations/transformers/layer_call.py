@@ -209,7 +209,7 @@ def _packed_states_call(layer: LayerArguments, segments: Segments, tensors: Quer
     if tokens is None or len(states) < len(tensors):
         return None
     packing = Packing.current(tokens)
-    if not all(_is_of(packing, x) for x in states):
+    if not all(x.is_packed and x.heads_first and x.packing.has_same_tokens(packing) for x in states):
         return None
     query, key, value = autocast(*(x.values for x in states))
     call = _ragged((query, key, value), packing.offsets, packing.offsets, segments.mask, packing)
@@ -267,10 +267,6 @@ def _segments(layer: LayerArguments) -> Segments | None:
     if plan is None or not plan.is_self_attention or layer.position_bias is not None or layer.query_offsets is not None:
         return None
     return plan.segments
-
-
-def _is_of(packing: Packing, x: PackedStates) -> bool:
-    return x.is_packed and x.heads_first and x.packing.has_same_tokens(packing)
 
 
 def put_last(asked: Asked, output: Operand, last: tuple[Tensor, Mask]) -> Ragged:

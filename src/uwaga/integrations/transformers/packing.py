@@ -182,7 +182,9 @@ class Packing:
         model, name = self.model, type(self.model).__name__
         if self._own_attention is not None:
             return self._own_attention
-        if native.reason_unavailable() is not None or not _has_batch_invariant_maps(model.dtype):
+        engine = choose.eager_engine(model.dtype, None)
+        is_invariant = engine is not None and choose.has_batch_invariant_rows(engine, model.dtype)
+        if native.reason_unavailable() is not None or not is_invariant:
             return "without the native linear map a text may have other bits beside others"
         if not (model.is_backend_compatible() and model._supports_flash_attn):
             return f"{name} makes a bias of the whole row, or cannot tell the texts of a row apart"
@@ -211,11 +213,6 @@ class Packing:
         if not all(map(torch.equal, states, alone)) or not all(map(torch.equal, states[1:], beside[1:])):
             return f"{name} gives a text other bits beside others"
         return None
-
-
-def _has_batch_invariant_maps(dtype: torch.dtype) -> bool:
-    engine = choose.eager_engine(dtype, None)
-    return engine is not None and choose.has_batch_invariant_rows(engine, dtype)
 
 
 class _InFullVectors(nn.Module):

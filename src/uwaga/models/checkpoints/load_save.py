@@ -16,7 +16,6 @@ from torch import nn
 from uwaga._base import durable, json_files
 from uwaga._base.errors import CheckpointError, OwnCodeError, UnsupportedModelError
 from uwaga.models.checkpoints import directories, mapped_weights, tables, weight_files
-from uwaga.models.checkpoints.weight_files import Weights
 from uwaga.models.configuration import Config
 from uwaga.models.families import family_of, model_types
 from uwaga.models.families.family import File
@@ -85,7 +84,9 @@ def load_folder(
         raise
     except CheckpointError as error:
         raise UnsupportedModelError(str(error)) from error
-    _check_layer_count(config, weights, file)
+    most = max(config.num_layers, config.num_decoder_layers)
+    if most > len(weights.stored):  # before a model with so many is built
+        raise CheckpointError(f"{file} says {most} layers, and {weights.path} has {len(weights.stored)} weights in all")
     model = _empty(config)
     ours = model.state_dict()
     table, widens = family.table(config, ours), not keeps_float16
@@ -160,10 +161,3 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         # transformers rejects a file without this metadata.
         save_file(tensors, weights.name, metadata={"format": "pt"})
         file.write((json.dumps(described, indent=2, sort_keys=True) + "\n").encode())
-
-
-def _check_layer_count(config: Config, weights: Weights, file: Path) -> None:
-    """Bound the number of layers in config.json before a model with that many is built. Raises CheckpointError."""
-    most = max(config.num_layers, config.num_decoder_layers)
-    if most > len(weights.stored):
-        raise CheckpointError(f"{file} says {most} layers, and {weights.path} has {len(weights.stored)} weights in all")

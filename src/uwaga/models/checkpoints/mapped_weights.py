@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -58,23 +58,22 @@ def mapped(file: SharedFile, make: Callable[[], Mapping[str, Tensor]], like: Map
         with durable.file_lock(file.path.with_suffix(".lock")):
             found = next(iter(sorted(folder.glob(f"{file.path.name}-*.safetensors"))), None)
             path = found or _written(file, make())
-        if found is not None:
-            with cached_sha256() as sha256:
-                digest = sha256(path, None)
-            if path.stem.rpartition("-")[2] != digest[:_DIGITS]:
-                raise CheckpointError(f"{path} is damaged: remove it")
-        opened = safetensors_files.open_file(path)
+        with cached_sha256() as sha256:
+            is_whole = found is None or path.stem.rpartition("-")[2] == sha256(path, None)[:_DIGITS]
+        opened: Any = safetensors_files.open_file(path) if is_whole else None
     except OSError as error:
+        where = f"{error.filename or file.path}: {error.strerror or error}"
         raise CheckpointError(
-            f"{error.filename or file.path}: {error.strerror or error}: the weights that processes share are written there; UWAGA_DATA is another "
-            "folder for it"
+            f"{where}: the weights that processes share are written there; UWAGA_DATA is another folder for it"
         ) from error
     try:
-        names = json.loads(opened.metadata["names"])
-        tensors = {name: opened.get(stored) for name, stored in names.items()}
-    except (KeyError, ValueError, AttributeError, SafetensorError) as error:
-        raise CheckpointError(f"{path} is damaged: remove it") from error
-    if {name: x.shape for name, x in tensors.items()} != {name: x.shape for name, x in like.items()}:
+        tensors = {name: opened.get(stored) for name, stored in json.loads(opened.metadata["names"]).items()}
+        is_whole = is_whole and {name: x.shape for name, x in tensors.items()} == {
+            name: x.shape for name, x in like.items()
+        }
+    except (KeyError, ValueError, AttributeError, SafetensorError):
+        is_whole = False
+    if not is_whole:
         raise CheckpointError(f"{path} is damaged: remove it")
     return tensors
 

@@ -139,23 +139,23 @@ def check(path: Path, settings: Mapping[str, Any], kind: str) -> None:
 
 def _check(path: Path, settings: Mapping[str, Any], rules: Rules, within: str) -> None:
     for key, value in settings.items():
-        name = f"{within}{key}"
-        rule = rules.get(name)
-        if rule is None and any(each.startswith(f"{name}.") for each in rules):
-            if not isinstance(value, dict | None):
-                raise CheckpointError(
-                    f"{path}: {printable(name)} must be a JSON object or null, not {printable(repr(value))}"
-                )
+        name, wrong = f"{within}{key}", ""
+        rule, is_object = rules.get(name), any(each.startswith(f"{name}.") for each in rules)
+        if rule is None and is_object and isinstance(value, dict | None):
             _check(path, value or {}, rules, f"{name}.")
+        elif rule is None and is_object:
+            wrong = f"{printable(name)} must be a JSON object or null, not {printable(repr(value))}"
         elif rule is None:
             siblings = {each.removeprefix(within).partition(".")[0] for each in rules if each.startswith(within)}
             near = get_close_matches(key, siblings, n=1, cutoff=0.8)
             meant = f"did you mean {within}{near[0]}? " if near else ""
-            raise CheckpointError(
-                f"{path}: the key {printable(name)} is unknown, and may change vectors; {meant}remove it if it has no effect"
+            wrong = (
+                f"the key {printable(name)} is unknown, and may change vectors; {meant}remove it if it has no effect"
             )
         elif isinstance(rule, tuple) and not any(type(value) is type(each) and value == each for each in rule):
             raise unsupported(path, name, value, " or ".join(map(repr, rule)))
+        if wrong:
+            raise CheckpointError(f"{path}: {wrong}")
 
 
 def unsupported(path: Path, key: str, value: object, supported: str) -> CheckpointError:

@@ -79,7 +79,8 @@ def reader(
     assert {name for row in rows for name in row.ours} == ours.keys(), "the table and the model disagree"
     stored_names, lines = _canonical(table, weights)
     known = {row.theirs for row in rows} | table.tied.keys() | table.unread.keys()
-    shapes = {row.theirs: _shape(row, ours) for row in rows}
+    like = {name: x.detach().to("meta") for name, x in ours.items()}
+    shapes = {row.theirs: tuple(row.write(tuple(like[name] for name in row.ours)).shape) for row in rows}  # in a file
     shapes |= {second: shapes[first] for second, first in table.tied.items()}
     lines += [
         ("missing", f"{name} {shapes[row.theirs]}") for name, row in table.saved() if row.theirs not in stored_names
@@ -138,11 +139,6 @@ def _canonical(table: Table, weights: Weights) -> tuple[dict[str, str], Lines]:
         if second in stored_names:
             stored_names.setdefault(first, stored_names[second])
     return stored_names, lines
-
-
-def _shape(row: WeightMapping, ours: Mapping[str, Tensor]) -> tuple[int, ...]:
-    """The shape that a row's weight has in a file."""
-    return tuple(row.write(tuple(ours[name].detach().to("meta") for name in row.ours)).shape)
 
 
 def _wrong_shapes_and_dtypes(

@@ -6,7 +6,7 @@ untrusted: opening checks the sizes that a file declares before memory of such a
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -77,36 +77,35 @@ def _sharded(index: Path, single: str, open_one: Callable[[Path], Opened]) -> We
     """The weights that an index lists; `single` is the name of the file where all are in one."""
     listed = _listed(index)
     files = sorted(set(listed.values()))
-    if files != [single] and _is_there(index.parent / single):
-        raise CheckpointError(
-            f"{index.parent} has both {single} and {index.name}, which lists other files: "
-            "they may be of two models; remove the one that is not meant"
-        )
-    for file in files:
-        _check_plain_name(index, file, Path(single).suffix)
+    for rule in _broken_rules(index, single, files):
+        raise CheckpointError(f"{index} {rule}")
     stored: dict[str, Stored] = {}
     readers: dict[str, Callable[[str], Tensor]] = {}
+    twice: list[str] = []
     for held, read in [open_one(index.parent / file) for file in files]:
-        if twice := sorted(stored.keys() & held.keys()):
-            raise CheckpointError(f"{index} lists two files that both contain {', '.join(map(printable, twice))}")
+        twice += sorted(stored.keys() & held.keys())
         stored |= held
         readers |= dict.fromkeys(held, read)
     absent = sorted(listed.keys() - stored.keys())
     unlisted = sorted(stored.keys() - listed.keys())
-    if absent or unlisted:
+    if twice or absent or unlisted:
         lines = [f"  {printable(name)} is listed in {listed[name]}, which does not contain it" for name in absent]
+        lines += [f"  {printable(name)} is in two files" for name in twice]
         lines += [f"  {printable(name)} is in the files and is not listed" for name in unlisted]
         raise CheckpointError("\n".join([f"{index} does not match its files", *lines]))
     return Weights(path=index, stored=stored, read=lambda name: readers[name](name))
 
 
-def _check_plain_name(index: Path, file: str, suffix: str) -> None:
-    """An index may only name files of its own folder. Raises CheckpointError."""
-    is_plain = file.isprintable() and PurePosixPath(file).name == file and PureWindowsPath(file).name == file
-    if not is_plain or not file.endswith(suffix):
-        raise CheckpointError(f"{index} names {printable(file)!r}, which is not a plain name of a {suffix} file")
-    if not (index.parent / file).is_file():
-        raise CheckpointError(f"{index} names {file}, which does not exist in its folder")
+def _broken_rules(index: Path, single: str, files: list[str]) -> Iterator[str]:
+    if files != [single] and _is_there(index.parent / single):
+        both = "they may be of two models; remove the one that is not meant"
+        yield f"lists other files than {single}, which is in its folder too: {both}"
+    for file in files:
+        suffix, is_plain = Path(single).suffix, PurePosixPath(file).name == file == PureWindowsPath(file).name
+        if not (is_plain and file.isprintable() and file.endswith(suffix)):
+            yield f"names {printable(file)!r}, which is not a plain name of a {suffix} file"
+        if not (index.parent / file).is_file():
+            yield f"names {file}, which does not exist in its folder"
 
 
 def _read_torch_file(path: Path) -> Opened:

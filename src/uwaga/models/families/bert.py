@@ -101,11 +101,8 @@ BERT = Family(
     extra=("labels",),
     outputs=("pooled",),
     only={
-        "position_embedding_type": ("absolute", None),
-        "is_decoder": (False,),
-        "add_cross_attention": (False,),
-        "is_encoder_decoder": (False,),
-        "pruned_heads": ({}, None),
+        "position_embedding_type": ("absolute", None), "is_decoder": (False,), "add_cross_attention": (False,),
+        "is_encoder_decoder": (False,), "pruned_heads": ({}, None),
     },
     reasons=_OWN_CODE,
     # DistilBERT's initialisation of positions, and settings of heads that are not implemented.

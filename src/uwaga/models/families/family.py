@@ -27,7 +27,7 @@ _RULES = options.field_rules(Config)
 _HEADS = {"pooler": "pooled", "lm_head": "logits", "sequence": "sequence", "tokens": "tokens"}
 _MARKS = "^=~"
 _SAME: Any = (None, lambda x: x, lambda x: x)
-_EMBEDDING, _SECOND_EMBEDDING = "embeddings.token_embedding", "decoder_embeddings.token_embedding"
+_EMBEDDINGS = ("decoder_embeddings.token_embedding.weight", "embeddings.token_embedding.weight")
 
 
 # (name, matrix, generator)
@@ -185,7 +185,10 @@ class Family:
                 raise CheckpointError(f"{file.where}: architectures is {printable(repr(given))}; supported: {known}")
         of_class = self.architectures.get(str((file.config.get("architectures") or [""])[0]), ())
         found = (
-            ours for theirs, text in self._named(None).items() if _is_stored(theirs, file) for ours in text.split("/")
+            ours
+            for theirs, text in self._named(None).items()
+            if any(file.has(f"{theirs}{part}") for part in ("", ".weight", ".bias"))
+            for ours in text.split("/")
         )
         stored = {_HEADS[part] for ours in found if (part := _head(ours))}
         if self.logits[0] and file.has(f"{self.logits[0]}.weight"):
@@ -216,7 +219,8 @@ class Family:
                 there, here = (x.replace("{n}", str(n)).replace("{stack}", stack) for x in (theirs, text))
                 rows += [row for each in here.split("/") for row in _rows(there, each, left)]
         projection, bias = self.logits
-        words = next(row.theirs for row in rows if row.ours[0] == f"{_second(ours)}.weight")
+        own = next(name for name in _EMBEDDINGS if name in ours)
+        words = next(row.theirs for row in rows if row.ours[0] == own)
         tied = dict(self.tied)
         if projection and config.tie_word_embeddings and "logits" in config.outputs:
             tied |= {f"{projection}.weight": words, f"{projection}.bias": bias}
@@ -247,32 +251,25 @@ class Family:
 
 def _value(file: File, name: str, key: Key) -> object:
     """The value of a key of a file, as we have it. Raises CheckpointError."""
-    in_file, read, _ = config_json.IN_FILES.get(key.ours, _SAME) if key.kind is None else _SAME
+    in_file, read, _ = _in_files(key)
     rule = in_file or key.kind or _RULES[key.ours]
     rule = rule | None if key.default is None else rule
     return read(config_json.setting(file.config, file.where, name, rule, key.default))
 
 
 def _written(config: Config, key: Key) -> object:
-    write, ours = (
-        (config_json.IN_FILES.get(key.ours, _SAME) if key.kind is None else _SAME)[2],
-        getattr(config, key.ours),
-    )
+    ours, (_, _, write) = getattr(config, key.ours), _in_files(key)
     return ours if ours is None else write(ours)
+
+
+def _in_files(key: Key) -> Any:
+    return config_json.IN_FILES.get(key.ours, _SAME) if key.kind is None else _SAME
 
 
 def _head(ours: str) -> str:
     """The first part of our name, where it is one of a head."""
     part = ours.rstrip(_MARKS).partition(".")[0]
     return part if part in _HEADS else ""
-
-
-def _is_stored(theirs: str, file: File) -> bool:
-    return any(file.has(f"{theirs}{part}") for part in ("", ".weight", ".bias"))
-
-
-def _second(ours: Mapping[str, Tensor]) -> str:
-    return _SECOND_EMBEDDING if f"{_SECOND_EMBEDDING}.weight" in ours else _EMBEDDING
 
 
 def _rows(theirs: str, text: str, left: dict[str, Tensor]) -> list[WeightMapping]:

@@ -39,13 +39,9 @@ _JINA_KEYS = BERT_KEYS | keys(
 )  # fmt: skip
 # Keys of the authors' own code, whose other values change what it computes.
 _ONLY: dict[str, tuple[object, ...]] = {
-    "num_experts": (0, None),
-    "moe_every_n_layers": (0, None),
-    "lora_adaptations": ([], None),
-    "position_embedding_type": ("absolute", "rope", "rotary", None),
-    "layer_norm_type": ("layer_norm", None),
-    "logn_attention_scale": (False, None),
-}
+    "num_experts": (0, None), "moe_every_n_layers": (0, None), "lora_adaptations": ([], None), "layer_norm_type": ("layer_norm", None),
+    "position_embedding_type": ("absolute", "rope", "rotary", None), "logn_attention_scale": (False, None),
+}  # fmt: skip
 # transformers reads no size of a NomicBERT from the keys of its authors' code, and takes its defaults: those of v1.5, which say this.
 _NOMIC_OWN: dict[str, tuple[object, ...]] = {
     "n_embd": (768,), "n_head": (12,), "n_inner": (3072,), "n_layer": (12,), "activation_function": ("swiglu",), "causal": (False,),

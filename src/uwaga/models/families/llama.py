@@ -97,12 +97,8 @@ LLAMA = Family(
     extra=("ropes", "windows"),
     outputs=("logits",),
     only={
-        "add_cross_attention": (False,),
-        "is_causal": (True,),
-        "is_encoder_decoder": (False,),
-        "rope_interleaved": (False,),
-        "pretraining_tp": (1, None),
-        "use_bidirectional_attention": (False, None),
+        "add_cross_attention": (False,), "is_causal": (True,), "is_encoder_decoder": (False,), "rope_interleaved": (False,),
+        "pretraining_tp": (1, None), "use_bidirectional_attention": (False, None),
     },
     # Settings of the classifiers of EuroBERT, and what SmolLM says of itself.
     harmless=_LAYERS | {"classifier_pooling", "is_llama_config", "mask_token_id", "transformers.js_config"},
@@ -114,40 +110,24 @@ LLAMA = Family(
     dropped=_LAYERS,
     settle=settle,
     write=_write,
-)
+)  # fmt: skip
 _NO_BIAS = {"qkv_bias": False, "feed_forward_bias": False}
 FAMILIES = {
     "eurobert": replace(
-        LLAMA,
-        keys=_EUROBERT_KEYS,
-        fixed=LLAMA.fixed | {"is_causal": False},
+        LLAMA, keys=_EUROBERT_KEYS, fixed=LLAMA.fixed | {"is_causal": False}, settle=_settle_eurobert,
         architectures=classes("EuroBert", {"Model": (), "ForMaskedLM": ("logits",)}),
-        settle=_settle_eurobert,
     ),
     "llama": LLAMA,
     "mistral": replace(
-        LLAMA,
-        keys=_MISTRAL_KEYS,
-        fixed=LLAMA.fixed | _NO_BIAS,
-        architectures=classes("Mistral", DECODER),
-        tokenizer="TokenizersBackend",
+        LLAMA, keys=_MISTRAL_KEYS, fixed=LLAMA.fixed | _NO_BIAS, architectures=classes("Mistral", DECODER), tokenizer="TokenizersBackend",
         settle=_settle_windows,
     ),
     "qwen2": replace(
-        LLAMA,
-        keys=_QWEN2_KEYS,
-        fixed=LLAMA.fixed | {"qkv_bias": True, "output_bias": False, "feed_forward_bias": False},
-        architectures=classes("Qwen2", DECODER),
-        tokenizer="Qwen2Tokenizer",
-        forces_tokenizer=True,
-        settle=_settle_windows,
+        LLAMA, keys=_QWEN2_KEYS, fixed=LLAMA.fixed | {"qkv_bias": True, "output_bias": False, "feed_forward_bias": False},
+        architectures=classes("Qwen2", DECODER), tokenizer="Qwen2Tokenizer", forces_tokenizer=True, settle=_settle_windows,
     ),
     "qwen3": replace(
-        LLAMA,
-        keys=_QWEN3_KEYS,
-        fixed=LLAMA.fixed | {"qk_norm": True, "feed_forward_bias": False},
-        architectures=classes("Qwen3", DECODER),
-        tokenizer="Qwen2Tokenizer",
-        settle=_settle_windows,
+        LLAMA, keys=_QWEN3_KEYS, fixed=LLAMA.fixed | {"qk_norm": True, "feed_forward_bias": False},
+        architectures=classes("Qwen3", DECODER), tokenizer="Qwen2Tokenizer", settle=_settle_windows,
     ),
-}
+}  # fmt: skip

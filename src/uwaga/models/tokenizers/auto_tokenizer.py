@@ -55,6 +55,8 @@ KEYS: Mapping[str, str] = {
 ), "no effect") | dict.fromkeys((
     "chat_template", "max_len", "model_input_names", "model_max_length", "truncation_side",
 ), "no effect on the tokens of a text; see the other sections")  # fmt: skip
+# Of settings, by the types of their defaults; of the others: a switch that may be null, unless it is on.
+_RULES: Mapping[type, Any] = {int: Annotated[Integer, Ge(0), Le(1000)]}
 # For all classes.
 SWITCHES = {"split_special_tokens": False}
 LISTS = ("extra_special_tokens", "additional_special_tokens")
@@ -119,7 +121,13 @@ def load(folder: Path) -> tuple[Backend, frozenset[str]]:
     if kind is None:
         return _of_transformers(folder, name)
     values = {
-        key: setting(settings, folder / SETTINGS, key, _rule(default), default)
+        key: setting(
+            settings,
+            folder / SETTINGS,
+            key,
+            Switch if default is True else _RULES.get(type(default), Switch | None),
+            default,
+        )
         for key, default in (SWITCHES | dict(kind.switches)).items()
     }
     with library_errors(path):
@@ -198,13 +206,6 @@ def _of_transformers(folder: Path, name: str | None) -> tuple[Backend, frozenset
 
 
 # Settings
-
-
-def _rule(default: bool | int | None) -> Any:
-    """The type of a setting with this default."""
-    if type(default) is int:
-        return Annotated[Integer, Ge(0), Le(1000)]
-    return Switch if default is True else Switch | None
 
 
 class _Tokens(NamedTuple):

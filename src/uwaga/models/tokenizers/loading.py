@@ -280,26 +280,26 @@ def _check_fit(tokenizer: Tokenizer, *sizes: str, has_ids: bool) -> None:
     config = json_files.read(path.parent / "config.json")
     settings = path.with_stem(f"{path.stem}_config")
     named = json_files.optional(settings) or {}
-    where = f"{path} does not match config.json"
     key = next((key for key in sizes if config.get(key) is not None), None)
     size = None if key is None else config[key]
     rows = size if isinstance(size, int) else sys.maxsize
+    place, wrong = path, ""
     for name in auto_tokenizer.SPECIAL:
         token, expected = _content(named.get(name)), config.get(f"{name}_id")
-        if token is None:
+        result = None if token is None else backend.token_to_id(token)
+        shown = f"the {name} {printable(str(token))!r}"
+        if token is None or wrong:
             continue
-        result = backend.token_to_id(token)
         if result is None or result >= rows:  # transformers adds it after the others
-            raise CheckpointError(
-                f"{where}: the {name} {printable(token)!r} of {settings.name} is not in its vocabulary"
-            )
-        if has_ids and config.get("is_encoder_decoder") and isinstance(expected, int) and result != expected:
-            raise CheckpointError(f"{where}: its {name} {printable(token)!r} is token {result}, not {expected}")
-    if last >= rows:
+            wrong = f"{shown} of {settings.name} is not in its vocabulary"
+        elif has_ids and config.get("is_encoder_decoder") and isinstance(expected, int) and result != expected:
+            wrong = f"{shown} is token {result}, not {expected}"
+    if last >= rows and not wrong:
         # As the files write it; id_to_token gives it as the normalizer leaves it.
         token = next(each for each, number in backend.get_vocab().items() if number == last)
-        where = f"{_origin(path, token)} does not match config.json"
-        raise CheckpointError(f"{where}: the token {printable(token)!r} has the id {last}, but {key} is {size}")
+        place, wrong = _origin(path, token), f"the token {printable(token)!r} has the id {last}, but {key} is {size}"
+    if wrong:
+        raise CheckpointError(f"{place} does not match config.json: {wrong}")
 
 
 def _origin(path: Path, token: str) -> Path:

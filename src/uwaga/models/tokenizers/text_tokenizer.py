@@ -5,10 +5,9 @@ A saved one is a tokenizer.json of that library with a tokenizer_config.json bes
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tokenizers import Regex
@@ -50,8 +49,7 @@ _CHARACTER = r"[\s\S]"
 _BY_CHARACTERS = {"type": "Split", "pattern": {"Regex": _CHARACTER}, "behavior": "Isolated", "invert": False}
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpecialTokens:
+class SpecialTokens(NamedTuple):
     """Ids of special tokens by role; None where a tokenizer has no such token."""
 
     pad: int | None = None  # a decoder starts with it
@@ -62,7 +60,7 @@ class SpecialTokens:
     mask: int | None = None
 
     def ids(self) -> set[int]:
-        return {value for each in fields(self) if (value := getattr(self, each.name)) is not None}
+        return {each for each in self if each is not None}
 
 
 def special_token_ids(backend: Backend, names: Mapping[str, str]) -> SpecialTokens:
@@ -90,14 +88,6 @@ def read_special_tokens(backend: Backend, folder: Path, objective: str, *, setti
             keys = " or ".join(_KEYS[role])
             raise ConfigError(f"{folder}: the tokenizer has no {keys}, which a {objective} needs")
     return SpecialTokens(**by_role)
-
-
-def _named_tokens(backend: Backend, special: SpecialTokens, objective: str) -> dict[str, str]:
-    """The special tokens by the keys of tokenizer_config.json."""
-    roles = [each.name for each in fields(special) if each.name in SPECIAL_TOKENS[objective]]
-    ids = {_KEYS[role][0]: getattr(special, role) for role in roles}
-    named = {key: backend.id_to_token(number) for key, number in ids.items() if number is not None}
-    return {key: token for key, token in named.items() if token is not None}
 
 
 def _token_id(
@@ -149,7 +139,7 @@ class TextTokenizer:
             raise ConfigError(f"tokenizer.path: there is no {folder / file}")
         try:
             backend = auto_tokenizer.load(folder)[0] if file == FILE else read(folder / file)
-            tokens = read_special_tokens(backend, folder, objective, settings=_settings_file(file))
+            tokens = read_special_tokens(backend, folder, objective, settings=f"{Path(file).stem}_config.json")
             with library_errors(folder / file):
                 return TextTokenizer(backend, tokens, objective, folder / file)
         except CheckpointError as error:
@@ -159,9 +149,15 @@ class TextTokenizer:
         """Write tokenizer.json and tokenizer_config.json; or target_tokenizer.json and its settings."""
         with atomic_replace(folder / file) as opened:
             opened.write(self.backend.to_str(pretty=True).encode())
-        named = _named_tokens(self.backend, self.special, self._objective)
+        roles = {
+            role: number for role, number in self.special._asdict().items() if role in SPECIAL_TOKENS[self._objective]
+        }
+        tokens = {
+            _KEYS[role][0]: self.backend.id_to_token(number) for role, number in roles.items() if number is not None
+        }
+        named = {key: token for key, token in tokens.items() if token is not None}
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **named}
-        with atomic_replace(folder / _settings_file(file)) as opened:
+        with atomic_replace(folder / f"{Path(file).stem}_config.json") as opened:
             opened.write((json.dumps(config, indent=2) + "\n").encode())
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -212,14 +208,6 @@ class TextTokenizer:
 def by_characters() -> Split:
     """A pre-tokenizer that makes a token of every character; line ends too, which the pattern . would not match."""
     return Split(Regex(_CHARACTER), "isolated")
-
-
-def _settings_file(file: str) -> str:
-    """
-    >>> _settings_file("tokenizer.json")
-    'tokenizer_config.json'
-    """
-    return file.replace(".json", "_config.json")
 
 
 def recut(pieces: Iterable[str]) -> Iterator[str]:
