@@ -10,8 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from uwaga.models.generation.beam_search import beam_search
-from uwaga.models.generation.sampling import GenerationOptions, generate_tokens
+from uwaga.models.generation.sampling import GenerationOptions, beam_search, generate_tokens
 from uwaga.models.model import Model
 from uwaga.models.tokenizers import loading as tokenizers
 from uwaga.models.tokenizers import token_ids
