@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 import transformers
 from safetensors import safe_open
+from tiny_transformer import drawn
 from torch import Tensor, nn
 
 from uwaga import models
@@ -206,18 +207,6 @@ def described(case: Case) -> dict[str, Any]:
     return {theirs: SMALL[key.ours] for theirs, key in keys.items() if key.ours in SMALL} | named | case.more
 
 
-def draw(module: nn.Module) -> nn.Module:
-    """All weights at random: as transformers starts them, biases are 0 and norms 1, which would hide that two are swapped."""
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in (
-            *module.parameters(),
-            *(x for name, x in module.named_buffers() if name in module.state_dict()),
-        ):
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    return module.eval()
-
-
 class Twins(NamedTuple):
     """One model thrice, from the directory `folder`."""
 
@@ -234,14 +223,14 @@ def twins(name: str) -> Twins:
     case, folder = CASES[name], Path(mkdtemp(prefix="uwaga-twins-"))
     torch.manual_seed(0)
     if case.of_class is None:
-        models.save(draw(Transformer(models.config(case.model_type, **settings(case)))), folder)
+        models.save(drawn(Transformer(models.config(case.model_type, **settings(case)))), folder)
         return Twins(case, folder, models.load(folder), None, None)
     there = getattr(transformers, case.of_class)
     model = there(there.config_class(**described(case)))
     if "5" in case.of_class and case.more.get("tie_word_embeddings") is False:
         # transformers 5 ties the head in any case, and unties it when it loads another one.
         model.lm_head.weight = nn.Parameter(torch.empty_like(model.shared.weight))
-    draw(model).save_pretrained(folder)
+    drawn(model).save_pretrained(folder)
     # Loaded again, since sinusoidal positions, which are not saved, were drawn too.
     peer, exact = (there.from_pretrained(folder, dtype=dtype).eval() for dtype in (torch.float32, torch.float64))
     return Twins(case, folder, models.load(folder), peer, exact)

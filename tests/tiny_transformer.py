@@ -1,8 +1,9 @@
 """Small models of this package with random weights."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import nn
 
 from uwaga import Ragged
 from uwaga.models import Transformer, config
@@ -17,13 +18,14 @@ def tiny(model_type: str, *, seed: int | None = None, **settings: Any) -> Transf
     return Transformer(config(model_type, **_SIZES | settings)).eval()
 
 
-def drawn(model: Transformer) -> Transformer:
-    """Draw weights that tell layers, heads and tokens apart."""
+def drawn(module: nn.Module) -> nn.Module:
+    """All weights at random, in evaluation mode: as they start, biases are 0 and norms 1, which would hide that two are swapped."""
     generator = torch.Generator().manual_seed(1)
+    stored = (x for name, x in module.named_buffers() if name in module.state_dict())
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    return model.eval()
+        for x in (*module.parameters(), *stored):
+            x.copy_(torch.randn(x.shape, generator=generator) * 0.3)
+    return module.eval()
 
 
 NARROW = {"vocab_size": 20, "d_model": 8, "num_heads": 2, "d_ff": 16}
@@ -54,7 +56,7 @@ NAMED = WRITERS | {
 def made(name: str) -> Transformer:
     """A model of NAMED."""
     model_type, settings = NAMED[name]
-    return drawn(tiny(model_type, **settings))
+    return cast(Transformer, drawn(tiny(model_type, **settings)))
 
 
 def ragged(texts: list[list[int]]) -> Ragged:

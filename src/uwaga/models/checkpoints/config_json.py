@@ -26,13 +26,8 @@ _ActivationName = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu
 _EosTokenId = Annotated[ModelCount | ListOf[ModelCount] | None, Words("an id, a list of ids or null")]
 # Names in transformers -> ours; of several names of one function saving writes the first.
 _ACTIVATIONS: dict[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-}
+    "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu",
+}  # fmt: skip
 
 
 # Our settings by the keys of config.json that have other names.

@@ -51,13 +51,9 @@ _PROCESSOR_KWARGS = {
 }
 _CONFIG_KWARGS = {**_HUB, "use_cache": HARMLESS}
 _CALL: Rules = {
-    "add_special_tokens": (True,),
-    "max_length": COMPUTED,
-    "padding": (True, "longest"),
-    "padding_side": HARMLESS,
-    "return_tensors": ("pt",),
+    "add_special_tokens": (True,), "max_length": COMPUTED, "padding": (True, "longest"), "padding_side": HARMLESS, "return_tensors": ("pt",),
     "truncation": (True, "longest_first"),
-}
+}  # fmt: skip
 _TRANSFORMER: Rules = {
     **_all("do_lower_case max_seq_length module_output_name transformer_task", COMPUTED),
     **_all("document_length query_expansion query_length", COMPUTED),  # refused but for ColBERT models
