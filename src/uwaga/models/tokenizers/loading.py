@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -276,6 +276,12 @@ def _check_fit(tokenizer: Tokenizer, *sizes: str, has_ids: bool) -> None:
     sizes: keys of config.json for the size of the vocabulary, the first one present counts. has_ids: whether the ids of
     special tokens in config.json belong to this tokenizer.
     """
+    for place, rule in _misfits(tokenizer, sizes, has_ids=has_ids):
+        raise CheckpointError(f"{place} does not match config.json: {rule}")
+
+
+def _misfits(tokenizer: Tokenizer, sizes: Sequence[str], *, has_ids: bool) -> Iterator[tuple[Path, str]]:
+    """What does not fit, with the file that has it."""
     backend, path, last = tokenizer.backend, tokenizer.path, tokenizer.vocab_size - 1
     config = json_files.read(path.parent / "config.json")
     settings = path.with_stem(f"{path.stem}_config")
@@ -283,23 +289,18 @@ def _check_fit(tokenizer: Tokenizer, *sizes: str, has_ids: bool) -> None:
     key = next((key for key in sizes if config.get(key) is not None), None)
     size = None if key is None else config[key]
     rows = size if isinstance(size, int) else sys.maxsize
-    place, wrong = path, ""
     for name in auto_tokenizer.SPECIAL:
-        token, expected = _content(named.get(name)), config.get(f"{name}_id")
-        result = None if token is None else backend.token_to_id(token)
-        shown = f"the {name} {printable(str(token))!r}"
-        if token is None or wrong:
+        if (token := _content(named.get(name))) is None:
             continue
+        result, expected = backend.token_to_id(token), config.get(f"{name}_id")
         if result is None or result >= rows:  # transformers adds it after the others
-            wrong = f"{shown} of {settings.name} is not in its vocabulary"
+            yield path, f"the {name} {printable(token)!r} of {settings.name} is not in its vocabulary"
         elif has_ids and config.get("is_encoder_decoder") and isinstance(expected, int) and result != expected:
-            wrong = f"{shown} is token {result}, not {expected}"
-    if last >= rows and not wrong:
+            yield path, f"its {name} {printable(token)!r} is token {result}, not {expected}"
+    if last >= rows:
         # As the files write it; id_to_token gives it as the normalizer leaves it.
         token = next(each for each, number in backend.get_vocab().items() if number == last)
-        place, wrong = _origin(path, token), f"the token {printable(token)!r} has the id {last}, but {key} is {size}"
-    if wrong:
-        raise CheckpointError(f"{place} does not match config.json: {wrong}")
+        yield _origin(path, token), f"the token {printable(token)!r} has the id {last}, but {key} is {size}"
 
 
 def _origin(path: Path, token: str) -> Path:
