@@ -101,13 +101,8 @@ def _object(config: Mapping[str, Any], where: str, name: str) -> dict[str, Any]:
 def _rope(config: Mapping[str, Any], given: Mapping[str, object], where: str, name: str, length: int) -> Rope:
     """name: of the object that says `given`, for messages."""
     inside = f"{where}: {name}"
-    kind = setting(
-        {"rope_type": "default"} | given,
-        inside,
-        "type" if "rope_type" not in given and "type" in given else "rope_type",
-        _Kind,
-        None,
-    )
+    key = "type" if "rope_type" not in given and "type" in given else "rope_type"
+    kind = setting(given, inside, key, _Kind, "default")
     base = setting(given, inside, "rope_theta", Annotated[Real, Gt(1)], None)
     part = config.get("partial_rotary_factor") or 1.0
     setting(given, inside, "partial_rotary_factor", Annotated[Real, Ge(1), Le(1), Words("1")], part)

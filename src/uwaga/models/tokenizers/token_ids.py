@@ -80,6 +80,7 @@ def padding_mask(
         counted = lengths if key_lengths is None else key_lengths
         assert counted is not None
         return KeyLengths(counted)
+    assert isinstance(ids, Tensor)
     lengths = attention_mask.sum(-1)
     is_before_length = torch.arange(ids.shape[-1], device=ids.device) < lengths[..., None]
     # Engines skip whole blocks after a length, and must read every element of a bool mask.
