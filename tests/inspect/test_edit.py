@@ -469,18 +469,6 @@ def test_the_users_choice_inside_stays_whichever_context_ends_last() -> None:
         assert implementation_of(model) == "eager"
 
 
-@torch.no_grad()
-def test_two_models_keep_their_own_changes() -> None:
-    model, other = made("gpt2"), made("gpt2")
-    results = []
-    for changed, head in ((model, 0), (other, 1)):
-        with uwaga.edit(changed, heads={("decoder", 0, head): 0.0}):
-            results.append(changed(IDS).logits)
-    with uwaga.edit(model, heads={("decoder", 0, 0): 0.0}), uwaga.edit(other, heads={("decoder", 0, 1): 0.0}):
-        assert torch.equal(model(IDS).logits, results[0])
-        assert torch.equal(other(IDS).logits, results[1])
-
-
 def test_gradients_reach_everything_but_what_was_replaced() -> None:
     small = Small.of("gpt2")
     model, layer = small.module, small.layer(("decoder", 2))

@@ -2,14 +2,13 @@
 
 import json
 import math
-import re
 
 import numpy as np
 import pytest
 import torch
 from small_models import Largest
 from test_score_attribution import IDS, SHORT, alibi
-from tiny_models import DECODERS, ENCODERS, PAIRS, make
+from tiny_models import DECODERS, PAIRS, make
 from tiny_transformer import drawn, made, ragged, tiny
 from torch import nn
 
@@ -19,7 +18,6 @@ from uwaga.inspect import Part, ScoreAttribution, score_attribution
 from uwaga.inspect.attribution import attribute as module
 from uwaga.inspect.attribution import streams
 from uwaga.models import generate
-from uwaga.models.checkpoints import load_save
 
 V, TEXT = 8, 20
 
@@ -159,19 +157,6 @@ def test_positions_are_integers_of_numpy_and_pytorch_too_and_lists_are_arrays_an
 
 
 @torch.no_grad()
-def test_the_search_for_the_strongest_leaves_the_map_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = made("gpt2")
-    with uwaga.watch(model, values=True) as recording:
-        model(IDS)
-    m = recording.maps["decoder", 2].select(0, 1)
-    before = [x.clone() for x in m.topk(2)]
-    monkeypatch.setattr(module, "_FIRST", 2)
-    module._strongest(m, 3)
-    module._strongest(m, 20)
-    assert all(map(torch.equal, m.topk(2), before))
-
-
-@torch.no_grad()
 def test_results_are_plain_data_and_shown_in_short() -> None:
     found = score_attribution(made("gpt2"), IDS, 1, 0, most=5)
     assert len(found) == 5
@@ -215,25 +200,6 @@ def test_transformers_that_cannot_be_read_say_so() -> None:
         match=r"^score_attribution: BartModel is of no family that is known here; supported are uwaga\.models\.Transformer, ",
     ):
         score_attribution(make("bart", PAIRS["bart"], transformers.AutoModel), (IDS, SHORT), 0, 0)
-
-
-@torch.no_grad()
-def test_a_model_of_transformers_is_a_model_of_this_package_without_a_copy() -> None:
-    import transformers
-
-    for name, maker, pointer in (
-        ("gpt2", transformers.AutoModelForCausalLM, lambda m: m.transformer.h[0].attn.c_attn.weight),
-        ("bert", transformers.AutoModelForMaskedLM, lambda m: m.bert.encoder.layer[0].attention.self.query.weight),
-        ("llama", transformers.AutoModelForCausalLM, lambda m: m.model.layers[0].self_attn.q_proj.weight),
-    ):
-        theirs = make(name, {**ENCODERS, **DECODERS}[name], maker)
-        ours = load_save.of_transformers(theirs)
-        layers = (ours.encoder or ours.decoder).layers
-        storage = layers[0].attention.query.weight.untyped_storage().data_ptr()
-        assert storage == pointer(theirs).untyped_storage().data_ptr()
-        torch.testing.assert_close(ours(IDS).logits, theirs(IDS).logits, rtol=1e-4, atol=1e-4)
-    assert load_save.of_transformers(make("bart", PAIRS["bart"], transformers.AutoModel)) is None
     unsupported = make("gpt2", DECODERS["gpt2"] | {"add_cross_attention": True}, transformers.AutoModel)
-    rule = "GPT2Model: add_cross_attention is True; only False is supported"
-    with pytest.raises(CheckpointError, match=re.escape(rule)):
+    with pytest.raises(CheckpointError, match="add_cross_attention is True; only False is supported"):
         score_attribution(unsupported, IDS, 0, 0)

@@ -10,7 +10,6 @@ import transformers
 from tiny_tokenizer import word_tokenizer
 
 import uwaga
-from uwaga.inspect import Edits
 from uwaga.inspect.run_text import RecordError, TextTooLongError, run_text
 from uwaga.models import Model
 from uwaga.viewer.text_runner import RunRequest, TextRunner
@@ -79,28 +78,6 @@ def test_its_predictions_are_those_of_its_head(
     assert (predictions.kind, predictions.stack, len(predictions)) == (kind, last, len(logits))
 
 
-@pytest.mark.parametrize("family", ["bert", "opt", "bart"])
-def test_heads_off_and_cut_links(family: str, reader: Callable[[str], Model]) -> None:
-    own = reader(family)
-    kind = "cross" if own.config.has_both else "decoder" if family == "opt" else "encoder"
-    changes: dict[str, Any] = {
-        "heads": {(kind, 0, 1): 0.0},
-        "scores": {(kind, 0, 0): uwaga.Links(2, 1)},
-    }
-    run = TextRunner(reader=own).run(RunRequest(TEXT, edits=Edits(**changes)))
-    inputs = given(own)
-    with uwaga.edit(own.model, **changes), uwaga.watch(own.model) as expected, torch.no_grad():
-        own.model(**inputs)
-    before, after = run.view_model.sides
-    for name, m in expected.maps.items():
-        assert torch.equal(torch.as_tensor(after.maps[name][:, :, :]), m.to_dense()[0]), name
-    assert after.maps[kind, 0][0, 2, 1] == 0
-    assert before.maps[kind, 0][0, 2, 1] > 0
-    assert not torch.equal(torch.as_tensor(before.maps[kind, 1][:]), torch.as_tensor(after.maps[kind, 1][:]))
-    plain = TextRunner(reader=own).run(RunRequest(TEXT)).view_model.sides[0]
-    assert torch.equal(torch.as_tensor(plain.maps[kind, 1][:]), torch.as_tensor(before.maps[kind, 1][:]))
-
-
 @pytest.mark.parametrize(
     ("family", "most"), [("gpt2", 64), ("roberta", 63), ("opt", 64), ("llama", 64), ("t5", None), ("bart", 64)]
 )
@@ -128,26 +105,6 @@ def test_a_run_ends_when_progress_raises(reader: Callable[[str], Model]) -> None
     with pytest.raises(StoppedError):
         TextRunner(reader=own).run(RunRequest(TEXT), check)
     assert not any(module._forward_hooks for module in own.model.modules())
-
-
-def test_heads_that_follow_pronouns_are_looked_for_in_encoders(reader: Callable[[str], Model]) -> None:
-    from uwaga.inspect import coreference_heads
-    from uwaga.inspect.heads.coreference import WinogradPair
-
-    pairs = [WinogradPair("the cat ran from the dog . it {} .", ("sat", "ran"), "it", ("cat", "dog"))] * 2
-    own = reader("bert")
-    table = coreference_heads(own, pairs)
-    # A padded batch gives the weights of each sentence alone.
-    leans = []
-    for word in ("sat", "ran"):
-        text = pairs[0].text.format(word)
-        m = run_text(own, text).recording.maps["encoder", 1].to_dense()[0]
-        row = text.split().index("it")
-        leans.append(m[:, row, 1] - m[:, row, text.split().index("dog")])
-    shift = (leans[0] - leans[1]) / 2
-    found = [value for layer, value in zip(table.columns["layer"], table.columns["shift"], strict=True) if layer == 1]
-    torch.testing.assert_close(torch.tensor(found), shift, atol=1e-6, rtol=0)
-    assert TextRunner(reader=reader("opt")).run(RunRequest(TEXT)).view_model.sides[0].coreference is None
 
 
 def test_a_body_without_a_head_reads_what_its_decoder_is_given() -> None:

@@ -339,20 +339,3 @@ def test_a_config_answers_by_thread_and_gives_its_answer_to_no_other_model() -> 
     assert seen == ["sdpa"]
     assert implementation_of(model) == "sdpa"
     assert model.config.to_dict() == copy.deepcopy(model.config).to_dict()
-
-
-@torch.no_grad()
-def test_what_another_thread_runs_is_neither_recorded_nor_counted() -> None:
-    """Its candidate tokens are no reason to refuse this thread's recording."""
-    model, ids = theirs("llama"), tokens(1, 6)
-
-    @torch.no_grad()
-    def other() -> None:
-        model.generate(ids, max_new_tokens=4, do_sample=False, prompt_lookup_num_tokens=3)
-
-    with uwaga.watch(model) as recording:
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join()
-        model(ids)
-    assert recording.tokens["decoder"] == [[str(each) for each in ids[0].tolist()]]

@@ -14,7 +14,7 @@ from uwaga.inspect.recordings.recording import TokenStrings
 from uwaga.maps.derived import DifferenceMap
 from uwaga.maps.map import AttentionMap
 from uwaga.nn.attention_id import AttentionId
-from uwaga.plots.labels import clean, label_step
+from uwaga.plots.labels import clean
 
 TOKENS = ["[CLS]", "Ġthe", "$5", "cost$", "\n"]
 
@@ -250,11 +250,3 @@ def test_changed_heads_of_recordings_have_their_tokens() -> None:
 )
 def test_a_token_becomes_one_short_line(token: str, label: str) -> None:
     assert clean(token) == label
-
-
-@pytest.mark.parametrize("count", [1, 7, 100, 12_345])
-@pytest.mark.parametrize("points", [1.0, 50.0, 400.0])
-def test_as_many_labels_are_shown_as_fit(count: int, points: float) -> None:
-    every = label_step(count, points, font=6.0)
-    assert -(-count // every) <= max(points / 7.5, 1) + 1
-    assert str(every).rstrip("0") in ("1", "2", "5")

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from uwaga._base.arguments import integer
 from uwaga.inspect.edits import Ablation, Edits, HeadKey, Links, Patch, WeightChange, Where
 from uwaga.inspect.recordings.passes import start_of
 from uwaga.integrations.transformers.inside import computing
 from uwaga.models.attention_layers import attention_layers, name_of
 from uwaga.nn import MultiHeadAttention
 from uwaga.nn.attention_id import AttentionId, describe_layers
-from uwaga.nn.operand import values_of
+from uwaga.nn.operand import heads_of, values_of
 from uwaga.ops.attention.hooks import Asked, Hook, Proceed, hooked, hooks_of
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.masks import Both, DenseMask, Documents, Either, KeyLengths, Mask, as_mask
@@ -117,10 +118,8 @@ def _check_heads(model: nn.Module, edits: Edits, layers: Mapping[nn.Module, Atte
 
 
 def _check_head(where: Where, heads: int, of: str = "") -> None:
-    if where.head is not None and where.head >= heads:
-        raise ValueError(
-            f"edit: there is no {of}head {where.head} in {where.kind} {where.layer}, whose {of}heads are 0 to {heads - 1}"
-        )
+    if where.head is not None:
+        integer(where.head, f"edit: a {of}head of {where.kind} {where.layer}", 0, heads - 1)
 
 
 class LayerEditor:
@@ -258,7 +257,7 @@ class _Tokens:
 
     def __init__(self, query: Operand, key: Operand, start: Tensor | int) -> None:
         self.query, self.key, self.start = query, key, start
-        self.heads = query.values.shape[1] if isinstance(query, Ragged) else query.shape[-3]
+        self.heads = heads_of(query)
         self.device = values_of(query).device
 
     @property
@@ -318,10 +317,6 @@ def _of_heads(where: Where, heads: int, x: Operand) -> Tensor:
     numbers = torch.arange(heads, device=values_of(x).device)
     meant = torch.ones_like(numbers, dtype=torch.bool) if where.head is None else numbers == where.head
     return meant[:, None] if isinstance(x, Ragged) else meant[:, None, None]
-
-
-def _heads_of(x: Operand) -> int:
-    return x.values.shape[1] if isinstance(x, Ragged) else x.shape[-3]
 
 
 def _put(x: Operand, at: Tensor, source: Tensor) -> Operand:
@@ -385,7 +380,7 @@ def _all_of(masks: Sequence[Mask]) -> Mask:
 
 def _patched(where: Where, patch: Patch, x: Operand, positions: Tensor) -> Operand:
     """The operand with the patch's vectors at its positions."""
-    _check_head(where, _heads_of(x), "key " if patch.operand in ("key", "value") else "")
+    _check_head(where, heads_of(x), "key " if patch.operand in ("key", "value") else "")
     values, source = values_of(x), patch.source
     if source.shape[-1] != values.shape[-1]:
         raise ValueError(
@@ -412,7 +407,7 @@ def _patched(where: Where, patch: Patch, x: Operand, positions: Tensor) -> Opera
     else:
         index = index.expand(source.shape[0], -1)
         vectors = source.gather(1, index[..., None].expand(-1, -1, source.shape[-1]))[:, None]
-    return _put(x, _of_heads(where, _heads_of(x), x) & _for_output(inside, x), vectors)
+    return _put(x, _of_heads(where, heads_of(x), x) & _for_output(inside, x), vectors)
 
 
 def _with_factors(
@@ -429,7 +424,7 @@ def _with_factors(
     queries, keys = tokens.query_positions, tokens.key_positions
     sets = list(dict.fromkeys(each.queries for _, each in links))
     member = torch.stack([_inside(queries, listed) for listed in sets], -1)  # (..., sets)
-    group = _heads_of(output) // _heads_of(value)
+    group = heads_of(output) // heads_of(value)
     for signature in member.reshape(-1, len(sets)).unique(dim=0):
         active = [(where, each) for where, each in links if bool(signature[sets.index(each.queries)])]
         if not active:
@@ -437,7 +432,7 @@ def _with_factors(
         at = _for_output((member == signature).all(-1), output)
         for slot in range(group):
             factors, meant = [], []
-            for head in range(slot, _heads_of(output), group):
+            for head in range(slot, heads_of(output), group):
                 of_head = [each for where, each in active if where.head in (None, head)]
                 factor = torch.ones(keys.shape, dtype=values_of(value).dtype, device=keys.device)
                 for each in of_head:
@@ -452,7 +447,7 @@ def _with_factors(
             scaled = scaled.masked_fill(factor_G == 0, 0.0)
             changed = again(value.with_values(scaled) if isinstance(value, Ragged) else scaled)
             for head in meant:
-                one = _of_heads(Where("", 0, head), _heads_of(output), output)
+                one = _of_heads(Where("", 0, head), heads_of(output), output)
                 output = _put(output, at & one, values_of(changed))
     return output
 
@@ -475,10 +470,10 @@ def _with_matrix(where: Where, matrix: Tensor, output: Operand, value: Operand, 
             f"{keys} keys of {batch} texts"
         )
     rows = matrix[..., first : first + queries, :keys].to(value)
-    each = range(_heads_of(output)) if where.head is None else (where.head,)
+    each = range(heads_of(output)) if where.head is None else (where.head,)
     for head in each:
-        own = _weighted(rows, value[..., head * _heads_of(value) // _heads_of(output), :, :])
-        replaced = _put(output, _of_heads(Where("", 0, head), _heads_of(output), output), own[..., None, :, :])
+        own = _weighted(rows, value[..., head * heads_of(value) // heads_of(output), :, :])
+        replaced = _put(output, _of_heads(Where("", 0, head), heads_of(output), output), own[..., None, :, :])
         assert isinstance(replaced, Tensor)
         output = replaced
     return output
@@ -500,7 +495,7 @@ def _with_heads(
 ) -> Operand:
     """The output with heads scaled or replaced; those of other heads keep their bits."""
     values = values_of(output)
-    count, is_ragged = _heads_of(output), isinstance(output, Ragged)
+    count, is_ragged = heads_of(output), isinstance(output, Ragged)
     scale = [1.0] * count
     for where, value in heads:
         each = range(count) if where.head is None else (where.head,)

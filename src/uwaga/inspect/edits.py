@@ -9,11 +9,14 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeGuard, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeGuard, TypeVar
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 
+from uwaga._base.arguments import choice, integer
+from uwaga._base.options import Integer, ListOf, Real, options, read
 from uwaga._base.terminal import short
 from uwaga.inspect.recordings.passes import rows
 from uwaga.inspect.recordings.recording import Recording
@@ -93,8 +96,7 @@ class Patch:
     positions: Positions = None
 
     def __post_init__(self) -> None:
-        if self.operand not in OPERANDS:
-            raise ValueError(f"Patch: operand must be one of {', '.join(OPERANDS)}, not {self.operand!r}")
+        choice(self.operand, "Patch: operand", OPERANDS)
         if not isinstance(self.source, Tensor) or self.source.dim() not in (2, 3):
             result = tuple(self.source.shape) if isinstance(self.source, Tensor) else type(self.source).__name__
             raise ValueError(f"Patch: source must be a tensor (P, D) or (B, P, D), not {result}")
@@ -123,26 +125,22 @@ class Patch:
             KeyError: the recording has no such layer, or no values.
             ValueError: another operand, a head or a position that is not there, or texts of several lengths without positions.
         """
-        if operand not in OPERANDS:
-            raise ValueError(f"Patch.of: operand must be one of {', '.join(OPERANDS)}, not {operand!r}")
+        choice(operand, "Patch.of: operand", OPERANDS)
         kind, layer, head = where
         chosen = _positions("Patch.of: positions", positions)
         weights = recording.maps[kind, layer]
         operands = {"query": weights.query, "key": weights.key}
         texts = rows(operands[operand] if operand in operands else recording.values[kind, layer])
         heads = rows(weights.query)[0].shape[1] if operand == "output" else texts[0].shape[1]
-        if not 0 <= head < heads:
-            raise ValueError(f"Patch.of: there is no head {head} in {kind} {layer}, whose heads are 0 to {heads - 1}")
+        integer(head, f"Patch.of: the head of {kind} {layer}", 0, heads - 1)
         lengths = {len(text) for text in (rows(weights.query) if operand == "output" else texts)}
         if chosen is None and len(lengths) > 1:
             raise ValueError(
                 f"Patch.of: the recorded texts have {min(lengths)} to {max(lengths)} tokens: name positions"
             )
         chosen = tuple(range(min(lengths))) if chosen is None else chosen
-        if chosen and max(chosen) >= min(lengths):
-            raise ValueError(
-                f"Patch.of: there is no position {max(chosen)} in a recorded text of {min(lengths)} tokens"
-            )
+        for position in chosen:
+            integer(position, "Patch.of: a position of the recorded text", 0, min(lengths) - 1)
         if operand == "output":
             key_head = head * texts[0].shape[1] // heads
             results = [
@@ -157,6 +155,43 @@ class Patch:
 
     def __repr__(self) -> str:
         return f"uwaga.Patch({self.operand!r}, <tensor {tuple(self.source.shape)}>, {_listed(self.positions)})"
+
+
+_Number = Annotated[Integer, Ge(0), Le(MAX_POSITION)]
+
+
+@options
+class _Head:
+    kind: Literal["encoder", "decoder", "cross"]
+    layer: _Number
+    head: _Number | None
+
+    @property
+    def key(self) -> HeadKey:
+        return self.kind, self.layer, self.head
+
+
+@options
+class _HeadEntry(_Head):
+    value: Real | Literal["mean"]
+
+
+@options
+class _ScoresEntry(_Head):
+    queries: ListOf[_Number] | None
+    keys: ListOf[_Number] | None
+
+
+@options
+class _WeightsEntry(_ScoresEntry):
+    factor: Real = 0.0
+
+
+@options
+class _DescribedEdits:
+    heads: ListOf[_HeadEntry] = field(default_factory=list)
+    scores: ListOf[_ScoresEntry] = field(default_factory=list)
+    weights: ListOf[_WeightsEntry] = field(default_factory=list)
 
 
 Ablation = float | str | Tensor
@@ -255,35 +290,20 @@ class Edits:
         Raises:
             ValueError: a description of another form; the message names the entry.
         """
-        if not isinstance(described, Mapping):
-            raise ValueError(f"Edits: a description must be a dict, not {type(described).__name__}")
-        _check_names("a description", described, (), ("heads", "scores", "weights"))
-        entries = {name: described.get(name, []) for name in ("heads", "scores", "weights")}
-        for name, listed in entries.items():
-            if not isinstance(listed, list) or not all(isinstance(entry, Mapping) for entry in listed):
-                raise ValueError(f"Edits: {name} must be a list of dicts")
-        if (count := sum(map(len, entries.values()))) > MAX_CHANGES:
+        table = read(_DescribedEdits, described, path="Edits", noun="dict")
+        if (count := len(table.heads) + len(table.scores) + len(table.weights)) > MAX_CHANGES:
             raise ValueError(f"Edits: a description has {count} changes, more than {MAX_CHANGES}")
         heads: dict[HeadKey, Ablation] = {}
-        scores: dict[HeadKey, list[Links]] = {}
-        weights: dict[HeadKey, list[Links]] = {}
-        for number, entry in enumerate(entries["heads"]):
-            _check_names(f"heads[{number}]", entry, ("kind", "layer", "head", "value"))
-            key = (entry["kind"], entry["layer"], entry["head"])
-            _where("heads", key)
-            if key in heads:
-                raise ValueError(f"Edits: heads[{number}] changes {Where(*key)} a second time")
-            if entry["value"] != "mean":
-                _number(f"Edits: heads[{number}].value", entry["value"])
-            heads[key] = entry["value"]
-        for name, into in (("scores", scores), ("weights", weights)):
-            more = ("factor",) if name == "weights" else ()
-            for number, entry in enumerate(entries[name]):
-                _check_names(f"{name}[{number}]", entry, ("kind", "layer", "head", "queries", "keys"), more)
-                key = (entry["kind"], entry["layer"], entry["head"])
-                _where(name, key)
-                into.setdefault(key, []).append(Links(entry["queries"], entry["keys"], entry.get("factor", 0.0)))
-        return Edits(heads=heads, scores=scores, weights=weights)
+        for number, entry in enumerate(table.heads):
+            if entry.key in heads:
+                raise ValueError(f"Edits: heads[{number}] changes {Where(*entry.key)} a second time")
+            heads[entry.key] = entry.value
+        links: dict[str, dict[HeadKey, list[Links]]] = {"scores": {}, "weights": {}}
+        for name, of_heads in links.items():
+            for entry in getattr(table, name):
+                factor = getattr(entry, "factor", 0.0)
+                of_heads.setdefault(entry.key, []).append(Links(entry.queries, entry.keys, factor))
+        return Edits(heads=heads, **links)  # type: ignore[arg-type]
 
     def as_python(self, model: str = "model") -> str:
         """The line of Python that makes these edits. Raises ValueError: a change holds a tensor.
@@ -381,17 +401,6 @@ def _number(name: str, given: object) -> float:
     if not _is_finite(given):
         raise ValueError(f"{name} must be a finite number, not {short(given)}")
     return float(given)
-
-
-def _check_names(what: str, given: Mapping[str, Any], needed: Sequence[str], more: Sequence[str] = ()) -> None:
-    for name in given:
-        if name not in (*needed, *more):
-            raise ValueError(
-                f"Edits: {what} has an unknown entry {short(name)}; known are {', '.join((*needed, *more))}"
-            )
-    for name in needed:
-        if name not in given:
-            raise ValueError(f"Edits: {what} has no {name!r}")
 
 
 def _listed(positions: Positions) -> str:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from uwaga._base.arguments import choice, integer
 from uwaga._base.threads import calling_here
 from uwaga.inspect.attribution.streams import Scale
 from uwaga.inspect.editing import hooking
@@ -96,8 +97,7 @@ def logit_lens(model: nn.Module, *inputs: Any, top: int = 5, ids: Tensor | None 
         ValueError: a model of another architecture, or top outside 1 to V.
     """
     stream = ResidualStream.of(model)
-    if not 1 <= top <= stream.weight_VM.shape[0]:
-        raise ValueError(f"logit_lens: top must be between 1 and the {stream.weight_VM.shape[0]} tokens, not {top}")
+    top = integer(top, "logit_lens: top", 1, len(stream.weight_VM))
     with _residuals(stream) as (states, _):
         model(*inputs, **options)
     results = []
@@ -133,11 +133,8 @@ class LogitAttribution:
 
     def of_heads(self, kind: str, row: int = 0, position: int = -1) -> Tensor:
         """(L, H): the shares of all heads of a kind in one row at one position, for `uwaga.plots.heatmap`."""
-        results = [x[row, :, position] for (name, _), x in sorted(self.heads.items()) if name == kind]
-        if not results:
-            kinds = ", ".join(sorted({repr(name) for name, _ in self.heads}))
-            raise ValueError(f"LogitAttribution: there are no heads of kind {kind!r}; there are {kinds}")
-        return torch.stack(results)
+        choice(kind, "LogitAttribution: kind", sorted({name for name, _ in self.heads}))
+        return torch.stack([x[row, :, position] for (name, _), x in sorted(self.heads.items()) if name == kind])
 
 
 @torch.no_grad()

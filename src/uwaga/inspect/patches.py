@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from uwaga.maps.base import WeightMap, integer
+from uwaga._base.arguments import integer
+from uwaga.maps.base import WeightMap
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,8 +50,8 @@ class PatchGrid:
 
     def __post_init__(self) -> None:
         for name, least in (("rows", 1), ("columns", 1), ("start", 0)):
-            object.__setattr__(self, name, _at_least(least, getattr(self, name), name))
-        height, width = (_at_least(1, size, "patch_size") for size in self.patch_size)
+            object.__setattr__(self, name, integer(getattr(self, name), f"PatchGrid: {name}", least))
+        height, width = (integer(size, "PatchGrid: patch_size", 1) for size in self.patch_size)
         object.__setattr__(self, "patch_size", (height, width))
 
     @property
@@ -153,12 +154,6 @@ class PatchGrid:
             raise ValueError(
                 f"PatchGrid: {self.rows} by {self.columns} patches from position {self.first} on need {self.span[1]} tokens, and the map has {tokens}"
             )
-
-
-def _at_least(least: int, value: object, name: str) -> int:
-    if (result := integer(value, f"PatchGrid: {name}")) < least:
-        raise ValueError(f"PatchGrid: {name} must be at least {least}, not {result}")
-    return result
 
 
 def grid_of_tokens(tokens: Sequence[str]) -> PatchGrid | None:

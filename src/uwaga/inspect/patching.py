@@ -6,17 +6,31 @@ Letters: B batch, H query heads, Q tokens, E value width, L layers, P positions 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from uwaga._base.arguments import integer
+from uwaga._base.options import Count, ListOf, Real, options, read
 from uwaga.inspect.editing import edit
 from uwaga.inspect.edits import Patch
 from uwaga.inspect.heads.activations import activations
+from uwaga.nn.operand import heads_of
 from uwaga.ops.ragged import Ragged
 
 Span = int | Sequence[int]  # one position, or several that are patched together
+
+
+@options
+class _DescribedResult:
+    kind: Literal["encoder", "decoder", "cross"]
+    layers: ListOf[Count]
+    heads: ListOf[Count] | None
+    spans: ListOf[ListOf[Count]] | None
+    clean: Real
+    corrupted: Real
+    values: ListOf[ListOf[ListOf[Real | None]]]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -57,22 +71,14 @@ class PatchingResult:
     @staticmethod
     def from_dict(described: object) -> "PatchingResult":
         """A result as `to_dict` gives it. Raises ValueError: a description of another form."""
-        names = {"kind", "layers", "heads", "spans", "clean", "corrupted", "values"}
-        if not isinstance(described, Mapping) or set(described) != names:
-            raise ValueError(f"PatchingResult: a description must be a dict of {', '.join(sorted(names))}")
-        kind, layers, heads, spans = (described[name] for name in ("kind", "layers", "heads", "spans"))
-        lists = [layers, [] if heads is None else heads, *([] if spans is None else spans)]
-        if kind not in ("encoder", "decoder", "cross") or not all(_is_counts(each) for each in lists):
-            raise ValueError("PatchingResult: kind, layers, heads or spans of the description are not of this form")
-        shape = (len(layers), 1 if heads is None else len(heads), 1 if spans is None else len(spans))
-        flat = _numbers(described["values"], shape)
-        metrics = _numbers([[[described["clean"], described["corrupted"]]]], (1, 1, 2))
-        if any(x != x for x in metrics):
-            raise ValueError("PatchingResult: clean and corrupted must be numbers")
-        values = torch.tensor(flat, dtype=torch.float64).reshape(shape)
-        return PatchingResult(
-            kind=kind, layers=list(layers), heads=heads, spans=spans, clean=metrics[0], corrupted=metrics[1], values=values
-        )  # fmt: skip
+        table = read(_DescribedResult, described, path="PatchingResult", noun="dict")
+        values = [[[nan if x is None else x for x in row] for row in rows] for rows in table.values]
+        result = _new_result(table.kind, table.layers, table.heads, table.spans, table.clean, table.corrupted)
+        layers, heads, spans = result.values.shape
+        if len(values) != layers or any([len(row) for row in rows] != [spans] * heads for rows in values):
+            raise ValueError(f"PatchingResult: values must be lists of the shape {(layers, heads, spans)}")
+        result.values[:] = torch.tensor(values, dtype=torch.float64).reshape(result.values.shape)
+        return result
 
     def __repr__(self) -> str:
         done = int((~self.values.isnan()).sum())
@@ -121,7 +127,7 @@ def activation_patching(
         clean_value = _number(metric(_run(model, clean)), "clean")
     outputs = {layer: kept[kind, layer].output for _, layer in kept}
     corrupted_value = _number(metric(_run(model, corrupted)), "corrupted")
-    count = _head_count(next(iter(outputs.values())))
+    count = heads_of(next(iter(outputs.values())))
     head_list = list(range(count)) if heads is True else None if heads is False else list(heads)
     spans = None if positions is None else [[each] if isinstance(each, int) else list(each) for each in positions]
     result = _new_result(kind, list(outputs), head_list, spans, clean_value, corrupted_value)
@@ -150,10 +156,6 @@ def _run(model: nn.Module, given: Mapping[str, Any] | Tensor | Ragged) -> Any:
     return model(**given) if isinstance(given, Mapping) else model(given)
 
 
-def _head_count(output: Tensor | Ragged) -> int:
-    return output.values.shape[1] if isinstance(output, Ragged) else output.shape[-3]
-
-
 def _patches(
     output: Tensor | Ragged, kind: str, layer: int, head: int | None, span: list[int] | None
 ) -> dict[tuple[str, int, int | None], Patch]:
@@ -161,12 +163,10 @@ def _patches(
     if isinstance(output, Ragged):
         raise ValueError("activation_patching: texts must be a padded batch of one length, not ragged")
     each = range(output.shape[-3]) if head is None else (head,)
-    if head is not None and head >= output.shape[-3]:
-        raise ValueError(f"activation_patching: there is no head {head}; heads are 0 to {output.shape[-3] - 1}")
-    if span is not None and (wrong := [x for x in span if not 0 <= x < output.shape[-2]]):
-        raise ValueError(
-            f"activation_patching: there is no position {wrong[0]}; the text has {output.shape[-2]} tokens"
-        )
+    for each_head in each:
+        integer(each_head, "activation_patching: a head", 0, output.shape[-3] - 1)
+    for position in span or ():
+        integer(position, "activation_patching: a position", 0, output.shape[-2] - 1)
     chosen = output if span is None else output[..., span, :]
     return {(kind, layer, h): Patch("output", chosen[..., h, :, :], span) for h in each}
 
@@ -197,20 +197,3 @@ def _resumed(resume: PatchingResult, wanted: PatchingResult) -> PatchingResult:
         if before != now:
             raise ValueError(f"activation_patching: resume has {name} {before!r}, and this call {now!r}")
     return resume
-
-
-def _is_counts(listed: object) -> bool:
-    return isinstance(listed, list) and all(isinstance(x, int) and not isinstance(x, bool) and x >= 0 for x in listed)
-
-
-def _numbers(values: object, shape: tuple[int, int, int]) -> list[float]:
-    """The numbers of nested lists of a shape, NaN for None. Raises ValueError."""
-    level: list[Any] = [values]
-    for size in shape:
-        if not all(isinstance(each, list) and len(each) == size for each in level):
-            raise ValueError(f"PatchingResult: values must be lists of the shape {shape}")
-        level = [x for each in level for x in each]
-    for x in level:
-        if x is not None and (isinstance(x, bool) or not isinstance(x, int | float) or not isfinite(x)):
-            raise ValueError(f"PatchingResult: a value must be a finite number or None, not {x!r}")
-    return [nan if x is None else float(x) for x in level]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from uwaga._base import json_files, untrusted
+from uwaga._base import install, json_files, untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.inspect.run_text import Progress, RecordError, after_each_layer, reporting_errors
@@ -67,13 +67,8 @@ def read_picture(path: Path) -> Any:
     """
     with _naming(path):
         data = untrusted.read_file(path, MAX_FILE_BYTES)
-    try:
-        from PIL import Image
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "a picture needs Pillow, which is not installed: pip install pillow", name="PIL"
-        ) from error
-    return in_rgb(lambda: Image.open(io.BytesIO(data), formats=_FORMATS), str(path))
+    pil = install.optional("PIL.Image", "PIL", "a picture needs Pillow, which is not installed: pip install pillow")
+    return in_rgb(lambda: pil.open(io.BytesIO(data), formats=_FORMATS), str(path))
 
 
 def in_rgb(opened: Callable[[], Any], name: str) -> Any:

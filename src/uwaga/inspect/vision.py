@@ -13,27 +13,17 @@ from uwaga._base.errors import CheckpointError
 from uwaga._base.threads import calling_here
 from uwaga.inspect.patches import PatchGrid
 
-
-def _class_token(_: Any) -> tuple[str, ...]:
-    return ("[CLS]",)
-
-
-def _class_token_and_registers(config: Any) -> tuple[str, ...]:
-    # Darcet et al., "Vision Transformers Need Registers", 2024.
-    return ("[CLS]", *(f"[REG {n}]" for n in range(config.num_register_tokens)))
-
-
-# By model_type, the names of what comes before the patches.
-_SPECIAL: Mapping[str, Callable[[Any], tuple[str, ...]]] = {
-    "clip_vision_model": _class_token,
-    "deit": lambda _: ("[CLS]", "[DIST]"),
-    "dinov2": _class_token,
-    "dinov2_with_registers": _class_token_and_registers,
-    "dinov3_vit": _class_token_and_registers,
-    "ijepa": lambda _: (),
-    "siglip_vision_model": lambda _: (),
-    "vit": _class_token,
-    "vit_msn": _class_token,
+# By model_type, the names of what comes before the registers (Darcet et al., "Vision Transformers Need Registers", 2024) and patches.
+_SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "clip_vision_model": ("[CLS]",),
+    "deit": ("[CLS]", "[DIST]"),
+    "dinov2": ("[CLS]",),
+    "dinov2_with_registers": ("[CLS]",),
+    "dinov3_vit": ("[CLS]",),
+    "ijepa": (),
+    "siglip_vision_model": (),
+    "vit": ("[CLS]",),
+    "vit_msn": ("[CLS]",),
 }
 FAMILIES = tuple(_SPECIAL)
 
@@ -112,5 +102,6 @@ def _grid(config: Any, pixel_values: Tensor) -> PatchGrid:
     if rows < 1 or columns < 1:
         picture = f"{pixel_values.shape[-1]} by {pixel_values.shape[-2]} pixels"
         raise ValueError(f"patch_grid: a picture of {picture} (width by height) has no patch of {width} by {height}")
-    special = _SPECIAL[config.model_type](config)
+    registers = [f"[REG {n}]" for n in range(getattr(config, "num_register_tokens", 0))]
+    special = (*_SPECIAL[config.model_type], *registers)
     return PatchGrid(rows=rows, columns=columns, special=special, patch_size=(height, width))

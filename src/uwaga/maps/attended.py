@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base import keywords
+from uwaga._base.arguments import integer
 from uwaga._base.tracing import has_tangent, is_intercepted, is_recorded, may_branch_on
 from uwaga.maps.engines import available as map_engines
 from uwaga.maps.map import AttentionMap, describe_mask
@@ -95,8 +96,8 @@ def check_wanted(normalize: str | None, topk: object) -> None:
     """ValueError for what `attend` cannot compute a map of."""
     if normalize is None:
         raise ValueError("attend: a map needs softmax weights, which normalize=None does not have")
-    if topk is not None and (isinstance(topk, bool) or not isinstance(topk, int) or topk < 1):
-        raise ValueError(f"attend: topk must be at least 1 or None, not {topk!r}")
+    if topk is not None:
+        integer(topk, "attend: topk", 1)
 
 
 def _run(

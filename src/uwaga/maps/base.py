@@ -11,12 +11,12 @@ Letters: H query heads, Q queries, K keys, R ragged rows.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from operator import index as as_int
-from typing import Any, NamedTuple, NoReturn, SupportsIndex, TypeGuard
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
+from uwaga._base.arguments import integer, is_int
 from uwaga.maps.spec import Selection
 from uwaga.ops.ragged import Ragged
 
@@ -25,7 +25,6 @@ MAX_BYTES = 2**30
 Shape = tuple[Any, ...]  # ints; None where the sequences of a ragged batch differ
 MAX_NESTING = 100  # of maps of maps: they are read by recursion, and Python has a thousand frames
 _HOW_TO_READ = "read parts of it by m[..., i, j], or all of it by to_dense(max_bytes=...)"
-_MAX_POSITION = 1 << 40  # larger than any position
 _DIAGONAL_BLOCK = 64  # a diagonal is read in square blocks of so many rows
 
 
@@ -128,10 +127,7 @@ class WeightMap(ABC):
         if parts is None:
             return _diagonal(self, offset, start)
         starts = per_sequence(start, (len(parts),), f"{self.kind}.diagonal: start")
-        results = [_diagonal(part, offset, one) for part, one in zip(parts, starts, strict=True)]
-        none = torch.zeros((0, *self.shape[1:-2]), dtype=self.dtype, device=self.device)
-        lengths = torch.tensor([0, *(x.shape[-1] for x in results)], device=self.device)
-        return Ragged(torch.cat([none, *(x.movedim(-1, 0) for x in results)]), lengths.cumsum(0))
+        return packed(self, [_diagonal(part, offset, one) for part, one in zip(parts, starts, strict=True)])
 
     def to_dense(self, max_bytes: int = MAX_BYTES) -> Tensor | list[Tensor]:
         """All weights as a tensor; of a ragged map a list of tensors.
@@ -221,25 +217,8 @@ def expand(index: object, shape: Sequence[int], names: Sequence[str], kind: str)
     ]
 
 
-def integer(value: object, name: str) -> int:
-    """The int of an integer of Python, NumPy or PyTorch, bounded so that adding positions cannot overflow int64.
-
-    Raises:
-        ValueError: anything else.
-    """
-    try:
-        result = as_int(value) if is_int(value) else None
-    except TypeError:  # a floating tensor
-        result = None
-    if result is None:
-        raise ValueError(f"{name} must be an integer, not {value!r}")
-    if abs(result) > _MAX_POSITION:
-        raise ValueError(f"{name} must lie between -{_MAX_POSITION} and {_MAX_POSITION}, not {result}")
-    return result
-
-
 def integers(value: int | Tensor, name: str) -> int | Tensor:
-    """The same for a number or a tensor of integers, which is returned as it is."""
+    """`integer` for a number or a tensor of integers, which is returned as it is."""
     if not isinstance(value, Tensor):
         return integer(value, name)
     if value.dtype.is_floating_point or value.dtype.is_complex or value.dtype == torch.bool:
@@ -266,13 +245,6 @@ def per_sequence(value: int | Tensor | None, batch: tuple[int, ...], name: str) 
         raise ValueError(
             f"{name} must broadcast to the batch dimensions {batch}, not be {tuple(value.shape)}"
         ) from None
-
-
-def is_int(part: object) -> TypeGuard[SupportsIndex]:
-    """Whether an index is a single position: an integer of Python, NumPy or PyTorch, and not a bool."""
-    if isinstance(part, bool) or (isinstance(part, Tensor) and part.dtype == torch.bool):
-        return False
-    return hasattr(part, "__index__") and getattr(part, "ndim", None) in (None, 0)
 
 
 def _positions(part: object, size: int, axis: str, kind: str) -> Positions:
@@ -334,6 +306,21 @@ def shallow(name: str, m: WeightMap) -> WeightMap:
     if m.nesting >= MAX_NESTING:
         raise ValueError(f"{name}: more than {MAX_NESTING} maps are computed one from another")
     return m
+
+
+def packed(
+    m: WeightMap, parts: Sequence[Tensor], axis: int = -1, *others: int, dtype: torch.dtype | None = None
+) -> Ragged:
+    """Ragged (N, H, ...), from (H, ..., n, ...) of each sequence of a ragged map, of which there may be none.
+
+    Args:
+        axis: of the queries or keys in each part.
+        others: the sizes after H.
+        dtype: None for that of the map.
+    """
+    none = torch.zeros((0, *m.shape[1:-2], *others), dtype=dtype or m.dtype, device=m.device)
+    lengths = torch.tensor([0, *(x.shape[axis] for x in parts)], device=m.device)
+    return Ragged(torch.cat([none, *(x.movedim(axis, 0) for x in parts)]), lengths.cumsum(0))
 
 
 def map_of_sequence(m: WeightMap, index: object) -> WeightMap:

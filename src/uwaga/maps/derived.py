@@ -11,7 +11,8 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from uwaga.maps.base import Shape, WeightMap, expand, integer, shallow
+from uwaga._base.arguments import choice, integer
+from uwaga.maps.base import Shape, WeightMap, expand, packed, shallow
 from uwaga.maps.map import Pooled, TopK
 from uwaga.maps.spec import Selection
 from uwaga.maps.statistics.pooling import Bins, bin_edges
@@ -23,7 +24,7 @@ Words = Sequence[int | None] | Sequence[tuple[int, int]]
 
 
 class DerivedMap(WeightMap):
-    """A map with the dtype and device of another one, `map`, which a subclass sets."""
+    """A map with the shape, dtype and device of another one, `map`, which a subclass sets."""
 
     __slots__ = ("map",)
 
@@ -34,6 +35,10 @@ class DerivedMap(WeightMap):
         return 1 + self.map.nesting
 
     @property
+    def shape(self) -> Shape:
+        return self.map.shape
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.map.dtype
 
@@ -42,7 +47,7 @@ class DerivedMap(WeightMap):
         return self.map.device
 
 
-class DifferenceMap(WeightMap):
+class DifferenceMap(DerivedMap):
     """left - right, computed when read: of two layers, of two checkpoints, with and without an edit.
 
     Args:
@@ -53,7 +58,7 @@ class DifferenceMap(WeightMap):
         ValueError: maps of different shapes, or on different devices.
     """
 
-    __slots__ = ("left", "right")
+    __slots__ = ("right",)
 
     def __init__(self, left: WeightMap, right: WeightMap) -> None:
         left, right = (shallow("DifferenceMap", each) for each in (left, right))
@@ -62,23 +67,19 @@ class DifferenceMap(WeightMap):
             raise ValueError(f"DifferenceMap: the maps differ in shape: {shapes[0]} and {shapes[1]}")
         if left.device != right.device:
             raise ValueError(f"DifferenceMap: the maps are on different devices: {left.device} and {right.device}")
-        self.left, self.right = left, right
+        self.map, self.right = left, right
+
+    @property
+    def left(self) -> WeightMap:
+        return self.map
 
     @property
     def nesting(self) -> int:
         return 1 + max(self.left.nesting, self.right.nesting)
 
     @property
-    def shape(self) -> Shape:
-        return self.left.shape
-
-    @property
     def dtype(self) -> torch.dtype:
         return torch.promote_types(self.left.dtype, self.right.dtype)
-
-    @property
-    def device(self) -> torch.device:
-        return self.left.device
 
     def describe(self) -> str:
         return f"{self.left.describe()} minus {self.right.describe()}"
@@ -98,17 +99,12 @@ class DifferenceMap(WeightMap):
         (..., H, Q, k), or Ragged (N, H, k); 0 and position -1 where there are fewer than k keys. All weights are read once,
         block by block. Raises ValueError for k below 1.
         """
-        if (k := integer(k, "DifferenceMap.topk: k")) < 1:
-            raise ValueError(f"DifferenceMap.topk: k must be at least 1, not {k}")
+        k = integer(k, "DifferenceMap.topk: k", 1)
         parts = self.parts()
         if parts is None:
             return TopK(*self._top(k))
-        results = [part._top(k) for part in parts]
-        queries = torch.tensor([0, *(part.shape[-2] for part in parts)], device=self.device).cumsum(0)
-        none = torch.zeros((0, *self.shape[1:-2], k), dtype=self.dtype, device=self.device)
-        weights = torch.cat([none, *(x.movedim(-2, 0) for x, _ in results)])
-        positions = torch.cat([none.long(), *(x.movedim(-2, 0) for _, x in results)])
-        return TopK(Ragged(weights, queries), Ragged(positions, queries))
+        weights, positions = zip(*(part._top(k) for part in parts), strict=True) if parts else ((), ())
+        return TopK(packed(self, weights, -2, k), packed(self, positions, -2, k, dtype=torch.int64))
 
     def total_variation(self) -> Tensor | Ragged:
         """(..., H, Q), or Ragged (N, H): sum_j |left_ij - right_ij| / 2, the total variation distance of rows that sum to 1.
@@ -118,10 +114,7 @@ class DifferenceMap(WeightMap):
         parts = self.parts()
         if parts is None:
             return self._total_variation()
-        values = [part._total_variation() for part in parts]
-        queries = torch.tensor([0, *(x.shape[-1] for x in values)], device=self.device).cumsum(0)
-        none = torch.zeros((0, *self.shape[1:-2]), dtype=self.dtype, device=self.device)
-        return Ragged(torch.cat([none, *(x.movedim(-1, 0) for x in values)]), queries)
+        return packed(self, [part._total_variation() for part in parts])
 
     def _total_variation(self) -> Tensor:
         """`total_variation` of a dense map."""
@@ -139,8 +132,7 @@ class DifferenceMap(WeightMap):
         pooling="sum" is the pooled left map minus the pooled right one; "max" is the difference of the largest size in a cell,
         with its sign, query and key, of equal ones the smallest query, then key; 0 and (-1, -1) in a cell without entries.
         """
-        if pooling not in ("sum", "max"):
-            raise ValueError(f"DifferenceMap.pool: pooling must be 'sum' or 'max', not {pooling!r}")
+        choice(pooling, "DifferenceMap.pool: pooling", ("sum", "max"))
         parts = self.parts()
         batch = tuple(self.shape[:-3]) if parts is None else (len(parts),)
         sizes = [(part.shape[-2], part.shape[-1]) for part in parts or [self] * math.prod(batch)]

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from uwaga._base import keywords
+from uwaga._base.arguments import choice, integer
 from uwaga._base.tracing import is_recorded, may_branch_on
 from uwaga.maps import paged
-from uwaga.maps.base import Shape, WeightMap, integer, optional_integers
+from uwaga.maps.base import Shape, WeightMap, optional_integers, packed
 from uwaga.maps.engines import available, reference, tiles
 from uwaga.maps.spec import Normalizer, RowStatisticsRequest, Selection
 from uwaga.maps.statistics import arguments, gradients
@@ -345,9 +346,7 @@ class AttentionMap(WeightMap):
 
     def topk(self, k: int) -> TopK:
         """The k largest weights of every query and their keys, (..., H, Q, k). Raises ValueError for k below 1."""
-        if (k := integer(k, "AttentionMap.topk: k")) < 1:
-            raise ValueError(f"AttentionMap.topk: k must be at least 1, not {k}")
-        weights, positions = self._rows.top(k)
+        weights, positions = self._rows.top(integer(k, "AttentionMap.topk: k", 1))
         return TopK(unflatten_output(self._query, weights), unflatten_output(self._query, positions))
 
     def peak(self) -> Peak:
@@ -385,8 +384,7 @@ class AttentionMap(WeightMap):
         Raises:
             ValueError: another order.
         """
-        if order not in (1, 2):
-            raise ValueError(f"AttentionMap.effective_count: order must be 1 or 2, not {order!r}")
+        choice(order, "AttentionMap.effective_count: order", (1, 2))
         self._rows.compute(RowStatisticsRequest(squares=True, entropy=order == 1, top=self._top_of_effective_count))
         squares = self._rows.squares()
         sees_none = self._rows.top(1)[1][..., 0] < 0 if self._top_of_effective_count else squares == 0
@@ -417,8 +415,7 @@ class AttentionMap(WeightMap):
         Raises:
             ValueError: topk is not an integer of at least 0.
         """
-        if (topk := integer(topk, "AttentionMap.prepare: topk")) < 0:
-            raise ValueError(f"AttentionMap.prepare: topk must be at least 0, not {topk}")
+        topk = integer(topk, "AttentionMap.prepare: topk", 0)
         start = resolve_start(self._score_shape(), None) if distance else None
         most = max(topk, self._top_of_effective_count) if effective_count else topk
         self._rows.compute(RowStatisticsRequest(entropy=entropy, squares=effective_count, distance=start, top=most))
@@ -455,10 +452,7 @@ class AttentionMap(WeightMap):
         if parts is None:
             return unflatten_lse(self._query, self._diagonal_sums())
         rows = [part._diagonal_sums()[0] for part in parts]
-        none_0H = torch.zeros((0, self._call.query.shape[1]), dtype=self.dtype, device=self.device)
-        lengths = torch.tensor([0, *(x.shape[-1] for x in rows)], device=self.device)
-        sums_nH = torch.cat([none_0H, *(x.T for x in rows)])
-        return Ragged(sums_nH if len(self.shape) == 4 else sums_nH.squeeze(1), lengths.cumsum(0))
+        return packed(self, rows if len(self.shape) == 4 else [row[0] for row in rows])
 
     def _diagonal_sums(self) -> Tensor:
         """(B, H, Q+K-1) of a dense map."""
@@ -480,8 +474,7 @@ class AttentionMap(WeightMap):
         Raises:
             ValueError: an unknown `pooling`, no range, or edges that descend or lie outside a sequence.
         """
-        if pooling not in ("sum", "max"):
-            raise ValueError(f"AttentionMap.pool: pooling must be 'sum' or 'max', not {pooling!r}")
+        choice(pooling, "AttentionMap.pool: pooling", ("sum", "max"))
         queries_B, keys_B = self._lengths()
         batch = self._score_shape().batch
         row_edges = bin_edges(rows, queries_B, batch, "rows")

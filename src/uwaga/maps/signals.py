@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga.maps.base import integer
+from uwaga._base.arguments import integer
 from uwaga.maps.map import AttentionMap, TopK
 from uwaga.ops.ragged import Ragged
 
@@ -50,8 +50,7 @@ def request_signals(
     """
     if not isinstance(m, AttentionMap) or len(m.shape) != 4 or not isinstance(m.query, Ragged):
         raise ValueError(f"{_NAME}: needs a ragged map with heads, such as AttentionMap.of_paged makes, not {m!r}")
-    if (top := integer(top, f"{_NAME}: top")) < 1 or (sinks := integer(sinks, f"{_NAME}: sinks")) < 0:
-        raise ValueError(f"{_NAME}: top must be at least 1 and sinks at least 0, not {top} and {sinks}")
+    top, sinks = integer(top, f"{_NAME}: top", 1), integer(sinks, f"{_NAME}: sinks", 0)
     keys = [shape[-1] for shape in m.shapes]
     bounds = _bounds(spans, keys, sinks)
     m.prepare(entropy=True, topk=top)

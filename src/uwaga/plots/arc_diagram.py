@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from uwaga._base.arguments import choice
 from uwaga.plots import figures, labels
 from uwaga.plots.matrices import Weights, matrix_data, select_matrix
 
@@ -18,7 +19,7 @@ _MIN_WIDTH, _MAX_WIDTH = 0.3, 3.0  # of lines, in points
 _COLUMN_GAP = 84.0  # points between the two columns
 
 
-class Line(NamedTuple):
+class Arc(NamedTuple):
     """One weight to draw, from query i to key j."""
 
     i: int
@@ -61,8 +62,7 @@ def arcs(
             matrix.
         ModuleNotFoundError: matplotlib is not installed.
     """
-    if layout not in ("line", "columns"):
-        raise ValueError(f"arcs: layout must be one of line, columns, not {layout!r}")
+    choice(layout, "arcs: layout", ("line", "columns"))
     selected = select_matrix("arcs", weights, at)
     queries, keys = selected.sizes
     if max(queries, keys) > MAX_TOKENS:
@@ -78,17 +78,17 @@ def arcs(
     return draw(ax, _lines(matrix, threshold), tokens, key_tokens, color)
 
 
-def _lines(matrix: ndarray, threshold: float) -> list[Line]:
+def _lines(matrix: ndarray, threshold: float) -> list[Arc]:
     """The weights from the threshold up, the largest last, so that it is drawn on top."""
     sizes = abs(matrix)
     largest = sizes.max(initial=0.0) or 1.0
     results = [
-        Line(int(i), int(j), float(sizes[i, j] / largest)) for i, j in zip(*(sizes >= threshold).nonzero(), strict=True)
+        Arc(int(i), int(j), float(sizes[i, j] / largest)) for i, j in zip(*(sizes >= threshold).nonzero(), strict=True)
     ]
     return sorted(results, key=lambda line: line.strength)
 
 
-def _draw_line(ax: Axes | None, lines: Sequence[Line], tokens: Sequence[str], _: Sequence[str], color: str) -> Figure:
+def _draw_line(ax: Axes | None, lines: Sequence[Arc], tokens: Sequence[str], _: Sequence[str], color: str) -> Figure:
     """The tokens once, between the heights -band and band, and arcs above and below."""
     words = [labels.clean(token) for token in tokens]
     available = figures.PAGE_WIDTH * figures.POINTS_PER_INCH if ax is None else figures.size_in_points(ax)[0]
@@ -113,7 +113,7 @@ def _draw_line(ax: Axes | None, lines: Sequence[Line], tokens: Sequence[str], _:
 
 
 def _draw_columns(
-    ax: Axes | None, lines: Sequence[Line], tokens: Sequence[str], key_tokens: Sequence[str], color: str
+    ax: Axes | None, lines: Sequence[Arc], tokens: Sequence[str], key_tokens: Sequence[str], color: str
 ) -> Figure:
     """Queries in the left column, keys in the right one, both from top to bottom."""
     left, right = ([labels.clean(token) for token in side] for side in (tokens, key_tokens))
@@ -133,7 +133,7 @@ def _draw_columns(
     return ax.figure.figure
 
 
-def _arc(line: Line, band: float) -> Path:
+def _arc(line: Arc, band: float) -> Path:
     """Half an ellipse as high as it is wide, above the tokens for an earlier key, below them for a later one."""
     path = figures.import_matplotlib("matplotlib.path").Path
     side = 1 if line.j < line.i else -1
@@ -143,7 +143,7 @@ def _arc(line: Line, band: float) -> Path:
     return arc
 
 
-def _add(ax: Axes, paths: Sequence[Path], lines: Sequence[Line], color: str) -> None:
+def _add(ax: Axes, paths: Sequence[Path], lines: Sequence[Arc], color: str) -> None:
     rgba = figures.import_matplotlib("matplotlib.colors").to_rgba
     ax.add_collection(
         figures.import_matplotlib("matplotlib.collections").PathCollection(

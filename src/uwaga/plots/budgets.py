@@ -5,15 +5,15 @@ Letters: B budgets, L layers times heads.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from uwaga._base.arguments import choice
 from uwaga.plots import figures
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matplotlib.figure import Figure
 
     from uwaga.inspect.cache.study import CacheStudy
@@ -55,11 +55,13 @@ def cache_budgets(
     Raises:
         ValueError: an unknown statistic, head or `by`; no head.
     """
-    if statistic not in study.means:
-        raise ValueError(f"cache_budgets: statistic must be one of {', '.join(study.means)}, not {statistic!r}")
-    if by not in ("budget", "kept"):
-        raise ValueError(f"cache_budgets: by must be 'budget' or 'kept', not {by!r}")
-    shown = _largest(study) if heads is None else [_index(study, head) for head in heads]
+    choice(statistic, "cache_budgets: statistic", study.means)
+    choice(by, "cache_budgets: by", ("budget", "kept"))
+    shown = _largest(study) if heads is None else []
+    for given in heads or ():
+        head: Any = tuple(given) if isinstance(given, Sequence) else given
+        choice(head, "cache_budgets: (layer, head)", study.heads)
+        shown.append(study.heads.index(head))
     if not shown:
         raise ValueError("cache_budgets: heads must have one (layer, head) at least")
     columns = min(_PER_ROW, len(shown))
@@ -98,10 +100,3 @@ def _largest(study: CacheStudy) -> list[int]:
     """The heads with the largest weight forgotten, a mean over policies and budgets."""
     lost = study.means["forgotten"].mean((0, 1)).nan_to_num(0.0)
     return torch.argsort(lost, descending=True, stable=True)[:_PANELS].tolist()
-
-
-def _index(study: CacheStudy, head: Sequence[int]) -> int:
-    try:
-        return study.heads.index(tuple(head))  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise ValueError(f"cache_budgets: there is no (layer, head) {head!r} in the study") from None

@@ -8,11 +8,11 @@ to Design Them", 2015). White is zero: most of an attention matrix is, and paper
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from uwaga._base import install
 from uwaga._base.durable import atomic_replace
 
 if TYPE_CHECKING:
@@ -39,13 +39,8 @@ GREY = "#5f6368"  # text beside the data
 
 def import_matplotlib(module: str) -> ModuleType:
     """A module of matplotlib. Raises ModuleNotFoundError, which names the extra, where it is not installed."""
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] != "matplotlib":
-            raise
-        rule = "uwaga.plots needs matplotlib, which is not installed: pip install 'uwaga[plots]'"
-        raise ModuleNotFoundError(rule, name="matplotlib") from error
+    rule = "uwaga.plots needs matplotlib, which is not installed: pip install 'uwaga[plots]'"
+    return install.optional(module, "matplotlib", rule)
 
 
 def new_figure(width: float, height: float, *, layout: str = "compressed") -> Figure:

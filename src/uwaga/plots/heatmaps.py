@@ -1,4 +1,4 @@
-"""Heat maps: one attention matrix, a grid of the matrices of all heads, a matrix of a statistic of every head.
+"""Heat maps: one attention matrix, alone or animated, a grid of the matrices of all heads, a matrix of a statistic of every head.
 
 Letters: H heads, Q queries, K keys.
 """
@@ -6,11 +6,15 @@ Letters: H heads, Q queries, K keys.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from torch import Tensor
 
+from uwaga._base.arguments import choice, integer
+from uwaga._base.durable import atomic_replace
 from uwaga.inspect.heads.table import head_changes
 from uwaga.inspect.patching import PatchingResult
 from uwaga.inspect.recordings.recording import Recording
@@ -145,16 +149,6 @@ def _heatmap_size(drawn: MatrixData) -> tuple[float, float]:
     return width + _HEATMAP_MARGIN, height + _HEATMAP_MARGIN / 2
 
 
-class _Panel(NamedTuple):
-    """One head of a grid."""
-
-    row: int
-    column: int
-    drawn: MatrixData
-    title: str  # above the panel, or ""
-    y_label: str  # left of the panel, or ""
-
-
 def head_grid(
     maps: Weights | Sequence[Weights] | Mapping[object, Weights],
     *,
@@ -181,20 +175,37 @@ def head_grid(
         ValueError: no maps, or weights that do not have the dimensions (batch, H, Q, K) or (H, Q, K).
         ModuleNotFoundError: matplotlib is not installed.
     """
-    panels = _grid_panels(_by_layer(maps), sequence, pooling)
-    rows, columns = max(panel.row for panel in panels) + 1, max(panel.column for panel in panels) + 1
+    layers = _by_layer(maps)
+    drawn = []
+    for weights in layers.values():
+        at = (sequence,) if len(weights.shape) > 3 else ()
+        selected = select_matrix("head_grid", weights, at, remaining=1)
+        drawn.append(matrix_data("head_grid", selected, MAX_PANEL_SIZE, pooling))
+    most = max(len(each.matrices) for each in drawn)
+    # The heads of a single layer go over several rows.
+    columns = most if len(drawn) > 1 else min(most, _PANELS_PER_ROW)
+    rows = len(drawn) if len(drawn) > 1 else -(-most // columns)
     side = min(_PANEL, (figures.PAGE_WIDTH - _GRID_MARGIN) / columns)
     figure = figures.new_figure(side * columns + _GRID_MARGIN, (side + 0.05) * rows + 0.15)
     axes = figure.subplots(rows, columns, squeeze=False)
     for ax in axes.flat:
         ax.set_axis_off()
-    largest = max(_largest(panel.drawn.matrices) for panel in panels)
-    for panel in panels:
-        norm = _color_scale(panel.drawn.matrices, largest if shared else None, gamma)
-        image = _draw_cells(axes[panel.row, panel.column], panel.drawn, norm)
-        _decorate(axes[panel.row, panel.column], panel)
+    largest = max(_largest(each.matrices) for each in drawn)
+    for row, (layer, each) in enumerate(zip(layers, drawn, strict=True)):
+        for head, matrix in enumerate(each.matrices):
+            ax = axes[row, head] if len(drawn) > 1 else axes.flat[head]
+            image = _draw_cells(
+                ax, each._replace(matrices=matrix), _color_scale(matrix, largest if shared else None, gamma)
+            )
+            ax.set_axis_on()
+            ax.set(xticks=[], yticks=[])
+            ax.set_title(f"head {head}" * (row == 0), fontsize=figures.SMALL, pad=2)
+            is_named = len(drawn) > 1 and head == 0
+            ax.set_ylabel(labels.layer_name(layer) if is_named else "", fontsize=figures.SMALL)
+            for spine in ax.spines.values():
+                spine.set_linewidth(0.4)
     if shared:
-        _add_color_bar(image, axes, figure, panels[0].drawn.color_label)
+        _add_color_bar(image, axes, figure, drawn[0].color_label)
     return figure
 
 
@@ -205,33 +216,6 @@ def _by_layer(maps: Weights | Sequence[Weights] | Mapping[object, Weights]) -> M
     if not result:
         raise ValueError("head_grid: there are no maps to draw")
     return result
-
-
-def _grid_panels(maps: Mapping[object, Weights], sequence: int, pooling: str) -> list[_Panel]:
-    """One panel per layer and head; the heads of a single layer go over several rows."""
-    results = []
-    for row, (layer, weights) in enumerate(maps.items()):
-        at = (sequence,) if len(weights.shape) > 3 else ()
-        drawn = matrix_data("head_grid", select_matrix("head_grid", weights, at, remaining=1), MAX_PANEL_SIZE, pooling)
-        for head, matrix in enumerate(drawn.matrices):
-            one = drawn._replace(matrices=matrix)
-            if len(maps) == 1:
-                results.append(_Panel(head // _PANELS_PER_ROW, head % _PANELS_PER_ROW, one, f"head {head}", ""))
-            else:
-                results.append(
-                    _Panel(row, head, one, f"head {head}" * (row == 0), labels.layer_name(layer) * (head == 0))
-                )
-    return results
-
-
-def _decorate(ax: Axes, panel: _Panel) -> None:
-    """Title, label and frame of a panel."""
-    ax.set_axis_on()
-    ax.set(xticks=[], yticks=[])
-    ax.set_title(panel.title, fontsize=figures.SMALL, pad=2)
-    ax.set_ylabel(panel.y_label, fontsize=figures.SMALL)
-    for spine in ax.spines.values():
-        spine.set_linewidth(0.4)
 
 
 def head_matrix(table: HeadTable, statistics: str | Sequence[str], *, ax: Axes | None = None) -> Figure:
@@ -286,9 +270,7 @@ def changed_heads(
         ValueError: as `head_changes`; top below 1.
         ModuleNotFoundError: matplotlib is not installed.
     """
-    if top < 1:
-        raise ValueError(f"changed_heads: top must be at least 1, not {top}")
-    rows = head_changes(before, after).rows[:top]
+    rows = head_changes(before, after).rows[: integer(top, "changed_heads: top", 1)]
     figure = figures.new_figure(figures.PAGE_WIDTH, max(len(rows), 1) * figures.PAGE_WIDTH / 3)
     axes = figure.subplots(max(len(rows), 1), 3, squeeze=False)
     for panels, row in zip(axes, rows, strict=False):
@@ -315,7 +297,7 @@ def _token_names(of: object, kind: str, sequence: int) -> tuple[list[str] | None
     assert isinstance(of, Recording)
     rows = of.tokens
     stacks = ("decoder", "encoder") if kind == "cross" else (kind, kind)
-    queries, keys = (rows[stack][sequence] if stack in rows else None for stack in stacks)
+    queries, keys = (rows[each][sequence] if each in rows and sequence < len(rows[each]) else None for each in stacks)
     return queries, keys
 
 
@@ -387,10 +369,7 @@ def patching_effects(result: PatchingResult, *, head: int | None = None) -> Figu
     """
     effects = result.effects()
     if result.heads is not None and result.spans is not None:
-        if head is None or not 0 <= head < len(result.heads):
-            raise ValueError(
-                f"patching_effects: heads and positions were patched: head must be 0 to {len(result.heads) - 1}, not {head}"
-            )
+        head = integer(head, "patching_effects: with heads and positions, head", 0, len(result.heads) - 1)
         effects = effects[:, head : head + 1]
     matrix = effects[:, 0] if result.spans is not None else effects[..., 0]
     columns = (
@@ -410,3 +389,144 @@ def patching_effects(result: PatchingResult, *, head: int | None = None) -> Figu
 
 def _span_label(span: list[int]) -> str:
     return str(span[0]) if len(span) == 1 else f"{span[0]}-{span[-1]}"
+
+
+# Animations: one head through all layers, or row by row as a text is written.
+
+MAX_FRAMES = 1000
+_LAST = 4  # times as long as another frame: the last one is looked at before it begins again
+
+
+def animate(
+    maps: Recording | WeightMap | Sequence[WeightMap] | Mapping[Hashable, WeightMap],
+    path: str | PathLike[str],
+    tokens: Sequence[str] | None = None,
+    *,
+    over: Literal["layers", "queries"] = "layers",
+    kind: str | None = None,
+    at: int | tuple[int, ...] = (),
+    key_tokens: Sequence[str] | None = None,
+    seconds: float = 0.6,
+    vmax: float | None = None,
+    gamma: float = 1.0,
+    dpi: float = 150.0,
+) -> int:
+    """Write an animated GIF of heat maps, which all have one colour scale.
+
+        uwaga.plots.animate(recording, "layers.gif", at=(0, 3))                      # head 3 of each layer
+        uwaga.plots.animate(recording.maps["decoder", 2], "written.gif", over="queries", at=(0, 3))
+
+    Args:
+        maps: over="layers": a recording, or several maps of the same size, in a sequence or by layer. over="queries": one map, whose
+            rows appear one by one, as a model that writes made them.
+        path: the file; it is written atomically.
+        tokens: Q labels; None: those of the recording, of its text at[0].
+        over: what a frame is.
+        kind: "encoder", "decoder" or "cross": the layers of a recording; None: the only kind that it has.
+        at: indices of the leading dimensions, such as (sequence, head), as in `heatmap`.
+        key_tokens: K labels for the keys; None: as in `heatmap`.
+        seconds: of each frame; the last one stays four times as long.
+        vmax, gamma: the colour scale, as in `heatmap`; vmax None: the largest weight of all frames.
+        dpi: dots per inch.
+
+    Returns:
+        The number of frames.
+
+    Raises:
+        ValueError: no maps, maps of different sizes, more than 1000 frames, or what `heatmap` refuses.
+        ModuleNotFoundError: matplotlib is not installed; Pillow comes with it.
+        OSError: the file cannot be written.
+    """
+    if not seconds > 0:
+        raise ValueError(f"animate: seconds must be above 0, not {seconds!r}")
+    choice(over, "animate: over", ("layers", "queries"))
+    if over == "queries":
+        if not isinstance(maps, WeightMap):
+            raise ValueError(f"animate: over='queries' takes one map, not {type(maps).__name__}")
+        chosen: list[tuple[str, WeightMap]] = [("", maps)]
+    else:
+        chosen, tokens, key_tokens = _layers(maps, kind, at, tokens, key_tokens)
+    drawn = [matrix_data("animate", select_matrix("animate", m, at), MAX_HEATMAP_SIZE, "sum") for _, m in chosen]
+    if len({(each.queries, each.keys) for each in drawn}) > 1:
+        sizes = ", ".join(f"{each.queries} x {each.keys}" for each in drawn)
+        raise ValueError(f"animate: the maps must have one size, not {sizes}")
+    matrices = [np.asarray(each.matrices) for each in drawn]
+    titles = [name for name, _ in chosen]
+    if over == "queries":
+        matrices = [_until(matrices[0], row) for row in range(1, len(matrices[0]) + 1)]
+        titles = [""] * len(matrices)
+    if len(matrices) > MAX_FRAMES:
+        raise ValueError(f"animate: {len(matrices)} frames are more than {MAX_FRAMES}")
+    largest = max(map(_largest, matrices))
+    _write(Path(path), chosen[0][1], matrices, titles, tokens, key_tokens, at, vmax or largest, gamma, seconds, dpi)
+    return len(matrices)
+
+
+def _layers(
+    maps: Recording | WeightMap | Sequence[WeightMap] | Mapping[Hashable, WeightMap],
+    kind: str | None,
+    at: int | tuple[int, ...],
+    tokens: Sequence[str] | None,
+    key_tokens: Sequence[str] | None,
+) -> tuple[list[tuple[str, WeightMap]], Sequence[str] | None, Sequence[str] | None]:
+    """The layers with their names, and labels of queries and keys."""
+    if isinstance(maps, Recording):
+        kinds = sorted({name[0] for name in maps.maps})
+        if kind is None and len(kinds) != 1:
+            raise ValueError(f"animate: the recording has {', '.join(kinds) or 'no maps'}: choose one by kind")
+        kind = kinds[0] if kind is None else kind
+        if kinds:
+            choice(kind, "animate: kind", kinds)
+        both = _token_names(maps, kind, at if isinstance(at, int) else (at[0] if at else 0))
+        tokens, key_tokens = (both[0] if tokens is None else tokens), (both[1] if key_tokens is None else key_tokens)
+        results: list[tuple[object, WeightMap]] = [(name, m) for name, m in maps.maps.items() if name[0] == kind]
+    elif isinstance(maps, WeightMap):
+        raise ValueError("animate: over='layers' takes a recording or several maps; of one map take over='queries'")
+    else:
+        results = list(maps.items()) if isinstance(maps, Mapping) else list(enumerate(maps))
+    if not results:
+        raise ValueError("animate: there are no maps")
+    return [(labels.layer_name(name), m) for name, m in results], tokens, key_tokens
+
+
+def _until(matrix: ndarray, rows: int) -> ndarray:
+    """The first rows; those that are not written yet are empty."""
+    shown = matrix.copy()
+    shown[rows:] = 0.0
+    return shown
+
+
+def _write(
+    path: Path,
+    first: WeightMap,
+    matrices: Sequence[ndarray],
+    titles: Sequence[str],
+    tokens: Sequence[str] | None,
+    key_tokens: Sequence[str] | None,
+    at: int | tuple[int, ...],
+    vmax: float,
+    gamma: float,
+    seconds: float,
+    dpi: float,
+) -> None:
+    figure = heatmap(first, tokens, key_tokens=key_tokens, at=at, vmax=vmax, gamma=gamma)
+    agg = figures.import_matplotlib("matplotlib.backends.backend_agg")
+    from PIL import Image
+
+    canvas = agg.FigureCanvasAgg(figure)
+    figure.set_dpi(dpi)
+    axes = figure.axes[0]
+    axes.set_title(max(titles, key=len), fontsize=figures.NORMAL)
+    canvas.draw()  # places everything, once for all frames
+    figure.set_layout_engine("none")
+    frames = []
+    for matrix, title in zip(matrices, titles, strict=True):
+        axes.images[0].set_data(matrix)
+        axes.set_title(title, fontsize=figures.NORMAL)
+        canvas.draw()
+        frames.append(
+            Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy()).quantize(256, dither=Image.Dither.NONE)
+        )
+    times = [round(1000 * seconds)] * (len(frames) - 1) + [round(1000 * seconds * _LAST)]
+    with atomic_replace(path) as file:
+        frames[0].save(file, format="GIF", save_all=True, append_images=frames[1:], duration=times, loop=0)

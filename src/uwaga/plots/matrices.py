@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from uwaga._base.arguments import choice
 from uwaga.maps.base import WeightMap, map_of_sequence, read_rectangle
 from uwaga.maps.map import AttentionMap
 
@@ -81,8 +82,7 @@ def matrix_data(operation: str, selected: SelectedMatrix, max_size: int, pooling
     Raises:
         ValueError: an unknown `pooling`.
     """
-    if pooling not in COLOR_LABELS:
-        raise ValueError(f"{operation}: pooling must be one of {', '.join(COLOR_LABELS)}, not {pooling!r}")
+    choice(pooling, f"{operation}: pooling", COLOR_LABELS)
     weights, at = selected
     queries, keys = selected.sizes
     label = "weight"

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from uwaga._base.arguments import integer
 from uwaga.inspect.patches import Cell, PatchGrid, luminance
-from uwaga.maps.base import WeightMap, integer
+from uwaga.maps.base import WeightMap
 from uwaga.plots import figures
 
 if TYPE_CHECKING:

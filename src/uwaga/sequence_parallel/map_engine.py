@@ -75,7 +75,7 @@ class MapEngine:
             if visit.is_first:
                 memory[at] = parts.new_row_sums(part, own)
                 results[at] = cpu.new_rows(part, own)
-            parts.rows(part, own, results[at], parts.Sums(memory[at], not visit.is_first), visit.is_last)
+            parts.rows(part, own, results[at], parts.PartSums(memory[at], not visit.is_first), visit.is_last)
             if visit.is_last:
                 del memory[at]
         return self._of_pieces(call, plan, request, [results[at] for at in sorted(results)])
@@ -94,7 +94,7 @@ class MapEngine:
             if visit.is_last:
                 results[at] = torch.empty(sizes)
             second = mask_program.rectangle(program, tensors, self.division.sizes, visit.rows, visit.keys)
-            sums = parts.Sums(memory[at], not visit.is_first)
+            sums = parts.PartSums(memory[at], not visit.is_first)
             parts.mass(visit.part, visit.normalizer, *second, sums, results.get(at))
             if visit.is_last:
                 del memory[at]
@@ -120,7 +120,7 @@ class MapEngine:
                 memory[at] = new_sums(results[at].numel(), torch.float64)
             maximum, total, *weights = map(ring.by_heads, of_rows)
             out = ring.by_heads(results[at]) if is_last else None
-            sums = parts.Sums(memory[at], not is_first)
+            sums = parts.PartSums(memory[at], not is_first)
             parts.received(part, Normalizer(maximum, total), weights[0] if weights else None, sums, out)
             if is_last:
                 del memory[at]

@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from uwaga.maps.base import Shape, integer, is_int
+from uwaga._base.arguments import integer, is_int
+from uwaga.maps.base import Shape
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.spec import Selection
 from uwaga.maps.statistics import arguments

@@ -177,12 +177,3 @@ def test_quest_ranks_pages_with_hidden_keys_that_are_no_numbers() -> None:
         results.append(kept(CacheLayer(uwaga.AttentionMap(query, key, mask=hides), 10), POLICIES["quest"], 12))
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
-
-
-def test_softmax_of_rows_with_hidden_keys_and_of_rows_without_any() -> None:
-    scores, sinks = torch.tensor([[1.0, -torch.inf, 0.5], [-torch.inf] * 3]), torch.tensor([[0.3], [0.2]])
-    for given in (None, sinks):
-        extra = 0.0 if given is None else float(given[0].exp())
-        total = torch.tensor([1.0, 0.5]).exp().sum() + extra
-        expected = torch.tensor([[1.0, -torch.inf, 0.5], [-torch.inf] * 3]).exp() / total
-        torch.testing.assert_close(layers.softmax(scores, given), expected)

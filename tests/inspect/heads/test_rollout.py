@@ -30,11 +30,6 @@ def test_it_is_a_row_of_the_product(token: int, residual: float) -> None:
     torch.testing.assert_close(result, dense_product([m.to_dense() for m in maps], residual)[token])
 
 
-def test_it_sums_to_one() -> None:
-    result = rollout({"first": layer(dtype=torch.float32), "second": layer(dtype=torch.float32)})
-    assert float(result.sum()) == pytest.approx(1.0, abs=1e-6)
-
-
 def test_what_a_sink_takes_is_missing() -> None:
     maps = [layer(), layer(sinks=torch.full((3,), 3.0).double())]
     result = rollout(maps)

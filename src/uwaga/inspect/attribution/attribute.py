@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from uwaga.inspect.attribution.streams import BYTES, NAME, Finish, Part, Reader, Stack, stacks
+from uwaga._base.arguments import choice, integer
+from uwaga.inspect.attribution.streams import BYTES, NAME, Finish, Part, Reader, StreamStack, stacks
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.watching import watch
 from uwaga.integrations.transformers.inside import outermost
-from uwaga.maps.base import integer
 from uwaga.maps.engines import tiles
 from uwaga.maps.map import AttentionMap
 from uwaga.models.attention_layers import name_of
@@ -101,7 +101,7 @@ class ScoreAttribution:
 
     def __getitem__(self, c: int) -> "ScoreAttribution":
         """One of the scores."""
-        c = index(c, len(self), "score", f"scores are 0 to {len(self) - 1}")
+        c = _index(c, len(self), "a score")
         at = slice(c, c + 1)
         return replace(
             self,
@@ -142,7 +142,7 @@ class ScoreAttribution:
 
         A bias by distance is among them, with the part "distance" on both sides.
         """
-        k = positive("top: k", k)
+        k = integer(k, f"{NAME}: top: k", 1)
         shares = self.shares()
         flat = torch.cat((shares.flatten(), self.distance.mean()[None]))
         results = []
@@ -181,7 +181,7 @@ class ScoreAttribution:
         Raises:
             ValueError: as `sources`.
         """
-        top, parts = positive("back: top", top), positive("back: parts", parts)
+        top, parts = integer(top, f"{NAME}: back: top", 1), integer(parts, f"{NAME}: back: parts", 1)
         shares, weights_N, share_of = _back(self, part, side, other)
         tokens = shares.abs().argsort(descending=True, stable=True)[:top]
         value = self.reader.operand(*_head(part), tokens.tolist())
@@ -229,8 +229,7 @@ def _back(
     the share (n,) of any values (n, E) at tokens (n,)."""
     if len(of) != 1:
         raise ValueError(f"{NAME}: back is of one score, and there are {len(of)}; take one of them by its index")
-    if side not in _SIDES:
-        raise ValueError(f"{NAME}: side must be 'query' or 'key', not {side!r}")
+    choice(side, f"{NAME}: side", _SIDES)
     sides = {"query": (of.query_parts, of.query[0]), "key": (of.key_parts, of.key[0])}
     other_parts, other_PD = sides[_SIDES[1 - _SIDES.index(side)]]
     for each, known, name in ((part, sides[side][0], side), (other, other_parts, "other side")):
@@ -339,13 +338,13 @@ def score_attribution(
         )
     shape = recording.maps[where].shape
     rows = shape[0] if len(shape) == 4 else 1  # (H, Q, K) is of one text
-    row = index(row, rows, "row", f"rows are 0 to {rows - 1}")
+    row = _index(row, rows, "row")
     types = next((options[name] for name in _TYPES if options.get(name) is not None), None)
     # Norms of transformers compute in float32 whatever they are given.
     finest = torch.float64 if own is model else torch.float32
     reader = Reader(parts, next(own.parameters()).dtype, recording, row, types, finest, ids)
     heads = reader.attention(where).num_heads
-    head = index(head, heads, "head", f"heads are 0 to {heads - 1}")
+    head = _index(head, heads, "head")
     m = reader.map(where, head)
     cells = _cells(m, i, j, most)
     return _attribution(reader, where, head, cells, _than(than, len(cells), m.shape[1]), m)
@@ -407,7 +406,7 @@ def _than(than: Any, count: int, keys: int) -> list[int] | None:
     listed = [than] * count if listed is None else listed
     if len(listed) != count:
         raise ValueError(f"{NAME}: than must be one key, or one for each of {count} scores, not {len(listed)}")
-    return [_key(each, keys) for each in listed]
+    return [_index(each, keys, "a key") for each in listed]
 
 
 def _cells(m: AttentionMap, i: Any, j: Any, most: int) -> list[tuple[int, int]]:
@@ -417,17 +416,17 @@ def _cells(m: AttentionMap, i: Any, j: Any, most: int) -> list[tuple[int, int]]:
         of_i, of_j = ([x] if (several := _listed(x)) is None else several for x in (i, j))
         if len(of_i) != len(of_j) or not of_i:
             raise ValueError(f"{NAME}: i and j must be as many, and at least one, not {len(of_i)} and {len(of_j)}")
-        return [(_query(a, queries), _key(b, keys)) for a, b in zip(of_i, of_j, strict=True)]
-    most = positive("most", most)
+        return [(_index(a, queries, "i"), _index(b, keys, "j")) for a, b in zip(of_i, of_j, strict=True)]
+    most = integer(most, f"{NAME}: most", 1)
     for name, given in (("i", i), ("j", j)):
         if _listed(given) is not None:
             raise ValueError(f"{NAME}: where {name} is a list, the other must be one too")
     if i is not None:
-        i = _query(i, queries)
+        i = _index(i, queries, "i")
         weights, at = _tensor(m[i]).topk(min(most, keys))
         found = [(weight, i, key) for weight, key in zip(weights.tolist(), at.tolist(), strict=True)]
     elif j is not None:
-        j = _key(j, keys)
+        j = _index(j, keys, "j")
         weights, at = _tensor(m[:, j]).topk(min(most, queries))
         found = [(weight, query, j) for weight, query in zip(weights.tolist(), at.tolist(), strict=True)]
     else:
@@ -515,7 +514,7 @@ def _of_this_package(model: nn.Module) -> Transformer:
     )
 
 
-def _where(parts: dict[str, Stack], kind: str | None, layer: int, model: nn.Module) -> AttentionId:
+def _where(parts: dict[str, StreamStack], kind: str | None, layer: int, model: nn.Module) -> AttentionId:
     known = [each.where for stack in parts.values() for each in stack.sublayers if each.where is not None]
     kind = kind if kind is not None else "decoder" if "decoder" in parts else "encoder"
     where = AttentionId(kind, integer(layer, f"{NAME}: layer"))
@@ -544,28 +543,11 @@ def _recorded(model: nn.Module, inputs: Any, where: AttentionId, options: dict[s
     return recording
 
 
-def _query(value: Any, length: int) -> int:
-    return index(value, length, "query", f"queries are 0 to {length - 1}")
-
-
-def _key(value: Any, length: int) -> int:
-    return index(value, length, "key", f"keys are 0 to {length - 1}")
-
-
 def _tensor(x: Any) -> Tensor:
     assert isinstance(x, Tensor)
     return x
 
 
-def index(value: Any, length: int, name: str, known: str) -> int:
+def _index(value: Any, length: int, name: str) -> int:
     """A position, from the end where it is negative."""
-    at = integer(value, f"{NAME}: {name}")
-    if not -length <= at < length:
-        raise ValueError(f"{NAME}: there is no {name} {at}; {known}")
-    return at % length
-
-
-def positive(name: str, value: Any) -> int:
-    if (result := integer(value, f"{NAME}: {name}")) < 1:
-        raise ValueError(f"{NAME}: {name} must be an integer of at least 1, not {result}")
-    return result
+    return integer(value, f"{NAME}: {name}", -length, length - 1) % length

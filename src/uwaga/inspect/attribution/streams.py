@@ -122,7 +122,7 @@ class Sublayer(NamedTuple):
     output_norm: nn.Module | None
 
 
-class Stack(NamedTuple):
+class StreamStack(NamedTuple):
     """One residual stream: the layers of an encoder or of a decoder."""
 
     kind: str
@@ -139,14 +139,14 @@ class Stack(NamedTuple):
 Tape = list[Write | Scale | nn.Linear]
 
 
-def stacks(model: Transformer) -> dict[str, Stack]:
+def stacks(model: Transformer) -> dict[str, StreamStack]:
     """By kind, "encoder" and "decoder"."""
     results = {}
     for kind, part in (("encoder", model.encoder), ("decoder", model.decoder)):
         if part is not None:
             embeddings = model.embeddings if kind == "encoder" else model.output_embeddings
             rotary: list[RotaryPositions | None] = [part.rotary[rope] for rope in part.config.ropes]
-            results[kind] = Stack(
+            results[kind] = StreamStack(
                 kind,
                 list(_sublayers(kind, part.layers)),
                 part.config.norm == "pre",
@@ -300,7 +300,7 @@ class Reader:
 
     def __init__(
         self,
-        stacks: dict[str, Stack],
+        stacks: dict[str, StreamStack],
         dtype: torch.dtype,
         recording: Recording,
         row: int,
@@ -428,7 +428,7 @@ class Reader:
         assert isinstance(weights_N, Tensor)
         return weights_N.double(), reached, finish
 
-    def tape(self, where: AttentionId, name: str, tokens: Sequence[int]) -> tuple[Stack, Tape]:
+    def tape(self, where: AttentionId, name: str, tokens: Sequence[int]) -> tuple[StreamStack, Tape]:
         """What has happened to the stream that an operand reads, at some tokens, until it is read."""
         is_memory = where.kind == "cross" and name != "query"
         stack = self.stacks["encoder" if where.kind == "encoder" or is_memory else "decoder"]
@@ -450,7 +450,7 @@ class Reader:
                     break
         return total
 
-    def _read(self, stack: Stack, until: AttentionId | None, tokens: Sequence[int]) -> Tape:
+    def _read(self, stack: StreamStack, until: AttentionId | None, tokens: Sequence[int]) -> Tape:
         """Until an attention, or to the end with the final norm."""
         at_T = torch.tensor(tokens)
         tape = stack.embed(self._ids(stack.kind), at_T, self._types if stack.has_types else None)

@@ -2,10 +2,8 @@
 
 layer      what a policy sees: exact weights and scores of one layer over one text
 kept       what a policy keeps: which keys each query may read
-policies   the policies, one function each
-eviction   caches that drop a key at a time, simulated
-losses     mass, error and overlap of a block of queries
-study      cache_study: all of it, for every head, policy and budget
+policies   the policies, one function each, and caches that drop a key at a time, simulated
+study      cache_study: what is lost, for every head, policy and budget
 running    cache_edit: a model whose layers forget
 
 The public names; each is imported when first used.

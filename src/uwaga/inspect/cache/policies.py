@@ -12,7 +12,7 @@ texts, where implementations estimate or sample them.
 Where query heads share keys, what is kept for good or of the prompt is chosen for each key head, by the mean of its query heads: a cache has
 one list of keys for them. Positions are those of the text: no policy gives rotary positions anew.
 
-Letters: H query heads, G key/value heads, N tokens, P tokens of the prompt, C queries of a block, D width.
+Letters: H query heads, G key/value heads, S sets of keys, N tokens, P tokens of the prompt, C queries of a block, U keys of a block, D width.
 """
 
 from collections.abc import Callable
@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from uwaga.inspect.cache.eviction import simulate
+from uwaga._base.arguments import choice, integer
 from uwaga.inspect.cache.kept import Chosen, Evicted, Kept, KeptKeys, Lines, largest
-from uwaga.inspect.cache.layer import CacheLayer
+from uwaga.inspect.cache.layer import MOST_ROWS, CacheLayer, height, softmax
 
 Policy = Callable[[CacheLayer, int], Kept]
 
@@ -36,8 +36,7 @@ def window(layer: CacheLayer, budget: int) -> Kept:
 def streaming_llm(layer: CacheLayer, budget: int, *, sinks: int = 4) -> Kept:
     """The first keys, attention sinks, and the last `budget - sinks` (Xiao et al., "Efficient Streaming Language Models with Attention
     Sinks", 2023, section 3.2). Raises ValueError: `sinks` below 0, or not less than the budget."""
-    if not 0 <= sinks < budget:
-        raise ValueError(f"streaming_llm: sinks must be 0 to less than the budget of {budget}, not {sinks}")
+    sinks = integer(sinks, f"streaming_llm: with a budget of {budget}, sinks", 0, budget - 1)
     return _last(layer, budget - sinks, sinks)
 
 
@@ -56,8 +55,7 @@ def h2o(layer: CacheLayer, budget: int, *, recent: int | None = None) -> Kept:
         ValueError: `recent` out of range; a layer with some of its heads only.
     """
     recent = max(budget - budget // 2, 1) if recent is None else recent
-    if not 1 <= recent <= budget:
-        raise ValueError(f"h2o: recent must be 1 to the budget of {budget}, not {recent}")
+    recent = integer(recent, f"h2o: with a budget of {budget}, recent", 1, budget)
     received = _of_key_heads("h2o", layer, layer.received_from_prompt)
     return simulate(layer, budget, received, recent=recent, adds_up=True)
 
@@ -158,7 +156,7 @@ def quest(layer: CacheLayer, budget: int, *, page: int = 16) -> Kept:
         is_open = seen_CN.unflatten(1, (pages, page)).any(-1) & (
             torch.arange(pages, device=layer.device) < own[:, None]
         )
-        best = largest(bound_CP.masked_fill(~is_open, -float("inf")), read - 1)
+        best = largest(bound_CP.masked_fill(~is_open, -torch.inf), read - 1)
         chosen = torch.cat((best, own[:, None]), 1)
         is_chosen = torch.cat((is_open.gather(1, best), torch.ones_like(own[:, None], dtype=torch.bool)), 1)
         keys = (chosen[..., None] * page + inside).flatten(1)
@@ -185,8 +183,7 @@ def vertical_slash(layer: CacheLayer, budget: int, *, columns: float = 0.5, last
     """
     if not 0 <= columns <= 1:
         raise ValueError(f"vertical_slash: columns must be a part of the budget, 0 to 1, not {columns}")
-    if last is not None and last < 1:
-        raise ValueError(f"vertical_slash: last must be at least 1 or None, not {last}")
+    last = None if last is None else integer(last, "vertical_slash: last", 1)
     of_keys, of_distances = (layer.received, layer.by_distance) if last is None else _sums_of_last(layer, last)
     count = layer.tokens if budget >= layer.tokens else round(budget * columns)
     vertical, slashes = largest(of_keys, count), largest(of_distances, max(budget - count, 0))
@@ -238,8 +235,7 @@ def _votes(name: str, layer: CacheLayer, budget: int, observed: int, kernel_size
         raise ValueError(f"{name}: a budget of {budget} has no key left beside the last {observed} of the prompt")
     if kernel_size < 1 or kernel_size % 2 == 0:
         raise ValueError(f"{name}: kernel_size must be an odd number, not {kernel_size}")
-    if pooling not in ("max", "mean"):
-        raise ValueError(f"{name}: pooling must be 'max' or 'mean', not {pooling!r}")
+    choice(pooling, f"{name}: pooling", ("max", "mean"))
     prompt = layer.prompt
     before = max(prompt - observed, 0)
     rows = torch.arange(before, prompt, device=layer.device)
@@ -272,3 +268,77 @@ def _sums_of_last(layer: CacheLayer, count: int) -> tuple[Tensor, Tensor]:
             sums[0, head] += weights
             sums[1, head, (row - keys[: row + 1])] += weights[: row + 1]
     return sums[0], sums[1]
+
+
+# Caches that drop a key at a time while a text is written, as they would run: greedy, and query after query.
+
+
+def simulate(layer: CacheLayer, budget: int, prompt_scores: Tensor, *, recent: int, adds_up: bool) -> Evicted:
+    """Run a cache of `budget` keys over the text after the prompt.
+
+    Query i reads the keys of the cache and its own, `budget` in all. What it gives to them is its softmax over these alone, as in a
+    cache that has dropped the others: averaged over the heads of a set, that is added to the scores of the keys (`adds_up`), or takes their
+    place. Then the key of the smallest score is dropped if the next query's would be one too many; equal ones by position. So
+    what is dropped depends on what was dropped before, and nothing is approximated.
+
+    The scores of a block of queries are computed at once, of its keys and those that the cache has at its beginning: O(budget D) time
+    for each query and head, whatever the length of the text, and memory for one block.
+
+    Args:
+        layer: the layer.
+        budget: at least 1.
+        prompt_scores: (S, P), the scores of the prompt's keys when it has been read.
+        recent: how many of the last keys are never dropped, a query's own among them.
+        adds_up: whether scores are sums over all queries so far, or those of the last one.
+    """
+    sets, prompt, tokens = prompt_scores.shape[0], layer.prompt, layer.tokens
+    until_SN = torch.full((sets, tokens), tokens, dtype=torch.int64, device=layer.device)
+    keys_SU, score_SU = _after_prompt(prompt_scores, budget - 1, recent - 1)
+    if prompt:
+        until_SN[:, :prompt] = prompt
+        until_SN.scatter_(1, keys_SU, tokens)
+    sinks_SH = None if layer.sinks is None else layer.sinks.reshape(sets, -1, 1)
+    first = prompt
+    while first < tokens:
+        rows_at_once = height(layer.heads * (keys_SU.shape[1] + MOST_ROWS))
+        rows = torch.arange(first, min(first + rows_at_once, tokens), device=layer.device)
+        keys_SU = torch.cat((keys_SU, rows.expand(sets, -1)), 1)
+        score_SU = torch.cat((score_SU, score_SU.new_zeros(sets, len(rows))), 1)
+        scores_SHCU = _scores(layer, rows, keys_SU)
+        is_kept_SU = keys_SU < first
+        count = keys_SU.shape[1] - len(rows)
+        for c, i in enumerate(rows.tolist()):
+            is_kept_SU[:, c - len(rows)] = True
+            count += 1
+            given_SHU = softmax(scores_SHCU[:, :, c].masked_fill(~is_kept_SU[:, None], -torch.inf), sinks_SH)
+            given_SU = given_SHU.mean(1)
+            score_SU = score_SU + given_SU if adds_up else given_SU
+            if count == budget and i + 1 < tokens:
+                may_go_SU = is_kept_SU & (keys_SU < i + 2 - recent)
+                place_S1 = score_SU.masked_fill(~may_go_SU, torch.inf).argmin(-1, keepdim=True)
+                is_kept_SU.scatter_(1, place_S1, False)
+                until_SN.scatter_(1, keys_SU.gather(1, place_S1), i + 1)
+                count -= 1
+        keys_SU, score_SU = (x[is_kept_SU].reshape(sets, -1) for x in (keys_SU, score_SU))
+        first += len(rows)
+    return Evicted(until_SN, layer.heads)
+
+
+def _after_prompt(score_SP: Tensor, count: int, recent: int) -> tuple[Tensor, Tensor]:
+    """The keys (S, n), ascending, that remain of the prompt, and their scores: the last ones, and of the others those of the largest scores."""
+    sets, prompt = score_SP.shape
+    keys_SP = torch.arange(prompt, device=score_SP.device).expand(sets, -1)
+    if prompt <= count:
+        return keys_SP, score_SP
+    last = min(max(recent, 0), count)
+    best = largest(score_SP[:, : prompt - last], count - last)
+    keys_SU = torch.cat((best, keys_SP[:, prompt - last :]), 1).sort(-1).values
+    return keys_SU, score_SP.gather(1, keys_SU)
+
+
+def _scores(layer: CacheLayer, rows: Tensor, keys_SU: Tensor) -> Tensor:
+    """(S, H / S, C, U): the scores of every head on the keys of its set."""
+    sets = len(keys_SU)
+    each = layer.heads // sets
+    scores = [layer.scores(head, rows, keys_SU[head // each]) for head in range(layer.heads)]
+    return torch.stack(scores).unflatten(0, (sets, each))

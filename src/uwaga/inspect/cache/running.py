@@ -11,10 +11,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from uwaga._base.arguments import choice, integer
 from uwaga.inspect.cache.kept import Kept
 from uwaga.inspect.cache.layer import CacheLayer, height
 from uwaga.inspect.cache.policies import Policy
-from uwaga.inspect.cache.study import at_least, causal_layer
+from uwaga.inspect.cache.study import causal_layer
 from uwaga.inspect.editing import MAX_MASK_BYTES, hooking
 from uwaga.maps.map import AttentionMap, map_options
 from uwaga.models.attention_layers import attention_layers
@@ -47,15 +48,15 @@ def cache_edit(
         ValueError: a model without self-attention of a decoder, or without such a layer; a budget or prompt out of range; in the forward pass, ragged rows,
             a pass over a cache, or a mask larger than 1 GiB; as `cache_study` and the policy.
     """
-    prompt = None if prompt is None else at_least("cache_edit: prompt", prompt, 0)
-    budget = at_least("cache_edit: budget", budget, 1)
+    prompt = None if prompt is None else integer(prompt, "cache_edit: prompt", 0)
+    budget = integer(budget, "cache_edit: budget", 1)
     found = attention_layers(model, "edit")
     numbers = {where.layer: module for module, where in found.items() if where.kind == "decoder"}
     if not numbers:
         raise ValueError(f"cache_edit: {type(model).__name__} has no self-attention of a decoder")
     wanted = sorted(numbers) if layers is None else sorted(layers)
-    if missing := [number for number in wanted if number not in numbers]:
-        raise ValueError(f"cache_edit: there is no layer {missing[0]}; layers are 0 to {max(numbers)}")
+    for number in wanted:
+        choice(number, "cache_edit: a layer", numbers)
     hooks: dict[nn.Module, Hook] = {
         numbers[number]: _forgetting(policy, budget, prompt, number, max(numbers) + 1) for number in wanted
     }

@@ -16,7 +16,7 @@ from uwaga.inspect.heads.rollout import PerToken
 from uwaga.maps.map import AttentionMap, map_options
 from uwaga.models.attention_layers import attention_layers, name_of, select
 from uwaga.nn.attention_id import AttentionId, describe_layers
-from uwaga.nn.operand import values_of
+from uwaga.nn.operand import detached, values_of
 from uwaga.ops.attention.hooks import Asked, Proceed
 from uwaga.ops.ragged import Operand
 
@@ -33,10 +33,10 @@ class HeadActivations:
 
     def map(self) -> AttentionMap:
         """The weights of the layer."""
-        detached: dict[str, Any] = {
+        options: dict[str, Any] = {
             name: x.detach() if isinstance(x, Tensor) else x for name, x in map_options(self.options).items()
         }
-        return AttentionMap(_detached(self.query), _detached(self.key), **detached)
+        return AttentionMap(detached(self.query), detached(self.key), **options)
 
     def gradient_map(self, *, positive: bool = True) -> GradientMap:
         """The weights times their gradients. Raises ValueError: there was no backward pass through the layer."""
@@ -129,7 +129,3 @@ def activations(
         yield kept
     if not kept:
         raise ValueError(f"activations: nothing was kept: {name_of(model)} computed no attention in this thread")
-
-
-def _detached(x: Operand) -> Operand:
-    return x.detach() if isinstance(x, Tensor) else x.with_values(x.values.detach())

@@ -63,92 +63,52 @@ class WinogradPair:
             _place(self.text, word)
 
 
-PAIRS = (
-    WinogradPair(
-        "The trophy doesn't fit into the suitcase because it is too {}.",
-        ("large", "small"),
-        "it",
-        ("trophy", "suitcase"),
-    ),
-    WinogradPair(
-        "The animal didn't cross the street because it was too {}.", ("tired", "wide"), "it", ("animal", "street")
-    ),
-    WinogradPair("The ball broke the table because it was made of {}.", ("steel", "glass"), "it", ("ball", "table")),
-    WinogradPair("The cat could not pass the door because it was too {}.", ("fat", "narrow"), "it", ("cat", "door")),
-    WinogradPair("The man could not lift the boy because he was too {}.", ("weak", "heavy"), "he", ("man", "boy")),
-    WinogradPair(
-        "The teacher thanked the girl because she had {} help.", ("received", "given"), "she", ("teacher", "girl")
-    ),
-    WinogradPair(
-        "The truck did not pass under the bridge because it was too {}.", ("high", "low"), "it", ("truck", "bridge")
-    ),
-    WinogradPair("The dog chased the ball until it was too {}.", ("tired", "far"), "it", ("dog", "ball")),
-    WinogradPair("The bottle was poured into the cup until it was {}.", ("empty", "full"), "it", ("bottle", "cup")),
-    WinogradPair(
-        "The sack of rice was placed below the box, so it had to be moved {}.", ("up", "away"), "it", ("sack", "box")
-    ),
-    WinogradPair(
-        "The lawyer asked the judge a question, but he was reluctant to {} it.",
-        ("repeat", "answer"),
-        "he",
-        ("lawyer", "judge"),
-    ),
-    WinogradPair("The bird flew past the tree while it was {}.", ("singing", "blooming"), "it", ("bird", "tree")),
-    WinogradPair("The fish ate the worm because it was {}.", ("hungry", "tasty"), "it", ("fish", "worm")),
-    WinogradPair(
-        "The child could not eat the apple because it was too {}.", ("young", "sour"), "it", ("child", "apple")
-    ),
-    WinogradPair("The boat could not cross the river because it was too {}.", ("old", "wild"), "it", ("boat", "river")),
-    WinogradPair(
-        "The car could not leave the garage because it was {}.", ("broken", "locked"), "it", ("car", "garage")
-    ),
-    WinogradPair(
-        "The man put the phone on the shelf because it was {}.", ("charging", "empty"), "it", ("phone", "shelf")
-    ),
-    WinogradPair("The river flooded the field because it was so {}.", ("full", "flat"), "it", ("river", "field")),
-    WinogradPair("The horse kicked the door because it was {}.", ("angry", "closed"), "it", ("horse", "door")),
-    WinogradPair("The soup burned the tongue because it was too {}.", ("hot", "sensitive"), "it", ("soup", "tongue")),
-    WinogradPair("The king feared the knight because he was so {}.", ("old", "strong"), "he", ("king", "knight")),
-    WinogradPair("The nurse called the doctor because she was {}.", ("worried", "away"), "she", ("nurse", "doctor")),
-    WinogradPair("The wolf followed the sheep because it was {}.", ("hungry", "slow"), "it", ("wolf", "sheep")),
-    WinogradPair("The hammer cracked the mirror because it was so {}.", ("hard", "thin"), "it", ("hammer", "mirror")),
-    WinogradPair("The bus waited at the station because it was {}.", ("early", "crowded"), "it", ("bus", "station")),
-    WinogradPair("The boy could not hear the singer because he was {}.", ("deaf", "quiet"), "he", ("boy", "singer")),
-    WinogradPair(
-        "The snake could not swallow the frog because it was too {}.", ("small", "big"), "it", ("snake", "frog")
-    ),
-    WinogradPair("The arrow missed the target because it was too {}.", ("bent", "distant"), "it", ("arrow", "target")),
-    WinogradPair(
-        "The knife could not cut the bread because it was too {}.", ("blunt", "hard"), "it", ("knife", "bread")
-    ),
-    WinogradPair(
-        "The piano did not fit through the window because it was too {}.", ("wide", "narrow"), "it", ("piano", "window")
-    ),
-    WinogradPair(
-        "The shirt did not fit into the drawer because it was too {}.", ("thick", "full"), "it", ("shirt", "drawer")
-    ),
-    WinogradPair("The baby could not reach the toy because it was too {}.", ("young", "high"), "it", ("baby", "toy")),
-    WinogradPair(
-        "The student understood the teacher because he {} well.",
-        ("listened", "explained"),
-        "he",
-        ("student", "teacher"),
-    ),
-    WinogradPair(
-        "The mother sang to the daughter until she was {}.", ("hoarse", "asleep"), "she", ("mother", "daughter")
-    ),
-    WinogradPair(
-        "The thief escaped from the guard because he was {}.", ("quick", "sleeping"), "he", ("thief", "guard")
-    ),
-    WinogradPair(
-        "The plane could not land on the island because it was too {}.", ("damaged", "small"), "it", ("plane", "island")
-    ),
-    WinogradPair("The mouse hid from the cat because it was {}.", ("afraid", "hunting"), "it", ("mouse", "cat")),
-    WinogradPair("The bee left the flower because it was {}.", ("tired", "dry"), "it", ("bee", "flower")),
-    WinogradPair("The key did not open the lock because it was {}.", ("bent", "rusty"), "it", ("key", "lock")),
-    WinogradPair(
-        "The ladder did not reach the roof because it was too {}.", ("short", "tall"), "it", ("ladder", "roof")
-    ),
+# The text, the words for {}, the pronoun and the candidates.
+_TABLE = """
+    The trophy doesn't fit into the suitcase because it is too {}. | large | small | it | trophy | suitcase
+    The animal didn't cross the street because it was too {}. | tired | wide | it | animal | street
+    The ball broke the table because it was made of {}. | steel | glass | it | ball | table
+    The cat could not pass the door because it was too {}. | fat | narrow | it | cat | door
+    The man could not lift the boy because he was too {}. | weak | heavy | he | man | boy
+    The teacher thanked the girl because she had {} help. | received | given | she | teacher | girl
+    The truck did not pass under the bridge because it was too {}. | high | low | it | truck | bridge
+    The dog chased the ball until it was too {}. | tired | far | it | dog | ball
+    The bottle was poured into the cup until it was {}. | empty | full | it | bottle | cup
+    The sack of rice was placed below the box, so it had to be moved {}. | up | away | it | sack | box
+    The lawyer asked the judge a question, but he was reluctant to {} it. | repeat | answer | he | lawyer | judge
+    The bird flew past the tree while it was {}. | singing | blooming | it | bird | tree
+    The fish ate the worm because it was {}. | hungry | tasty | it | fish | worm
+    The child could not eat the apple because it was too {}. | young | sour | it | child | apple
+    The boat could not cross the river because it was too {}. | old | wild | it | boat | river
+    The car could not leave the garage because it was {}. | broken | locked | it | car | garage
+    The man put the phone on the shelf because it was {}. | charging | empty | it | phone | shelf
+    The river flooded the field because it was so {}. | full | flat | it | river | field
+    The horse kicked the door because it was {}. | angry | closed | it | horse | door
+    The soup burned the tongue because it was too {}. | hot | sensitive | it | soup | tongue
+    The king feared the knight because he was so {}. | old | strong | he | king | knight
+    The nurse called the doctor because she was {}. | worried | away | she | nurse | doctor
+    The wolf followed the sheep because it was {}. | hungry | slow | it | wolf | sheep
+    The hammer cracked the mirror because it was so {}. | hard | thin | it | hammer | mirror
+    The bus waited at the station because it was {}. | early | crowded | it | bus | station
+    The boy could not hear the singer because he was {}. | deaf | quiet | he | boy | singer
+    The snake could not swallow the frog because it was too {}. | small | big | it | snake | frog
+    The arrow missed the target because it was too {}. | bent | distant | it | arrow | target
+    The knife could not cut the bread because it was too {}. | blunt | hard | it | knife | bread
+    The piano did not fit through the window because it was too {}. | wide | narrow | it | piano | window
+    The shirt did not fit into the drawer because it was too {}. | thick | full | it | shirt | drawer
+    The baby could not reach the toy because it was too {}. | young | high | it | baby | toy
+    The student understood the teacher because he {} well. | listened | explained | he | student | teacher
+    The mother sang to the daughter until she was {}. | hoarse | asleep | she | mother | daughter
+    The thief escaped from the guard because he was {}. | quick | sleeping | he | thief | guard
+    The plane could not land on the island because it was too {}. | damaged | small | it | plane | island
+    The mouse hid from the cat because it was {}. | afraid | hunting | it | mouse | cat
+    The bee left the flower because it was {}. | tired | dry | it | bee | flower
+    The key did not open the lock because it was {}. | bent | rusty | it | key | lock
+    The ladder did not reach the roof because it was too {}. | short | tall | it | ladder | roof
+"""
+PAIRS = tuple(
+    WinogradPair(text, (first, second), pronoun, (one, other))
+    for text, first, second, pronoun, one, other in (row.strip().split(" | ") for row in _TABLE.strip().splitlines())
 )
 
 
@@ -178,17 +138,14 @@ def coreference_heads(model: "str | os.PathLike[str] | Model", pairs: Sequence[W
     reader = open_model(model, dtype="float32") if isinstance(model, str | os.PathLike) else model
     shifts = _shifts(reader, pairs)
     total = sum(each.shape[1] for each in shifts.values())
-    columns: dict[str, list] = {
-        name: [] for name in ("kind", "layer", "head", "label", "shift", "right", "wrong", "of")
-    }
+    rows = []
     for (kind, layer), values in shifts.items():
         for head, shift in enumerate(values.double().unbind(1)):
             right, wrong = int((shift >= MOVES).sum()), int((shift <= -MOVES).sum())
             label = "coreference" if _follows(shift, right, wrong, total) else ""
-            row = (kind, layer, head, label, float(shift.mean()), right, wrong, len(pairs))
-            for column, value in zip(columns.values(), row, strict=True):
-                column.append(value)
-    return HeadTable(columns=columns)
+            found = {"shift": float(shift.mean()), "right": right, "wrong": wrong, "of": len(pairs)}
+            rows.append({"kind": kind, "layer": layer, "head": head, "label": label, **found})
+    return HeadTable.of_rows(rows)
 
 
 def _shifts(reader: "Model", pairs: Sequence[WinogradPair]) -> dict[tuple[str, int], Tensor]:

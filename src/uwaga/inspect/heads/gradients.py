@@ -10,19 +10,20 @@ Letters: B sequences, H query heads, G key/value heads, Q queries, K keys, C que
 R ragged rows.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 import torch
 from torch import Tensor
 
 from uwaga._base.tracing import without_autocast
-from uwaga.inspect.heads.rollout import PerToken, check_layers, one_hot
-from uwaga.maps.base import Shape
+from uwaga.inspect.heads.rollout import PerToken, check_layers, for_each_head, mean_of_heads, one_hot, times_mean
+from uwaga.maps.base import packed
 from uwaga.maps.derived import DerivedMap
 from uwaga.maps.engines import tiles
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.spec import Selection
+from uwaga.nn.operand import detached, map_values
 from uwaga.ops.attention.call import compute_dtype
 from uwaga.ops.mask_program import CallPart, keys_seen, select
 from uwaga.ops.ragged import Operand, Ragged
@@ -57,12 +58,8 @@ class GradientMap(DerivedMap):
 
     def __init__(self, map: AttentionMap, value: Operand, grad_output: Operand, *, positive: bool = True) -> None:
         self.map, self.positive = map, positive
-        self.value, self.grad_output = _detached(value), _detached(grad_output)
+        self.value, self.grad_output = detached(value), detached(grad_output)
         _check(map, self.value, self.grad_output)
-
-    @property
-    def shape(self) -> Shape:
-        return self.map.shape
 
     def describe(self) -> str:
         return f"{self.map.describe()}, times its gradient{', positive part' if self.positive else ''}"
@@ -96,11 +93,7 @@ class GradientMap(DerivedMap):
         if parts is None:
             assert weights is None or isinstance(weights, Tensor)
             return self._received(weights)
-        assert isinstance(self.value, Ragged)
-        assert weights is None or isinstance(weights, Ragged)
-        rows = [None] * len(parts) if weights is None else [w.movedim(0, -1) for w in weights.to_list()]
-        result = [part._received(row).movedim(-1, 0) for part, row in zip(parts, rows, strict=True)]
-        return Ragged(torch.cat(result), self.value.offsets)
+        return packed(self, list(map(GradientMap._received, parts, _of_sequences(weights, len(parts)))))
 
     def row_sums(self, weights: Operand | None = None) -> Operand:
         """sum_j m_ij w_j, (..., H, Q) or Ragged (N, H): the product of the matrix and key weights; with ones, what a result rests on
@@ -113,11 +106,7 @@ class GradientMap(DerivedMap):
         if parts is None:
             assert weights is None or isinstance(weights, Tensor)
             return self._row_sums(weights)
-        assert isinstance(self.grad_output, Ragged)
-        assert weights is None or isinstance(weights, Ragged)
-        columns = [None] * len(parts) if weights is None else [w.movedim(0, -1) for w in weights.to_list()]
-        results = [part._row_sums(column).movedim(-1, 0) for part, column in zip(parts, columns, strict=True)]
-        return self.grad_output.with_values(torch.cat(results))
+        return packed(self, list(map(GradientMap._row_sums, parts, _of_sequences(weights, len(parts)))))
 
     def _received(self, weights: Tensor | None) -> Tensor:
         sequences, heads, queries, keys = self._sizes()
@@ -245,7 +234,7 @@ def gradient_rollout(maps: Mapping[int, GradientMap] | Sequence[GradientMap], to
     layers = _layers(maps)
     check_layers("gradient_rollout", layers)
     row = one_hot("gradient_rollout", layers[-1], token)
-    return _map(torch.add, row, _times_relevance(row, layers))
+    return map_values(torch.add, row, _times_relevance(row, layers))
 
 
 def cross_gradient_rollout(
@@ -283,9 +272,9 @@ def cross_gradient_rollout(
     row = one_hot(name, decoder[-1], token)
     result: PerToken | None = None
     for layer in reversed(range(len(decoder))):
-        added = _left(_normalized_times(decoder[: layer + 1], row), cross[layer])
-        result = added if result is None else _map(torch.add, result, added)
-        row = _map(torch.add, row, _left(row, decoder[layer]))
+        added = times_mean(_normalized_times(decoder[: layer + 1], row), cross[layer])
+        result = added if result is None else map_values(torch.add, result, added)
+        row = map_values(torch.add, row, times_mean(row, decoder[layer]))
     assert result is not None
     return _times_normalized(result, encoder)
 
@@ -302,16 +291,16 @@ def _check_cross(name: str, encoder: GradientMap, decoder: GradientMap, cross: l
 
 def _normalized_times(layers: list[GradientMap], column: PerToken) -> PerToken:
     """norm(R) c, with R of these layers."""
-    ones = _map(torch.ones_like, column)
-    return _map(
+    ones = map_values(torch.ones_like, column)
+    return map_values(
         lambda c, rc, r1: _divided(rc, r1) + c, column, _relevance_times(layers, column), _relevance_times(layers, ones)
     )
 
 
 def _times_normalized(row: PerToken, layers: list[GradientMap]) -> PerToken:
     """r norm(R)."""
-    sums = _relevance_times(layers, _map(torch.ones_like, row))
-    return _map(torch.add, row, _times_relevance(_map(_divided, row, sums), layers))
+    sums = _relevance_times(layers, map_values(torch.ones_like, row))
+    return map_values(torch.add, row, _times_relevance(map_values(_divided, row, sums), layers))
 
 
 def _divided(x: Tensor, by: Tensor) -> Tensor:
@@ -321,52 +310,32 @@ def _divided(x: Tensor, by: Tensor) -> Tensor:
 
 def _times_relevance(row: PerToken, layers: list[GradientMap]) -> PerToken:
     """row (R - I), with R = (I + A_bar_L) ... (I + A_bar_1). Without I, beside which small relevances would be rounded away."""
-    result = _map(torch.zeros_like, row)
+    result = map_values(torch.zeros_like, row)
     for m in reversed(layers):
-        result = _map(torch.add, result, _left(_map(torch.add, row, result), m))
+        result = map_values(torch.add, result, times_mean(map_values(torch.add, row, result), m))
     return result
 
 
 def _relevance_times(layers: list[GradientMap], column: PerToken) -> PerToken:
     """(R - I) column."""
-    result = _map(torch.zeros_like, column)
+    result = map_values(torch.zeros_like, column)
     for m in layers:
-        result = _map(torch.add, result, _mean(m, m.row_sums(_per_head(m, _map(torch.add, column, result)))))
+        result = map_values(
+            torch.add, result, mean_of_heads(m, m.row_sums(for_each_head(m, map_values(torch.add, column, result))))
+        )
     return result
-
-
-def _left(row: PerToken, m: GradientMap) -> PerToken:
-    """row A_bar, where A_bar is the mean over the heads."""
-    return _mean(m, m.received(_per_head(m, row)))
-
-
-def _per_head(m: GradientMap, x: PerToken) -> Operand:
-    """The same numbers for every head."""
-    if isinstance(x, Ragged):
-        return x.with_values(x.values[:, None].expand(-1, m.shape[1])) if len(m.shape) > 3 else x
-    return x[..., None, :] if len(m.shape) > 2 else x
-
-
-def _mean(m: GradientMap, operand: Operand) -> PerToken:
-    """Over heads: (..., N), or Ragged (N,)."""
-    if isinstance(operand, Ragged):
-        return operand.with_values(operand.values.mean(1)) if operand.values.dim() == 2 else operand
-    return operand.mean(-2) if len(m.shape) > 2 else operand
-
-
-def _map(f: Callable[..., Tensor], *operands: PerToken) -> PerToken:
-    """A function of the numbers of each token."""
-    first = operands[0]
-    values = f(*(x.values if isinstance(x, Ragged) else x for x in operands))
-    return first.with_values(values) if isinstance(first, Ragged) else values
 
 
 def _layers(maps: Mapping[int, GradientMap] | Sequence[GradientMap]) -> list[GradientMap]:
     return list(maps.values()) if isinstance(maps, Mapping) else list(maps)
 
 
-def _detached(x: Operand) -> Operand:
-    return x.with_values(x.values.detach()) if isinstance(x, Ragged) else x.detach()
+def _of_sequences(weights: Operand | None, count: int) -> list[Tensor] | list[None]:
+    """The weights (H, n) or (n,) of each sequence."""
+    if weights is None:
+        return [None] * count
+    assert isinstance(weights, Ragged)
+    return [w.movedim(0, -1) for w in weights.to_list()]
 
 
 def _check(m: AttentionMap, value: Operand, grad_output: Operand) -> None:

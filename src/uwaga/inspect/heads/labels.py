@@ -10,11 +10,12 @@ Letters: H heads, Q queries, K keys, n rows that are read at once.
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from uwaga._base.arguments import integer
 from uwaga.inspect.heads.table import HeadTable
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.maps.base import WeightMap
@@ -41,8 +42,7 @@ _MAX_QUERIES = 512
 _BLOCK = 1 << 22  # weights that are read at once
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadLabel:
+class HeadLabel(NamedTuple):
     """The label of one head with its evidence.
 
     label: a key of LEAST, or "" where none fits.
@@ -226,30 +226,20 @@ def head_labels(recording: Recording, *, row: int = 0, specials: Collection[str]
         ValueError: a recording without tokens; a row that is not there.
     """
     tokens = recording.tokens
-    columns: dict[str, list] = {
-        name: []
-        for name in ("kind", "layer", "head", "label", "share", "least", "queries", "of", "sink", "by_position")
-    }
-    for name, m in recording.maps.items():
-        kind, layer = name
+    rows: list[dict[str, Any]] = []
+    for (kind, layer), m in recording.maps.items():
         names = [_row_of(tokens, stack, row) for stack in _STACKS[kind]]
-        result = _labels_of(_map_of_row(m, row), kind, names[0], names[1], specials)
-        columns["kind"] += [kind] * len(result)
-        columns["layer"] += [layer] * len(result)
-        columns["head"] += range(len(result))
-        columns["label"] += [each.label for each in result]
-        columns["least"] += [LEAST.get(each.label, float("nan")) for each in result]
-        for column in ("share", "queries", "of", "sink", "by_position"):
-            columns[column] += [getattr(each, column) for each in result]
-    for kind in set(columns["kind"]):
-        heads = [at for at, other in enumerate(columns["kind"]) if other == kind]
-        common = common_labels([columns["label"][at] for at in heads])
-        for at in heads:
-            if columns["label"][at] in common:
-                columns["label"][at] = ""
-                columns["share"][at] = columns["least"][at] = float("nan")
-                columns["queries"][at] = columns["of"][at] = 0
-    return HeadTable(columns=columns)
+        for head, found in enumerate(_labels_of(_map_of_row(m, row), kind, names[0], names[1], specials)):
+            own = found._asdict() | {"kind": kind, "layer": layer, "head": head}
+            rows.append(own | {"least": LEAST.get(found.label, math.nan)})
+    for kind in {each["kind"] for each in rows}:
+        of_kind = [each for each in rows if each["kind"] == kind]
+        common = common_labels([each["label"] for each in of_kind])
+        for each in of_kind:
+            if each["label"] in common:
+                each |= {"label": "", "share": math.nan, "least": math.nan, "queries": 0, "of": 0}
+    columns = ("kind", "layer", "head", "label", "share", "least", "queries", "of", "sink", "by_position")
+    return HeadTable(columns={name: [each[name] for each in rows] for name in columns})
 
 
 _STACKS = {"encoder": ("encoder", "encoder"), "decoder": ("decoder", "decoder"), "cross": ("decoder", "encoder")}
@@ -260,9 +250,7 @@ def _row_of(tokens: dict[str, list[list[str]]], stack: str, row: int) -> list[st
         raise ValueError(
             f"head_labels: the recording has no tokens of the {stack}; record them: uwaga.watch(model, tokenizer=...)"
         )
-    if not 0 <= row < len(tokens[stack]):
-        raise ValueError(f"head_labels: there is no row {row}; the recording has {len(tokens[stack])}")
-    return tokens[stack][row]
+    return tokens[stack][integer(row, "head_labels: row", 0, len(tokens[stack]) - 1)]
 
 
 def _map_of_row(m: WeightMap, row: int) -> WeightMap:

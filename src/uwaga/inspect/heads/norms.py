@@ -10,7 +10,7 @@ from torch import Tensor
 
 from uwaga._base.shapes import NamedShape, shape_error
 from uwaga._base.tracing import without_autocast
-from uwaga.maps.base import Shape, WeightMap, shallow
+from uwaga.maps.base import WeightMap, shallow
 from uwaga.maps.derived import DerivedMap
 from uwaga.maps.spec import Selection
 from uwaga.ops.attention.call import compute_dtype
@@ -94,10 +94,6 @@ class ScaledMap(DerivedMap):
         if device != map.device:
             raise ValueError(f"ScaledMap: the scale is on {device}, the map on {map.device}")
         self.map, self.scale = shallow("ScaledMap", map), scale
-
-    @property
-    def shape(self) -> Shape:
-        return self.map.shape
 
     def describe(self) -> str:
         return f"{self.map.describe()}, scaled per key"

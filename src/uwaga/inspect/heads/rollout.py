@@ -5,13 +5,18 @@ Letters: H heads, Q queries = K keys = N tokens.
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from uwaga.maps.base import WeightMap, integers, per_sequence
 from uwaga.maps.map import AttentionMap
-from uwaga.ops.ragged import Ragged
+from uwaga.nn.operand import map_values
+from uwaga.ops.ragged import Operand, Ragged
+
+if TYPE_CHECKING:
+    from uwaga.inspect.heads.gradients import GradientMap
 
 PerToken = Tensor | Ragged  # (..., N), or Ragged with values (N,)
 
@@ -52,7 +57,7 @@ def rollout(
         raise ValueError(f"rollout: residual must be between 0 and 1, not {residual}")
     row = one_hot("rollout", layers[-1], token)
     for m in reversed(layers):
-        row = _previous_layer(m, row, residual)
+        row = map_values(lambda x, read: residual * x + (1 - residual) * read, row, times_mean(row, m))
     return row
 
 
@@ -68,17 +73,23 @@ def check_layers(name: str, layers: Sequence[WeightMap]) -> None:
             raise ValueError(f"{name}: {rule}, where layer 0 is {first.shape}")
 
 
-def _previous_layer(m: AttentionMap, row: PerToken, residual: float) -> PerToken:
-    """The row of the product of matrices up to the layer before: (1 - residual) row A + residual row."""
-    if isinstance(row, Ragged):
-        received = m.received(weights=row)
-        assert isinstance(received, Ragged)
-        mean = received.values.mean(1) if received.values.dim() == 2 else received.values
-        return row.with_values(residual * row.values + (1 - residual) * mean)
-    has_heads = len(m.shape) > 2
-    received = m.received(weights=row[..., None, :] if has_heads else row)
-    assert isinstance(received, Tensor)
-    return residual * row + (1 - residual) * (received.mean(-2) if has_heads else received)
+def times_mean(row: PerToken, m: "AttentionMap | GradientMap") -> PerToken:
+    """row A, where A is the mean of the map over its heads."""
+    return mean_of_heads(m, m.received(weights=for_each_head(m, row)))
+
+
+def for_each_head(m: WeightMap, x: PerToken) -> Operand:
+    """The same numbers for every head."""
+    if isinstance(x, Ragged):
+        return x.with_values(x.values[:, None].expand(-1, m.shape[1])) if len(m.shape) > 3 else x
+    return x[..., None, :] if len(m.shape) > 2 else x
+
+
+def mean_of_heads(m: WeightMap, x: Operand) -> PerToken:
+    """(..., N), or Ragged (N,)."""
+    if isinstance(x, Ragged):
+        return x.with_values(x.values.mean(1)) if x.values.dim() == 2 else x
+    return x.mean(-2) if len(m.shape) > 2 else x
 
 
 def one_hot(name: str, m: WeightMap, token: int | Tensor) -> PerToken:

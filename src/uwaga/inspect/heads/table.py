@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from uwaga._base import install
+from uwaga._base.arguments import choice
 from uwaga.inspect.heads import scores
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.maps.derived import DifferenceMap
@@ -39,6 +41,12 @@ class HeadTable:
 
     columns: dict[str, list]  # of equal lengths: "kind" of a recording, "layer", "head", then the statistics
 
+    @staticmethod
+    def of_rows(rows: Sequence[Mapping[str, object]], names: Sequence[str] = ()) -> "HeadTable":
+        """Return the table of these rows, with the columns `names` first; NaN where a row has no such column."""
+        every = dict.fromkeys((*names, *(name for row in rows for name in row)))
+        return HeadTable(columns={name: [row.get(name, math.nan) for row in rows] for name in every})
+
     @property
     def rows(self) -> list[dict[str, object]]:
         """One dict per head."""
@@ -68,14 +76,9 @@ class HeadTable:
 
     def to_pandas(self) -> "DataFrame":
         """The table as a data frame of pandas, with the same columns. Raises ModuleNotFoundError without pandas."""
-        try:
-            import pandas
-        except ModuleNotFoundError as error:
-            if error.name != "pandas":
-                raise
-            rule = "HeadTable.to_pandas needs pandas, which is not installed: pip install pandas"
-            raise ModuleNotFoundError(rule, name="pandas") from error
-        return pandas.DataFrame(self.columns)
+        rule = "HeadTable.to_pandas needs pandas, which is not installed: pip install pandas"
+        table: DataFrame = install.optional("pandas", "pandas", rule).DataFrame(self.columns)
+        return table
 
     def _layer_of_rows(self) -> list[Hashable]:
         layers = self.columns["layer"]
@@ -100,8 +103,7 @@ class HeadTable:
         return [list(self.columns), *([_cell(value) for value in row.values()] for row in self.rows)]
 
     def _column(self, name: str) -> list:
-        if name not in self.columns:
-            raise ValueError(f"HeadTable: there is no column {name!r}: choose one of {', '.join(self.columns)}")
+        choice(name, "HeadTable: a column", self.columns)
         return self.columns[name]
 
 
@@ -140,17 +142,21 @@ def head_table(
     Returns:
         The table. A mean over no queries is NaN. Heads have their numbers in the model, also where `watch(heads=...)` picked some.
     """
-    columns: dict[str, list] = {}
-    layers = _layers(maps, tokens, "head_table")
-    for number, (layer, (m, tokens_of_layer)) in enumerate(layers.items()):
+    rows: list[dict[str, object]] = []
+    for layer, (m, tokens_of_layer) in _layers(maps, tokens, "head_table").items():
         by_name = _statistics(m, tokens_of_layer)
-        if isinstance(maps, Recording) and isinstance(layer, tuple) and layer[0] == "cross":
-            by_name = {name: values for name, values in by_name.items() if name not in _OF_ONE_TEXT}
-        picked = (
-            maps.picked_heads(AttentionId(*layer)) if isinstance(maps, Recording) and isinstance(layer, tuple) else None
-        )
-        _append(columns, layer, by_name, isinstance(maps, Recording), picked, is_first=number == 0)
-    return HeadTable(columns=columns or {"layer": [], "head": []})
+        where: dict[str, object] = {"layer": layer}
+        picked = None
+        if isinstance(maps, Recording) and isinstance(layer, tuple):
+            where = {"kind": layer[0], "layer": layer[1]}
+            picked = maps.picked_heads(AttentionId(*layer))
+            if layer[0] == "cross":
+                by_name = {name: values for name, values in by_name.items() if name not in _OF_ONE_TEXT}
+        for at, values in enumerate(zip(*(values_H.tolist() for values_H in by_name.values()), strict=True)):
+            rows.append(
+                where | {"head": at if picked is None else picked[at]} | dict(zip(by_name, values, strict=True))
+            )
+    return HeadTable.of_rows(rows, () if rows else ("layer", "head"))
 
 
 @torch.no_grad()
@@ -228,30 +234,6 @@ def _ids(rows: list[list[str]] | None, m: AttentionMap) -> Tensor | Ragged | Non
     if len(m.shape) > 4 or {len(row) for row in rows} != {m.shape[-1]}:
         return None
     return torch.stack(listed) if len(m.shape) == 4 else listed[0]
-
-
-def _append(
-    columns: dict[str, list],
-    layer: object,
-    result: dict[str, Tensor],
-    has_kind: bool,
-    picked: list[int] | None,
-    *,
-    is_first: bool,
-) -> None:
-    """Add the rows of a layer; a statistic that another layer lacks is NaN there. picked: the numbers of its heads; None: from 0 on."""
-    heads = len(next(iter(result.values())))
-    kind = list(layer) if has_kind and isinstance(layer, tuple) else [None, layer]
-    names = {"kind": [kind[0]] * heads} if has_kind else {}
-    rows: dict[str, list] = {
-        **names,
-        "layer": [kind[1]] * heads,
-        "head": list(range(heads)) if picked is None else picked,
-    }
-    rows |= {name: values_H.tolist() for name, values_H in result.items()}
-    before = 0 if is_first else len(columns["head"])
-    for name in [*columns, *(name for name in rows if name not in columns)]:
-        columns.setdefault(name, [math.nan] * before).extend(rows.get(name, [math.nan] * heads))
 
 
 def _name(layer: object) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from uwaga._base.arguments import integer
 from uwaga.maps.base import format_bytes
 from uwaga.maps.map import MapOptions
 from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
@@ -104,8 +105,8 @@ class Copier:
         kind: str,
         when_full: Callable[[], None],
     ) -> None:
-        if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1):
-            raise ValueError(f"watch: max_bytes must be an integer of at least 1 or None, not {max_bytes!r}")
+        if max_bytes is not None:
+            integer(max_bytes, "watch: max_bytes", 1, 1 << 62)
         self._dtype, self._device, self._max_bytes, self._when_full = dtype, device, max_bytes, when_full
         self._taken, self._kind = taken, kind
         self._streams: dict[torch.device, torch.cuda.Stream] = {}

@@ -19,26 +19,29 @@ Letters: R rows, H query heads, G key/value heads, K keys, D query/key width, E 
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
+from operator import le
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import torch
+from annotated_types import Ge, Lt, MinLen
 from torch import Tensor
 
 from uwaga._base import durable, json_files, safetensors_files, untrusted
 from uwaga._base.errors import CheckpointError, DataError
-from uwaga._base.terminal import printable
+from uwaga._base.options import Integer, ListOf, Real, Text, options, read
+from uwaga._base.terminal import printable, short
 from uwaga.inspect.recordings.copies import VectorBias
 from uwaga.inspect.recordings.passes import HeadSelection, PassSlice, RecordedAttention, as_batch, lengths
 from uwaga.maps.map import AttentionMap, MapOptions
-from uwaga.nn.attention_id import KINDS, AttentionId
+from uwaga.nn.attention_id import AttentionId
+from uwaga.nn.operand import heads_of
 from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
 from uwaga.ops.masks import Both, Causal, DenseMask, Documents, Either, KeyLengths, Mask, Window
 from uwaga.ops.ragged import Operand, Ragged
 
 _KEY = "uwaga"  # of the file's metadata
 _VERSION = 1
-_STACKS = ("encoder", "decoder")
 _MASKS: tuple[type, ...] = (Causal, Window, KeyLengths, Documents, DenseMask, Both, Either)
 _BIASES: tuple[type, ...] = (AlibiBias, RelativeBias, VectorBias)
 _MAX_INTEGER = 1 << 59
@@ -55,7 +58,7 @@ def is_recording(path: Path) -> bool:
 Source = tuple[str, Sequence[tuple[int, int]]]
 
 
-class Texts(NamedTuple):
+class StackTexts(NamedTuple):
     """The attentions of one stack over its texts."""
 
     attentions: dict[AttentionId, RecordedAttention]
@@ -68,7 +71,7 @@ class Texts(NamedTuple):
 
 
 # What a file has: the name of the model, and what was recorded by "encoder" and "decoder".
-Saved = tuple[str, Mapping[str, Texts]]
+Saved = tuple[str, Mapping[str, StackTexts]]
 
 
 def save(saved: Saved, path: Path) -> None:
@@ -229,165 +232,160 @@ class _Writer:
             ) from None
 
 
+# The description, as it is read.
+_Position = Annotated[Integer, Ge(0), Lt(_MAX_INTEGER)]
+_Positions = ListOf[_Position]
+
+
+@options
+class _SavedTensor:
+    tensor: Text
+
+
+@options
+class _SavedRagged:
+    values: Text
+    offsets: Text
+
+
+@options
+class _SavedTokens:
+    strings: ListOf[Text]
+    numbers: _SavedTensor
+
+
+@options
+class _SavedTexts:
+    texts: ListOf[Text]
+    offsets: _SavedTensor
+
+
+@options
+class _SavedStack:
+    starts: _Positions
+    lengths: _Positions
+    tokens: _SavedTokens | None = None
+    written: _SavedTexts | None = None
+
+
+@options
+class _SavedAttention:
+    kind: Literal["encoder", "decoder", "cross"]
+    layer: _Position
+    query: _SavedTensor | _SavedRagged
+    key: _SavedTensor | _SavedRagged
+    value: _SavedTensor | _SavedRagged | None = None
+    heads: _Positions | None = None
+    key_heads: _Positions | None = None
+    pairs: _Positions | None = None
+    mask: Any = None
+    bias: Any = None
+    scale: Real | None = None
+    softcap: Real | None = None
+    sinks: _SavedTensor | None = None
+
+
+@options
+class _SavedStacks:
+    encoder: _SavedStack | None = None
+    decoder: _SavedStack | None = None
+
+
+@options
+class _SavedRecording:
+    format: Literal["recording"]
+    version: Literal[1]
+    model: Text
+    stacks: _SavedStacks
+    attentions: Annotated[ListOf[_SavedAttention], MinLen(1)]
+
+
 class _Reader:
-    """A file that was opened. Everything in it may be anything."""
+    """A file that was opened. Everything in it may be anything: what breaks a rule raises ValueError, whose message `load` completes."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         self._file = safetensors_files.open_file(path)
         text = self._file.metadata.get(_KEY)
         if text is None:
             raise DataError(f"{path}: a safetensors file, but no recording of uwaga")
-        self._described = json_files.parse(text.encode(), f"{path}: the description of the recording")
-        if self._described.get("format") != "recording" or self._described.get("version") != _VERSION:
-            said = printable(repr(self._described.get("version")))
+        table = json_files.parse(text.encode(), f"{path}: the description of the recording")
+        if table.get("format") != "recording" or table.get("version") != _VERSION:
+            said = printable(repr(table.get("version")))
             raise DataError(f"{path}: a recording in version {said} of the format; this uwaga reads version {_VERSION}")
+        self._described: _SavedRecording = read(_SavedRecording, table)
         self._tensors: dict[str, Tensor] = {}
         self._parts: dict[str, object] = {}
 
-    def _bad(self, what: str) -> DataError:
-        """What is wrong in the description."""
-        return DataError(f"{self._path}: not a recording that can be read: {what}")
-
     def saved(self) -> Saved:
-        described = self._object(self._described, "stacks")
-        if not set(described) <= set(_STACKS):
-            raise self._bad("it has a stack that is neither encoder nor decoder")
-        sizes = {kind: self._sizes(self._object(described, kind), kind) for kind in described}
-        tokens = {
-            kind: rows
-            for kind, (_, counts) in sizes.items()
-            if (rows := self._tokens(described[kind].get("tokens"), counts)) is not None
-        }
-        of_stack: dict[str, dict[AttentionId, RecordedAttention]] = {kind: {} for kind in sizes}
-        for each in self._list(self._described, "attentions"):
-            if not isinstance(each, dict):
-                raise self._bad("an attention is not an object")
-            where = AttentionId(self._one_of(each, "kind", KINDS), self._integer(each, "layer"))
-            kind = "encoder" if where.kind == "encoder" else "decoder"
-            if kind not in of_stack or where in of_stack[kind]:
-                raise self._bad(f"{where} is there twice, or without its stack")
-            of_stack[kind][where] = self._attention(each, where, sizes)
-        if not any(of_stack.values()):
-            raise self._bad("it has no attentions")
-        model = self._described.get("model")
-        if not isinstance(model, str):
-            raise self._bad("model is not a string")
-        stacks = {
-            kind: Texts(
-                attentions=of_stack[kind],
-                starts=starts,
-                lengths=counts,
-                old=starts,
-                tokens=tokens.get(kind),
-                written=self._written(described[kind].get("written"), counts),
-            )
-            for kind, (starts, counts) in sizes.items()
-        }
-        return model, stacks
+        described = {kind: getattr(self._described.stacks, kind) for kind in ("encoder", "decoder")}
+        stacks = {kind: self._texts(kind, stack) for kind, stack in described.items() if stack is not None}
+        for each in self._described.attentions:
+            where = AttentionId(each.kind, each.layer)
+            texts = stacks.get("encoder" if where.kind == "encoder" else "decoder")
+            if texts is None or where in texts.attentions:
+                raise ValueError(f"{where} is there twice, or without its stack")
+            texts.attentions[where] = self._attention(each, where, texts)
+        return self._described.model, stacks
 
-    def _sizes(self, stack: dict, kind: str) -> tuple[list[int], list[int]]:
-        """starts and lengths."""
-        starts, counts = (self._integers(stack, name) for name in ("starts", "lengths"))
-        if len(starts) != len(counts) or any(not 0 <= start <= n for start, n in zip(starts, counts, strict=True)):
-            raise self._bad(f"starts and lengths of the {kind} contradict each other")
-        return starts, counts
+    def _texts(self, kind: str, stack: _SavedStack) -> StackTexts:
+        starts, counts = stack.starts, stack.lengths
+        _check(
+            len(starts) == len(counts) and all(map(le, starts, counts)),
+            f"starts and lengths of the {kind} contradict each other",
+        )
+        tokens = None if stack.tokens is None or not counts else self._tokens(stack.tokens, counts)
+        written = None if stack.written is None or not counts else self._written(stack.written, counts)
+        return StackTexts({}, starts, counts, starts, tokens=tokens, written=written)
 
-    def _tokens(self, described: object, counts: Sequence[int]) -> list[list[str]] | None:
-        if described is None or not counts:
-            return None
-        if not isinstance(described, dict):
-            raise self._bad("tokens is not an object")
-        strings = self._list(described, "strings")
-        numbers = self._tensor(described.get("numbers"), torch.int32)
-        if numbers.shape != (sum(counts),) or not all(isinstance(each, str) for each in strings):
-            raise self._bad("token strings are not one per token")
-        listed = numbers.tolist()
-        if listed and not 0 <= min(listed) <= max(listed) < len(strings):
-            raise self._bad("token numbers are out of range")
-        names, rows, at = [strings[number] for number in listed], [], 0
-        for count in counts:
-            rows.append(names[at : at + count])
-            at += count
-        return rows
+    def _tokens(self, described: _SavedTokens, counts: list[int]) -> list[list[str]]:
+        numbers = self._numbers(described.numbers, sum(counts))
+        _check(((numbers >= 0) & (numbers < len(described.strings))).all(), "token numbers are out of range")
+        return [[described.strings[number] for number in row] for row in _rows(numbers, counts)]
 
-    def _written(self, described: object, counts: Sequence[int]) -> list[Source] | None:
-        if described is None or not counts:
-            return None
-        if not isinstance(described, dict):
-            raise self._bad("written is not an object")
-        texts = self._list(described, "texts")
-        offsets = self._tensor(described.get("offsets"), torch.int32)
-        if offsets.shape != (sum(counts), 2) or len(texts) != len(counts):
-            raise self._bad("offsets are not two per token, or texts not one per row")
+    def _written(self, described: _SavedTexts, counts: list[int]) -> list[Source]:
+        offsets = self._numbers(described.offsets, sum(counts), 2)
+        _check(len(described.texts) == len(counts), "written texts are not one per row")
         rows: list[Source] = []
-        for text, pairs in zip(texts, offsets.split(list(counts)), strict=True):
-            if (
-                not isinstance(text, str)
-                or ((pairs < 0) | (pairs > len(text))).any()
-                or (pairs[:, 0] > pairs[:, 1]).any()
-            ):
-                raise self._bad("offsets are not of their text")
-            rows.append((text, [(start, end) for start, end in pairs.tolist()]))
+        for text, pairs in zip(described.texts, _rows(offsets, counts), strict=True):
+            _check(all(0 <= start <= end <= len(text) for start, end in pairs), "offsets are not of their text")
+            rows.append((text, [(start, end) for start, end in pairs]))
         return rows
 
-    def _attention(
-        self, each: dict, where: AttentionId, sizes: Mapping[str, tuple[list[int], list[int]]]
-    ) -> RecordedAttention:
-        pairs, heads, key_heads = (
-            None if each.get(name) is None else self._integers(each, name) for name in ("pairs", "heads", "key_heads")
-        )
-        attention = RecordedAttention(where, HeadSelection(heads, key_heads, pairs))
-        query, key = self._operand(each.get("query")), self._operand(each.get("key"))
-        value = None if each.get("value") is None else self._operand(each.get("value"))
-        groups = key.values.shape[1] if isinstance(key, Ragged) else key.shape[-3]
-        if pairs is not None and not all(pair < groups for pair in pairs):
-            raise self._bad(f"pairs of {where} are out of range")
-        if value is not None and _sizes(value) != _sizes(key):
-            raise self._bad(f"the values of {where} do not fit its keys")
+    def _attention(self, each: _SavedAttention, where: AttentionId, texts: StackTexts) -> RecordedAttention:
+        attention = RecordedAttention(where, HeadSelection(each.heads, each.key_heads, each.pairs))
+        query, key = self._operand(each.query), self._operand(each.key)
+        value = None if each.value is None else self._operand(each.value)
+        _check(all(pair < heads_of(key) for pair in each.pairs or ()), f"pairs of {where} are out of range")
+        _check(value is None or _sizes(value) == _sizes(key), f"the values of {where} do not fit its keys")
         attention.queries, attention.keys, attention.values = [query], [key], [] if value is None else [value]
-        mask, bias = self._part(each.get("mask"), _MASKS), self._part(each.get("bias"), _BIASES)
-        if not (mask is None or isinstance(mask, Mask | Tensor)) or not (
-            bias is None or isinstance(bias, DistanceBias | Tensor)
-        ):
-            raise self._bad(f"the mask or bias of {where} is none")
-        attention.options = MapOptions(
-            mask=mask,
-            bias=bias,
-            scale=self._number(each, "scale"),
-            softcap=self._number(each, "softcap"),
-            sinks=None if each.get("sinks") is None else self._tensor(each.get("sinks")),
-        )
-        starts, counts = sizes["encoder" if where.kind == "encoder" else "decoder"]
-        attention.starts = [0] * len(counts) if where.kind == "cross" else starts
-        if lengths(as_batch(query)) != [n - start for start, n in zip(starts, counts, strict=True)]:
-            raise self._bad(f"the queries of {where} are not those of its texts")
+        mask, bias = self._part(each.mask, _MASKS), self._part(each.bias, _BIASES)
+        _check(mask is None or isinstance(mask, Mask | Tensor), f"the mask of {where} is none")
+        _check(bias is None or isinstance(bias, DistanceBias | Tensor), f"the bias of {where} is none")
+        sinks = None if each.sinks is None else self._tensor(each.sinks.tensor)
+        attention.options = MapOptions(mask=mask, bias=bias, scale=each.scale, softcap=each.softcap, sinks=sinks)
+        attention.starts = [0] * len(texts.lengths) if where.kind == "cross" else texts.starts
+        counts = [n - start for start, n in zip(texts.starts, texts.lengths, strict=True)]
+        _check(lengths(as_batch(query)) == counts, f"the queries of {where} are not those of its texts")
         AttentionMap(query, attention.of_pairs(key), **attention.options)  # checks operands and options
         return attention
 
-    def _operand(self, described: object) -> Operand:
-        if isinstance(described, dict) and "values" in described:
-            values, offsets = (self._tensor({"tensor": described.get(name)}) for name in ("values", "offsets"))
-            if values.dim() != 3:
-                raise self._bad("a ragged operand has another shape than (N, H, D)")
-            return Ragged(values, offsets)
-        result = self._tensor(described)
-        if result.dim() < 3:
-            raise self._bad("an operand has another shape than (..., H, Q, D)")
+    def _operand(self, described: _SavedTensor | _SavedRagged) -> Operand:
+        if isinstance(described, _SavedRagged):
+            values = self._tensor(described.values)
+            _check(values.dim() == 3, "a ragged operand has another shape than (N, H, D)")
+            return Ragged(values, self._tensor(described.offsets))
+        result = self._tensor(described.tensor)
+        _check(result.dim() >= 3, "an operand has another shape than (..., H, Q, D)")
         return result
 
-    def _part(self, described: object, types: tuple[type, ...]) -> Any:
+    def _part(self, described: Any, types: tuple[type, ...]) -> Any:
         """A mask, a bias, or a field of one. Equal descriptions give the same object, as layers share them."""
-        if described is None or isinstance(described, bool):
-            return described
-        if isinstance(described, int):
-            if abs(described) > _MAX_INTEGER:
-                raise self._bad("an integer is out of range")
-            return described
         if not isinstance(described, dict):
-            raise self._bad("a mask or a bias is described by something else than an object")
+            is_plain = described is None or (isinstance(described, int) and abs(described) <= _MAX_INTEGER)
+            _check(is_plain, f"{printable(short(described))} is no mask, no bias and no field of one")
+            return described
         if "tensor" in described:
-            return self._tensor(described)
+            return self._tensor(described["tensor"])
         name = json.dumps(described, sort_keys=True)
         if name not in self._parts:
             self._parts[name] = self._made(described, types)
@@ -397,7 +395,7 @@ class _Reader:
         of = next((each for each in types if each.__name__ == described.get("type")), None)
         names = set() if of is None else {each.name for each in dataclasses.fields(of)}
         if of is None or set(described) != {"type", *names}:
-            raise self._bad(f"{printable(repr(described.get('type')))} is no mask or bias with these fields")
+            raise ValueError(f"{printable(repr(described.get('type')))} is no mask or bias with these fields")
         fields = {each: self._part(described[each], types) for each in names}
         allowed: Mapping[str, Callable[[object], bool]] = {
             "left": lambda x: isinstance(x, Mask) or of is Window,
@@ -408,52 +406,34 @@ class _Reader:
             "values": lambda x: isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point() and x.shape[1] > 0,
         }
         for each, value in fields.items():
-            if each in allowed and not allowed[each](value):
-                raise self._bad(f"the field {each} of a {of.__name__} is something else")
+            _check(
+                each not in allowed or allowed[each](value), f"the field {each} of a {of.__name__} is something else"
+            )
         return of(**fields)
 
-    def _tensor(self, described: object, dtype: torch.dtype | None = None) -> Tensor:
+    def _numbers(self, described: _SavedTensor, *sizes: int) -> Tensor:
+        """int32 of this shape."""
+        numbers = self._tensor(described.tensor)
+        fits = numbers.dtype == torch.int32 and numbers.shape == sizes
+        _check(fits, f"the tensor {printable(described.tensor)} is not one number, or two, for each token")
+        return numbers
+
+    def _tensor(self, name: object) -> Tensor:
         """A tensor in mapped memory."""
-        name = described.get("tensor") if isinstance(described, dict) else None
         if not isinstance(name, str) or name not in self._file.stored:
-            raise self._bad(f"there is no tensor {printable(repr(name))}")
+            raise ValueError(f"there is no tensor {printable(repr(name))}")
         if name not in self._tensors:
             self._tensors[name] = self._file.get(name)
-        tensor = self._tensors[name]
-        if dtype is not None and tensor.dtype != dtype:
-            raise self._bad(f"the tensor {printable(name)} is {tensor.dtype}, not {dtype}")
-        return tensor
+        return self._tensors[name]
 
-    def _object(self, of: dict, name: str) -> dict:
-        if not isinstance(of.get(name), dict):
-            raise self._bad(f"{name} is not an object")
-        return of[name]
 
-    def _list(self, of: dict, name: str) -> list:
-        if not isinstance(of.get(name), list):
-            raise self._bad(f"{name} is not a list")
-        return of[name]
+def _check(holds: object, rule: str) -> None:
+    if not holds:
+        raise ValueError(rule)
 
-    def _integers(self, of: dict, name: str) -> list[int]:
-        listed = self._list(of, name)
-        if not all(type(each) is int and 0 <= each < _MAX_INTEGER for each in listed):
-            raise self._bad(f"{name} has something else than positions")
-        return listed
 
-    def _integer(self, of: dict, name: str) -> int:
-        if type(of.get(name)) is not int or not 0 <= of[name] < _MAX_INTEGER:
-            raise self._bad(f"{name} is not a number of a layer")
-        return of[name]
-
-    def _number(self, of: dict, name: str) -> float | None:
-        if of.get(name) is not None and type(of[name]) not in (int, float):
-            raise self._bad(f"{name} is not a number")
-        return None if of.get(name) is None else float(of[name])
-
-    def _one_of(self, of: dict, name: str, values: Sequence[str]) -> str:
-        if of.get(name) not in values:
-            raise self._bad(f"{name} is none of {', '.join(values)}")
-        return of[name]
+def _rows(x: Tensor, counts: list[int]) -> list[Any]:
+    return [part.tolist() for part in x.split(counts)]
 
 
 def _sizes(x: Operand) -> object:

@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from uwaga._base.arguments import integer
 from uwaga.inspect.recordings.copies import Copier, VectorBias
 from uwaga.maps.map import MapOptions
 from uwaga.nn.attention_id import AttentionId
+from uwaga.nn.operand import heads_of
 from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
 from uwaga.ops.mask_program import Start
 from uwaga.ops.masks import Both, Causal, Documents, Either, KeyLengths, Mask, Window
@@ -336,9 +338,8 @@ class HeadSelection(NamedTuple):
         """The given query heads and the key heads that they read. Raises ValueError for a head that does not exist."""
         if picked is None:
             return HeadSelection(None, None, None)
-        absent = [head for head in picked if not 0 <= head < query_heads]
-        if absent:
-            raise ValueError(f"watch: there is no head {absent[0]} in {where}, whose heads are 0 to {query_heads - 1}")
+        for head in picked:
+            integer(head, f"watch: a head of {where}", 0, query_heads - 1)
         read = [head * key_heads // query_heads for head in picked]
         key = sorted(set(read))
         pairs, size = [key.index(head) for head in read], len(picked) / len(key)
@@ -373,8 +374,7 @@ class RecordedAttention:
         Raises:
             ValueError: its mask or bias cannot be joined with those of earlier passes, or the copies would be too large.
         """
-        count = query.values.shape[1] if isinstance(query, Ragged) else query.shape[-3]
-        kept = copier.options(options, self.heads.query, count)
+        kept = copier.options(options, self.heads.query, heads_of(query))
         # Caches of layers may hold different numbers of tokens, so that positions differ between layers.
         this = Pass.of(query, key, 0 if self.is_cross else start_of(options["mask"]))
         new: list[Operand | None] = []

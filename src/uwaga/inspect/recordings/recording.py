@@ -27,6 +27,7 @@ from uwaga.inspect.recordings.passes import (
 from uwaga.maps.base import format_bytes
 from uwaga.maps.map import AttentionMap
 from uwaga.nn.attention_id import AttentionId, describe_layers
+from uwaga.nn.operand import heads_of
 from uwaga.ops.ragged import Operand, Ragged
 
 TokenLists = Sequence[str] | Sequence[Sequence[str]]
@@ -112,7 +113,7 @@ def _converter(tokenizer: object) -> Callable[[list[int]], list[str]]:
     raise ValueError(f"watch: tokenizer must be {kinds}, not {type(tokenizer).__name__}")
 
 
-class Stack:
+class RecordedStack:
     """The forward passes over one batch of texts: one, or those of a generation.
 
     A pass begins with a call of an attention that was already called in the present pass. It continues the texts if its
@@ -170,7 +171,7 @@ class Stack:
     @classmethod
     def of_one_pass(
         cls, starts: list[int], lengths: list[int], attentions: dict[AttentionId, RecordedAttention]
-    ) -> "Stack":
+    ) -> "RecordedStack":
         """A stack whose texts were read in one pass, from the number of keys before it and of tokens, per row."""
         made = cls()
         made.attentions = attentions
@@ -273,7 +274,7 @@ class Recording:
         self._strings = TokenStrings(None, None) if strings is None else strings
         taken: dict[str, int] = {}
         place = None if device is None else _device(device)
-        self._stacks = {kind: Stack(kind, dtype, place, max_bytes, taken) for kind in ("encoder", "decoder")}
+        self._stacks = {kind: RecordedStack(kind, dtype, place, max_bytes, taken) for kind in ("encoder", "decoder")}
         self._chosen: list[list[PassSlice]] | None = None  # of the decoder
         self._read: dict[
             tuple[AttentionId, bool], Any
@@ -351,7 +352,7 @@ class Recording:
             if stack.passes:
                 paths, old = self._paths(kind), stack.old_lengths()
                 stack.copier.wait()
-                stacks[kind] = files.Texts(
+                stacks[kind] = files.StackTexts(
                     attentions=stack.attentions,
                     starts=old if paths is None else [old[path[0].row] for path in paths],
                     lengths=stack.tokens(paths),
@@ -375,7 +376,8 @@ class Recording:
         result = Recording(strings=TokenStrings(None, tokens), model=model)
         result.written = {kind: texts.written for kind, texts in stacks.items() if texts.written is not None}
         result._stacks |= {
-            kind: Stack.of_one_pass(texts.starts, texts.lengths, texts.attentions) for kind, texts in stacks.items()
+            kind: RecordedStack.of_one_pass(texts.starts, texts.lengths, texts.attentions)
+            for kind, texts in stacks.items()
         }
         return result
 
@@ -402,8 +404,7 @@ class Recording:
         Raises:
             ValueError: a head that does not exist; passes that cannot be joined; more than max_bytes.
         """
-        query_heads, key_heads = (x.values.shape[1] if isinstance(x, Ragged) else x.shape[-3] for x in (query, key))
-        heads = HeadSelection.of(where, self._heads, query_heads, key_heads)
+        heads = HeadSelection.of(where, self._heads, heads_of(query), heads_of(key))
         stack = self._stack(where)
         attention = stack.attentions.setdefault(where, RecordedAttention(where, heads))
         attention.store(query, key, value, options, stack.copier)
@@ -420,7 +421,7 @@ class Recording:
         """The numbers in the model of the heads of a map, where `watch(heads=...)` picked some; None where it has all."""
         return self._stack(where).attentions[where].heads.query
 
-    def _stack(self, where: AttentionId) -> Stack:
+    def _stack(self, where: AttentionId) -> RecordedStack:
         return self._stacks["encoder" if where.kind == "encoder" else "decoder"]
 
     def _first_pass_rows(self, text: int, texts: int) -> range:

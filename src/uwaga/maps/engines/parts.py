@@ -21,7 +21,7 @@ _WORDS, _DIGIT = 3, 2**32  # words of an exact sum; it has two digits a word
 _UNIT = 2.0**-149
 
 
-class Sums(NamedTuple):
+class PartSums(NamedTuple):
     """The sums so far of one part, which a call reads and leaves to the next one."""
 
     memory: Tensor
@@ -31,7 +31,7 @@ class Sums(NamedTuple):
         return *numbers_fields(self.memory, self.memory.dtype), self.continues
 
 
-def rows(call: Call, request: RowStatisticsRequest, result: RowStatistics, sums: Sums, is_last: bool) -> None:
+def rows(call: Call, request: RowStatisticsRequest, result: RowStatistics, sums: PartSums, is_last: bool) -> None:
     """Continue the statistics of these queries by these keys, in order; fill in `result`, which is the same in all calls, by the last one. Positions
     are those of the whole: `call.options.dropout_origin` says where this part is."""
     given = _ROW_SUMS.pack(*sums.fields(), is_last)
@@ -51,7 +51,7 @@ def mass(
     normalizer: Normalizer,
     program: MaskProgram,
     tensors: tuple[Tensor, ...],
-    sums: Sums,
+    sums: PartSums,
     out: Tensor | None,
 ) -> None:
     """Continue the mass of these queries, (B, H, Q) float64, by these keys, in order; fill in `out` (B, H, Q) where it is given."""
@@ -60,7 +60,9 @@ def mass(
     cpu.run("uwaga_mass_part", call, cpu.softmax(normalizer), *other, TENSOR.pack(*row_fields(out)), given)
 
 
-def received(call: Call, normalizer: Normalizer, row_weights: Tensor | None, sums: Sums, out: Tensor | None) -> None:
+def received(
+    call: Call, normalizer: Normalizer, row_weights: Tensor | None, sums: PartSums, out: Tensor | None
+) -> None:
     """Continue the weights that these keys receive, (B, H, K) float64, by these queries, in order; fill in `out` (B, H, K) where it is given."""
     weights, result = (TENSOR.pack(*row_fields(x)) for x in (row_weights, out))
     given = _WEIGHT_SUMS.pack(*sums.fields(), 0)

@@ -6,6 +6,7 @@ Letters: B sequences, H query heads, Q queries, K keys, N packed tokens.
 import torch
 from torch import Tensor
 
+from uwaga._base.arguments import integer
 from uwaga._base.shapes import NamedShape, shape_error
 from uwaga.maps.spec import Normalizer
 from uwaga.ops.attention.call import Call, compute_dtype
@@ -83,9 +84,8 @@ def row_weights(
     given = None if weights is None else _row_weights(weights, query, call)
     if last is None:
         return given
-    if isinstance(last, bool) or not isinstance(last, int) or last < 1:
-        raise ValueError(f"AttentionMap.received: last must be at least 1, not {last!r}")
-    is_last = _from_end(call) + following < min(last, 2**62)  # an int64 that is larger than any sequence
+    # Compared with an int64 that is larger than any sequence.
+    is_last = _from_end(call) + following < min(integer(last, "AttentionMap.received: last", 1, 1 << 80), 2**62)
     if given is None:
         return is_last.to(compute_dtype(call.query.dtype)).expand(call.query.shape[:3])
     return torch.where(is_last, given, 0.0)

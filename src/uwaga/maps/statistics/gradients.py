@@ -117,7 +117,7 @@ class _Statistic(torch.autograd.Function):
         return None, None, None, result[-1], *result[:-1], *(None,) * (len(tensors) - 6)
 
 
-class _Part(NamedTuple):
+class _DenseCall(NamedTuple):
     """One dense call, with the weights of its rows and the gradient of its statistic."""
 
     call: Call
@@ -152,7 +152,7 @@ def _accumulate(
     return [x if needed else None for x, needed in zip(totals, needs, strict=True)]
 
 
-def _add(statistic: str, part: _Part, needs: Sequence[bool], totals: list[Tensor]) -> None:
+def _add(statistic: str, part: _DenseCall, needs: Sequence[bool], totals: list[Tensor]) -> None:
     """Add the gradients of one dense call."""
     operands = (*part.call.operands, part.row_weights)
     with torch.enable_grad():
@@ -169,16 +169,16 @@ def _add(statistic: str, part: _Part, needs: Sequence[bool], totals: list[Tensor
                 total.add_(gradient)
 
 
-def _parts(statistic: str, call: Call, row_weights: Tensor | None, grad: Tensor) -> list[_Part]:
+def _parts(statistic: str, call: Call, row_weights: Tensor | None, grad: Tensor) -> list[_DenseCall]:
     """The dense calls of the sequences."""
     if call.query_offsets is None or call.key_offsets is None:
-        return [_Part(call, row_weights, grad)]
+        return [_DenseCall(call, row_weights, grad)]
     offsets = call.key_offsets if statistic == RECEIVED else call.query_offsets
     grads = grad.split(offsets.diff().tolist(), dim=2)
     weights: Sequence[Tensor | None] = [None] * call.sequences
     if row_weights is not None:
         weights = row_weights.split(call.query_offsets.diff().tolist(), dim=2)
-    return [_Part(*each) for each in zip(split(call), weights, grads, strict=True)]
+    return [_DenseCall(*each) for each in zip(split(call), weights, grads, strict=True)]
 
 
 def _with_operands(call: Call, operands: Sequence[Tensor | None]) -> Call:

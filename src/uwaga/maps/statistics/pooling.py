@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from uwaga._base.arguments import integer
+
 Bins = int | Sequence[int] | Tensor
 Spans = Sequence[tuple[int, int]] | Tensor
 _MAX_BINS = 2**28  # their edges take 2 GB
@@ -27,10 +29,7 @@ def bin_edges(
         ValueError: no range, or edges that descend or lie outside a sequence.
     """
     if isinstance(bins, int) and not isinstance(bins, bool):
-        if bins < 1:
-            raise ValueError(f"{where}: {name} must be at least 1, not {bins}")
-        if bins > _MAX_BINS:
-            raise ValueError(f"{where}: {name} must be at most {_MAX_BINS}, not {bins}")
+        bins = integer(bins, f"{where}: {name}", 1, _MAX_BINS)
         return torch.arange(bins + 1, device=sizes_B.device) * sizes_B[:, None] // bins
     given = _integers(bins, sizes_B, f"{where}: {name} must be a number or a list of ascending edges")
     if given.shape[-1:] == (0,) or not _fits(given.shape[:-1], batch) or given.dim() == 0:
