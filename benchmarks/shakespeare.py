@@ -7,7 +7,6 @@ run in one process, 50 steps of each in turn, and what each took is added up. UW
 
 import tempfile
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from time import perf_counter
 
@@ -18,7 +17,6 @@ from training import PlainTraining, Size, text
 
 from uwaga.train import Config, sources
 from uwaga.train.corpus import Corpus, Split
-from uwaga.train.evaluation import validation_loss
 from uwaga.train.model import model_config, new_model
 from uwaga.train.parallel import World
 from uwaga.train.step import TrainableModel, lr_ratio
@@ -37,9 +35,7 @@ def our_side(config: Config, corpus: Corpus) -> tuple[Step, Evaluate]:
     def step(number: int) -> float:
         return trainable.step(number, corpus.train).loss.item()
 
-    return step, lambda: validation_loss(
-        trainable.objective, corpus.validation, config.run.eval_tokens, world, nullcontext
-    )
+    return step, lambda: trainable.validation_loss(corpus.validation)
 
 
 def plain_side(config: Config, corpus: Corpus, ids: Tensor) -> tuple[Step, Evaluate]:

@@ -207,7 +207,7 @@ def _nothing_slow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(subprocess.Popen, "__init__", _refused("starts a process"))
     monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", _refused("starts a process"))
     monkeypatch.setattr(torch, "compile", _refused("compiles"))
-    monkeypatch.setattr("uwaga.train.loop.Loop.run", _refused("trains"))
+    monkeypatch.setattr("uwaga.train.api.Loop.run", _refused("trains"))
 
 
 def _refused(what: str) -> Any:

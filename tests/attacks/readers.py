@@ -60,7 +60,7 @@ from uwaga.train import checkpoint, sources
 from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import Config
 from uwaga.train.corpus import Corpus
-from uwaga.train.logger import JsonlWriter, read_losses
+from uwaga.train.logger import open_metrics, read_losses
 
 SECONDS = 10  # of the processor, for a file
 _WAITING_SECONDS = (
@@ -489,7 +489,7 @@ KINDS = {
     "optimizer.safetensors": Kind(f"{_STEP}/optimizer.safetensors", _checkpoint, _optimizer, "binary"),
     "weights of a checkpoint": Kind(f"{_STEP}/model.safetensors", _checkpoint, _read_weights, "binary"),
     "metrics.jsonl": Kind("metrics.jsonl", _checkpoint, lambda folder: read_losses(folder, "train"), "lines"),
-    "metrics.jsonl of a resumed run": Kind("metrics.jsonl", _checkpoint, lambda folder: JsonlWriter(folder, 9), "binary"),
+    "metrics.jsonl of a resumed run": Kind("metrics.jsonl", _checkpoint, lambda folder: open_metrics(folder, 9).close(), "binary"),
     "documents txt": _documents("a.txt", _write_lines, "lines"),
     "documents txt.gz": _documents("a.txt.gz", _write_packed, "gzip"),
     "documents jsonl": _documents("a.jsonl", _write_objects, "lines"),

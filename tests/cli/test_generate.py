@@ -136,17 +136,6 @@ def test_prompts_that_are_too_long(writer: Path) -> None:
     assert said.endswith("but the model has 40; --max-new-tokens may be at most 10")
 
 
-def test_a_directory_without_a_tokenizer_or_with_other_weights(writer: Path) -> None:
-    (writer / "tokenizer.json").rename(writer / "moved")
-    said = commands.refusal("generate", "--model", writer, "Once")
-    assert said.startswith(f"there is no {writer / 'tokenizer.json'}; ")
-    (writer / "moved").rename(writer / "tokenizer.json")
-    described = json.loads((writer / "config.json").read_text())
-    (writer / "config.json").write_text(json.dumps(described | {"n_positions": 41}))
-    said = commands.refusal("generate", "--model", writer, "Once")
-    assert "wrong shape  transformer.wpe.weight (40, 16) must be (41, 16)" in said
-
-
 def test_what_a_model_writes_cannot_control_a_terminal(tmp_path: Path) -> None:
     """Shown as it comes, and at the end; exact for programs."""
     hostile = "\x1b]0;owned\x07 \u202e [bold]"

@@ -101,7 +101,7 @@ def test_stopped_by_hand_it_says_how_to_go_on(config: str, monkeypatch: pytest.M
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("uwaga.train.loop.Loop.run", stop)
+    monkeypatch.setattr("uwaga.train.api.Loop.run", stop)
     code, said, told = train(config)
     assert (code, said) == (130, "")
     assert told.splitlines()[-1] == "uwaga train: stopped before the first step; --resume starts again"

@@ -220,7 +220,7 @@ def test_processes_are_killed_and_stopped_all_the_time(encode: Callable[..., str
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        said = encode("killed.parquet", "--processes", str(count), "--timeout", "3")
+        said = encode("killed.parquet", "--processes", str(count), "--timeout", "20")
     finally:
         ended.set()
         killer.join()

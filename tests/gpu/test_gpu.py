@@ -215,7 +215,6 @@ def test_a_training_run(gpu, family: str, tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "default_generators", [torch.Generator()])
-        monkeypatch.setattr("uwaga.train.seeds.fork_rng", lambda device: torch.random.fork_rng(devices=[]))
     (tmp_path / "text.txt").write_text("the cat sat on the mat and the dog ran away\n" * 60)
     (tmp_path / "pairs.tsv").write_text("cat\tsat\nmat\tdog\n" * 100)
     kind, file = ("pairs", "pairs.tsv") if family == "transformer" else ("text", "text.txt")

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from uwaga.models.checkpoints.directories import LAST, read_pointer
+from uwaga.models.checkpoints.directories import LAST, checkpoint_of_run, read_pointer
 from uwaga.models.tokenizers.text_tokenizer import TextTokenizer
 from uwaga.train import Config, fit, sources
 from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import DataConfig, SourceConfig
 from uwaga.train.corpus import Corpus
 from uwaga.train.evaluation import error_rates
-from uwaga.train.logger import JsonlWriter, read_losses, tensorboard_writer
+from uwaga.train.logger import open_metrics, read_losses, tensorboard_writer
 
 TEXT = """
 objective = "language-model"
@@ -136,7 +136,7 @@ def _source(folder: Path, patch: pytest.MonkeyPatch, *, content: bytes | None = 
 
 def _metrics(folder: Path, text: str, size: int = 0) -> None:
     (folder / "metrics.jsonl").write_text(text)
-    JsonlWriter(folder, size)
+    open_metrics(folder, size)
 
 
 def _losses(folder: Path, text: str) -> None:
@@ -161,6 +161,7 @@ CALLS = {
     "Config.read: an unknown table": lambda folder: _config(folder, TEXT + "[running]\n"),
     "Config.read: a table is missing": lambda folder: _config(folder, TEXT.replace("run =", "#")),
     **{f"TrainingState: {each}": lambda folder, each=each: _state(folder, each) for each in STATES},
+    "a run without a checkpoint": lambda folder: ((folder / "metrics.jsonl").touch(), checkpoint_of_run(folder)),
     **{f"last: {each!r}": lambda folder, each=each: _pointer(folder, each) for each in POINTERS},
     "Corpus: no file": lambda folder: _prepared(folder, ""),
     "Corpus: a folder": lambda folder: _prepared(folder, "", f"data.train=['{folder}']"),
@@ -182,9 +183,6 @@ CALLS = {
     "fit: the folder cannot be made": lambda folder: _fit(folder, f"run.output_dir={folder}/a.txt/run"),
     "sources.find: not there": lambda folder, patch: _source(folder, patch),
     "sources.find: not there, with instructions": lambda folder, patch: _source(folder, patch, instructions="recipes/play.py writes it"),
-    "sources.find: with instructions, to download": lambda folder, patch: _source(
-        folder, patch, instructions="recipes/play.py writes it", download=True
-    ),
     "sources.find: another scheme": lambda folder, patch: _source(folder, patch, url="file:///etc/hostname", download=True),
     "sources.find: another checksum": lambda folder, patch: _source(folder, patch, content=b"something else"),
     **{f"metrics.jsonl of others: {text!r}": lambda folder, text=text: _metrics(folder, text) for text in ("mine", "{}", '{"loss": 1}')},

@@ -84,9 +84,11 @@ def test_the_description_has_every_path_and_every_key_that_is_read(serving) -> N
         described = (await client.get("/openapi.json")).json
         assert [*described["paths"], "other"] == list(PATHS)
         for path, methods in described["paths"].items():
-            for method in ("GET", "POST"):
-                status = (await client.get(path, method=method)).status
-                assert (status == 405) != (method.lower() in methods)
+            for method in ("GET", "HEAD", "POST"):
+                answer = await client.get(path, method=method)
+                allowed = "post" if "post" in methods else "get"
+                assert (answer.status == 405) != (method.lower().replace("head", "get") == allowed)
+                assert answer.headers.get("allow", allowed.upper()) == allowed.upper()
 
         def schemas(path: str) -> list[dict]:
             content = described["paths"][path]["post"]["requestBody"]["content"]

@@ -73,11 +73,15 @@ def test_long_texts_are_truncated(serving, encoder) -> None:
     serving(test)
 
 
-def test_a_prompt_is_put_before_the_texts(serving, encoder) -> None:
+@pytest.mark.parametrize(("path", "key"), [("/v1/embeddings", "input"), ("/embed", "inputs")])
+def test_a_prompt_is_put_before_the_texts(serving, encoder, path, key) -> None:
+    expected = encoder.encode(["the dog and a cat"], normalize=key == "inputs" or None)
+
     async def test(client) -> None:
         client.service.model.prompts = {"query": "the dog and ", "document": ""}
-        answer = await client.post("/v1/embeddings", {"input": "a cat", "prompt_name": "query"})
-        assert vectors(answer).tobytes() == encoder.encode(["a cat"], prompt="the dog and ").tobytes()
+        answer = await client.post(path, {key: ["a cat"], "prompt_name": "query"})
+        given = answer.json if key == "inputs" else [answer.json["data"][0]["embedding"]]
+        assert np.float32(given).tobytes() == expected.tobytes()
 
     serving(test)
 
@@ -192,21 +196,6 @@ def test_tei_has_the_vectors_of_encode_as_a_list_of_lists(serving, encoder, norm
         cut = await client.post("/embed", {"inputs": TEXTS, "dimensions": 3, **own})
         shorter = encoder.encode(TEXTS, normalize=normalize is not False, truncate_dim=3)
         np.testing.assert_allclose(np.float32(cut.json), shorter, rtol=2e-7)
-
-    serving(test)
-
-
-def test_tei_reads_prompts_and_truncates(serving, encoder) -> None:
-
-    async def test(client) -> None:
-        client.service.model.prompts = {"query": "the dog and ", "document": ""}
-        answer = await client.post("/embed", {"inputs": ["a cat"], "prompt_name": "query"})
-        assert (
-            np.float32(answer.json).tobytes()
-            == encoder.encode(["a cat"], prompt="the dog and ", normalize=True).tobytes()
-        )
-        cut = await client.post("/embed", {"inputs": LONG, "truncate": True, "truncation_direction": "Right"})
-        assert np.float32(cut.json).tobytes() == encoder.encode([LONG], overflow="truncate", normalize=True).tobytes()
 
     serving(test)
 

@@ -150,17 +150,6 @@ def test_keys_that_change_no_number_are_let_through(serving, encoder) -> None:
     serving(ignoring, limits=Limits(unread_keys=("input_type", "dimensions")))
 
 
-def test_other_methods(serving) -> None:
-    async def test(client) -> None:
-        answer = await client.get("/v1/embeddings")
-        assert (answer.status, answer.headers["allow"]) == (405, "POST")
-        answer = await client.post("/health", {})
-        assert (answer.status, answer.headers["allow"]) == (405, "GET")
-        assert (await client.get("/health", method="HEAD")).status == 200
-
-    serving(test)
-
-
 def test_an_error_of_the_model_is_in_the_log_and_not_in_the_response(serving, encoder, caplog) -> None:
     def fail(texts, kind):
         raise RuntimeError("a secret")

@@ -28,7 +28,6 @@ _PAIRS = (
 def test_missing_keys_have_defaults() -> None:
     config = Config.parse(_TEXT)
     assert (config.optimizer.lr, config.tokenizer.kind) == (3e-4, "characters")
-    assert config.batch.gradient_accumulation_steps == 1
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ FAULTS = {
     "killed in backward": (0, 2, signal.SIGKILL, "uwaga.sequence_parallel.heads.backward", 30),
     "killed in a step": (2, 3, signal.SIGKILL, "uwaga.train.step.Optimizer.step", 6),
     "stopped in a step": (0, 3, signal.SIGSTOP, "uwaga.train.step.Optimizer.step", 6),
-    "fails in forward": (1, 2, 0, "uwaga.train.model.Objective.forward", 20),
+    "fails in forward": (1, 2, 0, "uwaga.train.step.Objective.forward", 20),
     "fails in a step": (2, 3, 0, "uwaga.train.step.Optimizer.step", 6),
     "fails while the others wait": (0, 3, 0, "uwaga.train.logger.MetricsLogger.log_attention", 2),
     # While the first one measures attention after step 8.

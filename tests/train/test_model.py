@@ -12,10 +12,11 @@ from torch.nn import functional
 
 import uwaga
 from uwaga.models import Config, config
-from uwaga.train import model as model_module
+from uwaga.train import step as step_module
 from uwaga.train.corpus import Batch
 from uwaga.train.errors import ConfigError
-from uwaga.train.model import Objective, new_model
+from uwaga.train.model import new_model
+from uwaga.train.step import Objective
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -148,19 +149,13 @@ def test_blocks_of_logits_give_the_same_loss_and_gradients(name: str, monkeypatc
     model, x = MODELS[name]().eval(), batch(name).inputs(CPU)[0]
     whole = Objective(model)(*x)
     expected = torch.autograd.grad(whole, list(model.parameters()))
-    monkeypatch.setattr(model_module, "_MOST_LOGITS", 60)
+    monkeypatch.setattr(step_module, "_MOST_LOGITS", 60)
     blocked = Objective(model)(*x)
     torch.testing.assert_close(blocked, whole)
     for a, b in zip(expected, torch.autograd.grad(blocked, list(model.parameters())), strict=True):
         torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
     with torch.no_grad():
         torch.testing.assert_close(Objective(model)(*x), whole)
-
-
-def test_evaluation_has_no_label_smoothing() -> None:
-    model, x = MODELS["gpt2"](), batch("gpt2").inputs(CPU)[0]
-    smooth, plain = (Objective(model, smoothing).eval()(*x) for smoothing in (0.3, 0.0))
-    assert torch.equal(smooth, plain)
 
 
 @pytest.mark.parametrize("name", MODELS)

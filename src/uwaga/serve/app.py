@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from html import escape
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -164,7 +164,7 @@ class Service:
         try:
             self.scheduler.submit(jobs)
         except asyncio.QueueFull:
-            raise busy("too much waits already") from None
+            _refuse_busy("too much waits already")
         self.metrics.held(self.scheduler.held)
 
     def release(self, jobs: Iterable[Job]) -> None:
@@ -289,7 +289,7 @@ async def _receive(service: Service, request: Request, body: bytearray) -> None:
         async with asyncio.timeout(limits.body_seconds):
             async for part in request.stream():
                 if service.body_bytes + len(part) > limits.all_bodies_bytes:
-                    raise busy("the requests that are not answered are too large together")
+                    _refuse_busy("the requests that are not answered are too large together")
                 body += part
                 service.body_bytes += len(part)
                 if len(body) > limits.body_bytes:
@@ -324,11 +324,10 @@ def _access_line(scope: "Scope", status: int, seconds: float) -> str:
     return f"{now} {what} {status or '-'} {1e3 * seconds:.1f} ms"  # no status: the client left
 
 
-def busy(why: str) -> ApiError:
+def _refuse_busy(why: str) -> NoReturn:
     """The server has no room for a request."""
-    return ApiError(
-        429, f"the server is busy: {why}; retry in a second", code="queue_full", headers={"Retry-After": "1"}
-    )
+    message = f"the server is busy: {why}; retry in a second"
+    raise ApiError(429, message, code="queue_full", headers={"Retry-After": "1"})
 
 
 def digest_of(key: str) -> bytes:

@@ -7,7 +7,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -47,7 +47,8 @@ class TokenBudget:
     def check(self, tokens: int) -> None:
         """Raises ApiError: so many more are too many."""
         if self.spent + tokens > self.limit:
-            raise too_many_tokens(self.limit)
+            message = f"the request has more tokens than the limit of {self.limit:,}"
+            raise ApiError(413, message, code="too_many_tokens")
 
 
 class EmbeddingModel:
@@ -130,13 +131,12 @@ class EmbeddingModel:
 
     def texts_of(self, given: Texts, limits: Limits) -> list[str]:
         """The texts of token ids. Raises ApiError, also where they are more than a request may hold."""
-        if sum(map(len, given.texts)) > limits.tokens:
-            raise too_many_tokens(limits.tokens)
+        TokenBudget(limits.tokens).check(sum(map(len, given.texts)))
         most = self.max_tokens + self.tokenizer.num_special_tokens
         texts, characters = [], 0
         for number, own in enumerate(given.texts):
             if len(own) > most and not given.is_cut:
-                raise too_long(given, number, f"{len(own):,} token ids, special ones included", most)
+                _refuse_long(given, number, f"{len(own):,} token ids, special ones included", most)
             texts.append(self.text_of(own, given, number))
             characters += len(texts[-1])
             if characters > limits.body_bytes:  # a token of one number may be a hundred characters
@@ -240,18 +240,18 @@ def encodings(
         texts = [whole(text) for text in given.texts[group]]
         for number, text in enumerate(texts, start=group.start):
             if is_blank(given.texts[number]):
-                raise empty(given, number)
+                _refuse_empty(given, number)
             if given.is_cut:
                 texts[number - group.start] = beginning(tokenizer, text, needs, budget)
             elif (count := least_tokens(tokenizer, text, most)) > most:
-                raise too_long(given, number, f"more than {count:,} tokens", most)
+                _refuse_long(given, number, f"more than {count:,} tokens", most)
         found = tokenizer.encode(texts, with_offsets=False) if pairs is None else pairs(texts)
         for number, encoding in enumerate(found, start=group.start):
             if not len(encoding):
-                raise empty(given, number)
+                _refuse_empty(given, number)
             if len(encoding) > most and not given.is_cut:
                 has = f"{len(encoding):,} tokens" + " with the query" * (pairs is not None)
-                raise too_long(given, number, has, most)
+                _refuse_long(given, number, has, most)
             yield encoding
 
 
@@ -275,8 +275,7 @@ def beginning(tokenizer: Tokenizer, text: str, most: int, budget: TokenBudget) -
         end = prefix_end(text, length)
         if end <= 2 * length and len(tokenizer.encode([text[:end]], with_offsets=False)[0]) > most:
             return text[:end]
-    if least_tokens(tokenizer, text, budget.limit) > budget.limit:
-        raise too_many_tokens(budget.limit)
+    TokenBudget(budget.limit).check(least_tokens(tokenizer, text, budget.limit))
     return text
 
 
@@ -335,17 +334,13 @@ def is_blank(text: str) -> bool:
     return not text or text.isspace()
 
 
-def empty(given: Texts, number: int) -> ApiError:
-    return ApiError(422, f"{given.places[number]} is empty: it has no tokens", param=given.key)
+def _refuse_empty(given: Texts, number: int) -> NoReturn:
+    raise ApiError(422, f"{given.places[number]} is empty: it has no tokens", param=given.key)
 
 
-def too_long(given: Texts, number: int, has: str, most: int) -> ApiError:
+def _refuse_long(given: Texts, number: int, has: str, most: int) -> NoReturn:
     message = f"{given.places[number]} has {has}, and the model takes at most {most:,}"
-    return ApiError(413, f"{message}; send {given.truncation_key}: true to truncate it", param=given.key)
-
-
-def too_many_tokens(limit: int) -> ApiError:
-    return ApiError(413, f"the request has more tokens than the limit of {limit:,}", code="too_many_tokens")
+    raise ApiError(413, f"{message}; send {given.truncation_key}: true to truncate it", param=given.key)
 
 
 def _groups(sizes: Sequence[int]) -> Iterator[slice]:

@@ -109,11 +109,6 @@ class BatchConfig:
     tokens_per_batch: Size = 4096  # of a micro-batch, at most
     tokens_per_step: Size | None = None  # of an optimizer step, a multiple of tokens_per_batch; None: one micro-batch
 
-    @property
-    def gradient_accumulation_steps(self) -> int:
-        """Micro-batches of a step."""
-        return 1 if self.tokens_per_step is None else self.tokens_per_step // self.tokens_per_batch
-
 
 @options
 class OptimizerConfig:

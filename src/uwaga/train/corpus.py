@@ -6,31 +6,32 @@ a pure function of (seed, epoch, step). Letters: R rows, N packed tokens.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from uwaga._base import json_files, untrusted
+from uwaga._base.errors import CheckpointError
+from uwaga._base.options import Count, OptionError, Text, options, read
+from uwaga.data.documents import json_objects
 from uwaga.data.splits import SPLITS, TRAIN, VALIDATION
+from uwaga.models.tokenizers.loading import TARGET_FILE
 from uwaga.models.tokenizers.text_tokenizer import TextTokenizer
 from uwaga.ops.ragged import Ragged, part_of
 from uwaga.train.config import Config
-from uwaga.train.prepare import (
-    Tokenizers,
-    TokenRows,
-    load_tokenizers,
-    prepare,
-    read_answers,
-    read_tokens,
-)
+from uwaga.train.errors import DataError
+from uwaga.train.prepare import ANSWERS, METADATA, Tokenizers, prepare
 
 IGNORED = -100  # the label of a token that is not scored, as in PyTorch
+_CHECKED = 2**20  # tokens that are checked at once
 
 
 class MicroBatch(NamedTuple):
@@ -110,6 +111,109 @@ def _moved(x: Any, device: torch.device) -> Any:
     if isinstance(x, Ragged):
         return Ragged(_moved(x.values, device), _moved(x.offsets, device), max_length=x.max_length, first=x.first)
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)
+
+
+# What is read of prepared data.
+
+
+@options
+class _TokenFile:
+    """What metadata.json says of a token file."""
+
+    rows: Count
+    tokens: Count
+    dtype: Literal["<u2", "<u4"]
+    sha256: Text
+
+
+@options
+class _Answer:
+    """A line of answers.jsonl."""
+
+    source: Text
+    targets: tuple[Text, ...]
+
+
+class TokenRows(NamedTuple):
+    """Token files as memory maps."""
+
+    tokens: np.ndarray  # (N,)
+    offsets: np.ndarray  # (R+1,)
+
+    def row(self, number: int) -> np.ndarray:
+        """(T,) int64"""
+        return self.tokens[self.offsets[number] : self.offsets[number + 1]].astype(np.int64)
+
+    def lengths(self) -> np.ndarray:
+        """(R,) int64"""
+        return np.diff(self.offsets)
+
+
+@contextmanager
+def _remake_hint(folder: Path) -> Iterator[None]:
+    """Raises errors of prepared data that is not what was written as a DataError that says what to do."""
+    try:
+        yield
+    except (DataError, CheckpointError, OptionError, OSError) as error:
+        what = f"{error.filename} cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise DataError(f"{what}; remove {folder} to prepare it again") from error
+
+
+def _load_tokenizers(config: Config, folder: Path) -> Tokenizers:
+    """Raises ConfigError."""
+    tokenizer = TextTokenizer.load(folder, config.objective)
+    if config.tokenizer.target is None:
+        return tokenizer, tokenizer
+    return tokenizer, TextTokenizer.load(folder, config.objective, file=TARGET_FILE)
+
+
+def _read_tokens(folder: Path, name: str, described: Mapping[str, _TokenFile], vocab_size: int) -> TokenRows:
+    """The token files of a name, after one pass over all tokens. Raises DataError: a file is missing, or is not what was written.
+
+    Args:
+        described: by name.
+        vocab_size: ids are below it.
+    """
+    with _remake_hint(folder):
+        if name not in described:
+            raise DataError(f"{folder / METADATA}: there is no {name}")
+        of_name = described[name]
+        result = TokenRows(
+            _mapped(folder / f"{name}.tokens", of_name.dtype, of_name.tokens),
+            _mapped(folder / f"{name}.offsets", "<i8", of_name.rows + 1),
+        )
+        for fault in _faults(folder / f"{name}.tokens", result, of_name.sha256, vocab_size):
+            raise DataError(f"{folder / name}{fault}")
+    return result
+
+
+def _mapped(path: Path, kind: str, count: int) -> np.ndarray:
+    expected, size = count * np.dtype(kind).itemsize, untrusted.stat_regular(path).st_size
+    if size != expected:
+        raise DataError(f"{path} has {size} bytes, and {expected} bytes were written")
+    if not count:
+        return np.empty(0, kind)  # an empty file cannot be mapped
+    return np.memmap(path, kind, mode="r", shape=(count,))
+
+
+def _faults(tokens: Path, rows: TokenRows, sha256: str, vocab_size: int) -> Iterator[str]:
+    offsets, digest = np.array(rows.offsets), hashlib.sha256()
+    if offsets[0] != 0 or offsets[-1] != len(rows.tokens) or (np.diff(offsets) < 0).any():
+        yield ".offsets do not ascend from 0 to the number of tokens"
+    # A million at a time, in the order in which they were written; not by the memory map, whose pages would stay in memory.
+    with untrusted.open_regular(tokens) as file:
+        for start, stop in pairwise(offsets.tolist()):
+            for first in range(start, stop, _CHECKED):
+                part = file.read((min(first + _CHECKED, stop) - first) * rows.tokens.itemsize)
+                if (largest := int(np.frombuffer(part, rows.tokens.dtype).max())) >= vocab_size:
+                    yield f".tokens has token {largest}, and the vocabulary has {vocab_size}"
+                digest.update(part)
+            digest.update(stop.to_bytes(8, "little"))
+    if digest.hexdigest() != sha256:
+        yield ".tokens and .offsets are not what was written"
+
+
+# Rows of each objective.
 
 
 class Rows(NamedTuple):
@@ -278,7 +382,7 @@ class Split:
 
     def __init__(self, rows: Rows, config: Config) -> None:
         self.rows, self._tokens = rows, config.batch.tokens_per_batch
-        self._per_step, self._seed = config.batch.gradient_accumulation_steps, config.run.seed
+        self.micro_batches_per_step, self._seed = _micro_batches_per_step(config), config.run.seed
         # All steps of an epoch ask for its order, which takes 8 bytes a row.
         self._order = lru_cache(maxsize=2)(self._new_order)
         self._steps_of_epochs: list[int] = []
@@ -291,7 +395,7 @@ class Split:
         """Steps of an epoch. The last one may have fewer micro-batches; no step reads two epochs."""
         while len(self._steps_of_epochs) <= epoch:
             _, starts = self._order(len(self._steps_of_epochs))
-            self._steps_of_epochs.append(-(-(len(starts) - 1) // self._per_step))
+            self._steps_of_epochs.append(-(-(len(starts) - 1) // self.micro_batches_per_step))
         return self._steps_of_epochs[epoch]
 
     def micro_batches(self, step: int) -> list[MicroBatch]:
@@ -300,8 +404,8 @@ class Split:
         while step >= begun + self.steps_per_epoch(epoch):
             begun += self.steps_per_epoch(epoch)
             epoch += 1
-        (order, starts), first = self._order(epoch), (step - begun) * self._per_step
-        ends = starts[first : first + self._per_step + 1].tolist()
+        (order, starts), first = self._order(epoch), (step - begun) * self.micro_batches_per_step
+        ends = starts[first : first + self.micro_batches_per_step + 1].tolist()
         return [MicroBatch(epoch, tuple(order[a:b].tolist()), number) for number, (a, b) in enumerate(pairwise(ends))]
 
     def batch(self, micro_batch: MicroBatch) -> Batch:
@@ -353,13 +457,16 @@ class Corpus:
             DataError: a file does not exist or has invalid content; the message names the line.
             ConfigError: a tokenizer that cannot be used.
         """
-        folder, metadata = prepare(config, folder)
-        tokenizers = load_tokenizers(config, folder)
-        suffixes = ("", "-targets")[: 2 if config.data.kind == "pairs" else 1]
+        folder = prepare(config, folder)
+        with _remake_hint(folder):
+            metadata = json_files.read(folder / METADATA)
+            described = read(dict[str, _TokenFile], metadata, path=str(folder / METADATA))
+        tokenizers = _load_tokenizers(config, folder)
         stored = {
             name: [
-                read_tokens(folder, f"{name}{suffix}", metadata, tokenizer.vocab_size)
-                for suffix, tokenizer in zip(suffixes, tokenizers, strict=False)
+                _read_tokens(folder, f"{name}{suffix}", described, tokenizer.vocab_size)
+                for suffix, tokenizer in zip(("", "-targets"), tokenizers, strict=True)
+                if not suffix or config.data.kind == "pairs"
             ]
             for name in SPLITS
         }
@@ -384,7 +491,10 @@ class Corpus:
 
     def questions(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Each source of the validation pairs once, with all its targets."""
-        return read_answers(self.folder)
+        with _remake_hint(self.folder):
+            for place, value, _ in json_objects(self.folder / ANSWERS):
+                answer = read(_Answer, value, path=place)
+                yield answer.source, answer.targets
 
 
 def _rows(config: Config, stored: Sequence[TokenRows], tokenizer: TextTokenizer, *, is_training: bool) -> Rows:
@@ -395,9 +505,14 @@ def _rows(config: Config, stored: Sequence[TokenRows], tokenizer: TextTokenizer,
         how = (tokenizer, data.mlm_probability, seed if is_training else 0)
         return masked_rows(stored[0], data.context_length, *how)
     if data.windows and is_training:
-        rows_per_step = batch.tokens_per_batch // data.context_length * batch.gradient_accumulation_steps
+        rows_per_step = batch.tokens_per_batch // data.context_length * _micro_batches_per_step(config)
         return window_rows(stored[0], data.context_length, seed, rows_per_step)
     return document_rows(stored[0], data.context_length)
+
+
+def _micro_batches_per_step(config: Config) -> int:
+    batch = config.batch
+    return 1 if batch.tokens_per_step is None else batch.tokens_per_step // batch.tokens_per_batch
 
 
 def _model_settings(config: Config, tokenizers: Tokenizers) -> dict[str, Any]:
@@ -422,7 +537,7 @@ def _digest(config: Config, metadata: dict[str, Any]) -> str:
         data.windows,
         data.mlm_probability,
         batch.tokens_per_batch,
-        batch.gradient_accumulation_steps,
+        _micro_batches_per_step(config),
         config.run.seed,
     ]
     return hashlib.sha256(json.dumps([config.objective, sizes, metadata], sort_keys=True).encode()).hexdigest()

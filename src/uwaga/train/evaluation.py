@@ -1,16 +1,14 @@
-"""What is measured of a model in training: the validation loss, error rates, samples, and attention statistics.
+"""What is measured of a model in training beside its loss: error rates, samples, and attention statistics.
 
-Letters: H heads, N packed tokens, P pairs of a prediction and a reference, I and J the longest of each.
+Letters: H heads, N packed tokens.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from itertools import accumulate, islice, pairwise
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
-import numpy as np
 import torch
-from torch import nn
 
 from uwaga.maps.map import AttentionMap, map_options
 from uwaga.maps.per_head import has_visible_key, per_head
@@ -20,66 +18,21 @@ from uwaga.models.transformer import Transformer
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.attention.hooks import Asked, hooked, looking
 from uwaga.ops.ragged import Ragged
-from uwaga.train import seeds
 from uwaga.train.config import Config
-from uwaga.train.corpus import Batch, Corpus, Split
+from uwaga.train.corpus import Batch, Corpus
 from uwaga.train.errors import ConfigError
-from uwaga.train.model import Objective
-from uwaga.train.parallel import World
+from uwaga.train.step import Objective, derive_seed
 
 # During training, error rates are of so many sources; those of the last step are of all.
 _SAMPLED_SOURCES = 1000
 # Sources that are answered in one call of generate.
 _GENERATE_ROWS = 256
-# Pairs of which edit distances are computed at once: a few megabytes of table rows.
-_DISTANCE_PAIRS = 4096
 # Of sampling: below 1, as is usual for text that people read.
 _TEMPERATURE = 0.8
 _PROMPT = 16  # tokens of the validation split, the prompt where the configuration has none
 _PROMPTS = 5  # sources, where the configuration has none
 # Tokens of the batch whose attention is measured: enough for means, and little work beside a step.
 _ATTENTION_TOKENS = 2048
-
-# The loss.
-
-
-def validation_loss(
-    objective: nn.Module,
-    data: Split,
-    tokens: int | None,
-    world: World,
-    autocast: Callable[[], AbstractContextManager[None]],
-) -> float:
-    """The mean cross-entropy over all labels, in nats; each process computes a part, and all return the mean.
-
-    Args:
-        objective: the model with its loss, on the device.
-        data: the validation split.
-        tokens: evaluate on about so many; None: on all.
-        world: all processes.
-        autocast: makes a context for the forward passes.
-    """
-    total = torch.zeros(2, dtype=torch.float64, device=world.device)
-    with evaluation_mode(objective):
-        for batch in _batches_of_rank(data.evaluation_batches(tokens), world):
-            arguments, scored = batch.part(world.context_rank, world.context).inputs(world.device)
-            with world.attention_of_parts(), autocast():
-                result = objective(*arguments)
-            total += torch.stack((result.double(), result.new_full((), scored, dtype=torch.float64)))
-    result, labels = world.all_reduce_sum(total).tolist()
-    return float(result / max(labels, 1))
-
-
-def _batches_of_rank(batches: Iterator[Batch], world: World) -> Iterator[Batch]:
-    """Every data_size-th batch, and one without labels where other processes have one more."""
-    number = -1
-    for number, batch in enumerate(batches):
-        last = batch
-        if number % world.data_size == world.data_rank:
-            yield batch
-    if number % world.data_size < world.data_rank and (number + 1) % world.data_size:
-        yield last.without_labels()
-
 
 # Error rates of a model's answers.
 
@@ -144,62 +97,28 @@ def error_rates(predictions: Sequence[str], references: Sequence[Sequence[str]])
         )
     if missing := [number for number, answers in enumerate(references) if not any(map(str.split, answers))]:
         raise ValueError(f"error_rates: word {missing[0]} has no reference")
-    counts = [len(answers) for answers in references]
-    written = [prediction.split() for prediction, count in zip(predictions, counts, strict=True) for _ in range(count)]
-    answers = [answer.split() for each in references for answer in each]
-    distances, lengths = edit_distances(written, answers), [len(answer) for answer in answers]
     errors = wrong = total = 0
-    for start, stop in pairwise(accumulate(counts, initial=0)):
-        nearest = start + int(np.argmin(distances[start:stop]))
-        errors += int(distances[nearest])
-        wrong += int(distances[nearest] > 0)
-        total += lengths[nearest]
+    for prediction, answers in zip(predictions, references, strict=True):
+        written = prediction.split()
+        distance, length = min(
+            ((edit_distance(written, answer), len(answer)) for answer in map(str.split, answers)), key=itemgetter(0)
+        )
+        errors, wrong, total = errors + distance, wrong + (distance > 0), total + length
     return ErrorRates(errors / total, wrong / len(predictions), len(predictions))
 
 
-# Edit distances are not a library's: of sequences of words, all pairs at once, they are these 40 lines of NumPy, and a compiled
-# package would be one more dependency of every installation.
+def edit_distance(left: Sequence[str], right: Sequence[str]) -> int:
+    """The Levenshtein distance in tokens, by the table of Wagner and Fischer (1974), row by row.
 
-
-def edit_distances(left: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> np.ndarray:
-    """(P,) int64: Levenshtein distances, in tokens, of each sequence on the left to its partner on the right.
-
-    >>> edit_distances([["K", "AE", "T"], []], [["K", "AH", "T", "S"], ["A"]]).tolist()
-    [2, 1]
+    >>> edit_distance(["K", "AE", "T"], ["K", "AH", "T", "S"])
+    2
     """
-    assert len(left) == len(right)
-    vocabulary: dict[str, int] = {}
-    parts = []
-    for start in range(0, len(left), _DISTANCE_PAIRS):
-        some = slice(start, start + _DISTANCE_PAIRS)
-        parts.append(_distances(_padded(left[some], vocabulary), _padded(right[some], vocabulary)))
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
-
-
-def _padded(rows: Sequence[Sequence[str]], vocabulary: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """(P, I) numbers of the tokens, padded by -1, and (P,) lengths."""
-    lengths = np.array([len(row) for row in rows], np.int64)
-    ids = np.full((len(rows), int(lengths.max(initial=0))), -1, np.int64)
-    for place, row in enumerate(rows):
-        ids[place, : len(row)] = [vocabulary.setdefault(token, len(vocabulary)) for token in row]
-    return ids, lengths
-
-
-def _distances(left: tuple[np.ndarray, np.ndarray], right: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """Wagner and Fischer's table (1974), row by row for all pairs at once."""
-    (left_PI, lengths_P), (right_PJ, right_lengths_P) = left, right
-    steps = np.arange(right_PJ.shape[1] + 1)
-    row_PJ = np.tile(steps, (len(left_PI), 1))
-    found_P = row_PJ[np.arange(len(row_PJ)), right_lengths_P]
-    for i in range(left_PI.shape[1]):
-        substituted = row_PJ[:, :-1] + (left_PI[:, i, None] != right_PJ)
-        below = np.minimum(substituted, row_PJ[:, 1:] + 1)
-        reached = np.concatenate((np.full((len(below), 1), i + 1), below), axis=1)
-        # Insertions along the row: the least of reached[k] + (j - k) over k <= j.
-        row_PJ = np.minimum.accumulate(reached - steps, axis=1) + steps
-        ends = lengths_P == i + 1
-        found_P[ends] = row_PJ[ends, right_lengths_P[ends]]
-    return found_P
+    row = list(range(len(right) + 1))
+    for i, token in enumerate(left, start=1):
+        diagonal, row[0] = row[0], i
+        for j, other in enumerate(right, start=1):
+            diagonal, row[j] = row[j], min(diagonal + (token != other), row[j] + 1, row[j - 1] + 1)
+    return row[-1]
 
 
 # Samples: continuations of prompts, answers to sources, or filled masks.
@@ -259,7 +178,7 @@ def samples(model: Transformer, prompts: Sequence[Sequence[int]], config: Config
             room = min(room, most + 1 - (max(map(len, prompts)) if model.config.is_causal else 1))
         how: dict[str, Any] = {}
         if config.objective == "language-model":
-            seed = seeds.derive_seed("sample", config.run.seed)
+            seed = derive_seed("sample", config.run.seed)
             how = {"do_sample": True, "temperature": _TEMPERATURE, "seed": seed}
         written = _generated(model, prompts, max_new_tokens=room, **how)
     return [corpus.target_tokenizer.decode(ids) for ids in written]

@@ -12,8 +12,7 @@ a checkpoint truncates the file to its size at that checkpoint.
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -47,18 +46,24 @@ class MetricsLogger:
         config, corpus: of the run.
         out: its folder.
         state: where it is: what was logged after that is cut off.
-        display: progress bar and messages.
+        begun: the first messages.
+        shown: whether progress and messages are printed.
 
     Raises:
         ConfigError: run.sample_prompts has an invalid prompt.
         TrainingError: metrics.jsonl cannot be continued; run.tensorboard is set and tensorboard is not installed.
     """
 
-    def __init__(self, config: Config, corpus: Corpus, out: Path, state: TrainingState, display: "Display") -> None:
-        self._config, self._corpus, self._display = config, corpus, display
-        self._prompts = sample_prompts(config, corpus)
+    def __init__(
+        self, config: Config, corpus: Corpus, out: Path, state: TrainingState, begun: Sequence[str], *, shown: bool
+    ) -> None:
+        self._config, self._corpus = config, corpus
+        self._prompts = sample_prompts(config, corpus) if config.run.sample_every else []
         self._tensorboard = tensorboard_writer(out, state.step) if config.run.tensorboard else None
-        self._jsonl = JsonlWriter(out, state.metrics)
+        self._file = open_metrics(out, state.metrics)
+        self._display = Display(config.schedule.steps, state.step, shown=shown)
+        for line in begun:
+            self.message(line)
 
     def message(self, text: str) -> None:
         """A line for whoever watches."""
@@ -67,101 +72,84 @@ class MetricsLogger:
     def log_step(self, state: TrainingState, result: StepResult, tokens_per_second: float) -> None:
         """The loss of an optimizer step."""
         loss, norm = result.loss.item(), result.grad_norm.item()
-        record = {"loss": loss, "lr": result.lr, "grad_norm": norm, "tokens": state.tokens}
         wall = {"seconds": round(state.seconds, 3), "tokens_per_second": round(tokens_per_second, 1)}
-        self._jsonl.write(state.step, "train", record, wall)
-        self._scalars(state.step, {"train/loss": loss, "train/lr": result.lr, "train/grad_norm": norm})
+        record = {"loss": loss, "lr": result.lr, "grad_norm": norm, "tokens": state.tokens, "wall": wall}
+        scalars = {"train/loss": loss, "train/lr": result.lr, "train/grad_norm": norm}
+        self._write(state.step, "train", record, scalars)
         self._display.progress(state.step, loss, tokens_per_second)
 
     def log_validation(self, step: int, loss: float, is_better: bool) -> None:
-        self._jsonl.write(step, "validation", {"loss": loss})
-        self._scalars(step, {"validation/loss": loss})
-        self._display.message(f"step {step:,}: validation loss {loss:.4f}{', the best so far' if is_better else ''}")
+        self._write(step, "validation", {"loss": loss}, {"validation/loss": loss})
+        self.message(f"step {step:,}: validation loss {loss:.4f}{', the best so far' if is_better else ''}")
 
     def log_error_rates(self, step: int, model: Transformer, *, all: bool) -> None:
         """Error rates of pairs, by a model with all its weights; all: of every source, else of about a thousand."""
         phoneme, word, words = model_error_rates(model, self._config, self._corpus, all=all)
         rates = {"phoneme_error_rate": phoneme, "word_error_rate": word, "words": words}
-        self._jsonl.write(step, "error_rates", rates)
-        self._scalars(step, {"error_rates/phoneme": phoneme, "error_rates/word": word})
-        self._display.message(
-            f"step {step:,}: phoneme error rate {100 * phoneme:.2f} %, word error rate {100 * word:.2f} %, "
-            f"of {words:,} words"
-        )
+        self._write(step, "error_rates", rates, {"error_rates/phoneme": phoneme, "error_rates/word": word})
+        said = f"phoneme error rate {100 * phoneme:.2f} %, word error rate {100 * word:.2f} %, of {words:,} words"
+        self.message(f"step {step:,}: {said}")
 
     def log_samples(self, step: int, model: Transformer) -> None:
         texts = samples(model, [ids for _, ids in self._prompts], self._config, self._corpus)
         for (prompt, _), text in zip(self._prompts, texts, strict=True):
-            self._jsonl.write(step, "sample", {"prompt": prompt, "text": text})
-            self._display.message(f"step {step:,}: {prompt} > {text}")
+            self._write(step, "sample", {"prompt": prompt, "text": text})
+            self.message(f"step {step:,}: {prompt} > {text}")
 
     def log_attention(self, step: int, model: Transformer) -> None:
         measured = attention_statistics(model, next(self._corpus.validation.evaluation_batches()))
-        self._jsonl.write(step, "attention", {"heads": measured})
-        for layer, each in measured.items():
-            for name, values in each.items():
-                self._scalars(step, {f"{name}/{layer}.{head}": value for head, value in enumerate(values)})
-        self._display.message(f"step {step:,}: {attention_summary(measured)}")
+        scalars = {
+            f"{name}/{layer}.{head}": value
+            for layer, each in measured.items()
+            for name, values in each.items()
+            for head, value in enumerate(values)
+        }
+        self._write(step, "attention", {"heads": measured}, scalars)
+        self.message(f"step {step:,}: {attention_summary(measured)}")
 
     def sync(self) -> int:
         """Sync metrics.jsonl to the disk; returns its size in bytes."""
-        return self._jsonl.sync()
+        durable.fsync_opened(self._file.fileno())
+        return self._file.tell()
 
     def close(self) -> None:
-        self._jsonl.close()
+        self._display.close()
+        self._file.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
 
-    def _scalars(self, step: int, values: dict[str, float]) -> None:
+    def _write(self, step: int, kind: str, fields: Mapping[str, Any], scalars: Mapping[str, float] = {}) -> None:
+        """A line of metrics.jsonl, which other processes can read at once, and scalars of TensorBoard."""
+        left = memoryview((json.dumps({"step": step, "kind": kind, **fields}, ensure_ascii=False) + "\n").encode())
+        while left:
+            left = left[self._file.write(left) or 0 :]
         if self._tensorboard is not None:
-            for name, value in values.items():
+            for name, value in scalars.items():
                 self._tensorboard.add_scalar(name, value, step)
 
 
 # metrics.jsonl.
 
 
-class JsonlWriter:
-    """metrics.jsonl of a run, open for appending.
+def open_metrics(out: Path, size: int = 0) -> IO[bytes]:
+    """metrics.jsonl of a run's folder, open for appending; `size` bytes of it are kept, and what follows is cut off.
 
-    Args:
-        out: the run's folder.
-        size: bytes of the file to keep; what follows is cut off.
-
-    Raises:
-        TrainingError: the file is shorter, not one that uwaga wrote, or cannot be read.
+    Raises TrainingError: the file is shorter, not one that uwaga wrote, or cannot be read.
     """
-
-    def __init__(self, out: Path, size: int = 0) -> None:
-        path = out / METRICS_FILE
-        try:
-            written = untrusted.stat_regular(path).st_size if os.path.lexists(path) else 0
-        except OSError as error:
-            raise TrainingError(f"{path} cannot be read: {error.strerror}") from error
-        if written < size:
-            raise TrainingError(
-                f"{path} has {written} bytes, and had {size} when the checkpoint was written: the metrics up to there are lost"
-            )
-        try:
-            # Unbuffered: closing a file with a buffer fails on a full disk.
-            self._file: IO[bytes] = durable.open_append(path, _is_metrics, size=size)
-        except durable.PathConflictError as error:
-            raise TrainingError(f"{path} {error.strerror}") from error
-
-    def write(self, step: int, kind: str, fields: Mapping[str, Any], wall: Mapping[str, Any] | None = None) -> None:
-        """Append a line, which other processes can read at once."""
-        line = {"step": step, "kind": kind, **fields, **({} if wall is None else {"wall": wall})}
-        left = memoryview((json.dumps(line, ensure_ascii=False) + "\n").encode())
-        while left:
-            left = left[self._file.write(left) or 0 :]
-
-    def sync(self) -> int:
-        """Sync the file to the disk; returns its size in bytes."""
-        durable.fsync_opened(self._file.fileno())
-        return self._file.tell()
-
-    def close(self) -> None:
-        self._file.close()
+    path = out / METRICS_FILE
+    try:
+        written = untrusted.stat_regular(path).st_size if os.path.lexists(path) else 0
+    except OSError as error:
+        raise TrainingError(f"{path} cannot be read: {error.strerror}") from error
+    if written < size:
+        raise TrainingError(
+            f"{path} has {written} bytes, and had {size} when the checkpoint was written: the metrics up to there are lost"
+        )
+    try:
+        # Unbuffered: closing a file with a buffer fails on a full disk.
+        return durable.open_append(path, _is_metrics, size=size)
+    except durable.PathConflictError as error:
+        raise TrainingError(f"{path} {error.strerror}") from error
 
 
 def _is_metrics(first: bytes) -> bool:
@@ -213,37 +201,22 @@ def tensorboard_writer(out: Path, step: int) -> Any:
 # The progress bar.
 
 
-@contextmanager
-def progress_display(steps: int, done: int, *, shown: bool = True) -> Iterator["Display"]:
-    """On standard error: a bar with loss, tokens/s and time left where that is a terminal, else lines now and then.
+class Display:
+    """Shows on standard error how a run proceeds: a bar with loss, tokens/s and time left where that is a terminal, else lines now and then.
 
     Args:
         steps: of the whole run.
         done: steps that were taken before it was resumed.
         shown: False: nothing is printed.
     """
-    if not shown:
-        yield Display(steps, done, None)
-        return
-    from rich import progress as rich
-    from rich.console import Console
 
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    columns = (
-        rich.BarColumn(), rich.MofNCompleteColumn(), rich.TextColumn("{task.fields[loss]}"),
-        rich.TextColumn("{task.fields[rate]:,.0f} tokens/s"), rich.TimeRemainingColumn(compact=True),
-    )  # fmt: skip
-    with rich.Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        bar.add_task("", total=steps, completed=done, loss="", rate=0.0)  # no loss is known yet
-        yield Display(steps, done, bar)
-
-
-class Display:
-    """Shows how a run proceeds: see `progress_display`."""
-
-    def __init__(self, steps: int, done: int, bar: Any) -> None:
-        self._steps, self._done, self._bar = steps, done, bar
+    def __init__(self, steps: int, done: int, *, shown: bool = True) -> None:
+        self._steps, self._done, self._bar = steps, done, _bar(steps, done) if shown else None
         self._started = self._last_line = time.monotonic()
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
 
     def progress(self, step: int, loss: float, tokens_per_second: float) -> None:
         """The number of steps taken, and the loss of the last one."""
@@ -265,6 +238,21 @@ class Display:
         if self._bar is not None:
             # Text that a model wrote may look like rich's markup or hold control characters.
             self._bar.console.print(escape_controls(text), markup=False)
+
+
+def _bar(steps: int, done: int) -> Any:
+    from rich import progress as rich
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    columns = (
+        rich.BarColumn(), rich.MofNCompleteColumn(), rich.TextColumn("{task.fields[loss]}"),
+        rich.TextColumn("{task.fields[rate]:,.0f} tokens/s"), rich.TimeRemainingColumn(compact=True),
+    )  # fmt: skip
+    bar = rich.Progress(*columns, console=console, disable=not console.is_terminal)
+    bar.add_task("", total=steps, completed=done, loss="", rate=0.0)  # no loss is known yet
+    bar.start()
+    return bar
 
 
 def _format_duration(seconds: float) -> str:

@@ -7,21 +7,15 @@ sums over all processes, whichever way the work is divided.
 import datetime
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
-from uwaga._base.tracing import is_plain_tensor
-from uwaga.ops.dropout import rows_from
-from uwaga.ops.ragged import Ragged
+from uwaga.sequence_parallel.exchange import Group, Messages, ProcessGroupError, is_known, known_to_all
 from uwaga.train.config import ParallelConfig
 from uwaga.train.errors import ConfigError, DataError, TrainingError
-
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
 
 # While the first process prepares data or writes a large checkpoint the others wait; torchrun ends them if it fails.
 _TIMEOUT = datetime.timedelta(hours=12)
@@ -61,21 +55,8 @@ class World:
         self.is_first = rank == 0
         self.data_size, self.data_rank, self.context_rank = size // context, rank // context, rank % context
 
-    @contextmanager
-    def attention_of_parts(self, first_token: int = 0) -> Iterator[None]:
-        """Inside it attention is that of the processes that share a sequence. first_token: see `Batch`."""
-        if self.context == 1:
-            yield
-            return
-        from uwaga.sequence_parallel.sequence import sequence_parallel
-
-        with sequence_parallel(self.context_group), rows_from(first_token):
-            yield
-
     def lost_peer(self, error: RuntimeError) -> str | None:
         """Which other process ended or did not answer within the timeout, where an error is about that; else None."""
-        from uwaga.sequence_parallel.exchange import Group, ProcessGroupError
-
         is_of_ring = isinstance(error, ProcessGroupError)
         if self.size == 1 or (not is_of_ring and "gloo" not in str(error)):
             return None
@@ -93,8 +74,6 @@ class World:
 
     def leave(self, error: Exception) -> None:
         """Tell the other processes of an error, unless all have it: their waits end, and `lost_peer` finds it there."""
-        from uwaga.sequence_parallel.exchange import Group, is_known
-
         if is_known(error):
             return
         for group in (self.roll_call_group, self.context_group, self.step_group):
@@ -122,8 +101,6 @@ class World:
         """
         if self.size == 1:
             return act()
-        from uwaga.sequence_parallel.exchange import Group, known_to_all
-
         outcome: list[Any] = [None, None]  # result, error
         if self.is_first:
             try:
@@ -144,8 +121,6 @@ class World:
 
     def _wait_for_first(self) -> None:
         """Until the first process gets here, without a limit, and then until all do. Raises ProcessGroupError."""
-        from uwaga.sequence_parallel.exchange import Group, Messages
-
         # Not a broadcast: in its tree one process waits for another that may hang, as would the first if it waited for its notes to arrive.
         every, note = Group.of(None), torch.zeros(1)
         with Messages(every, "training") as messages:
@@ -225,121 +200,3 @@ def _world(
         step_group=new_group(range(size), timeout),
         roll_call_group=new_group(range(size), 2 * timeout),
     )
-
-
-def replicate(objective: nn.Module, world: World) -> nn.Module:
-    """DistributedDataParallel: gradients are averaged over the processes during the backward pass."""
-    if world.size == 1:
-        return objective
-    ids = [world.device.index] if world.device.type == "cuda" else None
-    # No broadcast of weights: every process has drawn or read the same ones.
-    return DistributedDataParallel(
-        objective,
-        device_ids=ids,
-        process_group=world.step_group,
-        gradient_as_bucket_view=True,
-        init_sync=False,
-        broadcast_buffers=False,
-    )
-
-
-def shard(objective: nn.Module, world: World) -> nn.Module:
-    """FSDP2: each process keeps a shard of the weights, and a layer is gathered only while it computes.
-
-    Raises ConfigError: there is no process group.
-    """
-    if not dist.is_initialized():
-        raise ConfigError("--fsdp shards the weights over several processes: start the command by torchrun")
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.fsdp import fully_shard
-
-    # One dimension: weights are sharded over all processes, those that share a sequence too.
-    group = dist.group.WORLD if world.step_group is None else world.step_group
-    assert group is not None
-    mesh = DeviceMesh.from_group(group, world.device.type)
-    for module in objective.modules():
-        if isinstance(module, nn.ModuleList):
-            for layer in module:
-                fully_shard(layer, mesh=mesh)
-                _register_ragged_hooks(layer)
-    fully_shard(objective, mesh=mesh)
-    return objective
-
-
-def set_gradient_sync(module: nn.Module, is_last: bool) -> None:
-    """Whether the next backward pass averages gradients over the processes: only the last one of a step does."""
-    if isinstance(module, DistributedDataParallel):
-        module.require_backward_grad_sync = is_last
-    elif hasattr(module, "set_requires_gradient_sync"):
-        cast(Any, module).set_requires_gradient_sync(is_last)
-
-
-def full_tensor(x: Tensor) -> Tensor:
-    """A tensor gathered from all processes; where it is distributed, every process must call this."""
-    return x if is_plain_tensor(x) else _distributed(x).full_tensor()
-
-
-def local_tensor(x: Tensor) -> Tensor:
-    """The part of a tensor that this process holds, sharing its storage."""
-    return x if is_plain_tensor(x) else _distributed(x).to_local()
-
-
-def distribute_like(x: Tensor, like: Tensor) -> Tensor:
-    """A full tensor, which every process has, moved to the device of another and distributed as that is."""
-    moved = x.to(like.device)
-    if is_plain_tensor(like):
-        return moved
-    from torch.distributed.tensor import distribute_tensor
-
-    where = _distributed(like)
-    return distribute_tensor(moved, where.device_mesh, where.placements, src_data_rank=None)
-
-
-def _distributed(x: Tensor) -> "DTensor":
-    from torch.distributed.tensor import DTensor  # the import takes two seconds
-
-    assert isinstance(x, DTensor)
-    return x
-
-
-class _FlatRagged(NamedTuple):
-    """A Ragged as a tuple, which PyTorch's tree functions look into."""
-
-    values: Tensor
-    offsets: Tensor
-    longest: int
-    first: int | None
-
-
-def _register_ragged_hooks(layer: nn.Module) -> None:
-    """FSDP2's hooks look for tensors in arguments and results, and do not know Ragged: around them it is a tuple."""
-    layer.register_forward_pre_hook(
-        lambda _, x, more: (_flatten_ragged(x), _flatten_ragged(more)), prepend=True, with_kwargs=True
-    )
-    layer.register_forward_pre_hook(
-        lambda _, x, more: (_unflatten_ragged(x), _unflatten_ragged(more)), with_kwargs=True
-    )
-    layer.register_forward_hook(lambda _, x, y: _flatten_ragged(y), prepend=True)
-    layer.register_forward_hook(lambda _, x, y: _unflatten_ragged(y))
-
-
-def _flatten_ragged(x: Any) -> Any:
-    if isinstance(x, Ragged):
-        return _FlatRagged(x.values, x.offsets, x.max_length, x.first)
-    return _map_nested(_flatten_ragged, x)
-
-
-def _unflatten_ragged(x: Any) -> Any:
-    if isinstance(x, _FlatRagged):
-        # Offsets were checked when the batch was made.
-        made = Ragged.__new__(Ragged)
-        made._set(*x)
-        return made
-    return _map_nested(_unflatten_ragged, x)
-
-
-def _map_nested(act: Callable[[Any], Any], x: Any) -> Any:
-    """The same tuple or dict with a function applied to its items; anything else as it is."""
-    if type(x) is tuple:
-        return tuple(map(act, x))
-    return {name: act(value) for name, value in x.items()} if type(x) is dict else x

@@ -16,18 +16,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Literal, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from uwaga._base import durable, json_files, untrusted
+from uwaga._base import durable
 from uwaga._base.durable import atomic_replace, create_file, file_lock, fsync, fsync_opened
-from uwaga._base.errors import CheckpointError
-from uwaga._base.options import Count, OptionError, Text, options, read
-from uwaga.data.documents import Document, DocumentFile, file_status, json_objects
+from uwaga.data.documents import Document, DocumentFile, file_status
 from uwaga.data.splits import SPLITS, TRAIN, VALIDATION, Pair, pairs, split, split_by_position
 from uwaga.data.tokenizers import (
     as_target_tokenizer,
@@ -71,19 +68,9 @@ _Files = Mapping[str, tuple[Path, ...]]
 Tokenizers = tuple[TextTokenizer, TextTokenizer]
 
 
-@options
-class _TokenFile:
-    """What metadata.json says of a token file."""
-
-    rows: Count
-    tokens: Count
-    dtype: Literal["<u2", "<u4"]
-    sha256: Text
-
-
-def prepare(config: Config, folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The folder of a configuration's prepared data inside of another, and its metadata; made where it does not exist. Of several
-    processes, one makes it. Raises DataError, ConfigError."""
+def prepare(config: Config, folder: Path) -> Path:
+    """The folder of a configuration's prepared data inside of another; made where it does not exist. Of several processes, one makes
+    it. Raises DataError, ConfigError."""
     data = config.data
     files = {
         TRAIN: data.train,
@@ -91,14 +78,17 @@ def prepare(config: Config, folder: Path) -> tuple[Path, dict[str, Any]]:
         "target": data.target_files,
         "validation_target": data.validation_target_files,
     }
-    found = {name: tuple(sources.find(each, data) for each in names) for name, names in files.items()}
+    found = {
+        name: tuple(sources.find(each, data) if each in data.sources else Path(each) for each in names)
+        for name, names in files.items()
+    }
     final = folder / f"data-{_fingerprint(config, found)}"
     if not os.path.lexists(final / METADATA):
         durable.make_folder(folder)
         with file_lock(folder / ".preparing"):
             if not os.path.lexists(final / METADATA):
                 _make(config, found, final)
-    return final, _read_metadata(final / METADATA)
+    return final
 
 
 def _fingerprint(config: Config, files: _Files) -> str:
@@ -139,18 +129,6 @@ def _file_state(path: Path) -> tuple[str, int, int]:
 def _tokenizer_states(path: Path) -> list[tuple[str, int, int]]:
     folder = path if path.is_dir() else path.parent
     return [_file_state(each) for each in sorted(folder.glob("*.json"))]
-
-
-def _read_metadata(path: Path) -> dict[str, Any]:
-    """The metadata of prepared data by the name of each token file. Raises DataError."""
-    try:
-        result = json_files.read(path)
-        read(dict[str, _TokenFile], result)
-    except CheckpointError as error:
-        raise DataError(f"{error}; {remake_hint(path.parent)}") from error
-    except OptionError as error:
-        raise DataError(f"{path}: {error}; {remake_hint(path.parent)}") from error
-    return result
 
 
 def _make(config: Config, files: _Files, final: Path) -> None:
@@ -228,14 +206,6 @@ def save_tokenizers(tokenizers: Tokenizers, folder: Path) -> None:
     tokenizer.save(folder)
     if target is not tokenizer:
         target.save(folder, file=TARGET_FILE)
-
-
-def load_tokenizers(config: Config, folder: Path) -> Tokenizers:
-    """Those that were saved to a folder. Raises ConfigError."""
-    tokenizer = TextTokenizer.load(folder, config.objective)
-    if config.tokenizer.target is None:
-        return tokenizer, tokenizer
-    return tokenizer, TextTokenizer.load(folder, config.objective, file=TARGET_FILE)
 
 
 def _train_tokenizers(config: Config, files: _Files) -> Tokenizers:
@@ -447,82 +417,3 @@ class TokenWriter:
             file.close()
         if error is None:
             fsync(self._folder)
-
-
-class TokenRows(NamedTuple):
-    """What a TokenWriter wrote, as memory maps."""
-
-    tokens: np.ndarray  # (N,)
-    offsets: np.ndarray  # (R+1,)
-
-    def row(self, number: int) -> np.ndarray:
-        """(T,) int64"""
-        return self.tokens[self.offsets[number] : self.offsets[number + 1]].astype(np.int64)
-
-    def lengths(self) -> np.ndarray:
-        """(R,) int64"""
-        return np.diff(self.offsets)
-
-
-def read_tokens(folder: Path, name: str, metadata: Mapping[str, Any], vocab_size: int) -> TokenRows:
-    """The token files of a name, after one pass over all tokens. Raises DataError: a file is missing, or is not what was written.
-
-    Args:
-        metadata: by name, as `prepare` returns it.
-        vocab_size: ids are below it.
-    """
-    if name not in metadata:
-        raise DataError(f"{folder / METADATA}: there is no {name}; {remake_hint(folder)}")
-    described = metadata[name]
-    result = TokenRows(
-        _mapped(folder / f"{name}.tokens", described["dtype"], described["tokens"]),
-        _mapped(folder / f"{name}.offsets", "<i8", described["rows"] + 1),
-    )
-    offsets, digest = np.array(result.offsets), hashlib.sha256()
-    if offsets[0] != 0 or offsets[-1] != len(result.tokens) or (np.diff(offsets) < 0).any():
-        raise DataError(f"{folder / name}.offsets do not ascend from 0 to the number of tokens; {remake_hint(folder)}")
-    # A million at a time, in the order in which they were written; not by the memory map, whose pages would stay in memory.
-    with untrusted.open_regular(folder / f"{name}.tokens") as file:
-        for start, stop in pairwise(offsets.tolist()):
-            for first in range(start, stop, _CHECKED):
-                part = file.read((min(first + _CHECKED, stop) - first) * result.tokens.itemsize)
-                largest = int(np.frombuffer(part, result.tokens.dtype).max())
-                if largest >= vocab_size:
-                    what = f"has token {largest}, and the vocabulary has {vocab_size}"
-                    raise DataError(f"{folder / name}.tokens {what}; {remake_hint(folder)}")
-                digest.update(part)
-            digest.update(stop.to_bytes(8, "little"))
-    if digest.hexdigest() != described["sha256"]:
-        raise DataError(f"{folder / name}.tokens and .offsets are not what was written; {remake_hint(folder)}")
-    return result
-
-
-def _mapped(path: Path, kind: str, count: int) -> np.ndarray:
-    expected = count * np.dtype(kind).itemsize
-    try:
-        size = untrusted.stat_regular(path).st_size
-    except FileNotFoundError as error:
-        what = f"is not there, and {expected} bytes were written"
-        raise DataError(f"{path} {what}; {remake_hint(path.parent)}") from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}; {remake_hint(path.parent)}") from error
-    if size != expected:
-        what = f"has {size} bytes, and {expected} bytes were written"
-        raise DataError(f"{path} {what}; {remake_hint(path.parent)}")
-    if not count:
-        return np.empty(0, kind)  # an empty file cannot be mapped
-    return np.memmap(path, kind, mode="r", shape=(count,))
-
-
-def read_answers(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each source of the validation split of pairs, and all targets that the data lists for it. Raises DataError."""
-    for place, value, _ in json_objects(folder / ANSWERS):
-        source, targets = value.get("source"), value.get("targets")
-        if not isinstance(source, str) or not isinstance(targets, list) or not all(isinstance(x, str) for x in targets):
-            raise DataError(f"{place}: must have a source and a list of targets; {remake_hint(folder)}")
-        yield source, tuple(targets)
-
-
-def remake_hint(folder: Path) -> str:
-    """The end of a message about prepared data that is not what was written."""
-    return f"remove {folder} to prepare it again"

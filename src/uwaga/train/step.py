@@ -1,23 +1,42 @@
-"""The model as it is trained (with loss and optimizer, compiled, distributed), and one optimizer step."""
+"""The model as it is trained (with loss and optimizer, compiled, distributed), one optimizer step, and the validation loss.
 
+Letters: N packed tokens, S scored ones, M model width, V vocabulary.
+"""
+
+import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.adamw import adamw
+from torch.utils.checkpoint import checkpoint as recomputed
 
+from uwaga._base.tracing import is_plain_tensor
 from uwaga.models.transformer import Transformer
-from uwaga.train import checkpoint, seeds
+from uwaga.nn.evaluation_mode import evaluation_mode
+from uwaga.ops.attention import api
+from uwaga.ops.dropout import rows_from
+from uwaga.ops.ragged import Operand, Ragged
+from uwaga.train import checkpoint
 from uwaga.train.config import Config, OptimizerConfig, ScheduleConfig
 from uwaga.train.corpus import MicroBatch, Split
-from uwaga.train.model import Objective
-from uwaga.train.parallel import World, distribute_like, full_tensor, local_tensor, replicate, set_gradient_sync, shard
+from uwaga.train.errors import ConfigError
+from uwaga.train.parallel import World
 
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+# Logits that are in memory at once: 256 MB in float32, and as much each for gradient and softmax.
+_MOST_LOGITS = 2**26
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # PyTorch's names of the two moving averages of gradients
 
 
@@ -45,42 +64,38 @@ class TrainableModel:
         model: as it was given.
         objective: the model with its loss, for evaluation.
         module: the same, wrapped for training.
+        world: as it was given.
         optimizer: of the weights.
-        autocast: makes a context of optimizer.dtype for a forward pass.
     """
 
     def __init__(self, model: Transformer, config: Config, world: World, *, fsdp: bool = False) -> None:
-        self._config, self._world, self._is_sharded = config, world, fsdp
+        self.world, self._config, self._is_sharded = world, config, fsdp
         self.model: Transformer = model.to(world.device)
         self.objective = Objective(self.model, config.optimizer.label_smoothing)
         if config.run.compile:
             _compile(self.objective, by_layer=fsdp)
-        self.module = (shard if fsdp else replicate)(self.objective, world)
+        self.module = (_shard if fsdp else _replicate)(self.objective, world)
         self.optimizer = Optimizer(self.model, config.optimizer)
         # In bfloat16 products of matrices are, sums and norms are not.
         is_float32 = config.optimizer.dtype == "float32"
-        self.autocast = nullcontext if is_float32 else partial(torch.autocast, world.device.type, torch.bfloat16)
+        self._autocast = nullcontext if is_float32 else partial(torch.autocast, world.device.type, torch.bfloat16)
 
     def full_model(self) -> Transformer | None:
         """The model with all its weights, in the first process; None in the others, which must call this too."""
         if not self._is_sharded:
-            return self.model if self._world.is_first else None
-        gathered = {name: full_tensor(weight).detach().cpu() for name, weight in self.model.state_dict().items()}
-        if not self._world.is_first:
+            return self.model if self.world.is_first else None
+        gathered = {name: _full_tensor(weight).detach().cpu() for name, weight in self.model.state_dict().items()}
+        if not self.world.is_first:
             return None
         with torch.device("meta"):
             copy = Transformer(self.model.config)
         copy.load_state_dict(gathered, assign=True)
         return copy
 
-    def load_optimizer(self, folder: Path, steps: int) -> None:
-        """The optimizer state of a checkpoint, after so many steps. Raises CheckpointError."""
-        self.optimizer.load(checkpoint.read_optimizer(folder, self.optimizer.shapes()), steps)
-
     def step(self, number: int, data: Split) -> StepResult:
         """Take optimizer step `number`, from 0, on the training split. The loss is the sum over all labels of the step, in whichever
         process, divided by their number; the gradient is that of this loss."""
-        world, every = self._world, data.micro_batches(number)
+        world, every = self.world, data.micro_batches(number)
         local = every[world.data_rank :: world.data_size]
         inputs, counts = [], torch.zeros(2, dtype=torch.int64)
         for micro_batch in local:
@@ -98,10 +113,10 @@ class TrainableModel:
         # DistributedDataParallel and FSDP2 average gradients over processes, and the sum is wanted.
         factor = world.size / max(labels, 1)
         for place, (micro_number, first_token, arguments) in enumerate(inputs, start=1):
-            seeds.set_seed(world.device, "dropout", self._config.run.seed, number, micro_number)
-            set_gradient_sync(self.module, place == len(inputs))
-            with world.attention_of_parts(first_token):
-                with self.autocast():
+            set_seed(world.device, "dropout", self._config.run.seed, number, micro_number)
+            _set_gradient_sync(self.module, place == len(inputs))
+            with _attention_of_parts(world, first_token):
+                with self._autocast():
                     total = self.module(*arguments)
                 (total * factor).backward()
             losses.append(total.detach())
@@ -111,6 +126,110 @@ class TrainableModel:
         norm = self.optimizer.step(ratio)
         return StepResult(number, loss, norm, local_losses, self._config.optimizer.lr * ratio, tokens, local)
 
+    def validation_loss(self, data: Split) -> float:
+        """The mean cross-entropy over all labels of a split, or of about run.eval_tokens, in nats. Each process computes a part, and all
+        return the mean."""
+        world, batches = self.world, data.evaluation_batches(self._config.run.eval_tokens)
+        total = torch.zeros(2, dtype=torch.float64, device=world.device)
+        with evaluation_mode(self.objective):
+            while some := list(islice(batches, world.data_size)):
+                # A process without a batch where others have one passes one without labels.
+                own = some[world.data_rank] if world.data_rank < len(some) else some[0].without_labels()
+                arguments, scored = own.part(world.context_rank, world.context).inputs(world.device)
+                with _attention_of_parts(world), self._autocast():
+                    result = self.objective(*arguments)
+                total += torch.stack((result.double(), result.new_full((), scored, dtype=torch.float64)))
+        result, labels = world.all_reduce_sum(total).tolist()
+        return float(result / max(labels, 1))
+
+
+def derive_seed(*name: object) -> int:
+    """31 bits of a name such as ("dropout", run seed, step, micro-batch): PyTorch's CPU generator reads 32. Generators are seeded by such
+    names, so that no checkpoint has to save their state.
+
+    >>> derive_seed("dropout", 0, 1, 2) == derive_seed("dropout", 0, 1, 2)
+    True
+    >>> derive_seed("dropout", 0, 1, 2) == derive_seed("dropout", 0, 2, 1)
+    False
+    """
+    return int.from_bytes(hashlib.sha256(repr(name).encode()).digest()[:4], "big") >> 1
+
+
+def set_seed(device: torch.device, *name: object) -> None:
+    """Seed PyTorch's generator of the CPU, where attention draws its seeds, and that of a CUDA device, by a name.
+
+    Not torch.manual_seed, which looks for every kind of device at each call.
+    """
+    number = derive_seed(*name)
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(number)
+
+
+# The loss.
+
+
+class Objective(nn.Module):
+    """A model with its loss, as one module that is distributed and compiled.
+
+    Args:
+        model: of this package.
+        smoothing: label smoothing: this fraction of the target probability is uniform over all tokens (Szegedy et al. 2016).
+    """
+
+    def __init__(self, model: Transformer, smoothing: float = 0.0) -> None:
+        super().__init__()
+        self.model, self.smoothing = model, smoothing
+
+    def forward(self, ids: Ragged, decoder_ids: Ragged | None, labels: Tensor, scored: Tensor | None) -> Tensor:
+        """() float32, the sum over all labels.
+
+        Args:
+            ids: (N,) int64.
+            decoder_ids: (N',) int64, of an encoder and a decoder.
+            labels: (S,) int64.
+            scored: (S,) int64: which tokens they are of; None for all, in order.
+        """
+        hidden = self.model(*_lowered(ids, decoder_ids), outputs=()).last_hidden_state
+        hidden_NM = hidden.values if isinstance(hidden, Ragged) else hidden.flatten(0, 1)
+        hidden_SM = hidden_NM if scored is None else hidden_NM[scored]
+        # In evaluation mode the loss is the cross-entropy of the labels.
+        smoothing = self.smoothing if self.training else 0.0
+        return _cross_entropy(self.model.logits, hidden_SM, labels, smoothing, self.model.config.output_vocab_size)
+
+
+def _lowered(ids: Ragged, decoder_ids: Ragged | None) -> tuple[Operand, ...]:
+    """As the model computes it fastest: rows of one length, such as windows, as a matrix, which has no padding either. In a
+    graph for batches of all sizes packed, without the longest row, which would be part of it. Where several processes share the rows
+    (`uwaga.sequence_parallel`), packed as they are."""
+    both = (ids,) if decoder_ids is None else (ids, decoder_ids)
+    if torch.compiler.is_compiling():
+        return tuple(Ragged(each.values, each.offsets) for each in both)
+    if api.override is None and all(len(each) * each.max_length == len(each.values) for each in both):
+        return tuple(each.values.view(len(each), -1) for each in both)
+    return both
+
+
+def _cross_entropy(
+    logits: Callable[[Tensor], Tensor], hidden_SM: Tensor, labels_S: Tensor, smoothing: float, vocabulary: int
+) -> Tensor:
+    """() float32: the sum over the labels.
+
+    Logits of large vocabularies are computed in blocks of tokens, and recomputed in the backward pass.
+    """
+
+    def of(hidden: Tensor, labels: Tensor) -> Tensor:
+        # In float32 whatever the logits are in: the sum of V exponentials is what loses most.
+        return functional.cross_entropy(logits(hidden).float(), labels, reduction="sum", label_smoothing=smoothing)
+
+    rows = max(_MOST_LOGITS // vocabulary, 1)
+    if len(labels_S) <= rows:
+        return of(hidden_SM, labels_S)
+    blocks = zip(hidden_SM.split(rows), labels_S.split(rows), strict=True)
+    if not torch.is_grad_enabled():
+        return torch.stack([of(*block) for block in blocks]).sum()
+    return torch.stack([recomputed(of, *block, use_reentrant=False) for block in blocks]).sum()
+
 
 def _compile(objective: Objective, *, by_layer: bool) -> None:
     """In place. With FSDP2 layer by layer: it gathers weights between layers, where a graph of the whole model would break.
@@ -118,13 +237,14 @@ def _compile(objective: Objective, *, by_layer: bool) -> None:
     The second batch of another size recompiles the graph for all sizes. With dynamic=True from the start, the compiler would
     make the scale of the scores symbolic too, which attention cannot check then.
     """
-    if not by_layer:
-        objective.compile()
-        return
+    for part in _layers(objective) if by_layer else (objective,):
+        part.compile()
+
+
+def _layers(objective: Objective) -> Iterator[nn.Module]:
     for module in objective.modules():
         if isinstance(module, nn.ModuleList):
-            for layer in module:
-                layer.compile()
+            yield from module
 
 
 # The optimizer.
@@ -182,20 +302,20 @@ class Optimizer:
         """
         norm = self._clip_gradients()
         for weights, update in self._updates:
-            update(grads=[local_tensor(_gradient(weight)) for weight in weights], lr=self._config.lr * lr_ratio)
+            update(grads=[_local_tensor(_gradient(weight)) for weight in weights], lr=self._config.lr * lr_ratio)
         for weight in self._named.values():
             weight.grad = None
         return norm
 
     def _clip_gradients(self) -> Tensor:
         gradients = [_gradient(weight) for weight in self._named.values()]
-        norm = full_tensor(torch.nn.utils.get_total_norm(gradients))
+        norm = _full_tensor(torch.nn.utils.get_total_norm(gradients))
         if self._config.max_grad_norm:
             # As clip_grad_norm_ does, with a norm that every process has.
             factor = torch.clamp(self._config.max_grad_norm / (norm + 1e-6), max=1.0)
             if norm.device.type == "cpu" and factor.item() == 1.0:  # on a CPU, reading it does not wait for a device
                 return norm
-            torch._foreach_mul_(list(map(local_tensor, gradients)), factor)
+            torch._foreach_mul_(list(map(_local_tensor, gradients)), factor)
         return norm
 
     def _grouped(self, steps: int) -> list[tuple[list[Tensor], Callable[..., None]]]:
@@ -205,9 +325,9 @@ class Optimizer:
         for weight_decay, is_matrix in ((self._config.weight_decay, True), (0.0, False)):
             named = {name: weight for name, weight in self._named.items() if (weight.dim() > 1) == is_matrix}
             exp_avgs, exp_avg_sqs = (
-                [local_tensor(self._moments[f"{moment}/{name}"]) for name in named] for moment in _MOMENTS
+                [_local_tensor(self._moments[f"{moment}/{name}"]) for name in named] for moment in _MOMENTS
             )
-            local = [local_tensor(weight.detach()) for weight in named.values()]
+            local = [_local_tensor(weight.detach()) for weight in named.values()]
             update = partial(
                 adamw,
                 local,
@@ -227,30 +347,152 @@ class Optimizer:
                 groups.append((list(named.values()), update))
         return groups
 
-    # Its state.
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of what `state` has, in its order, by names such as exp_avg/layers.0..."""
-        return {name: tuple(value.shape) for name, value in self._moments.items()}
-
     def state(self, *, wanted: bool = True) -> dict[str, Tensor]:
-        """The moments by name, gathered, on the CPU.
+        """The moments by names such as exp_avg/layers.0..., gathered, on the CPU.
 
         Where tensors are distributed, every process must call this; with wanted=False it takes part and returns an empty dict.
         """
-        results: dict[str, Tensor] = {}
-        for name, value in self._moments.items():
-            gathered = full_tensor(value)
-            if wanted:
-                results[name] = gathered.detach().cpu()
-        return results
+        gathered = ((name, _full_tensor(value)) for name, value in self._moments.items())
+        return {name: value.detach().cpu() for name, value in gathered if wanted}
 
-    def load(self, state: Mapping[str, Tensor], steps: int) -> None:
-        """Continue after so many steps with the moments that `state` returned."""
-        self._moments = {name: distribute_like(state[name], value) for name, value in self._moments.items()}
+    def load(self, folder: Path, steps: int) -> None:
+        """Continue after so many steps with the moments of a checkpoint. Raises CheckpointError."""
+        state = checkpoint.read_optimizer(folder, {name: tuple(x.shape) for name, x in self._moments.items()})
+        self._moments = {name: _distributed_like(state[name], value) for name, value in self._moments.items()}
         self._updates = self._grouped(steps)
 
 
 def _gradient(weight: Tensor) -> Tensor:
     assert weight.grad is not None, "every weight has a part in the loss"
     return weight.grad
+
+
+# Several processes.
+
+
+def _replicate(objective: nn.Module, world: World) -> nn.Module:
+    """DistributedDataParallel: gradients are averaged over the processes during the backward pass."""
+    if world.size == 1:
+        return objective
+    ids = [world.device.index] if world.device.type == "cuda" else None
+    # No broadcast of weights: every process has drawn or read the same ones.
+    return DistributedDataParallel(
+        objective,
+        device_ids=ids,
+        process_group=world.step_group,
+        gradient_as_bucket_view=True,
+        init_sync=False,
+        broadcast_buffers=False,
+    )
+
+
+def _shard(objective: Objective, world: World) -> nn.Module:
+    """FSDP2: each process keeps a shard of the weights, and a layer is gathered only while it computes.
+
+    Raises ConfigError: there is no process group.
+    """
+    if not dist.is_initialized():
+        raise ConfigError("--fsdp shards the weights over several processes: start the command by torchrun")
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    # One dimension: weights are sharded over all processes, those that share a sequence too.
+    group = dist.group.WORLD if world.step_group is None else world.step_group
+    assert group is not None
+    mesh = DeviceMesh.from_group(group, world.device.type)
+    for layer in _layers(objective):
+        fully_shard(layer, mesh=mesh)
+        _register_ragged_hooks(layer)
+    fully_shard(objective, mesh=mesh)
+    return objective
+
+
+def _set_gradient_sync(module: nn.Module, is_last: bool) -> None:
+    """Whether the next backward pass averages gradients over the processes: only the last one of a step does."""
+    if isinstance(module, DistributedDataParallel):
+        module.require_backward_grad_sync = is_last
+    elif hasattr(module, "set_requires_gradient_sync"):
+        cast(Any, module).set_requires_gradient_sync(is_last)
+
+
+@contextmanager
+def _attention_of_parts(world: World, first_token: int = 0) -> Iterator[None]:
+    """Inside it attention is that of the processes that share a sequence. first_token: see `Batch`."""
+    if world.context == 1:
+        yield
+        return
+    from uwaga.sequence_parallel.sequence import sequence_parallel
+
+    with sequence_parallel(world.context_group), rows_from(first_token):
+        yield
+
+
+def _full_tensor(x: Tensor) -> Tensor:
+    """A tensor gathered from all processes; where it is distributed, every process must call this."""
+    return x if is_plain_tensor(x) else _distributed(x).full_tensor()
+
+
+def _local_tensor(x: Tensor) -> Tensor:
+    """The part of a tensor that this process holds, sharing its storage."""
+    return x if is_plain_tensor(x) else _distributed(x).to_local()
+
+
+def _distributed_like(x: Tensor, like: Tensor) -> Tensor:
+    """A full tensor, which every process has, moved to the device of another and distributed as that is."""
+    moved = x.to(like.device)
+    if is_plain_tensor(like):
+        return moved
+    from torch.distributed.tensor import distribute_tensor
+
+    where = _distributed(like)
+    return distribute_tensor(moved, where.device_mesh, where.placements, src_data_rank=None)
+
+
+def _distributed(x: Tensor) -> "DTensor":
+    from torch.distributed.tensor import DTensor  # the import takes two seconds
+
+    assert isinstance(x, DTensor)
+    return x
+
+
+class _FlatRagged(NamedTuple):
+    """A Ragged as a tuple, which FSDP2 looks into."""
+
+    values: Tensor
+    offsets: Tensor
+    longest: int
+    first: int | None
+
+
+def _register_ragged_hooks(layer: nn.Module) -> None:
+    """FSDP2's hooks look for tensors in arguments and results, and do not know Ragged: around them it is a tuple."""
+    layer.register_forward_pre_hook(
+        lambda _, x, more: (_flatten_ragged(x), _flatten_ragged(more)), prepend=True, with_kwargs=True
+    )
+    layer.register_forward_pre_hook(
+        lambda _, x, more: (_unflatten_ragged(x), _unflatten_ragged(more)), with_kwargs=True
+    )
+    layer.register_forward_hook(lambda _, x, y: _flatten_ragged(y), prepend=True)
+    layer.register_forward_hook(lambda _, x, y: _unflatten_ragged(y))
+
+
+def _flatten_ragged(x: Any) -> Any:
+    if isinstance(x, Ragged):
+        return _FlatRagged(x.values, x.offsets, x.max_length, x.first)
+    return _map_nested(_flatten_ragged, x)
+
+
+def _unflatten_ragged(x: Any) -> Any:
+    if isinstance(x, _FlatRagged):
+        # Offsets were checked when the batch was made.
+        made = Ragged.__new__(Ragged)
+        made._set(*x)
+        return made
+    return _map_nested(_unflatten_ragged, x)
+
+
+def _map_nested(act: Callable[[Any], Any], x: Any) -> Any:
+    """The same tuple or dict with a function applied to its items; anything else as it is."""
+    if type(x) is tuple:
+        return tuple(map(act, x))
+    return {name: act(value) for name, value in x.items()} if type(x) is dict else x
