@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from uwaga._base.languages import LANGUAGES
 from uwaga.viewer.page.bundle import FRONT, bundle
 
 pytestmark = [
@@ -23,6 +24,7 @@ pytestmark = [
 
 MODELS = "uwaga/models/shipped/"
 RECIPES = "src/uwaga/train/recipes"
+TEXTS = "src/uwaga/lessons/texts"
 LESSON_MODEL = "uwaga/lessons/copyist.safetensors"
 
 
@@ -59,11 +61,12 @@ def test_the_sizes(wheel: Path, dist: Path, record_property) -> None:
     assert sum(sizes.values()) - models - sizes[LESSON_MODEL] < 2 * 2**20
 
 
-def test_the_recipes_that_the_help_of_train_lists_are_in_the_wheel(wheel: Path, root: Path) -> None:
+def test_the_recipes_of_train_and_the_texts_of_the_lesson_are_in_the_wheel(wheel: Path, root: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        inside = {name for name in archive.namelist() if name.endswith(".toml")}
-    assert inside == {f"uwaga/train/recipes/{path.name}" for path in (root / RECIPES).glob("*.toml")}
-    assert inside
+        inside = {f"src/{name}" for name in archive.namelist() if name.endswith(".toml")}
+    folders = (RECIPES, TEXTS)
+    assert inside == {f"{folder}/{path.name}" for folder in folders for path in (root / folder).glob("*.toml")}
+    assert {f"{TEXTS}/{language}.toml" for language in LANGUAGES} < inside
 
 
 def test_the_packed_page_is_that_of_the_sources(wheel: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import ast
 import importlib.util
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 from uwaga._base import languages
 from uwaga._base.languages import LANGUAGES, _Table, decimal, integer, percent, significant, tr, tr_n, using
 from uwaga.cli import app
+from uwaga.lessons import page
+from uwaga.lessons.page import texts_of
 from uwaga.lessons.steps.trained import model_step
 from uwaga.viewer.lesson import work_through
 from uwaga.viewer.page.html import served_html
@@ -56,6 +58,43 @@ def table_of(language: str) -> Any:
         return read_po(file, locale=language)
 
 
+def translated(language: str) -> Iterator[tuple[str, list[str]]]:
+    """Every text of the pages and of the lesson in English, and its forms in a language."""
+    for message in table_of(language):
+        if message.id and message.pluralizable:
+            yield message.id[0], list(message.string)
+        elif message.id:
+            yield message.id, [message.string]
+    for _, english, text in lesson_texts(language):
+        if isinstance(text, dict):
+            yield english["one"], list(text.values())
+        elif isinstance(text, list):
+            yield from ((one, [other]) for one, other in zip(english, text, strict=True))
+        else:
+            yield english, [text]
+
+
+def lesson_texts(language: str) -> Iterator[tuple[str, Any, Any]]:
+    """Each text of the lesson: its place, and what stands there in English and in a language."""
+    ours, theirs = texts_of("en"), texts_of(language)
+    assert list(ours) == list(theirs)
+    for step, texts in ours.items():
+        assert list(texts) == list(theirs[step]), step
+        for key, text in texts.items():
+            yield f"{step}.{key}", text, theirs[step][key]
+
+
+def check_values(where: str, english: str, forms: Sequence[str], *, is_plural: bool) -> None:
+    """A form has the values of the English text; one of a plural may leave the count out, as "one token" does."""
+    wanted = set(re.findall(r"\{\w+\}", english))
+    for form in forms:
+        assert form, where
+        assert form == form.strip(), where
+        names = set(re.findall(r"\{\w+\}", form))
+        assert names <= wanted, (where, form)
+        assert wanted - names <= ({"{count}"} if is_plural else set()), (where, form)
+
+
 def english(message: Any) -> str:
     return str(message.id[0] if message.pluralizable else message.id)
 
@@ -93,28 +132,33 @@ def test_a_table_has_every_message_and_no_other(language: str, messages: ModuleT
         if not message.id:
             continue
         forms = message.string if message.pluralizable else [message.string]
-        assert all(forms), message.id
         assert len(forms) == (PLURALS[language] if message.pluralizable else 1), message.id
         assert not message.fuzzy, message.id
-        ids = message.id if message.pluralizable else (message.id,)
-        for form in forms:
-            assert form == form.strip(), message.id
-            names = set(re.findall(r"\{\w+\}", form))
-            # A form may leave the count out, as "one token" does.
-            allowed = set(re.findall(r"\{\w+\}", " ".join(ids)))
-            assert names <= allowed, (message.id, form)
-            assert allowed - names <= ({"{count}"} if message.pluralizable else set()), (message.id, form)
+        ids = " ".join(message.id) if message.pluralizable else message.id
+        check_values(ids, ids, forms, is_plural=message.pluralizable)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_texts_of_the_lesson_say_the_same_in_every_language(language: str) -> None:
+    """Steps, keys, paragraphs and values; and the plural forms of the language."""
+    for where, ours, theirs in lesson_texts(language):
+        assert type(ours) is type(theirs), where
+        if isinstance(ours, dict):
+            assert len(theirs) == ({"en": 2} | PLURALS)[language], where
+            check_values(where, " ".join(ours.values()), list(theirs.values()), is_plural=True)
+        elif isinstance(ours, list):
+            for one, other in zip(ours, theirs, strict=True):
+                check_values(where, one, [other] if one else [], is_plural=False)
+        else:
+            check_values(where, ours, [theirs], is_plural=False)
 
 
 @pytest.mark.parametrize("language", OTHERS)
 def test_no_message_is_left_in_english(language: str) -> None:
     left = [
-        english(message)
-        for message in table_of(language)
-        if message.id
-        and english(message) == (message.string[0] if message.pluralizable else message.string)
-        and re.search(r"[a-z]{4}", re.sub(r"\{\w+\}|E\[.*|Zeros\.", "", english(message)))
-        and english(message) not in SAME
+        text
+        for text, forms in translated(language)
+        if text == forms[0] and re.search(r"[a-z]{4}", re.sub(r"\{\w+\}|E\[.*|Zeros\.", "", text)) and text not in SAME
     ]
     assert not left
 
@@ -142,21 +186,20 @@ def test_a_concept_has_one_word(language: str) -> None:
     wrong = []
     for concept, word, _ in glossary(language):
         used = 0
-        for message in table_of(language):
-            if not message.id or not re.search(concept, re.sub(_ELSEWHERE, "", english(message)), re.IGNORECASE):
+        for text, forms in translated(language):
+            if not re.search(concept, re.sub(_ELSEWHERE, "", text), re.IGNORECASE):
                 continue
             used += 1
-            for form in message.string if message.pluralizable else [message.string]:
+            for form in forms:
                 if not re.search(word, re.sub(r"\{\w+\}", "", form), re.IGNORECASE):
-                    wrong.append((concept, english(message), form))
+                    wrong.append((concept, text, form))
     assert not wrong
 
 
 @pytest.mark.parametrize("language", OTHERS)
 def test_what_others_call_a_concept_stands_beside_our_word(language: str) -> None:
     """Once at least, so that a reader of another explanation finds it."""
-    forms = [form for message in table_of(language) if message.id
-             for form in (message.string if message.pluralizable else [message.string])]  # fmt: skip
+    forms = [form for _, each in translated(language) for form in each]
     for _, word, others in glossary(language):
         assert not others or any(others in form.lower() and re.search(word, form, re.IGNORECASE) for form in forms)
 
@@ -293,11 +336,20 @@ def test_no_english_is_left_in_the_lesson(monkeypatch: pytest.MonkeyPatch) -> No
     """With tables whose messages have other letters, every Latin word that is left did not come from a table: values inside
     messages, formulas and heads of columns too."""
     whole = languages._tables()
-    forms = {
-        message: ["".join(part if part.startswith("{") else re.sub("[A-Za-z]", "\N{CYRILLIC SMALL LETTER ZHE}", part)
-                          for part in re.split(r"(\{\w+\})", message))]
-        for message in whole["messages"]
-    }  # fmt: skip
+
+    def disguised(text: Any) -> Any:
+        if isinstance(text, dict):
+            return {name: disguised(each) for name, each in text.items()}
+        if isinstance(text, list):
+            return [disguised(each) for each in text]
+        parts = re.split(r"(\{\w+\})", text)
+        return "".join(
+            re.sub("[A-Za-z]", "\N{CYRILLIC SMALL LETTER ZHE}", part) if part[:1] != "{" else part for part in parts
+        )
+
+    forms = {message: [disguised(message)] for message in whole["messages"]}
+    hidden = disguised(texts_of("en"))
+    monkeypatch.setattr(page, "texts_of", lambda language: hidden)
     table = _Table(forms, frozenset(forms), lambda count: 0)
     monkeypatch.setattr(languages, "_table", lambda language: table)
     own = {"sentences": [["\u0436", "\u0436\u0436"]], "written": ["\u0436"]}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from uwaga.lessons.document import Matrix
+    from uwaga.lessons.matrix import Matrix
     from uwaga.viewer.lesson import Lesson
     from uwaga.viewer.view_model import ViewModel
 

@@ -5,12 +5,14 @@
 
 example      what is calculated: words, vectors, weights; parsed from a request, which is untrusted
 compute      one head, and a layer with every intermediate result
-provenance   what a number came from, so that a page can follow it
-document     pages, sections, matrices and drawings, as data
+matrix       matrices, and expressions of them, which give numbers and what each came from, so that a page can follow it
+document     pages, sections and drawings, as data
+page         a step in the making: its texts and the matrices known so far
+texts        one file per language
 steps        one module per part of the lesson
 build        all steps in order
 copyist      a small encoder and decoder that were trained to copy
 ledger       what is wrong with crude attention, and what has removed it, measured
-questions    what the reader is asked, with answers from the numbers
+question     what the reader is asked, with answers from the numbers
 worksheet    the six steps on paper
 """

@@ -1,13 +1,15 @@
 """Builds the lesson from an example: all steps in order."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
 from uwaga.lessons.compute import one_head
-from uwaga.lessons.document import LessonStep, Matrix
+from uwaga.lessons.document import LessonStep
 from uwaga.lessons.example import Example
 from uwaga.lessons.ledger import with_ledger
+from uwaga.lessons.matrix import Matrix
+from uwaga.lessons.page import Page
 from uwaga.lessons.questions import with_questions
 from uwaga.lessons.steps import (
     architecture,
@@ -28,35 +30,35 @@ from uwaga.lessons.steps import (
 @torch.no_grad()
 def build_steps(example: Example) -> tuple[LessonStep, ...]:
     """All pages of the lesson; those with a number are the six steps of the calculation."""
-    head = one_head(example)
-    x = unnormalised.inputs(example)
-    projected = calculation.project(example, head)
-    scored = calculation.score(example, head)
-    mixed = calculation.mix(example, head, projected)
+    known = {"x": unnormalised.inputs(example)}
+
+    def made(id: str, make: Callable[[Page], LessonStep]) -> LessonStep:
+        return make(Page(id, example, known))
+
+    x, head = known["x"], one_head(example)
     crude = unnormalised.work_out(example, x)
     payload, output_weight = database.payload_of(example), heads.output_weight_of(example)
-    masked, placed = masks.step(example, head), positions.placed(example, x)
-    root = scaling.step(example.seed)
+    placed = positions.placed(example, x)
     steps = (
         unnormalised.step(example, crude),
         unnormalised.alike_step(example, crude),
-        calculation.projection_step(example, x, projected),
-        calculation.scores_step(example, projected, scored),
-        calculation.scale_step(example, head, scored),
-        calculation.softmax_step(example, scored),
-        calculation.weighting_step(scored, projected, mixed),
-        calculation.sum_step(example, scored, projected, mixed),
-        root,
+        made("vectors", calculation.vectors),
+        made("scores", calculation.scores),
+        made("scale", calculation.scale),
+        made("softmax", calculation.softmax),
+        made("weighted", calculation.weighted),
+        made("sum", calculation.total),
+        scaling.step(example.seed),
         heads.step(example, x, output_weight),
         positions.step(example, x, placed),
-        masked,
-        database.step(example, head, scored.weights, projected, payload),
-        database.past_step(example, head, masks.past_bits(masked), projected, payload),
+        made("masks", masks.masks),
+        database.step(example, head, known, payload),
+        database.past_step(example, head, known, payload),
         learning.step(example),
         batches.step(example),
         *_transformer(example, placed),
-        unnormalised.linear_step(example, head, projected, scored),
-        architecture.length_step(example, head, projected, scored),
+        unnormalised.linear_step(example, head, known),
+        architecture.length_step(example, head, known),
         trained.model_step(),
     )
     return with_ledger(example, with_questions(example, steps))

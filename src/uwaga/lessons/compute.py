@@ -15,6 +15,7 @@ from uwaga.maps.map import AttentionMap
 from uwaga.nn import MultiHeadAttention
 from uwaga.ops.attention.api import attention
 from uwaga.ops.attention.hooks import Asked, hooked, looking
+from uwaga.ops.linear.api import linear
 from uwaga.ops.masks import Mask
 
 ROUNDING = 1e-5  # numbers that differ by less, relative to the largest, are equal
@@ -58,13 +59,13 @@ def layer_of(example: Example, heads: int) -> MultiHeadAttention:
     weights transposed."""
     (width, inner), values = example.wq_MD.shape, example.wv_ME.shape[1]
     layer = MultiHeadAttention(width, heads, d_k=inner, d_v=values, bias=False, scale=None if example.scaled else 1.0)
-    for linear, name, own in (
+    for part, name, own in (
         (layer.query, "wq", example.wq_MD),
         (layer.key, "wk", example.wk_MD),
         (layer.value, "wv", example.wv_ME),
     ):
         others = [weight(f"{name} of head {head + 1}", *own.shape) for head in range(1, heads)]
-        linear.weight.data = torch.cat((own, *others), dim=1).T.contiguous()
+        part.weight.data = torch.cat((own, *others), dim=1).T.contiguous()
     layer.output.weight.data = example.wo_EM[: heads * values].T.contiguous()
     return layer.eval()
 
@@ -119,6 +120,20 @@ def unnormalised(q_ND: Tensor, k_ND: Tensor, v_NE: Tensor) -> Tensor:
     output = attention(q_ND, k_ND, v_NE, scale=1.0, normalize=None)
     assert isinstance(output, Tensor)
     return output
+
+
+def mapped(x_NM: Tensor, weight_DM: Tensor) -> Tensor:
+    """(N, D) x W^T, as a layer computes it."""
+    result = linear(x_NM, weight_DM)
+    assert isinstance(result, Tensor)
+    return result
+
+
+def attended(q_ND: Tensor, k_KD: Tensor, v_KE: Tensor, scale: float, mask: Mask | None = None) -> tuple[Tensor, Tensor]:
+    """The output (N, E) of attention and all its weights (N, K)."""
+    output_NE, _, weights = attend(q_ND, k_KD, v_KE, mask=mask, scale=scale)
+    assert isinstance(output_NE, Tensor)
+    return output_NE, dense(weights)
 
 
 def matmul(left_NM: Tensor, right_MD: Tensor) -> Tensor:

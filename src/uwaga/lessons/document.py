@@ -10,61 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from uwaga._base.languages import decimal, integer, significant
-from uwaga.lessons.provenance import Rule
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Matrix:
-    """A matrix of numbers, and the rule that each of them was computed by.
-
-    numbers: (R, C) float32, or (S, R, C) with a slice per query; NaN is a masked number.
-    field: the argument of the request that sets the matrix, if the user can edit it.
-    shade: the colours of the cells: "none"; "signed", negative and positive; "share", 0 to 1; "bits", 0 or 1.
-    """
-
-    id: str
-    title: str
-    formula: str
-    rows: Sequence[str]
-    columns: Sequence[str]
-    numbers: Tensor
-    source: Rule
-    field: str | None = None
-    shade: str = "signed"
-    digits: int = 2
-    note: str = ""
-
-    def __post_init__(self) -> None:
-        assert self.numbers.shape[-2:] == (len(self.rows), len(self.columns)), self.id
-
-    @property
-    def product(self) -> str:
-        """The shapes of the two matrices that this one is the product of, and its own; "" where it is none."""
-        if self.source["op"] != "dot" or self.numbers.dim() == 3:
-            return ""
-        left, right = self.source["from"]
-        if "i" not in (left["row"], left.get("column")) or "j" not in (right.get("row"), right["column"]):
-            return ""
-        (rows, columns), over = self.numbers.shape, self.source["over"]
-        return f"{rows}×{over} · {over}×{columns} = {rows}×{columns}"
-
-    def to_json(self, array: int) -> dict[str, Any]:
-        """All but the numbers; `array` is their index in the reply."""
-        return {
-            "id": self.id,
-            "title": self.title,
-            "formula": self.formula,
-            "rows": list(self.rows),
-            "columns": list(self.columns),
-            "array": array,
-            "sliced": self.numbers.dim() == 3,
-            "source": self.source,
-            "field": self.field,
-            "shade": self.shade,
-            "digits": self.digits,
-            "note": self.note,
-            "product": self.product,
-        }
+from uwaga.lessons.matrix import Matrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

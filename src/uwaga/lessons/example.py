@@ -6,6 +6,7 @@ from a page, a notebook or a terminal, and are untrusted.
 Letters: N tokens, M width of a token's vector, D width of a head's queries and keys, E of its values, P of the payload.
 """
 
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -134,6 +135,16 @@ class Example:
         if width == WIDTH and all(by_hand(token) is not None for token in self.tokens):
             return tr("pointing"), tr("acting"), tr("thing"), tr("ending")
         return numbered("x", width)
+
+    @property
+    def scale(self) -> float:
+        """The factor of the scores."""
+        return 1.0 / math.sqrt(self.wq_MD.shape[1]) if self.scaled else 1.0
+
+    @property
+    def scale_text(self) -> str:
+        """The factor as a formula."""
+        return f"1/√{self.wq_MD.shape[1]}" if self.scaled else "1"
 
     @property
     def scale_argument(self) -> str:

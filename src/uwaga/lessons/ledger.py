@@ -11,8 +11,9 @@ from torch import Tensor
 
 from uwaga._base.languages import tr
 from uwaga.lessons.compute import dense, layer_of, scale_of, scores, trace_layer
-from uwaga.lessons.document import LessonStep, Matrix, Problem, matrices, shown
+from uwaga.lessons.document import LessonStep, Problem, matrices, shown
 from uwaga.lessons.example import Example
+from uwaga.lessons.matrix import Matrix
 from uwaga.lessons.steps.blocks import spec_of
 from uwaga.maps.attended import attend
 

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from uwaga._base.languages import decimal, integer, percent, tr
 from uwaga.lessons.compute import CLEAR, ROUNDING, clearest, leads
-from uwaga.lessons.document import LessonStep, Matrix, Question, matrices, shown
+from uwaga.lessons.document import LessonStep, Question, matrices, shown
 from uwaga.lessons.example import START, Example
+from uwaga.lessons.matrix import Matrix
 from uwaga.lessons.steps.database import most_changed
 from uwaga.lessons.steps.heads import most_apart
 from uwaga.lessons.steps.trained import POINT
@@ -158,138 +159,6 @@ def _alike(example: Example, results: _Results) -> Question | None:
     )
 
 
-def _vectors(example: Example, results: _Results) -> Question | None:
-    (m, d), e = example.wq_MD.shape, example.wv_ME.shape[1]
-    return _made(
-        tr(
-            "W_Q is {m} × {d}, W_V is {m} × {e}. Which of them must have as many columns as W_K?",
-            m=m,
-            d=d,
-            e=e,
-        ),
-        ("W_Q", "W_V", tr("Both.")),
-        [0],
-        tr(
-            "A score multiplies every number of a query by one of a key, so they need the same length. A value meets no query:"
-            " its weight multiplies the whole vector."
-        ),
-        (),
-    )
-
-
-def _row_of_scores(scores: Matrix) -> int:
-    """The token that the question about scores asks about, and the next questions do not."""
-    return clearest(scores.numbers.amax(-1), leads(scores.numbers) >= CLEAR)
-
-
-def _scores(example: Example, results: _Results) -> Question | None:
-    scores = results["scores"]
-    i = _row_of_scores(scores)
-    return _which_token(
-        example,
-        scores,
-        i,
-        tr("Which token's key fits the query of “{tokens}” best?", tokens=example.tokens[i]),
-        tr("The score is the sum of the products of the query's and the key's numbers."),
-        ("scores", "score_products", "score_sums", "x_form", "form_scores"),
-        tapped=True,
-    )
-
-
-def _scale(example: Example, results: _Results) -> Question | None:
-    scores, scaled = results["scores"].numbers, results["scaled"].numbers
-    d = example.wq_MD.shape[1]
-    others = scores.abs().clone()
-    if len(scores) > 1:  # the largest would tell the answer of the step before
-        others[_row_of_scores(results["scores"])] = -1.0
-    i, j = divmod(int(others.argmax()), len(scores))
-    value, after = float(scores[i, j]), float(scaled[i, j])
-    shown_after = shown(after)
-    return _made(
-        tr(
-            "The score of “{tokens}” with “{tokens2}” is {value}, and d_k is {d}. What is it after this step?",
-            tokens=example.tokens[i],
-            tokens2=example.tokens[j],
-            value=shown(value),
-            d=d,
-        ),
-        [shown(after), shown(value), shown(value / d), shown(value / d**0.5)],
-        [0],
-        tr("It is divided by √{d}: {after}.", d=d, after=shown_after)
-        if example.scaled
-        else tr("It is not scaled: {after}.", after=shown_after),
-        ("scaled",),
-        (("scaled", i, j),),
-    )
-
-
-def _softmax(example: Example, results: _Results) -> Question | None:
-    weights = results["weights"].numbers
-    i = int(weights.amax(-1).argmax())
-    j = int(weights[i].argmax())
-    choices, right = _bucket(float(weights[i, j]), 0.4, 0.7, lambda share: decimal(share, 1))
-    return _made(
-        tr("The largest of all shares is in the row of “{token}”. How large is it?", token=example.tokens[i]),
-        choices,
-        [right],
-        tr("It is {weights}: its exponential, divided by the sum of its row's.", weights=shown(float(weights[i, j]))),
-        ("exponentials", "weights"),
-        (("weights", i, j),),
-        ordered=True,
-    )
-
-
-def _weighted(example: Example, results: _Results) -> Question | None:
-    weights, names = results["weights"].numbers, _names(example.tokens)
-    sizes_NN = results["weighted"].numbers.norm(dim=-1)
-    # The weights were shown before. So a row, if there is one, whose largest weight is not on the longest weighted value; and not
-    # that of a question before.
-    leads_N = leads(sizes_NN)
-    worth_N = leads_N + sizes_NN.max() * (sizes_NN.argmax(-1) != weights.argmax(-1))
-    worth_N[_row_of_scores(results["scores"])] = -1.0
-    i = clearest(worth_N, leads_N >= CLEAR)
-    if leads_N[i] < CLEAR:
-        return None
-    right = _largest(sizes_NN[i])
-    j = right[0]
-    return _made(
-        tr(
-            "Each value is multiplied by its weight for “{tokens}”. Whose is the longest then?",
-            tokens=example.tokens[i],
-        ),
-        names,
-        right,
-        tr(
-            "{token}: {size}. Its weight is {weight}, and its value has length {length}.",
-            token=names[j],
-            size=shown(float(sizes_NN[i, j])),
-            weight=shown(float(weights[i, j])),
-            length=shown(float(results["v"].numbers[j].norm())),
-        ),
-        ("weighted",),
-        (("weights", i, j),),
-        ordered=True,
-        tap="weights",
-    )
-
-
-def _sum(example: Example, results: _Results) -> Question | None:
-    return _made(
-        tr("Compare one column of the output with the same column of V. Where do its numbers lie?"),
-        (
-            tr("Between the smallest and the largest value."),
-            tr("Some above the largest value."),
-            tr("Some below the smallest value."),
-        ),
-        [0],
-        tr(
-            "Each output is a mean of the values, weighted by shares that sum to 1: a mean lies among what it is the mean of."
-        ),
-        ("output", "output_token"),
-        (("output", 0, 0),),
-    )
-
-
 def _linear(example: Example, results: _Results) -> Question | None:
     counts = results["multiplications"].numbers[0].tolist()
     n = len(example.tokens)
@@ -329,17 +198,6 @@ def _root(example: Example, results: _Results) -> Question | None:
         ("saturation",),
         (("saturation", last, 3),),
         ordered=True,
-    )
-
-
-def _masks(example: Example, results: _Results) -> Question | None:
-    return _made(
-        tr("Strictly past: “{tokens}” has no token before it. What is its output?", tokens=example.tokens[0]),
-        (tr("Zeros."), tr("Its own value."), tr("The mean of all values.")),
-        [0],
-        tr("It sees no key, so there is nothing to sum: zeros, and no division by zero."),
-        ("past_weights", "past_output"),
-        (("past_output", 0, 0),),
     )
 
 
@@ -586,15 +444,8 @@ def _model(example: Example, results: _Results) -> Question | None:
 _QUESTIONS: Mapping[str, Callable[[Example, _Results], Question | None]] = {
     "crude": _crude,
     "alike": _alike,
-    "vectors": _vectors,
-    "scores": _scores,
-    "scale": _scale,
-    "softmax": _softmax,
-    "weighted": _weighted,
-    "sum": _sum,
     "linear": _linear,
     "root": _root,
-    "masks": _masks,
     "database": _database,
     "past": _past,
     "learning": _learning,

@@ -5,7 +5,8 @@ from html import escape
 
 from uwaga._base.languages import current, decimal, significant, tr
 from uwaga._base.terminal import escape_controls
-from uwaga.lessons.document import LessonStep, Matrix
+from uwaga.lessons.document import LessonStep
+from uwaga.lessons.matrix import Matrix
 
 # Of each of the six steps, by its id: what is to be filled in.
 _TASKS = {

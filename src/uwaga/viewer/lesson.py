@@ -17,8 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from uwaga._base.durable import atomic_replace
 from uwaga._base.languages import using
 from uwaga.lessons.build import build_steps
-from uwaga.lessons.document import LessonStep, Matrix, matrices
+from uwaga.lessons.document import LessonStep, matrices
 from uwaga.lessons.example import parse_example
+from uwaga.lessons.matrix import Matrix
 from uwaga.lessons.worksheet import worksheet_html
 from uwaga.models.tokenizers.token_text import split_words
 from uwaga.viewer.api import check_language, in_notebook, show

@@ -36,7 +36,7 @@ def tr(message: str, **values: object) -> str:
     >>> tr("The sum is {sum}.", sum=1)
     'The sum is 1.'
     """
-    return _filled(_table(_current.get()).forms.get(message, [message])[0], values)
+    return filled(_table(_current.get()).forms.get(message, [message])[0], values)
 
 
 def tr_n(one: str, other: str, count: int, **values: object) -> str:
@@ -45,13 +45,19 @@ def tr_n(one: str, other: str, count: int, **values: object) -> str:
     >>> tr_n("{count} token", "{count} tokens", 1), tr_n("{count} token", "{count} tokens", 5)
     ('1 token', '5 tokens')
     """
-    table = _table(_current.get())
-    forms = table.forms.get(one)
-    own = forms[table.form_of(count)] if forms else one if count == 1 else other
-    return _filled(own, {"count": count, **values})
+    forms = _table(_current.get()).forms.get(one)
+    if forms:
+        return plural(forms, count, **values)
+    return filled(one if count == 1 else other, {"count": count, **values})
 
 
-def _filled(form: str, values: Mapping[str, object]) -> str:
+def plural(forms: Sequence[str], count: int, **values: object) -> str:
+    """The one of a message's forms, in the order of the current language's rule, that a count takes."""
+    return filled(forms[_table(_current.get()).form_of(count)], {"count": count, **values})
+
+
+def filled(form: str, values: Mapping[str, object]) -> str:
+    """A text in the current language with the values in its braces; integers among them as the language writes them."""
     return form.format(**{name: integer(value) if type(value) is int else value for name, value in values.items()})
 
 

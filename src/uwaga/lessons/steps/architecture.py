@@ -11,11 +11,11 @@ from torch import Tensor
 from uwaga._base.languages import significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import OneHead
-from uwaga.lessons.document import Chart, Drawing, DrawingPart, Illustration, LessonFinding, LessonStep, Matrix, Section
+from uwaga.lessons.document import Chart, Drawing, DrawingPart, Illustration, LessonFinding, LessonStep, Section
 from uwaga.lessons.example import START, Example
+from uwaga.lessons.matrix import Matrix
 from uwaga.lessons.provenance import cell
 from uwaga.lessons.steps.blocks import spec_of
-from uwaga.lessons.steps.calculation import Projected, Scored
 from uwaga.nn import DecoderLayer
 from uwaga.ops.attention.api import attention
 
@@ -235,11 +235,11 @@ def _weights(example: Example) -> Section:
 _COMPARED = (10, 100, 1_000, 10_000, 100_000)
 
 
-def length_step(example: Example, head: OneHead, projected: Projected, scored: Scored) -> LessonStep:
+def length_step(example: Example, head: OneHead, known: dict[str, Matrix]) -> LessonStep:
     """The same weights for any number of tokens."""
     n, d = head.q_ND.shape
     e = head.v_NE.shape[1]
-    twice = _twice(example, head, scored, projected)
+    twice = _twice(example, head, known)
     return LessonStep(
         id="length",
         title=tr("Any length"),
@@ -259,7 +259,7 @@ def length_step(example: Example, head: OneHead, projected: Projected, scored: S
     )
 
 
-def _twice(example: Example, head: OneHead, scored: Scored, projected: Projected) -> Section:
+def _twice(example: Example, head: OneHead, known: dict[str, Matrix]) -> Section:
     """Attention to the sentence written twice: the weights are halves, the output is the same."""
     tokens, n = example.tokens, len(example.tokens)
     key_2ND, value_2NE = torch.cat((head.k_ND, head.k_ND)), torch.cat((head.v_NE, head.v_NE))
@@ -284,14 +284,14 @@ def _twice(example: Example, head: OneHead, scored: Scored, projected: Projected
         title=tr("Output"),
         formula=tr("Σⱼ a(i, j) vⱼ over both copies"),
         rows=tokens,
-        columns=projected.v.columns,
+        columns=known["v"].columns,
         numbers=result,
         source=provenance.by_column(
             [
                 provenance.dot(
                     cell("twice_weights", "i", "m"), cell("v", provenance.picked([*range(n), *range(n)], "m"), c), 2 * n
                 )
-                for c in range(len(projected.v.columns))
+                for c in range(len(known["v"].columns))
             ]
         ),
     )
@@ -314,7 +314,7 @@ def _twice(example: Example, head: OneHead, scored: Scored, projected: Projected
     )
     finding = LessonFinding(text=text, cells=[(output.id, i, c) for i in range(n) for c in range(len(output.columns))])
     return Section(
-        title=tr("The sentence, written twice"), matrices=(scored.weights, weights, output), findings=(finding,)
+        title=tr("The sentence, written twice"), matrices=(known["weights"], weights, output), findings=(finding,)
     )
 
 

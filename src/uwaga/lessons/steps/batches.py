@@ -11,8 +11,9 @@ from torch import Tensor
 from uwaga._base.languages import integer, significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import layer_of
-from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Matrix, Section, difference_shade
+from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Section, difference_shade
 from uwaga.lessons.example import Example, vector
+from uwaga.lessons.matrix import Matrix
 from uwaga.lessons.provenance import cell
 from uwaga.ops.masks import KeyLengths
 from uwaga.ops.ragged import Ragged

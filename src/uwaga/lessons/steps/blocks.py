@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from uwaga._base.languages import decimal, significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import layer_of
-from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Matrix, Section, shown
+from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Section, shown
 from uwaga.lessons.example import START, Example, numbered, vector
+from uwaga.lessons.matrix import Matrix
 from uwaga.lessons.provenance import cell
 from uwaga.lessons.steps.heads import Traced, Weights, traced_attention
 from uwaga.nn import DecoderLayer, Encoder, EncoderLayer, LayerSpec, MultiHeadAttention, SinusoidalPositions
@@ -86,7 +87,6 @@ def feed_forward_weights(example: Example) -> FeedForwardWeights:
                 columns=columns,
                 numbers=numbers,
                 source=provenance.typed(),
-                field=id,
             )
         )
     return FeedForwardWeights(*made)

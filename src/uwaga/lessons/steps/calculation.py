@@ -3,123 +3,55 @@
 Letters: N tokens, M width of a token's vector, D width of queries and keys, E of values.
 """
 
-import functools
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from uwaga._base.languages import significant, tr
-from uwaga.lessons import provenance
-from uwaga.lessons.compute import OneHead, dense, layer_of, matmul, scores, trace_layer
-from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Matrix, Section, shown
+from uwaga._base.languages import decimal, significant
+from uwaga.lessons import compute
+from uwaga.lessons.compute import CLEAR, attended, clearest, layer_of, leads
+from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Question, Section, shown
 from uwaga.lessons.example import Example, numbered
-from uwaga.lessons.provenance import cell
-from uwaga.maps.attended import Attended, attend
+from uwaga.lessons.matrix import Matrix, made, rule, typed
+from uwaga.lessons.page import Page
+from uwaga.lessons.question import largest, names_of, question, ranges, which_token
 from uwaga.ops.attention.api import attention
 
 
-class Projected(NamedTuple):
-    """The learned matrices, and the projections of X by them."""
-
-    wq: Matrix
-    wk: Matrix
-    wv: Matrix
-    q: Matrix
-    k: Matrix
-    v: Matrix
-
-
-def project(example: Example, head: OneHead) -> Projected:
-    q, k, v = head.q_ND, head.k_ND, head.v_NE
-    return Projected(
-        _weight(example, "wq", "W_Q", example.wq_MD, "q"),
-        _weight(example, "wk", "W_K", example.wk_MD, "k"),
-        _weight(example, "wv", "W_V", example.wv_ME, "v"),
-        _projection(example, "q", tr("Q, what each token looks for"), q, "wq"),
-        _projection(example, "k", tr("K, what each token can be found by"), k, "wk"),
-        _projection(example, "v", tr("V, what each token gives"), v, "wv"),
-    )
-
-
-def projection_step(example: Example, x: Matrix, projected: Projected) -> LessonStep:
-    return LessonStep(
-        id="vectors",
-        title=tr("Three roles: Q, K and V"),
-        number=tr("{place} of {count}", place=1, count=6),
-        text=(
-            tr(
-                "In self-attention a token plays three roles: it looks for something (query), it can be found by something"
-                " (key), and it gives something (value). Three matrices project its embedding into other spaces: one X, three"
-                " uses, Q = X W_Q, K = X W_K and V = X W_V."
-            ),
-            tr("In a trained model they are learned; here they are chosen so that the calculation is easy to follow."),
-        ),
-        told=(
-            tr(
-                "Books write the same by columns: E(w) is the embedding of word w as a column, and W, turned on its side, is"
-                " {d} × {m}, so that W E(w) is {d} × {m} · {m} × 1 = {d} × 1. It is one column of (X W)ᵀ.",
-                d=example.wq_MD.shape[1],
-                m=example.x_NM.shape[1],
-            ),
-        ),
-        pictures=(
-            Illustration(
-                kind="rows",
-                title=tr("One word in its three roles"),
-                matrices=(x, projected.q, projected.k, projected.v),
-                labels=("X", "Q", "K", "V"),
-            ),
-        ),
-        sections=(
-            _widths(example),
-            Section(title=tr("The input"), matrices=(x,)),
-            Section(title=tr("Three matrices"), matrices=(projected.wq, projected.wk, projected.wv)),
-            Section(
-                title=tr("All tokens at once: X W"),
-                form="matrix",
-                matrices=(projected.q, projected.k, projected.v),
-                text=(tr("One product of matrices gives the queries of all tokens, one the keys, one the values."),),
-            ),
-            Section(
-                title=tr("Token by token: xᵢ W_Q"),
-                form="token",
-                matrices=(_projection_products(example, projected),),
-                text=(tr("Each number of the token scales its row of W_Q; down each column the products sum to qᵢ."),),
-            ),
+def vectors(page: Page) -> LessonStep:
+    example, x = page.example, page["x"]
+    (m, d), e = example.wq_MD.shape, example.wv_ME.shape[1]
+    weights = [
+        page.matrix(f"w{letter}", typed(numbers, x.columns, numbered(letter, numbers.shape[1])))
+        for letter, numbers in (("q", example.wq_MD), ("k", example.wk_MD), ("v", example.wv_ME))
+    ]
+    q, k, v = (page.matrix(letter, x @ weight) for letter, weight in zip("qkv", weights, strict=True))
+    products = page.matrix("q_products", x.weighing(weights[0]))
+    return page.step(
+        _widths(page),
+        page.section("input", x),
+        page.section("three", *weights),
+        page.section("together", q, k, v, form="matrix"),
+        page.section("each", products, form="token"),
+        place=1,
+        values={"d": d, "m": m},
+        pictures=(page.picture("rows", "roles", x, q, k, v, labels=("X", "Q", "K", "V")),),
+        question=question(
+            page,
+            page.text("question", m=m, d=d, e=e),
+            ("W_Q", "W_V", page.text("both")),
+            [0],
+            page.text("why"),
+            (),
         ),
         code="q, k, v = layer.project(X, X, X)     # uwaga.nn.MultiHeadAttention",
     )
 
 
-def _weight(example: Example, id: str, title: str, numbers: Tensor, letter: str) -> Matrix:
-    return Matrix(
-        id=id,
-        title=title,
-        formula=tr("chosen, not learned"),
-        rows=example.width_names,
-        columns=numbered(letter, numbers.shape[1]),
-        numbers=numbers,
-        source=provenance.typed(),
-        field=id,
-    )
-
-
-def _projection(example: Example, id: str, title: str, numbers: Tensor, weight: str) -> Matrix:
-    return Matrix(
-        id=id,
-        title=title,
-        formula=f"{id.upper()} = X W_{id.upper()}",
-        rows=example.tokens,
-        columns=numbered(id, numbers.shape[1]),
-        numbers=numbers,
-        source=provenance.dot(cell("x", "i", "m"), cell(weight, "m", "j"), example.x_NM.shape[1]),
-    )
-
-
-def _widths(example: Example) -> Section:
+def _widths(page: Page) -> Section:
     """Why queries and keys have one width, and values may have another: the product that cannot be formed."""
+    example = page.example
     n, d, e = len(example.tokens), example.wq_MD.shape[1], example.wv_ME.shape[1]
     other = d + 1
     try:
@@ -127,241 +59,180 @@ def _widths(example: Example) -> Section:
         raise AssertionError("operands of different widths were accepted")
     except ValueError as error:
         said = str(error).partition("\n")[0]
-    return Section(
-        title=tr("Two widths that must agree, and one that need not"),
+
+    def shapes(key: str, labels: tuple[str, ...], *sizes: tuple[int, int]) -> Illustration:
+        return page.picture("shapes", key, labels=labels, sizes=sizes)
+
+    return page.section(
+        "widths",
         told=True,
-        text=(
-            tr(
-                "Every number of a query meets one of a key, so W_Q and W_K have the same width d_k = {d}. With keys of length"
-                " {other} the product could not be formed: {n}×{d} · {other}×{n}. uwaga.attention says: {said}",
-                d=d,
-                other=other,
-                n=n,
-                said=said,
-            ),
-            tr(
-                "A value meets no query: its weight is one number and multiplies the whole vector, so d_v is free:"
-                " {n}×{n} · {n}×{e} = {n}×{e}.",
-                n=n,
-                e=e,
-            ),
-        ),
+        values={"d": d, "other": other, "n": n, "e": e, "said": said},
         pictures=(
-            Illustration(kind="shapes", title=tr("Fits"), labels=("Q", "Kᵀ", "Q Kᵀ"), sizes=((n, d), (d, n), (n, n))),
-            Illustration(
-                kind="shapes", title=tr("Does not fit"), labels=("Q", "Kᵀ", ""), sizes=((n, d), (other, n), (0, 0))
-            ),
-            Illustration(kind="shapes", title=tr("Fits"), labels=("A", "V", "A V"), sizes=((n, n), (n, e), (n, e))),
+            shapes("fits", ("Q", "Kᵀ", "Q Kᵀ"), (n, d), (d, n), (n, n)),
+            shapes("misfits", ("Q", "Kᵀ", ""), (n, d), (other, n), (0, 0)),
+            shapes("fits", ("A", "V", "A V"), (n, n), (n, e), (n, e)),
         ),
     )
 
 
-def _projection_products(example: Example, projected: Projected) -> Matrix:
-    return Matrix(
-        id="q_products",
-        title=tr("Products of xᵢ and W_Q"),
-        formula="x(i, m) W_Q(m, d)",
-        rows=example.width_names,
-        columns=projected.q.columns,
-        numbers=example.x_NM[:, :, None] * example.wq_MD,
-        source=provenance.product(cell("x", "c", "i"), cell("wq", "i", "j")),
-    )
-
-
-class Scored(NamedTuple):
-    """Scores and weights, from raw to normalised."""
-
-    raw: Matrix
-    scaled: Matrix
-    exponentials: Matrix
-    weights: Matrix
-
-
-def score(example: Example, head: OneHead) -> Scored:
-    tokens, n, d = example.tokens, len(example.tokens), head.q_ND.shape[1]
-    scaled_NN = head.scores_NN * head.scale
-    exponentials_NN = (scaled_NN - scaled_NN.amax(-1, keepdim=True)).exp()
-    say = f"1/√{d}" if example.scaled else "1"
-    return Scored(
-        raw=Matrix(
-            id="scores",
-            title=tr("Scores Q Kᵀ"),
-            formula="s(i, j) = qᵢ · kⱼ",
-            rows=tokens,
-            columns=tokens,
-            numbers=head.scores_NN,
-            source=provenance.dot(cell("q", "i", "m"), cell("k", "j", "m"), d),
-        ),
-        scaled=Matrix(
-            id="scaled",
-            title=tr("Scores, scaled") if example.scaled else tr("Scores, not scaled"),
-            formula=f"s(i, j) · {say}",
-            rows=tokens,
-            columns=tokens,
-            numbers=scaled_NN,
-            source=provenance.scaled(cell("scores", "i", "j"), head.scale, say),
-        ),
-        exponentials=Matrix(
-            id="exponentials",
-            title=tr("Exponentials"),
-            formula=tr("exp(s(i, j) - the row's largest)"),
-            rows=tokens,
-            columns=tokens,
-            numbers=exponentials_NN,
-            source=provenance.exponential(cell("scaled", "i", "j"), cell("scaled", "i", "m"), n),
-            shade="share",
-            note=tr("Subtracting the largest changes no weight, and prevents overflow of exp."),
-        ),
-        weights=Matrix(
-            id="weights",
-            title=tr("Weights A"),
-            formula="a(i, j) = exp(s(i, j)) / Σⱼ exp(s(i, j))",
-            rows=tokens,
-            columns=tokens,
-            numbers=head.weights_NN,
-            source=provenance.share(cell("exponentials", "i", "j"), cell("exponentials", "i", "m"), n),
-            shade="share",
-        ),
-    )
-
-
-def scores_step(example: Example, projected: Projected, scored: Scored) -> LessonStep:
-    return LessonStep(
-        id="scores",
-        title=tr("Scores: Q Kᵀ"),
-        number=tr("{place} of {count}", place=2, count=6),
-        text=(
-            tr(
-                "Every query is compared with every key: their dot product, the sum of the products of their numbers, is their score."
-            ),
-        ),
-        told=(
-            _roles(example, scored),
-            tr(
-                "As matrices: Scores[i, :] = qᵢ Kᵀ is 1×{d} · {d}×{n} = 1×{n}, and Kᵀ[:, j] is the key of token j.",
-                d=projected.q.numbers.shape[1],
-                n=len(example.tokens),
-            ),
-        ),
-        pictures=(_arcs(tr("What a word looks for"), scored.raw),),
-        sections=(
-            Section(title=tr("All at once: Q Kᵀ"), form="matrix", matrices=(projected.q, projected.k, scored.raw)),
-            Section(
-                title=tr("Token by token: qᵢ · kⱼ"),
-                form="token",
-                matrices=_score_products(example, projected, scored),
-                text=(tr("The products of one query with every key; along each row they sum to its score."),),
-            ),
-            _bilinear_form(example, projected, scored),
+def scores(page: Page) -> LessonStep:
+    q, k, n = page["q"], page["k"], len(page.example.tokens)
+    raw = page.matrix("scores", q @ k.T)
+    columns = [f"{a}·{b}" for a, b in zip(q.columns, k.columns, strict=True)]
+    source = rule("product", q.at("c", "j"), k.at())
+    products = page.matrix("score_products", made(q.numbers[:, None] * k.numbers, k.rows, columns, source))
+    one_by_one = torch.stack([compute.scores(query[None], k.numbers).T for query in q.numbers])
+    sums = page.matrix("score_sums", products.total(page.text("score")).by_library(one_by_one))
+    i = _asked_about(raw)
+    return page.step(
+        page.section("together", q, k, raw, form="matrix"),
+        page.section("each", products, sums, form="token"),
+        _bilinear_form(page),
+        place=2,
+        told=(_roles(page), page.text("as_matrices", d=len(q.columns), n=n)),
+        pictures=(page.picture("arcs", "looks_for", raw),),
+        question=which_token(
+            page,
+            raw,
+            i,
+            page.text("question", tokens=page.example.tokens[i]),
+            page.text("why"),
+            ("scores", "score_products", "score_sums", "x_form", "form_scores"),
+            tapped=True,
         ),
         code="uwaga.attention(q, k, torch.eye(len(k)), scale=1.0, normalize=None)",
     )
 
 
-def _roles(example: Example, scored: Scored) -> str:
+def _asked_about(scores: Matrix) -> int:
+    """The token that the question about scores asks about, and the next questions do not."""
+    return clearest(scores.numbers.amax(-1), leads(scores.numbers) >= CLEAR)
+
+
+def _roles(page: Page) -> str:
     """Whether the scores of these numbers are symmetric."""
-    scores_NN = scored.raw.numbers
-    apart_NN = (scores_NN - scores_NN.T).abs()
-    i, j = divmod(int(apart_NN.argmax()), len(scores_NN))
+    scores_NN, tokens = page["scores"].numbers, page.example.tokens
+    i, j = divmod(int((scores_NN - scores_NN.T).abs().argmax()), len(scores_NN))
     there, back = shown(float(scores_NN[i, j])), shown(float(scores_NN[j, i]))
     if there == back:
-        return tr(
-            "A token looks for something by its query and is found by its key. So the table need not be symmetric; with these numbers"
-            " it is."
-        )
-    a, b = example.tokens[i], example.tokens[j]
-    return tr(
-        "A token looks for something by its query and is found by its key: the table is no longer symmetric. “{a}” has a score of"
-        " {there} with “{b}”, and “{b}” one of {back} with “{a}”.",
-        a=a,
-        b=b,
-        there=there,
-        back=back,
-    )
+        return page.text("symmetric")
+    return page.text("not_symmetric", a=tokens[i], b=tokens[j], there=there, back=back)
 
 
-def scale_step(example: Example, head: OneHead, scored: Scored) -> LessonStep:
-    d = head.q_ND.shape[1]
-    if example.scaled:
-        text = tr(
-            "Queries and keys have length {d} here, so each score is divided by √{d} = {d2}.",
-            d=d,
-            d2=shown(math.sqrt(d)),
-        )
-    else:
-        text = tr("Scaling is switched off: scores stay as they are, which is scale=1.0.")
-    return LessonStep(
-        id="scale",
-        title=tr("Scale: 1/√d_k") if example.scaled else tr("Scale: none"),
-        number=tr("{place} of {count}", place=3, count=6),
-        text=(tr("The wider queries and keys are, the larger their products grow. “Why √d_k” measures it."),),
-        told=(text,),
-        pictures=(
-            Illustration(
-                kind="rows",
-                title=tr("The scores of a word"),
-                matrices=(scored.raw, scored.scaled),
-                labels=("Q Kᵀ", f"Q Kᵀ / √{d}" if example.scaled else "Q Kᵀ"),
-            ),
+def _bilinear_form(page: Page) -> Section:
+    """The bilinear form W_Q W_K^T, which gives the scores without Q and K."""
+    x, widths = page["x"], page["x"].columns
+    form = page.matrix("form", page["wq"] @ page["wk"].T)
+    half = page.matrix("x_form", x.times(form))
+    whole = page.matrix("form_scores", half @ x.T)
+    furthest = float((whole.numbers - page["scores"].numbers).abs().max())
+    a, b = divmod(int(form.numbers.abs().argmax()), len(widths))
+    largest_entry = shown(float(form.numbers[a, b]))
+    return page.section(
+        "bilinear",
+        form,
+        half,
+        whole,
+        folded=True,
+        findings=(
+            page.finding("entry", [("form", a, b)], form=largest_entry, widths=widths[a], widths2=widths[b]),
+            page.finding("both_ways", [("form_scores", 0, 0), ("scores", 0, 0)], furthest=significant(furthest, 1)),
         ),
-        sections=(Section(title="", matrices=(scored.raw, scored.scaled), controls=("scaled",)),),
-        code="uwaga.attention(q, k, torch.eye(len(k))"
-        + (", normalize=None)     # the default is scale=1/√d_k" if example.scaled else ", scale=1.0, normalize=None)"),
     )
 
 
-def softmax_step(example: Example, scored: Scored) -> LessonStep:
-    weights_NN = scored.weights.numbers
+def scale(page: Page) -> LessonStep:
+    example, raw = page.example, page["scores"]
+    d, is_scaled = example.wq_MD.shape[1], example.scaled
+    scaled = page.matrix(
+        "scaled",
+        raw.scaled(example.scale, example.scale_text),
+        "scaled" if is_scaled else "not_scaled",
+        say=example.scale_text,
+    )
+    told = page.text("divided", d=d, d2=shown(math.sqrt(d))) if is_scaled else page.text("switched_off")
+    labels = ("Q Kᵀ", f"Q Kᵀ / √{d}" if is_scaled else "Q Kᵀ")
+    return page.step(
+        Section(title="", matrices=(raw, scaled), controls=("scaled",)),
+        title=page.text("title" if is_scaled else "title_unscaled"),
+        place=3,
+        told=(told,),
+        pictures=(page.picture("rows", "of_a_word", raw, scaled, labels=labels),),
+        question=_scale_question(page, d),
+        code="uwaga.attention(q, k, torch.eye(len(k))"
+        + (", normalize=None)     # the default is scale=1/√d_k" if is_scaled else ", scale=1.0, normalize=None)"),
+    )
+
+
+def _scale_question(page: Page, d: int) -> Question | None:
+    scores, tokens = page["scores"].numbers, page.example.tokens
+    others = scores.abs().clone()
+    if len(scores) > 1:  # the largest would tell the answer of the step before
+        others[_asked_about(page["scores"])] = -1.0
+    i, j = divmod(int(others.argmax()), len(scores))
+    value, after = float(scores[i, j]), shown(float(page["scaled"].numbers[i, j]))
+    return question(
+        page,
+        page.text("question", tokens=tokens[i], tokens2=tokens[j], value=shown(value), d=d),
+        [after, shown(value), shown(value / d), shown(value / d**0.5)],
+        [0],
+        page.text("why", d=d, after=after) if page.example.scaled else page.text("why_unscaled", after=after),
+        ("scaled",),
+        (("scaled", i, j),),
+    )
+
+
+def softmax(page: Page) -> LessonStep:
+    example, tokens, scaled = page.example, page.example.tokens, page["scaled"]
+    _, weights_NN = attended(page["q"].numbers, page["k"].numbers, page["v"].numbers, example.scale)
+    exponentials = page.matrix("exponentials", scaled.exponentials(), note=page.text("largest_subtracted"))
+    weights = page.matrix("weights", exponentials.shares().by_library(weights_NN))
     i = int(weights_NN.amax(-1).argmax())
     j = int(weights_NN[i].argmax())
-    sums = ", ".join(shown(number) for number in weights_NN.sum(-1).tolist())
-    return LessonStep(
-        id="softmax",
-        title=tr("Softmax: scores to shares"),
-        number=tr("{place} of {count}", place=4, count=6),
-        text=(
-            tr(
-                "exp makes every score positive and increases their differences; divided by its row's sum, each is a share of 1."
-            ),
-        ),
-        pictures=(_arcs(tr("The shares of a word"), scored.weights),),
-        sections=(
-            Section(title=tr("All at once"), matrices=(scored.scaled, scored.exponentials, scored.weights)),
-            Section(
-                title=tr("What has changed"),
-                findings=(
-                    LessonFinding(
-                        text=tr("Every row sums to 1 now: {sums}.", sums=sums),
-                        cells=[("weights", row, c) for row in range(len(weights_NN)) for c in range(len(weights_NN))],
-                    ),
-                    _still_long(example),
-                    LessonFinding(
-                        text=tr(
-                            "The largest share: “{tokens}” gives “{tokens2}” {weights} of its attention.",
-                            tokens=example.tokens[i],
-                            tokens2=example.tokens[j],
-                            weights=shown(float(weights_NN[i, j])),
-                        ),
-                        cells=[("weights", i, j)],
-                    ),
+    share, n = float(weights_NN[i, j]), len(tokens)
+    sums = ", ".join(map(shown, weights_NN.sum(-1).tolist()))
+    choices, right = ranges(page, share, 0.4, 0.7, lambda end: decimal(end, 1))
+    return page.step(
+        page.section("together", scaled, exponentials, weights),
+        page.section(
+            "changed",
+            findings=(
+                page.finding("sums", [("weights", row, c) for row in range(n) for c in range(n)], sums=sums),
+                _still_long(page),
+                page.finding(
+                    "largest",
+                    [("weights", i, j)],
+                    tokens=tokens[i],
+                    tokens2=tokens[j],
+                    weights=shown(share),
                 ),
             ),
+        ),
+        place=4,
+        pictures=(page.picture("arcs", "shares", weights),),
+        question=question(
+            page,
+            page.text("question", token=tokens[i]),
+            choices,
+            right,
+            page.text("why", weights=shown(share)),
+            ("exponentials", "weights"),
+            (("weights", i, j),),
+            ordered=True,
         ),
         code=f"uwaga.attend(q, k, v{example.scale_argument}).map.to_dense()",
     )
 
 
-def _still_long(example: Example) -> LessonFinding:
+def _still_long(page: Page) -> LessonFinding:
     """What softmax does not remove: the weights on the longest vector as it is, and four times as long."""
-    j, before_N, after_N = longer(example)
-    return LessonFinding(
-        text=tr(
-            "Long vectors still dominate. “{token}” has the weights {before}; four times as long it has {after}.",
-            token=example.tokens[j],
-            before=", ".join(map(shown, before_N.tolist())),
-            after=", ".join(map(shown, after_N.tolist())),
-        ),
-        cells=[("weights", i, j) for i in range(len(example.tokens))],
+    j, before_N, after_N = longer(page.example)
+    return page.finding(
+        "still_long",
+        [("weights", i, j) for i in range(len(before_N))],
+        token=page.example.tokens[j],
+        before=", ".join(map(shown, before_N.tolist())),
+        after=", ".join(map(shown, after_N.tolist())),
     )
 
 
@@ -370,236 +241,85 @@ def longer(example: Example, times: float = 4.0) -> tuple[int, Tensor, Tensor]:
     j = int(example.x_NM.norm(dim=-1).argmax())
     x_NM = example.x_NM.clone()
     x_NM[j] *= times
+    layer = layer_of(example, heads=1)
     before_NN, after_NN = (
-        dense(trace.map) for trace in map(functools.partial(_attended, example), (example.x_NM, x_NM))
+        attended(*(part[0] for part in layer.project(each, each, each)), example.scale)[1]
+        for each in (example.x_NM, x_NM)
     )
     return j, before_NN[:, j], after_NN[:, j]
 
 
-def _attended(example: Example, x_NM: Tensor) -> Attended:
-    trace = trace_layer(layer_of(example, heads=1), x_NM)
-    q_ND, k_ND, v_NE = trace.query_HND[0], trace.key_HND[0], trace.value_HNE[0]
-    return attend(q_ND, k_ND, v_NE, scale=None if example.scaled else 1.0)
-
-
-def _score_products(example: Example, projected: Projected, scored: Scored) -> tuple[Matrix, Matrix]:
-    q_ND, k_ND = projected.q.numbers, projected.k.numbers
-    products = Matrix(
-        id="score_products",
-        title=tr("Products of qᵢ with every key"),
-        formula="q(i, d) k(j, d)",
-        rows=example.tokens,
-        columns=[f"{q}·{k}" for q, k in zip(projected.q.columns, projected.k.columns, strict=True)],
-        numbers=q_ND[:, None] * k_ND,
-        source=provenance.product(cell("q", "c", "j"), cell("k", "i", "j")),
-    )
-    one_by_one = Matrix(
-        id="score_sums",
-        title=tr("Their sums"),
-        formula="Σ q(i, d) k(j, d)",
-        rows=example.tokens,
-        columns=(tr("score"),),
-        # One query at a time: the same operation, called N times.
-        numbers=torch.stack([scores(query[None], k_ND).T for query in q_ND]),
-        source=provenance.total(cell("score_products", "i", "m", "c"), q_ND.shape[1]),
-    )
-    return products, one_by_one
-
-
-def _bilinear_form(example: Example, projected: Projected, scored: Scored) -> Section:
-    """The bilinear form W_Q W_K^T, which gives the scores without Q and K."""
-    widths, m, d = example.width_names, example.x_NM.shape[1], projected.q.numbers.shape[1]
-    form_MM = matmul(example.wq_MD, example.wk_MD.T)
-    form = Matrix(
-        id="form",
-        title="W_Q W_Kᵀ",
-        formula="Σ W_Q(a, d) W_K(b, d)",
-        rows=widths,
-        columns=widths,
-        numbers=form_MM,
-        source=provenance.dot(cell("wq", "i", "m"), cell("wk", "j", "m"), d),
-    )
-    half = Matrix(
-        id="x_form",
-        title="X (W_Q W_Kᵀ)",
-        formula=tr("what each token looks for, in the columns of X"),
-        rows=example.tokens,
-        columns=widths,
-        numbers=matmul(example.x_NM, form_MM),
-        source=provenance.dot(cell("x", "i", "m"), cell("form", "m", "j"), m),
-    )
-    whole = Matrix(
-        id="form_scores",
-        title="X (W_Q W_Kᵀ) Xᵀ",
-        formula="xᵢ (W_Q W_Kᵀ) xⱼᵀ",
-        rows=example.tokens,
-        columns=example.tokens,
-        numbers=scores(half.numbers, example.x_NM),
-        source=provenance.dot(cell("x_form", "i", "m"), cell("x", "j", "m"), m),
-    )
-    furthest = float((whole.numbers - scored.raw.numbers).abs().max())
-    a, b = divmod(int(form_MM.abs().argmax()), m)
-    return Section(
-        title=tr("The same without Q and K: the bilinear form W_Q W_Kᵀ"),
-        folded=True,
-        text=(
-            tr(
-                "qᵢ · kⱼ = (xᵢ W_Q)(xⱼ W_K)ᵀ = xᵢ (W_Q W_Kᵀ) xⱼᵀ. The score is a bilinear form of the two tokens: entry (a, b)"
-                " of its matrix is the weight of the product of the query token's number a and the key token's number b. With the"
-                " identity it is X Xᵀ."
-            ),
-        ),
-        matrices=(form, half, whole),
-        findings=(
-            LessonFinding(
-                text=tr(
-                    "Largest entry: {form}. A token with “{widths}” looks for “{widths2}”.",
-                    form=shown(float(form_MM[a, b])),
-                    widths=widths[a],
-                    widths2=widths[b],
-                ),
-                cells=[("form", a, b)],
-            ),
-            LessonFinding(
-                text=tr(
-                    "Both ways give the same scores; the largest difference is {furthest}.", furthest=_apart(furthest)
-                ),
-                cells=[("form_scores", 0, 0), ("scores", 0, 0)],
-            ),
-        ),
-    )
-
-
-def _arcs(title: str, matrix: Matrix) -> Illustration:
-    return Illustration(kind="arcs", title=title, matrices=(matrix,))
-
-
-def _apart(number: float) -> str:
-    return significant(number, 1)
-
-
-class Mixed(NamedTuple):
-    """The weighted values, and their sums, for all queries at once and one by one."""
-
-    weighted: Matrix
-    output: Matrix
-    one_by_one: Matrix
-
-
-def mix(example: Example, head: OneHead, projected: Projected) -> Mixed:
-    n, columns = len(example.tokens), projected.v.columns
-    return Mixed(
-        weighted=Matrix(
-            id="weighted",
-            title=tr("Values by their weights, for one query"),
-            formula="a(i, j) vⱼ",
-            rows=example.tokens,
-            columns=columns,
-            numbers=head.weights_NN[:, :, None] * head.v_NE,
-            source=provenance.product(cell("weights", "c", "i"), cell("v", "i", "j")),
-        ),
-        output=Matrix(
-            id="output",
-            title=tr("Output Z = A V"),
-            formula="zᵢ = Σⱼ a(i, j) vⱼ",
-            rows=example.tokens,
-            columns=columns,
-            numbers=head.output_NE,
-            source=provenance.dot(cell("weights", "i", "m"), cell("v", "m", "j"), n),
-        ),
-        one_by_one=Matrix(
-            id="output_token",
-            title=tr("The sum, for one query"),
-            formula="Σⱼ a(i, j) vⱼ",
-            rows=(tr("sum"),),
-            columns=columns,
-            numbers=torch.stack([_attend_one(query[None], head) for query in head.q_ND]),
-            source=provenance.total(cell("weighted", "m", "j", "c"), n),
-        ),
-    )
-
-
-def weighting_step(scored: Scored, projected: Projected, mixed: Mixed) -> LessonStep:
-    return LessonStep(
-        id="weighted",
-        title=tr("Weigh the values"),
-        number=tr("{place} of {count}", place=5, count=6),
-        text=(
-            tr(
-                "Each value is multiplied by the query's weight on its token. A weight is one number, and multiplies the whole"
-                " vector: it says how much of the token counts, not which part of it."
-            ),
-        ),
-        pictures=(_arcs(tr("The shares of a word"), scored.weights),),
-        sections=(
-            Section(title=tr("All at once"), form="matrix", matrices=(scored.weights, projected.v)),
-            Section(title=tr("Token by token: a(i, j) vⱼ"), form="token", matrices=(mixed.weighted,)),
-        ),
+def weighted(page: Page) -> LessonStep:
+    weights, v = page["weights"], page["v"]
+    products = page.matrix("weighted", weights.weighing(v))
+    return page.step(
+        page.section("together", weights, v, form="matrix"),
+        page.section("each", products, form="token"),
+        place=5,
+        pictures=(page.picture("arcs", "shares", weights),),
+        question=_weighted_question(page),
         code="weights[i, :, None] * v",
     )
 
 
-def sum_step(example: Example, scored: Scored, projected: Projected, mixed: Mixed) -> LessonStep:
-    furthest = float((mixed.output.numbers - mixed.one_by_one.numbers[:, 0]).abs().max())
-    agree = (
-        tr("Computed for all queries at once and for one query at a time, the outputs agree to the last bit.")
-        if furthest == 0
-        else tr(
-            "Computed for all queries at once and for one query at a time, the outputs agree up to rounding, {apart}.",
-            apart=significant(furthest, 1),
-        )
+def _weighted_question(page: Page) -> Question | None:
+    weights, tokens = page["weights"].numbers, page.example.tokens
+    names, sizes_NN = names_of(page, tokens), page["weighted"].numbers.norm(dim=-1)
+    # The weights were shown before. So a row, if there is one, whose largest weight is not on the longest weighted value; and not
+    # that of a question before.
+    leads_N = leads(sizes_NN)
+    worth_N = leads_N + sizes_NN.max() * (sizes_NN.argmax(-1) != weights.argmax(-1))
+    worth_N[_asked_about(page["scores"])] = -1.0
+    i = clearest(worth_N, leads_N >= CLEAR)
+    if leads_N[i] < CLEAR:
+        return None
+    right = largest(sizes_NN[i])
+    j = right[0]
+    why = page.text(
+        "why",
+        token=names[j],
+        size=shown(float(sizes_NN[i, j])),
+        weight=shown(float(weights[i, j])),
+        length=shown(float(page["v"].numbers[j].norm())),
     )
-    return LessonStep(
-        id="sum",
-        title=tr("Sum: the output of each token"),
-        number=tr("{place} of {count}", place=6, count=6),
-        text=(
-            tr(
-                "Summed, the weighted values are the query's output. The whole calculation: {formula}.",
-                formula=f"attention(Q, K, V) = softmax(Q Kᵀ{'/√d_k' if example.scaled else ''}) V",
-            ),
-        ),
-        pictures=(
-            Illustration(
-                kind="rows",
-                title=tr("The weights of a word, and its output"),
-                matrices=(scored.weights, mixed.output),
-                labels=("A", "Z = A V"),
-            ),
-        ),
-        sections=(
-            Section(title=tr("All at once: A V"), form="matrix", matrices=(scored.weights, projected.v, mixed.output)),
-            Section(
-                title=tr("Token by token"),
-                form="token",
-                matrices=(mixed.weighted, mixed.one_by_one),
-                text=(
-                    tr(
-                        "One query: its weights times V, 1×{n} · {n}×{e} = 1×{e}.",
-                        n=len(scored.weights.rows),
-                        e=len(projected.v.columns),
-                    ),
+    text, cells = page.text("question", tokens=tokens[i]), (("weights", i, j),)
+    return question(page, text, names, right, why, ("weighted",), cells, ordered=True, tap="weights")
+
+
+def total(page: Page) -> LessonStep:
+    example, weights, v = page.example, page["weights"], page["v"]
+    q_ND, k_ND = page["q"].numbers, page["k"].numbers
+    output_NE, _ = attended(q_ND, k_ND, v.numbers, example.scale)
+    output = page.matrix("output", (weights @ v).by_library(output_NE))
+    one_by_one = torch.stack([attended(each[None], k_ND, v.numbers, example.scale)[0] for each in q_ND])
+    sums = page.matrix("output_token", page["weighted"].total(page.text("sum"), axis=0).by_library(one_by_one))
+    furthest = float((output_NE - one_by_one[:, 0]).abs().max())
+    n, e = output_NE.shape
+    formula = f"attention(Q, K, V) = softmax(Q Kᵀ{'/√d_k' if example.scaled else ''}) V"
+    return page.step(
+        page.section("together", weights, v, output, form="matrix"),
+        page.section("each", page["weighted"], sums, form="token", values={"n": n, "e": e}),
+        page.section(
+            "one_calculation",
+            findings=(
+                page.finding(
+                    "agree_exactly" if furthest == 0 else "agree",
+                    [("output", i, c) for i in range(n) for c in range(e)],
+                    apart=significant(furthest, 1),
                 ),
             ),
-            Section(
-                title=tr("Both are one calculation"),
-                findings=(
-                    LessonFinding(
-                        text=agree,
-                        cells=[
-                            ("output", i, c)
-                            for i in range(len(scored.weights.rows))
-                            for c in range(len(projected.v.columns))
-                        ],
-                    ),
-                ),
-            ),
+        ),
+        place=6,
+        values={"formula": formula},
+        pictures=(page.picture("rows", "of_a_word", weights, output, labels=("A", "Z = A V")),),
+        question=question(
+            page,
+            page.text("question"),
+            page.texts("choices"),
+            [0],
+            page.text("why"),
+            ("output", "output_token"),
+            (("output", 0, 0),),
         ),
         code=f"uwaga.attention(q, k, v{example.scale_argument})",
     )
-
-
-def _attend_one(query_1D: Tensor, head: OneHead) -> Tensor:
-    output = attention(query_1D, head.k_ND, head.v_NE, scale=head.scale)
-    assert isinstance(output, Tensor)
-    return output

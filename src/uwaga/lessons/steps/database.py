@@ -8,17 +8,17 @@ from torch import Tensor
 from uwaga._base.languages import tr, tr_n
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import OneHead, dense
-from uwaga.lessons.document import Chart, Illustration, LessonFinding, LessonStep, Matrix, Section, shown
+from uwaga.lessons.document import Chart, Illustration, LessonFinding, LessonStep, Section, shown
 from uwaga.lessons.example import Example, numbered
+from uwaga.lessons.matrix import Matrix
 from uwaga.lessons.provenance import cell
-from uwaga.lessons.steps.calculation import Projected
 from uwaga.maps.attended import attend
 from uwaga.ops.attention.api import attention
 from uwaga.ops.masks import Causal
 
 
-def step(example: Example, head: OneHead, weights: Matrix, projected: Projected, payload: Matrix) -> LessonStep:
-    scale = example.scale_argument
+def step(example: Example, head: OneHead, known: dict[str, Matrix], payload: Matrix) -> LessonStep:
+    scale, weights = example.scale_argument, known["weights"]
     sharp_scores, sharp = _sharpened(example, head)
     i, j = most_changed(weights.numbers, sharp.numbers)
     return LessonStep(
@@ -35,7 +35,7 @@ def step(example: Example, head: OneHead, weights: Matrix, projected: Projected,
         pictures=(Illustration(kind="arcs", title=tr("The records that a word asks"), matrices=(weights,)),),
         sections=(
             Section(
-                title=tr("The values are the keys"), matrices=(projected.k, _looked_up(example, head, "keys_output"))
+                title=tr("The values are the keys"), matrices=(known["k"], _looked_up(example, head, "keys_output"))
             ),
             Section(
                 title=tr("The values are any payload"),
@@ -82,7 +82,6 @@ def payload_of(example: Example) -> Matrix:
         columns=names,
         numbers=example.payload_NP,
         source=provenance.typed(),
-        field="payload",
     )
 
 
@@ -158,9 +157,10 @@ _STRICTLY_PAST = Causal(include_self=False)
 _FACTORS = (1, 2, 4, 8, 16, 32, 64)
 
 
-def past_step(example: Example, head: OneHead, past_bits: Matrix, projected: Projected, payload: Matrix) -> LessonStep:
+def past_step(example: Example, head: OneHead, known: dict[str, Matrix], payload: Matrix) -> LessonStep:
     """Strictly past, unscaled: each token asks the records of the tokens before it."""
     tokens, n = example.tokens, len(example.tokens)
+    past_bits = known["past_bits"]
     visible_NN = past_bits.numbers > 0
     asked = Matrix(
         id="own_scores",
@@ -203,7 +203,7 @@ def past_step(example: Example, head: OneHead, past_bits: Matrix, projected: Pro
             ),
             Section(
                 title=tr("The values are the keys"),
-                matrices=(projected.k, _of_the_past(example, head, "own_keys", "k", projected.k.columns, head.k_ND)),
+                matrices=(known["k"], _of_the_past(example, head, "own_keys", "k", known["k"].columns, head.k_ND)),
             ),
             Section(
                 title=tr("The values are a payload"),

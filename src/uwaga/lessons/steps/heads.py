@@ -12,8 +12,9 @@ from torch import Tensor
 from uwaga._base.languages import tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import CLEAR, LayerTrace, clearest, dense, layer_of, leads, scale_of, scores, trace_layer
-from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Matrix, Section, shown
+from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Section, shown
 from uwaga.lessons.example import Example, numbered
+from uwaga.lessons.matrix import Matrix
 from uwaga.lessons.provenance import cell
 from uwaga.maps.attended import attend
 from uwaga.nn import MultiHeadAttention
@@ -206,7 +207,6 @@ def output_weight_of(example: Example) -> Matrix:
         columns=example.width_names,
         numbers=example.wo_EM,
         source=provenance.typed(),
-        field="wo",
     )
 
 

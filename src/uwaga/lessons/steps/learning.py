@@ -17,8 +17,9 @@ from torch.nn.functional import cross_entropy, one_hot
 from uwaga._base.languages import tr, tr_n
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import scores, unnormalised
-from uwaga.lessons.document import Chart, Illustration, LessonFinding, LessonStep, Matrix, Section, shown
+from uwaga.lessons.document import Chart, Illustration, LessonFinding, LessonStep, Section, shown
 from uwaga.lessons.example import Example, numbered
+from uwaga.lessons.matrix import Matrix
 from uwaga.lessons.provenance import cell
 from uwaga.nn import SinusoidalPositions
 from uwaga.ops.attention.api import attention

@@ -17,12 +17,12 @@ from uwaga.lessons.document import (
     Illustration,
     LessonFinding,
     LessonStep,
-    Matrix,
     Section,
     difference_shade,
     shown,
 )
 from uwaga.lessons.example import Example
+from uwaga.lessons.matrix import Matrix
 from uwaga.lessons.provenance import cell
 from uwaga.nn import SinusoidalPositions
 from uwaga.ops.attention.api import attention

@@ -10,7 +10,8 @@ from torch import Tensor
 from uwaga._base.languages import cached, integer, significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import dense, matmul, scores
-from uwaga.lessons.document import Chart, Illustration, LessonFinding, LessonStep, Matrix, Section, shown
+from uwaga.lessons.document import Chart, Illustration, LessonFinding, LessonStep, Section, shown
+from uwaga.lessons.matrix import Matrix
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.attention.api import attention
 

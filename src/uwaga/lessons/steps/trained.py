@@ -13,8 +13,9 @@ import torch
 from uwaga._base.languages import tr
 from uwaga.lessons import provenance
 from uwaga.lessons.copyist import HEADS, SIGNS, WIDTH, copy
-from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Matrix, Section, shown
+from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Section, shown
 from uwaga.lessons.example import START, Example
+from uwaga.lessons.matrix import Matrix
 from uwaga.lessons.provenance import cell
 
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from uwaga._base.languages import significant, tr, tr_n
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import OneHead, matmul, scores, unnormalised
-from uwaga.lessons.document import Chart, Illustration, LessonFinding, LessonStep, Matrix, Section, shown
+from uwaga.lessons.document import Chart, Illustration, LessonFinding, LessonStep, Section, shown
 from uwaga.lessons.example import Example
+from uwaga.lessons.matrix import Matrix
 from uwaga.lessons.provenance import cell
-from uwaga.lessons.steps.calculation import Projected, Scored
 
 
 class Crude(NamedTuple):
@@ -38,7 +38,6 @@ def inputs(example: Example) -> Matrix:
         columns=example.width_names,
         numbers=example.x_NM,
         source=provenance.typed(),
-        field="x",
     )
 
 
@@ -374,11 +373,11 @@ def _together(covariance: Matrix, m: int) -> LessonFinding:
 _LENGTHS = (100, 1_000, 10_000, 100_000)
 
 
-def linear_step(example: Example, head: OneHead, projected: Projected, scored: Scored) -> LessonStep:
+def linear_step(example: Example, head: OneHead, known: dict[str, Matrix]) -> LessonStep:
     """(Q K^T) V, and the same as Q (K^T V)."""
     q_ND, k_ND, v_NE = head.q_ND, head.k_ND, head.v_NE
     (n, d), e = q_ND.shape, v_NE.shape[1]
-    columns = projected.v.columns
+    columns = known["v"].columns
     sums = Matrix(
         id="score_totals",
         title=tr("Sum of each row"),
@@ -401,7 +400,7 @@ def linear_step(example: Example, head: OneHead, projected: Projected, scored: S
         id="keys_values",
         title="Kᵀ V",
         formula="Σⱼ k(j, d) v(j, e)",
-        rows=projected.k.columns,
+        rows=known["k"].columns,
         columns=columns,
         numbers=matmul(k_ND.T.contiguous(), v_NE),
         source=provenance.dot(cell("k", "m", "i"), cell("v", "m", "j"), n),
@@ -440,12 +439,12 @@ def linear_step(example: Example, head: OneHead, projected: Projected, scored: S
         sections=(
             Section(
                 title=tr("By tokens: (Q Kᵀ) V"),
-                matrices=(scored.raw, sums, projected.v, by_tokens),
-                findings=(_negative(scored.raw), _beyond(example, by_tokens, projected.v)),
+                matrices=(known["scores"], sums, known["v"], by_tokens),
+                findings=(_negative(known["scores"]), _beyond(example, by_tokens, known["v"])),
             ),
             Section(
                 title=tr("By features: Q (Kᵀ V)"),
-                matrices=(projected.q, summary, by_features),
+                matrices=(known["q"], summary, by_features),
                 findings=(_same_in_both_orders(by_features, by_tokens),),
             ),
             _multiplications(n, d, e),

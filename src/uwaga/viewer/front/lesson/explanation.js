@@ -1,4 +1,4 @@
-// Where a number comes from: the rules of the reply's matrices for one cell (lesson/provenance.py writes them), and the panel
+// Where a number comes from: the rules of the reply's matrices for one cell (lessons/matrix.py writes them), and the panel
 // that writes the calculation out.
 
 import { el, tokenText } from "../dom.js";

@@ -1,0 +1,100 @@
+"""A step of the lesson in the making: its texts in the current language, and the matrices that are known so far.
+
+texts/*.toml has the texts of a language, a table for each step, in the order of the steps. A key has one text; a list of
+paragraphs; title and formula of a matrix; or the forms of a plural, by the names of CLDR in their order.
+"""
+
+import functools
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from importlib import resources
+from typing import Any
+
+from uwaga._base.languages import current, filled, plural
+from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Section
+from uwaga.lessons.example import Example
+from uwaga.lessons.matrix import Matrix
+
+Text = str | list[str] | dict[str, str]
+CALCULATION = 6  # steps of the calculation itself
+
+
+@functools.cache
+def texts_of(language: str) -> dict[str, dict[str, Text]]:
+    """The texts of all steps; "common" has those that several steps use."""
+    texts: dict[str, dict[str, Text]] = tomllib.loads(
+        resources.files("uwaga.lessons").joinpath("texts", f"{language}.toml").read_text(encoding="utf-8")
+    )
+    return texts
+
+
+class Page:
+    """What a step is made with."""
+
+    def __init__(self, id: str, example: Example, known: dict[str, Matrix]) -> None:
+        self.id, self.example, self._known = id, example, known
+        texts = texts_of(current())
+        self._texts = texts["common"] | texts[id]
+
+    def __getitem__(self, id: str) -> Matrix:
+        """A matrix of this step or of one before."""
+        return self._known[id]
+
+    def text(self, key: str, **values: object) -> str:
+        """A text with the values in its braces; integers among them as the language writes them."""
+        text = self._texts[key]
+        assert isinstance(text, str), key
+        return filled(text, values)
+
+    def texts(self, key: str, **values: object) -> tuple[str, ...]:
+        """Paragraphs; none if the step has none."""
+        return tuple(filled(each, values) for each in self._texts.get(key, ()))
+
+    def counted(self, key: str, count: int, **values: object) -> str:
+        """A text in the form that the language has for a count, which is `{count}` in it."""
+        forms = self._texts[key]
+        assert isinstance(forms, dict), key
+        return plural(list(forms.values()), count, **values)
+
+    def matrix(
+        self, id: str, matrix: Matrix, key: str = "", *, head: int = 0, note: str = "", **values: object
+    ) -> Matrix:
+        """Give a matrix its name, and title and formula from the texts.
+
+        key: of the texts, by default the id.
+        head: the number of its head, which the title says; 0 for none.
+        """
+        title, formula = self.texts(key or id, **values)
+        if head:
+            title = self.text("of_head", title=title, head=head)
+        self._known[id] = replace(matrix, id=id, title=title, formula=formula, note=note)
+        return self._known[id]
+
+    def finding(self, key: str, cells: Iterable[tuple[str, int, int]] = (), **values: object) -> LessonFinding:
+        """A sentence about numbers."""
+        return LessonFinding(text=self.text(key, **values), cells=list(cells))
+
+    def picture(self, kind: str, key: str, *matrices: Matrix, **more: Any) -> Illustration:
+        """A drawing with the title `key`."""
+        return Illustration(kind=kind, title=self.text(key), matrices=matrices, **more)
+
+    def section(
+        self, key: str, *matrices: Matrix, title: str = "", values: Mapping[str, object] | None = None, **more: Any
+    ) -> Section:
+        """A section with the title `key`, and if there are any the paragraphs `key`_text. values: of both."""
+        title, text = title or self.text(key, **values or {}), self.texts(f"{key}_text", **values or {})
+        return Section(title=title, text=text, matrices=matrices, **more)
+
+    def step(
+        self, *sections: Section, place: int = 0, values: Mapping[str, object] | None = None, **more: Any
+    ) -> LessonStep:
+        """The step, with the texts "title", "text" and "told".
+
+        place: among the steps of the calculation; 0 for all others.
+        values: of the texts.
+        """
+        text, told = (self.texts(key, **values or {}) for key in ("text", "told"))
+        number = self.text("place", place=place, count=CALCULATION) if place else ""
+        parts = {"title": self.text("title"), "text": text, "told": told} | more
+        return LessonStep(id=self.id, sections=sections, number=number, **parts)
