@@ -41,13 +41,13 @@ class Page:
         """A matrix of this step or of one before."""
         return self._known[id]
 
-    def text(self, key: str, **values: object) -> str:
+    def text(self, key: str, /, **values: object) -> str:
         """A text with the values in its braces; integers among them as the language writes them."""
         text = self._texts[key]
         assert isinstance(text, str), key
         return filled(text, values)
 
-    def texts(self, key: str, **values: object) -> tuple[str, ...]:
+    def texts(self, key: str, /, **values: object) -> tuple[str, ...]:
         """Paragraphs; none if the step has none."""
         return tuple(filled(each, values) for each in self._texts.get(key, ()))
 
@@ -58,7 +58,7 @@ class Page:
         return plural(list(forms.values()), count, **values)
 
     def matrix(
-        self, id: str, matrix: Matrix, key: str = "", *, head: int = 0, note: str = "", **values: object
+        self, id: str, matrix: Matrix, key: str = "", /, *, head: int = 0, note: str = "", **values: object
     ) -> Matrix:
         """Give a matrix its name, and title and formula from the texts.
 
@@ -71,13 +71,15 @@ class Page:
         self._known[id] = replace(matrix, id=id, title=title, formula=formula, note=note)
         return self._known[id]
 
-    def finding(self, key: str, cells: Iterable[tuple[str, int, int]] = (), **values: object) -> LessonFinding:
+    def finding(self, key: str, cells: Iterable[tuple[str, int, int]] = (), /, **values: object) -> LessonFinding:
         """A sentence about numbers."""
         return LessonFinding(text=self.text(key, **values), cells=list(cells))
 
-    def picture(self, kind: str, key: str, *matrices: Matrix, **more: Any) -> Illustration:
+    def picture(
+        self, kind: str, key: str, *matrices: Matrix, values: Mapping[str, object] | None = None, **more: Any
+    ) -> Illustration:
         """A drawing with the title `key`."""
-        return Illustration(kind=kind, title=self.text(key), matrices=matrices, **more)
+        return Illustration(kind=kind, title=self.text(key, **values or {}), matrices=matrices, **more)
 
     def section(
         self, key: str, *matrices: Matrix, title: str = "", values: Mapping[str, object] | None = None, **more: Any

@@ -16,7 +16,6 @@ from uwaga.lessons.document import LessonStep, Question, matrices, shown
 from uwaga.lessons.example import START, Example
 from uwaga.lessons.matrix import Matrix
 from uwaga.lessons.steps.database import most_changed
-from uwaga.lessons.steps.heads import most_apart
 from uwaga.lessons.steps.trained import POINT
 
 _Results = Mapping[str, Matrix]
@@ -180,27 +179,6 @@ def _linear(example: Example, results: _Results) -> Question | None:
     )
 
 
-def _root(example: Example, results: _Results) -> Question | None:
-    measured = results["saturation"].numbers
-    last = len(measured) - 1
-    choices, right = _bucket(float(measured[last, 3]), 0.2, 0.6, lambda share: decimal(share, 1))
-    return _made(
-        tr(
-            "32 random keys, d_k = {measured}, scores not scaled: how large is the largest weight on average?",
-            measured=int(measured[last, 0]),
-        ),
-        choices,
-        [right],
-        tr(
-            "It is {measured}: the scores differ by tens, and exp gives one of the keys almost the whole weight.",
-            measured=shown(float(measured[last, 3])),
-        ),
-        ("saturation",),
-        (("saturation", last, 3),),
-        ordered=True,
-    )
-
-
 def _database(example: Example, results: _Results) -> Question | None:
     weights, sharp = results["weights"].numbers, results["sharp_weights"].numbers
     i, j = most_changed(weights, sharp)
@@ -258,35 +236,6 @@ def _learning(example: Example, results: _Results) -> Question | None:
     )
 
 
-def _heads(example: Example, results: _Results) -> Question | None:
-    if example.heads < 2 or len(example.tokens) == 1:
-        return None
-    first, second = (results[f"head{h}_weights"].numbers for h in (1, 2))
-    names = _names(example.tokens)
-    i = most_apart(first, second)
-    if min(leads(first)[i], leads(second)[i]) < CLEAR:
-        return None
-    ones, others = _largest(first[i]), _largest(second[i])
-    return _made(
-        tr("Do heads 1 and 2 give their largest weight of “{tokens}” to the same token?", tokens=example.tokens[i]),
-        (tr("Yes."), tr("No.")),
-        [0 if set(ones) & set(others) else 1],
-        tr(
-            "Head 1 gives {first} to {names}, head 2 {second} to {names2}.",
-            first=shown(float(first[i, ones[0]])),
-            names=", ".join(names[place] for place in ones),
-            second=shown(float(second[i, others[0]])),
-            names2=", ".join(names[place] for place in others),
-        ),
-        (
-            *(f"head{h + 1}_{name}" for h in range(example.heads) for name in ("raw", "scores", "weights", "output")),
-            "joined",
-            "layer_output",
-        ),
-        (("head1_weights", i, ones[0]), ("head2_weights", i, others[0])),
-    )
-
-
 def _batches(example: Example, results: _Results) -> Question | None:
     wasted = float(results["work_total"].numbers[0, 4])
     choices, right = _bucket(wasted, 0.25, 0.5, percent)
@@ -301,82 +250,6 @@ def _batches(example: Example, results: _Results) -> Question | None:
         ("work", "work_total"),
         (("work_total", 0, 4),),
         ordered=True,
-    )
-
-
-def _positions(example: Example, results: _Results) -> Question | None:
-    if "with_apart" not in results:
-        return None
-    choices = (tr("It stays."), tr("It changes."), tr("It becomes zeros."))
-    changed_N = results["with_apart"].numbers.abs().amax(-1)
-    if ROUNDING < changed_N.max() < CLEAR:
-        return None
-    stays = [i for i, place in enumerate(example.order) if place == i and changed_N[i] >= CLEAR]
-    why = (
-        tr(
-            "The codes of other places are added, so that queries, keys and values are others. “{token}” keeps its place, but the keys"
-            " that it meets have changed.",
-            token=example.tokens[stays[0]],
-        )
-        if stays
-        else tr("The codes of other places are added, so that queries, keys and values are others.")
-    )
-    return _made(
-        tr("The tokens are shuffled, and only then are position codes added. What happens to the output of a token?"),
-        choices,
-        [int(changed_N.max() >= CLEAR)],
-        why if changed_N.max() >= CLEAR else tr("With these numbers the codes make no difference."),
-        ("with_order", "with_shuffled", "with_apart"),
-        (("with_apart", 0, 0),),
-    )
-
-
-def _encoder(example: Example, results: _Results) -> Question | None:
-    normed = [name for name in results if name.startswith("block1_") and name.endswith("_norm")]
-    return _made(
-        tr("LayerNorm is applied to a row. What is the sum of its numbers then?"),
-        ("0", "1", tr("It depends on the row.")),
-        [0],
-        tr("The mean is subtracted from each number, so that their sum is 0; the division only changes their size."),
-        normed,
-        ((normed[0], 0, 0),),
-    )
-
-
-def _stack(example: Example, results: _Results) -> Question | None:
-    m = example.x_NM.shape[1]
-    return _made(
-        tr("A token enters as {m} numbers. How many leave the second block?", m=m),
-        (str(m), str(2 * m), str(4 * m)),
-        [0],
-        tr("Every block adds to the row that it gets, so that the row keeps its width."),
-        tuple(name for name in results if name.startswith(("block2_", "encoder_final"))),
-        (("block2_ff_sum", 0, 0),),
-        about_sizes=True,
-    )
-
-
-def _decoder(example: Example, results: _Results) -> Question | None:
-    t, n = len(example.written) + 1, len(example.tokens)
-    right = f"{t} × {n}"
-    return _made(
-        tr(
-            "“{start}” and the words written are {t}, and the words read {n}. How large is a table of cross-attention's"
-            " weights, rows × columns?",
-            start=START,
-            t=t,
-            n=n,
-        ),
-        (right, f"{n} × {t}", f"{t} × {t}", f"{n} × {n}"),
-        [0],
-        tr(
-            "A row for each query, which comes from what is written, and a column for each key, which comes from what was"
-            " read: {right}.",
-            right=right,
-        ),
-        tuple(name for name in results if name.startswith("decoder_cross_head")),
-        (("decoder_cross_head1_weights", 0, 0),),
-        about_sizes=True,
     )
 
 
@@ -445,16 +318,10 @@ _QUESTIONS: Mapping[str, Callable[[Example, _Results], Question | None]] = {
     "crude": _crude,
     "alike": _alike,
     "linear": _linear,
-    "root": _root,
     "database": _database,
     "past": _past,
     "learning": _learning,
-    "heads": _heads,
     "batches": _batches,
-    "positions": _positions,
-    "encoder": _encoder,
-    "stack": _stack,
-    "decoder": _decoder,
     "copy": _copy,
     "architecture": _architecture,
     "length": _length,

@@ -5,42 +5,37 @@ All layers have the example's matrices, so that each of them can be edited in on
 Letters: N tokens that the encoder reads, T tokens that the decoder has written, M width, F width of the feed-forward layer, V words.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from uwaga._base.languages import decimal, significant, tr
-from uwaga.lessons import provenance
-from uwaga.lessons.compute import layer_of
+from uwaga._base.languages import decimal, significant
+from uwaga.lessons.compute import layer_of, mapped
 from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Section, shown
 from uwaga.lessons.example import START, Example, numbered, vector
-from uwaga.lessons.matrix import Matrix
-from uwaga.lessons.provenance import cell
-from uwaga.lessons.steps.heads import Traced, Weights, traced_attention
-from uwaga.nn import DecoderLayer, Encoder, EncoderLayer, LayerSpec, MultiHeadAttention, SinusoidalPositions
-from uwaga.ops.linear.api import linear
+from uwaga.lessons.matrix import Matrix, by_columns, cell, given, made, rule, side_by_side, typed
+from uwaga.lessons.page import Page
+from uwaga.lessons.question import question
+from uwaga.lessons.steps.heads import Head, multi_head
+from uwaga.nn import Encoder, EncoderLayer, LayerSpec, MultiHeadAttention, SinusoidalPositions
 from uwaga.ops.masks import Causal
 from uwaga.ops.score_shape import ScoreShape
 
 _EPS = 1e-5
-_OWN = Weights("heads_wq", "heads_wk", "heads_wv", "wo")
 
 
-class FeedForwardWeights(NamedTuple):
-    """W_1 and W_2 of the feed-forward layer."""
+class Sublayer(NamedTuple):
+    """The matrices of a sublayer with its residual and norm, in the order in which they are computed; and those of its heads."""
 
-    w1: Matrix
-    w2: Matrix
+    matrices: list[Matrix]
+    heads: Sequence[Head] = ()
+    joined: Matrix | None = None
 
-
-class BlockPart(NamedTuple):
-    """A sublayer with its residual and norm, in the order in which they are computed."""
-
-    matrices: tuple[Matrix, ...]  # without those of `traced` that are folded
-    output: Matrix
-    traced: Traced | None = None
+    @property
+    def output(self) -> Matrix:
+        return self.matrices[-1]
 
 
 def spec_of(example: Example) -> LayerSpec:
@@ -71,226 +66,117 @@ def filled(example: Example, layer: nn.Module) -> nn.Module:
     return layer.eval()
 
 
-def feed_forward_weights(example: Example) -> FeedForwardWeights:
-    names = numbered("h", example.w1_MF.shape[1])
-    made = []
-    for id, title, rows, columns, numbers in (
-        ("w1", "W_1", example.width_names, names, example.w1_MF),
-        ("w2", "W_2", names, example.width_names, example.w2_FM),
-    ):
-        made.append(
-            Matrix(
-                id=id,
-                title=title,
-                formula=tr("chosen, not learned"),
-                rows=rows,
-                columns=columns,
-                numbers=numbers,
-                source=provenance.typed(),
-            )
-        )
-    return FeedForwardWeights(*made)
-
-
-def encoder_block(example: Example, number: int, x: Matrix, weights: FeedForwardWeights) -> tuple[BlockPart, BlockPart]:
-    """Attention and the feed-forward layer of one encoder block."""
-    layer = filled(example, EncoderLayer(spec_of(example)))
-    assert isinstance(layer, EncoderLayer)
-    name = f"block{number}"
-    attended = _attention_sublayer(name, layer.attention, layer.attention_norm, x, is_pre=layer.is_pre)
-    forward = _feed_forward_sublayer(name, layer, attended.output, weights)
-    return attended, forward
-
-
-def _attention_sublayer(
+def _attention(
+    page: Page,
     name: str,
-    layer: MultiHeadAttention,
-    norm: nn.Module,
     x: Matrix,
+    key: str = "attended",
     *,
-    is_pre: bool,
     memory: Matrix | None = None,
     bits: Matrix | None = None,
-    title: str = "",
-) -> BlockPart:
-    normed = tuple(_norm(f"{name}_in", norm, x)) if is_pre else ()
-    traced = traced_attention(
-        name,
-        layer,
-        normed[-1] if is_pre else x,
-        _OWN,
-        memory=memory,
-        mask=None if bits is None else Causal(),
-        bits=bits,
-        title=title,
-    )
-    added = traced.output[1]
-    summed = _residual(f"{name}_sum", x, added)
-    after = () if is_pre else tuple(_norm(f"{name}_out", norm, summed))
-    matrices = (*normed, added, summed, *after)
-    return BlockPart(matrices, matrices[-1], traced)
+) -> Sublayer:
+    """Attention with its residual and norm. key: of the output's text; memory: by default what the queries come from."""
+    normed = _norm(page, f"{name}_in", x) if page.example.norm == "pre" else []
+    asks = normed[-1] if normed else x
+    say = page.example.scale_text if page.example.scaled else shown(1.0)
+    mask = None if bits is None else Causal()
+    heads = multi_head(page, f"{name}_", asks, asks if memory is None else memory, "scaled", say, mask, bits)
+    joined = page.matrix(f"{name}_joined", side_by_side([head[-1] for head in heads]), "joined")
+    added = page.matrix(f"{name}_attended", joined @ page["wo"], key)
+    return Sublayer([*normed, *_residual(page, name, x, added)], heads, joined)
 
 
-def _feed_forward_sublayer(
-    name: str, layer: EncoderLayer | DecoderLayer, x: Matrix, weights: FeedForwardWeights
-) -> BlockPart:
-    norm, is_pre = layer.feed_forward_norm, layer.is_pre
-    normed = tuple(_norm(f"{name}_ff_in", norm, x)) if is_pre else ()
-    inner = normed[-1] if is_pre else x
-    (m, f), columns = weights.w1.numbers.shape, weights.w1.columns
-    hidden_NF = linear(inner.numbers, layer.feed_forward.up.weight)
-    assert isinstance(hidden_NF, Tensor)
-    hidden = Matrix(
-        id=f"{name}_hidden",
-        title=tr("Hidden"),
-        formula="x W_1",
-        rows=x.rows,
-        columns=columns,
-        numbers=hidden_NF,
-        source=provenance.dot(cell(inner.id, "i", "m"), cell("w1", "m", "j"), m),
-    )
-    active = Matrix(
-        id=f"{name}_active",
-        title=tr("ReLU"),
-        formula="max(0, x W_1)",
-        rows=x.rows,
-        columns=columns,
-        numbers=hidden_NF.relu(),
-        source=provenance.relu(cell(hidden.id, "i", "j")),
-    )
-    result = layer.feed_forward(inner.numbers)
-    assert isinstance(result, Tensor)
-    added = Matrix(
-        id=f"{name}_ff",
-        title=tr("Feed-forward"),
-        formula="max(0, x W_1) W_2",
-        rows=x.rows,
-        columns=x.columns,
-        numbers=result,
-        source=provenance.dot(cell(active.id, "i", "m"), cell("w2", "m", "j"), f),
-    )
-    summed = _residual(f"{name}_ff_sum", x, added)
-    after = () if is_pre else tuple(_norm(f"{name}_ff_out", norm, summed))
-    matrices = (*normed, hidden, active, added, summed, *after)
-    return BlockPart(matrices, matrices[-1])
+def _feed_forward(page: Page, name: str, x: Matrix) -> Sublayer:
+    normed = _norm(page, f"{name}_ff_in", x) if page.example.norm == "pre" else []
+    hidden = page.matrix(f"{name}_hidden", (normed[-1] if normed else x) @ page["w1"], "hidden")
+    active = page.matrix(f"{name}_active", hidden.relu(), "active")
+    added = page.matrix(f"{name}_ff", active @ page["w2"], "feed_forward")
+    return Sublayer([*normed, hidden, active, *_residual(page, f"{name}_ff", x, added)])
 
 
-def _residual(id: str, x: Matrix, added: Matrix) -> Matrix:
-    return Matrix(
-        id=id,
-        title=tr("Residual"),
-        formula=tr("x + what the sublayer adds"),
-        rows=x.rows,
-        columns=x.columns,
-        numbers=x.numbers + added.numbers,
-        source=provenance.plus(cell(x.id, "i", "j"), cell(added.id, "i", "j")),
-    )
+def _residual(page: Page, name: str, x: Matrix, added: Matrix) -> list[Matrix]:
+    """What a sublayer adds, the sum, and after it the norm of post-norm."""
+    total = page.matrix(f"{name}_sum", x + added, "residual")
+    return [added, total, *(_norm(page, f"{name}_out", total) if page.example.norm == "post" else [])]
 
 
-def _norm(name: str, norm: nn.Module, x: Matrix) -> Iterator[Matrix]:
+def _norm(page: Page, name: str, x: Matrix) -> list[Matrix]:
     """Mean and variance of each row, and the row normalised (Ba et al., "Layer Normalization", 2016)."""
-    numbers_NM, m = x.numbers, x.numbers.shape[1]
-    mean_N1 = numbers_NM.mean(-1, keepdim=True)
-    variance_N1 = (numbers_NM - mean_N1).square().mean(-1, keepdim=True)
-    stats = f"{name}_stats"
-    yield Matrix(
-        id=stats,
-        title=tr("Mean and variance of each row"),
-        formula="μ = Σ x / M, Σ (x - μ)² / M",
-        rows=x.rows,
-        columns=(tr("mean"), tr("variance")),
-        numbers=torch.cat((mean_N1, variance_N1), dim=-1),
-        source=provenance.by_column(
-            (
-                provenance.mean(cell(x.id, "i", "m"), m),
-                provenance.variance(cell(x.id, "i", "m"), cell(stats, "i", 0), m),
-            )
-        ),
-        shade="none",
-    )
-    yield Matrix(
-        id=f"{name}_norm",
-        title=tr("LayerNorm"),
-        formula=tr("(x - mean) / √(variance + {value})", value=decimal(_EPS, 5)),
-        rows=x.rows,
-        columns=x.columns,
-        numbers=norm(numbers_NM),
-        source=provenance.normalized(cell(x.id, "i", "j"), cell(stats, "i", 0), cell(stats, "i", 1), _EPS),
-    )
+    mean_N1, m, id = x.numbers.mean(-1, keepdim=True), len(x.columns), f"{name}_stats"
+    numbers = torch.cat((mean_N1, (x.numbers - mean_N1).square().mean(-1, keepdim=True)), dim=-1)
+    row = x.at("i", "m")
+    rules = by_columns((rule("mean", row, over=m), rule("variance", row, cell(id, "i", 0), over=m)))
+    columns = (page.text("mean"), page.text("variance"))
+    stats = page.matrix(id, made(numbers, x.rows, columns, rules, shade="none"), "row_statistics")
+    source = rule("normalized", x.at(), stats.at("i", 0), stats.at("i", 1), eps=_EPS)
+    normed = made(spec_of(page.example).new_norm()(x.numbers), x.rows, x.columns, source)
+    return [stats, page.matrix(f"{name}_norm", normed, "layer_norm", value=decimal(_EPS, 5))]
 
 
-def encoder_step(
-    example: Example, x: Matrix, weights: FeedForwardWeights, block: tuple[BlockPart, BlockPart]
-) -> LessonStep:
-    attended, forward = block
-    is_pre = example.norm == "pre"
-    order = (
-        tr(
-            "Before attention and before the feed-forward layer each row is normalised (pre-norm), and the residual sum"
-            " stays as it is: x + f(norm(x)). Most models since GPT-2 do this."
-        )
-        if is_pre
-        else tr(
-            "After each residual sum its rows are normalised (post-norm): norm(x + f(x)). The first Transformer and BERT do"
-            " this."
-        )
-    )
-    return LessonStep(
-        id="encoder",
-        title=tr("The encoder block"),
-        text=(
-            tr(
-                "Attention moves information between tokens; a feed-forward layer then works on each token by itself. Both only"
-                " add to what is there: x + f(x), the residual."
+def encoder(page: Page) -> LessonStep:
+    example = page.example
+    is_pre, is_placed = example.norm == "pre", example.x_NM.shape[1] % 2 == 0
+    x = _source(page)
+    names = numbered("h", example.w1_MF.shape[1])
+    w1 = page.matrix("w1", typed(example.w1_MF, example.width_names, names))
+    w2 = page.matrix("w2", typed(example.w2_FM, names, example.width_names))
+    attended = _attention(page, "block1", x)
+    forward = _feed_forward(page, "block1", attended.output)
+    normed = [each.id for each in (*attended.matrices, *forward.matrices) if each.id.endswith("_norm")]
+    whole = filled(example, EncoderLayer(spec_of(example)))(x.numbers)
+    return page.step(
+        page.section("input_placed" if is_placed else "input", x, title=page.text("input"), controls=("norm",)),
+        *_of_heads(page, attended, "attention"),
+        page.section("first", *attended.matrices, findings=_normal(page, attended)),
+        page.section("second", w1, w2, folded=True),
+        page.section(
+            "third",
+            *forward.matrices,
+            findings=(
+                _silent(page, forward),
+                *_normal(page, forward),
+                _agrees(page, "uwaga.nn.EncoderLayer", whole, forward.output),
             ),
-            order,
         ),
-        told=(tr("LayerNorm gives each row mean 0 and variance 1, so that no row is longer than another."),),
-        pictures=(_way(x, *attended.matrices, *forward.matrices),),
-        sections=(
-            Section(title=tr("What goes in"), matrices=(x,), text=_input_text(x), controls=("norm",)),
-            *_traced_sections(attended, tr("Attention")),
-            Section(
-                title=tr("1. Attention, residual and LayerNorm"),
-                matrices=attended.matrices,
-                findings=_normal(attended),
-            ),
-            Section(title=tr("2. The feed-forward layer's matrices"), matrices=weights, folded=True),
-            Section(
-                title=tr("3. Feed-forward, residual and LayerNorm"),
-                matrices=forward.matrices,
-                text=(
-                    tr("W_1 makes a row wider, ReLU sets what is negative to 0, and W_2 brings it back to its width."),
-                ),
-                findings=(_silent(forward), *_normal(forward), _whole_layer(example, x, forward)),
-            ),
+        text=(*page.texts("text"), page.text("pre" if is_pre else "post")),
+        pictures=(_way(page, [x, *attended.matrices, *forward.matrices]),),
+        question=question(
+            page,
+            page.text("question"),
+            ("0", "1", page.text("depends")),
+            [0],
+            page.text("why"),
+            normed,
+            ((normed[0], 0, 0),),
         ),
         code="encoder_layer(source)     # uwaga.nn.EncoderLayer with these weights",
     )
 
 
-def _way(*matrices: Matrix, labels: Sequence[str] = ()) -> Illustration:
+def _source(page: Page) -> Matrix:
+    """What the encoder reads: X with position codes, which need an even width."""
+    return page["x" if page.example.x_NM.shape[1] % 2 else "x_placed"]
+
+
+def _way(page: Page, matrices: Sequence[Matrix], labels: Sequence[str] = ()) -> Illustration:
     """One word on its way: its row in each matrix of the width of the model."""
-    shown_ = [each for each in matrices if len(each.columns) == len(matrices[0].columns)]
-    return Illustration(
-        kind="rows",
-        title=tr("One word on its way through"),
-        matrices=shown_,
-        labels=labels or [each.title for each in shown_],
+    wide = [each for each in matrices if len(each.columns) == len(matrices[0].columns)]
+    return page.picture("rows", "one_word", *wide, labels=labels or [each.title for each in wide])
+
+
+def _of_heads(page: Page, sublayer: Sublayer, key: str) -> tuple[Section, Section]:
+    """Two folded sections: queries, keys and values; scores, weights and outputs."""
+    operands = [matrix for head in sublayer.heads for matrix in head[:3]]
+    shares = [matrix for head in sublayer.heads for matrix in head[3:]]
+    assert sublayer.joined is not None
+    values = {"title": page.text(key)}
+    return (
+        page.section("operands_of", *operands, values=values, folded=True),
+        page.section("shares_of", *shares, sublayer.joined, values=values, folded=True),
     )
 
 
-def _input_text(x: Matrix) -> tuple[str, ...]:
-    if x.id == "x":
-        return (tr("X, without position codes, which need an even width."),)
-    return (tr("X with the position codes of the step “Positions”."),)
-
-
-def _traced_sections(sublayer: BlockPart, title: str) -> tuple[Section, ...]:
-    return () if sublayer.traced is None else sublayer.traced.sections(title)
-
-
-def _normal(sublayer: BlockPart) -> tuple[LessonFinding, ...]:
+def _normal(page: Page, sublayer: Sublayer) -> tuple[LessonFinding, ...]:
     """What the norm has done to the row with the largest variance."""
     at = next((n for n, each in enumerate(sublayer.matrices) if each.id.endswith("_norm")), None)
     if at is None:
@@ -299,8 +185,8 @@ def _normal(sublayer: BlockPart) -> tuple[LessonFinding, ...]:
     i = int(stats.numbers[:, 1].argmax())
     before, row = stats.numbers[i].tolist(), normed.numbers[i]
     mean, spread = float(row.mean()), float((row - row.mean()).square().mean())
-    text = tr(
-        "“{rows}” had mean {before} and variance {before2}; after LayerNorm its mean is {mean} and its variance {spread}.",
+    text = page.text(
+        "normed",
         rows=stats.rows[i],
         before=shown(before[0]),
         before2=shown(before[1]),
@@ -308,8 +194,7 @@ def _normal(sublayer: BlockPart) -> tuple[LessonFinding, ...]:
         spread=_clean(spread),
     )
     if spread < 0.5:
-        same = tr("A row whose numbers are all the same has nothing to be scaled up.")
-        text = tr("{first} {second}", first=text, second=same)
+        text = page.text("and", first=text, second=page.text("normed_same"))
     return (LessonFinding(text=text, cells=[(stats.id, i, 0), (stats.id, i, 1)]),)
 
 
@@ -318,275 +203,154 @@ def _clean(number: float) -> str:
     return shown(round(number, 4))
 
 
-def _silent(forward: BlockPart) -> LessonFinding:
+def _silent(page: Page, forward: Sublayer) -> LessonFinding:
     active = next(each for each in forward.matrices if each.id.endswith("_active"))
     zeros, most = int((active.numbers == 0).sum()), active.numbers.numel()
-    return LessonFinding(
-        text=tr("ReLU sets {zeros} of {most} hidden numbers to 0.", zeros=zeros, most=most), cells=[(active.id, 0, 0)]
-    )
+    return page.finding("silent", [(active.id, 0, 0)], zeros=zeros, most=most)
 
 
-def _whole_layer(example: Example, x: Matrix, forward: BlockPart) -> LessonFinding:
-    layer = filled(example, EncoderLayer(spec_of(example)))
-    apart = float((layer(x.numbers) - forward.output.numbers).abs().max())
-    return LessonFinding(text=_agrees("uwaga.nn.EncoderLayer", apart), cells=[(forward.output.id, 0, 0)])
+def _agrees(page: Page, name: str, whole: Tensor, output: Matrix) -> LessonFinding:
+    """That a layer of the library has the output of its parts."""
+    apart = float((whole - output.numbers).abs().max())
+    key = "agrees" if apart else "agrees_exactly"
+    return page.finding(key, [(output.id, 0, 0)], name=name, apart=significant(apart, 1))
 
 
-def _agrees(name: str, apart: float) -> str:
-    if apart == 0:
-        return tr("{name} gives the same numbers to the last bit.", name=name)
-    return tr("{name} gives the same numbers, up to rounding: {apart}.", name=name, apart=significant(apart, 1))
-
-
-def stack_step(
-    example: Example,
-    source: Matrix,
-    x: Matrix,
-    block: tuple[BlockPart, BlockPart],
-    memory: Matrix,
-    final: Sequence[Matrix],
-) -> LessonStep:
-    attended, forward = block
-    entering, first = tr("The output of block 1 goes in"), tr("Output of block {block}", block=1)
-    return LessonStep(
-        id="stack",
-        title=tr("Two blocks: an encoder"),
-        text=(
-            tr(
-                "Blocks can be stacked: the second block attends to what the first has mixed, and through it a token reaches"
-                " what others have found. The first Transformer has six, N = 6; GPT-3 has 96."
-            ),
-            tr(
-                "Here both blocks have the same matrices, so that there is one set to edit. Most models learn a set for each"
-                " block."
-            ),
+def stack(page: Page) -> LessonStep:
+    example, source, m = page.example, _source(page), page.example.x_NM.shape[1]
+    is_pre = example.norm == "pre"
+    x = page["block1_ff_sum" if is_pre else "block1_ff_out_norm"]
+    attended = _attention(page, "block2", x)
+    forward = _feed_forward(page, "block2", attended.output)
+    final = _norm(page, "encoder_final", forward.output) if is_pre else []
+    memory = final[-1] if final else forward.output
+    whole = filled(example, Encoder(spec_of(example), 2))(source.numbers)
+    first, second = (page.text("output", block=block) for block in (1, 2))
+    block = [
+        *_of_heads(page, attended, "attention"),
+        page.section("first", *attended.matrices, folded=True),
+        page.section("second", *forward.matrices, findings=(_silent(page, forward),)),
+        *((page.section("final", *final),) if final else ()),
+    ]
+    return page.step(
+        page.section("entering", x, controls=("norm",)),
+        *block,
+        page.section(
+            "changed",
+            findings=(_moved(page, x, forward.output), _agrees(page, page.text("encoder"), whole, memory)),
         ),
-        told=(tr("What leaves a block has the shape of what went in."),),
         pictures=(
-            _way(source, x, labels=(source.title, first)),
-            _way(x, forward.output, labels=(first, tr("Output of block {block}", block=2))),
+            _way(page, [source, x], (source.title, first)),
+            _way(page, [x, forward.output], (first, second)),
         ),
-        sections=(
-            Section(title=entering, matrices=(x,), controls=("norm",)),
-            *_traced_sections(attended, tr("Attention of block 2")),
-            Section(title=tr("Block 2: attention"), matrices=attended.matrices, folded=True),
-            Section(
-                title=tr("Block 2: feed-forward"),
-                matrices=forward.matrices,
-                findings=(_silent(forward),),
-            ),
-            *((Section(title=tr("The final LayerNorm of a pre-norm encoder"), matrices=final),) if final else ()),
-            Section(
-                title=tr("What the blocks have changed"),
-                findings=(_changed(x, forward.output), _whole_stack(example, source, memory)),
-            ),
+        question=question(
+            page,
+            page.text("question", m=m),
+            (str(m), str(2 * m), str(4 * m)),
+            [0],
+            page.text("why"),
+            [matrix.id for section in block for matrix in section.matrices],
+            (("block2_ff_sum", 0, 0),),
+            about_sizes=True,
         ),
         code="encoder(source)     # uwaga.nn.Encoder of two layers with these weights",
     )
 
 
-def _whole_stack(example: Example, source: Matrix, memory: Matrix) -> LessonFinding:
-    stack = filled(example, Encoder(spec_of(example), 2))
-    apart = float((stack(source.numbers) - memory.numbers).abs().max())
-    return LessonFinding(text=_agrees(tr("uwaga.nn.Encoder of two layers"), apart), cells=[(memory.id, 0, 0)])
-
-
-def _changed(x: Matrix, output: Matrix) -> LessonFinding:
+def _moved(page: Page, x: Matrix, output: Matrix) -> LessonFinding:
     """The token that block 2 has changed the most."""
     moved_N = (output.numbers - x.numbers).norm(dim=-1)
     i = int(moved_N.argmax())
-    text = tr(
-        "Block 2 has moved “{rows}” the most, by a distance of {moved}.", rows=x.rows[i], moved=shown(float(moved_N[i]))
-    )
-    return LessonFinding(text=text, cells=[(output.id, i, c) for c in range(len(output.columns))])
+    cells = [(output.id, i, c) for c in range(len(output.columns))]
+    return page.finding("moved", cells, rows=x.rows[i], moved=shown(float(moved_N[i])))
 
 
-def final_norm(example: Example, x: Matrix, name: str) -> tuple[Matrix, ...]:
-    """The norm after the last layer of a pre-norm stack; nothing in a post-norm stack."""
-    return tuple(_norm(name, spec_of(example).new_norm(), x)) if example.norm == "pre" else ()
-
-
-class Decoded(NamedTuple):
-    """The decoder's numbers."""
-
-    x: Matrix
-    bits: Matrix
-    sublayers: tuple[BlockPart, BlockPart, BlockPart]
-    final: tuple[Matrix, ...]
-    words: Matrix
-    logits: Matrix
-    chances: Matrix
-
-
-def decode(example: Example, memory: Matrix, weights: FeedForwardWeights) -> Decoded:
+def decoder(page: Page) -> LessonStep:
     """One decoder block over what has been written so far, and the words that could follow."""
-    tokens, m = (START, *example.written), example.x_NM.shape[1]
-    x_TM = torch.tensor([vector(token, m) for token in tokens])
-    codes = SinusoidalPositions(m)(x_TM) if m % 2 == 0 else x_TM
-    assert isinstance(codes, Tensor)
-    x = Matrix(
-        id="written",
-        title=tr("What has been written"),
-        formula=tr("the words' vectors, with position codes") if m % 2 == 0 else tr("the words' vectors"),
-        rows=tokens,
-        columns=example.width_names,
-        numbers=codes,
-        source=provenance.given(
-            tr("The vector of the word, with the code of its place added where the width is even.")
-        ),
-    )
-    t = len(tokens)
-    bits = Matrix(
-        id="written_bits",
-        title=tr("Visible"),
-        formula=tr("1 where the key's place is at most the query's own"),
-        rows=tokens,
-        columns=tokens,
-        numbers=Causal().dense(ScoreShape(queries=t, keys=t))[0, 0].expand(t, t).float(),
-        source=provenance.given(tr("1 where the key's place is at most the query's own.")),
-        shade="bits",
-        digits=0,
-    )
-    layer = filled(example, DecoderLayer(spec_of(example)))
-    assert isinstance(layer, DecoderLayer)
-    own = _attention_sublayer(
-        "decoder_own",
-        layer.attention,
-        layer.attention_norm,
-        x,
-        is_pre=layer.is_pre,
-        bits=bits,
-        title=tr("Self-attention"),
-    )
-    cross = _attention_sublayer(
-        "decoder_cross",
-        layer.cross_attention,
-        layer.cross_attention_norm,
-        own.output,
-        is_pre=layer.is_pre,
-        memory=memory,
-        title=tr("Cross-attention"),
-    )
-    forward = _feed_forward_sublayer("decoder", layer, cross.output, weights)
-    final = final_norm(example, forward.output, "decoder_final")
-    return Decoded(x, bits, (own, cross, forward), final, *_next_word(example, final[-1] if final else forward.output))
-
-
-def _next_word(example: Example, output: Matrix) -> tuple[Matrix, Matrix, Matrix]:
-    """The vocabulary, the scores of its words after each token, and their probabilities."""
-    m = example.x_NM.shape[1]
-    listed = tuple(dict.fromkeys((*example.tokens, *example.written)))
-    words = Matrix(
-        id="vocabulary",
-        title=tr("The vocabulary"),
-        formula=tr("a vector per word"),
-        rows=listed,
-        columns=example.width_names,
-        numbers=torch.tensor([vector(word, m) for word in listed]),
-        source=provenance.given(tr("The vector of the word, as the lesson draws it.")),
-    )
-    logits_TV = linear(output.numbers, words.numbers)
-    assert isinstance(logits_TV, Tensor)
-    logits = Matrix(
-        id="logits",
-        title=tr("Scores of the words"),
-        formula=tr("output · the word's vector"),
-        rows=output.rows,
-        columns=listed,
-        numbers=logits_TV,
-        source=provenance.dot(cell(output.id, "i", "m"), cell("vocabulary", "j", "m"), m),
-    )
-    chances = Matrix(
-        id="next_word",
-        title=tr("Probability of each word"),
-        formula=tr("softmax of each row"),
-        rows=output.rows,
-        columns=listed,
-        numbers=logits_TV.softmax(-1),
-        source=provenance.softmax(cell("logits", "i", "j"), cell("logits", "i", "m"), len(listed)),
-        shade="share",
-    )
-    return words, logits, chances
-
-
-def decoder_step(example: Example, memory: Matrix, decoded: Decoded) -> LessonStep:
-    own, cross, forward = decoded.sublayers
-    return LessonStep(
-        id="decoder",
-        title=tr("The decoder: self-attention and cross-attention"),
-        text=(
-            tr(
-                "A decoder writes a text word by word. Its self-attention is causal: a word sees what was written before. Its"
-                " cross-attention asks the encoder: queries come from what is written, keys and values from what was read."
-            ),
-            tr("Here one block has the lesson's matrices for both; a trained model learns each by itself."),
-        ),
-        pictures=(
-            Illustration(
-                kind="ribbons",
-                title=tr("What each word written asks of the words read, in head 1"),
-                matrices=(_cross_weights(decoded),),
-            ),
-        ),
-        sections=(
-            Section(
-                title=tr("What has been written so far"), matrices=(decoded.x, decoded.bits), controls=("written",)
-            ),
-            *_traced_sections(own, tr("Causal self-attention")),
-            Section(title=tr("1. Causal self-attention"), matrices=own.matrices, folded=True),
-            Section(
-                title=tr("2. Cross-attention: the encoder is asked"),
-                matrices=(memory, *cross.matrices),
-                findings=(_asked(example, decoded),),
-            ),
-            *_traced_sections(cross, tr("Cross-attention")),
-            Section(title=tr("3. Feed-forward"), matrices=(*forward.matrices, *decoded.final), folded=True),
-            Section(
-                title=tr("4. The next word"),
-                text=(
-                    tr(
-                        "The output is compared with the vector of each word; softmax makes probabilities of the scores."
-                    ),
+    is_pre = page.example.norm == "pre"
+    memory = page["encoder_final_norm" if is_pre else "block2_ff_out_norm"]
+    x, bits = _written(page)
+    own = _attention(page, "decoder_own", x, "self_attended", bits=bits)
+    cross = _attention(page, "decoder_cross", own.output, "cross_attended", memory=memory)
+    forward = _feed_forward(page, "decoder", cross.output)
+    final = _norm(page, "decoder_final", forward.output) if is_pre else []
+    words, logits, chances = _next_word(page, final[-1] if final else forward.output)
+    weights, of_cross = page["decoder_cross_head1_weights"], _of_heads(page, cross, "cross")
+    t, n = len(weights.rows), len(weights.columns)
+    right = f"{t} × {n}"
+    asked, follows = int(weights.numbers[-1].argmax()), int(chances.numbers[-1].argmax())
+    return page.step(
+        page.section("input", x, bits, controls=("written",)),
+        *_of_heads(page, own, "own"),
+        page.section("first", *own.matrices, folded=True),
+        page.section(
+            "second",
+            memory,
+            *cross.matrices,
+            findings=(
+                page.finding(
+                    "asked",
+                    [(weights.id, t - 1, asked)],
+                    rows=t,
+                    columns=n,
+                    rows2=weights.rows[-1],
+                    numbers=shown(float(weights.numbers[-1, asked])),
+                    columns2=weights.columns[asked],
                 ),
-                matrices=(decoded.words, decoded.logits, decoded.chances),
-                findings=(_likeliest(decoded),),
             ),
+        ),
+        *of_cross,
+        page.section("third", *forward.matrices, *final, folded=True),
+        page.section(
+            "fourth",
+            words,
+            logits,
+            chances,
+            findings=(
+                page.finding(
+                    "likeliest",
+                    [(chances.id, t - 1, follows)],
+                    rows=chances.rows[-1],
+                    columns=chances.columns[follows],
+                    numbers=shown(float(chances.numbers[-1, follows])),
+                ),
+            ),
+        ),
+        pictures=(page.picture("ribbons", "asks", weights),),
+        question=question(
+            page,
+            page.text("question", start=START, t=t, n=n),
+            (right, f"{n} × {t}", f"{t} × {t}", f"{n} × {n}"),
+            [0],
+            page.text("why", right=right),
+            [matrix.id for section in of_cross for matrix in section.matrices if matrix is not cross.joined],
+            ((weights.id, 0, 0),),
+            about_sizes=True,
         ),
         code="decoder_layer(target, memory, mask=uwaga.Causal())     # uwaga.nn.DecoderLayer with these weights",
     )
 
 
-def _cross_weights(decoded: Decoded) -> Matrix:
-    traced = decoded.sublayers[1].traced
-    assert traced is not None
-    return next(each for each in traced.heads if each.id == "decoder_cross_head1_weights")
+def _written(page: Page) -> tuple[Matrix, Matrix]:
+    """The words that the decoder has written, and which of them each sees."""
+    example = page.example
+    words, m = (START, *example.written), example.x_NM.shape[1]
+    t, numbers = len(words), torch.tensor([vector(word, m) for word in words])
+    is_placed = m % 2 == 0
+    x_TM = SinusoidalPositions(m)(numbers) if is_placed else numbers
+    assert isinstance(x_TM, Tensor)
+    x = made(x_TM, words, example.width_names, given(page.text("written_given")))
+    visible_TT = Causal().dense(ScoreShape(queries=t, keys=t))[0, 0].expand(t, t).float()
+    bits = made(visible_TT, words, words, given(page.text("causal_given")), shade="bits", digits=0)
+    return page.matrix("written", x, "written_placed" if is_placed else ""), page.matrix("written_bits", bits)
 
 
-def _asked(example: Example, decoded: Decoded) -> LessonFinding:
-    weights = _cross_weights(decoded)
-    i = len(weights.rows) - 1
-    j = int(weights.numbers[i].argmax())
-    text = tr(
-        "These weights are {rows} × {columns}: one row per written word, one column per word read. In head 1 “{rows2}” gives"
-        " {numbers} to “{columns2}”.",
-        rows=len(weights.rows),
-        columns=len(weights.columns),
-        rows2=weights.rows[i],
-        numbers=shown(float(weights.numbers[i, j])),
-        columns2=weights.columns[j],
-    )
-    return LessonFinding(text=text, cells=[(weights.id, i, j)])
-
-
-def _likeliest(decoded: Decoded) -> LessonFinding:
-    chances = decoded.chances
-    i = len(chances.rows) - 1
-    j = int(chances.numbers[i].argmax())
-    text = tr(
-        "After “{rows}”, “{columns}” would follow with a probability of {numbers}. Nothing is trained here, so it means"
-        " nothing yet. The next step has a decoder that was trained.",
-        rows=chances.rows[i],
-        columns=chances.columns[j],
-        numbers=shown(float(chances.numbers[i, j])),
-    )
-    return LessonFinding(text=text, cells=[(chances.id, i, j)])
+def _next_word(page: Page, output: Matrix) -> tuple[Matrix, Matrix, Matrix]:
+    """The vocabulary, the scores of its words after each token, and their probabilities."""
+    example = page.example
+    listed = tuple(dict.fromkeys((*example.tokens, *example.written)))
+    vectors = torch.tensor([vector(word, example.x_NM.shape[1]) for word in listed])
+    words = made(vectors, listed, example.width_names, given(page.text("vocabulary_given")))
+    words = page.matrix("vocabulary", words)
+    logits = page.matrix("logits", (output @ words.T).by_library(mapped(output.numbers, words.numbers)))
+    return words, logits, page.matrix("next_word", logits.softmax())
