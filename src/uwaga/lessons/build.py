@@ -8,6 +8,7 @@ from uwaga.lessons.compute import one_head
 from uwaga.lessons.document import LessonStep
 from uwaga.lessons.example import Example
 from uwaga.lessons.ledger import with_ledger
+from uwaga.lessons.matrix import Matrix
 from uwaga.lessons.page import Page
 from uwaga.lessons.questions import with_questions
 from uwaga.lessons.steps import (
@@ -29,16 +30,15 @@ from uwaga.lessons.steps import (
 @torch.no_grad()
 def build_steps(example: Example) -> tuple[LessonStep, ...]:
     """All pages of the lesson; those with a number are the six steps of the calculation."""
-    known = {"x": unnormalised.inputs(example)}
+    known: dict[str, Matrix] = {}
 
     def made(id: str, make: Callable[[Page], LessonStep]) -> LessonStep:
         return make(Page(id, example, known))
 
-    head, crude = one_head(example), unnormalised.work_out(example, known["x"])
-    payload = database.payload_of(example)
+    head = one_head(example)
     steps = (
-        unnormalised.step(example, crude),
-        unnormalised.alike_step(example, crude),
+        made("crude", unnormalised.crude),
+        made("alike", unnormalised.alike),
         made("vectors", calculation.vectors),
         made("scores", calculation.scores),
         made("scale", calculation.scale),
@@ -49,8 +49,8 @@ def build_steps(example: Example) -> tuple[LessonStep, ...]:
         made("heads", heads.heads),
         made("positions", positions.positions),
         made("masks", masks.masks),
-        database.step(example, head, known, payload),
-        database.past_step(example, head, known, payload),
+        made("database", database.database),
+        made("past", database.past),
         learning.step(example),
         batches.step(example),
         made("encoder", blocks.encoder),
@@ -58,7 +58,7 @@ def build_steps(example: Example) -> tuple[LessonStep, ...]:
         made("decoder", blocks.decoder),
         trained.copy_step(example),
         architecture.step(example),
-        unnormalised.linear_step(example, head, known),
+        made("linear", unnormalised.linear),
         architecture.length_step(example, head, known),
         trained.model_step(),
     )

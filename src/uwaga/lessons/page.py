@@ -6,7 +6,7 @@ paragraphs; title and formula of a matrix; or the forms of a plural, by the name
 
 import functools
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from typing import Any
@@ -82,11 +82,21 @@ class Page:
         return Illustration(kind=kind, title=self.text(key, **values or {}), matrices=matrices, **more)
 
     def section(
-        self, key: str, *matrices: Matrix, title: str = "", values: Mapping[str, object] | None = None, **more: Any
+        self,
+        key: str,
+        *matrices: Matrix,
+        title: str = "",
+        text: Sequence[str] | None = None,
+        values: Mapping[str, object] | None = None,
+        **more: Any,
     ) -> Section:
         """A section with the title `key`, and if there are any the paragraphs `key`_text. values: of both."""
-        title, text = title or self.text(key, **values or {}), self.texts(f"{key}_text", **values or {})
-        return Section(title=title, text=text, matrices=matrices, **more)
+        return Section(
+            title=title or self.text(key, **values or {}),
+            text=self.texts(f"{key}_text", **values or {}) if text is None else text,
+            matrices=matrices,
+            **more,
+        )
 
     def step(
         self, *sections: Section, place: int = 0, values: Mapping[str, object] | None = None, **more: Any

@@ -10,12 +10,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from uwaga._base.languages import decimal, integer, percent, tr
-from uwaga.lessons.compute import CLEAR, ROUNDING, clearest, leads
+from uwaga._base.languages import percent, tr
+from uwaga.lessons.compute import CLEAR, ROUNDING, leads
 from uwaga.lessons.document import LessonStep, Question, matrices, shown
 from uwaga.lessons.example import START, Example
 from uwaga.lessons.matrix import Matrix
-from uwaga.lessons.steps.database import most_changed
 from uwaga.lessons.steps.trained import POINT
 
 _Results = Mapping[str, Matrix]
@@ -123,102 +122,6 @@ def _bucket(value: float, low: float, high: float, shape: Callable[[float], str]
     return choices, 0 if value < low else 1 if value <= high else 2
 
 
-def _crude(example: Example, results: _Results) -> Question | None:
-    scores = results["crude_scores"]
-    # A token that scores another higher than itself is the more surprising one.
-    excess_NN = scores.numbers - scores.numbers.diagonal()[:, None]
-    i = clearest(excess_NN.amax(-1), leads(scores.numbers) >= CLEAR)
-    return _which_token(
-        example,
-        scores,
-        i,
-        tr("With which token has “{tokens}” the highest score?", tokens=example.tokens[i]),
-        tr("The score is the sum of the products of their numbers, so a long vector scores high with many."),
-        ("crude_scores", "crude_sums", "crude", "crude_shuffled"),
-        tapped=True,
-    )
-
-
-def _alike(example: Example, results: _Results) -> Question | None:
-    n, m = example.x_NM.shape
-    return _made(
-        tr("X is {n} × {m}. How many numbers has Xᵀ X?", n=n, m=m),
-        [str(m * m), str(n * n), str(n * m)],
-        [0],
-        tr(
-            "One for each pair of features: {m} · {m} = {m2}. X Xᵀ has one for each pair of tokens: {n} · {n} = {n2}.",
-            m=m,
-            m2=m * m,
-            n=n,
-            n2=n * n,
-        ),
-        ("feature_products",),
-        (("feature_products", 0, 0),),
-        about_sizes=True,
-    )
-
-
-def _linear(example: Example, results: _Results) -> Question | None:
-    counts = results["multiplications"].numbers[0].tolist()
-    n = len(example.tokens)
-    orders = ("(Q Kᵀ) V", "Q (Kᵀ V)", tr("Both need the same."))
-    right = 2 if counts[1] == counts[2] else int(counts[2] < counts[1])
-    return _made(
-        tr("Which order needs fewer multiplications, with n = {n} tokens?", n=n),
-        orders,
-        [right],
-        tr(
-            "{counts} for {orders} and {counts2} for {orders2}. The more tokens, the more the second order saves.",
-            counts=integer(counts[1]),
-            orders=orders[0],
-            counts2=integer(counts[2]),
-            orders2=orders[1],
-        ),
-        ("multiplications",),
-        (("multiplications", 0, 1), ("multiplications", 0, 2)),
-    )
-
-
-def _database(example: Example, results: _Results) -> Question | None:
-    weights, sharp = results["weights"].numbers, results["sharp_weights"].numbers
-    i, j = most_changed(weights, sharp)
-    before, after = float(weights[i, j]), float(sharp[i, j])
-    if ROUNDING < abs(after - before) < CLEAR:
-        return None
-    right = 2 if abs(after - before) <= ROUNDING else int(after < before)
-    return _made(
-        tr(
-            "All scores are multiplied by {sharpness}. What becomes of the largest weight of “{tokens}”, now {before}?",
-            sharpness=shown(example.sharpness),
-            tokens=example.tokens[i],
-            before=shown(before),
-        ),
-        (tr("It grows."), tr("It shrinks."), tr("It stays.")),
-        [right],
-        tr("It is {x} then.", x=shown(after)),
-        ("sharp_scores", "sharp_weights", "sharp_output"),
-        (("sharp_weights", i, j),),
-    )
-
-
-def _past(example: Example, results: _Results) -> Question | None:
-    if len(example.tokens) == 1:
-        return None
-    first, second = example.tokens[:2]
-    return _made(
-        tr(
-            "“{second}” asks its past, which is “{first}” alone. How much weight does “{first}” get?",
-            second=second,
-            first=first,
-        ),
-        ("1", tr("It depends on their score."), decimal(0.5, 1)),
-        [0],
-        tr("Softmax over a single score gives 1, whatever the score is."),
-        ("own_weights", "own_keys", "own_payload"),
-        (("own_weights", 1, 0),),
-    )
-
-
 def _learning(example: Example, results: _Results) -> Question | None:
     matrix = [each for name, each in results.items() if name.startswith("learn_weights_")][-1]
     i = len(example.tokens) - 1
@@ -315,11 +218,6 @@ def _model(example: Example, results: _Results) -> Question | None:
 
 
 _QUESTIONS: Mapping[str, Callable[[Example, _Results], Question | None]] = {
-    "crude": _crude,
-    "alike": _alike,
-    "linear": _linear,
-    "database": _database,
-    "past": _past,
     "learning": _learning,
     "batches": _batches,
     "copy": _copy,

@@ -1,359 +1,191 @@
 """Attention as a look-up in a soft database, and in one of a token's own past. Letters: N tokens, D width of queries and keys, P of the payload."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from uwaga._base.languages import tr, tr_n
-from uwaga.lessons import provenance
-from uwaga.lessons.compute import OneHead, dense
-from uwaga.lessons.document import Chart, Illustration, LessonFinding, LessonStep, Section, shown
-from uwaga.lessons.example import Example, numbered
-from uwaga.lessons.matrix import Matrix
-from uwaga.lessons.provenance import cell
-from uwaga.maps.attended import attend
-from uwaga.ops.attention.api import attention
-from uwaga.ops.masks import Causal
+from uwaga._base.languages import decimal
+from uwaga.lessons.compute import CLEAR, ROUNDING, attended
+from uwaga.lessons.document import Chart, LessonFinding, LessonStep, Question, Section, shown
+from uwaga.lessons.matrix import EVERY, Matrix, given, made, typed
+from uwaga.lessons.page import Page
+from uwaga.lessons.question import question
+from uwaga.ops.masks import Causal, Mask
+
+_STRICTLY_PAST = Causal(include_self=False)
+_FACTORS = (1, 2, 4, 8, 16, 32, 64)
 
 
-def step(example: Example, head: OneHead, known: dict[str, Matrix], payload: Matrix) -> LessonStep:
-    scale, weights = example.scale_argument, known["weights"]
-    sharp_scores, sharp = _sharpened(example, head)
-    i, j = most_changed(weights.numbers, sharp.numbers)
-    return LessonStep(
-        id="database",
-        title=tr("A soft database"),
-        text=(
-            tr(
-                "Keys and values are the records of a database. A query does not have to equal a key: every record contributes,"
-                " the more the better its key fits, and the output is the weighted sum of the records' values."
-            ),
-            tr("The values need not come from the tokens: here they are a payload that you can edit."),
-        ),
-        told=(tr("The larger the scores, the more of a query's weight is on one record, as in a hard look-up."),),
-        pictures=(Illustration(kind="arcs", title=tr("The records that a word asks"), matrices=(weights,)),),
-        sections=(
-            Section(
-                title=tr("The values are the keys"), matrices=(known["k"], _looked_up(example, head, "keys_output"))
-            ),
-            Section(
-                title=tr("The values are any payload"),
-                matrices=(weights, payload, _looked_up(example, head, "payload_output")),
-            ),
-            Section(
-                title=tr("Sharper: scores times {sharpness}", sharpness=shown(example.sharpness)),
-                matrices=(sharp_scores, sharp, _sharp_output(example, head, sharp)),
-                controls=("sharpness",),
-                findings=(
-                    LessonFinding(
-                        text=tr(
-                            "The weight of “{tokens}” is now {numbers} on “{tokens2}”; before, {numbers2}.",
-                            tokens=example.tokens[i],
-                            numbers=shown(float(sharp.numbers[i, j])),
-                            tokens2=example.tokens[j],
-                            numbers2=shown(float(weights.numbers[i, j])),
-                        ),
-                        cells=[(sharp.id, i, j), (weights.id, i, j)],
-                    ),
+def database(page: Page) -> LessonStep:
+    example, tokens, weights = page.example, page.example.tokens, page["weights"]
+    scale, sharpness = example.scale_argument, shown(example.sharpness)
+    payload = page.matrix("payload", typed(example.payload_NP, tokens, _payload_names(page)))
+    sharp_scores = page["scaled"].scaled(example.sharpness, sharpness)
+    sharp_scores = page.matrix("sharp_scores", sharp_scores, sharpness=sharpness)
+    _, sharp_NN = _asked(page, page["v"].numbers, example.scale * example.sharpness)
+    sharp = page.matrix("sharp_weights", sharp_scores.softmax().by_library(sharp_NN))
+    i, j = _most_changed(weights.numbers, sharp_NN)
+    return page.step(
+        page.section("keys", page["k"], _output(page, "keys_output", weights, page["k"], example.scale)),
+        page.section("any_payload", weights, payload, _output(page, "payload_output", weights, payload, example.scale)),
+        page.section(
+            "sharper",
+            sharp_scores,
+            sharp,
+            _output(page, "sharp_output", sharp, payload, example.scale * example.sharpness),
+            values={"sharpness": sharpness},
+            controls=("sharpness",),
+            findings=(
+                page.finding(
+                    "now",
+                    [(sharp.id, i, j), (weights.id, i, j)],
+                    tokens=tokens[i],
+                    numbers=shown(float(sharp_NN[i, j])),
+                    tokens2=tokens[j],
+                    numbers2=shown(float(weights.numbers[i, j])),
                 ),
             ),
         ),
+        pictures=(page.picture("arcs", "records", weights),),
+        question=_question(page, i, j),
         code=f"uwaga.attention(q, k, k{scale}); uwaga.attention(q, k, payload{scale})",
     )
 
 
-def most_changed(weights_NN: Tensor, sharp_NN: Tensor) -> tuple[int, int]:
+def _payload_names(page: Page) -> tuple[str, ...]:
+    columns = page.example.payload_NP.shape[1]
+    if columns == 2:
+        return page.text("place_of"), page.text("letters")
+    return tuple(page.text("field", number=number + 1) for number in range(columns))
+
+
+def _asked(page: Page, values: Tensor, scale: float, mask: Mask | None = None) -> tuple[Tensor, Tensor]:
+    """The output for all queries, with values of any kind, and the weights."""
+    return attended(page["q"].numbers, page["k"].numbers, values, scale, mask)
+
+
+def _output(page: Page, id: str, weights: Matrix, values: Matrix, scale: float, mask: Mask | None = None) -> Matrix:
+    output, _ = _asked(page, values.numbers, scale, mask)
+    return page.matrix(id, (weights @ values).by_library(output), "past_output" if mask else id)
+
+
+def _most_changed(weights_NN: Tensor, sharp_NN: Tensor) -> tuple[int, int]:
     """The token whose largest weight changes most, and the token of that weight."""
     largest_N = weights_NN.argmax(-1)
     i = int((sharp_NN - weights_NN).gather(-1, largest_N[:, None]).abs().argmax())
     return i, int(largest_N[i])
 
 
-def payload_of(example: Example) -> Matrix:
-    """The values of the soft database, which need not come from the tokens."""
-    columns = example.payload_NP.shape[1]
-    names = _payload_names(columns)
-    return Matrix(
-        id="payload",
-        title=tr("Payload"),
-        formula=tr("what each record holds"),
-        rows=example.tokens,
-        columns=names,
-        numbers=example.payload_NP,
-        source=provenance.typed(),
+def _question(page: Page, i: int, j: int) -> Question | None:
+    before, after = (float(page[id].numbers[i, j]) for id in ("weights", "sharp_weights"))
+    if ROUNDING < abs(after - before) < CLEAR:
+        return None
+    return question(
+        page,
+        page.text(
+            "question",
+            sharpness=shown(page.example.sharpness),
+            tokens=page.example.tokens[i],
+            before=shown(before),
+        ),
+        page.texts("choices"),
+        [2 if abs(after - before) <= ROUNDING else int(after < before)],
+        page.text("why", x=shown(after)),
+        ("sharp_scores", "sharp_weights", "sharp_output"),
+        (("sharp_weights", i, j),),
     )
 
 
-def _looked_up(example: Example, head: OneHead, id: str) -> Matrix:
-    of, values, title = {
-        "keys_output": ("k", head.k_ND, tr("Output: a weighted sum of keys")),
-        "payload_output": ("payload", example.payload_NP, tr("Output: a weighted sum of the payload")),
-    }[id]
-    return _output(example, id, title, "weights", of, values, _attended(head, values, head.scale))
-
-
-def _sharpened(example: Example, head: OneHead) -> tuple[Matrix, Matrix]:
-    tokens, n = example.tokens, len(example.tokens)
-    scale = head.scale * example.sharpness
-    _, _, weights = attend(head.q_ND, head.k_ND, head.v_NE, scale=scale)
-    scores = Matrix(
-        id="sharp_scores",
-        title=tr("Sharper scores"),
-        formula=f"s(i, j) · {shown(example.sharpness)}",
-        rows=tokens,
-        columns=tokens,
-        numbers=head.scores_NN * head.scale * example.sharpness,
-        source=provenance.scaled(cell("scaled", "i", "j"), example.sharpness, shown(example.sharpness)),
-    )
-    shares = Matrix(
-        id="sharp_weights",
-        title=tr("Sharper weights"),
-        formula=tr("softmax of each row"),
-        rows=tokens,
-        columns=tokens,
-        numbers=dense(weights),
-        source=provenance.softmax(cell("sharp_scores", "i", "j"), cell("sharp_scores", "i", "m"), n),
-        shade="share",
-    )
-    return scores, shares
-
-
-def _sharp_output(example: Example, head: OneHead, sharp: Matrix) -> Matrix:
-    result = _attended(head, example.payload_NP, head.scale * example.sharpness)
-    return _output(
-        example, "sharp_output", tr("Output: almost one record"), sharp.id, "payload", example.payload_NP, result
-    )
-
-
-def _attended(head: OneHead, values: Tensor, scale: float) -> Tensor:
-    output = attention(head.q_ND, head.k_ND, values, scale=scale)
-    assert isinstance(output, Tensor)
-    return output
-
-
-def _payload_names(columns: int) -> tuple[str, ...]:
-    if columns == 2:
-        return tr("place"), tr("letters")
-    return tuple(tr("field {number}", number=number + 1) for number in range(columns))
-
-
-def _output(
-    example: Example, id: str, title: str, weights: str, values: str, numbers: Tensor, result: Tensor
-) -> Matrix:
-    width = numbers.shape[1]
-    return Matrix(
-        id=id,
-        title=title,
-        formula="Σⱼ a(i, j) vⱼ",
-        rows=example.tokens,
-        columns=numbered("k", width) if values == "k" else _payload_names(width),
-        numbers=result,
-        source=provenance.dot(cell(weights, "i", "m"), cell(values, "m", "j"), len(example.tokens)),
-    )
-
-
-_STRICTLY_PAST = Causal(include_self=False)
-_FACTORS = (1, 2, 4, 8, 16, 32, 64)
-
-
-def past_step(example: Example, head: OneHead, known: dict[str, Matrix], payload: Matrix) -> LessonStep:
+def past(page: Page) -> LessonStep:
     """Strictly past, unscaled: each token asks the records of the tokens before it."""
-    tokens, n = example.tokens, len(example.tokens)
-    past_bits = known["past_bits"]
-    visible_NN = past_bits.numbers > 0
-    asked = Matrix(
-        id="own_scores",
-        title=tr("Scores of the past, unscaled"),
-        formula=tr("qᵢ · kⱼ for j before i"),
-        rows=tokens,
-        columns=tokens,
-        numbers=torch.where(visible_NN, head.scores_NN, torch.nan),
-        source=provenance.masked(cell("scores", "i", "j"), cell("past_bits", "i", "j")),
-    )
-    _, _, result = attend(head.q_ND, head.k_ND, head.v_NE, mask=_STRICTLY_PAST, scale=1.0)
-    weights = Matrix(
-        id="own_weights",
-        title=tr("Weights"),
-        formula=tr("softmax over the past"),
-        rows=tokens,
-        columns=tokens,
-        numbers=dense(result),
-        source=provenance.softmax(cell("own_scores", "i", "j"), cell("own_scores", "i", "m"), n),
-        shade="share",
-    )
-    return LessonStep(
-        id="past",
-        title=tr("A database of one's own past"),
-        text=(
-            tr(
-                "Each token asks the tokens before it, and only them: when it is read, its own record is not yet in the"
-                " database. The scores are not scaled."
-            ),
-            tr(
-                "This is the strictly past mask with scale=1.0. What one stores is free: the keys themselves, or a payload."
-            ),
-        ),
-        pictures=(Illustration(kind="arcs", title=tr("The records that a word asks"), matrices=(weights,)),),
-        sections=(
-            Section(
-                title=tr("Who is asked"),
-                matrices=(past_bits, asked, weights),
-                findings=(_first_token(example, weights),),
-            ),
-            Section(
-                title=tr("The values are the keys"),
-                matrices=(known["k"], _of_the_past(example, head, "own_keys", "k", known["k"].columns, head.k_ND)),
-            ),
-            Section(
-                title=tr("The values are a payload"),
-                matrices=(
-                    payload,
-                    _of_the_past(example, head, "own_payload", "payload", payload.columns, example.payload_NP),
-                ),
-            ),
-            *_last_query(example, head, payload),
-            _hardened(example, head, visible_NN, payload),
-        ),
-        told=(
-            tr(
-                "To a token that comes j-th, only the j - 1 keys before it are known: Kᵀ is then {d}×(j-1), and the payload is"
-                " (j-1)×{p}.",
-                d=head.k_ND.shape[1],
-                p=example.payload_NP.shape[1],
-            ),
-        ),
+    tokens, bits, payload, k = page.example.tokens, page["past_bits"], page["payload"], page["k"]
+    scores = page.matrix("own_scores", page["scores"].where(bits))
+    _, weights_NN = _asked(page, page["v"].numbers, 1.0, _STRICTLY_PAST)
+    weights = page.matrix("own_weights", scores.softmax().by_library(weights_NN))
+    own_keys = _output(page, "own_keys", weights, k, 1.0, _STRICTLY_PAST)
+    own_payload = _output(page, "own_payload", weights, payload, 1.0, _STRICTLY_PAST)
+    return page.step(
+        page.section("who", bits, scores, weights, findings=(_first_token(page),)),
+        page.section("keys", k, own_keys),
+        page.section("a_payload", payload, own_payload),
+        *_last_query(page),
+        _hardened(page),
+        values={"d": len(k.columns), "p": len(payload.columns)},
+        pictures=(page.picture("arcs", "records", weights),),
+        question=question(
+            page,
+            page.text("question", second=tokens[1], first=tokens[0]),
+            ("1", page.text("depends"), decimal(0.5, 1)),
+            [0],
+            page.text("why"),
+            ("own_weights", "own_keys", "own_payload"),
+            (("own_weights", 1, 0),),
+        )
+        if len(tokens) > 1
+        else None,
         code="uwaga.attention(q, k, payload, mask=uwaga.Causal(include_self=False), scale=1.0)",
     )
 
 
-def _of_the_past(
-    example: Example, head: OneHead, id: str, of: str, columns: Sequence[str], values: Tensor, factor: float = 1.0
-) -> Matrix:
-    output = attention(head.q_ND, head.k_ND, values, mask=_STRICTLY_PAST, scale=factor)
-    assert isinstance(output, Tensor)
-    return Matrix(
-        id=id,
-        title=tr("Output"),
-        formula=tr("Σⱼ a(i, j) vⱼ over the past"),
-        rows=example.tokens,
-        columns=columns,
-        numbers=output,
-        source=provenance.dot(cell("own_weights", "i", "m"), cell(of, "m", "j"), len(example.tokens)),
-    )
+def _first_token(page: Page) -> LessonFinding:
+    tokens = page.example.tokens
+    text = page.text("first_token", first=tokens[0])
+    if len(tokens) > 1:
+        text = page.text("and", first=text, second=page.text("second_token", tokens=tokens[1]))
+    return LessonFinding(text=text, cells=[("own_weights", i, 0) for i in range(min(2, len(tokens)))])
 
 
-def _first_token(example: Example, weights: Matrix) -> LessonFinding:
-    first = example.tokens[0]
-    text = tr("“{first}” comes first and has no past: its weights are 0 and it gets zeros.", first=first)
-    if len(example.tokens) > 1:
-        second = tr(
-            "“{tokens}” has one record to ask, which gets the whole weight of 1, however bad the match.",
-            tokens=example.tokens[1],
-        )
-        text = tr("{first} {second}", first=text, second=second)
-    return LessonFinding(text=text, cells=[(weights.id, i, 0) for i in range(min(2, len(example.tokens)))])
-
-
-def _last_query(example: Example, head: OneHead, payload: Matrix) -> tuple[Section, ...]:
+def _last_query(page: Page) -> tuple[Section, ...]:
     """The last token alone, against the records before it."""
-    n = len(example.tokens)
+    tokens, payload = page.example.tokens, page["payload"]
+    n = len(tokens)
     if n == 1:
         return ()
-    output = attention(head.q_ND[-1:], head.k_ND[:-1], example.payload_NP[:-1], scale=1.0)
-    assert isinstance(output, Tensor)
-    last = Matrix(
-        id="own_last",
-        title=tr("“{tokens}” alone", tokens=example.tokens[-1]),
-        formula=tr("attention(q, keys so far, payload so far)"),
-        rows=example.tokens[-1:],
-        columns=payload.columns,
-        numbers=output,
-        source=provenance.dot(cell("own_weights", n - 1, "m"), cell("payload", "m", "j"), n - 1),
-    )
-    text = tr_n(
-        "The last token is one query against {count} record: no mask is needed, since nothing later is stored. A model that"
-        " generates does this for each new token, and keeps the keys and values in a cache.",
-        "The last token is one query against {count} records: no mask is needed, since nothing later is stored. A model that"
-        " generates does this for each new token, and keeps the keys and values in a cache.",
-        n - 1,
-    )
-    return (Section(title=tr("One query against all that came before"), text=(text,), matrices=(last,)),)
+    earlier = payload[: n - 1, EVERY]
+    output, _ = attended(page["q"].numbers[-1:], page["k"].numbers[:-1], earlier.numbers, 1.0)
+    last = (page["own_weights"][n - 1, : n - 1] @ earlier).by_library(output)
+    text = (page.counted("last_query", n - 1),)
+    return (page.section("one_query", page.matrix("own_last", last, tokens=tokens[-1]), text=text),)
 
 
-def _hardened(example: Example, head: OneHead, visible_NN: Tensor, payload: Matrix) -> Section:
+def _hardened(page: Page) -> Section:
     """The hard look-up: the best record alone."""
-    tokens, n = example.tokens, len(example.tokens)
-    scores_NN = torch.where(visible_NN, head.scores_NN, -torch.inf)
-    best_N = scores_NN.argmax(-1)
-    bits_NN = torch.nn.functional.one_hot(best_N, n) * visible_NN.any(-1, keepdim=True)
-    hard = Matrix(
-        id="hard_weights",
-        title=tr("Hard look-up"),
-        formula=tr("1 at the largest score of the past"),
-        rows=tokens,
-        columns=tokens,
-        numbers=bits_NN.float(),
-        source=provenance.given(tr("1 at the largest visible score of the row, the first of equal ones; else 0.")),
-        shade="bits",
-        digits=0,
-    )
-    output = Matrix(
-        id="hard_output",
-        title=tr("Its output"),
-        formula=tr("the payload of one record"),
-        rows=tokens,
-        columns=payload.columns,
-        numbers=bits_NN.float() @ example.payload_NP,
-        source=provenance.dot(cell("hard_weights", "i", "m"), cell("payload", "m", "j"), n),
-    )
-    soft = [
-        _of_the_past(
-            example, head, "own_payload", "payload", payload.columns, example.payload_NP, float(factor)
-        ).numbers
-        for factor in _FACTORS
-    ]
+    tokens, n, payload = page.example.tokens, len(page.example.tokens), page["payload"]
+    visible_NN = page["past_bits"].numbers > 0
+    scores_NN = torch.where(visible_NN, page["scores"].numbers, -torch.inf)
+    bits_NN = one_hot(scores_NN.argmax(-1), n) * visible_NN.any(-1, keepdim=True)
+    hard = made(bits_NN.float(), tokens, tokens, given(page.text("hard_given")), shade="bits", digits=0)
+    hard = page.matrix("hard_weights", hard)
+    output = page.matrix("hard_output", (hard @ payload).by_library(hard.numbers @ payload.numbers))
+    soft = (_asked(page, payload.numbers, float(factor), _STRICTLY_PAST)[0] for factor in _FACTORS)
     apart = [float((each - output.numbers).abs().max()) for each in soft]
-    limit = Matrix(
-        id="hardening",
-        title=tr("From soft to hard"),
-        formula=tr("the largest difference of an output from the hard look-up"),
-        rows=[tr("scores · {factor}", factor=factor) for factor in _FACTORS],
-        columns=(tr("factor"), tr("difference")),
-        numbers=torch.tensor(list(zip(_FACTORS, apart, strict=True)), dtype=torch.float32),
-        source=provenance.given(tr("uwaga.attention with this factor as the scale, compared with the hard look-up.")),
+    limit = made(
+        torch.tensor(list(zip(_FACTORS, apart, strict=True)), dtype=torch.float32),
+        [page.text("scores_times", factor=factor) for factor in _FACTORS],
+        page.texts("hardening_columns"),
+        given(page.text("hardening_given")),
         shade="none",
         digits=4,
     )
+    text = page.text("differ", factors=_FACTORS[-1], apart=shown(apart[-1]))
     ties = [i for i in range(1, n) if int((scores_NN[i] == scores_NN[i].max()).sum()) > 1]
-    text = tr(
-        "With the scores times {factors}, the outputs differ from the hard look-up by at most {apart}.",
-        factors=_FACTORS[-1],
-        apart=shown(apart[-1]),
-    )
     if ties:
-        named = ", ".join(tr("“{token}”", token=tokens[i]) for i in ties[:3])
-        tie = tr(
-            "{named} has equal best scores: softmax divides its weight between them at any factor, and a hard look-up takes"
-            " one.",
-            named=named,
-        )
-        text = tr("{first} {second}", first=text, second=tie)
+        named = ", ".join(page.text("token", token=tokens[i]) for i in ties[:3])
+        text = page.text("and", first=text, second=page.text("ties", named=named))
     chart = Chart(
-        title=tr("Difference from the hard look-up"),
-        matrix=limit.id,
+        title=page.text("hardening_chart"),
+        matrix="hardening",
         lines=(1,),
         description=text,
-        x_title=tr("factor of the scores"),
-        y_title=tr("difference"),
+        x_title=page.text("factor"),
+        y_title=page.text("difference"),
         log_x=True,
     )
-    return Section(
-        title=tr("The limit: a hard look-up"),
-        text=(
-            tr("Multiply the scores by more and more: the largest takes all the weight, and one record is looked up."),
-        ),
-        matrices=(hard, output, limit),
+    return page.section(
+        "limit",
+        hard,
+        output,
+        page.matrix("hardening", limit),
         charts=(chart,),
-        findings=(LessonFinding(text=text, cells=[(limit.id, len(_FACTORS) - 1, 1)]),),
+        findings=(LessonFinding(text=text, cells=[("hardening", len(_FACTORS) - 1, 1)]),),
     )
