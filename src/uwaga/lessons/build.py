@@ -1,16 +1,13 @@
 """Builds the lesson from an example: all steps in order."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
-from uwaga.lessons.compute import one_head
 from uwaga.lessons.document import LessonStep
 from uwaga.lessons.example import Example
-from uwaga.lessons.ledger import with_ledger
 from uwaga.lessons.matrix import Matrix
 from uwaga.lessons.page import Page
-from uwaga.lessons.questions import with_questions
 from uwaga.lessons.steps import (
     architecture,
     batches,
@@ -26,40 +23,37 @@ from uwaga.lessons.steps import (
     unnormalised,
 )
 
+# How each step is made, by its id, in the order of the lesson: a step reads matrices of those before it.
+STEPS: Mapping[str, Callable[[Page], LessonStep]] = {
+    "crude": unnormalised.crude,
+    "alike": unnormalised.alike,
+    "vectors": calculation.vectors,
+    "scores": calculation.scores,
+    "scale": calculation.scale,
+    "softmax": calculation.softmax,
+    "weighted": calculation.weighted,
+    "sum": calculation.total,
+    "root": scaling.root,
+    "heads": heads.heads,
+    "positions": positions.positions,
+    "masks": masks.masks,
+    "database": database.database,
+    "past": database.past,
+    "learning": learning.learning,
+    "batches": batches.batches,
+    "encoder": blocks.encoder,
+    "stack": blocks.stack,
+    "decoder": blocks.decoder,
+    "copy": trained.copying,
+    "architecture": architecture.architecture,
+    "linear": unnormalised.linear,
+    "length": architecture.length,
+    "model": trained.real_model,
+}
+
 
 @torch.no_grad()
 def build_steps(example: Example) -> tuple[LessonStep, ...]:
     """All pages of the lesson; those with a number are the six steps of the calculation."""
     known: dict[str, Matrix] = {}
-
-    def made(id: str, make: Callable[[Page], LessonStep]) -> LessonStep:
-        return make(Page(id, example, known))
-
-    head = one_head(example)
-    steps = (
-        made("crude", unnormalised.crude),
-        made("alike", unnormalised.alike),
-        made("vectors", calculation.vectors),
-        made("scores", calculation.scores),
-        made("scale", calculation.scale),
-        made("softmax", calculation.softmax),
-        made("weighted", calculation.weighted),
-        made("sum", calculation.total),
-        made("root", scaling.root),
-        made("heads", heads.heads),
-        made("positions", positions.positions),
-        made("masks", masks.masks),
-        made("database", database.database),
-        made("past", database.past),
-        learning.step(example),
-        batches.step(example),
-        made("encoder", blocks.encoder),
-        made("stack", blocks.stack),
-        made("decoder", blocks.decoder),
-        trained.copy_step(example),
-        architecture.step(example),
-        made("linear", unnormalised.linear),
-        architecture.length_step(example, head, known),
-        trained.model_step(),
-    )
-    return with_ledger(example, with_questions(example, steps))
+    return tuple(make(Page(id, example, known)) for id, make in STEPS.items())

@@ -12,7 +12,7 @@ from torch import Tensor
 from uwaga.lessons.example import Example, weight
 from uwaga.maps.attended import attend
 from uwaga.maps.map import AttentionMap
-from uwaga.nn import MultiHeadAttention
+from uwaga.nn import MultiHeadAttention, SinusoidalPositions
 from uwaga.ops.attention.api import attention
 from uwaga.ops.attention.hooks import Asked, hooked, looking
 from uwaga.ops.linear.api import linear
@@ -22,18 +22,6 @@ ROUNDING = 1e-5  # numbers that differ by less, relative to the largest, are equ
 CLEAR = 0.02  # an answer that rests on a smaller difference is a near tie: nothing is asked about it
 
 
-class OneHead(NamedTuple):
-    """Attention with one head, in float32."""
-
-    q_ND: Tensor
-    k_ND: Tensor
-    v_NE: Tensor
-    scale: float  # factor of the scores
-    scores_NN: Tensor  # Q K^T, not scaled
-    weights_NN: Tensor
-    output_NE: Tensor
-
-
 class LayerTrace(NamedTuple):
     """The operands of `uwaga.attention` inside a layer, and the layer's output."""
 
@@ -41,17 +29,6 @@ class LayerTrace(NamedTuple):
     key_HND: Tensor
     value_HNE: Tensor
     output_NM: Tensor
-
-
-def one_head(example: Example) -> OneHead:
-    """The example's attention with a single head."""
-    layer = layer_of(example, heads=1)
-    trace = trace_layer(layer, example.x_NM)
-    q_ND, k_ND, v_NE = trace.query_HND[0], trace.key_HND[0], trace.value_HNE[0]
-    output_NE, _, weights = attend(q_ND, k_ND, v_NE, scale=layer.scale)
-    assert isinstance(output_NE, Tensor)
-    scale = scale_of(layer)
-    return OneHead(q_ND, k_ND, v_NE, scale, scores(q_ND, k_ND), dense(weights), output_NE)
 
 
 def layer_of(example: Example, heads: int) -> MultiHeadAttention:
@@ -139,3 +116,14 @@ def attended(q_ND: Tensor, k_KD: Tensor, v_KE: Tensor, scale: float, mask: Mask 
 def matmul(left_NM: Tensor, right_MD: Tensor) -> Tensor:
     """(N, D) the product of two matrices: the scores of the left one's rows against the right one's columns."""
     return scores(left_NM, right_MD.T.contiguous())
+
+
+def reordered(example: Example, *, with_codes: bool) -> tuple[Tensor, Tensor]:
+    """The output of the layer over X, or over X with position codes; and over the shuffled tokens, its rows moved back."""
+    layer, order = layer_of(example, example.heads), list(example.order)
+    outputs = []
+    for x_NM in (example.x_NM, example.x_NM[order]):
+        output = layer(SinusoidalPositions(x_NM.shape[1])(x_NM) if with_codes else x_NM)
+        assert isinstance(output, Tensor)
+        outputs.append(output)
+    return outputs[0], outputs[1][[order.index(place) for place in range(len(order))]]

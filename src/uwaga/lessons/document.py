@@ -78,14 +78,12 @@ class Problem:
     """What is wrong with the calculation as it stands at a step, measured there; or what has removed it.
 
     numbers: those that were measured, which the problem's drawing shows.
-    here: whether it is new, removed or measured again at this step.
     """
 
     id: str
     title: str
     text: str
     solved: bool
-    here: bool
     numbers: Sequence[float] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -208,7 +206,7 @@ class LessonStep:
     number: "2 of 6" for the steps of the calculation itself, "" for all others.
     told: paragraphs that are shown when the question has been answered, since they would answer it.
     pictures: what the page shows first, above the question.
-    ledger: what is wrong so far, and what has been removed.
+    ledger: the problems that are new, removed or measured again here.
     code: the same in Python.
     head: which head of a real model shows this: statistic, sense ("largest"), why.
     """
@@ -234,7 +232,7 @@ class LessonStep:
             "text": list(self.text),
             "told": list(self.told),
             "pictures": [picture.to_json() for picture in self.pictures],
-            "ledger": [problem.to_json() for problem in self.ledger if problem.here],
+            "ledger": [problem.to_json() for problem in self.ledger],
             "code": self.code,
             "head": dict(self.head) or None,
             "drawing": None if self.drawing is None else self.drawing.to_json(),

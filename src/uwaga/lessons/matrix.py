@@ -194,6 +194,10 @@ class Matrix(Operand):
         """The same rule with the numbers of the library's own operation, whose rounding differs. A test compares the two."""
         return replace(self, numbers=numbers)
 
+    def styled(self, **looks: Any) -> "Matrix":
+        """The same matrix with another shade, other digits, or other names of its columns."""
+        return replace(self, **looks)
+
     @property
     def field(self) -> str | None:
         """The argument of the request that sets the matrix, if the user can edit it."""

@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any
 
 from uwaga._base.languages import current, filled, plural
-from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Section
+from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Problem, Section
 from uwaga.lessons.example import Example
 from uwaga.lessons.matrix import Matrix
 
@@ -74,6 +74,12 @@ class Page:
     def finding(self, key: str, cells: Iterable[tuple[str, int, int]] = (), /, **values: object) -> LessonFinding:
         """A sentence about numbers."""
         return LessonFinding(text=self.text(key, **values), cells=list(cells))
+
+    def problem(self, id: str, text: str, numbers: Sequence[float] = (), *, solved: bool = False) -> Problem:
+        """What is wrong with the calculation as it stands at this step, or what has removed it."""
+        title = texts_of(current())["problems"][id]
+        assert isinstance(title, str)
+        return Problem(id=id, title=title, text=text, solved=solved, numbers=numbers)
 
     def picture(
         self, kind: str, key: str, *matrices: Matrix, values: Mapping[str, object] | None = None, **more: Any

@@ -6,18 +6,16 @@ Letters: N tokens, M width, D width of queries and keys, E of values.
 import itertools
 
 import torch
-from torch import Tensor
 
-from uwaga._base.languages import significant, tr
-from uwaga.lessons import provenance
-from uwaga.lessons.compute import OneHead
-from uwaga.lessons.document import Chart, Drawing, DrawingPart, Illustration, LessonFinding, LessonStep, Section
-from uwaga.lessons.example import START, Example
-from uwaga.lessons.matrix import Matrix
-from uwaga.lessons.provenance import cell
+from uwaga._base.languages import significant
+from uwaga.lessons.compute import attended
+from uwaga.lessons.document import Chart, Drawing, DrawingPart, LessonStep, Section
+from uwaga.lessons.example import START
+from uwaga.lessons.matrix import EVERY, Matrix, by_columns, cell, given, made, rule
+from uwaga.lessons.page import Page
+from uwaga.lessons.question import question
 from uwaga.lessons.steps.blocks import spec_of
 from uwaga.nn import DecoderLayer
-from uwaga.ops.attention.api import attention
 
 # What each leaves out of the first Transformer, by the parts of the drawing.
 _WITHOUT_DECODER = (
@@ -49,338 +47,205 @@ _WITHOUT = {
     "T5": ("in_positions", "out_positions"),
 }
 
+# Id, text and step of each part, from below, and its place from above.
+_READING = (
+    ("read", "read", "crude", 620),
+    ("in_embedding", "embedding", "crude", 564),
+    ("in_positions", "positions", "positions", 508),
+    ("attention", "self_attention", "heads", 424),
+    ("attention_norm", "add_norm", "encoder", 368),
+    ("ff", "feed_forward", "encoder", 300),
+    ("ff_norm", "add_norm", "stack", 244),
+)
+_WRITING = (
+    ("written", "written", "decoder", 620),
+    ("out_embedding", "embedding", "crude", 564),
+    ("out_positions", "positions", "positions", 508),
+    ("own", "causal_self_attention", "masks", 424),
+    ("own_norm", "add_norm", "decoder", 368),
+    ("cross", "cross_attention", "decoder", 300),
+    ("cross_norm", "add_norm", "decoder", 244),
+    ("out_ff", "feed_forward", "decoder", 176),
+    ("out_norm", "add_norm", "decoder", 120),
+    ("words", "next_word", "copy", 20),
+)
+_BYPASSES = (
+    ("in_positions", "attention_norm"),
+    ("attention_norm", "ff_norm"),
+    ("out_positions", "own_norm"),
+    ("own_norm", "cross_norm"),
+    ("cross_norm", "out_norm"),
+)
 
-def _models() -> tuple[tuple[str, tuple[str, ...], str], ...]:
-    """Each model's name, the parts that it leaves out, and what else it does differently."""
-    texts = {
-        "Transformer": tr(
-            "The first Transformer (Vaswani et al. 2017, “Attention Is All You Need”) has all parts: it reads one text and writes"
-            " another."
-        ),
-        "BERT": tr(
-            "BERT (Devlin et al. 2018) leaves out the decoder: no causal mask and no cross-attention. Words of its input are"
-            " hidden, and it names them from both sides. Positions are learned, the activation is GELU."
-        ),
-        "GPT": tr(
-            "GPT (Radford et al. 2018) leaves out the encoder, and with it cross-attention: what it reads and what it writes"
-            " are one text, under one causal mask. Positions are learned; since GPT-2 LayerNorm comes first (pre-norm). GPT-3"
-            " (Brown et al. 2020) has 96 such blocks, 12,288 wide, with 96 heads each."
-        ),
-        "T5": tr(
-            "T5 (Raffel et al. 2019) keeps encoder and decoder, and leaves out position codes: a learned bias of the scores"
-            " tells distances. It does not divide scores by √d_k, and its norm comes first and subtracts no mean."
-        ),
-    }
-    return tuple((name, without, texts[name]) for name, without in _WITHOUT.items())
 
-
-def step(example: Example) -> LessonStep:
-    n, t, m = len(example.tokens), len(example.written) + 1, example.x_NM.shape[1]
-    return LessonStep(
-        id="architecture",
-        title=tr("The whole Transformer"),
-        text=(
-            tr(
-                "All parts together: the encoder reads, the decoder writes. Every part opens its step. Choose a model to see"
-                " what it leaves out; “Send tokens through” lights up the parts in the order of the data."
-            ),
-        ),
-        drawing=_drawing(example, n, t, m),
-        sections=(
-            Section(
-                title=tr("What each model leaves out"), matrices=(_table(),), text=[text for _, _, text in _models()]
-            ),
-            _weights(example),
+def architecture(page: Page) -> LessonStep:
+    return page.step(
+        page.section("left_out", _parts_of_models(page)),
+        _parameters(page),
+        drawing=_drawing(page),
+        question=question(
+            page,
+            page.text("question"),
+            page.texts("choices"),
+            [0],
+            page.text("why"),
+            ("models",),
+            (("models", 0, 2),),
         ),
         code="decoder(target, encoder(source), mask=uwaga.Causal())     # uwaga.nn.Encoder and uwaga.nn.Decoder",
     )
 
 
-def _drawing(example: Example, n: int, t: int, m: int) -> Drawing:
-    read, written = f"{n} \u00d7 {m}", f"{t} \u00d7 {m}"
-    words = len(dict.fromkeys((*example.tokens, *example.written)))
-    left, right, width = 40, 310, 200
-    column = (
-        ("read", tr("Tokens read"), "crude", 620),
-        ("in_embedding", tr("Embedding"), "crude", 564),
-        ("in_positions", tr("+ positions"), "positions", 508),
-        ("attention", tr("Self-attention"), "heads", 424),
-        ("attention_norm", tr("Add, LayerNorm"), "encoder", 368),
-        ("ff", tr("Feed-forward"), "encoder", 300),
-        ("ff_norm", tr("Add, LayerNorm"), "stack", 244),
-    )
-    writing = (
-        ("written", tr("Tokens written"), "decoder", 620),
-        ("out_embedding", tr("Embedding"), "crude", 564),
-        ("out_positions", tr("+ positions"), "positions", 508),
-        ("own", tr("Causal self-attention"), "masks", 424),
-        ("own_norm", tr("Add, LayerNorm"), "decoder", 368),
-        ("cross", tr("Cross-attention"), "decoder", 300),
-        ("cross_norm", tr("Add, LayerNorm"), "decoder", 244),
-        ("out_ff", tr("Feed-forward"), "decoder", 176),
-        ("out_norm", tr("Add, LayerNorm"), "decoder", 120),
-        ("words", tr("Next word"), "copy", 20),
-    )
-    shapes = {"words": f"{t} \u00d7 {words}"}
+def _drawing(page: Page) -> Drawing:
+    example, m = page.example, page.example.x_NM.shape[1]
+    n, t, words = len(example.tokens), len(example.written) + 1, len({*example.tokens, *example.written})
     parts = [
-        DrawingPart(id=id, label=label, step=step, x=x, y=y, width=width, height=42, shape=shapes.get(id, shape))
-        for x, shape, listed in ((left, read, column), (right, written, writing))
+        DrawingPart(
+            id=id,
+            label=page.text(f"part_{label}"),
+            step=step,
+            x=x,
+            y=y,
+            width=200,
+            height=42,
+            shape=f"{count} \u00d7 {words if id == 'words' else m}",
+        )
+        for x, count, listed in ((40, n, _READING), (310, t, _WRITING))
         for id, label, step, y in listed
     ]
-    ids = [[each[0] for each in listed] for listed in (column, writing)]
-    arrows = [pair for listed in ids for pair in itertools.pairwise(listed)]
-    arrows.append(("ff_norm", "cross"))
-    bypasses = (
-        ("in_positions", "attention_norm"),
-        ("attention_norm", "ff_norm"),
-        ("out_positions", "own_norm"),
-        ("own_norm", "cross_norm"),
-        ("cross_norm", "out_norm"),
-    )
-    title = tr("Encoder on the left, decoder on the right; “{start}” begins what is written", start=START)
+    arrows = [pair for listed in (_READING, _WRITING) for pair in itertools.pairwise(id for id, *_ in listed)]
+    texts = page.texts("left_out_text")
     return Drawing(
-        title=title,
+        title=page.text("drawing", start=START),
         parts=parts,
-        arrows=arrows,
-        bypasses=bypasses,
+        arrows=[*arrows, ("ff_norm", "cross")],
+        bypasses=_BYPASSES,
         repeated=(("attention", "ff_norm"), ("own", "out_norm")),
-        models=_models(),
+        models=[(name, without, text) for (name, without), text in zip(_WITHOUT.items(), texts, strict=True)],
     )
 
 
-def _table() -> Matrix:
+def _parts_of_models(page: Page) -> Matrix:
     """1 where a model has a part. GPT's position codes are those of the decoder."""
-    groups = {
-        "attention": tr("encoder"),
-        "own": tr("decoder"),
-        "cross": tr("cross-attention"),
-        "own_mask": tr("causal mask"),
-        "in_positions": tr("position codes"),
-    }
-    rows = list(groups.values())
-    numbers = []
-    for part in groups:
-        having = [part.removesuffix("_mask") not in without for without in _WITHOUT.values()]
-        if part == "in_positions":
-            having[list(_WITHOUT).index("GPT")] = True
-        numbers.append([float(each) for each in having])
-    return Matrix(
-        id="models",
-        title=tr("Parts and models"),
-        formula=tr("1 where the model has the part"),
-        rows=rows,
-        columns=list(_WITHOUT),
-        numbers=torch.tensor(numbers),
-        source=provenance.given(
-            tr("From the papers: Vaswani et al. 2017, Devlin et al. 2018, Radford et al. 2018, Raffel et al. 2019.")
-        ),
-        shade="bits",
-        digits=0,
+    groups = ("attention", "own", "cross", "own", "in_positions")
+    numbers = [[float(part not in without) for without in _WITHOUT.values()] for part in groups]
+    numbers[-1][list(_WITHOUT).index("GPT")] = 1.0
+    papers, columns = given(page.text("papers")), list(_WITHOUT)
+    return page.matrix(
+        "models", made(torch.tensor(numbers), page.texts("groups"), columns, papers, shade="bits", digits=0)
     )
 
 
-def _weights(example: Example) -> Section:
+# The parts of a decoder block that learn, and whether an encoder block has them, in the order of the text.
+_LEARNED = (
+    (("attention",), True),
+    (("cross_attention",), False),
+    (("feed_forward",), True),
+    (("attention_norm", "feed_forward_norm"), True),
+    (("cross_attention_norm",), False),
+)
+
+
+def _parameters(page: Page) -> Section:
     """The learned numbers of one encoder and one decoder block, counted in the layers themselves."""
+    example = page.example
     layer = DecoderLayer(spec_of(example))
-    counts = {
-        name: sum(each.numel() for each in part.parameters())
-        for name, part in layer.named_children()
-        if any(True for _ in part.parameters())
-    }
-    named = (
-        (tr("self-attention"), ("attention",), True),
-        (tr("cross-attention"), ("cross_attention",), False),
-        (tr("feed-forward"), ("feed_forward",), True),
-        ("LayerNorm", ("attention_norm", "feed_forward_norm"), True),
-        (tr("LayerNorm of cross-attention"), ("cross_attention_norm",), False),
+    counts = [
+        float(sum(each.numel() for name in names for each in layer.get_submodule(name).parameters()))
+        for names, _ in _LEARNED
+    ]
+    numbers = torch.tensor(
+        [[count if in_encoder else 0.0, count] for count, (_, in_encoder) in zip(counts, _LEARNED, strict=True)]
     )
-    rows = [(float(sum(counts[part] for part in parts)), in_encoder) for _, parts, in_encoder in named]
-    numbers = torch.tensor([[count if in_encoder else 0.0, count] for count, in_encoder in rows])
-    m, d = example.wq_MD.shape
-    e, f = example.wv_ME.shape[1], example.w1_MF.shape[1]
-    say = tr(
-        "Counted in uwaga.nn.DecoderLayer: with M = {m}, D = {d}, E = {e}, F = {f} and H = {h} heads, attention has"
-        " H (2 M D + 2 M E), feed-forward 2 M F, LayerNorm M.",
-        m=m,
-        d=d,
-        e=e,
-        f=f,
-        h=example.heads,
-    )
-    matrix = Matrix(
-        id="parameters",
-        title=tr("Parameters of a block"),
-        formula=tr("without biases"),
-        rows=[name for name, _, _ in named],
-        columns=(tr("encoder block"), tr("decoder block")),
-        numbers=numbers,
-        source=provenance.given(say),
-        shade="none",
-        digits=0,
-    )
-    whole = Matrix(
-        id="parameters_total",
-        title=tr("Together"),
-        formula=tr("sums"),
-        rows=(tr("all"),),
-        columns=(tr("encoder block"), tr("decoder block")),
-        numbers=numbers.sum(0, keepdim=True),
-        source=provenance.total(cell("parameters", "m", "j"), len(named)),
-        shade="none",
-        digits=0,
-    )
-    return Section(title=tr("What is learned"), matrices=(matrix, whole))
+    (m, d), e, f = example.wq_MD.shape, example.wv_ME.shape[1], example.w1_MF.shape[1]
+    counted = given(page.text("counted", m=m, d=d, e=e, f=f, h=example.heads))
+    columns = page.texts("of_blocks")
+    learned = made(numbers, page.texts("learned_parts"), columns, counted, shade="none", digits=0)
+    sums = rule("total", cell("parameters", "m", "j"), over=len(_LEARNED))
+    total = made(numbers.sum(0, keepdim=True), (page.text("all"),), columns, sums, shade="none", digits=0)
+    return page.section("learned", page.matrix("parameters", learned), page.matrix("parameters_total", total))
 
 
 _COMPARED = (10, 100, 1_000, 10_000, 100_000)
 
 
-def length_step(example: Example, head: OneHead, known: dict[str, Matrix]) -> LessonStep:
+def length(page: Page) -> LessonStep:
     """The same weights for any number of tokens."""
-    n, d = head.q_ND.shape
-    e = head.v_NE.shape[1]
-    twice = _twice(example, head, known)
-    return LessonStep(
-        id="length",
-        title=tr("Any length"),
-        text=(
-            tr(
-                "No learned matrix knows the number of tokens: W_Q, W_K, W_V and W_O have the sizes of vectors. The same parameters"
-                " compute a sentence of five words and a book."
-            ),
-            tr(
-                "Every token's output can be computed at the same time, since none waits for another's. A recurrent network"
-                " reads token after token: each of its states waits for the one before."
-            ),
+    twice = _twice(page)
+    return page.step(
+        twice,
+        _growing(page),
+        pictures=(page.picture("arcs", "twice", page["twice_weights"]),),
+        question=question(
+            page,
+            page.text("question"),
+            page.texts("choices"),
+            [0],
+            page.text("why"),
+            ("twice_weights", "twice_output"),
+            (("twice_weights", 0, 0),),
         ),
-        pictures=(Illustration(kind="arcs", title=twice.title, matrices=(twice.matrices[1],)),),
-        sections=(twice, _growing(n, d, e, example)),
-        code="uwaga.attention(q, torch.cat((k, k)), torch.cat((v, v))" + example.scale_argument + ")",
+        ledger=(page.problem("cost", page.text("stays"), (len(page.example.tokens),)),),
+        code="uwaga.attention(q, torch.cat((k, k)), torch.cat((v, v))" + page.example.scale_argument + ")",
     )
 
 
-def _twice(example: Example, head: OneHead, known: dict[str, Matrix]) -> Section:
+def _twice(page: Page) -> Section:
     """Attention to the sentence written twice: the weights are halves, the output is the same."""
+    example, (q, k, v) = page.example, (page[letter] for letter in "qkv")
     tokens, n = example.tokens, len(example.tokens)
-    key_2ND, value_2NE = torch.cat((head.k_ND, head.k_ND)), torch.cat((head.v_NE, head.v_NE))
-    weights_N2N = attention(head.q_ND, key_2ND, torch.eye(2 * n), scale=head.scale)
-    result = attention(head.q_ND, key_2ND, value_2NE, scale=head.scale)
-    assert isinstance(result, Tensor)
-    assert isinstance(weights_N2N, Tensor)
-    weights = Matrix(
-        id="twice_weights",
-        title=tr("Weights on the sentence, written twice"),
-        formula=tr("softmax over both copies"),
-        rows=tokens,
-        columns=[*tokens, *tokens],
-        numbers=weights_N2N,
-        source=provenance.by_column(
-            [provenance.scaled(cell("weights", "i", column % n), 0.5, "1/2") for column in range(2 * n)]
-        ),
-        shade="share",
+    key_2ND, value_2NE = (torch.cat((operand.numbers, operand.numbers)) for operand in (k, v))
+    weights_N2N = attended(q.numbers, key_2ND, torch.eye(2 * n), example.scale)[0]
+    output_NE = attended(q.numbers, key_2ND, value_2NE, example.scale)[0]
+    halves = [rule("scaled", cell("weights", "i", column % n), times=0.5, say="1/2") for column in range(2 * n)]
+    shares = made(weights_N2N, tokens, [*tokens, *tokens], by_columns(halves), shade="share")
+    weights = page.matrix("twice_weights", shares)
+    both = v[[*range(n), *range(n)], EVERY]
+    sums = [rule("dot", weights.at("i", "m"), both.at("m", c), over=2 * n) for c in range(len(v.columns))]
+    output = page.matrix("twice_output", made(output_NE, tokens, v.columns, by_columns(sums)))
+    apart = float((output_NE - page["output"].numbers).abs().max())
+    finding = page.finding(
+        "same_to_the_bit" if apart == 0 else "same_up_to_rounding",
+        [(output.id, i, c) for i in range(n) for c in range(len(output.columns))],
+        many=2 * n,
+        n=n,
+        apart=significant(apart, 1) if apart else "",
     )
-    output = Matrix(
-        id="twice_output",
-        title=tr("Output"),
-        formula=tr("Σⱼ a(i, j) vⱼ over both copies"),
-        rows=tokens,
-        columns=known["v"].columns,
-        numbers=result,
-        source=provenance.by_column(
-            [
-                provenance.dot(
-                    cell("twice_weights", "i", "m"), cell("v", provenance.picked([*range(n), *range(n)], "m"), c), 2 * n
-                )
-                for c in range(len(known["v"].columns))
-            ]
-        ),
-    )
-    apart = float((result - head.output_NE).abs().max())
-    text = (
-        tr(
-            "Twice as many keys, the same parameters W: each token shares its attention among {many} keys instead of {n}, and since both"
-            " copies say the same, its output is that of the step “Sum”, to the last bit.",
-            many=2 * n,
-            n=n,
-        )
-        if apart == 0
-        else tr(
-            "Twice as many keys, the same parameters W: each token shares its attention among {many} keys instead of {n}, and since both"
-            " copies say the same, its output is that of the step “Sum”, up to rounding: {apart}.",
-            many=2 * n,
-            n=n,
-            apart=significant(apart, 1),
-        )
-    )
-    finding = LessonFinding(text=text, cells=[(output.id, i, c) for i in range(n) for c in range(len(output.columns))])
-    return Section(
-        title=tr("The sentence, written twice"), matrices=(known["weights"], weights, output), findings=(finding,)
-    )
+    return page.section("twice", page["weights"], weights, output, findings=(finding,))
 
 
-def _growing(n: int, d: int, e: int, example: Example) -> Section:
-    m = example.x_NM.shape[1]
-    weights = 2 * m * d + 2 * m * e
-    lengths = (n, *_COMPARED)
-    rows = [(length, weights, length * length, length * length * (d + e), 1, length) for length in lengths]
-    matrix = Matrix(
-        id="by_length",
-        title=tr("By the number of tokens"),
-        formula=tr("n² scores, n² ({d} + {e}) multiplications", d=d, e=e),
-        rows=[tr("{length} tokens", length=length) if length > 1 else tr("1 token") for length in lengths],
-        columns=(
-            tr("tokens"),
-            tr("parameters"),
-            tr("scores"),
-            tr("multiplications"),
-            tr("waits"),
-            tr("waits, recurrent"),
-        ),
-        numbers=torch.tensor(rows, dtype=torch.float64).float(),
-        source=provenance.by_column(
-            (
-                provenance.given(tr("The tokens of the lesson, and lengths to compare.")),
-                provenance.given(
-                    tr(
-                        "The numbers in W_Q, W_K, W_V and W_O: 2 · {m} · {d} + 2 · {m} · {e}, for any length.",
-                        m=m,
-                        d=d,
-                        e=e,
-                    )
-                ),
-                provenance.product(cell("by_length", "i", 0), cell("by_length", "i", 0)),
-                provenance.scaled(cell("by_length", "i", 2), d + e, str(d + e)),
-                provenance.given(tr("One layer is one step: no token waits for another's output.")),
-                provenance.copy(cell("by_length", "i", 0)),
-            )
-        ),
-        shade="none",
-        digits=0,
+def _growing(page: Page) -> Section:
+    (m, d), e = page.example.wq_MD.shape, page.example.wv_ME.shape[1]
+    weights, lengths = 2 * m * d + 2 * m * e, (len(page.example.tokens), *_COMPARED)
+    counts = [(tokens, weights, tokens * tokens, tokens * tokens * (d + e), 1, tokens) for tokens in lengths]
+    rules = (
+        given(page.text("compared")),
+        given(page.text("numbers_in", m=m, d=d, e=e)),
+        rule("product", cell("by_length", "i", 0), cell("by_length", "i", 0)),
+        rule("scaled", cell("by_length", "i", 2), times=d + e, say=str(d + e)),
+        given(page.text("one_step")),
+        rule("copy", cell("by_length", "i", 0)),
     )
-    text = tr(
-        "From {compared} to {compared2} tokens there are {weights} parameters, and the scores grow from {compared3}"
-        " to {compared4}. A recurrent network needs only n steps of work, but one after another.",
+    rows = [page.text("tokens_of", length=tokens) if tokens > 1 else page.text("one_token") for tokens in lengths]
+    numbers, columns = torch.tensor(counts, dtype=torch.float64).float(), page.texts("columns")
+    matrix = page.matrix("by_length", made(numbers, rows, columns, by_columns(rules), shade="none", digits=0), d=d, e=e)
+    finding = page.finding(
+        "grow",
+        [(matrix.id, len(lengths) - 1, c) for c in (1, 2, 5)],
         compared=_COMPARED[0],
         compared2=_COMPARED[-1],
         weights=weights,
         compared3=_COMPARED[0] ** 2,
         compared4=_COMPARED[-1] ** 2,
     )
-    last = len(lengths) - 1
-    return Section(
-        title=tr("What grows, and what waits"),
-        matrices=(matrix,),
-        findings=(LessonFinding(text=text, cells=[(matrix.id, last, c) for c in (1, 2, 5)]),),
-        charts=(
-            Chart(
-                title=tr("What grows, and what waits"),
-                matrix=matrix.id,
-                lines=(1, 2, 4, 5),
-                description=text,
-                x_title=tr("tokens"),
-                y_title=tr("number"),
-                log_x=True,
-                log_y=True,
-            ),
-        ),
+    chart = Chart(
+        title=page.text("grows"),
+        matrix=matrix.id,
+        lines=(1, 2, 4, 5),
+        description=finding.text,
+        x_title=columns[0],
+        y_title=page.text("number"),
+        log_x=True,
+        log_y=True,
     )
+    return page.section("grows", matrix, findings=(finding,), charts=(chart,))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from uwaga._base.languages import decimal, significant
+from uwaga.lessons import ledger
 from uwaga.lessons.compute import layer_of, mapped
 from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Section, shown
 from uwaga.lessons.example import START, Example, numbered, vector
@@ -149,6 +150,7 @@ def encoder(page: Page) -> LessonStep:
             normed,
             ((normed[0], 0, 0),),
         ),
+        ledger=(ledger.long_by_weights(page, spec_of(example).new_norm()),),
         code="encoder_layer(source)     # uwaga.nn.EncoderLayer with these weights",
     )
 

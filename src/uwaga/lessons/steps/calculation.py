@@ -6,16 +6,16 @@ Letters: N tokens, M width of a token's vector, D width of queries and keys, E o
 import math
 
 import torch
-from torch import Tensor
 
 from uwaga._base.languages import decimal, significant
-from uwaga.lessons import compute
-from uwaga.lessons.compute import CLEAR, attended, clearest, layer_of, leads
+from uwaga.lessons import compute, ledger
+from uwaga.lessons.compute import CLEAR, attended, clearest, leads
 from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Question, Section, shown
-from uwaga.lessons.example import Example, numbered
+from uwaga.lessons.example import numbered
 from uwaga.lessons.matrix import Matrix, made, rule, typed
 from uwaga.lessons.page import Page
 from uwaga.lessons.question import largest, names_of, question, ranges, which_token
+from uwaga.lessons.steps import learning, scaling
 from uwaga.ops.attention.api import attention
 
 
@@ -28,6 +28,7 @@ def vectors(page: Page) -> LessonStep:
     ]
     q, k, v = (page.matrix(letter, x @ weight) for letter, weight in zip("qkv", weights, strict=True))
     products = page.matrix("q_products", x.weighing(weights[0]))
+    count = sum(weight.numbers.numel() for weight in weights)
     return page.step(
         _widths(page),
         page.section("input", x),
@@ -45,6 +46,7 @@ def vectors(page: Page) -> LessonStep:
             page.text("why"),
             (),
         ),
+        ledger=(page.problem("learned", page.text("parameters", count=count), learning.losses_at_start(example)),),
         code="q, k, v = layer.project(X, X, X)     # uwaga.nn.MultiHeadAttention",
     )
 
@@ -99,6 +101,12 @@ def scores(page: Page) -> LessonStep:
             page.text("why"),
             ("scores", "score_products", "score_sums", "x_form", "form_scores"),
             tapped=True,
+        ),
+        ledger=(
+            ledger.row_sums(page, raw.numbers),
+            ledger.two_ways(page, raw.numbers),
+            ledger.variances(page, scaling.measured(page.example.seed)[0][:, [0, 1]]),
+            page.problem("cost", page.text("pairs", n=n, pairs=n * n), (n,)),
         ),
         code="uwaga.attention(q, k, torch.eye(len(k)), scale=1.0, normalize=None)",
     )
@@ -159,6 +167,7 @@ def scale(page: Page) -> LessonStep:
         told=(told,),
         pictures=(page.picture("rows", "of_a_word", raw, scaled, labels=labels),),
         question=_scale_question(page, d),
+        ledger=(ledger.variances(page, scaling.measured(example.seed)[0][:, [0, 2]], solved=is_scaled),),
         code="uwaga.attention(q, k, torch.eye(len(k))"
         + (", normalize=None)     # the default is scale=1/√d_k" if is_scaled else ", scale=1.0, normalize=None)"),
     )
@@ -220,13 +229,20 @@ def softmax(page: Page) -> LessonStep:
             (("weights", i, j),),
             ordered=True,
         ),
+        ledger=(
+            ledger.long_by_weights(page),
+            ledger.row_sums(page, weights_NN, solved=True),
+            page.problem("one", page.text("tables", count=1), (1,)),
+            ledger.later(page, weights_NN),
+        ),
         code=f"uwaga.attend(q, k, v{example.scale_argument}).map.to_dense()",
     )
 
 
 def _still_long(page: Page) -> LessonFinding:
     """What softmax does not remove: the weights on the longest vector as it is, and four times as long."""
-    j, before_N, after_N = longer(page.example)
+    j, x_NM, longer_NM = ledger.longest(page.example)
+    before_N, after_N = (ledger.weights_on(page.example, j, each_NM) for each_NM in (x_NM, longer_NM))
     return page.finding(
         "still_long",
         [("weights", i, j) for i in range(len(before_N))],
@@ -234,19 +250,6 @@ def _still_long(page: Page) -> LessonFinding:
         before=", ".join(map(shown, before_N.tolist())),
         after=", ".join(map(shown, after_N.tolist())),
     )
-
-
-def longer(example: Example, times: float = 4.0) -> tuple[int, Tensor, Tensor]:
-    """The token of the longest vector, all weights on it, and all weights on it with its vector several times as long."""
-    j = int(example.x_NM.norm(dim=-1).argmax())
-    x_NM = example.x_NM.clone()
-    x_NM[j] *= times
-    layer = layer_of(example, heads=1)
-    before_NN, after_NN = (
-        attended(*(part[0] for part in layer.project(each, each, each)), example.scale)[1]
-        for each in (example.x_NM, x_NM)
-    )
-    return j, before_NN[:, j], after_NN[:, j]
 
 
 def weighted(page: Page) -> LessonStep:
@@ -294,6 +297,7 @@ def total(page: Page) -> LessonStep:
     one_by_one = torch.stack([attended(each[None], k_ND, v.numbers, example.scale)[0] for each in q_ND])
     sums = page.matrix("output_token", page["weighted"].total(page.text("sum"), axis=0).by_library(one_by_one))
     furthest = float((output_NE - one_by_one[:, 0]).abs().max())
+    order_NM, shuffled_NM = compute.reordered(example, with_codes=False)
     n, e = output_NE.shape
     formula = f"attention(Q, K, V) = softmax(Q Kᵀ{'/√d_k' if example.scaled else ''}) V"
     return page.step(
@@ -321,5 +325,6 @@ def total(page: Page) -> LessonStep:
             ("output", "output_token"),
             (("output", 0, 0),),
         ),
+        ledger=(ledger.moved(page, order_NM - shuffled_NM),),
         code=f"uwaga.attention(q, k, v{example.scale_argument})",
     )

@@ -24,6 +24,8 @@ def heads(page: Page) -> LessonStep:
     made_heads = multi_head(page, "", x, x, "scores", example.scale_text)
     joined = page.matrix("joined", side_by_side([head[-1] for head in made_heads]))
     output = page.matrix("layer_output", joined @ wo)
+    shares = [head[5].numbers for head in made_heads]
+    apart = max(float((each - shares[0]).abs().max()) for each in shares)
     return page.step(
         page.section(
             "each",
@@ -36,6 +38,11 @@ def heads(page: Page) -> LessonStep:
         *(page.section("head", *head[:5], values={"head": h + 1}, folded=True) for h, head in enumerate(made_heads)),
         pictures=[page.picture("arcs", "head", head[5], values={"head": h + 1}) for h, head in enumerate(made_heads)],
         question=_question(page) if count > 1 and tokens > 1 else None,
+        ledger=(
+            page.problem(
+                "one", page.text("tables_differ", count=count, between=shown(apart)), (count,), solved=apart > 0
+            ),
+        ),
         code=f"layer(X)     # {_constructor(example)} with these weights",
         head={"statistic": "normalized_entropy", "sense": "largest", "why": page.text("why_head")},
     )

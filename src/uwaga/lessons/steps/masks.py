@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base.languages import percent
+from uwaga.lessons import ledger
 from uwaga.lessons.compute import attended
 from uwaga.lessons.document import LessonFinding, LessonStep, Section, shown
 from uwaga.lessons.matrix import Matrix, given, made
@@ -49,6 +50,7 @@ def masks(page: Page) -> LessonStep:
             ("past_weights", "past_output"),
             (("past_output", 0, 0),),
         ),
+        ledger=(ledger.later(page, causal.matrices[2].numbers, solved=True),),
         code=f"uwaga.attention(q, k, v, mask=uwaga.Causal(include_self=False){example.scale_argument})",
         head={"statistic": "previous_token", "sense": "largest", "why": page.text("head")},
     )

@@ -5,13 +5,13 @@ Letters: N tokens, M width of a token's vector, L places.
 
 import functools
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from uwaga._base.languages import decimal, significant
-from uwaga.lessons.compute import CLEAR, ROUNDING, layer_of
+from uwaga.lessons import ledger
+from uwaga.lessons.compute import CLEAR, ROUNDING, reordered
 from uwaga.lessons.document import Chart, LessonStep, Question, Section, difference_shade, shown
 from uwaga.lessons.matrix import Matrix, given, made, rule
 from uwaga.lessons.page import Page
@@ -47,6 +47,7 @@ def positions(page: Page) -> LessonStep:
         _repeats(page),
         pictures=(page.picture("waves", "waves", curves, description=page.text("waves_description")),),
         question=_question(page),
+        ledger=(ledger.moved(page, page["with_apart"].numbers, solved=True),),
         code=f"uwaga.nn.SinusoidalPositions({m})(X)",
         head=head,
     )
@@ -77,22 +78,15 @@ def _wavelengths(page: Page, m: int) -> Matrix:
 
 def _shuffled(page: Page, name: str) -> tuple[Matrix, Matrix, Matrix]:
     """The layer's output, with position codes or without; its output for the shuffled tokens, unshuffled; and the difference."""
-    example, rows, columns = page.example, page.example.tokens, page["x"].columns
-    layer, order = layer_of(example, example.heads), list(example.order)
-    placed = SinusoidalPositions(example.x_NM.shape[1]) if name == "with" else None
-    outputs: list[Tensor] = []
-    for x_NM in (example.x_NM, example.x_NM[order]):
-        output = layer(x_NM if placed is None else placed(x_NM))
-        assert isinstance(output, Tensor)
-        outputs.append(output)
-    over = "X + PE" if placed else "X"
-    back = outputs[1][[order.index(place) for place in range(len(order))]]
-    source = given(page.text("layer", over=over)) if placed else rule("copy", page["layer_output"].at())
-    first = page.matrix(f"{name}_order", made(outputs[0], rows, columns, source))
-    then = page.matrix(f"{name}_shuffled", made(back, rows, columns, given(page.text("shuffled", over=over))))
+    rows, columns, is_placed = page.example.tokens, page["x"].columns, name == "with"
+    output_NM, back_NM = reordered(page.example, with_codes=is_placed)
+    over = "X + PE" if is_placed else "X"
+    source = given(page.text("layer", over=over)) if is_placed else rule("copy", page["layer_output"].at())
+    first = page.matrix(f"{name}_order", made(output_NM, rows, columns, source))
+    then = page.matrix(f"{name}_shuffled", made(back_NM, rows, columns, given(page.text("shuffled", over=over))))
     apart = first - then
-    apart = replace(apart, shade=difference_shade(apart.numbers, first.numbers))
-    return first, then, page.matrix(f"{name}_apart", apart, "apart")
+    shade = difference_shade(apart.numbers, first.numbers)
+    return first, then, page.matrix(f"{name}_apart", apart.styled(shade=shade), "apart")
 
 
 def _question(page: Page) -> Question | None:
