@@ -61,8 +61,7 @@ export function arcsOfLinks(links, centres, { height, scale = arcScale, far = ar
 
 /**
  * How drawn arcs go over into others: each into the one to the same word, or into the one of its rank; what is left vanishes, what is new grows.
- * @param {DrawnArc[]} drawn @param {Arc[]} next @param {boolean} sameKeys
- * @returns {ArcPair[]}
+ * @param {DrawnArc[]} drawn @param {Arc[]} next @param {boolean} sameKeys @returns {ArcPair[]}
  */
 export function arcPairs(drawn, next, sameKeys) {
   const byWeight = (/** @type {Arc} */ one, /** @type {Arc} */ other) => other.weight - one.weight, old = [...drawn].sort(byWeight);
@@ -74,10 +73,7 @@ export function arcPairs(drawn, next, sameKeys) {
   return [...pairs, ...left.map((arc) => ({ from: arc, to: { ...arc, width: 0, opacity: 0 } }))];
 }
 
-/**
- * @param {ArcPair[]} pairs @param {number} part  of the way, from 0 to 1
- * @returns {DrawnArc[]}
- */
+/** @param {ArcPair[]} pairs @param {number} part  of the way, from 0 to 1 @returns {DrawnArc[]} */
 export function mixedArcs(pairs, part) {
   const eased = part < 0.5 ? 4 * part ** 3 : 1 - (2 - 2 * part) ** 3 / 2, mix = (/** @type {number} */ one, /** @type {number} */ other) => one + (other - one) * eased;
   return pairs.map(({ from, to }) => ({ ...to, from: mix(from.from, to.from), to: mix(from.to, to.to), rise: mix(from.rise, to.rise),
@@ -136,10 +132,8 @@ export function headArcs(cells, rows, columns, hidden, { width, height }) {
 /**
  * The drawing of a head of cross-attention: a line from each word below to what it looks at above.
  * @param {ArrayLike<number>} cells  (rows, columns)
- * @param {number} rows @param {number} columns
- * @param {ReadonlySet<number>} hidden
- * @param {{width: number, height: number}} size
- * @returns {Glyph[]}
+ * @param {number} rows @param {number} columns @param {ReadonlySet<number>} hidden
+ * @param {{width: number, height: number}} size @returns {Glyph[]}
  */
 export function headRibbons(cells, rows, columns, hidden, { width, height }) {
   const x = (/** @type {number} */ at, /** @type {number} */ of) => Number(((width * (at + 0.5)) / of).toFixed(1));

@@ -69,11 +69,7 @@ const namedSinks = 3;
 /** What a head that has a name is worth at least, on the scale of a link's weight: a name says more than a weak link. */
 const leastOfNamed = 0.45;
 
-/**
- * @param {App} app
- * @param {AbortSignal} signal
- * @returns {Promise<DistinctiveHeads>}
- */
+/** @param {App} app @param {AbortSignal} signal @returns {Promise<DistinctiveHeads>} */
 export async function askDistinctive(app, signal) {
   const { side: id, kind, merge, specials } = app.store.get(), side = app.side(id), axes = side.kinds[kind];
   const [queries, keys] = await Promise.all([app.items(id, axes.queries), app.items(id, axes.keys)]);
@@ -136,9 +132,7 @@ function linkSentence({ query, key }, queries, keys) {
 
 /**
  * What the open head does over the whole text, "" where no label fits; and its strongest link.
- * @param {App} app
- * @param {Items} keys
- * @returns {Promise<{sentence: string, link: Link | null}>}
+ * @param {App} app @param {Items} keys @returns {Promise<{sentence: string, link: Link | null}>}
  */
 export async function askOpenHead(app, keys) {
   const { side, kind, layer, head, merge, specials } = app.store.get(), request = { request: "labels", side, kind, layer, merge, specials };

@@ -5,6 +5,7 @@ import { hasExactCells, hasLayers } from "./every_head.js";
 import { el } from "../dom.js";
 import { percentText } from "../format.js";
 import { tr } from "../languages.js";
+import { makePlayer } from "../player.js";
 /** @import { App, Items } from "../types.js" */
 /** @import { LayerCells } from "./every_head.js" */
 
@@ -45,18 +46,13 @@ export function layerShares(mean, { specials, total }, sinks) {
   return shares;
 }
 
-/**
- * Play, and a stop for each layer.
- * @param {(layer: number | null) => void} show  null: the film has ended
- * @returns {{element: HTMLElement, layer: () => number | null, setLayers: (layers: number[]) => void, stop: () => void}}
- */
+/** Play, and a stop for each layer. @param {(layer: number | null) => void} show  null: the film has ended */
 export function makeLayerFilm(show) {
   /** @type {number[]} */
   let layers = [];
   let shown = /** @type {number | null} */ (null);
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let timer;
-  const play = el("button", { type: "button", class: "uwaga-pill", on: { click: () => (timer === undefined ? run(0) : stop()) } });
+  const player = makePlayer(stopTime, (at) => (at < layers.length ? to(layers[at]) : stop()));
+  const play = el("button", { type: "button", class: "uwaga-pill", on: { click: () => (player.isOn() ? stop() : player.start()) } });
   const dots = el("div", { class: "uwaga-dots", role: "group", "aria-label": tr("Layer") });
   const element = el("div", { class: "uwaga-row uwaga-film", on: { keydown: (/** @type {KeyboardEvent} */ event) => {
     if (event.key !== "Escape" || shown === null) return;
@@ -64,16 +60,8 @@ export function makeLayerFilm(show) {
     stop();
   } } }, play, dots);
 
-  /** @param {number} at */
-  function run(at) {
-    if (at >= layers.length) return stop();
-    to(layers[at]);
-    timer = setTimeout(() => run(document.hidden ? at : at + 1), stopTime); // it waits for who sees it
-    draw();
-  }
   function stop() {
-    clearTimeout(timer);
-    timer = undefined;
+    player.stop();
     if (shown !== null) to(null);
     draw();
   }
@@ -84,19 +72,19 @@ export function makeLayerFilm(show) {
     show(layer);
   }
   function draw() {
-    play.textContent = timer === undefined ? tr("▶ Play the layers") : tr("■ Stop");
+    play.textContent = player.isOn() ? tr("■ Stop") : tr("▶ Play the layers");
     [...dots.children].forEach((button, at) => button.setAttribute("aria-pressed", String(layers[at] === shown)));
   }
   draw();
   return {
     element, stop,
     layer: () => shown,
+    /** @param {number[]} next */
     setLayers(next) {
       if (next.join() === layers.join()) return;
       layers = next;
       dots.replaceChildren(...layers.map((layer) => el("button", { type: "button", "aria-label": tr("layer {layer}", { layer }), text: String(layer), on: { click() {
-        clearTimeout(timer);
-        timer = undefined;
+        player.stop();
         to(shown === layer ? null : layer);
       } } })));
       draw();

@@ -92,9 +92,7 @@ export function lookParts({ is, top, next, visible }, { weights, from, name, isS
 
 /**
  * The sentence of a word, of a link where one is picked, or of what it looks at without a link that is cut.
- * @param {{queries: Items, keys: Items}} texts
- * @param {number} query
- * @param {number | null} key
+ * @param {{queries: Items, keys: Items}} texts @param {number} query @param {number | null} key
  * @param {Float32Array | null} weights
  * @param {{sinks: ReadonlySet<number>, signed: boolean, strongest: Link | undefined, isCounted: boolean,
  *   isHidden: (key: number) => boolean, cut?: ReadonlySet<number>}} of  strongest: the link of the head that is told

@@ -217,8 +217,7 @@ export function makeStage({ pick, point, pickKey }) {
   return {
     element,
     /**
-     * @param {StageContent} content
-     * @param {{time?: number, sameKeys?: boolean}} [how]
+     * @param {StageContent} content @param {{time?: number, sameKeys?: boolean}} [how]
      * @returns {boolean} false: the text does not fit, and is not shown
      */
     show(content, { time = hoverTime, sameKeys = false } = {}) {

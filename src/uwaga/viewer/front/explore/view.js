@@ -1,12 +1,13 @@
 // Explore: what one word looks at, as a sentence, as arcs over the text or beside it, and as a row of the map; and every head as a drawing.
 
 import { bandFloor, bandScale } from "../colours.js";
+import { menuButton } from "../controls.js";
 import { el } from "../dom.js";
 import { percentText } from "../format.js";
 import { tr, trParts } from "../languages.js";
 import { mapView } from "../map/view.js";
+import { makePlayer } from "../player.js";
 import { makeHeadBar } from "../shell/header.js";
-import { menuButton } from "../controls.js";
 import { headlineOf, holdHeight, meansText, restText, shrinkLong, unknownText, whereText } from "./headline.js";
 import { holdsPassages } from "../text/folds.js";
 import { makeLinks, quoted } from "../text/links.js";
@@ -26,7 +27,7 @@ import { makeStage, wantsNoMotion } from "./stage.js";
 import { makeWall } from "./wall.js";
 import { makeWhy } from "./why.js";
 import { askDistinctive, linkStory, sinkNames } from "./distinctive.js";
-/** @import { App, Items, State } from "../types.js" */
+/** @import { App, Items } from "../types.js" */
 /** @import { DistinctiveHead, DistinctiveHeads } from "./distinctive.js" */
 
 /** Milliseconds of a run after which the page says that it computes. */
@@ -36,190 +37,59 @@ const headTime = 600, filmTime = 850, holdTime = 700, flowTime = 1400;
 /** Milliseconds of a word that is written. */
 const writeTime = 900;
 
-/**
- * @param {App} app
- * @returns {ReturnType<typeof mapView>}
- */
-export function exploreView(app) {
-  const { store } = app;
-  const map = mapView(app);
-  const box = makeTextBox(app), predictions = makePredictions(app), changes = makeChanges(app), swap = makeSwap(app), why = makeWhy(app);
-  const where = el("p", { class: "uwaga-sub uwaga-headline-note" });
-  const headline = el("h2", { class: "uwaga-headline", "aria-live": "polite" });
-  const story = el("p", { class: "uwaga-sub" });
-  const evidence = el("details", { class: "uwaga-evidence", hidden: true }, el("summary", { text: tr("Why this name") }), el("p"));
-  const unknown = el("p", { class: "uwaga-sub uwaga-unknown-note", hidden: true });
-  const bands = el("p", { class: "uwaga-sub", hidden: true });
-  const pick = (/** @type {number} */ item) => {
-    if (store.get().query === item) return swap.edit();
-    store.set({ query: item, key: null });
-  };
-  const stage = makeStage({ pick, point, pickKey: (key) => store.set({ key }) });
-  const ribbons = makeRibbons({ pick: (item) => store.set({ query: item, key: null }), point, pickKey: (key) => store.set({ key }) });
-  const readings = [0, 1].map(() => makeReading({
-    pick: (axis, item) => store.set(axis === "key" ? { key: item } : { query: item, ...(store.get().query === item ? {} : { key: null }) }),
-    pickKey: (key) => store.set({ key }),
-    point: (axis, item) => (axis === "key" ? map.point(-1, item) : map.point(item, -1)),
-  }));
-  const search = makeSearchBox((range) => reading().find(range)), find = el("button", { type: "button", class: "uwaga-pill", text: tr("Find a word"), "aria-expanded": "false", on: { click: () => openSearch(search.element.hidden) } });
-  search.element.hidden = true;
-  const film = makeLayerFilm(() => draw());
-  const write = el("button", { type: "button", class: "uwaga-pill", hidden: true, on: { click: () => (writing === undefined ? writeFrom(0) : stopWriting()) } });
-  const links = makeLinks((key) => store.set({ key })), lookers = makeLinks((query) => store.set({ query }));
-  const every = makeEveryHead(app, redraw);
-  const wall = makeWall(app, every, (layer, head) => store.set({ layer, head, view: { x: 0, y: 0, scale: 0 } }));
-  const moved = makeMoved(app, redraw);
-  const headMenu = changes.controls && menuButton(tr("This head"), changes.controls).element;
-  const top = el("div", { class: "uwaga-top" },
-    el("div", {}, where, headline, story, unknown, evidence),
-    el("div", { class: "uwaga-row" }, makeHeadBar(app), find, headMenu, box.button));
-  const widen = el("button", { type: "button", class: "uwaga-link", on: { click: () => store.set({ wide: !store.get().wide }) } });
-  const mapPart = el("div", { class: "uwaga-map-part" }, el("div", { class: "uwaga-top" }, el("h2", { text: tr("Every word at once") }), widen),
-    el("p", { class: "uwaga-sub" }, el("span", { class: "uwaga-if-light", text: tr("Each row is a word; darker means it looks there more.") }),
-      el("span", { class: "uwaga-if-dark", text: tr("Each row is a word; brighter means it looks there more.") })), map.element, !app.about.python && predictions.element);
-  // After a change: where the weight went, and what came of it.
-  const after = app.about.python ? el("div", { class: "uwaga-after" }, moved.flow, predictions.element) : null;
-  const element = el("section", { class: "uwaga-explore", "aria-label": tr("Explore") }, el("div", { class: "uwaga-explore-page" },
-    top, box.element, search.element, stage.element, ribbons.element, el("div", { class: "uwaga-top uwaga-under" }, film.element, write, why.button, changes.cut, swap.element), why.element, after,
-    el("div", { class: "uwaga-low" }, el("div", { class: "uwaga-read-part" }, readings.map((one) => one.element), bands),
-      el("div", { class: "uwaga-aside" }, el("div", { class: "uwaga-low-side" }, mapPart, links.element, lookers.element)), el("div", { class: "uwaga-low-side uwaga-heads-part" }, moved.element, wall.element)), changes.bar));
-  const row = new WeightsReader(app, "row", redraw), column = new WeightsReader(app, "column", redraw);
-  /** @type {{queries: Items, keys: Items, name: string} | null} */
-  let texts = null;
-  /** @type {DistinctiveHeads | null} */
-  let distinctive = null;
-  let asked = new AbortController();
-  let askedFor = "", drawnHead = "", pointed = -1;
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let computing;
-  let shown = false, isRead = false, isQueued = false;
-  // After a change the arcs begin as they were, and flow into what they are.
-  let flows = Boolean(app.about.python) && store.get().side !== "0" && !wantsNoMotion();
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let flowing;
-  let flowEnded = false;
-  /** The last word that is written so far; -1: all are there. */
-  let written = -1, mostSeen = 0;
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let writing;
-  // The page opens on the most telling head, unless the URL or a click has named another one.
-  let opens = app.isFresh && isUntouched();
+/** @typedef {{queries: Items, keys: Items, name: string}} Texts */
+/** @typedef {ReturnType<typeof makeParts>} Parts */
+/** @typedef {ReturnType<typeof lookAt>} Look */
 
-  function isUntouched() {
-    const { kind, layer, head, query } = store.get(), { start } = app.about;
-    return query === null && kind === start?.kind && layer === start.layer && head === start.head;
-  }
+/**
+ * What is shown beside the page's state.
+ * @typedef {object} Now
+ * @property {boolean} isShown
+ * @property {boolean} isRead  as running prose
+ * @property {number} pointed  the word under the pointer; -1: none
+ * @property {number} written  the last word that is written so far; -1: all are there
+ * @property {number} mostSeen  what the picked word looks at most, where it was last known
+ * @property {"held" | "flows" | "done"} flow  after a change the arcs begin as they were, and flow into what they are
+ * @property {string} head  whose arcs were drawn
+ */
+
+/** @param {App} app @returns {ReturnType<typeof mapView>} */
+export function exploreView(app) {
+  const { store } = app, map = mapView(app), known = makeKnowledge(app, redraw);
+  const parts = makeParts(app, map, { point, redraw, draw, write: () => (writer.isOn() ? stopWriting() : writer.start()) });
+  const { element, film, every, moved, row, column } = parts;
+  /** @type {Now} */
+  const now = { isShown: false, isRead: false, pointed: -1, written: -1, mostSeen: 0, head: "",
+    flow: app.about.python && store.get().side !== "0" && !wantsNoMotion() ? "held" : "done" };
+  // One word after the other comes with its ribbons.
+  const writer = makePlayer(writeTime, (item) => {
+    if (item >= (known.texts()?.queries.total ?? 0)) return stopWriting();
+    now.written = now.pointed = item;
+    draw();
+  });
+  /** @type {{[name: string]: ReturnType<typeof setTimeout> | undefined}} */
+  const timers = {};
+  let isQueued = false, width = 0;
 
   /** Shows the arcs of the word under the pointer; -1: of the picked one. @param {number} item */
   function point(item) {
     map.point(item, -1);
-    if (writing !== undefined || item === pointed || (item >= 0 && !every.row(item))) return;
-    pointed = item;
-    holdHeight(top, pointed >= 0);
+    if (writer.isOn() || item === now.pointed || (item >= 0 && !every.row(item))) return;
+    now.pointed = item;
+    holdHeight(parts.top, item >= 0);
     draw(true);
   }
 
-  /** One word after the other comes with its ribbons. @param {number} item */
-  function writeFrom(item) {
-    if (!texts || item >= texts.queries.total) return stopWriting();
-    written = pointed = item;
-    writing = setTimeout(() => writeFrom(document.hidden ? item : item + 1), writeTime);
-    draw();
-  }
   function stopWriting() {
-    clearTimeout(writing);
-    writing = undefined;
-    if (written < 0) return;
-    written = pointed = -1;
+    writer.stop();
+    if (now.written < 0) return;
+    now.written = now.pointed = -1;
     draw();
-  }
-
-  /** The text that is looked at. */
-  function reading() {
-    return readings[1].element.hidden ? readings[0] : readings[1];
-  }
-
-  /** @param {boolean} on */
-  function openSearch(on) {
-    search.element.hidden = !on;
-    find.setAttribute("aria-expanded", String(on));
-    if (on) search.focus();
-    else reading().find(null);
-  }
-  const removeCommands = /** @type {[string, string, string, () => void][]} */ ([["next", tr("Next word that it looks at"), "n", () => reading().step(1)],
-    ["before", tr("Previous word that it looks at"), "p", () => reading().step(-1)], ["find", tr("Find a word"), "f", () => openSearch(true)]])
-    .map(([id, title, key, run]) => app.commands.add({ id: `read.${id}`, title, keys: [key], group: tr("Long texts"), when: () => shown && isRead, run }));
-  removeCommands.push(app.commands.add({ id: "map.wide", title: tr("Larger map"), keys: ["m"], group: tr("Map"), when: () => shown, run: () => widen.click() }));
-
-  /** @param {DistinctiveHead} one */
-  function openDistinctive({ kind, layer, head, link }) {
-    opens = false;
-    store.set({ kind, layer, head, query: link.query, key: link.key, view: { x: 0, y: 0, scale: 0 } });
-  }
-
-  /** Which texts the state is of. */
-  function textsName() {
-    const { side: id, kind, merge, specials } = store.get();
-    return JSON.stringify([id, app.side().kinds[kind], merge, specials]);
-  }
-
-  async function load() {
-    const { side: id, kind } = store.get(), axes = app.side().kinds[kind], name = textsName();
-    if (texts?.name === name) return;
-    try {
-      const [queries, keys] = await Promise.all([app.items(id, axes.queries), app.items(id, axes.keys)]);
-      if (name !== textsName()) return;
-      texts = { queries, keys, name };
-      redraw();
-    } catch {
-      // The client reports the error.
-    }
-  }
-
-  async function loadDistinctive() {
-    const name = textsName();
-    if (name === askedFor || app.side().signed) return;
-    askedFor = name;
-    distinctive = null; // links are items of the settings before
-    asked.abort();
-    asked = new AbortController();
-    const { signal } = asked;
-    try {
-      const found = await askDistinctive(app, signal);
-      await load();
-      if (signal.aborted) return;
-      distinctive = found;
-      // "Back" leads to what was shown before the page opened this head by itself.
-      app.quiet.on = true;
-      if (opens && isUntouched() && found.all.length) openDistinctive(found.all[0]);
-      app.quiet.on = false;
-      opens = false;
-      pickStrongest();
-      app.provisional.end();
-      redraw();
-    } catch {
-      if (!signal.aborted) askedFor = "";
-    }
-  }
-
-  /** What is known of the heads; its links are items of the texts that it was asked for. */
-  const heads = () => (askedFor === textsName() ? distinctive : null);
-  const ownHead = () => {
-    const { kind, layer, head } = store.get();
-    return heads()?.all.find((one) => one.kind === kind && one.layer === layer && one.head === head);
-  };
-
-  /** Something is always picked: without a query it is the head's most telling link. */
-  function pickStrongest() {
-    const { query } = store.get(), own = ownHead();
-    if (query === null && own && !opens) store.set({ query: own.link.query, key: own.link.key });
   }
 
   function refresh() {
-    if (!shown) return;
-    void load();
-    void loadDistinctive();
-    pickStrongest();
+    if (!now.isShown) return;
+    known.request();
     row.request(store.get().query);
     every.request();
     moved.request();
@@ -235,195 +105,357 @@ export function exploreView(app) {
 
   /** @param {boolean} [isPointing]  only another word is pointed at */
   function draw(isPointing = false) {
-    // Items of another text than the one that is shown now say nothing of it.
-    if (!shown || (texts && texts.name !== textsName())) return;
-    const state = store.get(), { kind } = state, known = texts, side = app.side(), axes = side.kinds[kind];
-    const query = pointed >= 0 ? pointed : state.query, key = pointed >= 0 ? null : state.key;
-    // A saved page may hold means of many words here: they are no weights between two words.
-    const isExact = row.weights?.cell === 1, own = ownHead();
-    const weights = query === null || !known ? null : every.row(query) ?? (query === state.query && isExact ? row.weights?.weights ?? null : null);
-    const inQueries = known && query !== null && query < known.queries.total ? query : null;
-    if (!known || inQueries === null) {
-      headline.replaceChildren(side.text_title);
-      where.textContent = known ? tr("Pick a word to see what it attends to.") : "";
-      evidence.hidden = true;
-      story.textContent = "";
-      links.show(null);
-    }
-    if (!isPointing) predictions.show(known);
-    const isWide = state.wide || state.compare !== "one";
-    element.toggleAttribute("data-wide", isWide);
-    widen.textContent = isWide ? tr("Smaller map") : tr("Larger map");
-    widen.hidden = state.compare !== "one";
-    unknown.textContent = unknownText(side, [axes.queries, axes.keys]);
-    unknown.hidden = !unknown.textContent;
-    if (!known) return;
-    const atRest = sinksOf(known.keys, kind), sinks = state.colour.hideSink ? atRest : new Set(), one = axes.queries === axes.keys, isLine = one && isOneLine(known.queries);
-    const shownWeights = inQueries === null ? null : weights;
-    const best = shownWeights ? strongestItems(shownWeights, sinks.size + 1).find((item) => !sinks.has(item)) ?? null : null;
-    const isHidden = hiddenOutside(inQueries === null ? [0, known.keys.total] : seenKeys(app, known.queries, known.keys, inQueries));
-    const was = inQueries === null || state.side !== "1" ? null : moved.row("0", inQueries), isHeld = flows && was !== null, cut = inQueries !== null && state.side === "1" ? moved.cut(known.queries, known.keys, inQueries) : new Set();
+    if (!now.isShown || known.isOld()) return;
+    const texts = known.texts();
+    drawPage(app, parts, texts, isPointing);
+    if (!texts) return;
+    const look = lookAt(app, parts, now, texts, known.own());
     if (!isPointing) {
-      changes.show(known, best);
-      if (pointed < 0) why.show(known, inQueries, state.key ?? best, shownWeights, sinks);
-      swap.show(one ? known.queries : null, state.query);
+      parts.changes.show(texts, look.best);
+      if (now.pointed < 0) parts.why.show(texts, look.query, look.state.key ?? look.best, look.weights, look.sinks);
+      parts.swap.show(look.isPair ? null : texts.queries, look.state.query);
     }
-    if (inQueries !== null) {
-      headline.replaceChildren(...headlineOf(known, inQueries, key, shownWeights, { sinks: atRest, signed: side.signed, strongest: own?.link, isCounted: one && !isLine, isHidden,
-        cut: !isHeld && (key === null || cut.has(key)) ? cut : undefined }));
-      where.textContent = whereText(app, own, heads()?.rests.get(`${state.layer} ${state.head}`));
-      const at = key ?? best;
-      story.replaceChildren([restText(shownWeights, sinks, known.keys), at !== null && at === best ? linkStory({ query: inQueries, key: at, weight: 0 }, known.queries, known.keys, kind) : "",
-        !one ? !hasExactCells(app) ? "" : tr("Every word sends out a ribbon of the same width, 100%; what many look at grows wide.") : shownWeights && stage.element.hidden ? "" : tr("A wide arc is a big share of this word’s attention; the numbers under the words add up to 100%."),
-        row.weights && !isExact && !shownWeights ? meansText(row.weights.cell) : ""].filter(Boolean).join(" "));
-      evidence.hidden = !own?.evidence;
-      /** @type {HTMLElement} */ (evidence.lastElementChild).textContent = own?.evidence ?? "";
-    }
-    const canStage = isLine && !side.signed, layer = canStage ? film.layer() : null, filmed = layer === null ? null : every.layer(layer), reel = filmed?.complete === 1 && filmed.rows === known.queries.total ? filmed : null;
-    if (isHeld && flowing === undefined) flowing = setTimeout(() => { flows = false; draw(); }, holdTime);
-    const mean = reel && meanOfHeads(reel);
-    if (reel && mean && layer !== null) {
-      where.textContent = [side.model, tr("layer {layer}, mean of {count} heads", { layer, count: reel.heads })].join(" \u00b7 ");
-      headline.textContent = filmText(layer, layerShares(mean, known.queries, atRest), sinkNames(known.keys, kind));
-      story.textContent = tr("Arcs are the three widest links of each word to other words, from {least} on.", { least: percentText(leastLink) });
-      evidence.hidden = true;
-    }
-    const isStaged = canStage
-      && stage.show({ items: known.queries, query: inQueries, key, weights: isHeld ? was : shownWeights, isHidden, sinks, before: isHeld ? null : was, cut: isHeld ? new Set() : cut, ...(reel && mean && { links: filmLinks(mean, reel.rows, reel.columns, atRest) }) },
-        { time: isHeld ? 0 : mean ? filmTime : flowing !== undefined && !flowEnded ? flowTime : timeOf(state), sameKeys: Boolean(app.about.python) });
-    if (flowing !== undefined && !flows) flowEnded = true;
-    film.element.hidden = !isStaged || !hasFilm(app);
-    film.setLayers(shownLayers(app).map((each) => each.layer));
-    wall.light(film.element.hidden ? null : layer);
-    if (!isStaged) stage.hide();
-    if (film.element.hidden) film.stop();
-    const cells = !one && !side.signed && !holdsPassages(known.keys) && Math.max(known.queries.total, known.keys.total) <= mostRibbons ? ribbonWeights(known, inQueries, shownWeights) : null;
-    const isRibboned = cells !== null;
-    if (isRibboned) ribbons.show({ ...known, cells, query: inQueries, key, sinks, isKnown: hasExactCells(app) || shownWeights !== null, last: written < 0 ? known.queries.total : written, middle: ribbonMiddle(known, cells, atRest) });
-    else ribbons.hide();
-    write.hidden = !isRibboned || !hasExactCells(app);
-    write.textContent = writing === undefined ? ["▶", tr("Watch it write")].join(" ") : tr("■ Stop");
-    if (write.hidden) stopWriting();
-    isRead = !isStaged && !isRibboned;
-    element.toggleAttribute("data-read", isRead);
-    find.hidden = !isRead;
-    if (!isRead) search.element.hidden = true;
-    const common = { query: inQueries, key, signed: side.signed, merge: state.merge, isHidden };
-    const contents = !isRead ? [] : one ? [{ ...common, items: known.queries, axis: /** @type {const} */ ("both"), weights: shownWeights, sinks }]
-      : [{ ...common, items: known.queries, axis: /** @type {const} */ ("query"), weights: null, sinks: new Set() }, { ...common, items: known.keys, axis: /** @type {const} */ ("key"), weights: shownWeights, sinks }];
-    readings.forEach((each, at) => each.show(contents[at] ?? null));
-    search.setItems(known.keys);
-    const what = shownWeights && inQueries !== null && isRead;
-    links.show(what ? { title: trParts("What {token} attends to", { token: quoted(known.queries.labels[inQueries]) }), hue: "key", weights: shownWeights, items: known.keys, sinks, picked: key, isHidden } : null);
-    if (!isPointing) column.request(isRead && key !== null ? key : null);
-    const received = column.weights?.cell === 1 && isRead && key !== null && key < known.keys.total ? column.weights.weights : null;
-    lookers.show(received && key !== null ? { title: trParts("What attends to {token}", { token: quoted(known.keys.labels[key]) }), hue: "query", weights: received, items: known.queries, sinks: new Set(), picked: inQueries } : null);
-    const scale = shownWeights ? bandScale(shownWeights, sinks) : 1;
-    bands.hidden = !isRead || scale >= bandFloor;
-    bands.textContent = tr("The largest weight is {scale}: the colours of the text are fractions of it.", { scale: percentText(scale) });
-    shrinkLong(headline);
+    if (look.query !== null) drawSentence(app, parts, look, known.heads()?.rests.get(`${look.state.layer} ${look.state.head}`));
+    if (look.isHeld) timers.flow ??= setTimeout(() => { now.flow = "flows"; draw(); }, holdTime);
+    const isStaged = drawStage(app, parts, now, look), isRibboned = drawRibbons(app, parts, now, look);
+    parts.write.textContent = writer.isOn() ? tr("■ Stop") : ["▶", tr("Watch it write")].join(" ");
+    if (parts.write.hidden) stopWriting();
+    now.isRead = !isStaged && !isRibboned;
+    drawReading(parts, look, now.isRead, isPointing);
+    shrinkLong(parts.headline);
     if (isPointing) return;
-    wall.show(heads(), known);
-    moved.show(known, inQueries, atRest);
-  }
-
-  /**
-   * The weights of the open head between two texts; of longer ones those of the picked word alone, as others are not known.
-   * @param {{queries: Items, keys: Items}} known @param {number | null} query @param {Float32Array | null} weights @returns {ArrayLike<number> | null}
-   */
-  function ribbonWeights({ queries, keys }, query, weights) {
-    const { layer, head } = store.get();
-    if (hasExactCells(app)) {
-      const cells = every.layer(layer);
-      return cells && cells.complete === 1 && cells.rows === queries.total && cells.columns === keys.total ? headCells(cells, head) : null;
-    }
-    const cells = new Float32Array(queries.total * keys.total);
-    if (query !== null && weights) cells.set(weights, query * keys.total);
-    return cells;
-  }
-
-  /**
-   * What is in the middle of rows that do not fit: the picked word, which stays there while others are pointed at, and what it looks at most.
-   * @param {{queries: Items, keys: Items}} known @param {ArrayLike<number>} cells @param {ReadonlySet<number>} sinks
-   */
-  function ribbonMiddle({ queries, keys }, cells, sinks) {
-    const { query: picked, key } = store.get(), query = Math.min(written < 0 ? picked ?? 0 : written, queries.total - 1);
-    const row = Array.from({ length: keys.total }, (_, at) => (sinks.has(at) ? 0 : cells[query * keys.total + at]));
-    // Of a longer text the row of the picked word is not known while another is pointed at.
-    if (row.some((weight) => weight > 0)) mostSeen = strongestItems(row, 1)[0];
-    return { query, key: key ?? Math.min(mostSeen, keys.total - 1) };
-  }
-
-  /** Arcs of another head take their time. @param {State} state */
-  function timeOf({ kind, layer, head }) {
-    const name = `${kind} ${layer} ${head}`, time = name === drawnHead ? undefined : headTime;
-    drawnHead = name;
-    return time;
+    parts.wall.show(known.heads(), texts);
+    moved.show(texts, look.query, look.atRest);
   }
 
   /** Old numbers stay, paler, until the new ones come; a run that takes longer says so. */
   function showRunning() {
     const isRunning = app.session.isRunning();
     element.toggleAttribute("data-running", isRunning);
-    clearTimeout(computing);
+    clearTimeout(timers.computing);
     element.removeAttribute("data-computing");
-    if (isRunning) computing = setTimeout(() => element.setAttribute("data-computing", ""), sayComputingAfter);
+    if (isRunning) timers.computing = setTimeout(() => element.setAttribute("data-computing", ""), sayComputingAfter);
   }
 
-  let width = 0;
+  function stop() {
+    film.stop();
+    stopWriting();
+    every.stop();
+    moved.stop();
+  }
+
   const sizes = new ResizeObserver(() => {
     if (element.clientWidth === width) return;
     width = element.clientWidth;
     draw();
   });
   sizes.observe(element);
-  const unsubscribe = [
+  const isRead = () => now.isShown && now.isRead, longTexts = tr("Long texts");
+  const ends = [
+    ...[{ id: "read.next", title: tr("Next word that it looks at"), keys: ["n"], group: longTexts, when: isRead, run: () => parts.reading().step(1) },
+      { id: "read.before", title: tr("Previous word that it looks at"), keys: ["p"], group: longTexts, when: isRead, run: () => parts.reading().step(-1) },
+      { id: "read.find", title: tr("Find a word"), keys: ["f"], group: longTexts, when: isRead, run: () => parts.openSearch(true) },
+      { id: "map.wide", title: tr("Larger map"), keys: ["m"], group: tr("Map"), when: () => now.isShown, run: () => parts.widen.click() }].map(app.commands.add),
     app.session.subscribe(showRunning),
     store.subscribe(["side", "kind", "layer", "head", "merge", "specials", "pooling", "query", "key", "colour", "dark", "compare", "wide"], () => {
-      pointed = -1;
-      holdHeight(top, false);
-      if (shown) refresh();
+      now.pointed = -1;
+      holdHeight(parts.top, false);
+      refresh();
     }),
   ];
-
   return {
     ...map,
     element,
     show() {
-      shown = true;
+      now.isShown = true;
       map.show();
       refresh();
     },
     hide() {
-      shown = false;
-      film.stop();
-      stopWriting();
-      every.stop();
-      moved.stop();
+      now.isShown = false;
+      stop();
       map.hide();
     },
     dispose() {
-      asked.abort();
-      clearTimeout(computing);
-      row.cancel();
-      column.cancel();
-      removeCommands.forEach((remove) => remove());
-      clearTimeout(flowing);
-      every.stop();
-      moved.stop();
+      now.isShown = false;
+      stop();
+      Object.values(timers).forEach(clearTimeout);
       sizes.disconnect();
-      unsubscribe.forEach((end) => end());
-      shown = false;
-      film.stop();
-      stopWriting();
-      stage.dispose();
-      box.dispose();
-      predictions.dispose();
-      changes.dispose();
-      why.dispose();
-      map.dispose();
+      for (const end of ends) end();
+      for (const reader of [row, column]) reader.cancel();
+      for (const part of [known, parts.stage, parts.box, parts.predictions, parts.changes, parts.why, map]) part.dispose();
     },
   };
+}
+
+/**
+ * The texts, and what each head does in them. A page opens on the most telling head, unless the address or a click has named another one.
+ * @param {App} app @param {() => void} onChange
+ */
+function makeKnowledge(app, onChange) {
+  const { store } = app;
+  /** @type {Texts | null} */
+  let texts = null;
+  /** @type {DistinctiveHeads | null} */
+  let distinctive = null;
+  let asked = new AbortController(), askedFor = "", opens = app.isFresh && isUntouched();
+
+  function isUntouched() {
+    const { kind, layer, head, query } = store.get(), { start } = app.about;
+    return query === null && kind === start?.kind && layer === start.layer && head === start.head;
+  }
+
+  /** Which texts the state is of. */
+  function name() {
+    const { side: id, kind, merge, specials } = store.get();
+    return JSON.stringify([id, app.side().kinds[kind], merge, specials]);
+  }
+
+  async function load() {
+    const { side: id, kind } = store.get(), axes = app.side().kinds[kind], own = name();
+    if (texts?.name === own) return;
+    try {
+      const [queries, keys] = await Promise.all([app.items(id, axes.queries), app.items(id, axes.keys)]);
+      if (own !== name()) return;
+      texts = { queries, keys, name: own };
+      onChange();
+    } catch {
+      // The client reports the error.
+    }
+  }
+
+  async function loadHeads() {
+    if (name() === askedFor || app.side().signed) return;
+    askedFor = name();
+    distinctive = null; // links are items of the settings before
+    asked.abort();
+    asked = new AbortController();
+    const { signal } = asked;
+    try {
+      const found = await askDistinctive(app, signal);
+      await load();
+      if (signal.aborted) return;
+      distinctive = found;
+      // "Back" leads to what was shown before the page opened this head by itself.
+      app.quiet.on = true;
+      const [{ kind, layer, head, link } = /** @type {Partial<DistinctiveHead>} */ ({})] = found.all;
+      if (opens && isUntouched() && link) {
+        opens = false;
+        store.set({ kind, layer, head, query: link.query, key: link.key, view: { x: 0, y: 0, scale: 0 } });
+      }
+      app.quiet.on = false;
+      opens = false;
+      pickStrongest();
+      app.provisional.end();
+      onChange();
+    } catch {
+      if (!signal.aborted) askedFor = "";
+    }
+  }
+
+  /** What is known of the heads; its links are items of the texts that it was asked for. */
+  const heads = () => (askedFor === name() ? distinctive : null);
+  const own = () => {
+    const { kind, layer, head } = store.get();
+    return heads()?.all.find((one) => one.kind === kind && one.layer === layer && one.head === head);
+  };
+
+  /** Something is always picked: without a query it is the head's most telling link. */
+  function pickStrongest() {
+    const link = own()?.link;
+    if (store.get().query === null && link && !opens) store.set({ query: link.query, key: link.key });
+  }
+
+  return {
+    heads, own,
+    texts: () => texts,
+    /** Whether the texts are of other settings: their items say nothing of what is shown now. */
+    isOld: () => texts !== null && texts.name !== name(),
+    request() {
+      void load();
+      void loadHeads();
+      pickStrongest();
+    },
+    dispose: () => asked.abort(),
+  };
+}
+
+/**
+ * What the view is made of.
+ * @param {App} app @param {ReturnType<typeof mapView>} map
+ * @param {{point: (item: number) => void, redraw: () => void, draw: () => void, write: () => void}} act
+ */
+function makeParts(app, map, { point, redraw, draw, write: toggleWriting }) {
+  const { store, about } = app;
+  const box = makeTextBox(app), predictions = makePredictions(app), changes = makeChanges(app), swap = makeSwap(app), why = makeWhy(app);
+  const where = el("p", { class: "uwaga-sub uwaga-headline-note" }), headline = el("h2", { class: "uwaga-headline", "aria-live": "polite" }), story = el("p", { class: "uwaga-sub" });
+  const evidence = el("details", { class: "uwaga-evidence", hidden: true }, el("summary", { text: tr("Why this name") }), el("p"));
+  const unknown = el("p", { class: "uwaga-sub uwaga-unknown-note", hidden: true }), bands = el("p", { class: "uwaga-sub", hidden: true });
+  const pickKey = (/** @type {number} */ key) => store.set({ key }), pick = (/** @type {number} */ item) => store.set({ query: item, key: null });
+  const stage = makeStage({ pick: (item) => (store.get().query === item ? swap.edit() : pick(item)), point, pickKey });
+  const ribbons = makeRibbons({ pick, point, pickKey });
+  const readings = [0, 1].map(() => makeReading({
+    pick: (axis, item) => (axis === "key" ? pickKey(item) : store.get().query === item ? undefined : pick(item)),
+    pickKey,
+    point: (axis, item) => (axis === "key" ? map.point(-1, item) : map.point(item, -1)),
+  }));
+  /** The text that is looked at. */
+  const reading = () => (readings[1].element.hidden ? readings[0] : readings[1]);
+  const search = makeSearchBox((range) => reading().find(range)), find = el("button", { type: "button", class: "uwaga-pill", text: tr("Find a word"), "aria-expanded": "false", on: { click: () => openSearch(search.element.hidden) } });
+  search.element.hidden = true;
+  /** @param {boolean} on */
+  function openSearch(on) {
+    search.element.hidden = !on;
+    find.setAttribute("aria-expanded", String(on));
+    if (on) search.focus();
+    else reading().find(null);
+  }
+  const film = makeLayerFilm(() => draw()), write = el("button", { type: "button", class: "uwaga-pill", hidden: true, on: { click: toggleWriting } });
+  const links = makeLinks(pickKey), lookers = makeLinks((query) => store.set({ query }));
+  const every = makeEveryHead(app, redraw), moved = makeMoved(app, redraw);
+  const wall = makeWall(app, every, (layer, head) => store.set({ layer, head, view: { x: 0, y: 0, scale: 0 } }));
+  const top = el("div", { class: "uwaga-top" }, el("div", {}, where, headline, story, unknown, evidence),
+    el("div", { class: "uwaga-row" }, makeHeadBar(app), find, changes.controls && menuButton(tr("This head"), changes.controls).element, box.button));
+  const widen = el("button", { type: "button", class: "uwaga-link", on: { click: () => store.set({ wide: !store.get().wide }) } });
+  const mapPart = el("div", { class: "uwaga-map-part" }, el("div", { class: "uwaga-top" }, el("h2", { text: tr("Every word at once") }), widen),
+    el("p", { class: "uwaga-sub" }, el("span", { class: "uwaga-if-light", text: tr("Each row is a word; darker means it looks there more.") }),
+      el("span", { class: "uwaga-if-dark", text: tr("Each row is a word; brighter means it looks there more.") })), map.element, !about.python && predictions.element);
+  // After a change: where the weight went, and what came of it.
+  const after = about.python ? el("div", { class: "uwaga-after" }, moved.flow, predictions.element) : null;
+  const element = el("section", { class: "uwaga-explore", "aria-label": tr("Explore") }, el("div", { class: "uwaga-explore-page" },
+    top, box.element, search.element, stage.element, ribbons.element, el("div", { class: "uwaga-top uwaga-under" }, film.element, write, why.button, changes.cut, swap.element), why.element, after,
+    el("div", { class: "uwaga-low" }, el("div", { class: "uwaga-read-part" }, readings.map((one) => one.element), bands),
+      el("div", { class: "uwaga-aside" }, el("div", { class: "uwaga-low-side" }, mapPart, links.element, lookers.element)), el("div", { class: "uwaga-low-side uwaga-heads-part" }, moved.element, wall.element)), changes.bar));
+  return {
+    element, top, where, headline, story, evidence, unknown, bands, box, predictions, changes, swap, why, stage, ribbons, readings, reading, search, find, openSearch, film, write, links, lookers, every, wall, moved, widen,
+    row: new WeightsReader(app, "row", redraw), column: new WeightsReader(app, "column", redraw),
+  };
+}
+
+/** What needs no word: the text's title, what the model makes of the text, the size of the map. @param {App} app @param {Parts} parts @param {Texts | null} texts @param {boolean} isPointing */
+function drawPage(app, { element, headline, where, evidence, story, links, predictions, widen, unknown }, texts, isPointing) {
+  const state = app.store.get(), side = app.side(), axes = side.kinds[state.kind];
+  if (!texts || state.query === null || state.query >= texts.queries.total) {
+    headline.replaceChildren(side.text_title);
+    where.textContent = texts ? tr("Pick a word to see what it attends to.") : "";
+    evidence.hidden = true;
+    story.textContent = "";
+    links.show(null);
+  }
+  if (!isPointing) predictions.show(texts);
+  const isWide = state.wide || state.compare !== "one";
+  element.toggleAttribute("data-wide", isWide);
+  widen.textContent = isWide ? tr("Smaller map") : tr("Larger map");
+  widen.hidden = state.compare !== "one";
+  unknown.textContent = unknownText(side, [axes.queries, axes.keys]);
+  unknown.hidden = !unknown.textContent;
+}
+
+/**
+ * What is looked at: the pointed word or the picked one, its weights, and what is left out of them.
+ * @param {App} app @param {Parts} parts @param {Now} now @param {Texts} texts @param {DistinctiveHead | undefined} own
+ */
+function lookAt(app, { every, row, moved }, { pointed, flow }, texts, own) {
+  const state = app.store.get(), side = app.side(), { queries, keys } = texts, isPair = queries !== keys;
+  const item = pointed >= 0 ? pointed : state.query, key = pointed >= 0 ? null : state.key, query = item !== null && item < queries.total ? item : null;
+  // A saved page may hold means of many words here: they are no weights between two words.
+  const exact = row.weights?.cell === 1 ? row.weights.weights : null, cell = row.weights && !exact ? row.weights.cell : 0;
+  const weights = query === null ? null : every.row(query) ?? (query === state.query ? exact : null);
+  const atRest = sinksOf(keys, state.kind), sinks = state.colour.hideSink ? atRest : new Set();
+  const best = weights ? strongestItems(weights, sinks.size + 1).find((one) => !sinks.has(one)) ?? null : null;
+  const isAfter = query !== null && state.side === "1", was = isAfter ? moved.row("0", query) : null;
+  return { state, side, texts, own, query, key, weights, cell, atRest, sinks, best, was, isPair, isLine: !isPair && isOneLine(queries), isHeld: flow === "held" && was !== null,
+    cut: isAfter ? moved.cut(queries, keys, query) : new Set(), isHidden: hiddenOutside(query === null ? [0, keys.total] : seenKeys(app, queries, keys, query)) };
+}
+
+/** @param {App} app @param {Parts} parts @param {Look} look @param {number | undefined} rest  the head's share at rest */
+function drawSentence(app, { headline, where, story, evidence, stage }, { state, side, texts, own, query, key, weights, cell, atRest, sinks, best, isPair, isLine, isHeld, isHidden, cut }, rest) {
+  const asking = /** @type {number} */ (query), at = key ?? best;
+  headline.replaceChildren(...headlineOf(texts, asking, key, weights, { sinks: atRest, signed: side.signed, strongest: own?.link, isCounted: !isPair && !isLine, isHidden,
+    cut: !isHeld && (key === null || cut.has(key)) ? cut : undefined }));
+  where.textContent = whereText(app, own, rest);
+  story.replaceChildren([restText(weights, sinks, texts.keys), at !== null && at === best ? linkStory({ query: asking, key: at, weight: 0 }, texts.queries, texts.keys, state.kind) : "",
+    isPair ? !hasExactCells(app) ? "" : tr("Every word sends out a ribbon of the same width, 100%; what many look at grows wide.") : weights && stage.element.hidden ? "" : tr("A wide arc is a big share of this word’s attention; the numbers under the words add up to 100%."),
+    cell && !weights ? meansText(cell) : ""].filter(Boolean).join(" "));
+  evidence.hidden = !own?.evidence;
+  /** @type {HTMLElement} */ (evidence.lastElementChild).textContent = own?.evidence ?? "";
+}
+
+/** The text on one line, with the arcs of a word, or of a layer while the film shows it. @param {App} app @param {Parts} parts @param {Now} now @param {Look} look @returns {boolean} whether it fits */
+function drawStage(app, { stage, film, every, wall, where, headline, story, evidence }, now, { state, side, texts, query, key, weights, atRest, sinks, was, isLine, isHeld, isHidden, cut }) {
+  const canStage = isLine && !side.signed, layer = canStage ? film.layer() : null, filmed = layer === null ? null : every.layer(layer);
+  const reel = filmed?.complete === 1 && filmed.rows === texts.queries.total ? { ...filmed, mean: meanOfHeads(filmed) } : null;
+  if (reel && layer !== null) {
+    where.textContent = [side.model, tr("layer {layer}, mean of {count} heads", { layer, count: reel.heads })].join(" \u00b7 ");
+    headline.textContent = filmText(layer, layerShares(reel.mean, texts.queries, atRest), sinkNames(texts.keys, state.kind));
+    story.textContent = tr("Arcs are the three widest links of each word to other words, from {least} on.", { least: percentText(leastLink) });
+    evidence.hidden = true;
+  }
+  const name = `${state.kind} ${state.layer} ${state.head}`, special = isHeld ? 0 : reel ? filmTime : now.flow === "flows" ? flowTime : null;
+  const time = special ?? (name === now.head ? undefined : headTime);
+  const isStaged = canStage && stage.show({ items: texts.queries, query, key, weights: isHeld ? was : weights, isHidden, sinks, before: isHeld ? null : was, cut: isHeld ? new Set() : cut,
+    ...(reel && { links: filmLinks(reel.mean, reel.rows, reel.columns, atRest) }) }, { time, sameKeys: Boolean(app.about.python) });
+  if (canStage && special === null) now.head = name;
+  if (now.flow === "flows") now.flow = "done";
+  film.element.hidden = !isStaged || !hasFilm(app);
+  film.setLayers(shownLayers(app).map((one) => one.layer));
+  wall.light(film.element.hidden ? null : layer);
+  if (!isStaged) stage.hide();
+  if (film.element.hidden) film.stop();
+  return isStaged;
+}
+
+/** Two texts as ribbons. @param {App} app @param {Parts} parts @param {Now} now @param {Look} look @returns {boolean} whether they are short enough */
+function drawRibbons(app, { ribbons, every, write }, now, { state, side, texts, query, key, weights, atRest, sinks, isPair }) {
+  const { queries, keys } = texts, isShort = isPair && !side.signed && !holdsPassages(keys) && Math.max(queries.total, keys.total) <= mostRibbons;
+  const cells = isShort ? ribbonWeights(app, every, texts, query, weights) : null;
+  write.hidden = !cells || !hasExactCells(app);
+  if (!cells) {
+    ribbons.hide();
+    return false;
+  }
+  // In the middle of rows that do not fit: the picked word, which stays there while others are pointed at, and what it looks at most.
+  const asking = Math.min(now.written < 0 ? state.query ?? 0 : now.written, queries.total - 1);
+  const row = Array.from({ length: keys.total }, (_, at) => (atRest.has(at) ? 0 : cells[asking * keys.total + at]));
+  // Of a longer text the row of the picked word is not known while another is pointed at.
+  if (row.some((weight) => weight > 0)) now.mostSeen = strongestItems(row, 1)[0];
+  ribbons.show({ ...texts, cells, query, key, sinks, isKnown: hasExactCells(app) || weights !== null, last: now.written < 0 ? queries.total : now.written,
+    middle: { query: asking, key: state.key ?? Math.min(now.mostSeen, keys.total - 1) } });
+  return true;
+}
+
+/**
+ * The weights of the open head between two texts; of longer ones those of the picked word alone, as others are not known.
+ * @param {App} app @param {Parts["every"]} every @param {Texts} texts @param {number | null} query @param {Float32Array | null} weights @returns {ArrayLike<number> | null}
+ */
+function ribbonWeights(app, every, { queries, keys }, query, weights) {
+  const { layer, head } = app.store.get();
+  if (hasExactCells(app)) {
+    const cells = every.layer(layer);
+    return cells && cells.complete === 1 && cells.rows === queries.total && cells.columns === keys.total ? headCells(cells, head) : null;
+  }
+  const cells = new Float32Array(queries.total * keys.total);
+  if (query !== null && weights) cells.set(weights, query * keys.total);
+  return cells;
+}
+
+/** A long text as running prose, and beside it bars of what a word looks at and of what looks at it. @param {Parts} parts @param {Look} look @param {boolean} isRead @param {boolean} isPointing */
+function drawReading({ element, find, search, readings, links, lookers, column, bands }, { state, side, texts: { queries, keys }, query, key, weights, sinks, isPair, isHidden }, isRead, isPointing) {
+  element.toggleAttribute("data-read", isRead);
+  find.hidden = !isRead;
+  if (!isRead) search.element.hidden = true;
+  const common = { query, key, signed: side.signed, merge: state.merge, isHidden };
+  const contents = !isRead ? [] : !isPair ? [{ ...common, items: queries, axis: /** @type {const} */ ("both"), weights, sinks }]
+    : [{ ...common, items: queries, axis: /** @type {const} */ ("query"), weights: null, sinks: new Set() }, { ...common, items: keys, axis: /** @type {const} */ ("key"), weights, sinks }];
+  readings.forEach((each, at) => each.show(contents[at] ?? null));
+  search.setItems(keys);
+  links.show(weights && query !== null && isRead ? { title: trParts("What {token} attends to", { token: quoted(queries.labels[query]) }), hue: "key", weights, items: keys, sinks, picked: key, isHidden } : null);
+  if (!isPointing) column.request(isRead && key !== null ? key : null);
+  const received = column.weights?.cell === 1 && isRead && key !== null && key < keys.total ? column.weights.weights : null;
+  lookers.show(received && key !== null ? { title: trParts("What attends to {token}", { token: quoted(keys.labels[key]) }), hue: "query", weights: received, items: queries, sinks: new Set(), picked: query } : null);
+  const scale = weights ? bandScale(weights, sinks) : 1;
+  bands.hidden = !isRead || scale >= bandFloor;
+  bands.textContent = tr("The largest weight is {scale}: the colours of the text are fractions of it.", { scale: percentText(scale) });
 }
 
 /** @param {Items} items @returns {boolean} whether it is short, and without newlines */

@@ -16,8 +16,7 @@ const mostDrawn = 144, mostTelling = 72;
 const glyph = { width: 60, height: 34, foot: 6 };
 
 /**
- * @param {App} app
- * @param {ReturnType<typeof import("./every_head.js").makeEveryHead>} every
+ * @param {App} app @param {ReturnType<typeof import("./every_head.js").makeEveryHead>} every
  * @param {(layer: number, head: number) => void} open
  */
 export function makeWall(app, every, open) {

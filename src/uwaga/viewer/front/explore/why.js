@@ -20,8 +20,7 @@ const signedText = (value) => `${value > 0 ? "+" : ""}${numberText(value)}`;
 
 /**
  * Where the bar of each number begins, and how wide it is, in percent of all bars' width: those of negative ones end where the others begin.
- * @param {number[]} numbers
- * @returns {{start: number, width: number}[]}
+ * @param {number[]} numbers @returns {{start: number, width: number}[]}
  */
 export function signedBars(numbers) {
   const least = Math.min(0, ...numbers), range = Math.max(0, ...numbers) - least || 1;

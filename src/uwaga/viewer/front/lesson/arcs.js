@@ -3,6 +3,7 @@
 import { el, svgEl, tokenText } from "../dom.js";
 import { arcsOfWord, pathOfArc } from "../explore/arcs.js";
 import { tr } from "../languages.js";
+import { makePlayer } from "../player.js";
 import { lessonNumber } from "./numbers.js";
 import { matrixOf, valueAt } from "./reply.js";
 /** @import { PictureActions, PictureBody, PictureGuess } from "./pictures.js" */
@@ -15,18 +16,12 @@ const wordSize = { most: 50, least: 22, narrow: 25 }, wordGap = 0.5, rowHeight =
 /** Shares under it have no ribbon, and under the second no number on their arc. */
 const leastShare = 0.004, leastLabelled = 0.08;
 
-/** @param {Element} element @param {() => void} run */
-function pressable(element, run) {
-  element.setAttribute("role", "button");
-  element.setAttribute("tabindex", "0");
-  element.addEventListener("click", run);
-  element.addEventListener("keydown", (event) => {
-    const { key } = /** @type {KeyboardEvent} */ (event);
-    if (key !== "Enter" && key !== " ") return;
-    event.preventDefault();
-    run();
-  });
-}
+/** The props of an element of a drawing that is a button. @param {() => void} run @param {{[event: string]: (event: any) => void}} [on] */
+export const pressable = (run, on) => ({ role: "button", tabindex: 0, on: { ...on, click: run, keydown(/** @type {KeyboardEvent} */ event) {
+  if (event.key !== "Enter" && event.key !== " ") return;
+  event.preventDefault();
+  run();
+} } });
 
 /** About how wide a word is, in its font size. @param {string} word @returns {number} */
 export const wordWidth = (word) => [...word].reduce((sum, letter) => sum + (letter > "\u2e80" ? 1 : "il.,;:'!|tfj".includes(letter) ? 0.36 : "mwMW".includes(letter) ? 0.92 : 0.6), 0);
@@ -122,8 +117,7 @@ const isOfTokens = (lesson, matrix) => matrix.rows.length === lesson.request.tok
  * The elements of words and arcs. They stay while the word that looks changes, so that the arcs move to it.
  * @param {string[]} words
  * @param {number} room  pixels across
- * @param {boolean} isColumn
- * @param {{press: (to: number) => void, hover: (to: number) => void}} events
+ * @param {boolean} isColumn @param {{press: (to: number) => void, hover: (to: number) => void}} events
  */
 function makeArcStage(words, room, isColumn, { press, hover }) {
   const ems = words.map(wordWidth);
@@ -145,14 +139,9 @@ function makeArcStage(words, room, isColumn, { press, hover }) {
   const paths = ids.map((id) => svgEl("path", { class: "lesson-arc", stroke: `url(#${id})` }));
   const labels = words.map(() => svgEl("text", { class: "lesson-arc-label", "text-anchor": "middle" }));
   const bar = svgEl("rect", { class: "lesson-bar" }), stub = svgEl("rect", { class: "lesson-stub", rx: 4 });
-  const names = words.map((word, to) => {
-    const text = svgEl("text", { class: "lesson-word", style: { "font-size": `${size.toFixed(1)}px` }, text: word,
-      ...(isColumn ? { x: 4, y: places[to] + size * 0.32 } : { x: places[to], y: base + size * 0.92, "text-anchor": "middle" }) });
-    pressable(text, () => press(to));
-    text.addEventListener("pointerenter", (event) => { if (/** @type {PointerEvent} */ (event).pointerType === "mouse") hover(to); });
-    text.addEventListener("pointerleave", () => hover(-1));
-    return text;
-  });
+  const names = words.map((word, to) => svgEl("text", { class: "lesson-word", style: { "font-size": `${size.toFixed(1)}px` }, text: word,
+    ...pressable(() => press(to), { pointerenter: (event) => { if (event.pointerType === "mouse") hover(to); }, pointerleave: () => hover(-1) }),
+    ...(isColumn ? { x: 4, y: places[to] + size * 0.32 } : { x: places[to], y: base + size * 0.92, "text-anchor": "middle" }) }));
   const numbers = words.map((_, to) => svgEl("text", { class: "lesson-share", ...(isColumn ? { x: base - 14, y: places[to] + 5, "text-anchor": "end" }
     : { x: places[to], y: base + size + 26, "text-anchor": "middle" }) }));
 
@@ -205,33 +194,28 @@ const rowPause = 700, ribbonBar = 26;
 export function makeRibbonPicture(actions) {
   const picture = svgEl("svg", { class: "lesson-ribbons", role: "group" });
   const said = el("p", { class: "lesson-film-said", role: "status" });
-  const watch = el("button", { type: "button", class: "lesson-watch", on: { click: () => (timer ? stop() : start()) } });
+  const watch = el("button", { type: "button", class: "lesson-watch", on: { click: () => (player.isOn() ? stop() : start()) } });
   const control = el("div", { class: "lesson-control" }, watch, said);
   let picked = -1, until = -1;
-  /** @type {ReturnType<typeof setInterval> | undefined} */
-  let timer;
   /** @type {[Lesson, Picture, number, boolean, PictureGuess | null] | null} */
   let last = null;
 
   const rowsOf = () => (last ? matrixOf(last[0], last[1].matrices[0]).rows.length : 0);
 
+  const player = makePlayer(rowPause, (at) => {
+    if (at >= rowsOf()) return stop();
+    until = picked = at;
+    if (last) draw(...last);
+  });
+
   function stop() {
-    clearInterval(timer);
-    timer = undefined;
+    player.stop();
     until = -1;
     if (last) draw(...last);
   }
 
   function start() {
-    if (!last || last[3]) return;
-    until = picked = 0;
-    timer = setInterval(() => {
-      if (until + 1 >= rowsOf()) { stop(); return; }
-      until += 1;
-      picked = until;
-      if (last) draw(...last);
-    }, rowPause);
-    draw(...last);
+    if (last && !last[3]) player.start();
   }
 
   /** @param {Lesson} lesson @param {Picture} shown @param {number} query @param {boolean} covered @param {PictureGuess | null} guess */
@@ -252,15 +236,15 @@ export function makeRibbonPicture(actions) {
     const value = (/** @type {number} */ from, /** @type {number} */ to) => valueAt(lesson, { of: matrix.id, row: from, column: to, slice: null });
     const isDrawn = (/** @type {number} */ from) => !covered && (until < 0 || from <= until);
     control.hidden = covered || !shown.labels.length;
-    watch.textContent = timer ? tr("Stop") : tr("Watch it write");
+    watch.textContent = player.isOn() ? tr("Stop") : tr("Watch it write");
     said.textContent = shown.labels.length && until >= 0 ? shown.labels.slice(0, until + 1).join(" ") : shown.labels.join(" ");
     picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
     picture.setAttribute("width", String(width));
     picture.setAttribute("height", String(height));
     picture.setAttribute("aria-label", shown.title);
-    const word = (/** @type {string} */ name, /** @type {string} */ kind, /** @type {number} */ at, /** @type {boolean} */ isFirst) => {
+    const word = (/** @type {string} */ name, /** @type {string} */ kind, /** @type {number} */ at, /** @type {boolean} */ isFirst, /** @type {{[name: string]: any}} */ props) => {
       const [x, y] = isNarrow ? [isFirst ? side - 10 : far + 10, at + size * 0.32] : [at, isFirst ? size : far + size * 1.05];
-      return svgEl("text", { class: `lesson-word ${kind}`, style: { "font-size": `${size}px` }, x, y, "text-anchor": isNarrow ? (isFirst ? "end" : "start") : "middle", text: name });
+      return svgEl("text", { class: `lesson-word ${kind}`, style: { "font-size": `${size}px` }, x, y, "text-anchor": isNarrow ? (isFirst ? "end" : "start") : "middle", text: name, ...props });
     };
     picture.replaceChildren(
       svgEl("defs", {}, svgEl("linearGradient", { id: "lesson-ribbon", ...(isNarrow ? { x1: side, x2: far } : { y1: side, y2: far, x1: 0, x2: 0 }), gradientUnits: "userSpaceOnUse" },
@@ -272,31 +256,19 @@ export function makeRibbonPicture(actions) {
           // A straight gradient needs a path that is not.
           d: isNarrow ? `M${side} ${a}C${half} ${a} ${half} ${b + 0.01} ${far} ${b + 0.01}` : `M${a} ${side}C${a} ${half} ${b + 0.01} ${half} ${b + 0.01} ${far}` })];
       }))),
-      ...rows.map((name, from) => {
-        const text = word(name, from === row ? "lesson-word-asks" : "", middle(from, rows.length), true);
-        text.setAttribute("aria-label", tr("{token} looks", { token: name }));
-        pressable(text, () => {
-          if (covered || timer) return;
-          picked = picked === from ? -1 : from;
-          if (last) draw(...last);
-          /** @type {SVGElement | undefined} */ (picture.querySelectorAll(".lesson-word")[from])?.focus();
-        });
-        return text;
-      }),
-      ...columns.map((name, to) => {
-        const text = word(name, "", middle(to, columns.length), false);
-        if (guess) {
-          text.setAttribute("aria-label", tr("Guess {token}", { token: name }));
-          pressable(text, () => guess.say(to));
-        }
-        return text;
-      }),
+      ...rows.map((name, from) => word(name, from === row ? "lesson-word-asks" : "", middle(from, rows.length), true, { "aria-label": tr("{token} looks", { token: name }), ...pressable(() => {
+        if (covered || player.isOn()) return;
+        picked = picked === from ? -1 : from;
+        if (last) draw(...last);
+        /** @type {SVGElement | undefined} */ (picture.querySelectorAll(".lesson-word")[from])?.focus();
+      }) })),
+      ...columns.map((name, to) => word(name, "", middle(to, columns.length), false, guess ? { "aria-label": tr("Guess {token}", { token: name }), ...pressable(() => guess.say(to)) } : {})),
       ...(row < 0 && !covered ? [] : columns.map((_, to) => {
         const [x, y] = isNarrow ? [width, middle(to, columns.length) + 5] : [middle(to, columns.length), far + size * 1.05 + 24];
         return svgEl("text", { class: "lesson-share", x, y, "text-anchor": isNarrow ? "end" : "middle", text: covered ? "?" : shareText(value(row, to), matrix.digits, true) });
       })));
   }
-  return { element: el("div", {}, el("div", { class: "lesson-scroll" }, picture), control), update: draw, dispose: () => clearInterval(timer) };
+  return { element: el("div", {}, el("div", { class: "lesson-scroll" }, picture), control), update: draw, dispose: player.stop };
 }
 
 /** A word without the number of its place. @param {string} name @returns {string} */

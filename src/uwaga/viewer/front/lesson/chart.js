@@ -10,8 +10,7 @@ const width = 480, height = 220;
 const margin = { left: 58, right: 22, top: 30, bottom: 40 };
 
 /**
- * @param {number[]} values
- * @param {boolean} log
+ * @param {number[]} values @param {boolean} log
  * @returns {{low: number, high: number, ticks: number[], at: (value: number) => number}}  at: position of a value, 0 to 1
  */
 export function scaleOf(values, log) {
@@ -33,11 +32,7 @@ export function scaleOf(values, log) {
   return { low: begin, high: end, ticks, at: (value) => (value - begin) / (end - begin) };
 }
 
-/**
- * @param {Lesson} lesson
- * @param {Chart} chart
- * @returns {HTMLElement}
- */
+/** @param {Lesson} lesson @param {Chart} chart @returns {HTMLElement} */
 export function makeChart(lesson, chart) {
   const matrix = matrixOf(lesson, chart.matrix);
   const columns = matrix.columns.length;
@@ -80,13 +75,8 @@ function logScaleOfPlaces(places) {
 }
 
 /**
- * @param {number[]} places
- * @param {number[]} values
- * @param {number} which
- * @param {(value: number) => number} x
- * @param {(value: number) => number} y
- * @param {Chart} chart
- * @returns {Element[]}
+ * @param {number[]} places @param {number[]} values @param {number} which @param {(value: number) => number} x
+ * @param {(value: number) => number} y @param {Chart} chart @returns {Element[]}
  */
 function lineElements(places, values, which, x, y, chart) {
   const known = places.map((place, at) => ({ place, value: values[at] }))

@@ -13,62 +13,85 @@ import { formulaText, parseNumber } from "./numbers.js";
  */
 /** @typedef {{element: HTMLElement, update: (lesson: Lesson) => void}} Setting */
 
-/** @type {{[name: string]: {label: string, range: (lesson: Lesson) => [number, number], whole: boolean}}} */
+/** Settings that are numbers: what they are called, from where to where they go, and whether they are whole. @type {{[name: string]: [string, (lesson: Lesson) => [number, number], boolean]}} */
 const numberSettings = {
-  window: { label: tr("Visible keys before the query's own"), range: (lesson) => [0, lesson.limits.tokens], whole: true },
-  length: { label: tr("Keys that are not padding"), range: (lesson) => [0, lesson.request.tokens.length], whole: true },
-  limit: { label: tr("Tokens that the model reads"), range: (lesson) => [1, lesson.limits.tokens], whole: true },
-  sharpness: { label: tr("Scores are multiplied by"), range: (lesson) => [-lesson.limits.number, lesson.limits.number], whole: false },
-  rate: { label: tr("Learning rate"), range: (lesson) => [0.01, lesson.limits.rate], whole: false },
-  seed: { label: tr("Seed of the random numbers"), range: () => [0, 2 ** 31 - 1], whole: true },
+  window: [tr("Visible keys before the query's own"), (lesson) => [0, lesson.limits.tokens], true],
+  length: [tr("Keys that are not padding"), (lesson) => [0, lesson.request.tokens.length], true],
+  limit: [tr("Tokens that the model reads"), (lesson) => [1, lesson.limits.tokens], true],
+  sharpness: [tr("Scores are multiplied by"), (lesson) => [-lesson.limits.number, lesson.limits.number], false],
+  rate: [tr("Learning rate"), (lesson) => [0.01, lesson.limits.rate], false],
+  seed: [tr("Seed of the random numbers"), () => [0, 2 ** 31 - 1], true],
 };
 
-/**
- * @param {string} name
- * @param {SettingActions} actions
- * @returns {Setting}
- */
-export function makeSetting(name, actions) {
-  if (name in numberSettings) return makeNumberSetting(name, actions);
-  if (name === "scaled") return makeScaledSetting(actions);
-  if (name === "heads") return makeHeadsSetting(actions);
-  if (name === "order") return makeOrderSetting(actions);
-  if (name === "sentences") return makeSentencesSetting(actions);
-  if (name === "norm") return makeNormSetting(actions);
-  if (name === "written") return makeWrittenSetting(actions);
-  if (name === "steps") return makeStepsSetting(actions);
-  throw new Error(`lesson: unknown control ${name}`);
-}
+/** @type {{[name: string]: (actions: SettingActions) => Setting}} */
+const otherSettings = { scaled: makeScaled, order: makeOrder, written: makeWritten, steps: makeSteps,
+  sentences: (actions) => makeTyped("sentences", tr("Sentences, one in each line"), el("textarea", { rows: 4, cols: 40, spellcheck: "false" }), parseSentences,
+    (/** @type {string[][]} */ sentences) => sentences.map((words) => words.join(" ")).join("\n"), actions),
+  heads: (actions) => makeSelect("heads", tr("Heads"), ({ limits }) => Array.from({ length: limits.heads }, (_, n) => [n + 1, String(n + 1)]), actions),
+  norm: (actions) => makeSelect("norm", tr("LayerNorm"), () => [["post", tr("after each sum (post-norm)")], ["pre", tr("before each part (pre-norm)")]], actions) };
 
 /** @param {string} name @param {SettingActions} actions @returns {Setting} */
-function makeNumberSetting(name, actions) {
-  const { label, range, whole } = numberSettings[name];
+export function makeSetting(name, actions) {
+  if (name in numberSettings) {
+    const [label, range, whole] = numberSettings[name], input = el("input", { type: "text", inputmode: whole ? "numeric" : "decimal", size: 6, autocomplete: "off" });
+    return makeTyped(name, label, input, (text, lesson) => {
+      const [least, most] = range(lesson);
+      return parseNumber(text, { least, most, whole });
+    }, String, actions);
+  }
+  if (!(name in otherSettings)) throw new Error(`lesson: unknown control ${name}`);
+  return otherSettings[name](actions);
+}
+
+/**
+ * What is typed, with what is wrong in it.
+ * @param {string} name @param {string} label @param {HTMLInputElement | HTMLTextAreaElement} input
+ * @param {(text: string, lesson: Lesson) => {value: unknown} | {error: string}} parse
+ * @param {(value: any) => string} written @param {SettingActions} actions @returns {Setting}
+ */
+function makeTyped(name, label, input, parse, written, actions) {
   const error = el("span", { class: "lesson-error", role: "alert", hidden: true });
-  const input = el("input", { type: "text", inputmode: whole ? "numeric" : "decimal", size: 6, autocomplete: "off", "data-setting": name });
   /** @type {Lesson | null} */
   let shown = null;
+  input.dataset.setting = name;
   input.addEventListener("input", () => {
     if (!shown) return;
-    const [least, most] = range(shown);
-    const found = parseNumber(input.value, { least, most, whole });
-    const isWrong = "error" in found;
+    const found = parse(input.value, shown), isWrong = "error" in found;
     input.setAttribute("aria-invalid", String(isWrong));
     error.hidden = !isWrong;
-    error.textContent = "error" in found ? found.error : "";
-    if ("value" in found) actions.set(name, found.value);
+    error.textContent = isWrong ? found.error : "";
+    if (!isWrong) actions.set(name, found.value);
   });
   return {
     element: el("label", { class: "lesson-control" }, `${label} `, input, error),
     update(lesson) {
       shown = lesson;
       input.readOnly = actions.readOnly();
-      if (input !== input.ownerDocument.activeElement) input.value = String(lesson.request.settings[name]);
+      if (input !== input.ownerDocument.activeElement) input.value = written(lesson.request.settings[name]);
+    },
+  };
+}
+
+/**
+ * @param {string} name @param {string} label @param {(lesson: Lesson) => [string | number, string][]} choices
+ * @param {SettingActions} actions @returns {Setting}
+ */
+function makeSelect(name, label, choices, actions) {
+  /** @type {[string | number, string][]} */
+  let shown = [];
+  const select = el("select", { "data-setting": name, on: { change: () => actions.set(name, shown[select.selectedIndex][0]) } });
+  return {
+    element: el("label", { class: "lesson-control" }, `${label} `, select),
+    update(lesson) {
+      shown = choices(lesson);
+      select.replaceChildren(...shown.map(([value, text]) => el("option", { value, text, selected: value === lesson.request.settings[name] })));
+      select.disabled = actions.readOnly();
     },
   };
 }
 
 /** @param {SettingActions} actions @returns {Setting} */
-function makeScaledSetting(actions) {
+function makeScaled(actions) {
   const input = el("input", { type: "checkbox", "data-setting": "scaled", on: { change: () => actions.set("scaled", input.checked) } });
   return {
     element: el("label", { class: "lesson-control" }, input, el("span", {}, formulaText(tr("Scale by 1/√d_k (everywhere in the lesson)")))),
@@ -80,20 +103,7 @@ function makeScaledSetting(actions) {
 }
 
 /** @param {SettingActions} actions @returns {Setting} */
-function makeHeadsSetting(actions) {
-  const select = el("select", { "data-setting": "heads", on: { change: () => actions.set("heads", Number(select.value)) } });
-  return {
-    element: el("label", { class: "lesson-control" }, `${tr("Heads")} `, select),
-    update(lesson) {
-      const { heads } = lesson.request.settings;
-      select.replaceChildren(...Array.from({ length: lesson.limits.heads }, (_, n) => el("option", { value: n + 1, text: String(n + 1), selected: n + 1 === heads })));
-      select.disabled = actions.readOnly();
-    },
-  };
-}
-
-/** @param {SettingActions} actions @returns {Setting} */
-function makeOrderSetting(actions) {
+function makeOrder(actions) {
   let tokens = /** @type {string[]} */ ([]);
   const places = () => tokens.map((_, place) => place);
   const shown = el("span", {});
@@ -127,46 +137,7 @@ function shuffled(places) {
 }
 
 /** @param {SettingActions} actions @returns {Setting} */
-function makeSentencesSetting(actions) {
-  const error = el("span", { class: "lesson-error", role: "alert", hidden: true });
-  const area = el("textarea", { rows: 4, cols: 40, "data-setting": "sentences", spellcheck: "false" });
-  /** @type {Lesson | null} */
-  let shown = null;
-  area.addEventListener("input", () => {
-    if (!shown) return;
-    const found = parseSentences(area.value, shown);
-    area.setAttribute("aria-invalid", String("error" in found));
-    error.hidden = !("error" in found);
-    error.textContent = "error" in found ? found.error : "";
-    if ("sentences" in found) actions.set("sentences", found.sentences);
-  });
-  return {
-    element: el("label", { class: "lesson-control" }, `${tr("Sentences, one in each line")} `, area, error),
-    update(lesson) {
-      shown = lesson;
-      area.readOnly = actions.readOnly();
-      if (area !== area.ownerDocument.activeElement) {
-        area.value = lesson.request.settings.sentences.map((/** @type {string[]} */ words) => words.join(" ")).join("\n");
-      }
-    },
-  };
-}
-
-/** @param {SettingActions} actions @returns {Setting} */
-function makeNormSetting(actions) {
-  const select = el("select", { "data-setting": "norm", on: { change: () => actions.set("norm", select.value) } },
-    el("option", { value: "post", text: tr("after each sum (post-norm)") }), el("option", { value: "pre", text: tr("before each part (pre-norm)") }));
-  return {
-    element: el("label", { class: "lesson-control" }, `${tr("LayerNorm")} `, select),
-    update(lesson) {
-      select.value = lesson.request.settings.norm;
-      select.disabled = actions.readOnly();
-    },
-  };
-}
-
-/** @param {SettingActions} actions @returns {Setting} */
-function makeWrittenSetting(actions) {
+function makeWritten(actions) {
   const input = el("input", { type: "text", class: "lesson-sentence", autocomplete: "off", spellcheck: "false", "data-setting": "written",
     on: { change: () => { if (input.value.trim()) actions.set("written", input.value); } } });
   return {
@@ -179,7 +150,7 @@ function makeWrittenSetting(actions) {
 }
 
 /** @param {SettingActions} actions @returns {Setting} */
-function makeStepsSetting(actions) {
+function makeSteps(actions) {
   let steps = 0, most = 0;
   const shown = el("strong", { "data-setting": "steps" });
   const button = (/** @type {string} */ text, /** @type {() => number} */ next) =>
@@ -201,10 +172,10 @@ function makeStepsSetting(actions) {
   };
 }
 
-/** @param {string} text @param {Lesson} lesson @returns {{sentences: string[]} | {error: string}} */
+/** @param {string} text @param {Lesson} lesson @returns {{value: string[]} | {error: string}} */
 function parseSentences(text, lesson) {
   const lines = text.split("\n").filter((line) => line.trim());
   if (!lines.length) return { error: tr("Write at least one sentence.") };
   if (lines.length > lesson.limits.sentences) return { error: tr("The lesson takes at most {sentences} sentences.", { sentences: lesson.limits.sentences }) };
-  return { sentences: lines };
+  return { value: lines };
 }

@@ -2,7 +2,8 @@
 
 import { el, svgEl } from "../dom.js";
 import { tr } from "../languages.js";
-import { wordWidth } from "./arcs.js";
+import { makePlayer } from "../player.js";
+import { pressable, wordWidth } from "./arcs.js";
 /** @import { Drawing, Part } from "./reply.js" */
 
 /** Milliseconds that each part is lit. */
@@ -21,28 +22,21 @@ export function makeDrawing(open, isNarrow) {
   const models = el("div", { class: "lesson-control", role: "group", "aria-label": tr("Model") });
   const words = el("p", { class: "lesson-model-words" });
   const say = el("p", { class: "lesson-note", role: "status" });
-  const play = el("button", { type: "button", class: "lesson-play", on: { click: () => (timer ? stop() : start()) } });
+  const play = el("button", { type: "button", class: "lesson-play", on: { click: () => (player.isOn() ? stop() : player.start()) } });
   /** @type {Drawing | null} */
   let shown = null;
   let model = 0, lit = -1, isAsking = false;
-  /** @type {ReturnType<typeof setInterval> | undefined} */
-  let timer;
+  const player = makePlayer(pause, (at) => {
+    if (at >= kept().length) return stop();
+    lit = at;
+    light();
+  });
 
   const kept = () => (shown ? partsOf(shown, model) : []);
 
   function stop() {
-    clearInterval(timer);
-    timer = undefined;
+    player.stop();
     lit = -1;
-    light();
-  }
-
-  function start() {
-    lit = 0;
-    timer = setInterval(() => {
-      if (++lit >= kept().length) stop();
-      else light();
-    }, pause);
     light();
   }
 
@@ -70,7 +64,7 @@ export function makeDrawing(open, isNarrow) {
   function light() {
     const part = kept()[lit];
     for (const box of picture.querySelectorAll(".lesson-part")) box.classList.toggle("lesson-lit", box.getAttribute("data-part") === part?.id);
-    play.textContent = timer ? tr("Stop") : tr("Send tokens through");
+    play.textContent = player.isOn() ? tr("Stop") : tr("Send tokens through");
     say.textContent = part ? `${part.label}: ${part.shape}` : "";
   }
 
@@ -85,16 +79,13 @@ export function makeDrawing(open, isNarrow) {
       isAsking = asks;
       draw();
     },
-    dispose: () => clearInterval(timer),
+    dispose: player.stop,
   };
 }
 
 /**
  * A residual connection: around the sublayers, on the outer side.
- * @param {Part} from
- * @param {Part} to
- * @param {boolean} isLeftOut
- * @returns {Element}
+ * @param {Part} from @param {Part} to @param {boolean} isLeftOut @returns {Element}
  */
 function bypassElement(from, to, isLeftOut) {
   const isLeft = from.x < whole.width / 2, side = isLeft ? from.x : from.x + from.width, out = side + (isLeft ? -22 : 22);
@@ -112,34 +103,19 @@ function repeatedFrame(first, last, isLeftOut) {
     svgEl("text", { class: "lesson-times", x: isLeft ? x + 8 : x + width - 8, y: last.y - 16, "text-anchor": isLeft ? "start" : "end", text: "N \u00d7" }));
 }
 
-/**
- * The parts that a model has, in the order of the data.
- * @param {Drawing} drawing
- * @param {number} model
- * @returns {Part[]}
- */
+/** The parts that a model has, in the order of the data. @param {Drawing} drawing @param {number} model @returns {Part[]} */
 function partsOf({ parts, models }, model) {
   return parts.filter(({ id }) => !models[model].without.includes(id));
 }
 
 /**
- * @param {Part} part
- * @param {boolean} isLeftOut
- * @param {boolean} isNarrow
- * @param {(step: string) => void} open
- * @returns {Element}
+ * @param {Part} part @param {boolean} isLeftOut @param {boolean} isNarrow @param {(step: string) => void} open @returns {Element}
  */
 function partElement(part, isLeftOut, isNarrow, open) {
   const { x, y, width, height, label, shape, step } = part;
-  const run = () => open(step);
   return svgEl("g", {
-    class: `lesson-part${isLeftOut ? " lesson-left-out" : ""}`, role: "button", tabindex: 0,
+    class: `lesson-part${isLeftOut ? " lesson-left-out" : ""}`, ...pressable(() => open(step)),
     "data-part": part.id, "aria-label": isLeftOut ? tr("{label}, {shape}, left out: open its step", { label, shape }) : tr("{label}, {shape}: open its step", { label, shape }),
-    on: { click: run, keydown: (/** @type {KeyboardEvent} */ event) => {
-      if (event.key !== "Enter" && event.key !== " ") return;
-      event.preventDefault();
-      run();
-    } },
   },
   svgEl("rect", { x, y, width, height, rx: 6 }),
   (isNarrow ? labelLines(label, width) : [label]).map((line, at, lines) => svgEl("text", { x: x + width / 2, y: y + (lines.length > 1 ? 17 + 19 * at : isNarrow ? 28 : 18), "text-anchor": "middle", text: `${line} ` })),
@@ -157,10 +133,7 @@ function labelLines(label, width) {
 
 /**
  * An arrow from the top of a part to the bottom of one above it, or across to its side.
- * @param {Part} from
- * @param {Part} to
- * @param {boolean} isLeftOut
- * @returns {Element}
+ * @param {Part} from @param {Part} to @param {boolean} isLeftOut @returns {Element}
  */
 function arrowElement(from, to, isLeftOut) {
   const across = from.x !== to.x;

@@ -12,12 +12,7 @@ import { digitsOf, hasCell, matrixOf, matrixName, valueAt } from "./reply.js";
 
 /** @typedef {string | {cell: Cell}} CalculationPart  text, or a link to a number */
 
-/**
- * @param {Index} index
- * @param {Cell} cell
- * @param {number} m
- * @returns {number}
- */
+/** @param {Index} index @param {Cell} cell @param {number} m @returns {number} */
 export function resolvedIndex(index, cell, m) {
   if (typeof index === "number") return index;
   if (index === "i") return cell.row;
@@ -29,12 +24,7 @@ export function resolvedIndex(index, cell, m) {
   throw new Error(`lesson: invalid index ${JSON.stringify(index)}`);
 }
 
-/**
- * The rule of a cell: of its column if each column has its own.
- * @param {Lesson} lesson
- * @param {Cell} cell
- * @returns {Rule}
- */
+/** The rule of a cell: of its column if each column has its own. @param {Lesson} lesson @param {Cell} cell @returns {Rule} */
 export function ruleOf(lesson, cell) {
   const rule = matrixOf(lesson, cell.of).source;
   return rule.op === "columns" && rule.rules ? rule.rules[cell.column] : rule;
@@ -42,10 +32,7 @@ export function ruleOf(lesson, cell) {
 
 /**
  * The cells of one of a rule's references, for m = 0, 1, ... if it depends on m.
- * @param {Rule} rule
- * @param {number} which
- * @param {Cell} cell
- * @returns {Cell[]}
+ * @param {Rule} rule @param {number} which @param {Cell} cell @returns {Cell[]}
  */
 function termsOf(rule, which, cell) {
   const reference = rule.from[which];
@@ -58,12 +45,7 @@ function termsOf(rule, which, cell) {
   }));
 }
 
-/**
- * All cells that a number was computed from, each once.
- * @param {Lesson} lesson
- * @param {Cell} cell
- * @returns {Cell[]}
- */
+/** All cells that a number was computed from, each once. @param {Lesson} lesson @param {Cell} cell @returns {Cell[]} */
 export function sourcesOf(lesson, cell) {
   const rule = ruleOf(lesson, cell);
   /** @type {Map<string, Cell>} */
@@ -76,9 +58,7 @@ export function sourcesOf(lesson, cell) {
 
 /**
  * The calculation of a number with its operands; empty if a text explains it instead (ruleText).
- * @param {Lesson} lesson
- * @param {Cell} cell
- * @returns {CalculationPart[]}
+ * @param {Lesson} lesson @param {Cell} cell @returns {CalculationPart[]}
  */
 export function calculationOf(lesson, cell) {
   const rule = ruleOf(lesson, cell);
@@ -141,12 +121,7 @@ function withCells(message, cells) {
   return splitMessage(message).flatMap(({ text, name }) => /** @type {CalculationPart[]} */ (name ? [{ cell: cells[name] }] : text ? [text] : []));
 }
 
-/**
- * The text that explains a number without a calculation.
- * @param {Lesson} lesson
- * @param {Cell} cell
- * @returns {string}
- */
+/** The text that explains a number without a calculation. @param {Lesson} lesson @param {Cell} cell @returns {string} */
 export function ruleText(lesson, cell) {
   const rule = ruleOf(lesson, cell);
   if (rule.op === "typed") return tr("This number is typed in; it is not computed.");
@@ -158,8 +133,7 @@ export function ruleText(lesson, cell) {
 
 /**
  * The parts of a calculation by terms: each begins behind a plus.
- * @param {CalculationPart[]} parts
- * @returns {CalculationPart[][]}
+ * @param {CalculationPart[]} parts @returns {CalculationPart[][]}
  */
 export function splitTerms(parts) {
   /** @type {CalculationPart[][]} */
@@ -173,12 +147,7 @@ export function splitTerms(parts) {
 
 // The explanation, under the matrix of the selected number: its calculation, and the chain of numbers followed so far.
 
-/**
- * The name of a cell, such as "scores [this, pen]".
- * @param {Lesson} lesson
- * @param {Cell} cell
- * @returns {string}
- */
+/** The name of a cell, such as "scores [this, pen]". @param {Lesson} lesson @param {Cell} cell @returns {string} */
 export function cellName(lesson, cell) {
   const matrix = matrixOf(lesson, cell.of);
   const title = tokenText(matrixName(matrix));
@@ -249,9 +218,7 @@ export function makeExplanation(actions) {
 }
 
 /**
- * @param {Matrix} matrix
- * @param {Cell} cell
- * @param {number} value
+ * @param {Matrix} matrix @param {Cell} cell @param {number} value
  * @param {number} least  decimals, except for counts and bits, which have none
  * @returns {string}
  */
@@ -262,8 +229,7 @@ function cellNumber(matrix, cell, value, least) {
 
 /**
  * An operand has more digits than the result, so that the calculation comes out as it is written; zeros at its end say nothing.
- * @param {string} text
- * @returns {string}
+ * @param {string} text @returns {string}
  */
 export function operandText(text) {
   const point = decimalText(0.5, 1)[1], [whole, decimals] = text.split(point);
@@ -278,9 +244,7 @@ function cellEquation(lesson, cell) {
 
 /**
  * Whether a number of a calculation is alone in brackets already, as in exp(x).
- * @param {CalculationPart[]} parts
- * @param {number} at
- * @returns {boolean}
+ * @param {CalculationPart[]} parts @param {number} at @returns {boolean}
  */
 function isBracketed(parts, at) {
   const before = parts[at - 1], after = parts[at + 1];
@@ -288,11 +252,8 @@ function isBracketed(parts, at) {
 }
 
 /**
- * @param {Lesson} lesson
- * @param {CalculationPart} piece
- * @param {boolean} isInBrackets
- * @param {{follow: (cell: Cell) => void, mark: (cells: Cell[] | null) => void}} actions
- * @returns {Node | string}
+ * @param {Lesson} lesson @param {CalculationPart} piece @param {boolean} isInBrackets
+ * @param {{follow: (cell: Cell) => void, mark: (cells: Cell[] | null) => void}} actions @returns {Node | string}
  */
 function partElement(lesson, piece, isInBrackets, actions) {
   if (typeof piece === "string") return piece;
@@ -310,21 +271,12 @@ function partElement(lesson, piece, isInBrackets, actions) {
   });
 }
 
-/**
- * Whether a step has the matrix on its page.
- * @param {Lesson} lesson
- * @param {number} step
- * @param {string} id
- * @returns {boolean}
- */
+/** Whether a step has the matrix on its page. @param {Lesson} lesson @param {number} step @param {string} id @returns {boolean} */
 export const stepShows = (lesson, step, id) => lesson.steps[step].sections.some((section) => section.matrices.includes(id));
 
 /**
  * Small copies of the matrices of other steps that the number comes from.
- * @param {Lesson} lesson
- * @param {Cell} cell
- * @param {number} step
- * @returns {HTMLElement[]}
+ * @param {Lesson} lesson @param {Cell} cell @param {number} step @returns {HTMLElement[]}
  */
 function copiesOfSources(lesson, cell, step) {
   const sources = sourcesOf(lesson, cell);
@@ -335,10 +287,7 @@ function copiesOfSources(lesson, cell, step) {
 
 /**
  * A link to the step that shows the number, if it is another one.
- * @param {Lesson} lesson
- * @param {Cell} cell
- * @param {number} step
- * @param {{go: (step: number) => void}} actions
+ * @param {Lesson} lesson @param {Cell} cell @param {number} step @param {{go: (step: number) => void}} actions
  * @returns {HTMLElement[]}
  */
 function stepLink(lesson, cell, step, actions) {

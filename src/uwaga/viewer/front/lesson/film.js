@@ -3,10 +3,11 @@
 import { wantsNoMotion } from "../explore/stage.js";
 import { el, svgEl, tokenText } from "../dom.js";
 import { tr } from "../languages.js";
+import { makePlayer } from "../player.js";
 import { arcsOfLinks, pathOfArc } from "../explore/arcs.js";
 import { sharesOf } from "./arcs.js";
 import { formulaText, lessonNumber } from "./numbers.js";
-import { matrixOf, valueAt } from "./reply.js";
+import { largestOf, matrixOf, valueAt } from "./reply.js";
 import { circleRadius } from "./rows.js";
 /** @import { PictureActions, PictureBody } from "./pictures.js" */
 /** @import { Lesson, Picture } from "./reply.js" */
@@ -16,13 +17,11 @@ const pause = 70, mostStops = 8;
 
 /**
  * A matrix as circles: filled is positive, a ring is negative.
- * @param {Lesson} lesson
- * @param {string} id
- * @param {{slice: number, largest: number, cell: number, covered?: boolean, isNamed?: boolean}} how
- * @returns {Element}
+ * @param {Lesson} lesson @param {string} id
+ * @param {{slice: number, cell: number, covered?: boolean, isNamed?: boolean}} how @returns {Element}
  */
-export function circlesOf(lesson, id, { slice, largest, cell, covered = false, isNamed = true }) {
-  const matrix = matrixOf(lesson, id), count = matrix.rows.length;
+export function circlesOf(lesson, id, { slice, cell, covered = false, isNamed = true }) {
+  const matrix = matrixOf(lesson, id), largest = largestOf(matrix), count = matrix.rows.length;
   const names = matrix.rows.map((name) => name.split(":")[0].replace(/^[a-z] = /, ""));
   const side = isNamed ? 24 : 0, size = side + count * cell + 2;
   return svgEl("svg", { class: "lesson-circles", viewBox: `0 0 ${size} ${size}`, width: size, height: size,
@@ -41,12 +40,11 @@ export function circlesOf(lesson, id, { slice, largest, cell, covered = false, i
 export function makeFilm(actions) {
   const place = el("div", { class: "lesson-scroll" }), curves = el("div", { class: "lesson-film-curves" });
   const slider = el("input", { type: "range", min: 0, step: 1, class: "lesson-moment", "aria-label": tr("Moment") });
-  const play = el("button", { type: "button", class: "lesson-watch", text: tr("Watch it learn"), on: { click: () => (timer ? stop() : start()) } });
+  const play = el("button", { type: "button", class: "lesson-watch", text: tr("Watch it learn"), on: { click: () => (player.isOn() ? stop() : start()) } });
   const said = el("p", { class: "lesson-film-said", role: "status" }), factors = el("div", { class: "lesson-factors" });
   const strip = el("div", { class: "lesson-strip" });
   let moment = 0;
-  /** @type {ReturnType<typeof setInterval> | undefined} */
-  let timer;
+  const isStill = wantsNoMotion(), player = makePlayer(isStill ? pause * 12 : pause, step);
   /** @type {[Lesson, Picture, boolean] | null} */
   let last = null;
   /** @type {Float32Array | null} the numbers that the strip shows */
@@ -60,23 +58,22 @@ export function makeFilm(actions) {
   }
 
   function stop() {
-    clearInterval(timer);
-    timer = undefined;
+    player.stop();
     play.textContent = tr("Watch it learn");
   }
 
   function start() {
     if (!last || last[2]) return;
-    const most = last[1].labels.length - 1;
-    if (moment >= most) moment = 0;
-    const isStill = wantsNoMotion();
-    timer = setInterval(() => {
-      const next = isStill ? stops(most).find((at) => at > moment) ?? most : moment + 1;
-      if (moment >= most) { stop(); return; }
-      moment = next;
-      draw();
-    }, isStill ? pause * 12 : pause);
+    if (moment >= last[1].labels.length - 1) moment = 0;
+    player.start();
     play.textContent = tr("Stop");
+  }
+
+  /** @param {number} count  of steps since it was started */
+  function step(count) {
+    const most = (last?.[1].labels.length ?? 0) - 1;
+    if (count && moment >= most) return stop();
+    if (count) moment = isStill ? stops(most).find((at) => at > moment) ?? most : moment + 1;
     draw();
   }
 
@@ -88,10 +85,8 @@ export function makeFilm(actions) {
     slider.max = String(most);
     slider.value = String(moment);
     slider.disabled = play.disabled = covered;
-    let largest = 0;
-    for (const number of data) largest = Math.max(largest, Math.abs(number) || 0);
     const cell = Math.max(18, Math.min(isNarrow ? 34 : 68, ((isNarrow ? room : 400) - 30) / rows.length));
-    place.replaceChildren(circlesOf(lesson, growing, { slice: moment, largest, cell, covered }));
+    place.replaceChildren(circlesOf(lesson, growing, { slice: moment, cell, covered }));
     const step = Number(shown.labels[moment]);
     const at = (/** @type {number} */ column) => valueAt(lesson, { of: progress, row: step, column, slice: null });
     factors.replaceChildren(...factorFigures(lesson, { codes, wq, wk }, covered ? 0 : moment));
@@ -102,7 +97,7 @@ export function makeFilm(actions) {
     if (!covered && stripped !== data) {
       stripped = data;
       strip.replaceChildren(...stops(most).map((stop_) => el("button", { type: "button", "data-moment": stop_, on: { click: () => { stop(); moment = stop_; draw(); } } },
-        circlesOf(lesson, growing, { slice: stop_, largest, cell: 72 / rows.length, isNamed: false }), shown.labels[stop_])));
+        circlesOf(lesson, growing, { slice: stop_, cell: 72 / rows.length, isNamed: false }), shown.labels[stop_])));
     }
     for (const button of strip.children) button.setAttribute("aria-pressed", String(button.getAttribute("data-moment") === String(moment)));
   }
@@ -115,7 +110,7 @@ export function makeFilm(actions) {
       last = [lesson, shown, covered];
       draw();
       // The answer is seen to happen; with reduced motion it waits to be played.
-      if (isAnswered && !wantsNoMotion()) start();
+      if (isAnswered && !isStill) start();
     },
     dispose: stop,
   };
@@ -124,10 +119,7 @@ export function makeFilm(actions) {
 /**
  * The four factors of the scores, each small above its name: of the places' codes P each column as a curve, of W_Q and W_K the
  * numbers of a moment.
- * @param {Lesson} lesson
- * @param {{codes: string, wq: string, wk: string}} of
- * @param {number} slice
- * @returns {HTMLElement[]}
+ * @param {Lesson} lesson @param {{codes: string, wq: string, wk: string}} of @param {number} slice @returns {HTMLElement[]}
  */
 function factorFigures(lesson, { codes, wq, wk }, slice) {
   const cell = 8, { rows, columns } = matrixOf(lesson, codes), size = columns.length * cell;
@@ -138,7 +130,7 @@ function factorFigures(lesson, { codes, wq, wk }, slice) {
       return `${row ? "L" : "M"}${(isTurned ? [along, across] : [across, along]).map((number) => number.toFixed(1)).join(" ")}`;
     }).join("") })));
   const circles = (/** @type {string} */ id, /** @type {boolean} */ isTurned) => {
-    const matrix = matrixOf(lesson, id), largest = matrix.data.reduce((most, number) => Math.max(most, Math.abs(number)), 0);
+    const matrix = matrixOf(lesson, id), largest = largestOf(matrix);
     return svgEl("svg", { viewBox: `0 0 ${size} ${size}`, width: size, height: size, "aria-hidden": "true" },
       matrix.rows.flatMap((_, row) => matrix.columns.map((__, column) => {
         const number = valueAt(lesson, { of: id, row, column, slice }), [i, j] = isTurned ? [column, row] : [row, column];

@@ -3,7 +3,7 @@
 import { el, openAround, tokenText } from "../dom.js";
 import { tr } from "../languages.js";
 import { formulaText, inputText, lessonNumber, parseNumber, sentenceText } from "./numbers.js";
-import { cellKey, digitsOf, hasCell, matrixOf, valueAt } from "./reply.js";
+import { cellKey, digitsOf, hasCell, heatOf, largestOf, matrixOf, valueAt } from "./reply.js";
 /** @import { Cell, Lesson, Matrix } from "./reply.js" */
 
 /**
@@ -24,11 +24,9 @@ import { cellKey, digitsOf, hasCell, matrixOf, valueAt } from "./reply.js";
  */
 
 /**
- * @param {Lesson} lesson
- * @param {string} id
+ * @param {Lesson} lesson @param {string} id
  * @param {number} slice  the query of a sliced matrix
- * @param {MatrixActions} actions
- * @returns {MatrixTable}
+ * @param {MatrixActions} actions @returns {MatrixTable}
  */
 export function makeMatrixTable(lesson, id, slice, actions) {
   const matrix = matrixOf(lesson, id);
@@ -138,7 +136,7 @@ export function makeMatrixTable(lesson, id, slice, actions) {
       sides[row].textContent = tokenText(name);
       sides[row].parentElement?.classList.toggle("lesson-row-asks", isOfTokens && row === query);
     });
-    const largest = largestMagnitude(now.data);
+    const largest = largestOf(now);
     cells.forEach((line, row) => line.forEach((cell, column) => {
       const value = valueAt(next, cellAt(row, column));
       fillCell(cell, now, value, largest, `${tokenText(now.rows[row])}, ${tokenText(now.columns[column])}`,
@@ -191,16 +189,12 @@ function makeCell(row, column, editable) {
 }
 
 /**
- * @param {TableCell} cell
- * @param {Matrix} matrix
- * @param {number} value
- * @param {number} largest
- * @param {string} name
+ * @param {TableCell} cell @param {Matrix} matrix @param {number} value @param {number} largest @param {string} name
  * @param {boolean} readOnly
  * @param {boolean} isInvalid  the input does not hold a valid number
  */
 function fillCell({ place, target }, matrix, value, largest, name, readOnly, isInvalid) {
-  const heat = matrix.shade === "none" || Number.isNaN(value) ? 0 : matrix.shade === "signed" ? value / largest : value;
+  const heat = heatOf(matrix, value, largest);
   // The area of the circle grows with the number.
   place.style.setProperty("--lesson-size", Math.sqrt(Math.min(1, Math.abs(heat) || 0)).toFixed(3));
   place.classList.toggle("lesson-negative", heat < 0);
@@ -232,11 +226,4 @@ function coverCell(place, name) {
   place.classList.add("lesson-covered");
   place.classList.remove("lesson-negative", "lesson-hidden-number");
   place.setAttribute("aria-label", tr("{name}: not shown yet", { name }));
-}
-
-/** @param {Float32Array} data @returns {number} */
-function largestMagnitude(data) {
-  let largest = 0;
-  for (const value of data) if (Math.abs(value) > largest) largest = Math.abs(value);
-  return largest || 1;
 }

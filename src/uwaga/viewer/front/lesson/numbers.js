@@ -5,8 +5,7 @@ import { decimalText, powerText, tr } from "../languages.js";
 
 /**
  * A text with its letters that have an index, such as W_Q, d_k and X^V, written as books do.
- * @param {string} text
- * @returns {(string | HTMLElement)[]}
+ * @param {string} text @returns {(string | HTMLElement)[]}
  */
 export function formulaText(text) {
   return text.split(productOfMatrices).flatMap((part, at) => (at % 2 ? [el("span", { class: "lesson-product-text", text: part })] : indexedText(part)));
@@ -39,11 +38,7 @@ export function formulaSpans(text) {
 /** A sentence that has tokens in it; the spaces in its numbers stay spaces. @param {string} text @returns {(string | HTMLElement)[]} */
 export const sentenceText = (text) => formulaText(text.split("\u00a0").map((part) => part && tokenText(part)).join("\u00a0"));
 
-/**
- * @param {number} value  NaN: masked
- * @param {number} [digits]  decimals
- * @returns {string}
- */
+/** @param {number} value  NaN: masked @param {number} [digits]  decimals @returns {string} */
 export function lessonNumber(value, digits = 2) {
   if (Number.isNaN(value)) return "\u2013";
   const size = Math.abs(value);
@@ -51,11 +46,7 @@ export function lessonNumber(value, digits = 2) {
   return decimalText(value, size >= 1e4 ? 0 : digits);
 }
 
-/**
- * The shortest decimal that gives the same float32 again, for inputs.
- * @param {number} value
- * @returns {string}
- */
+/** The shortest decimal that gives the same float32 again, for inputs. @param {number} value @returns {string} */
 export function inputText(value) {
   for (let digits = 1; digits < 9; digits++) {
     const text = Number(value.toPrecision(digits));
@@ -71,9 +62,7 @@ function typedText(value) {
 
 /**
  * The number that the user has typed, or an error message.
- * @param {string} text
- * @param {{least: number, most: number, whole?: boolean}} rule
- * @returns {{value: number} | {error: string}}
+ * @param {string} text @param {{least: number, most: number, whole?: boolean}} rule @returns {{value: number} | {error: string}}
  */
 export function parseNumber(text, { least, most, whole = false }) {
   const plain = text.trim().replaceAll("\u2212", "-").replace(/^(-?\d*),(\d+)$/, "$1.$2");

@@ -18,11 +18,7 @@ import { makeRows } from "./rows.js";
 /** @typedef {{choose: (query: number) => void, place: () => {room: number, isNarrow: boolean}}} PictureActions  place: pixels across */
 /** @typedef {{element: Element, update: (lesson: Lesson, picture: ShownPicture, query: number, covered: boolean, guess: PictureGuess | null) => void, dispose?: () => void}} PictureBody */
 
-/**
- * @param {ShownPicture} picture
- * @param {PictureActions} actions
- * @returns {PictureView}
- */
+/** @param {ShownPicture} picture @param {PictureActions} actions @returns {PictureView} */
 export function makePicture(picture, actions) {
   const draws = { arcs: makeArcs, ribbons: makeRibbonPicture, rows: makeRows, film: makeFilm, waves: makeWaves, circles: makeCircles, shapes: makeShapes, layers: makeLayers };
   const make = draws[/** @type {keyof typeof draws} */ (picture.kind)];
@@ -73,9 +69,8 @@ function makeCircles(actions) {
   return {
     element,
     update(lesson, shown, _query, covered) {
-      const { id, data, rows } = matrixOf(lesson, shown.matrices[0]), { room, isNarrow } = actions.place();
-      const largest = data.reduce((most, number) => Math.max(most, Math.abs(number)), 0);
-      element.replaceChildren(circlesOf(lesson, id, { slice: 0, largest, cell: Math.min(isNarrow ? 36 : 44, (room - 60) / rows.length), covered }));
+      const { id, rows } = matrixOf(lesson, shown.matrices[0]), { room, isNarrow } = actions.place();
+      element.replaceChildren(circlesOf(lesson, id, { slice: 0, cell: Math.min(isNarrow ? 36 : 44, (room - 60) / rows.length), covered }));
     },
   };
 }

@@ -2,8 +2,9 @@
 // the real matrix; boxes of later steps are outlines, and lines join a picked number with the numbers that it comes from.
 
 import { el, svgEl, tokenText } from "../dom.js";
+import { pressable } from "./arcs.js";
 import { formulaText } from "./numbers.js";
-import { cellKey, hasCell, matrixOf, matrixName, valueAt } from "./reply.js";
+import { cellKey, hasCell, largestOf, matrixName, matrixOf, valueAt } from "./reply.js";
 /** @import { Cell, Lesson } from "./reply.js" */
 
 /** @typedef {{slot: string, id: string, label: string, role: string, x: number, y: number, cell: number, rows: number, columns: number, stacked: boolean}} Box */
@@ -62,9 +63,7 @@ function boxesOfOthers(before) {
 
 /**
  * The boxes of a step, with the matrix that stands in each, and their places.
- * @param {Lesson} lesson
- * @param {number} step
- * @returns {Box[]}
+ * @param {Lesson} lesson @param {number} step @returns {Box[]}
  */
 export function boxesOf(lesson, step) {
   const { id, sections } = lesson.steps[step];
@@ -103,10 +102,7 @@ export function boxesOf(lesson, step) {
 
 /**
  * Whether the box's matrix belongs to the step, to an earlier or to a later one.
- * @param {Lesson} lesson
- * @param {number} step
- * @param {string} id
- * @returns {"here" | "past" | "coming"}
+ * @param {Lesson} lesson @param {number} step @param {string} id @returns {"here" | "past" | "coming"}
  */
 export function boxState(lesson, step, id) {
   const shows = (/** @type {number} */ at) => lesson.steps[at].sections.some((section) => section.matrices.includes(id));
@@ -176,13 +172,9 @@ export function makePipeline(actions) {
 }
 
 /**
- * @param {Lesson} lesson
- * @param {Box} box
- * @param {"here" | "past" | "coming"} state
- * @param {number} query
+ * @param {Lesson} lesson @param {Box} box @param {"here" | "past" | "coming"} state @param {number} query
  * @param {string[]} covered  matrices that would tell an answer
- * @param {(id: string) => void} open
- * @returns {SVGElement}
+ * @param {(id: string) => void} open @returns {SVGElement}
  */
 function boxElement(lesson, box, state, query, covered, open) {
   const { x, y, cell, rows, columns } = box;
@@ -193,15 +185,8 @@ function boxElement(lesson, box, state, query, covered, open) {
   const matrix = matrixOf(lesson, box.id);
   const shape = `${matrix.rows.length} \u00d7 ${matrix.columns.length}`;
   const isCovered = covered.includes(box.id);
-  const run = () => open(box.id);
   return svgEl("g", {
-    class: kind, "data-slot": box.slot, "data-box": box.id, role: "button", tabindex: 0,
-    "aria-label": `${tokenText(matrix.title)}, ${shape}`,
-    on: { click: run, keydown: (/** @type {KeyboardEvent} */ event) => {
-      if (event.key !== "Enter" && event.key !== " ") return;
-      event.preventDefault();
-      run();
-    } },
+    class: kind, "data-slot": box.slot, "data-box": box.id, "aria-label": `${tokenText(matrix.title)}, ${shape}`, ...pressable(() => open(box.id)),
   },
   svgEl("title", {}, `${tokenText(matrix.title)}, ${shape}`),
   box.role ? svgEl("rect", { class: `lesson-role lesson-role-${box.role}`, x: x - 6, y, width: 4, height: rows * cell }) : null,
@@ -220,8 +205,7 @@ function boxElement(lesson, box, state, query, covered, open) {
 function matrixCells(lesson, { id, x, y, cell, rows, columns, slice }) {
   const matrix = matrixOf(lesson, id);
   const at = (/** @type {number} */ row, /** @type {number} */ column) => valueAt(lesson, { of: id, row, column, slice });
-  let largest = matrix.shade === "share" || matrix.shade === "bits" ? 1 : 0;
-  if (!largest) for (const value of matrix.data) largest = Math.max(largest, Math.abs(value) || 0);
+  const largest = matrix.shade === "share" || matrix.shade === "bits" ? 1 : largestOf(matrix);
   const found = [];
   for (let row = 0; row < rows; row++) {
     for (let column = 0; column < columns; column++) {
@@ -236,10 +220,7 @@ function matrixCells(lesson, { id, x, y, cell, rows, columns, slice }) {
 
 /**
  * A small copy of a matrix, with some of its numbers outlined.
- * @param {Lesson} lesson
- * @param {string} id
- * @param {Cell[]} marked
- * @returns {HTMLElement}
+ * @param {Lesson} lesson @param {string} id @param {Cell[]} marked @returns {HTMLElement}
  */
 export function makeMatrixCopy(lesson, id, marked) {
   const matrix = matrixOf(lesson, id);
@@ -254,12 +235,7 @@ export function makeMatrixCopy(lesson, id, marked) {
     el("figcaption", {}, formulaText(`${tokenText(matrixName(matrix))} ${matrix.rows.length} \u00d7 ${matrix.columns.length}`)));
 }
 
-/**
- * @param {Box} from
- * @param {Box} to
- * @param {boolean} isComing
- * @returns {SVGElement}
- */
+/** @param {Box} from @param {Box} to @param {boolean} isComing @returns {SVGElement} */
 function arrowElement(from, to, isComing) {
   const x1 = from.x + from.columns * from.cell + 2, x2 = to.x - (to.role ? 9 : 3);
   const y1 = from.y + from.rows * from.cell / 2;

@@ -8,9 +8,7 @@ import { sentenceText } from "./numbers.js";
 
 const size = { width: 110, height: 48 };
 
-/**
- * @returns {{element: HTMLElement, update: (problems: LessonLedger, isAsking: boolean) => void}}
- */
+/** @returns {{element: HTMLElement, update: (problems: LessonLedger, isAsking: boolean) => void}} */
 export function makeLedger() {
   const here = el("ul", { class: "lesson-ledger-list" }), others = el("ul", { class: "lesson-ledger-list" });
   const count = el("summary");
@@ -39,9 +37,7 @@ function itemOf({ id, title, text, solved, numbers }) {
 
 /**
  * What was measured, as a drawing: bars, a curve, lines that cross, arrows in two directions, points.
- * @param {string} id
- * @param {number[]} numbers
- * @returns {Element}
+ * @param {string} id @param {number[]} numbers @returns {Element}
  */
 function drawingOf(id, numbers) {
   const draw = drawings[id] ?? barsOf;

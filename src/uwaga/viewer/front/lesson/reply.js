@@ -61,16 +61,10 @@
  */
 /** @typedef {{tokens: number, width: number, heads: number, sentences: number, number: number, steps: number,
  *   rate: number}} Limits */
-/**
- * @typedef {{request: Request, limits: Limits, steps: Step[], matrices: Map<string,
- *   Matrix>}} Lesson
- */
+/** @typedef {{request: Request, limits: Limits, steps: Step[], matrices: Map<string, Matrix>}} Lesson */
 /** @typedef {{of: string, row: number, column: number, slice: number | null}} Cell  the address of one number */
 
-/**
- * @param {Reply} reply
- * @returns {Lesson}
- */
+/** @param {Reply} reply @returns {Lesson} */
 export function readLesson(reply) {
   const { request, limits, steps, matrices } = reply.meta;
   /** @type {Map<string, Matrix>} */
@@ -83,9 +77,7 @@ export function readLesson(reply) {
 
 /**
  * The problems known at a step, each as it was measured last, and whether that was at this step.
- * @param {Lesson} lesson
- * @param {number} step
- * @returns {(Problem & {here: boolean})[]}
+ * @param {Lesson} lesson @param {number} step @returns {(Problem & {here: boolean})[]}
  */
 export function ledgerAt(lesson, step) {
   /** @type {Map<string, Problem & {here: boolean}>} */
@@ -97,11 +89,7 @@ export function ledgerAt(lesson, step) {
 /** The token that a step opens with: that of its question, or the first. @param {Lesson} lesson @param {number} step @returns {number} */
 export const openingToken = (lesson, step) => lesson.steps[step].question?.token ?? 0;
 
-/**
- * @param {Lesson} lesson
- * @param {string} id
- * @returns {Matrix}
- */
+/** @param {Lesson} lesson @param {string} id @returns {Matrix} */
 export function matrixOf(lesson, id) {
   const matrix = lesson.matrices.get(id);
   if (!matrix) throw new Error(`lesson: unknown matrix ${id}`);
@@ -111,27 +99,29 @@ export function matrixOf(lesson, id) {
 /** Its title; of "X, the tokens" the symbol. @param {Matrix} matrix @returns {string} */
 export const matrixName = ({ title }) => title.replace(/^([A-Z])[,\uff0c\u3001].*$/u, "$1");
 
-/**
- * The number of a cell; NaN: masked.
- * @param {Lesson} lesson
- * @param {Cell} cell
- * @returns {number}
- */
+/** The number of a cell; NaN: masked. @param {Lesson} lesson @param {Cell} cell @returns {number} */
 export function valueAt(lesson, cell) {
   const matrix = matrixOf(lesson, cell.of);
   const { rows, columns } = matrix;
   return matrix.data[((cell.slice ?? 0) * rows.length + cell.row) * columns.length + cell.column];
 }
 
-/**
- * Decimals of a column: 0 if all of it are integers.
- * @param {Matrix} matrix
- * @param {number} column
- * @returns {number}
- */
+/** Decimals of a column: 0 if all of it are integers. @param {Matrix} matrix @param {number} column @returns {number} */
 export function digitsOf(matrix, column) {
   if (matrix.shade !== "none") return matrix.digits;
   return matrix.rows.every((_, row) => Number.isInteger(matrix.data[row * matrix.columns.length + column])) ? 0 : matrix.digits;
+}
+
+/** The largest size of a matrix' numbers. @param {Matrix} matrix @returns {number} */
+export function largestOf({ data }) {
+  let largest = 0;
+  for (const value of data) if (Math.abs(value) > largest) largest = Math.abs(value);
+  return largest;
+}
+
+/** How strongly a number is coloured, from -1 to 1. @param {Matrix} matrix @param {number} value @param {number} largest  of the matrix */
+export function heatOf({ shade }, value, largest) {
+  return shade === "none" || Number.isNaN(value) ? 0 : shade === "signed" ? value / (largest || 1) : value;
 }
 
 /** @param {Cell} cell @returns {string} */
@@ -139,12 +129,7 @@ export function cellKey(cell) {
   return `${cell.of}/${cell.slice ?? ""}/${cell.row}/${cell.column}`;
 }
 
-/**
- * Whether the cell exists: with fewer tokens it may not.
- * @param {Lesson} lesson
- * @param {Cell} cell
- * @returns {boolean}
- */
+/** Whether the cell exists: with fewer tokens it may not. @param {Lesson} lesson @param {Cell} cell @returns {boolean} */
 export function hasCell(lesson, cell) {
   const matrix = lesson.matrices.get(cell.of);
   return !!matrix && cell.row < matrix.rows.length && cell.column < matrix.columns.length
@@ -159,10 +144,7 @@ const perTokenSettings = ["order", "payload", "length"];
 /**
  * @param {Request} request
  * @param {string} field  "x" or the name of a setting
- * @param {number} row
- * @param {number} column
- * @param {number} value
- * @returns {Request}
+ * @param {number} row @param {number} column @param {number} value @returns {Request}
  */
 export function withNumber(request, field, row, column, value) {
   const next = structuredClone(request);
@@ -181,9 +163,7 @@ export function withSetting(request, name, value) {
 
 /**
  * Another sentence, which the host splits into words; words that stay keep their vectors.
- * @param {Request} request
- * @param {string} text
- * @returns {Request}
+ * @param {Request} request @param {string} text @returns {Request}
  */
 export function withText(request, text) {
   const next = structuredClone(request);

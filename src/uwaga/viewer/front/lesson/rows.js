@@ -3,16 +3,13 @@
 import { el, svgEl, tokenText } from "../dom.js";
 import { wordWidth } from "./arcs.js";
 import { lessonNumber } from "./numbers.js";
-import { digitsOf, matrixOf, valueAt } from "./reply.js";
+import { digitsOf, largestOf, matrixOf, valueAt } from "./reply.js";
 /** @import { PictureActions, PictureBody } from "./pictures.js" */
 /** @import { Cell, Lesson, Rule } from "./reply.js" */
 
 /**
  * The radius of a number's circle: its area grows with the number.
- * @param {number} value
- * @param {number} largest
- * @param {number} most
- * @returns {number}
+ * @param {number} value @param {number} largest @param {number} most @returns {number}
  */
 export const circleRadius = (value, largest, most) => (Number.isFinite(value) && largest > 0 ? Math.sqrt(Math.min(1, Math.abs(value) / largest)) * most : 0);
 
@@ -38,8 +35,7 @@ export function makeRows(actions) {
       words.replaceChildren(...lesson.request.tokens.map((/** @type {string} */ token, /** @type {number} */ at) => el("button", { type: "button",
         class: `lesson-rows-word${at === query ? " lesson-word-asks" : ""}`, "aria-pressed": String(at === query), text: tokenText(token),
         on: { click: () => actions.choose(at) } })));
-      let largest = 0;
-      for (const { data } of matrices) for (const value of data) largest = Math.max(largest, Math.abs(value) || 0);
+      const largest = Math.max(...matrices.map(largestOf));
       let y = 0;
       const place = matrices.map((matrix, at) => {
         const names = at && matrices[at - 1].columns.join("\n") === matrix.columns.join("\n") ? null : matrix.columns;
@@ -105,11 +101,9 @@ const mostTerms = 8;
 
 /**
  * A dot product: the numbers of both sides as circles under each other, their products, and the sum. Null where it is none, or long.
- * @param {Lesson} lesson
- * @param {Rule} rule
+ * @param {Lesson} lesson @param {Rule} rule
  * @param {Cell[][]} terms  of both operands
- * @param {string} result
- * @returns {Element | null}
+ * @param {string} result @returns {Element | null}
  */
 export function makeProduct(lesson, rule, terms, result) {
   const [left, right] = terms;

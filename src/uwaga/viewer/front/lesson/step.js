@@ -36,9 +36,7 @@ import { ledgerAt, matrixOf } from "./reply.js";
 
 /**
  * The structure of a step's page: equal if only numbers and text differ.
- * @param {Lesson} lesson
- * @param {number} step
- * @returns {string}
+ * @param {Lesson} lesson @param {number} step @returns {string}
  */
 export function stepStructure(lesson, step) {
   const { id, question, sections, pictures } = lesson.steps[step];
@@ -50,36 +48,28 @@ export function stepStructure(lesson, step) {
     })])]);
 }
 
-/**
- * @param {Lesson} lesson
- * @param {number} step
- * @param {number} query
- * @param {StepActions} actions
- * @returns {StepPage}
- */
+/** @param {Lesson} lesson @param {number} step @param {number} query @param {StepActions} actions @returns {StepPage} */
 export function makeStepPage(lesson, step, query, actions) {
-  const heading = el("h2", { class: "lesson-title", tabindex: "-1" });
-  const words = el("div", { class: "lesson-words" });
-  const code = el("code", {});
-  const codeLine = el("details", { class: "lesson-folded lesson-code", open: !actions.place().isNarrow }, el("summary", { text: tr("In Python:") }), code);
-  const parts = lesson.steps[step].sections.map((_, at) => makeSection(lesson, step, at, query, actions));
-  const { pictures } = lesson.steps[step];
+  const { id: own, sections, pictures, drawing: plan, question: first } = lesson.steps[step], { isNarrow } = actions.place();
+  const heading = el("h2", { class: "lesson-title", tabindex: "-1" }), words = el("div", { class: "lesson-words" }), told = el("div", { class: "lesson-words lesson-told" });
+  const code = el("code", {}), codeLine = el("details", { class: "lesson-folded lesson-code", open: !isNarrow }, el("summary", { text: tr("In Python:") }), code);
+  const parts = sections.map((_, at) => makeSection(lesson, step, at, query, actions));
   // Of several pictures each has its part of the width.
-  const shared = { ...actions, place: () => { const { room, isNarrow } = actions.place(); return { room: isNarrow ? room : room / Math.min(2, pictures.length) - 20, isNarrow }; } };
+  const shared = { ...actions, place() {
+    const whole = actions.place();
+    return whole.isNarrow ? whole : { ...whole, room: whole.room / Math.min(2, pictures.length) - 20 };
+  } };
   const stages = pictures.map((picture) => makePicture(picture, shared));
   const stage = el("div", { class: "lesson-pictures lesson-stage" }, stages.map((picture) => picture.element));
   // Without a model, the last step alone says how to load one.
-  const isLast = lesson.steps[step].id === "model";
-  const heads = isLast || !noModelText(actions.app) ? stepHeads(lesson, step).slice(0, noModelText(actions.app) ? 1 : undefined).map((head) => makeModelHead(actions.app, head)) : [];
-  const drawing = lesson.steps[step].drawing ? makeDrawing(actions.open, actions.place().isNarrow) : null;
-  const question = lesson.steps[step].question ? makeQuestion(actions, () => showNumbers(), !!asksByWord(lesson, step)) : null;
-  const told = el("div", { class: "lesson-words lesson-told" });
-  const ledger = makeLedger();
-  const element = el("article", { class: "lesson-page" }, heading, words, stages.length ? stage : null, question?.element, told, drawing?.element, placeSections(parts, lesson.steps[step].sections, actions.place().isNarrow),
+  const isLast = own === "model", isMissing = noModelText(actions.app) !== "";
+  const heads = isLast || !isMissing ? stepHeads(lesson, step).slice(0, isMissing ? 1 : undefined).map((head) => makeModelHead(actions.app, head)) : [];
+  const drawing = plan ? makeDrawing(actions.open, isNarrow) : null, question = first ? makeQuestion(actions, () => showNumbers(), asksByWord(lesson, step)) : null, ledger = makeLedger();
+  const element = el("article", { class: "lesson-page" }, heading, words, stages.length ? stage : null, question?.element, told, drawing?.element, placeSections(parts, sections, isNarrow),
     ledger.element, codeLine,
     heads.length ? el("section", { class: "lesson-section", "aria-label": tr("In a real model") },
       el("h3", { text: tr("In a real model") }),
-      isLast && !noModelText(actions.app) ? el("p", { text: tr("These heads of the model that is loaded show most clearly what you have seen. Open one.") }) : null,
+      isLast && !isMissing ? el("p", { text: tr("These heads of the model that is loaded show most clearly what you have seen. Open one.") }) : null,
       heads.map((head) => head.element)) : null);
 
   let current = lesson, shownQuery = query;
@@ -131,7 +121,7 @@ export function makeStepPage(lesson, step, query, actions) {
   update(lesson, query);
   return {
     element, heading, update,
-    structure: stepStructure(lesson, step), step: lesson.steps[step].id,
+    structure: stepStructure(lesson, step), step: own,
     grids: parts.flatMap((part) => part.grids),
     dispose() {
       drawing?.dispose();
@@ -217,9 +207,7 @@ function makeQuestion(actions, changed, isTapped) {
 
 /**
  * The statistics by which a step looks for a head of the loaded model; for the step of a real model, those of all steps.
- * @param {Lesson} lesson
- * @param {number} step
- * @returns {Head[]}
+ * @param {Lesson} lesson @param {number} step @returns {Head[]}
  */
 function stepHeads(lesson, step) {
   const steps = lesson.steps[step].id === "model" ? lesson.steps : [lesson.steps[step]];
@@ -236,10 +224,7 @@ const mostSections = 5;
 
 /**
  * Places the sections: the matrix form and the form token by token side by side; on a narrow page those that are folded anyway together.
- * @param {SectionView[]} parts
- * @param {Section[]} sections
- * @param {boolean} isNarrow
- * @returns {HTMLElement[]}
+ * @param {SectionView[]} parts @param {Section[]} sections @param {boolean} isNarrow @returns {HTMLElement[]}
  */
 function placeSections(parts, sections, isNarrow) {
   /** @type {HTMLElement[]} */
@@ -262,11 +247,7 @@ function placeSections(parts, sections, isNarrow) {
 }
 
 /**
- * @param {Lesson} lesson
- * @param {number} step
- * @param {number} at
- * @param {number} query
- * @param {StepActions} actions
+ * @param {Lesson} lesson @param {number} step @param {number} at @param {number} query @param {StepActions} actions
  * @returns {SectionView}
  */
 function makeSection(lesson, step, at, query, actions) {
@@ -340,11 +321,7 @@ function makeSection(lesson, step, at, query, actions) {
 /**
  * Whether a section is open at first: the one that answers the question, with the other form of the same calculation; on a narrow
  * page none, where there is a picture above.
- * @param {Lesson} lesson
- * @param {number} step
- * @param {number} at
- * @param {boolean} isNarrow
- * @returns {boolean}
+ * @param {Lesson} lesson @param {number} step @param {number} at @param {boolean} isNarrow @returns {boolean}
  */
 export function isSectionOpen(lesson, step, at, isNarrow) {
   const { question, sections, pictures, drawing } = lesson.steps[step], of = question?.cells[0]?.[0];
@@ -384,11 +361,7 @@ function makeQuerySelect(actions) {
 
 /** @typedef {{kind: Kind, layer: number, head: number, value: number}} FoundHead */
 
-/**
- * Why there is no model to open a head of.
- * @param {App} app
- * @returns {string} "" if a model is loaded
- */
+/** Why there is no model to open a head of. @param {App} app @returns {string} "" if a model is loaded */
 export function noModelText(app) {
   const side = app.about.sides[0];
   return side && side.maps.length ? "" : tr("No model is loaded. “uwaga view TEXT” opens a text in one, with this lesson beside it.");
@@ -396,8 +369,7 @@ export function noModelText(app) {
 
 /**
  * The best of all heads of one kind by a statistic; null if the model has no such statistic.
- * @param {{layer: number, columns: {[name: string]: (number | null)[]}}[]} tables
- * @param {Head} criterion
+ * @param {{layer: number, columns: {[name: string]: (number | null)[]}}[]} tables @param {Head} criterion
  * @returns {{layer: number, head: number, value: number} | null}
  */
 export function bestHead(tables, criterion) {
@@ -413,12 +385,7 @@ export function bestHead(tables, criterion) {
   return best;
 }
 
-/**
- * @param {App} app
- * @param {Head} criterion
- * @param {AbortSignal} signal
- * @returns {Promise<FoundHead | null>}
- */
+/** @param {App} app @param {Head} criterion @param {AbortSignal} signal @returns {Promise<FoundHead | null>} */
 async function findBestHead(app, criterion, signal) {
   const side = app.about.sides[0];
   const kind = app.about.start?.kind;
@@ -434,11 +401,7 @@ async function findBestHead(app, criterion, signal) {
   return best && { kind, ...best };
 }
 
-/**
- * @param {App} app
- * @param {Head} criterion
- * @returns {{element: HTMLElement, dispose: () => void}}
- */
+/** @param {App} app @param {Head} criterion @returns {{element: HTMLElement, dispose: () => void}} */
 function makeModelHead(app, criterion) {
   const missing = noModelText(app);
   const text = el("p", { text: missing });

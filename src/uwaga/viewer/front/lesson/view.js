@@ -3,15 +3,13 @@
 import { el, openAround } from "../dom.js";
 import { isAbort, messageOf } from "../hosts.js";
 import { languageOfRequest, tr } from "../languages.js";
-import { sourcesOf, makeExplanation, stepShows } from "./explanation.js";
+import { makeExplanation, sourcesOf, stepShows } from "./explanation.js";
 import { formulaText } from "./numbers.js";
 import { makePipeline } from "./pipeline.js";
-import {
-  cellKey, hasCell, openingToken, sentenceOf, withNumber, withSetting, withText, readLesson,
-} from "./reply.js";
+import { cellKey, hasCell, openingToken, readLesson, sentenceOf, withNumber, withSetting, withText } from "./reply.js";
 import { lessonScene } from "./scene.js";
 import { makeStepPage, stepStructure } from "./step.js";
-/** @import { App, Request, State, View } from "../types.js" */
+/** @import { App, Request, View } from "../types.js" */
 /** @import { Cell, Lesson } from "./reply.js" */
 /** @import { StepActions, StepPage } from "./step.js" */
 
@@ -21,89 +19,72 @@ const inputPause = 200;
 const narrowWidth = 620;
 const readOnlyNote = tr("This is a saved page, without a program that could calculate other numbers. “uwaga lesson” opens one where you can change them.");
 
-/**
- * @param {App} app
- * @returns {View}
- */
+/** @param {App} app @returns {View} */
 export function lessonView(app) {
+  const message = el("p", { class: "lesson-error lesson-message", role: "alert", hidden: true }), main = el("div", { class: "lesson-main" }, message);
+  const element = el("div", { class: "lesson-view" }, main);
+  /** @type {ReturnType<typeof makeReader> | null} */
+  let reader = null, isShown = false;
+  const numbers = makeNumbers(app, element, message, (lesson) => {
+    if (reader) reader.receive(lesson);
+    else reader = makeReader(app, element, main, message, lesson, numbers);
+  });
+  const when = () => isShown && reader !== null, hasChain = (/** @type {number} */ count) => () => when() && (reader?.chain() ?? 0) >= count;
+  const printOne = () => { if (isShown) reader?.print(false); }, hidePrinted = () => reader?.hidePrinted();
+  window.addEventListener("beforeprint", printOne);
+  window.addEventListener("afterprint", hidePrinted);
+  const ends = [
+    app.store.subscribe(["step", "example"], ({ step, example }) => {
+      // The address has changed: back, forward, or a link.
+      reader?.follow(step);
+      if (reader) numbers.follow(example);
+    }),
+    ...[{ id: "lesson.next", title: tr("Next step"), keys: ["n"], when, run: () => reader?.go(1) },
+      { id: "lesson.previous", title: tr("Previous step"), keys: ["p"], when, run: () => reader?.go(-1) },
+      { id: "lesson.query", title: tr("Next query"), keys: ["q"], when, run: () => reader?.nextQuery(1) },
+      { id: "lesson.query.before", title: tr("Previous query"), keys: ["Shift+Q"], when, run: () => reader?.nextQuery(-1) },
+      { id: "lesson.back", title: tr("Back to the previous number"), keys: ["Backspace"], when: hasChain(2), run: () => reader?.back() },
+      { id: "lesson.close", title: tr("Unmark the number"), keys: ["Escape"], when: hasChain(1), run: () => reader?.close() },
+      { id: "lesson.reset", title: tr("Reset sentence and numbers"), keys: ["Shift+R"], when: () => when() && !numbers.isReadOnly, run: () => reader?.reset() },
+    ].map((command) => app.commands.add({ group: tr("Lesson"), ...command })),
+  ];
+  return {
+    element,
+    show() {
+      isShown = true;
+      if (!reader) void numbers.ask();
+    },
+    hide() { isShown = false; },
+    dispose() {
+      numbers.dispose();
+      reader?.dispose();
+      window.removeEventListener("beforeprint", printOne);
+      window.removeEventListener("afterprint", hidePrinted);
+      for (const end of ends) end();
+    },
+    async scene() {
+      if (!reader) throw new Error(tr("This view cannot be saved as a picture."));
+      return reader.scene();
+    },
+  };
+}
+
+/**
+ * The numbers of the lesson: calculated by Python as they are edited.
+ * @param {App} app @param {HTMLElement} element  that is busy meanwhile @param {HTMLElement} message
+ * @param {(lesson: Lesson) => void} receive
+ */
+function makeNumbers(app, element, message, receive) {
   const isReadOnly = app.host.mode === "saved" || !app.about.live;
   /** @type {Request} */
   const start = { request: "lesson", ...languageOfRequest() };
-  /** @type {Lesson | null} */
-  let lesson = null;
   /** @type {Request} the latest edit, which may not be answered yet */
   let requested = (!isReadOnly && readExample(app.store.get().example)) || start;
-  /** @type {Cell[]} */
-  let chain = [];
-  let isAnswer = false; // whether the chain began with the answer of the step's question
-  /** @type {StepPage | null} */
-  let page = null;
-  /** @type {StepPage[]} shown in place of the page while they are printed */
-  let printed = [];
-  /** @type {{focused: Element | null, top: number}} */
-  let beforePrint = { focused: null, top: 0 };
-  let step = 0, query = 0, visible = false;
-  let shownExample = app.store.get().example, addressError = "";
-  let pendingRequest = new AbortController();
+  /** @type {Lesson | null} */
+  let lesson = null;
+  let example = app.store.get().example, addressError = "", asked = new AbortController();
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;
-
-  const message = el("p", { class: "lesson-error lesson-message", role: "alert", hidden: true });
-  const sentence = makeSentenceInput({ write: (text) => lesson && change(withText(editedRequest(), text), 0), reset, isReadOnly });
-  const steps = makeStepNavigation(goToStep, { print: printAll, ask: setAsking, number: (all) => main.classList.toggle("lesson-all-numbers", all) });
-  const place = el("div", { class: "lesson-place" });
-  const explanation = makeExplanation({ follow, back, close, go: showCellInStep, mark, isNarrow: () => actions.place().isNarrow });
-  const pipeline = makePipeline({ open: showMatrix });
-  const own = isReadOnly ? el("p", { class: "lesson-own lesson-note", text: readOnlyNote })
-    : el("details", { class: "lesson-own lesson-folded", open: innerWidth >= narrowWidth }, el("summary", {}, el("h3", { text: tr("Your own sentence") })), sentence.element);
-  const map = el("details", { class: "lesson-folded lesson-whole" }, el("summary", {}, el("h3", { text: tr("The whole calculation") })), pipeline.element);
-  const main = el("div", { class: "lesson-main" }, steps.element, message, place, map, own, steps.footer);
-  const element = el("div", { class: "lesson-view" }, main);
-
-  /** Steps whose question was answered, or whose numbers were asked for. @type {Set<string>} */
-  const answered = new Set();
-  let isAsking = true;
-
-  /** @param {boolean} asks */
-  function setAsking(asks) {
-    isAsking = asks;
-    if (asks) answered.clear();
-    if (lesson && page) page.update(lesson, query);
-    drawPipeline();
-    showSelection();
-  }
-
-  const editedRequest = () => (requested.settings ? requested : /** @type {Lesson} */ (lesson).request);
-  /** @type {StepActions} */
-  const actions = {
-    app, select, highlight,
-    write: (field, row, column, value) => change(withNumber(editedRequest(), field, row, column, value), inputPause),
-    set: (name, value) => change(withSetting(editedRequest(), name, value), inputPause),
-    say: (text) => app.announce(text),
-    readOnly: () => isReadOnly,
-    choose(next) {
-      if (lesson && next < lesson.request.tokens.length) query = next;
-      follow(null);
-    },
-    asks: (id) => isAsking && !answered.has(id),
-    answered(id) {
-      answered.add(id);
-      drawPipeline();
-    },
-    explainAnswer(cell) {
-      // Of what is a picture alone there is nothing to calculate.
-      if (!lesson || !stepShows(lesson, step, cell.of)) return;
-      isAnswer = true;
-      chain = [cell];
-      explain();
-    },
-    place() {
-      const whole = main.clientWidth || innerWidth, isNarrow = whole < narrowWidth;
-      // Without the padding of the page and of what scrolls.
-      return { room: Math.min(1080, whole) - (isNarrow ? 46 : 86), isNarrow };
-    },
-    open(id) { if (lesson) goToStep(lesson.steps.findIndex((one) => one.id === id)); },
-  };
 
   /** @param {Request} next @param {number} pause */
   function change(next, pause) {
@@ -114,18 +95,11 @@ export function lessonView(app) {
     timer = setTimeout(ask, pause);
   }
 
-  function reset() {
-    chain = [];
-    // A new page is built, without invalid inputs.
-    if (page) page.structure = "";
-    change(start, 0);
-  }
-
   async function ask() {
     timer = undefined;
-    pendingRequest.abort();
-    pendingRequest = new AbortController();
-    const { signal } = pendingRequest;
+    asked.abort();
+    asked = new AbortController();
+    const { signal } = asked;
     element.setAttribute("aria-busy", "true");
     try {
       const reply = await app.client.ask(requested, { signal, priority: 5 });
@@ -133,7 +107,10 @@ export function lessonView(app) {
       message.hidden = !addressError;
       message.textContent = addressError;
       addressError = "";
-      receive(readLesson(reply));
+      lesson = readLesson(reply);
+      example = requested === start ? "" : JSON.stringify(lesson.request);
+      app.store.set({ example });
+      receive(lesson);
     } catch (error) {
       if (isAbort(error)) return;
       message.hidden = false;
@@ -152,184 +129,272 @@ export function lessonView(app) {
     }
   }
 
+  return {
+    isReadOnly, ask,
+    /** @param {(request: Request) => Request} edit @param {number} pause */
+    edit: (edit, pause) => change(edit(requested.settings ? requested : /** @type {Lesson} */ (lesson).request), pause),
+    reset: () => change(start, 0),
+    /** @param {string} address  an example */
+    follow(address) {
+      if (address === example || isReadOnly) return;
+      example = address;
+      change(readExample(address) ?? start, 0);
+    },
+    dispose() {
+      clearTimeout(timer);
+      asked.abort();
+    },
+  };
+}
+
+/**
+ * What a reader sees and does: a step, a query, the chain of numbers that were followed.
+ * @param {App} app @param {HTMLElement} element @param {HTMLElement} main @param {HTMLElement} message @param {Lesson} first
+ * @param {ReturnType<typeof makeNumbers>} numbers
+ */
+function makeReader(app, element, main, message, first, numbers) {
+  const now = { lesson: first, step: Math.max(0, first.steps.findIndex(({ id }) => id === app.store.get().step)), query: 0, isAsking: true,
+    isAnswer: false, chain: /** @type {Cell[]} */ ([]) }; // isAnswer: whether the chain began with the answer of the step's question
+  /** Steps whose question was answered, or whose numbers were asked for. @type {Set<string>} */
+  const answered = new Set();
+  /** @type {StepPage[]} shown in place of the page while they are printed */
+  let printed = [];
+  /** @type {{focused: Element | null, top: number}} */
+  let beforePrint = { focused: null, top: 0 };
+  const place = el("div", { class: "lesson-place" });
+  /** @type {StepActions} */
+  const actions = {
+    app, select, highlight,
+    write: (field, row, column, value) => numbers.edit((request) => withNumber(request, field, row, column, value), inputPause),
+    set: (name, value) => numbers.edit((request) => withSetting(request, name, value), inputPause),
+    say: (text) => app.announce(text),
+    readOnly: () => numbers.isReadOnly,
+    choose(next) {
+      if (next < now.lesson.request.tokens.length) now.query = next;
+      follow(null);
+    },
+    asks: (id) => now.isAsking && !answered.has(id),
+    answered(id) {
+      answered.add(id);
+      drawPipeline();
+    },
+    explainAnswer(cell) {
+      // Of what is a picture alone there is nothing to calculate.
+      if (!stepShows(now.lesson, now.step, cell.of)) return;
+      now.isAnswer = true;
+      explain([cell]);
+    },
+    place() {
+      const whole = main.clientWidth || innerWidth, isNarrow = whole < narrowWidth;
+      // Without the padding of the page and of what scrolls.
+      return { room: Math.min(1080, whole) - (isNarrow ? 46 : 86), isNarrow };
+    },
+    open: (id) => goToStep(now.lesson.steps.findIndex((one) => one.id === id)),
+  };
+  const sentence = makeSentenceInput({ write: (text) => numbers.edit((request) => withText(request, text), 0), reset, isReadOnly: numbers.isReadOnly });
+  const steps = makeStepNavigation(goToStep, { print: printAll, ask: setAsking, number: (all) => main.classList.toggle("lesson-all-numbers", all) });
+  const explanation = makeExplanation({ follow, back, close, go: showCellInStep, mark: (cells) => showSelection(cells ?? undefined), isNarrow: () => actions.place().isNarrow });
+  const pipeline = makePipeline({ open: showMatrix });
+  const own = numbers.isReadOnly ? el("p", { class: "lesson-own lesson-note", text: readOnlyNote })
+    : el("details", { class: "lesson-own lesson-folded", open: innerWidth >= narrowWidth }, el("summary", {}, el("h3", { text: tr("Your own sentence") })), sentence.element);
+  const whole = el("details", { class: "lesson-folded lesson-whole" }, el("summary", {}, el("h3", { text: tr("The whole calculation") })), pipeline.element);
+  main.replaceChildren(steps.element, message, place, whole, own, steps.footer);
+  now.query = Math.min(openingToken(first, now.step), first.request.tokens.length - 1);
+  let page = makeStepPage(first, now.step, now.query, actions);
+  place.replaceChildren(page.element);
+  sentence.update(first);
+  steps.update(first, now.step);
+  drawAround();
+  explanation.show(first, [], now.step);
+
   /** @param {Lesson} next */
   function receive(next) {
-    const isFirst = !lesson, asked = lesson ? openingToken(lesson, step) : -1;
-    lesson = next;
-    if (isFirst) step = Math.max(0, next.steps.findIndex(({ id }) => id === app.store.get().step));
+    const asked = openingToken(now.lesson, now.step), opening = openingToken(next, now.step);
+    now.lesson = next;
     // With other numbers the question may be about another token; else the reader's own pick stays.
-    if (openingToken(next, step) !== asked) query = openingToken(next, step);
-    shownExample = requested === start ? "" : JSON.stringify(next.request);
-    app.store.set({ example: shownExample });
-    query = Math.min(query, next.request.tokens.length - 1);
-    chain = chain.filter((cell) => hasCell(next, cell));
+    now.query = Math.min(opening === asked ? now.query : opening, next.request.tokens.length - 1);
+    now.chain = now.chain.filter((cell) => hasCell(next, cell));
     sentence.update(next);
-    steps.update(next, step);
+    steps.update(next, now.step);
     draw();
-    explanation.show(next, chain, step);
-    if (!isFirst) app.announce(tr("The numbers have been calculated again."));
+    explanation.show(next, now.chain, now.step);
+    app.announce(tr("The numbers have been calculated again."));
+  }
+
+  /** @param {boolean} asks */
+  function setAsking(asks) {
+    now.isAsking = asks;
+    if (asks) answered.clear();
+    page.update(now.lesson, now.query);
+    drawPipeline();
+    showSelection();
+  }
+
+  function reset() {
+    now.chain = [];
+    // A new page is built, without invalid inputs.
+    page.structure = "";
+    numbers.reset();
   }
 
   /** Builds or updates the page of the step, and marks the selection in it. */
   function draw() {
-    if (!lesson) return;
-    if (page && page.structure === stepStructure(lesson, step)) page.update(lesson, query);
+    const { lesson, step, query } = now;
+    if (page.structure === stepStructure(lesson, step)) page.update(lesson, query);
     else {
-      const before = page?.step === lesson.steps[step].id ? page.element : null;
-      page?.dispose();
+      const before = page.step === lesson.steps[step].id ? page.element : null;
+      page.dispose();
       page = makeStepPage(lesson, step, query, actions);
       if (before) keepOpen(before, page.element);
       place.replaceChildren(page.element);
     }
+    drawAround();
+  }
+
+  function drawAround() {
     drawPipeline();
     placeExplanation();
     showSelection();
   }
 
   function drawPipeline() {
-    if (!lesson) return;
-    const { id, question } = lesson.steps[step];
+    const { lesson, step, query } = now, { id, question } = lesson.steps[step];
     pipeline.update(lesson, step, query, question && actions.asks(id) ? question.covers : []);
   }
 
   /** Puts the explanation under the matrices that the first number followed is in; without one, under the words of the step. */
   function placeExplanation() {
-    if (!page) return;
     explanation.element.hidden = !page.grids.length;
-    const grid = page.grids.find(({ id }) => id === chain[0]?.of);
+    const grid = gridOf(now.chain[0]?.of);
     // Behind the question, whose answer it explains, or under the matrices that the number was picked in.
-    const above = isAnswer && chain.length ? page.element.querySelector(".lesson-question") : grid?.element.closest(".lesson-matrices");
+    const above = now.isAnswer && now.chain.length ? page.element.querySelector(".lesson-question") : grid?.element.closest(".lesson-matrices");
     if (!above) page.element.querySelector(".lesson-ledger")?.before(explanation.element);
     else if (above.nextElementSibling !== explanation.element) above.after(explanation.element);
   }
 
+  /** @param {string | undefined} id  of a matrix */
+  function gridOf(id) {
+    return page.grids.find((grid) => grid.id === id);
+  }
+
   /** Goes to a matrix: on this page, or in the first step that has it. @param {string} id */
   function showMatrix(id) {
-    if (!lesson) return;
-    const now = lesson;
-    if (!stepShows(now, step, id)) goToStep(now.steps.findIndex((_, at) => stepShows(now, at, id)));
-    const grid = page?.grids.find((one) => one.id === id);
+    const { lesson, step } = now;
+    if (!stepShows(lesson, step, id)) goToStep(lesson.steps.findIndex((_, at) => stepShows(lesson, at, id)));
+    revealGrid(id);
+  }
+
+  /** @param {string | undefined} id  of a matrix */
+  function revealGrid(id) {
+    const grid = gridOf(id);
     openAround(grid?.element);
     grid?.element.scrollIntoView({ block: "nearest" });
   }
 
   /** @param {Cell[]} [also]  cells to mark instead of the sources */
   function showSelection(also) {
-    if (!lesson || !page) return;
-    const cell = chain.at(-1) ?? null;
-    const sources = also ?? (cell ? sourcesOf(lesson, cell) : []);
-    const keys = new Set(sources.map(cellKey));
+    const cell = now.chain.at(-1) ?? null, sources = also ?? (cell ? sourcesOf(now.lesson, cell) : []), keys = new Set(sources.map(cellKey));
     for (const grid of page.grids) grid.showSelection(cell, keys);
     pipeline.showSelection(cell, sources);
   }
 
   /** @param {Cell} cell */
   function select(cell) {
-    if (lesson && page && actions.asks(lesson.steps[step].id) && lesson.steps[step].question?.covers.includes(cell.of)) {
+    const { id, question } = now.lesson.steps[now.step];
+    if (actions.asks(id) && question?.covers.includes(cell.of)) {
       actions.say(tr("Not shown yet: answer the question, or choose Show me."));
       return;
     }
-    isAnswer = false;
-    chain = [cell];
-    explain();
+    now.isAnswer = false;
+    explain([cell]);
   }
 
   /** @param {Cell | null} cell  appended to the chain; null: the chain stays */
   function follow(cell) {
-    if (cell) {
-      chain = [...chain, cell];
-      if (cell.slice !== null) query = cell.slice;
-    }
-    if (lesson && page) page.update(lesson, query);
+    if (cell && cell.slice !== null) now.query = cell.slice;
+    page.update(now.lesson, now.query);
     drawPipeline();
-    explain();
+    explain(cell ? [...now.chain, cell] : now.chain);
     if (cell) explanation.heading.focus({ preventScroll: true });
   }
 
   function back() {
-    if (chain.length < 2) return;
-    chain = chain.slice(0, -1);
-    explain();
+    if (now.chain.length < 2) return;
+    explain(now.chain.slice(0, -1));
     explanation.heading.focus();
   }
 
-  function explain() {
-    if (!lesson) return;
-    explanation.show(lesson, chain, step);
+  /** @param {Cell[]} chain */
+  function explain(chain) {
+    now.chain = chain;
+    explanation.show(now.lesson, chain, now.step);
     placeExplanation();
     if (chain.length) explanation.element.scrollIntoView({ block: "nearest" });
     showSelection();
   }
 
   function close() {
-    const [first] = chain, hasFocus = explanation.element.contains(document.activeElement);
-    chain = [];
-    explain();
-    if (!hasFocus || !page || !first) return;
+    const [start] = now.chain, hasFocus = explanation.element.contains(document.activeElement);
+    explain([]);
+    if (!hasFocus || !start) return;
     // Back to what it explained.
-    const answer = isAnswer ? page.element.querySelector(".lesson-answer") : null;
+    const answer = now.isAnswer ? page.element.querySelector(".lesson-answer") : null;
     if (answer) /** @type {HTMLElement} */ (answer).focus({ preventScroll: true });
-    else page.grids.find((grid) => grid.id === first.of)?.reveal(first);
-  }
-
-  /** @param {Cell[] | null} cells  marked instead of the sources */
-  function mark(cells) {
-    showSelection(cells ?? undefined);
+    else gridOf(start.of)?.reveal(start);
   }
 
   /** @param {Cell[]} cells */
   function highlight(cells) {
-    isAnswer = false;
-    chain = cells.slice(0, 1);
-    const grid = page?.grids.find((one) => one.id === cells[0]?.of);
-    openAround(grid?.element);
-    explain();
+    now.isAnswer = false;
+    openAround(gridOf(cells[0]?.of)?.element);
+    explain(cells.slice(0, 1));
     showSelection(cells);
-    grid?.element.scrollIntoView({ block: "nearest" });
+    revealGrid(cells[0]?.of);
   }
 
   /** @param {number} next @param {number | null} [pick]  the token that is picked there; that of the step's question by default */
   function openStep(next, pick = null) {
-    if (!lesson || next < 0 || next >= lesson.steps.length) return;
-    step = next;
-    query = pick ?? openingToken(lesson, step);
-    app.store.set({ step: lesson.steps[step].id });
-    steps.update(lesson, step);
+    const { lesson } = now;
+    if (next < 0 || next >= lesson.steps.length) return;
+    now.step = next;
+    now.query = pick ?? openingToken(lesson, next);
+    app.store.set({ step: lesson.steps[next].id });
+    steps.update(lesson, next);
     draw();
-    explanation.show(lesson, chain, step);
+    explanation.show(lesson, now.chain, next);
     // Which of the two elements scrolls depends on the width.
     main.scrollTo({ top: 0 });
     element.scrollTo({ top: 0 });
-    app.announce(tr("Step {step} of {length}: {title}", { step: step + 1, length: lesson.steps.length, title: lesson.steps[step].title }));
+    app.announce(tr("Step {step} of {length}: {title}", { step: next + 1, length: lesson.steps.length, title: lesson.steps[next].title }));
   }
 
   /** @param {number} next  and clears the chain of followed numbers */
   function goToStep(next) {
-    if (!lesson || next < 0 || next >= lesson.steps.length) return;
-    chain = [];
+    if (next < 0 || next >= now.lesson.steps.length) return;
+    now.chain = [];
     openStep(next);
-    page?.heading.focus({ preventScroll: true });
+    page.heading.focus({ preventScroll: true });
   }
 
   /** @param {number} next  shows the step that contains the followed number, and focuses its cell */
   function showCellInStep(next) {
-    const cell = chain.at(-1);
+    const cell = now.chain.at(-1);
     openStep(next, cell?.slice);
-    if (cell) page?.grids.find((grid) => grid.id === cell.of)?.reveal(cell);
+    if (cell) gridOf(cell.of)?.reveal(cell);
   }
 
-  /** Steps as they are printed: with their answers, and unfolded. @param {number[]} which */
-  function showPrinted(which) {
-    if (!lesson || printed.length) return;
-    const now = lesson;
+  /** Shows steps as they are printed: with their answers, and unfolded. @param {boolean} all  else the one that is open */
+  function print(all) {
+    const { lesson, step, query } = now;
+    if (printed.length) return;
     beforePrint = { focused: document.activeElement, top: element.scrollTop };
-    printed = which.map((at) => makeStepPage(now, at, at === step ? query : openingToken(now, at), { ...actions, asks: () => false }));
+    printed = (all ? [...lesson.steps.keys()] : [step]).map((at) => makeStepPage(lesson, at, at === step ? query : openingToken(lesson, at), { ...actions, asks: () => false }));
     place.replaceChildren(...printed.map((one) => one.element));
     for (const part of place.querySelectorAll("details")) part.open = true;
   }
 
   function hidePrinted() {
-    if (!printed.length || !page) return;
+    if (!printed.length) return;
     for (const one of printed) one.dispose();
     printed = [];
     place.replaceChildren(page.element);
@@ -337,74 +402,37 @@ export function lessonView(app) {
     element.scrollTop = beforePrint.top;
   }
 
-  const printOne = () => { if (visible) showPrinted([step]); };
-
   function printAll() {
-    showPrinted(lesson ? [...lesson.steps.keys()] : []);
+    print(true);
     window.print();
     hidePrinted();
   }
 
-  /** The address has changed: back, forward, or a link. @param {Readonly<State>} state */
-  function followAddress(state) {
-    if (!lesson) return;
-    const at = lesson.steps.findIndex(({ id }) => id === state.step);
-    if (Math.max(0, at) !== step) openStep(Math.max(0, at));
-    if (state.example !== shownExample && !isReadOnly) {
-      shownExample = state.example;
-      change(readExample(state.example) ?? start, 0);
-    }
-  }
-
-  /** @param {number} by */
-  function nextQuery(by) {
-    if (!lesson) return;
-    const count = lesson.request.tokens.length;
-    actions.choose((query + by + count) % count);
-    app.announce(tr("Query {tokens}", { tokens: lesson.request.tokens[query] }));
-  }
-
-  const when = () => visible && !!lesson;
-  const unsubscribe = app.store.subscribe(["step", "example"], followAddress);
-  window.addEventListener("beforeprint", printOne);
-  window.addEventListener("afterprint", hidePrinted);
   // What is wider than its place is scrolled by the keyboard too: where nothing in it takes the focus, it does.
   const watcher = new ResizeObserver(() => {
     for (const box of /** @type {NodeListOf<HTMLElement>} */ (place.querySelectorAll(".lesson-scroll"))) reachScrolled(box);
   });
   watcher.observe(place);
-  const removeCommands = [
-    app.commands.add({ id: "lesson.next", title: tr("Next step"), keys: ["n"], group: tr("Lesson"), when, run: () => goToStep(step + 1) }),
-    app.commands.add({ id: "lesson.previous", title: tr("Previous step"), keys: ["p"], group: tr("Lesson"), when, run: () => goToStep(step - 1) }),
-    app.commands.add({ id: "lesson.query", title: tr("Next query"), keys: ["q"], group: tr("Lesson"), when, run: () => nextQuery(1) }),
-    app.commands.add({ id: "lesson.query.before", title: tr("Previous query"), keys: ["Shift+Q"],
-      group: tr("Lesson"), when, run: () => nextQuery(-1) }),
-    app.commands.add({ id: "lesson.back", title: tr("Back to the previous number"), keys: ["Backspace"],
-      group: tr("Lesson"), when: () => when() && chain.length > 1, run: back }),
-    app.commands.add({ id: "lesson.close", title: tr("Unmark the number"), keys: ["Escape"], group: tr("Lesson"),
-      when: () => when() && chain.length > 0, run: close }),
-    app.commands.add({ id: "lesson.reset", title: tr("Reset sentence and numbers"), keys: ["Shift+R"],
-      group: tr("Lesson"), when: () => when() && !isReadOnly, run: reset }),
-  ];
-
   return {
-    element,
-    show() {
-      visible = true;
-      if (!lesson) void ask();
+    receive, reset, back, close, print, hidePrinted,
+    chain: () => now.chain.length,
+    go: (/** @type {number} */ by) => goToStep(now.step + by),
+    /** @param {string} id  the step that an address names */
+    follow(id) {
+      const at = Math.max(0, now.lesson.steps.findIndex((one) => one.id === id));
+      if (at !== now.step) openStep(at);
     },
-    hide() { visible = false; },
+    /** @param {number} by */
+    nextQuery(by) {
+      const { tokens } = now.lesson.request;
+      actions.choose((now.query + by + tokens.length) % tokens.length);
+      app.announce(tr("Query {tokens}", { tokens: tokens[now.query] }));
+    },
+    scene: () => lessonScene(now.lesson, now.step, now.query, element),
     dispose() {
-      clearTimeout(timer);
-      pendingRequest.abort();
-      page?.dispose();
+      page.dispose();
       watcher.disconnect();
-      window.removeEventListener("beforeprint", printOne);
-      window.removeEventListener("afterprint", hidePrinted);
-      unsubscribe();
-      for (const remove of removeCommands) remove();
     },
-    scene: async () => lessonScene(lesson, step, query, element),
   };
 }
 
@@ -428,8 +456,7 @@ function keepOpen(before, after) {
 
 /**
  * The lesson's question in an address; null where there is none. Python checks what is in it.
- * @param {string} text
- * @returns {Request | null}
+ * @param {string} text @returns {Request | null}
  */
 function readExample(text) {
   try {

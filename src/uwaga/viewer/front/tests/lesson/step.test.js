@@ -2,10 +2,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { scaleOf } from "../../lesson/chart.js";
 import { bestHead, isSectionOpen, noModelText, stepStructure } from "../../lesson/step.js";
-import { drawLessonScene } from "../../lesson/scene.js";
+import { lessonScene } from "../../lesson/scene.js";
 import { keptLesson } from "./saved_reply.js";
-
-const colours = { background: "#ffffff", text: "#000000", muted: "#666666", line: "#cccccc", more: "#0000ff", less: "#ff0000" };
 
 test("an axis begins at zero or below and ends at a round number", () => {
   const { low, high, ticks, at } = scaleOf([0.4, 0.97], false);
@@ -53,8 +51,8 @@ test("without a model, the text explains how to load one", () => {
 });
 
 test("the exported drawing of a step has every number of its tables within its size", () => {
-  const lesson = keptLesson();
-  const { width, height, items } = drawLessonScene(lesson, 7, 1, colours);
+  globalThis.getComputedStyle = () => ({ getPropertyValue: () => "" });
+  const { width, height, items } = lessonScene(keptLesson(), 7, 1, null);
   const texts = items.filter((item) => item.kind === "text").map((item) => item.text);
   assert.ok(texts.includes("Output Z = A V"));
   assert.ok(texts.includes("The sum, for one query (pen)"));
