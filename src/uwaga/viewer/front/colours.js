@@ -7,10 +7,7 @@ import { tr } from "./languages.js";
 
 /** @typedef {"light" | "dark"} Theme */
 
-/**
- * From zero to the largest weight, on a light and on a dark page.
- * @type {{[scheme: string]: {[theme in Theme]: string[]}}}
- */
+/** From zero to the largest weight, on a light and on a dark page. @type {{[scheme: string]: {[theme in Theme]: string[]}}} */
 const sequentialStops = {
   blue: {
     light: ["#ffffff", "#c1e6f9", "#84ccf3", "#53afe5", "#4590c7", "#3873a9", "#2b578b", "#1e3c6d", "#122350"],
@@ -40,8 +37,7 @@ export function colourSchemes() {
 /**
  * 256 colours from zero to the largest weight, RGBA.
  * @param {string} scheme  an unknown name means blue
- * @param {Theme} theme
- * @returns {Uint8Array}
+ * @param {Theme} theme @returns {Uint8Array}
  */
 export function colourTable(scheme, theme) {
   return interpolateStops(sequentialStops[Object.hasOwn(sequentialStops, scheme) ? scheme : "blue"][theme]);
@@ -49,26 +45,20 @@ export function colourTable(scheme, theme) {
 
 /**
  * 256 colours of differences: entry 0 the most negative (orange), 255 the most positive (blue); zero lies between 127 and 128.
- * @param {Theme} theme
- * @returns {Uint8Array}
+ * @param {Theme} theme @returns {Uint8Array}
  */
 export function signedColourTable(theme) {
   return interpolateStops(divergingStops[theme]);
 }
 
-/**
- * The colour of cells whose weight is not known.
- * @param {Theme} theme
- * @returns {[number, number, number, number]}
- */
+/** The colour of cells whose weight is not known. @param {Theme} theme @returns {[number, number, number, number]} */
 export function unknownColour(theme) {
   return theme === "dark" ? [58, 63, 72, 255] : [214, 214, 214, 255];
 }
 
 /**
  * The position of a weight on the colour scale, from 0 to 1. Linear, or logarithmic from `low`, or from high / 10^4 if low is 0.
- * @param {number} weight
- * @param {{log: boolean, low: number, threshold: number}} colour
+ * @param {number} weight @param {{log: boolean, low: number, threshold: number}} colour
  * @param {number} high  the weight of the last colour
  * @returns {number}  NaN stays NaN
  */
@@ -82,8 +72,7 @@ export function colourPosition(weight, { log, low, threshold }, high) {
 
 /**
  * The same for a difference: 0 the most negative, 0.5 zero, 1 the most positive.
- * @param {number} weight
- * @param {{log: boolean, low: number, threshold: number}} colour
+ * @param {number} weight @param {{log: boolean, low: number, threshold: number}} colour
  * @param {number} high  the largest size of a difference
  * @returns {number}
  */
@@ -178,11 +167,7 @@ export function bandScale(weights, sinks) {
   return largest > 0 && largest < bandFloor ? largest : 1;
 }
 
-/**
- * @param {number} weight
- * @param {number} scale
- * @returns {number} 0 to 5; 0: below all bands, or not known
- */
+/** @param {number} weight @param {number} scale @returns {number} 0 to 5; 0: below all bands, or not known */
 export function bandOf(weight, scale) {
   const part = Math.abs(weight) / scale;
   return bandLimits.filter((least) => part >= least).length;

@@ -4,10 +4,7 @@ import { el, uniqueName } from "./dom.js";
 import { tr } from "./languages.js";
 /** @import { App, Command, Commands } from "./types.js" */
 
-/**
- * @param {() => boolean} [shortcuts]  whether keys without Ctrl or Alt run commands
- * @returns {Commands}
- */
+/** @param {() => boolean} [shortcuts]  whether keys without Ctrl or Alt run commands @returns {Commands} */
 export function makeCommands(shortcuts = () => true) {
   /** @type {Map<string, Command>} */
   const commands = new Map();
@@ -43,11 +40,7 @@ export function makeCommands(shortcuts = () => true) {
   };
 }
 
-/**
- * "shift+arrowup", "h", "shift+h", "?", "ctrl+enter"; "" for a modifier alone.
- * @param {KeyboardEvent} event
- * @returns {string}
- */
+/** "shift+arrowup", "h", "shift+h", "?", "ctrl+enter"; "" for a modifier alone. @param {KeyboardEvent} event @returns {string} */
 export function keyName(event) {
   if (["Shift", "Control", "Alt", "Meta", "AltGraph", "Dead", "Unidentified"].includes(event.key)) return "";
   const letter = event.key.toLowerCase() !== event.key.toUpperCase();
@@ -60,9 +53,7 @@ export function keyName(event) {
 
 /**
  * Whether the focused element handles the key itself: a text field, a select, a button.
- * @param {KeyboardEvent} event
- * @param {string} pressed
- * @returns {boolean}
+ * @param {KeyboardEvent} event @param {string} pressed @returns {boolean}
  */
 function focusedElementTakesKey(event, pressed) {
   const target = /** @type {HTMLElement | null} */ (event.target);
@@ -85,10 +76,7 @@ function focusedElementTakesKey(event, pressed) {
 const keyNames = { arrowup: "\u2191", arrowdown: "\u2193", arrowleft: "\u2190", arrowright: "\u2192",
   escape: "Esc", pageup: "Page Up", pagedown: "Page Down" };
 
-/**
- * @param {string} key  such as "Shift+ArrowUp"
- * @returns {string} such as "Shift+(arrow up)"
- */
+/** @param {string} key  such as "Shift+ArrowUp" @returns {string} such as "Shift+(arrow up)" */
 export function keyTitle(key) {
   return key.split(/(?<=.)\+(?=.)/).map((part) =>
     keyNames[part.toLowerCase()] ?? (part.length === 1 ? part.toUpperCase() : part)).join("+");
@@ -109,10 +97,7 @@ function makeLegend() {
   return el("dl", { class: "uwaga-legend" }, legendLines.flatMap(([term, meaning]) => [el("dt", { text: term }), el("dd", { text: meaning })]));
 }
 
-/**
- * @param {App} app
- * @returns {{element: HTMLDialogElement, toggle: () => void}}
- */
+/** @param {App} app @returns {{element: HTMLDialogElement, toggle: () => void}} */
 export function makeHelp(app) {
   const single = el("input", { type: "checkbox", on: { change: () => app.store.set({ shortcuts: single.checked }) } });
   const body = el("div", { class: "uwaga-help" });

@@ -23,9 +23,7 @@ export function segmentedControl(label, choices, onChoose) {
 
 /**
  * A button that opens a panel below it. Esc and leaving it close the panel.
- * @param {string} title
- * @param {HTMLElement} content
- * @param {() => void} [onOpen]
+ * @param {string} title @param {HTMLElement} content @param {() => void} [onOpen]
  * @returns {{element: HTMLElement, button: HTMLButtonElement, open: (on: boolean) => void}}
  */
 export function menuButton(title, content, onOpen = () => {}) {

@@ -4,8 +4,7 @@ import { currentLanguage, decimalText, powerText, tr } from "./languages.js";
 
 /**
  * A weight or statistic in four significant digits, with a minus sign (U+2212).
- * @param {number | null | undefined} value
- * @returns {string}
+ * @param {number | null | undefined} value @returns {string}
  */
 export function numberText(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "\u2013";
@@ -18,8 +17,7 @@ export function numberText(value) {
 
 /**
  * A weight as percent to a tenth: "67.7%", "<0.1%", and ">99.9%" for what is less than 1; "\u2212" before a negative one.
- * @param {number | null | undefined} weight
- * @returns {string}
+ * @param {number | null | undefined} weight @returns {string}
  */
 export function percentText(weight) {
   if (weight === null || weight === undefined || Number.isNaN(weight)) return "\u2013";
@@ -30,11 +28,7 @@ export function percentText(weight) {
   return `${sign}${decimalText(percent, percent.toFixed(1).at(-1) === "0" ? 0 : 1)}%`;
 }
 
-/**
- * A weight in six significant digits, the decimal precision of float32.
- * @param {number} weight
- * @returns {string}
- */
+/** A weight in six significant digits, the decimal precision of float32. @param {number} weight @returns {string} */
 export function weightText(weight) {
   if (Number.isNaN(weight)) return tr("not known yet");
   if (weight === 0) return "0";
@@ -42,10 +36,7 @@ export function weightText(weight) {
   return decimalText(weight, weight.toPrecision(6).split(".")[1]?.length ?? 0);
 }
 
-/**
- * An ordinal number: 1st, 2nd, 3rd, 11th.
- * @param {number} rank
- */
+/** An ordinal number: 1st, 2nd, 3rd, 11th. @param {number} rank */
 export function ordinalText(rank) {
   const tens = rank % 100;
   const ones = rank % 10;
@@ -53,10 +44,7 @@ export function ordinalText(rank) {
   return currentLanguage().language === "en" ? `${countText(rank)}${end}` : tr("{number}th", { number: countText(rank) });
 }
 
-/**
- * A count: 100,000.
- * @param {number} count
- */
+/** A count: 100,000. @param {number} count */
 export function countText(count) {
   return decimalText(Math.round(count), 0);
 }

@@ -9,10 +9,7 @@ import { canonical, decodeParts, decodeReply, bufferOf } from "./wire.js";
  * "missing" (not in the saved page).
  */
 export class HostError extends Error {
-  /**
-   * @param {"refused" | "busy" | "unreachable" | "missing"} kind
-   * @param {string} message
-   */
+  /** @param {"refused" | "busy" | "unreachable" | "missing"} kind @param {string} message */
   constructor(kind, message) {
     super(message);
     this.name = "HostError";
@@ -25,10 +22,7 @@ export function abortError() {
   return new DOMException("aborted", "AbortError");
 }
 
-/**
- * @param {unknown} error
- * @returns {boolean}
- */
+/** @param {unknown} error @returns {boolean} */
 export function isAbort(error) {
   return error instanceof Error && error.name === "AbortError";
 }
@@ -38,11 +32,7 @@ export function messageOf(error) {
   return error instanceof Error ? error.message : String(error);
 }
 
-/**
- * Downloads a file.
- * @param {string} name
- * @param {Blob} blob
- */
+/** Downloads a file. @param {string} name @param {Blob} blob */
 function downloadFile(name, blob) {
   const address = URL.createObjectURL(blob);
   const link = document.createElement("a");
@@ -62,11 +52,7 @@ function downloadFile(name, blob) {
 
 const tokenStorageKey = "uwaga-token"; // key in local storage, which is per origin and so per port
 
-/**
- * Takes the one-time access code out of the URL's fragment.
- * @param {ServedPage} page
- * @returns {string | null}
- */
+/** Takes the one-time access code out of the URL's fragment. @param {ServedPage} page @returns {string | null} */
 export function takeAccessCode({ location, history }) {
   const written = new URLSearchParams(location.hash.replace(/^#/, ""));
   const code = written.get("code");
@@ -79,9 +65,7 @@ export function takeAccessCode({ location, history }) {
 /**
  * The server that this page came from. Each request carries a token and a cookie, which the server gives in exchange for the
  * access code in the URL.
- * @param {ServedPage} [page]
- * @param {typeof fetch} [get]
- * @returns {Host}
+ * @param {ServedPage} [page] @param {typeof fetch} [get] @returns {Host}
  */
 export function servedHost(page = window, get = (...request) => fetch(...request)) {
   const code = takeAccessCode(page);
@@ -146,10 +130,7 @@ function tryStorage(use) {
   }
 }
 
-/**
- * @param {Response} response
- * @returns {Promise<HostError>}
- */
+/** @param {Response} response @returns {Promise<HostError>} */
 async function responseError(response) {
   const text = await response.text();
   let message = tr("The program refused ({status}).", { status: response.status });
@@ -169,10 +150,7 @@ async function responseError(response) {
  *   listener: any) => void}} WidgetModel
  */
 
-/**
- * @param {WidgetModel} model
- * @returns {Host}
- */
+/** @param {WidgetModel} model @returns {Host} */
 export function widgetHost(model) {
   // Several views of one model receive all of its messages.
   const prefix = Math.random().toString(36).slice(2);
@@ -218,10 +196,7 @@ export function widgetHost(model) {
 // A saved page holds its replies: <script type="application/json" data-uwaga-saved>
 // {"replies": {canonical request: base64 of the reply's bytes, plain or gzip}}</script>
 
-/**
- * @param {{[request: string]: string}} [replies]
- * @returns {Host}
- */
+/** @param {{[request: string]: string}} [replies] @returns {Host} */
 export function savedHost(replies = savedReplies()) {
   return {
     mode: "saved",
@@ -242,10 +217,7 @@ function savedReplies() {
   return JSON.parse(element.textContent ?? "").replies;
 }
 
-/**
- * @param {string} text  base64
- * @returns {Promise<ArrayBuffer>}
- */
+/** @param {string} text  base64 @returns {Promise<ArrayBuffer>} */
 async function savedBytes(text) {
   const letters = atob(text);
   const bytes = new Uint8Array(letters.length);

@@ -34,9 +34,7 @@ export function languageOfRequest() {
 
 /**
  * A message in the page's language, with the values in its braces.
- * @param {string} message
- * @param {{[name: string]: unknown}} [values]
- * @returns {string}
+ * @param {string} message @param {{[name: string]: unknown}} [values] @returns {string}
  */
 export function tr(message, values) {
   const own = Object.hasOwn(pageLanguage.messages, message) ? pageLanguage.messages[message][0] : message;
@@ -45,11 +43,7 @@ export function tr(message, values) {
 
 /**
  * A message in the form that the page's language has for a count, which is {count} in it.
- * @param {string} one
- * @param {string} other
- * @param {number} count
- * @param {{[name: string]: unknown}} [values]
- * @returns {string}
+ * @param {string} one @param {string} other @param {number} count @param {{[name: string]: unknown}} [values] @returns {string}
  */
 export function trN(one, other, count, values) {
   const forms = Object.hasOwn(pageLanguage.messages, one) ? pageLanguage.messages[one] : null;
@@ -74,8 +68,7 @@ const numberFormats = new Map();
 /**
  * A number with some decimals as the page's language writes it, with a minus sign (U+2212).
  * @param {number} value  finite, below 1e21
- * @param {number} digits
- * @returns {string}
+ * @param {number} digits @returns {string}
  */
 export function decimalText(value, digits) {
   let format = numberFormats.get(digits);
@@ -111,9 +104,7 @@ export function splitMessage(message) {
 
 /**
  * A message whose values may be elements, as the children of one.
- * @param {string} message
- * @param {{[name: string]: Node | string | number}} values
- * @returns {(Node | string)[]}
+ * @param {string} message @param {{[name: string]: Node | string | number}} values @returns {(Node | string)[]}
  */
 export function trParts(message, values) {
   return filledParts(tr(message), values);

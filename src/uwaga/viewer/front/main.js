@@ -28,12 +28,7 @@ import { hostOfRun, makeSession, typedOfHash, completeRequest } from "./typing/s
 
 /** @typedef {(app: App) => View} MakeView */
 
-/**
- * Every view, in the order of its tab.
- * @param {About} about
- * @param {MakeView | undefined} lesson
- * @returns {TabView[]}
- */
+/** Every view, in the order of its tab. @param {About} about @param {MakeView | undefined} lesson @returns {TabView[]} */
 function explorerViews({ sides, answer, picture }, lesson) {
   /** @type {TabView[]} */
   const ofMaps = [
@@ -62,8 +57,7 @@ const lessonElsewhere = () => ({
 
 /**
  * Shows the explorer in `root`. If the host refuses, the page shows the error and the promise rejects.
- * @param {HTMLElement} root
- * @param {Host} host
+ * @param {HTMLElement} root @param {Host} host
  * @param {MakeView} [lesson]  its view, where the script has it
  * @returns {Promise<{dispose: () => void, app: () => App}>}
  */
@@ -153,8 +147,7 @@ function carriedState(state, old, about, keep) {
 
 /**
  * Starts a page of its own: a served one, or a saved one that holds its replies.
- * @param {HTMLElement} root
- * @param {MakeView} [lesson]
+ * @param {HTMLElement} root @param {MakeView} [lesson]
  */
 export function startPage(root, lesson) {
   const host = document.querySelector("script[data-uwaga-saved]") ? savedHost() : servedHost();
@@ -163,8 +156,7 @@ export function startPage(root, lesson) {
 
 /**
  * The render function that anywidget calls; returns the cleanup function.
- * @param {{model: WidgetModel, el: HTMLElement}} context
- * @param {MakeView} [lesson]
+ * @param {{model: WidgetModel, el: HTMLElement}} context @param {MakeView} [lesson]
  */
 export function render({ model, el: place }, lesson) {
   const root = el("div", { class: "uwaga" });
@@ -175,11 +167,7 @@ export function render({ model, el: place }, lesson) {
 }
 
 /**
- * @param {HTMLElement} root
- * @param {Host} host
- * @param {Client} client
- * @param {About} about
- * @param {Frame} frame
+ * @param {HTMLElement} root @param {Host} host @param {Client} client @param {About} about @param {Frame} frame
  * @param {Pick<App, "session" | "history" | "rows" | "reopen">} kept  what outlives a text
  * @param {MakeView | undefined} lesson
  * @param {Partial<State>} [carried]  of the text before; the address is then that of this text
@@ -228,10 +216,7 @@ function openExplorer(root, host, client, about, frame, kept, lesson, carried) {
   };
 }
 
-/**
- * @param {Frame} frame
- * @param {ClientEvent} event
- */
+/** @param {Frame} frame @param {ClientEvent} event */
 function showConnection(frame, event) {
   if (event.type === "failed") frame.fail(event.message);
   if (event.type === "busy") frame.setBusy(event.inFlight > 0);

@@ -2,10 +2,7 @@
 
 /** @import { State, Store } from "./types.js" */
 
-/**
- * @param {State} initial
- * @returns {Store}
- */
+/** @param {State} initial @returns {Store} */
 export function makeStore(initial) {
   let state = Object.freeze({ ...initial });
   /** @type {Set<{keys: Set<string>, listener: (state: Readonly<State>, changed: Set<string>) => void}>} */
@@ -51,12 +48,7 @@ export function makeStore(initial) {
   };
 }
 
-/**
- * Deep equality of plain values.
- * @param {any} left
- * @param {any} right
- * @returns {boolean}
- */
+/** Deep equality of plain values. @param {any} left @param {any} right @returns {boolean} */
 export function isEqual(left, right) {
   if (Object.is(left, right)) return true;
   if (!left || !right || typeof left !== "object" || typeof right !== "object") return false;

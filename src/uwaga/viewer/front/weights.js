@@ -1,91 +1,35 @@
 // Rows and columns of a map, and their largest weights: from the host or, in a saved page, from the tiles that it holds.
 
 import { tileRequest } from "./requests.js";
-/** @import { App, Items, Range, Request, Side, Where, WireArray } from "./types.js" */
+/** @import { App, Items, Range, Side, Where, WireArray } from "./types.js" */
+
+/** @typedef {{weights: Float32Array, cell: number}} Weights  NaN: not known; cell: 1: exact; n: each is the mean over n x n queries and keys */
 
 /**
- * @typedef {object} Weights
- * @property {Float32Array} weights  NaN: not known
- * @property {number} complete  in [0, 1]
- * @property {number} cell  1: exact; n: each is the mean over n x n queries and keys
+ * The weights of one query, a row of the map, or of one key, a column; once more with each more complete reply.
+ * @param {App} app @param {"row" | "column"} which @param {number} item
+ * @param {{where: Where, sizes: {queries: number, keys: number}, signal: AbortSignal, onWeights: (weights: Weights | null) => void}} options
+ *   onWeights: null: the saved page holds none of it
  */
-
-/**
- * @typedef {object} WeightsOptions
- * @property {Where} where
- * @property {{queries: number, keys: number}} sizes
- * @property {AbortSignal} signal
- * @property {(weights: Weights | null) => void} onWeights  null: the saved page holds none of it
- */
-
-/**
- * The weights of one query: a row of the map.
- * @param {App} app
- * @param {number} query
- * @param {WeightsOptions} options
- * @returns {Promise<void>}
- */
-export function rowWeights(app, query, { where, sizes, signal, onWeights }) {
-  const request = { request: "row", ...where, query };
-  if (app.host.has(request)) return followWeights(app, request, signal, onWeights);
-  return readSavedCells(app, where, sizes, [query, query + 1], [0, sizes.keys], (cells) => onWeights(cells && {
-    weights: Float32Array.from({ length: sizes.keys }, (_, key) => cells.weight(query, key)), complete: 1, cell: cells.side,
-  }));
-}
-
-/**
- * The weights of one key: a column of the map.
- * @param {App} app
- * @param {number} key
- * @param {WeightsOptions} options
- * @returns {Promise<void>}
- */
-export function columnWeights(app, key, { where, sizes, signal, onWeights }) {
-  const request = { request: "column", ...where, key };
-  if (app.host.has(request)) return followWeights(app, request, signal, onWeights);
-  return readSavedCells(app, where, sizes, [0, sizes.queries], [key, key + 1], (cells) => onWeights(cells && {
-    weights: Float32Array.from({ length: sizes.queries }, (_, query) => cells.weight(query, key)), complete: 1, cell: cells.side,
-  }));
-}
-
-/**
- * @param {App} app
- * @param {Request} request
- * @param {AbortSignal} signal
- * @param {(weights: Weights) => void} onWeights
- */
-function followWeights(app, request, signal, onWeights) {
-  return app.client.follow(request, ({ meta, arrays }) => {
-    onWeights({ weights: /** @type {Float32Array} */ (arrays[0].data), complete: meta.complete ?? 1, cell: 1 });
-  }, { signal, priority: 5 });
-}
-
-/**
- * @param {App} app
- * @param {Where} where
- * @param {{queries: number, keys: number}} sizes
- * @param {Range} rows
- * @param {Range} columns
- * @param {(cells: SavedCells | null) => void} onCells
- */
-async function readSavedCells(app, where, sizes, rows, columns, onCells) {
-  onCells(await savedCells(app, where, sizes, rows, columns));
+export async function lineWeights(app, which, item, { where, sizes, signal, onWeights }) {
+  const isRow = which === "row", request = { request: which, ...where, [isRow ? "query" : "key"]: item };
+  if (app.host.has(request)) {
+    return app.client.follow(request, ({ arrays }) => onWeights({ weights: /** @type {Float32Array} */ (arrays[0].data), cell: 1 }), { signal, priority: 5 });
+  }
+  const own = /** @type {Range} */ ([item, item + 1]), all = /** @type {Range} */ ([0, isRow ? sizes.keys : sizes.queries]);
+  const cells = await savedCells(app, where, sizes, isRow ? own : all, isRow ? all : own);
+  onWeights(cells && { cell: cells.side, weights: Float32Array.from({ length: all[1] }, (_, other) => (isRow ? cells.weight(item, other) : cells.weight(other, item))) });
 }
 
 /** Loads the row or the column of the item requested last; an earlier request is cancelled. */
 export class WeightsReader {
-  /**
-   * @param {App} app
-   * @param {"row" | "column"} which
-   * @param {() => void} onChange
-   */
+  /** @param {App} app @param {"row" | "column"} which @param {() => void} onChange */
   constructor(app, which, onChange) {
     this.app = app;
     this.which = which;
     this.onChange = onChange;
     /** @type {Weights | null} */
     this.weights = null;
-    this.unavailable = false; // not in this saved page
     this.name = "";
     this.controller = new AbortController();
   }
@@ -101,11 +45,9 @@ export class WeightsReader {
     this.name = name;
     if (outside) return;
     const { signal } = this.controller;
-    const read = this.which === "row" ? rowWeights : columnWeights;
-    read(app, item, { where, sizes, signal, onWeights: (weights) => {
+    lineWeights(app, this.which, item, { where, sizes, signal, onWeights: (weights) => {
       if (signal.aborted) return;
       this.weights = weights;
-      this.unavailable = weights === null;
       this.onChange();
     } }).catch(() => {
       // The client has reported the error; a new request may follow.
@@ -117,7 +59,6 @@ export class WeightsReader {
     this.controller.abort();
     this.controller = new AbortController();
     this.weights = null;
-    this.unavailable = false;
     this.name = "";
   }
 }
@@ -134,9 +75,7 @@ const savedTileSide = 256; // side of a tile in cells
 
 /**
  * Reads the finest level of which the saved page holds all tiles that are needed.
- * @param {App} app
- * @param {Where} where
- * @param {{queries: number, keys: number}} sizes
+ * @param {App} app @param {Where} where @param {{queries: number, keys: number}} sizes
  * @param {Range} rows  queries that are needed
  * @param {Range} columns  keys that are needed
  * @returns {Promise<SavedCells | null>} null: no level holds them all
@@ -166,12 +105,9 @@ function tilesCovering(level, rows, columns) {
 }
 
 /**
- * @param {Map<string, WireArray>} tiles
- * @param {number} level
+ * @param {Map<string, WireArray>} tiles @param {number} level
  * @param {number} keys  of the whole axis: the last cell may cover fewer
- * @param {number} query
- * @param {number} key
- * @returns {number}
+ * @param {number} query @param {number} key @returns {number}
  */
 function savedWeight(tiles, level, keys, query, key) {
   const [row, column] = [query, key].map((item) => Math.floor(item / 2 ** level));
@@ -186,8 +122,7 @@ function savedWeight(tiles, level, keys, query, key) {
 /**
  * The keys that the colours leave out: special tokens, and under a causal mask the first token, where it is shown.
  * @param {Items} items  of the keys
- * @param {string} kind
- * @returns {Set<number>}
+ * @param {string} kind @returns {Set<number>}
  */
 export function sinksOf(items, kind) {
   return new Set([...items.specials, ...(kind === "decoder" && items.total > 1 && items.spans[0] === 0 ? [0] : [])]);
@@ -197,8 +132,7 @@ export function sinksOf(items, kind) {
 
 /**
  * The keys that a word may look at.
- * @param {App} app @param {Items} queries @param {Items} keys @param {number} query
- * @param {Side} [side]
+ * @param {App} app @param {Items} queries @param {Items} keys @param {number} query @param {Side} [side]
  * @returns {Range} first, one past the last
  */
 export function seenKeys(app, queries, keys, query, side = app.side()) {
@@ -247,8 +181,7 @@ export function sinkColumns(sinks, columns, firstItem) {
 /**
  * The items of the largest weights in magnitude, largest first, ties by position.
  * @param {ArrayLike<number>} weights  NaN: not known, left out
- * @param {number} count
- * @returns {number[]}
+ * @param {number} count @returns {number[]}
  */
 export function strongestItems(weights, count) {
   /** @type {number[]} */

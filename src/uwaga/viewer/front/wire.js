@@ -14,8 +14,7 @@ const widths = /** @type {{[type: string]: number}} */ ({ f4: 4, i4: 4, u1: 1 })
 
 /**
  * Decodes a reply. The arrays are views into the buffer. Throws Error if the bytes are malformed.
- * @param {ArrayBuffer} buffer
- * @returns {Reply}
+ * @param {ArrayBuffer} buffer @returns {Reply}
  */
 export function decodeReply(buffer) {
   if (buffer.byteLength < 4) throw new Error("reply: too short");
@@ -27,8 +26,7 @@ export function decodeReply(buffer) {
 
 /**
  * Decodes a reply from its header and the buffer that holds the arrays from `start` on.
- * @param {Header} header
- * @param {ArrayBuffer} buffer
+ * @param {Header} header @param {ArrayBuffer} buffer
  * @param {number} start  a multiple of 8
  * @returns {Reply}
  */
@@ -48,8 +46,7 @@ export function decodeParts(header, buffer, start) {
 
 /**
  * The bytes of a view as an ArrayBuffer that starts at 0, copied only if the view is a part of a larger buffer.
- * @param {DataView | Uint8Array | ArrayBuffer} bytes
- * @returns {ArrayBuffer}
+ * @param {DataView | Uint8Array | ArrayBuffer} bytes @returns {ArrayBuffer}
  */
 export function bufferOf(bytes) {
   if (bytes instanceof ArrayBuffer) return bytes;
@@ -60,8 +57,7 @@ export function bufferOf(bytes) {
 
 /**
  * A request as canonical JSON (sorted keys, no spaces), the key of caches and saved pages; Python's page/ writes the same.
- * @param {unknown} value
- * @returns {string}
+ * @param {unknown} value @returns {string}
  */
 export function canonical(value) {
   if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
@@ -71,11 +67,7 @@ export function canonical(value) {
   return `{${entries.map(([key, part]) => `${JSON.stringify(key)}:${canonical(part)}`).join(",")}}`;
 }
 
-/**
- * Estimated memory of a reply in bytes.
- * @param {Reply} reply
- * @returns {number}
- */
+/** Estimated memory of a reply in bytes. @param {Reply} reply @returns {number} */
 export function replyBytes(reply) {
   const arrays = reply.arrays.reduce((total, { data }) => total + data.byteLength, 0);
   // Labels are strings: two bytes a letter and an object each.

@@ -5,10 +5,7 @@ import { percentText } from "../format.js";
 import { tr, trN } from "../languages.js";
 /** @import { Answer, App, View } from "../types.js" */
 
-/**
- * @param {App} app
- * @returns {View}
- */
+/** @param {App} app @returns {View} */
 export function answerView(app) {
   const { question, passages, others, unlisted } = /** @type {Answer} */ (app.about.answer);
   const list = el("ol", { class: "uwaga-passages", "aria-label": tr("Passages in order of their shares") }, passages.map(passageElement));

@@ -32,8 +32,7 @@ function paintScene(context, scene, scale) {
 }
 
 /**
- * @param {number} width
- * @param {number} height
+ * @param {number} width @param {number} height
  * @param {number} scale  the preferred scale
  * @returns {number} the largest scale up to that which fits a canvas
  */

@@ -14,12 +14,7 @@ import { blockCsv, blockNpz, fileName, savePage } from "./weights.js";
 /** @typedef {{name: string, blob: Blob, note?: string}} ExportFile */
 /** @typedef {{id: string, title: string, hint: string, key: string, live: boolean, can?: (view: View) => boolean, make: (view: View) => Promise<ExportFile>}} FileFormat */
 
-/**
- * The button "Share" and its menu.
- * @param {App} app
- * @param {() => View} currentView
- * @returns {HTMLElement}
- */
+/** The button "Share" and its menu. @param {App} app @param {() => View} currentView @returns {HTMLElement} */
 export function makeExportMenu(app, currentView) {
   const formats = fileFormats(app).filter(({ live }) => !live || app.about.live);
   const menu = el("div", { class: "uwaga-export-menu", role: "group", "aria-label": tr("Save as a file") });

@@ -22,9 +22,7 @@ const letterWidth = 0.5;
 
 /**
  * The scene under two lines: model, layer and head; and the text.
- * @param {Scene} scene
- * @param {{title: string, text: string, ink: string, muted: string}} words
- * @returns {Scene}
+ * @param {Scene} scene @param {{title: string, text: string, ink: string, muted: string}} words @returns {Scene}
  */
 export function titledScene(scene, { title, text, ink, muted }) {
   const room = scene.width - 2 * titleMargin;
@@ -52,10 +50,7 @@ export function fittingText(text, size, room) {
   return letters.length <= most ? text : `${letters.slice(0, most - 1).join("").trimEnd()}\u2026`;
 }
 
-/**
- * The command that opens this head and this word.
- * @param {App} app @param {string} word
- */
+/** The command that opens this head and this word. @param {App} app @param {string} word */
 function shareCommand(app, word) {
   const { kind, layer, head } = app.store.get(), of = app.side().maps.some((one) => one.kind !== kind) ? `${kind}/` : "";
   const text = app.about.typed?.text ?? app.side().text_title, quoted = (/** @type {string} */ one) => (/^[\w.-]+$/u.test(one) ? one : `"${one.replace(/["\\$\x60]/g, "\\$&")}"`);
@@ -75,9 +70,7 @@ const mostRibbonLetters = 12;
 
 /**
  * The picked link of the current head, or its most telling one: 1200 x 630, or a square of 1080.
- * @param {App} app
- * @param {boolean} [isSquare]
- * @returns {Promise<{scene: Scene, alt: string}>}
+ * @param {App} app @param {boolean} [isSquare] @returns {Promise<{scene: Scene, alt: string}>}
  */
 export async function shareScene(app, isSquare = false) {
   const { side: id, kind, layer, head, query: pickedQuery, key: pickedKey } = app.store.get(), side = app.side(), axes = side.kinds[kind];
@@ -90,7 +83,7 @@ export async function shareScene(app, isSquare = false) {
   // Of a link that is cut nothing can be told: what the word looks at instead is, beside itself.
   const isCut = pickedKey !== null && row !== null && !row[pickedKey], instead = isCut ? strongestItems(row, sinks.size + 2).find((item) => !sinks.has(item) && (queries !== keys || item !== query)) : pickedKey;
   const key = instead ?? best ?? 0, weight = row ? row[key] : known?.key === key ? known.weight : NaN;
-  const [width, height] = isSquare ? [1080, 1080] : [1200, 630], paint = sharePaint(app);
+  const [width, height] = isSquare ? [1080, 1080] : [1200, 630], paint = palettes[app.theme()];
   const [from, to] = [tokenText(queries.labels[query] ?? ""), tokenText(keys.labels[key] ?? "")], space = width - 2 * margin, foot = height - 74;
   const base = isSquare ? height - 340 : height - 178, rise = width * (isSquare ? 0.45 : 0.32);
   /** @type {SceneItem[]} */
@@ -116,7 +109,7 @@ export async function shareScene(app, isSquare = false) {
  * @param {number} width
  * @returns {{shown: number[], centres: number[], size: number} | null}
  */
-export function sentencePlaces({ labels, specials, noSpaceBefore }, keep, width) {
+function sentencePlaces({ labels, specials, noSpaceBefore }, keep, width) {
   const shown = labels.flatMap((_, item) => (specials.has(item) && !keep.has(item) ? [] : [item]));
   if (labels.length - specials.size > stageWords) return null;
   const widths = shown.map((item, at) => textWidth(labels[item], letterSize, true) + (at && !noSpaceBefore[item] ? letterSize * 0.27 : 0)), total = widths.reduce((sum, one) => sum + one, 0);
@@ -131,17 +124,23 @@ export function sentencePlaces({ labels, specials, noSpaceBefore }, keep, width)
   }) };
 }
 
+/** @param {Arc} arc @param {number} base @param {{[name: string]: string}} paint @returns {SceneItem[]} */
+function arcItems(arc, base, paint) {
+  if (arc.isSelf) return [{ kind: "rect", x: arc.from - arc.width / 2, y: base - 26, w: arc.width, h: 26, fill: paint.from }];
+  return shadedCurve(arcCurve(arc).map(([along, above]) => [along, base - above]), arc.width, paint);
+}
+
 /**
- * @param {Arc} arc @param {number} base @param {{[name: string]: string}} paint @param {number} [steps]  of its colours
+ * A curve whose colour goes over from one end to the other.
+ * @param {number[][]} points  four @param {number} width @param {{[name: string]: string}} colours
  * @returns {SceneItem[]}
  */
-export function arcItems(arc, base, paint, steps = colourSteps) {
-  if (arc.isSelf) return [{ kind: "rect", x: arc.from - arc.width / 2, y: base - 26, w: arc.width, h: 26, fill: paint.from }];
-  const curve = arcCurve(arc);
-  return Array.from({ length: steps }, (_, step) => {
+function shadedCurve(points, width, colours) {
+  const rounded = (/** @type {number} */ number) => Number(number.toFixed(2));
+  return Array.from({ length: colourSteps }, (_, step) => {
     // Parts overlap, so that no seam shows between two colours.
-    const [start, ...ends] = curvePart(curve, step / steps, Math.min(1, (step + 1.15) / steps)).map(([along, above]) => [Number(along.toFixed(2)), Number((base - above).toFixed(2))]);
-    return { kind: "path", d: [["M", ...start], ["C", ...ends.flat()]], stroke: mixedColour(paint, (step + 0.5) / steps), width: Number(arc.width.toFixed(2)), opacity: 1 };
+    const [start, ...ends] = curvePart(points, step / colourSteps, Math.min(1, (step + 1.15) / colourSteps)).map((point) => point.map(rounded));
+    return { kind: "path", d: [["M", ...start], ["C", ...ends.flat()]], stroke: mixedColour(colours, (step + 0.5) / colourSteps), width: rounded(width), opacity: 1 };
   });
 }
 
@@ -185,10 +184,7 @@ export function ribbonItems({ queries, keys }, query, key, weights, { width, top
     at += shares[to] * wide;
     if (shares[to] < leastShown) return;
     const rests = column.isFold || sinks.has(column.first), colours = rests ? { from: paint.edge, middle: paint.edge, to: paint.edge } : paint;
-    for (let step = 0; step < colourSteps; step++) {
-      const [start, ...ends] = curvePart([[from, low], [from, half], [end, half], [end, high]], step / colourSteps, Math.min(1, (step + 1.15) / colourSteps)).map((point) => point.map((one) => Number(one.toFixed(2))));
-      ribbons.push({ kind: "path", d: [["M", ...start], ["C", ...ends.flat()]], stroke: mixedColour(colours, (step + 0.5) / colourSteps), width: Number((shares[to] * wide).toFixed(2)), opacity: 1 });
-    }
+    ribbons.push(...shadedCurve([[from, low], [from, half], [end, half], [end, high]], shares[to] * wide, colours));
   });
   const told = above.findIndex(({ first, isFold }) => !isFold && first === key), end = told < 0 ? middle : centre(keys, bars.keys[told]), isLeft = Math.max(middle, end) + wide > width - 260;
   const words = (/** @type {Items} */ items, /** @type {Column[]} */ columns, /** @type {Bar[]} */ places, /** @type {number} */ y, /** @type {(at: number) => string} */ fill) =>
@@ -204,7 +200,7 @@ export function ribbonItems({ queries, keys }, query, key, weights, { width, top
  * @param {{width: number, height: number, paint: {[name: string]: string}, where: string, command?: string}} what
  * @returns {SceneItem[]}
  */
-export function footItems({ width, height, paint, where, command = "" }) {
+function footItems({ width, height, paint, where, command = "" }) {
   const foot = height - 74, space = width - 2 * margin;
   return [{ kind: "line", x1: margin, y1: foot, x2: width - margin, y2: foot, stroke: paint.line, width: 1, opacity: 1 },
     { kind: "text", serif: true, x: margin, y: foot + 40, text: "uwaga", size: 26, anchor: "start", fill: paint.ink },
@@ -217,14 +213,9 @@ function fitted(text, room) {
   return { text: fittingText(text, size, room), size };
 }
 
-/** @param {App} app */
-export function sharePaint(app) {
-  return palettes[app.theme()];
-}
-
 /**
  * A part of a cubic curve (de Casteljau), from one share of it to another.
- * @param {[number, number][]} points @param {number} first @param {number} last
+ * @param {number[][]} points @param {number} first @param {number} last
  * @returns {number[][]} its four points
  */
 function curvePart(points, first, last) {

@@ -12,12 +12,7 @@ const maxWeightsPerReply = 1 << 20; // weights of one answer
 const maxCsvWeights = 1 << 22; // weights of a table: about 50 MB of text
 const maxSavedTiles = 80; // 256 kB each before compression
 
-/**
- * The block of weights in view; the whole map if the view has no block.
- * @param {App} app
- * @param {View} view
- * @returns {Block}
- */
+/** The block of weights in view; the whole map if the view has no block. @param {App} app @param {View} view @returns {Block} */
 export function blockInView(app, view) {
   const { queries, keys } = app.sizes();
   return view.block?.() ?? { rows: [0, queries], columns: [0, keys] };
@@ -56,10 +51,7 @@ export async function blockCsv(app, view) {
 
 /**
  * The exact weights of a block, in as many requests as needed; in a saved page, from its tiles.
- * @param {App} app
- * @param {Where} where
- * @param {Block} block
- * @returns {Promise<Float32Array>}
+ * @param {App} app @param {Where} where @param {Block} block @returns {Promise<Float32Array>}
  */
 async function blockWeights(app, where, { rows, columns }) {
   const width = columns[1] - columns[0];
@@ -74,13 +66,7 @@ async function blockWeights(app, where, { rows, columns }) {
   return weights;
 }
 
-/**
- * @param {App} app
- * @param {Where} where
- * @param {Block} block
- * @param {Float32Array} weights
- * @returns {Promise<Float32Array>}
- */
+/** @param {App} app @param {Where} where @param {Block} block @param {Float32Array} weights @returns {Promise<Float32Array>} */
 async function savedBlockWeights(app, where, { rows, columns }, weights) {
   const cells = await savedCells(app, where, app.sizes(), rows, columns);
   if (!cells || cells.side > 1) throw new Error(tr("This saved page does not contain the exact weights in view."));
@@ -103,8 +89,7 @@ export async function blockNpz(app, view) {
 
 /**
  * The page as one file: the overview of every head, and the exact tiles viewed last.
- * @param {App} app
- * @returns {Promise<ExportFile>}
+ * @param {App} app @returns {Promise<ExportFile>}
  */
 export async function savePage(app) {
   const seen = app.client.cachedRequests("tile");
@@ -131,8 +116,7 @@ export async function savePage(app) {
  * The first line names the keys, the first column the queries, each by position and token: `12 cat`. Names begin with a digit so
  * that no spreadsheet interprets a token such as `=HYPERLINK(...)` as a formula, and so that repeated tokens have distinct names. Names are always
  * quoted. Weights are the shortest decimals that give the same float32 again.
- * @param {CsvBlock} block
- * @returns {string}
+ * @param {CsvBlock} block @returns {string}
  */
 export function csvFile({ weights, firstRow, firstColumn, rows, columns }) {
   const names = columns.map((token, j) => csvName(firstColumn + j, token));
@@ -178,8 +162,7 @@ export function csvWeight(value) {
 
 /**
  * Such as uwaga_all-MiniLM-L6-v2_encoder_layer3_head5_weights_0-64x0-64.csv: characters that every file system allows.
- * @param {NameParts} parts
- * @returns {string}
+ * @param {NameParts} parts @returns {string}
  */
 export function fileName({ model, where, text = "", what, block, ending }) {
   const parts = ["uwaga", fileNameSlug(model.split("/").pop() ?? ""), fileNameSlug(text)];

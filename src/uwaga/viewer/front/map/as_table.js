@@ -39,11 +39,7 @@ export function makeTable(onOpen) {
   };
 }
 
-/**
- * @param {Panel} panel
- * @param {Block} block  items in view
- * @returns {{table: HTMLElement, complete: boolean}}
- */
+/** @param {Panel} panel @param {Block} block  items in view @returns {{table: HTMLElement, complete: boolean}} */
 function tableOf(panel, block) {
   const [top, bottom] = [block.rows[0], Math.min(block.rows[1], panel.sizes.queries)];
   const [left, right] = [block.columns[0], Math.min(block.columns[1], panel.sizes.keys)];

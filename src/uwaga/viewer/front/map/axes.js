@@ -5,6 +5,8 @@ import { countText } from "../format.js";
 /** @import { Items } from "../types.js" */
 /** @import { Style } from "./colours.js" */
 /** @import { Box } from "./panels.js" */
+/** @import { Display } from "./stage.js" */
+/** @import { Panel } from "./tile_drawing.js" */
 
 /**
  * @typedef {object} Axis
@@ -35,13 +37,34 @@ const placedLabels = [0, 0, 0, 0];
  * @property {string} colour  of the selected item
  */
 
+/** @type {AxisDrawing} */
+const reused = { axis: null, down: false, plot: { x: 0, y: 0, w: 0, h: 0 }, first: 0, scale: 1, total: 0, room: 0, selected: null, hovered: -1, colour: "" };
+/** Numbers as text. @type {Map<number, string>} */
+const counts = new Map();
+
 /**
- * @param {CanvasRenderingContext2D} context
- * @param {AxisDrawing} drawing
+ * The labels of an axis of a panel.
+ * @param {CanvasRenderingContext2D} context @param {Panel} panel @param {boolean} down @param {Display} display
  * @param {Style} style
- * @param {Map<number, string>} counts  cache of numbers as text
  */
-export function drawLabels(context, drawing, style, counts) {
+export function drawAxis(context, panel, down, display, style) {
+  reused.axis = down ? panel.queries : panel.keys;
+  reused.down = down;
+  reused.plot = panel.plot;
+  reused.first = down ? display.view.y : display.view.x;
+  reused.scale = display.view.scale;
+  reused.total = down ? panel.sizes.queries : panel.sizes.keys;
+  reused.room = down ? panel.gutters.left : panel.gutters.top;
+  reused.selected = down ? display.selectedQuery : display.selectedKey;
+  reused.hovered = down ? display.query : display.key;
+  if (reused.hovered >= reused.total) reused.hovered = -1;
+  if (reused.selected !== null && reused.selected >= reused.total) reused.selected = null;
+  reused.colour = down ? style.query : style.key;
+  drawLabels(context, reused, style);
+}
+
+/** @param {CanvasRenderingContext2D} context @param {AxisDrawing} drawing @param {Style} style */
+export function drawLabels(context, drawing, style) {
   const { axis, scale, total, first, down, plot } = drawing;
   const length = down ? plot.h : plot.w;
   // Along the upper edge labels are horizontal if a cell is wide enough for the widest or all are short, else vertical.
@@ -53,9 +76,9 @@ export function drawLabels(context, drawing, style, counts) {
   context.textBaseline = "middle";
   const both = drawing.hovered === drawing.selected;
   if (drawing.hovered >= 0)
-    placed = drawPriorityLabel(context, drawing, style, drawing.hovered, both ? drawing.colour : style.text, placed, upright, counts);
+    placed = drawPriorityLabel(context, drawing, style, drawing.hovered, both ? drawing.colour : style.text, placed, upright);
   if (drawing.selected !== null && drawing.selected !== drawing.hovered) {
-    placed = drawPriorityLabel(context, drawing, style, drawing.selected, drawing.colour, placed, upright, counts);
+    placed = drawPriorityLabel(context, drawing, style, drawing.selected, drawing.colour, placed, upright);
   }
   const step = ticks.step;
   const last = Math.min(total, Math.ceil(first + length / scale));
@@ -66,23 +89,17 @@ export function drawLabels(context, drawing, style, counts) {
     if (!labelFits(middle, tokens ? line : wide, placedLabels, placed)) continue;
     context.fillStyle = tokens && axis?.items.specials.has(item) ? style.muted : tokens ? style.text : style.muted;
     if (tokens && axis) drawLabel(context, drawing, style, labelText(axis, item, drawing.room - 8, context), middle, upright && !(isShort && axis.items.specials.has(item)));
-    else drawNumber(context, drawing, cachedCountText(counts, item), middle);
+    else drawNumber(context, drawing, cachedCountText(item), middle);
   }
 }
 
 /**
  * Draws a label with priority (hovered or selected) and reserves its space.
- * @param {CanvasRenderingContext2D} context
- * @param {AxisDrawing} drawing
- * @param {Style} style
- * @param {number} item
- * @param {string} colour
- * @param {number} placed
- * @param {boolean} upright
- * @param {Map<number, string>} counts
+ * @param {CanvasRenderingContext2D} context @param {AxisDrawing} drawing @param {Style} style @param {number} item
+ * @param {string} colour @param {number} placed @param {boolean} upright
  * @returns {number} used entries of mapPlacedLabels
  */
-function drawPriorityLabel(context, drawing, style, item, colour, placed, upright, counts) {
+function drawPriorityLabel(context, drawing, style, item, colour, placed, upright) {
   const middle = (item + 0.5 - drawing.first) * drawing.scale;
   const length = drawing.down ? drawing.plot.h : drawing.plot.w;
   if (middle < -0.01 || middle > length) return placed;
@@ -90,7 +107,7 @@ function drawPriorityLabel(context, drawing, style, item, colour, placed, uprigh
   if (!labelFits(middle, size, placedLabels, placed)) return placed;
   context.fillStyle = colour;
   context.font = style.strong;
-  const text = drawing.axis ? strongLabelText(drawing.axis, item, drawing.room - 8, context) : cachedCountText(counts, item);
+  const text = drawing.axis ? strongLabelText(drawing.axis, item, drawing.room - 8, context) : cachedCountText(item);
   drawLabel(context, drawing, style, text, middle, upright && !(isShort && drawing.axis?.items.specials.has(item)));
   context.font = style.font;
   placedLabels[placed] = middle;
@@ -99,12 +116,8 @@ function drawPriorityLabel(context, drawing, style, item, colour, placed, uprigh
 }
 
 /**
- * @param {CanvasRenderingContext2D} context
- * @param {AxisDrawing} drawing
- * @param {Style} style
- * @param {string} text
- * @param {number} middle
- * @param {boolean} upright
+ * @param {CanvasRenderingContext2D} context @param {AxisDrawing} drawing @param {Style} style @param {string} text
+ * @param {number} middle @param {boolean} upright
  */
 function drawLabel(context, drawing, style, text, middle, upright) {
   const { plot, down } = drawing;
@@ -123,12 +136,7 @@ function drawLabel(context, drawing, style, text, middle, upright) {
   }
 }
 
-/**
- * @param {CanvasRenderingContext2D} context
- * @param {AxisDrawing} drawing
- * @param {string} text
- * @param {number} middle
- */
+/** @param {CanvasRenderingContext2D} context @param {AxisDrawing} drawing @param {string} text @param {number} middle */
 function drawNumber(context, drawing, text, middle) {
   const { plot, down } = drawing;
   context.textAlign = down ? "right" : "center";
@@ -141,11 +149,8 @@ function drawNumber(context, drawing, text, middle) {
   }
 }
 
-/**
- * @param {Map<number, string>} counts
- * @param {number} count
- */
-function cachedCountText(counts, count) {
+/** @param {number} count */
+function cachedCountText(count) {
   let text = counts.get(count);
   if (text === undefined) {
     if (counts.size > 4000) counts.clear();
@@ -189,8 +194,7 @@ export function axisLabelWidth(axis, context) {
 
 /**
  * A label's text as drawn: invisible characters made visible, shortened, cached.
- * @param {Axis} axis
- * @param {number} item
+ * @param {Axis} axis @param {number} item
  * @param {number} room  pixels
  * @param {CanvasRenderingContext2D} context
  */
@@ -209,12 +213,7 @@ export function labelText(axis, item, room, context) {
   return text;
 }
 
-/**
- * @param {Axis} axis
- * @param {number} item
- * @param {number} room
- * @param {CanvasRenderingContext2D} context
- */
+/** @param {Axis} axis @param {number} item @param {number} room @param {CanvasRenderingContext2D} context */
 function strongLabelText(axis, item, room, context) {
   let text = axis.strong.get(item);
   if (text === undefined || axis.room !== room) {
@@ -242,10 +241,7 @@ export function ticksFor(scale, line, wide) {
   return { mode: "positions", step: niceStep(wide / scale) };
 }
 
-/**
- * The smallest of 1, 2, 5, 10, 20, 50... that is at least the given number.
- * @param {number} least
- */
+/** The smallest of 1, 2, 5, 10, 20, 50... that is at least the given number. @param {number} least */
 export function niceStep(least) {
   const power = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
   for (const times of [1, 2, 5]) if (times * power >= least * 0.999999) return times * power;
@@ -254,9 +250,7 @@ export function niceStep(least) {
 
 /**
  * The longest prefix of a text that fits a width, with "…" if something is cut off.
- * @param {string} text
- * @param {number} maxWidth
- * @param {(text: string) => number} measure
+ * @param {string} text @param {number} maxWidth @param {(text: string) => number} measure
  */
 export function shortenText(text, maxWidth, measure) {
   if (measure(text) <= maxWidth) return text;
@@ -271,10 +265,7 @@ export function shortenText(text, maxWidth, measure) {
   return `${letters.slice(0, low).join("")}…`;
 }
 
-/**
- * Grapheme clusters, so that no accent is cut off its letter.
- * @param {string} text
- */
+/** Grapheme clusters, so that no accent is cut off its letter. @param {string} text */
 function graphemes(text) {
   // More than 256 characters fit no axis.
   const head = text.slice(0, 256);

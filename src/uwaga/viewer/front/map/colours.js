@@ -21,28 +21,20 @@ import { layerScaleMax } from "./tiles.js";
  * @property {number} version  changes with any of these
  */
 
-/**
- * The weight of the first colour on a logarithmic scale, as in colourPosition.
- * @param {{low: number, high: number}} colouring
- */
+/** The weight of the first colour on a logarithmic scale, as in colourPosition. @param {{low: number, high: number}} colouring */
 export function logFloor(colouring) {
   return colouring.low > 0 ? colouring.low : colouring.high / 1e4;
 }
 
 /**
  * The position of a weight on the colour scale, in [0, 1]; NaN for NaN. renderer.js has the same in GLSL.
- * @param {Colouring} colouring
- * @param {number} value
+ * @param {Colouring} colouring @param {number} value
  */
 export function positionOf(colouring, value) {
   return colouring.signed ? signedColourPosition(value, colouring, colouring.high) : colourPosition(value, colouring, colouring.high);
 }
 
-/**
- * The weight at a position of the colour bar: the inverse of positionOf.
- * @param {Colouring} colouring
- * @param {number} place
- */
+/** The weight at a position of the colour bar: the inverse of positionOf. @param {Colouring} colouring @param {number} place */
 export function valueAt(colouring, place) {
   const along = colouring.signed ? Math.abs(place - 0.5) * 2 : place;
   const size = colouring.log
@@ -53,8 +45,7 @@ export function valueAt(colouring, place) {
 
 /**
  * The colours of a tile's cells, 0xAABBGGRR each.
- * @param {Colouring} colouring
- * @param {Float32Array} data
+ * @param {Colouring} colouring @param {Float32Array} data
  * @param {number} factor  factor on a cell's value
  * @param {Uint32Array} into
  * @param {boolean} transparent  NaN is drawn transparent
@@ -68,11 +59,7 @@ export function colourCells(colouring, data, factor, into, transparent) {
   }
 }
 
-/**
- * Whether the number in a cell is black, and not white.
- * @param {Colouring} colouring
- * @param {number} weight
- */
+/** Whether the number in a cell is black, and not white. @param {Colouring} colouring @param {number} weight */
 export function cellTextIsBlack(colouring, weight) {
   return takesBlackText(colouring.table, 4 * Math.floor(positionOf(colouring, weight) * 255 + 0.5));
 }
@@ -84,9 +71,7 @@ const colouringVersions = { last: 0 };
 
 /**
  * Sets the colouring of every panel; an unchanged one stays the same object.
- * @param {Panel[]} panels
- * @param {Colour} colour
- * @param {Style} style
+ * @param {Panel[]} panels @param {Colour} colour @param {Style} style
  * @param {number} level  whose scale is used
  */
 export function colourPanels(panels, colour, style, level) {
@@ -137,13 +122,7 @@ function sameColouring(left, right) {
  * @property {number[]} solid
  */
 
-/**
- * @param {HTMLElement} element
- * @param {"light" | "dark"} theme
- * @param {string} scheme
- * @param {number} ratio
- * @returns {Style}
- */
+/** @param {HTMLElement} element @param {"light" | "dark"} theme @param {string} scheme @param {number} ratio @returns {Style} */
 export function readStyle(element, theme, scheme, ratio) {
   const computed = getComputedStyle(element);
   const property = (/** @type {string} */ name) => computed.getPropertyValue(name).trim();
@@ -165,10 +144,7 @@ function pixelOf(parts) {
   return ((255 << 24) | (parts[2] << 16) | (parts[1] << 8) | parts[0]) >>> 0;
 }
 
-/**
- * @param {string} text  "#rrggbb"
- * @returns {[number, number, number]}
- */
+/** @param {string} text  "#rrggbb" @returns {[number, number, number]} */
 function hexParts(text) {
   const found = /^#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})$/i.exec(text);
   return found ? [parseInt(found[1], 16), parseInt(found[2], 16), parseInt(found[3], 16)] : [128, 128, 128];
@@ -176,11 +152,7 @@ function hexParts(text) {
 
 // The colour bar.
 
-/**
- * The ticks of the colour bar.
- * @param {Colouring} colouring
- * @returns {{place: number, value: number}[]}
- */
+/** The ticks of the colour bar. @param {Colouring} colouring @returns {{place: number, value: number}[]} */
 export function colourBarTicks(colouring) {
   const places = [0, 0.5, 1];
   return places.map((place) => {
@@ -189,19 +161,12 @@ export function colourBarTicks(colouring) {
   });
 }
 
-/**
- * A tick's text; the last colour also stands for larger weights.
- * @param {number} place
- * @param {number} value
- */
+/** A tick's text; the last colour also stands for larger weights. @param {number} place @param {number} value */
 export function colourBarTickText(place, value) {
   return place === 1 ? `\u2265 ${percentText(value)}` : percentText(value);
 }
 
-/**
- * The accessible name of the colour bar.
- * @param {Colouring} colouring
- */
+/** The accessible name of the colour bar. @param {Colouring} colouring */
 export function colourBarLabel(colouring) {
   const from = percentText(colouring.signed ? -colouring.high : colouring.log ? logFloor(colouring) : colouring.low);
   const scale = colouring.log ? tr("logarithmic") : tr("linear");

@@ -21,26 +21,13 @@ const wheelLinePixels = 16;
 /** Milliseconds for which the measured position of the stage is reused. */
 const measureInterval = 250;
 
-/**
- * @param {HTMLElement} element
- * @param {Handlers} inputs
- * @returns {() => void} ends it
- */
+/** @param {HTMLElement} element @param {Handlers} inputs @returns {() => void} ends it */
 export function addInput(element, inputs) {
   /** @type {Map<number, {x: number, y: number}>} */
   const down = new Map();
-  let moved = false;
-  let pinched = false;
-  let startX = 0;
-  let startY = 0;
-  let left = 0;
-  let top = 0;
-  let measured = -Infinity;
+  let moved = false, pinched = false, startX = 0, startY = 0, left = 0, top = 0, measured = -Infinity;
 
-  /**
-   * Measures the stage's position, at most once per interval: each measurement forces a layout.
-   * @param {MouseEvent} event
-   */
+  /** Measures the stage's position, at most once per interval: each measurement forces a layout. @param {MouseEvent} event */
   function place(event) {
     if (event.timeStamp < measured + measureInterval && event.type !== "pointerdown") return;
     measured = event.timeStamp;
@@ -131,8 +118,7 @@ export function addInput(element, inputs) {
  * @param {Map<number, {x: number, y: number}>} down
  * @param {number} moved  the finger that moved
  * @param {number} x  where it is now
- * @param {number} y
- * @param {Handlers} inputs
+ * @param {number} y @param {Handlers} inputs
  */
 function onPinch(down, moved, x, y, inputs) {
   const before = /** @type {{x: number, y: number}} */ (down.get(moved));
@@ -148,9 +134,7 @@ function onPinch(down, moved, x, y, inputs) {
 // Keyboard commands.
 
 /**
- * @param {App} app
- * @param {ReturnType<typeof import("./viewport.js").makeNavigation>} navigation
- * @param {() => boolean} shown
+ * @param {App} app @param {ReturnType<typeof import("./viewport.js").makeNavigation>} navigation @param {() => boolean} shown
  * @param {() => void} used  called when a key moves the hovered cell
  * @returns {(() => void)[]} removes them
  */

@@ -1,22 +1,35 @@
 // What is drawn over the cells: frame, weights, cut links, crosshair, frames of inexact tiles, titles.
 
-import { shortenText } from "./axes.js";
+import { drawAxis, shortenText } from "./axes.js";
 import { cellTextIsBlack } from "./colours.js";
 import { tileAt } from "./tiles.js";
 /** @import { Edits, Items, Range, ViewBox } from "../types.js" */
 /** @import { Style } from "./colours.js" */
+/** @import { Display } from "./stage.js" */
 /** @import { Panel } from "./tile_drawing.js" */
 
 /** Smallest cell in CSS pixels that shows its weight as text. */
-export const minNumberScale = 28;
+const minNumberScale = 28;
 
 /**
- * @param {CanvasRenderingContext2D} context
- * @param {Panel} panel
- * @param {ViewBox} view
- * @param {Style} style
+ * What a file of the map shows too: all but what is pointed at and picked.
+ * @param {CanvasRenderingContext2D} context @param {Panel} panel @param {Display} display @param {Style} style
  */
-export function drawFrame(context, panel, view, style) {
+export function drawOver(context, panel, display, style) {
+  const { view } = display;
+  drawTitle(context, panel, style);
+  if (!panel.layer) return;
+  drawSinks(context, panel, view, style);
+  drawHidden(context, panel, view, style);
+  drawFrame(context, panel, view, style);
+  drawNumbers(context, panel, view, style);
+  drawCuts(context, panel, view, style);
+  drawAxis(context, panel, true, display, style);
+  drawAxis(context, panel, false, display, style);
+}
+
+/** @param {CanvasRenderingContext2D} context @param {Panel} panel @param {ViewBox} view @param {Style} style */
+function drawFrame(context, panel, view, style) {
   const { plot, sizes } = panel;
   const right = Math.min(plot.w, (sizes.keys - view.x) * view.scale);
   const bottom = Math.min(plot.h, (sizes.queries - view.y) * view.scale);
@@ -27,12 +40,9 @@ export function drawFrame(context, panel, view, style) {
 
 /**
  * Weights as text, in two passes for light and dark cells, because changing fillStyle per cell is slow.
- * @param {CanvasRenderingContext2D} context
- * @param {Panel} panel
- * @param {ViewBox} view
- * @param {Style} style
+ * @param {CanvasRenderingContext2D} context @param {Panel} panel @param {ViewBox} view @param {Style} style
  */
-export function drawNumbers(context, panel, view, style) {
+function drawNumbers(context, panel, view, style) {
   const { plot, sizes, layer, colouring } = panel;
   if (view.scale < minNumberScale || !layer) return;
   const lastRow = Math.min(sizes.queries, Math.ceil(view.y + plot.h / view.scale));
@@ -64,14 +74,9 @@ export function drawNumbers(context, panel, view, style) {
 
 /**
  * Lines along a query's row and a key's column (a crosshair).
- * @param {CanvasRenderingContext2D} context
- * @param {Panel} panel
- * @param {ViewBox} view
+ * @param {CanvasRenderingContext2D} context @param {Panel} panel @param {ViewBox} view
  * @param {number} query  -1: none
- * @param {number} key
- * @param {string} queryColour
- * @param {string} keyColour
- * @param {number} width
+ * @param {number} key @param {string} queryColour @param {string} keyColour @param {number} width
  */
 export function drawCross(context, panel, view, query, key, queryColour, keyColour, width) {
   const { plot, sizes } = panel;
@@ -95,12 +100,8 @@ export function drawCross(context, panel, view, query, key, queryColour, keyColo
 
 /**
  * Both edges of a row or column of cells, or a single line if cells are thin.
- * @param {CanvasRenderingContext2D} context
- * @param {number} x
- * @param {number} y
- * @param {number} length
- * @param {number} thick
- * @param {boolean} down
+ * @param {CanvasRenderingContext2D} context @param {number} x @param {number} y @param {number} length
+ * @param {number} thick @param {boolean} down
  */
 function drawBand(context, x, y, length, thick, down) {
   const edges = thick >= 5 ? 2 : 1;
@@ -122,21 +123,15 @@ const hatchStep = 6;
 
 /**
  * The links of one head that a change of the model cuts, as blocks of items.
- * @param {Edits | null | undefined} edits
- * @param {{kind: string, layer: number, head: number}} at
- * @param {Items} queries
- * @param {Items} keys
- * @returns {Cut[]}
+ * @param {Edits | null | undefined} edits @param {{kind: string, layer: number, head: number}} at
+ * @param {Items} queries @param {Items} keys @returns {Cut[]}
  */
 export function cutsOfHead(edits, { kind, layer, head }, queries, keys) {
   const links = edits?.scores.filter((one) => one.kind === kind && one.layer === layer && one.head === head) ?? [];
   return links.flatMap((link) => itemRanges(queries, link.queries).flatMap((rows) => itemRanges(keys, link.keys).map((columns) => ({ queries: rows, keys: columns }))));
 }
 
-/**
- * @param {Items} items @param {number[] | null} tokens  null: all
- * @returns {Range[]} runs of items that hold one of the tokens
- */
+/** @param {Items} items @param {number[] | null} tokens  null: all @returns {Range[]} runs of items that hold one of the tokens */
 function itemRanges({ spans, total }, tokens) {
   if (tokens === null) return total ? [[0, total]] : [];
   const wanted = new Set(tokens);
@@ -179,10 +174,9 @@ const leastHatch = 4;
 
 /**
  * The cells in view that a mask hides, as blocks: of rows that are less than a few pixels high several together.
- * @param {Panel} panel @param {ViewBox} view
- * @returns {Cut[]}
+ * @param {Panel} panel @param {ViewBox} view @returns {Cut[]}
  */
-export function hiddenBlocks({ plot, sizes, seen }, view) {
+function hiddenBlocks({ plot, sizes, seen }, view) {
   const step = Math.max(1, Math.ceil(leastHatch / view.scale)), last = Math.min(sizes.queries, Math.ceil(view.y + plot.h / view.scale));
   /** @type {Cut[]} */
   const blocks = [];
@@ -196,12 +190,9 @@ export function hiddenBlocks({ plot, sizes, seen }, view) {
 
 /**
  * What a mask hides has no colour of a weight: it is hatched in grey.
- * @param {CanvasRenderingContext2D} context
- * @param {Panel} panel
- * @param {ViewBox} view
- * @param {Style} style
+ * @param {CanvasRenderingContext2D} context @param {Panel} panel @param {ViewBox} view @param {Style} style
  */
-export function drawHidden(context, panel, view, style) {
+function drawHidden(context, panel, view, style) {
   const cuts = hiddenBlocks(panel, view);
   if (!cuts.length) return;
   context.strokeStyle = style.edge;
@@ -216,12 +207,9 @@ export function drawHidden(context, panel, view, style) {
 
 /**
  * Hatches the cut links: a change is ink, not a colour of weights.
- * @param {CanvasRenderingContext2D} context
- * @param {Panel} panel
- * @param {ViewBox} view
- * @param {Style} style
+ * @param {CanvasRenderingContext2D} context @param {Panel} panel @param {ViewBox} view @param {Style} style
  */
-export function drawCuts(context, panel, view, style) {
+function drawCuts(context, panel, view, style) {
   if (!panel.cuts.length) return;
   context.strokeStyle = style.text;
   context.lineWidth = 1.5;
@@ -235,10 +223,7 @@ export function drawCuts(context, panel, view, style) {
 
 /**
  * Dashed frames around tiles that are not exact.
- * @param {CanvasRenderingContext2D} context
- * @param {Panel} panel
- * @param {ViewBox} view
- * @param {Style} style
+ * @param {CanvasRenderingContext2D} context @param {Panel} panel @param {ViewBox} view @param {Style} style
  * @param {boolean} live  missing tiles will arrive; false in a saved page
  */
 export function drawSampledFrames(context, panel, view, style, live) {
@@ -262,12 +247,8 @@ export function drawSampledFrames(context, panel, view, style, live) {
   context.setLineDash(style.solid);
 }
 
-/**
- * @param {CanvasRenderingContext2D} context
- * @param {Panel} panel
- * @param {Style} style
- */
-export function drawTitle(context, panel, style) {
+/** @param {CanvasRenderingContext2D} context @param {Panel} panel @param {Style} style */
+function drawTitle(context, panel, style) {
   const { plot, gutters } = panel;
   if (!gutters.title) return;
   const room = plot.w + gutters.left - 4;
@@ -287,27 +268,20 @@ export function drawTitle(context, panel, style) {
 // Sinks: a grey bar in their own column, and no colour.
 
 /** Smallest cell in CSS pixels in which a bar can be read. */
-export const minBarScale = 10;
+const minBarScale = 10;
 
 /**
  * The cells that hide a sink's column: of the level shown, so that no colour of pooled weight is left beside it.
- * @param {number} sink
- * @param {number} level
- * @param {number} keys
+ * @param {number} sink @param {number} level @param {number} keys
  * @returns {[number, number]} first key, one past the last
  */
-export function sinkCell(sink, level, keys) {
+function sinkCell(sink, level, keys) {
   const first = (sink >> level) << level;
   return [first, Math.min(keys, first + 2 ** level)];
 }
 
-/**
- * @param {CanvasRenderingContext2D} context
- * @param {Panel} panel
- * @param {ViewBox} view
- * @param {Style} style
- */
-export function drawSinks(context, panel, view, style) {
+/** @param {CanvasRenderingContext2D} context @param {Panel} panel @param {ViewBox} view @param {Style} style */
+function drawSinks(context, panel, view, style) {
   const { plot, sizes, layer, level, colouring } = panel;
   if (!layer || !colouring.hideSink || colouring.signed) return;
   const bottom = Math.min(plot.h, (sizes.queries - view.y) * view.scale);
@@ -340,10 +314,7 @@ const cellTexts = Array.from({ length: 101 }, (_, i) => String(i));
 
 const negativeCellTexts = cellTexts.map((text) => `\u2212${text}`);
 
-/**
- * @param {number} weight
- * @returns {string}
- */
+/** @param {number} weight @returns {string} */
 export function cellText(weight) {
   const percent = Math.round(Math.abs(weight) * 100);
   if (!(percent >= 1)) return "";

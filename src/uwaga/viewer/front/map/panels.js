@@ -8,11 +8,7 @@ import { axisLabelWidth } from "./axes.js";
 /** @import { Display } from "./stage.js" */
 /** @import { Panel } from "./tile_drawing.js" */
 
-/**
- * The sides shown, in order: the store's, or both, or both and their difference.
- * @param {App} app
- * @returns {Side[]}
- */
+/** The sides shown, in order: the store's, or both, or both and their difference. @param {App} app @returns {Side[]} */
 export function comparedSides(app) {
   const { compare } = app.store.get();
   const { sides } = app.about;
@@ -22,11 +18,7 @@ export function comparedSides(app) {
 }
 
 /**
- * @param {App} app
- * @param {Side} side
- * @param {string} kind
- * @param {number} layer
- * @param {number} head
+ * @param {App} app @param {Side} side @param {string} kind @param {number} layer @param {number} head
  * @returns {string} the reason why the side has no such map, or ""
  */
 function missingMapText(app, side, kind, layer, head) {
@@ -38,12 +30,7 @@ function missingMapText(app, side, kind, layer, head) {
     { title: side.title, kind: kindTitle(kind), layer, head, near: kindTitle(near.kind), near_layer: near.layer, near_head: near.head });
 }
 
-/**
- * A panel, before its tiles and labels are loaded.
- * @param {App} app
- * @param {Side} side
- * @returns {Panel}
- */
+/** A panel, before its tiles and labels are loaded. @param {App} app @param {Side} side @returns {Panel} */
 export function makePanel(app, side) {
   const { kind, layer, head, merge, specials } = app.store.get();
   const missing = missingMapText(app, side, kind, layer, head);
@@ -63,11 +50,7 @@ export function makePanel(app, side) {
   };
 }
 
-/**
- * The accessible name of the map.
- * @param {App} app
- * @param {Panel[]} panels
- */
+/** The accessible name of the map. @param {App} app @param {Panel[]} panels */
 export function mapLabel(app, panels) {
   const { kind, layer, head, pooling } = app.store.get();
   const sizes = panels.map(({ sizes: { queries, keys } }) => tr("{queries} queries by {keys} keys", { queries, keys }));
@@ -109,11 +92,7 @@ const minPanelWidth = 260;
 /**
  * The plots of one, two or three panels, all of one size because they share a viewport. Side by side if they are wide enough, else
  * stacked.
- * @param {number} width
- * @param {number} height
- * @param {number} count
- * @param {Gutters} gutters
- * @returns {Box[]}
+ * @param {number} width @param {number} height @param {number} count @param {Gutters} gutters @returns {Box[]}
  */
 export function panelBoxes(width, height, count, gutters) {
   const sideBySide = count === 1 || (width - panelGap * (count - 1)) / count >= minPanelWidth || width > height;
@@ -134,13 +113,11 @@ export function panelBoxes(width, height, count, gutters) {
 
 /**
  * Space for labels: what the widest needs, limited to a share of the panel.
- * @param {number} widestQuery
- * @param {number} widestKey
+ * @param {number} widestQuery @param {number} widestKey
  * @param {number} width  of a panel
  * @param {number} height
  * @param {number} font  size in pixels
- * @param {boolean} titled
- * @returns {Gutters}
+ * @param {boolean} titled @returns {Gutters}
  */
 export function panelGutters(widestQuery, widestKey, width, height, font, titled) {
   const room = (/** @type {number} */ widest, /** @type {number} */ size) =>

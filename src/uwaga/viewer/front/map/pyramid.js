@@ -8,19 +8,12 @@
 /** Side of a tile in cells; a power of two, equal to the `tile` of `about`. */
 export const tileSide = 256;
 
-/**
- * The number of cells that cover the given items at a level.
- * @param {number} items
- * @param {number} level
- */
+/** The number of cells that cover the given items at a level. @param {number} items @param {number} level */
 export function cellsOf(items, level) {
   return Math.ceil(items / 2 ** level);
 }
 
-/**
- * The finest level that holds the whole map in one tile.
- * @param {Sizes} sizes
- */
+/** The finest level that holds the whole map in one tile. @param {Sizes} sizes */
 export function topLevel(sizes) {
   let level = 0;
   while (cellsOf(Math.max(sizes.queries, sizes.keys), level) > tileSide) level += 1;
@@ -40,11 +33,7 @@ export function levelFor(scale, ratio, top) {
 
 /**
  * The tiles of a level in view: [first row, one past the last, first column, one past the last].
- * @param {ViewBox} view
- * @param {Plot} plot
- * @param {Sizes} sizes
- * @param {number} level
- * @param {Int32Array | number[]} [into]
+ * @param {ViewBox} view @param {Plot} plot @param {Sizes} sizes @param {number} level @param {Int32Array | number[]} [into]
  */
 export function tileRange(view, plot, sizes, level, into = [0, 0, 0, 0]) {
   const side = tileSide * 2 ** level;
@@ -60,9 +49,7 @@ export function tileRange(view, plot, sizes, level, into = [0, 0, 0, 0]) {
 /**
  * Tile requests by descending priority: first the whole map in one tile, so that something is shown at once, then the tiles in view
  * from the middle outwards, then those around them (prefetch).
- * @param {ViewBox} view
- * @param {Plot} plot
- * @param {Sizes} sizes
+ * @param {ViewBox} view @param {Plot} plot @param {Sizes} sizes
  * @param {number} ratio  device pixels per CSS pixel
  * @param {(level: number, row: number, column: number) => boolean} offered  whether the host has the tile
  * @returns {TileRequest[]}
@@ -100,12 +87,7 @@ export function planTileRequests(view, plot, sizes, ratio, offered) {
   return requests;
 }
 
-/**
- * @param {number} firstRow
- * @param {number} lastRow
- * @param {number} firstColumn
- * @param {number} lastColumn
- */
+/** @param {number} firstRow @param {number} lastRow @param {number} firstColumn @param {number} lastColumn */
 function tilesInRange(firstRow, lastRow, firstColumn, lastColumn) {
   /** @type {[number, number][]} */
   const tiles = [];
@@ -117,10 +99,8 @@ function tilesInRange(firstRow, lastRow, firstColumn, lastColumn) {
 
 /**
  * The tile, or the finest one above it that the host has: a saved page may hold only coarse levels.
- * @param {TileRequest} request
- * @param {(level: number, row: number, column: number) => boolean} offered
- * @param {Sizes} sizes
- * @returns {TileRequest | null}
+ * @param {TileRequest} request @param {(level: number, row: number, column: number) => boolean} offered
+ * @param {Sizes} sizes @returns {TileRequest | null}
  */
 function offeredTile(request, offered, sizes) {
   let { level, row, column } = request;
@@ -134,10 +114,7 @@ function offeredTile(request, offered, sizes) {
   return { level, row, column, priority: request.priority };
 }
 
-/**
- * The level at which the whole map is one cell.
- * @param {Sizes} sizes
- */
+/** The level at which the whole map is one cell. @param {Sizes} sizes */
 export function lastLevel(sizes) {
   return Math.ceil(Math.log2(Math.max(sizes.queries, sizes.keys, 1)));
 }

@@ -16,9 +16,7 @@ import { finestKnownCell, tileAt } from "./tiles.js";
 const hoverPause = 120;
 
 /**
- * @param {object} options
- * @param {App} options.app
- * @param {string} options.title
+ * @param {object} options @param {App} options.app @param {string} options.title
  * @param {string} options.name  of the line
  * @param {string} options.empty  the text while there is no cell
  * @param {(text: string, query: number, key: number) => void} options.onText  called with the cell's description once it is complete
@@ -33,8 +31,7 @@ export function makeReadout({ app, title, name, empty, onText }) {
   let shown = "";
   /** @type {Panel[]} */
   let shownPanels = [];
-  let shownQuery = -1;
-  let shownKey = -1;
+  let shownQuery = -1, shownKey = -1;
   body.textContent = empty;
 
   /**
@@ -145,10 +142,7 @@ function entryRequest(panel, query, key) {
 
 /**
  * Whether the host has an entry that has not been requested yet.
- * @param {App} app
- * @param {Panel} panel
- * @param {number} query
- * @param {number} key
+ * @param {App} app @param {Panel} panel @param {number} query @param {number} key
  */
 function isEntryUnknown(app, panel, query, key) {
   const request = entryRequest(panel, query, key);
@@ -157,11 +151,7 @@ function isEntryUnknown(app, panel, query, key) {
 
 /**
  * What is known of an entry without a request: from the cache, or its weight from a tile.
- * @param {App} app
- * @param {Panel} panel
- * @param {number} query
- * @param {number} key
- * @returns {Entry | null}
+ * @param {App} app @param {Panel} panel @param {number} query @param {number} key @returns {Entry | null}
  */
 function knownEntry(app, panel, query, key) {
   const request = entryRequest(panel, query, key);
@@ -198,12 +188,7 @@ function entryValueElements(panel, query, key, entry) {
   return parts;
 }
 
-/**
- * @param {Panel} panel
- * @param {number} query
- * @param {number} key
- * @param {{value: number, complete: number, level: number}} cell
- */
+/** @param {Panel} panel @param {number} query @param {number} key @param {{value: number, complete: number, level: number}} cell */
 function coarseCellElement(panel, query, key, cell) {
   const side = 2 ** cell.level;
   const range = (/** @type {number} */ item, /** @type {number} */ total) => {
@@ -237,8 +222,7 @@ export function colourBarTitle(pooling, level) {
  * @param {object} shown
  * @param {number} shown.level  of the cells shown
  * @param {number} shown.percent  of their queries read
- * @param {string} shown.merge
- * @param {"sum" | "max"} shown.pooling
+ * @param {string} shown.merge @param {"sum" | "max"} shown.pooling
  * @param {boolean} shown.live  finer cells can be loaded
  */
 export function statusText({ level, percent, merge, pooling, live }) {
@@ -251,8 +235,7 @@ export function statusText({ level, percent, merge, pooling, live }) {
 
 /**
  * The level shown in the middle of the view; the panel's level if nothing is loaded there.
- * @param {Panel} panel
- * @param {ViewBox} view
+ * @param {Panel} panel @param {ViewBox} view
  */
 export function levelInMiddle(panel, view) {
   const { plot, sizes, level } = panel;

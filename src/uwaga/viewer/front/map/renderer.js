@@ -179,9 +179,7 @@ void main() {
   colour = texelFetch(u_table, ivec2(int(floor(place * 255.0 + 0.5)), 0), 0);
 }`;
 
-/**
- * @param {WebGL2RenderingContext} gl
- */
+/** @param {WebGL2RenderingContext} gl */
 function glProgram(gl) {
   const program = gl.createProgram();
   for (const [kind, source] of /** @type {[number, string][]} */ ([[gl.VERTEX_SHADER, vertexShader], [gl.FRAGMENT_SHADER, fragmentShader]])) {
@@ -207,8 +205,7 @@ function glProgram(gl) {
 
 /**
  * The tile's weights with -3e38 in place of NaN, which graphics cards need not preserve.
- * @param {Tile} tile
- * @param {Float32Array} scratch
+ * @param {Tile} tile @param {Float32Array} scratch
  */
 function glNumbers(tile, scratch) {
   if (tile.data.length > scratch.length) return tile.data;
@@ -228,21 +225,14 @@ function glTexture(gl) {
   return texture;
 }
 
-/**
- * @param {WebGL2RenderingContext} gl
- * @param {WebGLUniformLocation | null} at
- * @param {number} colour
- */
+/** @param {WebGL2RenderingContext} gl @param {WebGLUniformLocation | null} at @param {number} colour */
 function setColour(gl, at, colour) {
   gl.uniform4f(at, (colour & 255) / 255, ((colour >> 8) & 255) / 255, ((colour >> 16) & 255) / 255, 1);
 }
 
 // The renderer without WebGL2: the same pixels on a 2D canvas.
 
-/**
- * @param {HTMLCanvasElement} canvas
- * @returns {Renderer}
- */
+/** @param {HTMLCanvasElement} canvas @returns {Renderer} */
 export function canvasRenderer(canvas) {
   const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d", { alpha: false }));
   let image = new ImageData(1, 1);
@@ -283,11 +273,7 @@ export function canvasRenderer(canvas) {
 
 /**
  * A tile's cells as colours, cached until its data or the colouring change.
- * @param {Tile} tile
- * @param {Colouring} colouring
- * @param {number} factor
- * @param {boolean} transparent
- * @returns {Uint32Array}
+ * @param {Tile} tile @param {Colouring} colouring @param {number} factor @param {boolean} transparent @returns {Uint32Array}
  */
 function cellColours(tile, colouring, factor, transparent) {
   let drawn = tile.drawn;
@@ -309,16 +295,8 @@ function cellColours(tile, colouring, factor, transparent) {
  * @param {Uint32Array} pixels
  * @param {number} width  of the image
  * @param {Int32Array} columnOf  at least as long as the image is wide; overwritten
- * @param {Uint32Array} colours
- * @param {number} columns
- * @param {number} rows
- * @param {number} x
- * @param {number} y
- * @param {number} cell
- * @param {number} left
- * @param {number} top
- * @param {number} right
- * @param {number} bottom
+ * @param {Uint32Array} colours @param {number} columns @param {number} rows @param {number} x @param {number} y
+ * @param {number} cell @param {number} left @param {number} top @param {number} right @param {number} bottom
  * @param {boolean} transparent
  */
 export function blitCells(pixels, width, columnOf, colours, columns, rows, x, y, cell, left, top, right, bottom, transparent) {

@@ -1,13 +1,11 @@
 // The stage: a canvas of cells under a canvas of lines and text, for one, two or three panels. One frame draws both.
 
 import { el } from "../dom.js";
-import { drawLabels } from "./axes.js";
-import { drawCross, drawCuts, drawFrame, drawNumbers, drawHidden, drawSinks, drawTitle, drawSampledFrames } from "./overlay.js";
+import { drawCross, drawOver, drawSampledFrames } from "./overlay.js";
 import { levelFor, topLevel } from "./pyramid.js";
 import { canvasRenderer, glRenderer } from "./renderer.js";
 import { drawTiles, setPanelTiles } from "./tile_drawing.js";
 /** @import { ViewBox } from "../types.js" */
-/** @import { AxisDrawing } from "./axes.js" */
 /** @import { Style } from "./colours.js" */
 /** @import { Renderer } from "./renderer.js" */
 /** @import { Panel } from "./tile_drawing.js" */
@@ -32,9 +30,7 @@ import { drawTiles, setPanelTiles } from "./tile_drawing.js";
 const contextLostTimeout = 1500;
 
 /**
- * @param {object} options
- * @param {Display} options.display
- * @param {"auto" | "canvas"} options.renderer
+ * @param {object} options @param {Display} options.display @param {"auto" | "canvas"} options.renderer
  * @param {(level: number) => void} options.onBeforeFrame  before each frame, with the level whose scale colours its panels
  * @param {() => void} options.onFrame  after each frame
  */
@@ -45,17 +41,8 @@ export function makeStage({ display, renderer: preferred, onBeforeFrame, onFrame
   /** @type {Renderer} */
   let renderer = makeRenderer();
   element.append(renderer.canvas, overlay);
-  let width = 0;
-  let height = 0;
-  let frame = 0;
-  let frameRequest = 0;
-  let running = false;
+  let width = 0, height = 0, frame = 0, frameRequest = 0, running = false;
   let cellsDue = true; // false: only the overlay has changed
-  /** @type {Map<number, string>} */
-  const counts = new Map();
-  /** @type {AxisDrawing} */
-  const drawing = { axis: null, down: false, plot: { x: 0, y: 0, w: 0, h: 0 }, first: 0, scale: 1,
-    total: 0, room: 0, selected: null, hovered: -1, colour: "" };
 
   function makeRenderer() {
     const made = preferred === "canvas" ? null : glRenderer(cellsCanvas(), requestFrame);
@@ -99,7 +86,13 @@ export function makeStage({ display, renderer: preferred, onBeforeFrame, onFrame
     context.clearRect(0, 0, width, height);
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.font = style.font;
-    for (let i = 0; i < panels.length; i++) drawOver(panels[i], style);
+    for (let i = 0; i < panels.length; i++) {
+      drawOver(context, panels[i], display, style);
+      if (!panels[i].layer) continue;
+      drawSampledFrames(context, panels[i], view, style, display.live);
+      drawCross(context, panels[i], view, display.query, display.key, style.text, style.text, 1);
+      drawCross(context, panels[i], view, display.selectedQuery ?? -1, display.selectedKey ?? -1, style.query, style.key, 2);
+    }
     onFrame();
   }
 
@@ -113,40 +106,6 @@ export function makeStage({ display, renderer: preferred, onBeforeFrame, onFrame
     renderer.end();
   }
 
-  /** @param {Panel} panel @param {Style} style */
-  function drawOver(panel, style) {
-    const { view } = display;
-    drawTitle(context, panel, style);
-    if (!panel.layer) return;
-    drawSinks(context, panel, view, style);
-    drawHidden(context, panel, view, style);
-    drawFrame(context, panel, view, style);
-    drawNumbers(context, panel, view, style);
-    drawCuts(context, panel, view, style);
-    drawSampledFrames(context, panel, view, style, display.live);
-    drawCross(context, panel, view, display.query, display.key, style.text, style.text, 1);
-    drawCross(context, panel, view, display.selectedQuery ?? -1, display.selectedKey ?? -1, style.query, style.key, 2);
-    drawAxis(panel, true, style);
-    drawAxis(panel, false, style);
-  }
-
-  /** @param {Panel} panel @param {boolean} down @param {Style} style */
-  function drawAxis(panel, down, style) {
-    drawing.axis = down ? panel.queries : panel.keys;
-    drawing.down = down;
-    drawing.plot = panel.plot;
-    drawing.first = down ? display.view.y : display.view.x;
-    drawing.scale = display.view.scale;
-    drawing.total = down ? panel.sizes.queries : panel.sizes.keys;
-    drawing.room = down ? panel.gutters.left : panel.gutters.top;
-    drawing.selected = down ? display.selectedQuery : display.selectedKey;
-    drawing.hovered = down ? display.query : display.key;
-    if (drawing.hovered >= drawing.total) drawing.hovered = -1;
-    if (drawing.selected !== null && drawing.selected >= drawing.total) drawing.selected = null;
-    drawing.colour = down ? style.query : style.key;
-    drawLabels(context, drawing, style, counts);
-  }
-
   return {
     element,
     context,
@@ -158,10 +117,7 @@ export function makeStage({ display, renderer: preferred, onBeforeFrame, onFrame
     /** @param {Tile} tile */
     forget: (tile) => renderer.forget(tile),
     kind: () => renderer.kind,
-    /**
-     * @param {number} deviceWidth
-     * @param {number} deviceHeight
-     */
+    /** @param {number} deviceWidth @param {number} deviceHeight */
     resize(deviceWidth, deviceHeight) {
       width = deviceWidth;
       height = deviceHeight;

@@ -33,10 +33,7 @@ import { levelFactor, tileAt } from "./tiles.js";
 
 /**
  * Sets the level and the range of tiles of a panel for a view.
- * @param {Panel} panel
- * @param {ViewBox} view
- * @param {number} ratio
- * @param {number} colouringLevel
+ * @param {Panel} panel @param {ViewBox} view @param {number} ratio @param {number} colouringLevel
  */
 export function setPanelTiles(panel, view, ratio, colouringLevel) {
   panel.colouringLevel = colouringLevel;
@@ -44,13 +41,7 @@ export function setPanelTiles(panel, view, ratio, colouringLevel) {
   tileRange(view, panel.plot, panel.sizes, panel.level, panel.range);
 }
 
-/**
- * @param {Renderer} renderer
- * @param {Panel} panel
- * @param {ViewBox} view
- * @param {number} ratio
- * @param {number} frame
- */
+/** @param {Renderer} renderer @param {Panel} panel @param {ViewBox} view @param {number} ratio @param {number} frame */
 export function drawTiles(renderer, panel, view, ratio, frame) {
   const { plot, sizes, layer, range, level } = panel;
   if (!layer) return;
@@ -75,28 +66,17 @@ export function drawTiles(renderer, panel, view, ratio, frame) {
   }
 }
 
-/**
- * The first pixel whose centre lies after an edge.
- * @param {number} edge
- */
+/** The first pixel whose centre lies after an edge. @param {number} edge */
 function firstPixelAfter(edge) {
   return Math.ceil(edge - 0.5);
 }
 
 /**
  * Draws the place of one tile: coarser tiles first if it is incomplete or missing, else finer ones if they are loaded.
- * @param {Renderer} renderer
- * @param {Panel} panel
- * @param {number} row
- * @param {number} column
- * @param {number} originX
+ * @param {Renderer} renderer @param {Panel} panel @param {number} row @param {number} column @param {number} originX
  * @param {number} originY
  * @param {number} pixels  per item
- * @param {number} x0
- * @param {number} y0
- * @param {number} x1
- * @param {number} y1
- * @param {number} frame
+ * @param {number} x0 @param {number} y0 @param {number} x1 @param {number} y1 @param {number} frame
  */
 function drawTilePlace(renderer, panel, row, column, originX, originY, pixels, x0, y0, x1, y1, frame) {
   const layer = /** @type {Layer} */ (panel.layer);
@@ -133,18 +113,10 @@ function drawTilePlace(renderer, panel, row, column, originX, originY, pixels, x
 }
 
 /**
- * @param {Renderer} renderer
- * @param {Tile} tile
- * @param {Colouring} colouring
- * @param {number} factor
- * @param {number} originX
- * @param {number} originY
+ * @param {Renderer} renderer @param {Tile} tile @param {Colouring} colouring @param {number} factor
+ * @param {number} originX @param {number} originY
  * @param {number} pixels  per item
- * @param {number} left
- * @param {number} top
- * @param {number} right
- * @param {number} bottom
- * @param {boolean} transparent
+ * @param {number} left @param {number} top @param {number} right @param {number} bottom @param {boolean} transparent
  * @param {number} frame
  */
 function drawTile(renderer, tile, colouring, factor, originX, originY, pixels, left, top, right, bottom, transparent, frame) {
@@ -154,15 +126,11 @@ function drawTile(renderer, tile, colouring, factor, originX, originY, pixels, l
   renderer.paint(tile, originX + tile.column * size, originY + tile.row * size, cell, left, top, right, bottom, colouring, factor, transparent);
 }
 
-/**
- * The share of the view that is exact, 0 to 1.
- * @param {Panel} panel
- */
+/** The share of the view that is exact, 0 to 1. @param {Panel} panel */
 export function panelComplete(panel) {
   const { layer, range, level } = panel;
   if (!layer) return 1;
-  let sum = 0;
-  let count = 0;
+  let sum = 0, count = 0;
   for (let row = range[0]; row < range[1]; row++) {
     for (let column = range[2]; column < range[3]; column++) {
       count += 1;

@@ -59,13 +59,9 @@ const sharpenPriorityDrop = 200;
 const minPriorityRaise = 15;
 
 /**
- * @param {object} options
- * @param {Client} options.client
- * @param {number} [options.maxBytes]
+ * @param {object} options @param {Client} options.client @param {number} [options.maxBytes]
  * @param {(tile: Tile) => void} options.onTile  a tile arrived or changed
- * @param {(tile: Tile) => void} options.onForget
- * @param {(layer: Layer) => void} [options.onFail]
- * @returns {Tiles}
+ * @param {(tile: Tile) => void} options.onForget @param {(layer: Layer) => void} [options.onFail] @returns {Tiles}
  */
 export function makeTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget, onFail = () => {} }) {
   /** @type {Map<string, Layer>} */
@@ -203,10 +199,7 @@ export function makeTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget, o
 
 /**
  * Raises the priority of a prefetched tile that has come into view.
- * @param {PendingTile} pendingTile
- * @param {TileRequest} request
- * @param {Request} wireRequest
- * @param {Client} client
+ * @param {PendingTile} pendingTile @param {TileRequest} request @param {Request} wireRequest @param {Client} client
  */
 function raiseTilePriority(pendingTile, request, wireRequest, client) {
   if (request.priority < pendingTile.request.priority + minPriorityRaise || client.peek(wireRequest)) return;
@@ -214,20 +207,14 @@ function raiseTilePriority(pendingTile, request, wireRequest, client) {
   void client.ask(wireRequest, { signal: pendingTile.controller.signal, priority: request.priority }).catch(() => {});
 }
 
-/**
- * @param {number} row
- * @param {number} column
- */
+/** @param {number} row @param {number} column */
 function tileKey(row, column) {
   return row * 2 ** tileKeyBits + column;
 }
 
 /**
  * A tile by level and position. Frames use this: an integer key allocates nothing.
- * @param {Layer} layer
- * @param {number} level
- * @param {number} row
- * @param {number} column
+ * @param {Layer} layer @param {number} level @param {number} row @param {number} column
  */
 export function tileAt(layer, level, row, column) {
   return level < maxLevels ? layer.levels[level].get(tileKey(row, column)) : undefined;
@@ -257,8 +244,7 @@ function measureTile(tile) {
 
 /**
  * The upper end of the colour scale of a level, from its loaded tiles; if there are none, estimated from the nearest level.
- * @param {Layer} layer
- * @param {number} level
+ * @param {Layer} layer @param {number} level
  * @param {boolean} noSink  without the cells of sinks
  */
 export function layerScaleMax(layer, level, noSink) {
@@ -274,11 +260,7 @@ export function layerScaleMax(layer, level, noSink) {
   return 0;
 }
 
-/**
- * @param {Layer} layer
- * @param {number} level
- * @param {boolean} noSink
- */
+/** @param {Layer} layer @param {number} level @param {boolean} noSink */
 function knownScaleMax(layer, level, noSink) {
   let scaleMax = noSink ? layer.scaleMaxNoSink[level] : layer.scaleMax[level];
   for (const tile of layer.levels[level].values()) scaleMax = Math.max(scaleMax, noSink ? tile.scaleMaxNoSink : tile.scaleMax);
@@ -287,9 +269,7 @@ function knownScaleMax(layer, level, noSink) {
 
 /**
  * The factor from cells of one level to those of another: masses are sums over a cell's keys.
- * @param {{pooling: "sum" | "max"}} layer
- * @param {number} from
- * @param {number} to
+ * @param {{pooling: "sum" | "max"}} layer @param {number} from @param {number} to
  */
 export function levelFactor(layer, from, to) {
   return layer.pooling === "sum" ? 2 ** (to - from) : 1;
@@ -299,10 +279,7 @@ export function levelFactor(layer, from, to) {
 
 /**
  * The finest loaded cell that contains an entry, from the panel's level upwards, and its level.
- * @param {Panel} panel
- * @param {number} query
- * @param {number} key
- * @returns {{value: number, complete: number, level: number} | null}
+ * @param {Panel} panel @param {number} query @param {number} key @returns {{value: number, complete: number, level: number} | null}
  */
 export function finestKnownCell(panel, query, key) {
   const { layer } = panel;

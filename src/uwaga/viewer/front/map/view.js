@@ -29,8 +29,7 @@ const publishViewAfter = 200;
 const panelStateKeys = /** @type {const} */ (["side", "kind", "layer", "head", "pooling", "merge", "specials", "compare"]);
 
 /**
- * @param {App} app
- * @param {{renderer?: "auto" | "canvas"}} [options]
+ * @param {App} app @param {{renderer?: "auto" | "canvas"}} [options]
  * @returns {View & {block: () => {rows: [number, number], columns: [number, number]} | null,
  *   requests: () => Request[], renderer: () => "webgl2" | "canvas", point: (query: number, key: number) => void}}
  *   block: the items in view; requests: those whose replies are the tiles in view; point: lights a row and a column, -1: none
@@ -42,14 +41,9 @@ export function mapView(app, { renderer = "auto" } = {}) {
     panels: [], sizes: { queries: 0, keys: 0 }, view: { x: 0, y: 0, scale: 0 }, fit: true, query: -1, key: -1,
     selectedQuery: null, selectedKey: null, ratio: 1, style: null, live: app.about.live,
   };
-  let width = 0;
-  let height = 0;
-  let shown = false;
+  let width = 0, height = 0, shown = false;
   let changed = true; // the store has changed while the view was hidden
-  let coloursDue = true;
-  let colouringLevel = -1;
-  let percent = -1;
-  let statusLevel = -1;
+  let coloursDue = true, colouringLevel = -1, percent = -1, statusLevel = -1;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let requestTimer;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -323,13 +317,9 @@ export function mapView(app, { renderer = "auto" } = {}) {
 // The elements around the stage: zoom buttons, colour bars, readouts.
 
 /**
- * @param {object} parts
- * @param {HTMLElement} parts.stage
- * @param {HTMLElement[]} parts.bars
- * @param {HTMLElement[]} parts.lines
- * @param {{button: HTMLElement, element: HTMLElement}} parts.table
- * @param {(factor: number) => void} parts.zoom
- * @param {() => void} parts.fit
+ * @param {object} parts @param {HTMLElement} parts.stage @param {HTMLElement[]} parts.bars
+ * @param {HTMLElement[]} parts.lines @param {{button: HTMLElement, element: HTMLElement}} parts.table
+ * @param {(factor: number) => void} parts.zoom @param {() => void} parts.fit
  * @returns {{element: HTMLElement, frame: HTMLElement, note: HTMLElement, showActiveCell: (text: string, query: number, key: number) => boolean}}
  *   frame: takes the focus; note: a message over the stage
  */

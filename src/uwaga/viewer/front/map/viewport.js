@@ -12,11 +12,7 @@ export const maxScale = 160;
 /** Largest scale of the whole map: a map of few tokens does not fill a large window. */
 const maxFitScale = 112;
 
-/**
- * CSS pixels per item at which the whole map is in view.
- * @param {Sizes} sizes
- * @param {Plot} plot
- */
+/** CSS pixels per item at which the whole map is in view. @param {Sizes} sizes @param {Plot} plot */
 export function wholeMapScale(sizes, plot) {
   const along = plot.w / Math.max(1, sizes.keys);
   const down = plot.h / Math.max(1, sizes.queries);
@@ -25,9 +21,7 @@ export function wholeMapScale(sizes, plot) {
 
 /**
  * Clamps the view, in place, so that it shows no unnecessary empty space.
- * @param {ViewBox} view
- * @param {Sizes} sizes
- * @param {Plot} plot
+ * @param {ViewBox} view @param {Sizes} sizes @param {Plot} plot
  */
 export function clampView(view, sizes, plot) {
   const least = wholeMapScale(sizes, plot);
@@ -37,11 +31,7 @@ export function clampView(view, sizes, plot) {
   view.y = clampEdge(view.y, sizes.queries, plot.h / view.scale);
 }
 
-/**
- * @param {number} first
- * @param {number} total
- * @param {number} visible
- */
+/** @param {number} first @param {number} total @param {number} visible */
 function clampEdge(first, total, visible) {
   // A map smaller than the window is at its top left, beside its labels.
   if (!Number.isFinite(first) || visible >= total) return 0;
@@ -53,9 +43,7 @@ function clampEdge(first, total, visible) {
  * @param {ViewBox} view  changed in place
  * @param {number} factor
  * @param {number} px  CSS pixels from the plot's left edge
- * @param {number} py
- * @param {Sizes} sizes
- * @param {Plot} plot
+ * @param {number} py @param {Sizes} sizes @param {Plot} plot
  */
 export function zoomViewAt(view, factor, px, py, sizes, plot) {
   const x = view.x + px / view.scale;
@@ -70,10 +58,7 @@ export function zoomViewAt(view, factor, px, py, sizes, plot) {
 /**
  * Pans as little as needed to bring a cell into view, with a margin.
  * @param {ViewBox} view  changed in place
- * @param {number} query
- * @param {number} key
- * @param {Sizes} sizes
- * @param {Plot} plot
+ * @param {number} query @param {number} key @param {Sizes} sizes @param {Plot} plot
  */
 export function revealCell(view, query, key, sizes, plot) {
   view.x = revealEdge(view.x, key, plot.w / view.scale);
@@ -81,11 +66,7 @@ export function revealCell(view, query, key, sizes, plot) {
   clampView(view, sizes, plot);
 }
 
-/**
- * @param {number} first
- * @param {number} item
- * @param {number} visible
- */
+/** @param {number} first @param {number} item @param {number} visible */
 function revealEdge(first, item, visible) {
   const room = Math.min(2, visible / 4);
   if (item < first + room) return item - room;
@@ -93,22 +74,14 @@ function revealEdge(first, item, visible) {
   return first;
 }
 
-/**
- * Whether the whole map is in view.
- * @param {ViewBox} view
- * @param {Sizes} sizes
- * @param {Plot} plot
- */
+/** Whether the whole map is in view. @param {ViewBox} view @param {Sizes} sizes @param {Plot} plot */
 export function isWholeMap(view, sizes, plot) {
   return view.scale <= wholeMapScale(sizes, plot) * 1.0001;
 }
 
 /**
  * The items in view: [first query, one past the last, first key, one past the last].
- * @param {ViewBox} view
- * @param {Sizes} sizes
- * @param {Plot} plot
- * @returns {[number, number, number, number]}
+ * @param {ViewBox} view @param {Sizes} sizes @param {Plot} plot @returns {[number, number, number, number]}
  */
 export function itemsInView(view, sizes, plot) {
   const edge = (/** @type {number} */ at, /** @type {number} */ total) => Math.min(Math.max(at, 0), total);
@@ -121,17 +94,13 @@ export function itemsInView(view, sizes, plot) {
 // Navigation: what keys, pointer and wheel do to the view, the hovered cell and the selection.
 
 /**
- * @param {object} options
- * @param {Display} options.display
- * @param {Store} options.store
+ * @param {object} options @param {Display} options.display @param {Store} options.store
  * @param {() => void} options.moved  the view has changed
  * @param {() => void} options.pointed  the hovered cell has changed
  */
 export function makeNavigation({ display, store, moved, pointed }) {
   /** The hovered cell was set by a key: it stays while the view moves. */
-  let byKey = false;
-  let pointerX = -1;
-  let pointerY = -1;
+  let byKey = false, pointerX = -1, pointerY = -1;
 
   const plot = () => display.panels[0]?.plot ?? { x: 0, y: 0, w: 8, h: 8 };
 
@@ -147,8 +116,7 @@ export function makeNavigation({ display, store, moved, pointed }) {
   function updateHover() {
     byKey = false;
     const panel = pointerX < 0 ? null : panelAt(pointerX, pointerY);
-    let query = -1;
-    let key = -1;
+    let query = -1, key = -1;
     if (panel) {
       if (pointerY >= panel.plot.y) query = Math.floor(display.view.y + (pointerY - panel.plot.y) / display.view.scale);
       if (pointerX >= panel.plot.x) key = Math.floor(display.view.x + (pointerX - panel.plot.x) / display.view.scale);
@@ -197,10 +165,7 @@ export function makeNavigation({ display, store, moved, pointed }) {
     applyView();
   }
 
-  /**
-   * @param {number} dx  CSS pixels by which the map moves
-   * @param {number} dy
-   */
+  /** @param {number} dx  CSS pixels by which the map moves @param {number} dy */
   function pan(dx, dy) {
     display.view.x -= dx / display.view.scale;
     display.view.y -= dy / display.view.scale;

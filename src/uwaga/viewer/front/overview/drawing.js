@@ -1,12 +1,12 @@
-// Small maps as images in an LRU cache, their drawing in view with layer and head numbers, and the overview as a scene for files.
+// Small maps as images in an LRU cache, their drawing in view with layer and head numbers.
 
 import {
   colourPosition, colourScaleMax, colourTable, signedColourPosition, signedColourTable, unknownColour,
 } from "../colours.js";
-import { kindTitle } from "../format.js";
+import { recordingContext } from "../export/record.js";
 import { tr } from "../languages.js";
 import { sinkColumns, sinksOf } from "../weights.js";
-/** @import { App, Colour, Kind, Reply, Scene, SceneItem, SideId } from "../types.js" */
+/** @import { App, Colour, Kind, Reply, Scene, SideId } from "../types.js" */
 /** @import { Layout, Row } from "./layout.js" */
 
 const maxCachedImages = 40;
@@ -15,10 +15,9 @@ const sinkStripWidth = 3;
 const imageTimeBudget = 6; // milliseconds per frame for new images, so that scrolling stays smooth
 
 /**
- * @param {App} app
- * @param {HTMLCanvasElement} canvas
+ * @param {App} app @param {HTMLCanvasElement} canvas
  * @param {{name: (row: Row) => string, peek: (row: Row) => Reply | undefined,
- *   isUnavailable: (row: Row) => boolean}} loading
+ *   isUnavailable: (row: Row) => boolean, loadAll: (rows: Row[]) => Promise<void>}} loading
  */
 export function makeDrawing(app, canvas, loading) {
   const images = makeImageCache(maxCachedImages);
@@ -63,9 +62,7 @@ export function makeDrawing(app, canvas, loading) {
   }
 
   /**
-   * @param {Row} row
-   * @param {boolean} [mayDraw]
-   * @returns {{canvas: HTMLCanvasElement | null, cells: Cells, stale: boolean} | null}
+   * @param {Row} row @param {boolean} [mayDraw] @returns {{canvas: HTMLCanvasElement | null, cells: Cells, stale: boolean} | null}
    */
   function imageOf(row, mayDraw = true) {
     const cells = cellsOf(row), { overviewScale } = app.store.get();
@@ -78,13 +75,12 @@ export function makeDrawing(app, canvas, loading) {
   }
 
   /**
-   * @param {Layout} layout
-   * @param {HTMLElement} scroll
+   * @param {Layout} layout @param {HTMLElement} scroll
    * @param {[number, number]} visible  rows
    * @param {{row: number, head: number}} current  the selected head
    * @returns {boolean} false: another frame is needed
    */
-  function draw(layout, scroll, [first, end], current) {
+  function draw(layout, scroll, visible, current) {
     const ratio = window.devicePixelRatio || 1, width = scroll.clientWidth, height = scroll.clientHeight;
     const context = canvas.getContext("2d");
     if (!context) return true;
@@ -96,38 +92,48 @@ export function makeDrawing(app, canvas, loading) {
     }
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
-    const style = getComputedStyle(canvas), paint = (/** @type {string} */ name) => style.getPropertyValue(name);
-    const colours = { bg: paint("--bg"), line: paint("--line"), muted: paint("--muted"), text: paint("--text"),
-      ink: paint("--text"), edge: paint("--edge"), surface: paint("--raised") };
-    const rows = layout.rows.slice(first, end);
-    updateSharedScale(rows);
-    const until = performance.now() + imageTimeBudget;
-    let stale = false;
-    for (const [i, row] of rows.entries()) {
-      const image = imageOf(row, i === 0 || performance.now() < until);
-      stale ||= image?.stale ?? false;
-      drawRow(context, layout, row, image, scroll, width, colours, first + i === current.row ? current.head : -1);
-    }
-    drawEdges(context, layout, rows, scroll, width, height, colours, style.fontFamily);
-    return !stale;
+    return drawMaps(context, layout, scroll, visible, current, performance.now() + imageTimeBudget);
+  }
+
+  /** As a file: all layers, not only those in view. @param {Layout} layout @returns {Promise<Scene>} */
+  async function scene(layout) {
+    await loading.loadAll(layout.rows);
+    const context = recordingContext(/** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"))), { width, height, rows } = layout;
+    drawMaps(context, layout, { scrollTop: 0, scrollLeft: 0, clientWidth: width, clientHeight: height }, [0, rows.length], { row: -1, head: -1 }, Infinity);
+    return { width, height, background: getComputedStyle(canvas).getPropertyValue("--bg").trim(), items: context.items };
   }
 
   /**
-   * @param {CanvasRenderingContext2D} context
-   * @param {Layout} layout
-   * @param {Row} row
-   * @param {ReturnType<typeof imageOf>} image
-   * @param {HTMLElement} scroll
-   * @param {number} width
-   * @param {{[name: string]: string}} colours
-   * @param {number} chosen
+   * @param {CanvasRenderingContext2D} context @param {Layout} layout @param {Scrolled} scroll
+   * @param {[number, number]} visible @param {{row: number, head: number}} current
+   * @param {number} until  when no more images are made
+   * @returns {boolean} false: some are still to be made
    */
-  function drawRow(context, { left, pitch, cell }, row, image, scroll, width, colours, chosen) {
+  function drawMaps(context, layout, scroll, [first, end], current, until) {
+    const style = getComputedStyle(canvas), paint = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
+    const colours = { bg: paint("--bg"), line: paint("--line"), muted: paint("--muted"), text: paint("--text"), edge: paint("--edge"), surface: paint("--raised") };
+    const rows = layout.rows.slice(first, end);
+    updateSharedScale(rows);
+    let isWhole = true;
+    for (const [i, row] of rows.entries()) {
+      const image = imageOf(row, i === 0 || performance.now() < until);
+      if (image?.stale) isWhole = false;
+      drawRow(context, layout, row, image, scroll, colours, first + i === current.row ? current.head : -1);
+    }
+    drawEdges(context, layout, rows, scroll, colours, style.fontFamily);
+    return isWhole;
+  }
+
+  /**
+   * @param {CanvasRenderingContext2D} context @param {Layout} layout @param {Row} row @param {ReturnType<typeof imageOf>} image
+   * @param {Scrolled} scroll @param {{[name: string]: string}} colours @param {number} chosen
+   */
+  function drawRow(context, { left, pitch, cell }, row, image, scroll, colours, chosen) {
     const y = row.y - scroll.scrollTop, missing = loading.isUnavailable(row);
     const first = Math.max(0, Math.floor((scroll.scrollLeft) / pitch) - 1);
     for (let head = first; head < row.heads; head++) {
       const x = left + head * pitch - scroll.scrollLeft;
-      if (x > width) break;
+      if (x > scroll.clientWidth) break;
       if (image?.canvas) {
         const { rows, columns } = image.cells;
         // Enlarged cells have sharp edges; reduced ones are averaged.
@@ -144,28 +150,23 @@ export function makeDrawing(app, canvas, loading) {
         context.fillRect(x - sinkStripWidth - 1, y + cell * (1 - resting), sinkStripWidth, cell * resting);
       }
       context.lineWidth = head === chosen ? 2 : 1;
-      context.strokeStyle = head === chosen ? colours.ink : colours.line;
+      context.strokeStyle = head === chosen ? colours.text : colours.line;
       context.strokeRect(x - (head === chosen ? 1 : 0.5), y - (head === chosen ? 1 : 0.5),
         cell + (head === chosen ? 2 : 1), cell + (head === chosen ? 2 : 1));
     }
   }
 
-  return { draw, imageOf, updateSharedScale, dispose: () => images.clear() };
+  return { draw, scene, dispose: () => images.clear() };
 }
 
 /**
  * Layer and head numbers over the maps, always in view.
- * @param {CanvasRenderingContext2D} context
- * @param {Layout} layout
+ * @param {CanvasRenderingContext2D} context @param {Layout} layout
  * @param {Row[]} rows  in view
- * @param {HTMLElement} scroll
- * @param {number} width
- * @param {number} height
- * @param {{[name: string]: string}} colours
- * @param {string} family
+ * @param {Scrolled} scroll @param {{[name: string]: string}} colours @param {string} family
  */
-function drawEdges(context, layout, rows, scroll, width, height, colours, family) {
-  const { left, top, pitch, cell, bands } = layout, font = Math.min(13, Math.max(9, top * 0.52));
+function drawEdges(context, layout, rows, scroll, colours, family) {
+  const { clientWidth: width, clientHeight: height } = scroll, { left, top, pitch, cell, bands } = layout, font = Math.min(13, Math.max(9, top * 0.52));
   context.fillStyle = colours.bg;
   context.fillRect(0, 0, left - 4, height);
   context.font = `${font}px ${family}`;
@@ -200,16 +201,13 @@ function drawEdges(context, layout, rows, scroll, width, height, colours, family
 
 // Images of small maps: one canvas per layer, its heads beside each other, in an LRU cache.
 
+/** @typedef {Pick<HTMLElement, "scrollTop" | "scrollLeft" | "clientWidth" | "clientHeight">} Scrolled */
 /** @typedef {{data: Float32Array, heads: number, rows: number, columns: number}} Cells */
 /** @typedef {{colour: Colour, signed: boolean, theme: "light" | "dark", hidden: Uint8Array | null}} Colouring  hidden: columns of sinks */
 
 /**
  * The end of the colour scale of some heads, without hidden columns.
- * @param {Cells} cells
- * @param {Uint8Array | null} hidden
- * @param {number} [first]
- * @param {number} [end]
- * @returns {number}
+ * @param {Cells} cells @param {Uint8Array | null} hidden @param {number} [first] @param {number} [end] @returns {number}
  */
 export function headScaleMax({ data, heads, rows, columns }, hidden, first = 0, end = heads) {
   return colourScaleMax(data, first * rows * columns, end * rows * columns, hidden);
@@ -220,8 +218,7 @@ const knownSinkShares = new WeakMap();
 
 /**
  * The share of each head's weight that is in hidden columns.
- * @param {Cells} cells
- * @param {Uint8Array | null} hidden
+ * @param {Cells} cells @param {Uint8Array | null} hidden
  * @returns {number[]} 0 where nothing is known
  */
 export function sinkShares({ data, heads, rows, columns }, hidden) {
@@ -242,10 +239,7 @@ export function sinkShares({ data, heads, rows, columns }, hidden) {
 
 /**
  * The columns of a small map that contain sinks, unless these are colours too; null: none.
- * @param {App} app
- * @param {{side: SideId, kind: Kind}} row
- * @param {number} columns
- * @returns {Uint8Array | null}
+ * @param {App} app @param {{side: SideId, kind: Kind}} row @param {number} columns @returns {Uint8Array | null}
  */
 function hiddenColumns(app, { side, kind }, columns) {
   const shown = app.side(side), items = app.peekItems(side, shown.kinds[kind].keys);
@@ -255,8 +249,7 @@ function hiddenColumns(app, { side, kind }, columns) {
 
 /**
  * The pixels of all heads of a layer, beside each other: heads * columns wide, rows high.
- * @param {Cells} cells
- * @param {Colouring} colouring
+ * @param {Cells} cells @param {Colouring} colouring
  * @param {(head: number) => number} highOf  the weight that gets the last colour
  * @returns {Uint8ClampedArray<ArrayBuffer>}
  */
@@ -278,10 +271,7 @@ export function layerPixels({ data, heads, rows, columns }, colouring, highOf) {
   return pixels;
 }
 
-/**
- * An LRU cache of images by layer.
- * @param {number} maxImages
- */
+/** An LRU cache of images by layer. @param {number} maxImages */
 function makeImageCache(maxImages) {
   /** @type {Map<string, {key: unknown, canvas: HTMLCanvasElement}>} */
   const entries = new Map();
@@ -289,8 +279,7 @@ function makeImageCache(maxImages) {
     /**
      * @param {string} name
      * @param {unknown[]} key  another key: the image is drawn again
-     * @param {Cells} cells
-     * @param {() => Uint8ClampedArray<ArrayBuffer>} pixels
+     * @param {Cells} cells @param {() => Uint8ClampedArray<ArrayBuffer>} pixels
      * @param {boolean} mayDraw  false: the cached image is returned even if it is stale
      * @returns {{canvas: HTMLCanvasElement | null, drawn: boolean, stale: boolean}}  stale: the image must be drawn again
      */
@@ -310,59 +299,4 @@ function makeImageCache(maxImages) {
     },
     clear: () => entries.clear(),
   };
-}
-
-// The overview as a scene: all layers, not only those in view.
-
-/**
- * @param {App} app
- * @param {Layout} layout
- * @param {{loadAll: (rows: Row[]) => Promise<void>}} loading
- * @param {{imageOf: (row: Row) => {canvas: HTMLCanvasElement | null,
- *   cells: Cells} | null, updateSharedScale: (rows: Row[]) => void}} drawing
- * @returns {Promise<Scene>}
- */
-export async function overviewScene(app, layout, loading, drawing) {
-  const style = getComputedStyle(app.root), paint = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
-  const { left, top, pitch, cell } = layout, size = Math.min(13, Math.max(9, top * 0.52));
-  /** @type {SceneItem[]} */
-  const items = [];
-  await loading.loadAll(layout.rows);
-  drawing.updateSharedScale(layout.rows);
-  const heads = Math.max(0, ...layout.rows.map((row) => row.heads));
-  for (let head = 0; head < heads; head++) {
-    items.push({ kind: "text", x: left + head * pitch + cell / 2, y: top * 0.7, text: String(head),
-      size, anchor: "middle", fill: paint("--muted") });
-  }
-  for (const { title, y } of layout.bands) items.push({ kind: "text", x: 12, y: y + top, text: title,
-    size: size + 1, anchor: "start", fill: paint("--text") });
-  for (const row of layout.rows) {
-    const image = drawing.imageOf(row);
-    items.push({ kind: "text", x: left - 10, y: row.y + cell / 2 + size / 3, text: String(row.layer),
-      size, anchor: "end", fill: paint("--muted") });
-    const context = image?.canvas?.getContext("2d");
-    // One call: reading a canvas in parts is slow.
-    const all = image?.canvas && context?.getImageData(0, 0, image.canvas.width, image.canvas.height);
-    for (let head = 0; head < row.heads; head++) {
-      const x = left + head * pitch;
-      if (image && all) {
-        const { rows, columns } = image.cells;
-        items.push({ kind: "image", x, y: row.y, w: cell, h: cell,
-          pixels: imagePart(all, head * columns, columns, rows), columns, rows });
-      }
-      items.push({ kind: "rect", x, y: row.y, w: cell, h: cell, fill: "none", stroke: paint("--line") });
-    }
-  }
-  if (!layout.bands.length)
-    items.push({ kind: "text", x: 4, y: top * 0.7, text: kindTitle(app.store.get().kind), size, anchor: "start", fill: paint("--muted") });
-  return { width: layout.width, height: layout.height, background: paint("--bg"), items };
-}
-
-/** @param {ImageData} image @param {number} left @param {number} columns @param {number} rows @returns {Uint8ClampedArray} */
-function imagePart({ data, width }, left, columns, rows) {
-  const part = new Uint8ClampedArray(4 * columns * rows);
-  for (let row = 0; row < rows; row++) {
-    part.set(data.subarray(4 * (row * width + left), 4 * (row * width + left + columns)), 4 * row * columns);
-  }
-  return part;
 }

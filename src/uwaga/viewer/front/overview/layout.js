@@ -22,8 +22,7 @@
  * @param {number} width  in view
  * @param {number} height  in view
  * @param {number} rem  CSS pixels
- * @param {number} zoom
- * @returns {Layout}
+ * @param {number} zoom @returns {Layout}
  */
 export function makeLayout(parts, width, height, rem, zoom) {
   const left = 2.5 * rem, top = 1.5 * rem, bandRoom = parts.length > 1 ? 2 * rem : 0, gap = Math.max(7, 0.5 * rem);
@@ -51,10 +50,7 @@ export function makeLayout(parts, width, height, rem, zoom) {
 
 /**
  * The rows between `top` and `bottom`: first, one past the last.
- * @param {Layout} layout
- * @param {number} top
- * @param {number} bottom
- * @returns {[number, number]}
+ * @param {Layout} layout @param {number} top @param {number} bottom @returns {[number, number]}
  */
 export function visibleRows({ rows, pitch }, top, bottom) {
   const first = rows.findIndex(({ y }) => y + pitch > top);
@@ -66,10 +62,7 @@ export function visibleRows({ rows, pitch }, top, bottom) {
 
 /**
  * The small map at a point, or null.
- * @param {Layout} layout
- * @param {number} x
- * @param {number} y
- * @returns {{row: number, head: number} | null}
+ * @param {Layout} layout @param {number} x @param {number} y @returns {{row: number, head: number} | null}
  */
 export function placeAt({ rows, left, pitch, cell }, x, y) {
   const row = rows.findIndex((one) => y >= one.y && y < one.y + cell), head = Math.floor((x - left) / pitch);
@@ -79,9 +72,7 @@ export function placeAt({ rows, left, pitch, cell }, x, y) {
 
 /**
  * The small map that a key moves to.
- * @param {Layout} layout
- * @param {{row: number, head: number}} from
- * @param {string} key
+ * @param {Layout} layout @param {{row: number, head: number}} from @param {string} key
  * @param {number} page  rows in view
  * @returns {{row: number, head: number} | null} null: not a navigation key
  */

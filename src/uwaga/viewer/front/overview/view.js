@@ -6,7 +6,7 @@ import { kindTitle, numberText } from "../format.js";
 import { tr, trN } from "../languages.js";
 import { makeRequestSet, statisticsRequest } from "../requests.js";
 import { kindsOf, layersOf, makeAllHeadsSwitch } from "../shell/head_navigation.js";
-import { makeDrawing, overviewScene } from "./drawing.js";
+import { makeDrawing } from "./drawing.js";
 import { placeAt, makeLayout, stepFrom, visibleRows } from "./layout.js";
 /** @import { App, Kind, Reply, SideId, View } from "../types.js" */
 /** @import { Layout, Row } from "./layout.js" */
@@ -18,10 +18,7 @@ const bandHeadRoom = 36;
 
 const zoomLevels = [0.4, 0.55, 0.75, 1, 1.35, 1.8, 2.4, 3.2];
 
-/**
- * @param {App} app
- * @returns {View}
- */
+/** @param {App} app @returns {View} */
 export function overviewView(app) {
   const { store } = app;
   let zoom = 3, shown = false, frame = 0;
@@ -253,7 +250,7 @@ export function overviewView(app) {
       unsubscribe.forEach((leave) => leave());
       drawing.dispose();
     },
-    scene: () => overviewScene(app, layout, loading, drawing),
+    scene: () => drawing.scene(layout),
   };
 }
 
@@ -265,16 +262,12 @@ function headTitle({ side, kind, layer }, head, app) {
   return several + tr("{kind} layer {layer}, head {head}", { kind: kindTitle(kind), layer, head });
 }
 
-/**
- * @param {App} app
- * @param {() => void} changed  called when statistics have arrived
- */
+/** @param {App} app @param {() => void} changed  called when statistics have arrived */
 function headCard(app, changed) {
   const title = el("strong"), list = el("dl"), note = el("p", { class: "uwaga-card-note" });
   const element = el("div", { class: "uwaga-card", role: "tooltip", hidden: true }, title, list, note);
   /** @type {AbortController | null} */
-  let pendingRequest = null;
-  let shown = "";
+  let pendingRequest = null, shown = "";
 
   /** @param {Row} row @param {number} head */
   function fill(row, head) {
@@ -290,8 +283,7 @@ function headCard(app, changed) {
   return {
     element,
     /**
-     * @param {Row} row
-     * @param {number} head
+     * @param {Row} row @param {number} head
      * @param {{left: number, right: number, top: number, bottom: number, width: number, height: number}} place
      */
     show(row, head, place) {
@@ -328,11 +320,7 @@ function headCard(app, changed) {
   };
 }
 
-/**
- * The overviews of layers: requested while in view.
- * @param {App} app
- * @param {() => void} onChange
- */
+/** The overviews of layers: requested while in view. @param {App} app @param {() => void} onChange */
 function makeLoader(app, onChange) {
   const requests = makeRequestSet(app, 1, onChange);
   /** @param {Row} row */

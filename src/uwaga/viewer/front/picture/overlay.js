@@ -26,9 +26,7 @@ export function greyPicture({ data, shape: [height, width] }, theme) {
 
 /**
  * Draws a picture and the weights of its patches over it.
- * @param {HTMLCanvasElement} canvas
- * @param {HTMLCanvasElement} picture
- * @param {PatchGrid} grid
+ * @param {HTMLCanvasElement} canvas @param {HTMLCanvasElement} picture @param {PatchGrid} grid
  * @param {ArrayLike<number>} weights  of all tokens; NaN: not known yet
  * @param {number} scale  the weight of the full colour
  * @param {string} colour  as #rrggbb
@@ -51,10 +49,7 @@ export function patchOf({ rows, columns, first }, item) {
 /**
  * Where the weights of a token are: on itself, on the patches around it, on other patches, on tokens that are no patch; the item of the largest,
  * and the largest of a patch.
- * @param {PatchGrid} grid
- * @param {ArrayLike<number>} weights
- * @param {number} item
- * @returns {Shares}
+ * @param {PatchGrid} grid @param {ArrayLike<number>} weights @param {number} item @returns {Shares}
  */
 export function weightShares(grid, weights, item) {
   const own = patchOf(grid, item), shares = { weights, itself: 0, near: 0, far: 0, outside: 0, best: strongestItems(weights, 1)[0] ?? item, largest: 0 };

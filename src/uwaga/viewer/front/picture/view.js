@@ -19,10 +19,7 @@ const smallWidth = 224;
 /** @type {{[key: string]: [number, number]}} rows and columns that an arrow key goes */
 const arrowSteps = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] };
 
-/**
- * @param {App} app
- * @returns {View}
- */
+/** @param {App} app @returns {View} */
 export function pictureView(app) {
   const { store } = app, { width, height, grids } = /** @type {PictureInfo} */ (app.about.picture);
   const [where, story, legend, wallNote] = Array.from({ length: 4 }, () => el("p", { class: "uwaga-sub" }));

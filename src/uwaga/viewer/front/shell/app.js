@@ -13,10 +13,7 @@ const visibleTitleLength = 14;
 const noSide = { id: "0", title: "", model: "", text_title: tr("Lesson"), signed: false, maps: [], stacks: {}, kinds: /** @type {any} */ ({}) };
 
 /**
- * @param {HTMLElement} root
- * @param {Host} host
- * @param {Client} client
- * @param {About} received
+ * @param {HTMLElement} root @param {Host} host @param {Client} client @param {About} received
  * @param {{announce: (text: string) => void, status: (text: string) => void, fail: (message: string) => void}} reporter
  * @param {Pick<App, "session" | "history" | "rows" | "reopen">} kept  what outlives a text
  * @returns {App}
@@ -74,28 +71,21 @@ export function makeApp(root, host, client, received, reporter, kept) {
 
 /**
  * Rows of cross-attention are named by what is written there, or by what the decoder reads.
- * @param {Side} side
- * @param {"written" | "read"} rows
- * @returns {Side}
+ * @param {Side} side @param {"written" | "read"} rows @returns {Side}
  */
 function withCrossRows(side, rows) {
   if (rows === "written" || !side.kinds.cross) return side;
   return { ...side, kinds: { ...side.kinds, cross: { ...side.kinds.cross, queries: "decoder" } } };
 }
 
-/**
- * The stack whose tokens are along an axis.
- * @param {string} axis  of a side's kinds
- * @returns {string}
- */
+/** The stack whose tokens are along an axis. @param {string} axis  of a side's kinds @returns {string} */
 export function stackOfAxis(axis) {
   return axis === "written" ? "decoder" : axis;
 }
 
 /**
  * The sides with distinct titles: two models may read one text, or one model the same text twice.
- * @param {Side[]} sides
- * @returns {Side[]}
+ * @param {Side[]} sides @returns {Side[]}
  */
 export function withDistinctTitles(sides) {
   const both = sides.filter(({ id }) => id !== "difference");
@@ -115,8 +105,7 @@ export function withDistinctTitles(sides) {
 
 /**
  * Whether the host has maps with these settings: a saved page holds those of tokens, and may hold none of words.
- * @param {App} app
- * @param {{merge?: "tokens" | "words", specials?: "show" | "hide", pooling?: "sum" | "max"}} change
+ * @param {App} app @param {{merge?: "tokens" | "words", specials?: "show" | "hide", pooling?: "sum" | "max"}} change
  * @returns {boolean}
  */
 export function hasMaps(app, change) {
@@ -124,12 +113,7 @@ export function hasMaps(app, change) {
   return app.host.has({ request: "overview", side, kind, layer, pooling, merge, specials, ...change });
 }
 
-/**
- * All items of an axis, fetched in parts.
- * @param {Client} client
- * @param {Request} request
- * @returns {Promise<Items>}
- */
+/** All items of an axis, fetched in parts. @param {Client} client @param {Request} request @returns {Promise<Items>} */
 async function fetchItems(client, request) {
   /** @type {Items} */
   const items = { labels: [], noSpaceBefore: [], specials: new Set(), unknown: new Set(), breaks: new Map(), spans: new Int32Array(0), total: 0 };
@@ -152,10 +136,7 @@ async function fetchItems(client, request) {
 }
 
 /**
- * @param {Side} side
- * @param {string} stack
- * @param {"tokens" | "words"} merge
- * @param {"show" | "hide"} specials
+ * @param {Side} side @param {string} stack @param {"tokens" | "words"} merge @param {"show" | "hide"} specials
  * @returns {number} how many items an axis has
  */
 export function stackSize(side, stack, merge, specials) {
@@ -165,10 +146,7 @@ export function stackSize(side, stack, merge, specials) {
 
 /**
  * The given head, or the nearest one that the side has.
- * @param {Side} side
- * @param {string} kind
- * @param {number} layer
- * @param {number} head
+ * @param {Side} side @param {string} kind @param {number} layer @param {number} head
  * @returns {{kind: Kind, layer: number, head: number}}
  */
 export function nearestHead(side, kind, layer, head) {
@@ -180,19 +158,14 @@ export function nearestHead(side, kind, layer, head) {
 
 /**
  * The state that shows a side: side is "difference" if and only if compare is.
- * @param {SideId} id
- * @param {string} compare
- * @returns {Partial<State>}
+ * @param {SideId} id @param {string} compare @returns {Partial<State>}
  */
 export function stateOfSide(id, compare) {
   if (id === "difference") return { side: id, compare: "difference" };
   return { side: id, compare: compare === "both" ? "both" : "one" };
 }
 
-/**
- * @param {"auto" | "light" | "dark"} theme
- * @returns {"light" | "dark"}
- */
+/** @param {"auto" | "light" | "dark"} theme @returns {"light" | "dark"} */
 export function resolvedTheme(theme) {
   if (theme !== "auto") return theme;
   return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";

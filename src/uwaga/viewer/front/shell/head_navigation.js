@@ -17,16 +17,14 @@ export function layersOf(side, kind) {
 }
 
 /** @param {Side} side @param {string} kind @param {number} layer @returns {number[]} */
-export function headsOf(side, kind, layer) {
+function headsOf(side, kind, layer) {
   const map = side.maps.find((one) => one.kind === kind && one.layer === layer);
   return Array.from({ length: map?.heads ?? 0 }, (_, head) => head);
 }
 
 /**
  * "All heads" as small maps or as a table of statistics.
- * @param {App} app
- * @param {"overview" | "table"} shown
- * @returns {HTMLElement}
+ * @param {App} app @param {"overview" | "table"} shown @returns {HTMLElement}
  */
 export function makeAllHeadsSwitch(app, shown) {
   const control = segmentedControl(tr("All heads as"), [{ name: /** @type {"overview"} */ ("overview"), title: tr("Maps") },
@@ -77,11 +75,7 @@ function nextInCycle(values, value) {
   return values[(values.indexOf(value) + 1) % values.length];
 }
 
-/**
- * Adds the commands of the whole page.
- * @param {App} app
- * @param {{name: Tab, title: string}[]} tabs
- */
+/** Adds the commands of the whole page. @param {App} app @param {{name: Tab, title: string}[]} tabs */
 export function addPageCommands(app, tabs) {
   const { store, commands } = app;
   const add = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string[]} */ keys, /** @type {string} */ group,
@@ -97,10 +91,7 @@ export function addPageCommands(app, tabs) {
   });
 }
 
-/**
- * @param {App} app
- * @param {(id: string, title: string, keys: string[], group: string, run: () => void) => void} add
- */
+/** @param {App} app @param {(id: string, title: string, keys: string[], group: string, run: () => void) => void} add */
 function addHeadCommands(app, add) {
   const { store } = app;
   const layers = (/** @type {number} */ by) => goTo.layer(app, clampedStep(layersOf(app.side(), store.get().kind), store.get().layer, by));

@@ -11,8 +11,7 @@ import { goTo, kindsOf, layersOf } from "./head_navigation.js";
 /** @import { App, Colour, Tab } from "../types.js" */
 
 /**
- * @param {App} app
- * @param {{name: Tab, title: string}[]} tabs
+ * @param {App} app @param {{name: Tab, title: string}[]} tabs
  * @param {HTMLElement} share  the menu of files
  * @param {HTMLElement} status  what the page is doing
  * @returns {{elements: HTMLElement[], panelId: string}}
@@ -42,11 +41,7 @@ export function makeHeader(app, tabs, share, status) {
   };
 }
 
-/**
- * The bar that chooses what is compared and the kind of attention.
- * @param {App} app
- * @returns {HTMLElement}
- */
+/** The bar that chooses what is compared and the kind of attention. @param {App} app @returns {HTMLElement} */
 export function makeHeadBar(app) {
   const { store } = app;
   const choices = app.about.sides.map(({ id, title }) => ({ id, title, compare: "one" }));
@@ -117,10 +112,7 @@ export function sliderToWeight(step) {
   return step <= 0 ? 0 : 10 ** (sliderDecades * (step / sliderSteps - 1));
 }
 
-/**
- * @param {number} weight
- * @returns {number} the nearest slider position
- */
+/** @param {number} weight @returns {number} the nearest slider position */
 export function weightToSlider(weight) {
   if (weight <= 0) return 0;
   return Math.min(sliderSteps, Math.max(1, Math.round(sliderSteps * (Math.log10(weight) / sliderDecades + 1))));
@@ -239,8 +231,7 @@ function weightSlider(slid) {
 
 /**
  * The choice of the page's language, where the program that serves it has others.
- * @param {(title: string, control: HTMLElement) => HTMLElement} setting
- * @returns {HTMLElement | null}
+ * @param {(title: string, control: HTMLElement) => HTMLElement} setting @returns {HTMLElement | null}
  */
 function languageSetting(setting) {
   const { language, names } = currentLanguage();

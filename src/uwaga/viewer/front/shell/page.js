@@ -4,10 +4,7 @@ import { el } from "../dom.js";
 import { tr } from "../languages.js";
 /** @import { App, Tab, View } from "../types.js" */
 
-/**
- * @param {HTMLElement} root
- * @param {"served" | "notebook" | "saved"} mode
- */
+/** @param {HTMLElement} root @param {"served" | "notebook" | "saved"} mode */
 export function makePageFrame(root, mode) {
   root.classList.add("uwaga");
   root.dataset.mode = mode;
@@ -106,8 +103,7 @@ export function focusKeeper(root) {
 // The tab panel: one view at a time, made when first shown. Tabs may share a view.
 
 /**
- * @param {App} app
- * @param {HTMLElement} panel
+ * @param {App} app @param {HTMLElement} panel
  * @param {HTMLElement} headBar  above the views that have none of their own
  * @param {{name: Tab, title: string, make: (app: App) => View}[]} views
  */

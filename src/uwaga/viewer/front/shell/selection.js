@@ -6,8 +6,7 @@ import { stackOfAxis } from "./app.js";
 /**
  * The item that contains a token, or the next item if none does; null after the last.
  * @param {Int32Array} spans  (total, 2), ascending
- * @param {number} token
- * @returns {number | null}
+ * @param {number} token @returns {number | null}
  */
 export function itemOfToken(spans, token) {
   let low = 0, high = spans.length / 2;
@@ -19,20 +18,12 @@ export function itemOfToken(spans, token) {
   return low < spans.length / 2 ? low : null;
 }
 
-/**
- * @param {number | null} item
- * @param {Items} from
- * @param {Items} to
- * @returns {number | null}
- */
+/** @param {number | null} item @param {Items} from @param {Items} to @returns {number | null} */
 export function renumberedItem(item, from, to) {
   return item === null || item >= from.total ? null : itemOfToken(to.spans, from.spans[2 * item]);
 }
 
-/**
- * @param {App} app
- * @returns {() => void} unsubscribes
- */
+/** @param {App} app @returns {() => void} unsubscribes */
 export function keepSelection(app) {
   const axes = () => {
     const { side, kind, merge, specials } = app.store.get(), axis = app.side().kinds[kind], [queries, keys] = [axis.queries, axis.keys].map(stackOfAxis);
@@ -71,9 +62,7 @@ export function keepSelection(app) {
 
 /**
  * A function that loads both axes' items with the present settings of merge and specials.
- * @param {App} app
- * @param {{side: SideId, queries: string, keys: string}} axes
- * @returns {() => Promise<[Items, Items]>}
+ * @param {App} app @param {{side: SideId, queries: string, keys: string}} axes @returns {() => Promise<[Items, Items]>}
  */
 function itemsLoader(app, { side, queries, keys }) {
   const { merge, specials } = app.store.get();

@@ -42,10 +42,7 @@ export function stateToParams(state, defaults, isProvisional = false) {
 
 /**
  * Parses the URL's fragment; invalid values are ignored.
- * @param {string} hash
- * @param {About} about
- * @param {Readonly<State>} defaults
- * @returns {Partial<State>}
+ * @param {string} hash @param {About} about @param {Readonly<State>} defaults @returns {Partial<State>}
  */
 export function hashToState(hash, about, defaults) {
   const params = new URLSearchParams(hash.replace(/^#/, ""));
@@ -106,8 +103,7 @@ export function openingHash({ opens }) {
 
 /**
  * Keeps the URL's fragment and the store in sync; returns the cleanup function.
- * @param {App} app
- * @param {Window} window
+ * @param {App} app @param {Window} window
  * @param {Partial<State>} [carried]  of the text before
  * @returns {() => void}
  */

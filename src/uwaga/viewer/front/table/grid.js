@@ -12,11 +12,8 @@ import { rowsInView } from "./rows.js";
  */
 
 /**
- * @param {object} calls
- * @param {(column: Column) => void} calls.sort
- * @param {(row: Row) => void} calls.open
- * @param {(text: string) => void} calls.status
- * @param {(id: string) => string} calls.sideTitle
+ * @param {object} calls @param {(column: Column) => void} calls.sort @param {(row: Row) => void} calls.open
+ * @param {(text: string) => void} calls.status @param {(id: string) => string} calls.sideTitle
  */
 export function makeGrid({ sort, open, status, sideTitle }) {
   const prefix = uniqueName();
@@ -133,9 +130,7 @@ export function makeGrid({ sort, open, status, sideTitle }) {
 
 /**
  * A number over a bar from zero, scaled to the column's largest; negative numbers to the other side.
- * @param {Row} row
- * @param {Column} column
- * @param {[number, number] | undefined} range
+ * @param {Row} row @param {Column} column @param {[number, number] | undefined} range
  */
 function numberCell(row, { name }, range = [0, 0]) {
   const value = row.values[name];

@@ -31,9 +31,7 @@ export function rowsOf(maps, statistics) {
 
 /**
  * Sorted by a column, ties by kind, layer, head and side; rows without a number come last in both directions.
- * @param {Row[]} rows
- * @param {Order} order
- * @returns {Row[]}
+ * @param {Row[]} rows @param {Order} order @returns {Row[]}
  */
 export function sortedRows(rows, { name, falling }) {
   const sign = falling ? -1 : 1;
@@ -64,9 +62,7 @@ function compareHeads(left, right) {
 
 /**
  * The order after a click on a heading: names ascending first, statistics descending first, a second click reverses.
- * @param {Order} order
- * @param {Column} column
- * @returns {Order}
+ * @param {Order} order @param {Column} column @returns {Order}
  */
 export function nextOrder(order, column) {
   return { name: column.name, falling: order.name === column.name ? !order.falling : column.statistic };
@@ -78,9 +74,7 @@ const unbounded = new Set(["entropy", "distance", "effective_count"]);
 /**
  * The range of each statistic, zero included: the scale of its bars. That of a proportion is fixed, so that a small one has a small
  * bar: 0 to 1, or -1 to 1 if there are negative ones.
- * @param {Row[]} rows
- * @param {string[]} names
- * @returns {{[name: string]: [number, number]}}
+ * @param {Row[]} rows @param {string[]} names @returns {{[name: string]: [number, number]}}
  */
 export function rangesOf(rows, names) {
   return Object.fromEntries(names.map((name) => {
@@ -119,9 +113,7 @@ export function textOf(rows, names, sides, separator) {
  * The rows in view with overscan: first, one past the last.
  * @param {number} top  scrolled pixels
  * @param {number} height  in view
- * @param {number} rowHeight
- * @param {number} count
- * @returns {[number, number]}
+ * @param {number} rowHeight @param {number} count @returns {[number, number]}
  */
 export function rowsInView(top, height, rowHeight, count) {
   const overscan = 12, first = Math.max(0, Math.floor(top / rowHeight) - overscan);

@@ -11,10 +11,7 @@ import { nextOrder, sortedRows, rangesOf, rowsOf, textOf } from "./rows.js";
 /** @import { App, Kind, Scene, SceneItem, SideId, View } from "../types.js" */
 /** @import { Column, Row } from "./rows.js" */
 
-/**
- * @param {App} app
- * @returns {View}
- */
+/** @param {App} app @returns {View} */
 export function tableView(app) {
   const { store, about } = app;
   let order = { name: "layer", falling: false }, shown = false, frame = 0, anew = true;
@@ -58,8 +55,7 @@ export function tableView(app) {
 
   /**
    * The columns; a statistic that no head has, such as that of learned sinks, is left out.
-   * @param {Row[]} all
-   * @returns {Column[]}
+   * @param {Row[]} all @returns {Column[]}
    */
   function columns(all) {
     const known = all.filter((row) => row.known);
@@ -168,11 +164,7 @@ export function tableView(app) {
 
 /** @typedef {{side: SideId, kind: Kind, layer: number, heads: number}} TableMap */
 
-/**
- * The statistics of layers: requested while the table is shown.
- * @param {App} app
- * @param {() => void} onChange
- */
+/** The statistics of layers: requested while the table is shown. @param {App} app @param {() => void} onChange */
 function makeStatisticsLoader(app, onChange) {
   const requests = makeRequestSet(app, -1, onChange);
   const reply = (/** @type {{side: string, kind: string, layer: number}} */ map) => app.client.peek(statisticsRequest(map));
@@ -203,12 +195,8 @@ const sceneRow = 20;
 const maxSceneRows = 2000; // rows of a picture
 
 /**
- * @param {HTMLElement} root
- * @param {Row[]} rows
- * @param {Column[]} columns
- * @param {{[name: string]: [number, number]}} ranges
- * @param {(id: string) => string} sideTitle
- * @returns {Scene}
+ * @param {HTMLElement} root @param {Row[]} rows @param {Column[]} columns
+ * @param {{[name: string]: [number, number]}} ranges @param {(id: string) => string} sideTitle @returns {Scene}
  */
 function tableScene(root, rows, columns, ranges, sideTitle) {
   const style = getComputedStyle(root), paint = (/** @type {string} */ name) => style.getPropertyValue(name).trim();

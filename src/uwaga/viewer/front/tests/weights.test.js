@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { makeClient } from "../client.js";
-import { columnWeights, rowWeights, seenKeys, sinkColumns, sinksOf, strongestItems } from "../weights.js";
+import { lineWeights, seenKeys, sinkColumns, sinksOf, strongestItems } from "../weights.js";
 
 const where = { side: "0", kind: "encoder", layer: 0, head: 0, merge: "tokens", specials: "show" };
 const weight = (query, key) => (1 + ((query * 31 + key * 17) % 11)) / 1000;
@@ -22,13 +22,13 @@ function savedApp(size, level) {
   return { host, client: makeClient(host) };
 }
 
-const read = (ask, app, item, size) => new Promise((resolve) => {
-  ask(app, item, { where, sizes: { queries: size, keys: size }, signal: new AbortController().signal, onWeights: resolve });
+const read = (which, app, item, size) => new Promise((resolve) => {
+  lineWeights(app, which, item, { where, sizes: { queries: size, keys: size }, signal: new AbortController().signal, onWeights: resolve });
 });
 
 test("a saved page with exact weights gives exact rows and columns", async () => {
   const app = savedApp(20, 0);
-  const row = await read(rowWeights, app, 3, 20), column = await read(columnWeights, app, 5, 20);
+  const row = await read("row", app, 3, 20), column = await read("column", app, 5, 20);
   assert.equal(row.cell, 1);
   assert.deepEqual([...row.weights], Array.from({ length: 20 }, (_, key) => Math.fround(weight(3, key))));
   assert.deepEqual([...column.weights], Array.from({ length: 20 }, (_, query) => Math.fround(weight(query, 5))));
@@ -36,7 +36,7 @@ test("a saved page with exact weights gives exact rows and columns", async () =>
 
 test("a saved page with coarse cells gives means, marked as such, which preserve the sum of a row", async () => {
   const app = savedApp(21, 2);
-  const row = await read(rowWeights, app, 20, 21);
+  const row = await read("row", app, 20, 21);
   assert.equal(row.cell, 4);
   const sum = Array.from({ length: 21 }, (_, key) => weight(20, key)).reduce((a, b) => a + b);
   assert.ok(Math.abs(row.weights.reduce((a, b) => a + b) - sum) < 1e-5); // the last cell has one query: itself
@@ -45,7 +45,7 @@ test("a saved page with coarse cells gives means, marked as such, which preserve
 test("a saved page without weights gives null", async () => {
   const app = savedApp(20, 0);
   app.host.has = () => false;
-  assert.equal(await read(rowWeights, app, 3, 20), null);
+  assert.equal(await read("row", app, 3, 20), null);
 });
 
 test("a live host gets requests for a row, and for a column until it is complete", async () => {
@@ -57,9 +57,9 @@ test("a live host gets requests for a row, and for a column until it is complete
     return { meta: request.request === "column" ? { complete: turn / 3 } : {}, arrays: [{ data: Float32Array.of(1, NaN), shape: [2] }] };
   } };
   const app = { host, client: makeClient(host, { wait: async () => {} }) }, heard = [];
-  await columnWeights(app, 1,
-    { where, sizes: { queries: 2, keys: 2 }, signal: new AbortController().signal, onWeights: ({ complete }) => heard.push(complete) });
-  assert.deepEqual(heard, [1 / 3, 2 / 3, 1]);
+  await lineWeights(app, "column", 1,
+    { where, sizes: { queries: 2, keys: 2 }, signal: new AbortController().signal, onWeights: ({ cell }) => heard.push(cell) });
+  assert.deepEqual(heard, [1, 1, 1]);
   assert.deepEqual(asked[0], { request: "column", ...where, key: 1 });
 });
 

@@ -13,10 +13,7 @@ const passageLetters = 24;
 /** The least weight that is written at its word: 1 %, or an eighth of the largest where that is less. */
 const leastStated = 0.01, statedPart = 1 / 8;
 
-/**
- * How much ends before an item: 2 a paragraph, 1 a line or a sentence, 0 nothing.
- * @param {Items} items @param {number} item
- */
+/** How much ends before an item: 2 a paragraph, 1 a line or a sentence, 0 nothing. @param {Items} items @param {number} item */
 function boundaryBefore({ labels, breaks }, item) {
   const before = labels[item - 1], own = labels[item], lines = (breaks?.get(item) ?? 0) + (/\n*\s*$/u.exec(before)?.[0].split("\n").length ?? 1) - 1;
   if (lines) return Math.min(2, lines);
@@ -28,10 +25,7 @@ export function holdsPassages({ total, labels }) {
   return total > 0 && labels.reduce((sum, label) => sum + label.length, 0) >= passageLetters * total;
 }
 
-/**
- * @param {Items} items
- * @returns {Range[]} of items, in order, without gaps
- */
+/** @param {Items} items @returns {Range[]} of items, in order, without gaps */
 export function paragraphsOf(items) {
   const { total } = items, isPassages = holdsPassages(items);
   /** @type {Range[]} */

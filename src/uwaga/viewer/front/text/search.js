@@ -7,11 +7,7 @@ import { tr } from "../languages.js";
 
 /** @typedef {{text: string, starts: Int32Array}} SearchIndex  the text in lower case; the offset of each item in it */
 
-/**
- * @param {string[]} labels
- * @param {ArrayLike<number>} noSpaceBefore
- * @returns {SearchIndex}
- */
+/** @param {string[]} labels @param {ArrayLike<number>} noSpaceBefore @returns {SearchIndex} */
 export function searchIndex(labels, noSpaceBefore) {
   const starts = new Int32Array(labels.length);
   /** @type {string[]} */

@@ -154,11 +154,7 @@ function savedCommand(app, { command }) {
   return el("p", { class: "uwaga-typing-command" }, el("span", { text: `${tr("Try another text:")} ` }), el("code", { text: shown }), " ", copyButton(app, tr("Copy"), () => shown));
 }
 
-/**
- * @param {App} app
- * @param {string} title
- * @param {() => string} text
- */
+/** @param {App} app @param {string} title @param {() => string} text */
 export function copyButton(app, title, text) {
   return el("button", { type: "button", text: title, on: { async click() {
     try {

@@ -13,19 +13,13 @@ import { countEdits, noEdits, completeRequest } from "./session.js";
 
 /** @typedef {{kind: string, layer: number, head: number}} HeadPlace */
 
-/**
- * @param {Edits} edits @param {HeadPlace} at
- * @returns {number | null} the factor of the head's output; null: as it is
- */
+/** @param {Edits} edits @param {HeadPlace} at @returns {number | null} the factor of the head's output; null: as it is */
 export function headFactor(edits, { kind, layer, head }) {
   const value = edits.heads.find((one) => one.kind === kind && one.layer === layer && one.head === head)?.value;
   return typeof value === "number" ? value : null;
 }
 
-/**
- * @param {Edits} edits @param {HeadPlace} at @param {number | null} factor  null: as it is
- * @returns {Edits}
- */
+/** @param {Edits} edits @param {HeadPlace} at @param {number | null} factor  null: as it is @returns {Edits} */
 export function withHead(edits, { kind, layer, head }, factor) {
   const others = edits.heads.filter((one) => !(one.kind === kind && one.layer === layer && one.head === head));
   return { ...edits, heads: factor === null ? others : [...others, { kind, layer, head, value: factor }] };

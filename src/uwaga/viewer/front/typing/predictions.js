@@ -36,10 +36,7 @@ export function placesOf({ kind, tokens }, items, query, isWritten = false) {
 /** The least move of a probability, and of a cosine, that a sentence tells; the least probability of a line but the first. */
 const leastShare = 0.001, leastCosine = 5e-5, leastProbable = 0.005;
 
-/**
- * @param {App} app
- * @returns {{element: HTMLElement, show: (texts: {queries: Items} | null) => void, dispose: () => void}}
- */
+/** @param {App} app @returns {{element: HTMLElement, show: (texts: {queries: Items} | null) => void, dispose: () => void}} */
 export function makePredictions(app) {
   const element = el("div", { class: "uwaga-predictions", hidden: true });
   let asked = new AbortController();

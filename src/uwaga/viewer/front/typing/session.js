@@ -20,19 +20,14 @@ export function countEdits(edits) {
   return edits ? edits.heads.length + edits.scores.length + edits.weights.length : 0;
 }
 
-/**
- * What the page asks: all keys, null where there is nothing.
- * @param {Partial<RunRequest>} typed
- * @returns {RunRequest}
- */
+/** What the page asks: all keys, null where there is nothing. @param {Partial<RunRequest>} typed @returns {RunRequest} */
 export function completeRequest({ text = "", second = null, target = null, edits = null, long }) {
   return { text, second: second || null, target: target || null, edits: countEdits(edits) ? edits : null, ...(long ? { long } : {}) };
 }
 
 /**
  * Part of the address; [] for what the page opened with and for texts that are too long.
- * @param {RunRequest | null} typed
- * @returns {[string, string][]}
+ * @param {RunRequest | null} typed @returns {[string, string][]}
  */
 export function typedParams(typed) {
   if (!typed) return [];
@@ -45,10 +40,7 @@ export function typedParams(typed) {
   return params.reduce((sum, [, value]) => sum + value.length, 0) > maxAddress ? [] : params;
 }
 
-/**
- * @param {string} hash
- * @returns {RunRequest | null} null: the address names no text
- */
+/** @param {string} hash @returns {RunRequest | null} null: the address names no text */
 export function typedOfHash(hash) {
   const params = new URLSearchParams(hash.replace(/^#/, "")), text = params.get("text");
   if (text === null) return null;
@@ -67,12 +59,7 @@ function isEdits(edits) {
   return Boolean(edits) && typeof edits === "object" && ["heads", "scores", "weights"].every((name) => Array.isArray(edits[name]));
 }
 
-/**
- * A host whose requests are about one result.
- * @param {Host} host
- * @param {number} run
- * @returns {Host}
- */
+/** A host whose requests are about one result. @param {Host} host @param {number} run @returns {Host} */
 export function hostOfRun(host, run) {
   if (!run) return host;
   return { ...host, ask: (request, signal) => host.ask({ ...request, run }, signal), dispose() {} };
@@ -80,8 +67,7 @@ export function hostOfRun(host, run) {
 
 /**
  * The texts of a page. `open` shows a result; it rejects where that is not kept any more.
- * @param {Host} host
- * @param {(run: number, typed: RunRequest, keep: boolean) => Promise<void>} open
+ * @param {Host} host @param {(run: number, typed: RunRequest, keep: boolean) => Promise<void>} open
  */
 export function makeSession(host, open) {
   /** @type {RunRequest[]} */
@@ -91,8 +77,7 @@ export function makeSession(host, open) {
   /** @type {AbortController | null} */
   let running = null;
   /** @type {RunRequest | null} */
-  let pending = null;
-  let error = "";
+  let pending = null, error = "";
   /** Ways to read a text that was too long. @type {TooLong | null} */
   let tooLong = null;
 

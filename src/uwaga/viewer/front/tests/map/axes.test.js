@@ -58,7 +58,7 @@ for (const scale of [3, 9, 20, 80]) {
     test(`labels never overlap: scale ${scale}, ${down ? "queries" : "keys"}`, () => {
       const context = fakeContext();
       const axis = makeAxis(items(Array.from({ length: 500 }, (_, i) => `token${i}`)));
-      drawLabels(context, drawing(axis, { scale, down, first: 7.3, selected: 8, hovered: 9 }), style, new Map());
+      drawLabels(context, drawing(axis, { scale, down, first: 7.3, selected: 8, hovered: 9 }), style);
       const size = ({ text, upright }) => (down || !upright ? 12 : measure(text));
       const places = context.texts.map((one) => ({ at: down ? one.y : one.x, size: size(one), text: one.text })).sort((left, right) =>
         left.at - right.at);
@@ -91,7 +91,7 @@ test("labels do not overlap what is already drawn", () => {
 test("letters and Chinese characters are upright in narrow cells, special tokens beside them are not", () => {
   const read = (labels, scale, more) => {
     const context = fakeContext(), axis = makeAxis(items(labels));
-    drawLabels(context, drawing(axis, { down: false, scale, ...more }), style, new Map());
+    drawLabels(context, drawing(axis, { down: false, scale, ...more }), style);
     return Object.fromEntries(context.texts.map(({ text, upright }) => [text, upright]));
   };
   assert.deepEqual(read(["[CLS]", "\u732b", "\u6ca1", "\u6709"], 17), { "[CLS]": false, "\u732b": true, "\u6ca1": true, "\u6709": true });
