@@ -11,16 +11,10 @@ HEADER = Path(__file__).parents[2] / "native/include/uwaga/c_api.h"
 pytestmark = pytest.mark.skipif(native.reason_unavailable() is not None, reason="there is no native library")
 
 
-def _as_the_library_has_it(name: str) -> list[int]:
-    numbers = native.library().functions.uwaga_struct_layout(name.encode())
-    end = next(n for n in range(1000) if numbers[n] == -1)
-    return numbers[:end]
-
-
-@pytest.mark.parametrize("name", native_layout.STRUCTS)
-def test_a_struct_is_laid_out_as_in_c(name: str) -> None:
-    assert native_layout.layout(name) == _as_the_library_has_it(name)
-    assert native_layout.struct_of(name).size == native_layout.layout(name)[0]
+def test_a_struct_is_as_long_as_its_fields() -> None:
+    """The loader compares their offsets with those of the compiler."""
+    for name in native_layout.STRUCTS:
+        assert native_layout.struct_of(name).size == native_layout.layout(name)[0]
 
 
 def test_every_struct_and_field_of_the_header_is_there() -> None:

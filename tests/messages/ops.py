@@ -214,7 +214,7 @@ CALLS = {
     "attention: vmap over a start": lambda: vmapped(lambda x: attention(x, x, x, bias=AlibiBias(torch.ones(4), start=x[:, 0, 0, 0].long()))),
     "attention: vmap over sinks": lambda: vmapped(lambda x: attention(x, x, x, sinks=x[0, :, 0, 0])),
     "attention: forward mode": lambda: torch.func.jvp(lambda x: attention(x, x, x), (zeros(2, 3, 4),), (zeros(2, 3, 4),)),
-    "attention: second derivatives by torch.func": lambda: torch.func.grad(lambda x: torch.func.grad(squares)(x).sum())(zeros(2, 3, 4)),
+    "attention: vmap over second derivatives": lambda: torch.func.jacrev(torch.func.jacrev(squares))(zeros(2, 3, 4)),
     "attention: memory of a query gone": lambda: attention(resized(zeros(1, 2, 6, 8), 0), *[zeros(1, 2, 6, 8)] * 2),
     "attention: memory of a key cut": lambda: attention(zeros(1, 2, 6, 8), resized(zeros(1, 2, 6, 8), 380), zeros(1, 2, 6, 8)),
     "attention: sinks without memory": lambda: attention(Q, K, V, sinks=torch._efficientzerotensor((4,))),

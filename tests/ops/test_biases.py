@@ -60,7 +60,7 @@ def test_starts_far_apart_cost_no_memory(is_ragged: bool, impl: str | None) -> N
     table = torch.randn(8, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
     sizes = ScoreShape(queries=4, keys=6, batch=(3,), heads=2)
     bias = RelativeBias(table, max_distance=16, start=starts)
-    vector = relative_bias.over(bias, sizes, torch.float32, table.device).vector
+    vector, *_ = relative_bias.over(bias, sizes, torch.float32, table.device)
     assert vector.shape == (2, 3 * (4 + 6 - 1))
     rows = [torch.randn(2, n, 4) for n in ((1, 4, 3) if is_ragged else (4, 4, 4))]
     batch = Ragged.from_list([x.transpose(0, 1) for x in rows]) if is_ragged else torch.stack(rows)

@@ -73,11 +73,7 @@ def test_operands_may_have_any_strides(impl: str, dtype: torch.dtype) -> None:
     shifted = torch.cat((weight.new_zeros(3), weight.flatten()))[3:].view(
         10, 12
     )  # at an address that no vector is aligned to
-    for other_x, other_weight, other_residual, other_bias in (
-        (*turned, bias),
-        spread,
-        (x, shifted, residual, bias),
-    ):
+    for other_x, other_weight, other_residual, other_bias in ((*turned, bias), spread, (x, shifted, residual, bias)):
         result = uwaga.linear(other_x, other_weight, other_bias, residual=other_residual, impl=impl)
         if impl == "cpu":
             assert torch.equal(result, expected)

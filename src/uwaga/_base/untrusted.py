@@ -50,12 +50,7 @@ TOML_KEY_PARTS = 32
 LINE_BYTES = 2**26
 DECOMPRESSION_RATIO = 200
 
-_KINDS = {
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
+_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # at the beginning of a file, from some editors; not part of the text
 # Possessive quantifiers, and a lookbehind to start only at the beginning of a part: linear time.
 _KEY_PART = rb"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+"""

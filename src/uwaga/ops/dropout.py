@@ -181,9 +181,4 @@ class _AddDropped(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         needs_x, needs_added = ctx.needs_input_grad[:2]
-        return (
-            grad if needs_x else None,
-            gradient(grad, ctx.p, ctx.seed) if needs_added else None,
-            None,
-            None,
-        )
+        return (grad if needs_x else None, gradient(grad, ctx.p, ctx.seed) if needs_added else None, None, None)

@@ -95,13 +95,7 @@ def _composed(x: Tensor, kind: str, weight: Tensor | None, bias: Tensor | None, 
 
 
 def _forward(
-    rule: _Rule,
-    x: Tensor,
-    added: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    *,
-    wants_sum: bool,
+    rule: _Rule, x: Tensor, added: Tensor, weight: Tensor | None, bias: Tensor | None, *, wants_sum: bool
 ) -> Normed:
     x, added = x.contiguous(), added.contiguous()
     output = torch.empty_like(x)
@@ -208,13 +202,7 @@ class Lookup(NamedTuple):
 
 
 def embedding_norm(
-    tokens: Lookup,
-    types: Lookup | None,
-    positions: Lookup,
-    *,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
+    tokens: Lookup, types: Lookup | None, positions: Lookup, *, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
     """The layer norm of token embedding + type embedding + position embedding, (..., M) for indices (...).
 

@@ -19,25 +19,10 @@ from uwaga._base.tracing import is_readable
 from uwaga.ops.attention import relative_bias
 from uwaga.ops.attention.call import Call, Options, compute_dtype
 from uwaga.ops.biases import DistanceBias
-from uwaga.ops.mask_program import START_LAST, MaskProgram
 from uwaga.ops.masks import Mask, as_mask
 from uwaga.ops.ragged import Operand, Ragged
 from uwaga.ops.score_shape import ScoreShape
 from uwaga.ops.validation import check_same_device, check_strided, invalid
-
-
-class Extras(NamedTuple):
-    """What mask, bias and sinks add to a call: fields of Call and Options; the defaults stand for none."""
-
-    mask_program: MaskProgram = ()
-    mask_tensors: tuple[Tensor, ...] = ()
-    bias: Tensor | None = None
-    sinks: Tensor | None = None
-    relative: Tensor | None = None
-    relative_starts: Tensor | None = None
-    relative_zero: int = 0
-    relative_start_mode: int = START_LAST
-    relative_start: int = 0
 
 
 class _Operands(NamedTuple):
@@ -52,7 +37,6 @@ class _Operands(NamedTuple):
     max_keys: int
 
 
-_NO_EXTRAS = Extras()
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _OPERANDS = ("query", "key", "value")
 _Given = TypeVar("_Given")
@@ -94,37 +78,31 @@ def make_call(
         scale = 1.0 / math.sqrt(q.shape[3])
     _check_options(scale, normalize, softcap, sinks, dropout)
 
-    extras = _NO_EXTRAS
+    of_call: dict[str, Any] = {}
+    of_options: dict[str, Any] = {}
     if mask is not None or bias is not None or sinks is not None:
         shape = _score_shape(query, key, value, operands)
         if whole is not None:
             shape = replace(shape, **whole)
-        extras = _extras(mask, bias, sinks, shape, q)
+        of_call, of_options = _extras(mask, bias, sinks, shape, q)
     return Call(
         query=q,
         key=operands.key,
         value=operands.value,
-        relative=extras.relative,
-        bias=extras.bias,
-        sinks=extras.sinks,
         query_offsets=operands.query_offsets,
         key_offsets=operands.key_offsets,
-        relative_starts=extras.relative_starts,
         seed=torch.randint(2**63 - 1, (), dtype=torch.int64, device="cpu") if dropout else None,
-        mask_tensors=extras.mask_tensors,
         options=Options(
             scale=float(scale),
             softcap=float(softcap or 0.0),
             softmax=normalize is not None,
             dropout=float(dropout),
-            mask_program=extras.mask_program,
-            relative_zero=extras.relative_zero,
-            relative_start_mode=extras.relative_start_mode,
-            relative_start=extras.relative_start,
             max_queries=operands.max_queries,
             max_keys=operands.max_keys,
             wants_lse=wants_lse,
+            **of_options,
         ),
+        **of_call,
     )
 
 
@@ -215,36 +193,28 @@ def _score_shape(query: Operand, key: Operand, value: Operand | None, operands: 
 
 
 def _extras(
-    mask: Mask | Tensor | None,
-    bias: DistanceBias | Tensor | None,
-    sinks: Tensor | None,
-    shape: ScoreShape,
-    q: Tensor,
-) -> Extras:
-    """Mask, bias and sinks as the fields of a Call and its Options."""
-    extras = _NO_EXTRAS
+    mask: Mask | Tensor | None, bias: DistanceBias | Tensor | None, sinks: Tensor | None, shape: ScoreShape, q: Tensor
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What mask, bias and sinks add to a call: fields of Call, and of its Options."""
+    of_call: dict[str, Any] = {}
+    of_options: dict[str, Any] = {}
     if mask is not None:
         made = as_mask(mask).over(shape)
         for tensor in made.tensors:
             check_same_device("mask", tensor, q)
-        extras = extras._replace(mask_program=made.program, mask_tensors=tuple(made.tensors))
+        of_call["mask_tensors"], of_options["mask_program"] = tuple(made.tensors), made.program
     if bias is not None:
         _check_bias(bias, shape, q)
         if isinstance(bias, Tensor):
-            extras = extras._replace(bias=shape.per_score("bias", bias.resolve_neg()))
+            of_call["bias"] = shape.per_score("bias", bias.resolve_neg())
         else:
-            result = relative_bias.over(bias, shape, compute_dtype(q.dtype), q.device)
-            extras = extras._replace(
-                relative=result.vector,
-                relative_starts=result.starts,
-                relative_zero=result.zero,
-                relative_start_mode=result.start_mode,
-                relative_start=result.start,
-            )
+            vector, starts, places = relative_bias.over(bias, shape, compute_dtype(q.dtype), q.device)
+            of_call |= {"relative": vector, "relative_starts": starts}
+            of_options |= places
     if sinks is not None:
         _check_sinks(sinks, shape, q)
-        extras = extras._replace(sinks=sinks.resolve_neg().to(compute_dtype(q.dtype)).contiguous())
-    return extras
+        of_call["sinks"] = sinks.resolve_neg().to(compute_dtype(q.dtype)).contiguous()
+    return of_call, of_options
 
 
 # Checks, and their error messages.

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from uwaga._base.tracing import (
-    Transform,
     has_tangent,
     is_autocast,
     is_batch_of_gradients,
@@ -23,10 +22,10 @@ from uwaga._base.tracing import (
     is_plain_tensor,
     is_recorded,
     is_transformed,
-    transforms,
 )
-from uwaga.ops.attention import choose, gradients, operators, vmap
+from uwaga.ops.attention import choose, gradients, operators
 from uwaga.ops.attention.call import Call, Gradients, Options, no_forward_mode
+from uwaga.ops.attention.engines import cpu
 
 
 def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
@@ -34,8 +33,8 @@ def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
     read in the dtype that they have, and arithmetic is float32 (float64 for float64).
 
     PyTorch's own kernels (`torch`, `flex`) are traced and differentiated by PyTorch itself, and so are the other engines made of PyTorch
-    operations in plain eager mode. The other engines are opaque to PyTorch: an autograd.Function where at most autograd and
-    torch.func are active, else a registered operator.
+    operations in plain eager mode. The other engines are opaque to PyTorch: an autograd.Function where at most autograd is active,
+    else a registered operator.
     """
     device = call.query.device.type
     if engine == "cpu" or not is_autocast(device):
@@ -51,24 +50,23 @@ def _run(call: Call, engine: str, *, is_autocast_outside: bool = False) -> tuple
         if engine == "cpu":
             raise no_forward_mode()
         return choose.DIFFERENTIABLE[engine].attend(call)
-    if is_intercepted() or not all(map(is_plain_tensor, call.operands)) or Transform.Functionalize in transforms():
+    if is_intercepted() or is_transformed() or not all(map(is_plain_tensor, call.operands)):
         return operators.run(call, engine)
-    if is_transformed() or is_autocast_outside:  # then autocast may be on in the backward pass, too
+    if is_autocast_outside:  # then autocast may be on in the backward pass, too
         return record(call, engine)
     if engine != "cpu":
         return choose.DIFFERENTIABLE[engine].attend(call)
     if is_recorded(*call.operands):
         return record(call, engine)
-    return choose.OPAQUE[engine].forward(call)
+    return cpu.forward(call)
 
 
 def record(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
-    """The call by an engine, recorded for autograd and torch.func."""
+    """The call by an engine, recorded for autograd."""
     options = call.options
     if options.softmax and not options.wants_lse:  # the backward pass reads the lse
         options = _with_lse(options)
-    function = TransformedAttention if is_transformed() else Attention
-    return cast(tuple[Tensor, Tensor | None], function.apply(options, engine, *call.tensors))
+    return cast(tuple[Tensor, Tensor | None], Attention.apply(options, engine, *call.tensors))
 
 
 @lru_cache(maxsize=64)
@@ -82,70 +80,25 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, options: Options, engine: str, *tensors: Tensor | None) -> tuple[Tensor, Tensor | None]:
         output, lse = gradients.forward(engine, Call.of(tensors, options))
-        _save(ctx, options, engine, tensors, output, lse)
+        ctx.options, ctx.engine = options, engine
+        # All tensors go through save_for_backward: it notices changes in place, and checkpointing hooks see them.
+        ctx.save_for_backward(*tensors, output, lse)
+        ctx.set_materialize_grads(False)
         return output, lse
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None) -> Gradients:
-        return _backward(ctx, grad_output, grad_lse, create_graph=torch.is_grad_enabled())
+        *tensors, output, lse = ctx.saved_tensors
+        absent = (None,) * (len(tensors) - 6)
+        if grad_output is None and grad_lse is None:
+            return None, None, *(None,) * 6, *absent
+        grad_output = torch.zeros_like(output) if grad_output is None else grad_output.resolve_neg()
+        grad_lse = None if grad_lse is None else grad_lse.resolve_neg()
+        call, needs = Call.of(tensors, ctx.options), ctx.needs_input_grad[2:8]
+        return None, None, *backward(ctx.engine, call, output, lse, grad_output, grad_lse, needs), *absent
 
 
-class TransformedAttention(torch.autograd.Function):
-    """`Attention` with the separate setup_context that torch.func requires; binding its arguments costs PyTorch 50 us a call."""
-
-    @staticmethod
-    def forward(options: Options, engine: str, *tensors: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        return gradients.forward(engine, Call.of(tensors, options))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor | None]) -> None:
-        options, engine, *tensors = inputs
-        _save(ctx, options, engine, tensors, *output)
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None) -> Gradients:
-        return _backward(ctx, grad_output, grad_lse, create_graph=True)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
-        raise no_forward_mode()
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], options: Options, engine: str, *tensors: Tensor | None
-    ) -> tuple[Gradients, tuple[int | None, ...]]:
-        size, batch = info.batch_size, vmap.batch_of(in_dims[2:], tensors)
-        folded = vmap.fold(size, in_dims[2:], tensors, options)
-        return vmap.unfold(size, batch, TransformedAttention.apply(options, engine, *folded))
-
-
-def _save(
-    ctx: Any, options: Options, engine: str, tensors: Sequence[Tensor | None], output: Tensor, lse: Tensor | None
-) -> None:
-    ctx.options, ctx.engine = options, engine
-    # All tensors go through save_for_backward: it notices changes in place, and checkpointing hooks see them.
-    ctx.save_for_backward(*tensors, output, lse)
-    ctx.set_materialize_grads(False)
-
-
-def _backward(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None, *, create_graph: bool) -> Gradients:
-    *tensors, output, lse = ctx.saved_tensors
-    absent = (None,) * (len(tensors) - 6)
-    if grad_output is None and grad_lse is None:
-        return None, None, *(None,) * 6, *absent
-    grad_output = torch.zeros_like(output) if grad_output is None else grad_output.resolve_neg()
-    grad_lse = None if grad_lse is None else grad_lse.resolve_neg()
-    needs = ctx.needs_input_grad[2:8]
-    if create_graph:
-        state = (grad_output, grad_lse, output, lse)
-        outputs = AttentionBackward.apply(ctx.options, ctx.engine, needs, *state, *tensors)
-    else:
-        call = Call.of(tensors, ctx.options)
-        outputs = _gradients(ctx.engine, call, output, lse, grad_output, grad_lse, needs)
-    return None, None, *outputs, *absent
-
-
-def _gradients(
+def backward(
     engine: str,
     call: Call,
     output: Tensor,
@@ -154,13 +107,17 @@ def _gradients(
     grad_lse: Tensor | None,
     needs: Sequence[bool],
 ) -> Gradients:
-    if not (is_batch_of_gradients(grad_output) or is_batch_of_gradients(grad_lse)):
+    """The six gradients of a call, recorded where gradients are."""
+    if is_transformed() or is_batch_of_gradients(grad_output) or is_batch_of_gradients(grad_lse):
+        # Transforms know the operator; PyTorch runs it once per gradient of a batch.
+        lse = call.query.new_empty(0) if lse is None else lse
+        arguments = operators.flatten(call.tensors, call.options, engine)
+        result = torch.ops.uwaga.backward(grad_output, grad_lse, output, lse, list(needs), *arguments)
+        return tuple(x if needed else None for x, needed in zip(result, needs, strict=True))
+    state = (grad_output, grad_lse, output, lse)
+    if not torch.is_grad_enabled():
         return gradients.backward(engine, call, output, lse, grad_output, grad_lse, needs)
-    # PyTorch runs an operator once per gradient of the batch.
-    lse = call.query.new_empty(0) if lse is None else lse
-    arguments = operators.flatten(call.tensors, call.options, engine)
-    result = torch.ops.uwaga.backward(grad_output, grad_lse, output, lse, list(needs), *arguments)
-    return tuple(x if needed else None for x, needed in zip(result, needs, strict=True))
+    return cast(Gradients, AttentionBackward.apply(call.options, engine, needs, *state, *call.tensors))
 
 
 class AttentionBackward(torch.autograd.Function):
@@ -168,6 +125,7 @@ class AttentionBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(
+        ctx: Any,
         options: Options,
         engine: str,
         needs: Sequence[bool],
@@ -177,36 +135,14 @@ class AttentionBackward(torch.autograd.Function):
         lse: Tensor | None,
         *tensors: Tensor | None,
     ) -> Gradients:
-        return _gradients(engine, Call.of(tensors, options), output, lse, grad_output, grad_lse, needs)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Gradients) -> None:
-        ctx.options, _, ctx.needs, grad_output, grad_lse, _, _, *tensors = inputs
+        ctx.options, ctx.needs = options, needs
         ctx.save_for_backward(*tensors, grad_output, grad_lse)
         ctx.set_materialize_grads(False)
+        return gradients.backward(engine, Call.of(tensors, options), output, lse, grad_output, grad_lse, needs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *cotangents: Tensor | None) -> Gradients:
-        if is_transformed():
-            raise NotImplementedError(
-                "attention: torch.func gives first derivatives only; torch.autograd.grad with create_graph gives second ones"
-            )
         *tensors, grad_output, grad_lse = ctx.saved_tensors
         result = gradients.double_backward(Call.of(tensors, ctx.options), grad_output, grad_lse, cotangents, ctx.needs)
         return None, None, None, *result[6:], None, None, *result[:6], *(None,) * (len(tensors) - 6)
-
-    @staticmethod
-    def vmap(
-        info: Any,
-        in_dims: tuple[int | None, ...],
-        options: Options,
-        engine: str,
-        needs: Sequence[bool],
-        *tensors: Tensor | None,
-    ) -> tuple[Gradients, tuple[int | None, ...]]:
-        size, batch = info.batch_size, vmap.batch_of(in_dims[7:], tensors[4:])
-        state = vmap.lead_all(size, batch, in_dims[3:7], tensors[:4])
-        folded = vmap.fold(size, in_dims[7:], tensors[4:], options, needs)
-        outputs = AttentionBackward.apply(options, engine, needs, *state, *folded)
-        return vmap.unfold_gradients(size, batch, in_dims[7:], tensors[4:], outputs)

@@ -14,7 +14,7 @@ from uwaga._base import native
 from uwaga._base.tracing import is_in_forward_mode, is_recorded, is_transformed
 from uwaga.ops import engine_table
 from uwaga.ops.attention import native_structs, reference
-from uwaga.ops.attention.call import Call, Gradients
+from uwaga.ops.attention.call import Call
 from uwaga.ops.attention.engines import cpu, flex, linear, torch_fused
 from uwaga.ops.engine_choice import NAMED, Choice, named, refusals
 
@@ -32,36 +32,22 @@ _ORDER_WITHOUT_SOFTMAX = ("linear", *_ORDER)
 _ORDER_FLOAT64 = ("linear", "reference")
 
 
-class DifferentiableEngine(Protocol):
-    """A module of differentiable PyTorch operations; call.py specifies its functions."""
+class AnyEngine(Protocol):
+    """A module of one way to compute a call; call.py specifies its functions."""
 
     def refusal(self, call: Call) -> str | None: ...
+
+
+class DifferentiableEngine(AnyEngine, Protocol):
+    """One that is made of differentiable PyTorch operations: all but "cpu"."""
+
     def attend(self, call: Call) -> tuple[Tensor, Tensor | None]: ...
 
 
-class OpaqueEngine(Protocol):
-    """A module of kernels that PyTorch cannot differentiate."""
-
-    def refusal(self, call: Call) -> str | None: ...
-    def forward(self, call: Call) -> tuple[Tensor, Tensor | None]: ...
-    def backward(
-        self,
-        call: Call,
-        output: Tensor,
-        lse: Tensor | None,
-        grad_output: Tensor,
-        grad_lse: Tensor | None,
-        needs: tuple[bool, ...],
-    ) -> Gradients: ...
-
-
-OPAQUE: Mapping[str, OpaqueEngine] = {"cpu": cpu}
 DIFFERENTIABLE: Mapping[str, DifferentiableEngine] = {
     "flex": flex, "linear": linear, "reference": reference, "torch": torch_fused
 }  # fmt: skip
-_ENGINES: Mapping[str, DifferentiableEngine | OpaqueEngine] = {
-    "cpu": cpu, "flex": flex, "linear": linear, "reference": reference, "torch": torch_fused
-}  # fmt: skip
+_ENGINES: Mapping[str, AnyEngine] = {"cpu": cpu, **DIFFERENTIABLE}
 NAMES = tuple(_ENGINES)
 
 # torch.compile takes the answer as a constant and does not trace into the loading of a library. This is what

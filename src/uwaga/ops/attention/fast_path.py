@@ -431,6 +431,5 @@ def _differentiable_backward(
     if is_ragged:
         grad_output, output = packed(grad_output), packed(output)
         grad_lse, lse = (None if x is None else x.t()[None] for x in (grad_lse, lse))
-    state = (grad_output, grad_lse, output, lse)
-    result = autograd.AttentionBackward.apply(call.options, "cpu", needs, *state, *call.tensors)[:3]
+    result = autograd.backward("cpu", call, output, lse, grad_output, grad_lse, needs)[:3]
     return [None if x is None else x[0].transpose(0, 1) for x in result] if is_ragged else list(result)

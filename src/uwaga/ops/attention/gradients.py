@@ -14,6 +14,7 @@ from torch import Tensor
 from uwaga._base.tracing import without_autocast
 from uwaga.ops.attention import choose, reference
 from uwaga.ops.attention.call import Attend, Call, Gradients
+from uwaga.ops.attention.engines import cpu
 
 # The dispatch key under which autograd records what a kind of device computes.
 _AUTOGRAD = {"cuda": torch._C.DispatchKey.AutogradCUDA, "xpu": torch._C.DispatchKey.AutogradXPU}
@@ -23,7 +24,7 @@ def forward(engine: str, call: Call) -> tuple[Tensor, Tensor | None]:
     """The output and the lse of the call, computed by the named engine."""
     if engine in choose.DIFFERENTIABLE:
         return choose.DIFFERENTIABLE[engine].attend(call)
-    return choose.OPAQUE[engine].forward(call)
+    return cpu.forward(call)
 
 
 def backward(
@@ -38,7 +39,7 @@ def backward(
     """The six gradients, each with the shape and dtype of its operand, None where not needed."""
     if engine in choose.DIFFERENTIABLE:
         return _differentiate(choose.DIFFERENTIABLE[engine].attend, call, grad_output, grad_lse, needs)
-    gradients = choose.OPAQUE[engine].backward(call, output, lse, grad_output, grad_lse, tuple(needs))
+    gradients = cpu.backward(call, output, lse, grad_output, grad_lse, tuple(needs))
     return tuple(
         _like(operand, gradient) if needed else None
         for operand, gradient, needed in zip(call.operands, gradients, needs, strict=True)

@@ -8,14 +8,15 @@ Letters as in call.py.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 
+from uwaga._base.tracing import has_tangent, is_in_forward_mode
 from uwaga.ops.attention import gradients, relative_bias, vmap
-from uwaga.ops.attention.call import FIXED_TENSORS, Call, Gradients, Options, new_lse, new_output
+from uwaga.ops.attention.call import FIXED_TENSORS, Call, Gradients, Options, new_lse, new_output, no_forward_mode
 from uwaga.ops.mask_program import pack, unpack
 
 CALL = (
@@ -41,7 +42,11 @@ torch.library.define(
 
 def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
     """The call as a registered operator. Its lse is always computed, since a backward pass may need it."""
-    output, lse = call_forward(call.tensors, call.options, engine)
+    query, *tensors = call.tensors
+    for mask in filter(torch._C._functorch.is_batchedtensor, call.mask_tensors):
+        # vmap overlooks what is mapped in a list that may be None, so that the query must be mapped too.
+        query = torch.where(mask.flatten()[:0].any(), query, query)
+    output, lse = call_forward((query, *tensors), call.options, engine)
     return output, lse if call.options.softmax else None
 
 
@@ -209,15 +214,7 @@ def _backward_autograd(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
     result = torch.ops.uwaga.double_backward(list(cotangents), grad_output, grad_lse, ctx.needs, *arguments)
     like = (*tensors[:6], grad_output, grad_lse)
     *of_operands, of_grad_output, of_grad_lse = (None if y is None else x for x, y in zip(result, like, strict=True))
-    return (
-        of_grad_output,
-        of_grad_lse,
-        None,
-        None,
-        None,
-        *of_operands,
-        *_NOTHING,
-    )
+    return (of_grad_output, of_grad_lse, None, None, None, *of_operands, *_NOTHING)
 
 
 def _forward_vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Gradients, tuple[int | None, ...]]:
@@ -241,6 +238,12 @@ def _backward_vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tupl
     present = [x if needed else None for x, needed in zip(result, needs, strict=True)]
     outputs, out_dims = vmap.unfold_gradients(size, batch, dims, call.tensors, present)
     return tuple(call.query.new_empty(0) if x is None else x for x in outputs), out_dims
+
+
+def _double_backward_vmap(*_: Any) -> NoReturn:
+    raise NotImplementedError(
+        "attention: vmap over second derivatives is not supported; loop over the mapped dimension"
+    )
 
 
 _NOTHING = (None,) * (CALL_LENGTH - 6)  # the gradients of all arguments of CALL behind the six operands
@@ -276,6 +279,8 @@ def _register_autograd(name: str, setup: Callable[..., None], backward: Callable
     apply = cast(Any, super(torch.autograd.Function, Recorded)).apply
 
     def kernel(keyset: Any, *arguments: Any) -> Any:
+        if is_in_forward_mode() and has_tangent(*(x for x in arguments if isinstance(x, Tensor))):
+            raise no_forward_mode()
         is_recorded = torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments)
         if not is_recorded:
             return below(keyset, *arguments)
@@ -296,3 +301,4 @@ _register_autograd("forward", _forward_setup, _forward_autograd)
 _register_autograd("backward", _backward_setup, _backward_autograd)
 torch.library.register_vmap("uwaga::forward", _forward_vmap)
 torch.library.register_vmap("uwaga::backward", _backward_vmap)
+torch.library.register_vmap("uwaga::double_backward", _double_backward_vmap)

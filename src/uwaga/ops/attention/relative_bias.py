@@ -3,8 +3,6 @@
 Letters: B sequences, H query heads, Q queries, K keys, L distances.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -15,18 +13,11 @@ from uwaga.ops.mask_program import START_LAST, START_VALUE, resolve_start
 from uwaga.ops.score_shape import ScoreShape
 
 
-class RelativeVector(NamedTuple):
-    """A distance bias over the scores of one call: the fields `relative...` of Call and Options."""
-
-    vector: Tensor  # (H, L): one entry for each distance that occurs in the call
-    starts: Tensor | None  # (B,) where there is a start per sequence
-    zero: int  # the index of distance 0, before the start is subtracted
-    start_mode: int
-    start: int
-
-
-def over(bias: DistanceBias, shape: ScoreShape, dtype: torch.dtype, device: torch.device) -> RelativeVector:
-    """The vector of a distance bias over scores of this shape, in this dtype."""
+def over(
+    bias: DistanceBias, shape: ScoreShape, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor | None, dict[str, int]]:
+    """A distance bias over scores of this shape, in this dtype: its vector (H, L), with an entry for each distance that occurs; the starts (B,)
+    where there is one per sequence; and the fields `relative_...` of Options."""
     mode, value, starts = resolve_start(shape, bias.start)
     # Query i of a sequence with K keys and Q queries stands, lower right, at i + K - Q: distances from 1 - K to Q - 1.
     length = max(shape.queries + shape.keys - 1, 0)
@@ -36,7 +27,8 @@ def over(bias: DistanceBias, shape: ScoreShape, dtype: torch.dtype, device: torc
     else:
         first, starts, distance_L = _per_sequence(starts, shape.queries, length)
     vector_HL = bias.vector(distance_L)
-    return RelativeVector(vector_HL.to(dtype).contiguous(), starts, first, mode, value)
+    places = {"relative_zero": first, "relative_start_mode": mode, "relative_start": value}
+    return vector_HL.to(dtype).contiguous(), starts, places
 
 
 def _per_sequence(starts: Tensor, queries: int, length: int) -> tuple[int, Tensor, Tensor]:

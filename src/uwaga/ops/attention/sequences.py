@@ -1,4 +1,5 @@
-"""A ragged call as dense calls, one per sequence: for engines without ragged kernels.
+"""Parts of a call as dense calls of their own: some sequences, heads and tokens. A ragged call as one per sequence, for engines without
+ragged kernels.
 
 Letters as in call.py.
 """
@@ -50,18 +51,29 @@ def join(call: Call, outputs: list[Tensor], lses: list[Tensor] | None) -> tuple[
 
 def _sequence(call: Call, row: int, queries: slice, keys: slice) -> Call:
     part = CallPart(slice(row, row + 1), None, queries, keys)
-    options = replace(call.options, max_queries=queries.stop - queries.start, max_keys=keys.stop - keys.start)
-    return Call(
-        query=call.query[:, :, queries],
-        key=call.key[:, :, keys],
-        value=call.value[:, :, keys],
-        relative=call.relative,
+    return part_of(call, part, call.query[:, :, queries], call.key[:, :, keys], call.value[:, :, keys])
+
+
+def part_of(call: Call, part: CallPart, query: Tensor, key: Tensor, value: Tensor) -> Call:
+    """The dense call of these operands, with mask, biases and dropout of a part of a call: of a slice of its sequences, and of heads that follow
+    one another."""
+    assert isinstance(part.sequences, slice)
+    heads, starts, pages = part.heads, call.relative_starts, call.key_pages
+    # The counter of a weight starts at seed + (b * H + h): the first sequence and head become 0 with a larger seed.
+    counted = part.sequences.start * call.query.shape[1] + (0 if heads is None else int(heads[0]))
+    return replace(
+        call,
+        query=query,
+        key=key,
+        value=value,
+        relative=call.relative if heads is None or call.relative is None else call.relative[heads],
         bias=None if call.bias is None else part.of_scores(call.bias),
-        sinks=call.sinks,
-        relative_starts=None if call.relative_starts is None else call.relative_starts[part.sequences],
-        # The counter of a weight starts at seed + (b * H + h): sequence b = row becomes b = 0 with a larger seed.
-        seed=None if call.seed is None else call.seed + row * call.query.shape[1],
-        key_pages=call.key_pages and call.key_pages._replace(table=call.key_pages.table[row : row + 1]),
+        sinks=call.sinks if heads is None or call.sinks is None else call.sinks[heads],
+        query_offsets=None,
+        key_offsets=None,
+        relative_starts=None if starts is None else starts[part.sequences],
+        seed=None if call.seed is None else call.seed + counted,
+        key_pages=pages and pages._replace(table=pages.table[part.sequences]),
         mask_tensors=select(call.options.mask_program, call.mask_tensors, part),
-        options=options,
+        options=replace(call.options, max_queries=query.shape[2], max_keys=key.shape[2]),
     )

@@ -16,8 +16,7 @@ from uwaga.ops.activations import ACTIVATIONS
 from uwaga.ops.linear.choose import NATIVE
 
 torch.library.define(
-    "uwaga::linear",
-    "(Tensor x, Tensor weight, Tensor? bias, Tensor? residual, str activation, str engine) -> Tensor",
+    "uwaga::linear", "(Tensor x, Tensor weight, Tensor? bias, Tensor? residual, str activation, str engine) -> Tensor"
 )
 
 

@@ -32,16 +32,7 @@ from torch.nn import functional
 from uwaga._base.tracing import is_in_forward_mode, is_intercepted, is_transformed
 from uwaga.ops.attention import reference
 from uwaga.ops.attention.call import Call, compute_dtype, has_groups
-from uwaga.ops.mask_program import (
-    START_LAST,
-    START_VALUE,
-    UNBOUNDED,
-    And,
-    Band,
-    Dense,
-    Lengths,
-    SameDocument,
-)
+from uwaga.ops.mask_program import START_LAST, START_VALUE, UNBOUNDED, And, Band, Dense, Lengths, SameDocument
 
 _BLOCK = 128  # tokens of a block of the block mask; a multiple of what every kernel of FlexAttention's computes at once
 _LEAST_WIDTH = 16  # narrower heads get columns of zeros

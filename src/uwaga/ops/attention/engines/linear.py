@@ -203,11 +203,7 @@ def _native(
 ) -> Tensor:
     """The native kernels for the same sums, (P, Q, E) in `dtype`: the results have the same bits for any number of threads and any batch."""
     options = Options(
-        scale=scale,
-        softmax=False,
-        mask_program=mask_program,
-        max_queries=q_PQD.shape[1],
-        max_keys=k_PKD.shape[1],
+        scale=scale, softmax=False, mask_program=mask_program, max_queries=q_PQD.shape[1], max_keys=k_PKD.shape[1]
     )
     out_1PQE = q_PQD.new_empty((1, *q_PQD.shape[:2], v_PKE.shape[2]), dtype=dtype)
     packed, alive = problem(Call(query=q_PQD[None], key=k_PKD[None], value=v_PKE[None], options=options))

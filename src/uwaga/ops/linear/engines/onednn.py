@@ -78,12 +78,7 @@ def _reason_unavailable() -> str | None:
 
 
 def product(
-    a: Tensor,
-    b: Tensor,
-    *,
-    bias: Tensor | None = None,
-    activation: str | None = None,
-    residual: Tensor | None = None,
+    a: Tensor, b: Tensor, *, bias: Tensor | None = None, activation: str | None = None, residual: Tensor | None = None
 ) -> Tensor:
     """residual + f(a b^T + bias), (..., N), of a (..., K) and b (N, K).
 
