@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 
 from uwaga._base.tracing import has_tangent, is_in_forward_mode
-from uwaga.ops.attention import gradients, relative_bias, vmap
+from uwaga.ops.attention import gradients, relative_bias
 from uwaga.ops.attention.call import FIXED_TENSORS, Call, Gradients, Options, new_lse, new_output, no_forward_mode
 from uwaga.ops.mask_program import pack, unpack
 
@@ -42,11 +42,11 @@ torch.library.define(
 
 def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
     """The call as a registered operator. Its lse is always computed, since a backward pass may need it."""
-    query, *tensors = call.tensors
+    query = call.query
     for mask in filter(torch._C._functorch.is_batchedtensor, call.mask_tensors):
         # vmap overlooks what is mapped in a list that may be None, so that the query must be mapped too.
         query = torch.where(mask.flatten()[:0].any(), query, query)
-    output, lse = call_forward((query, *tensors), call.options, engine)
+    output, lse = call_forward((query, *call.tensors[1:]), call.options, engine)
     return output, lse if call.options.softmax else None
 
 
@@ -217,12 +217,81 @@ def _backward_autograd(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
     return (of_grad_output, of_grad_lse, None, None, None, *of_operands, *_NOTHING)
 
 
+# vmap: the mapped dimension, of size V, is folded into the batch.
+
+# Those of `Call.tensors` that have no batch dimension to fold into.
+_SHARED = {3: "a vector of biases", 5: "sinks", 6: "offsets", 7: "offsets", 9: "a dropout seed"}
+_BIAS, _OFFSETS = 4, 6
+
+Tensors = Sequence[Tensor | None]
+
+
+def _fold(
+    size: int, dims: Sequence[int | None], tensors: Tensors, options: Options, needs: Sequence[bool] = (False,) * 6
+) -> list[Tensor | None]:
+    """`Call.tensors` of one call with a batch of V * B. Raises ValueError where they cannot be folded."""
+    if tensors[_OFFSETS] is not None:
+        raise ValueError("attention: vmap over a ragged batch is not supported; a Ragged has a batch of its own")
+    if options.dropout:
+        raise ValueError(
+            "attention: vmap with dropout is not supported: its pattern depends on the position in the batch"
+        )
+    for at, name in _SHARED.items():
+        if dims[at] is not None:
+            raise ValueError(f"attention: vmap over {name} is not supported; loop over the mapped dimension")
+        if at < len(needs) and needs[at]:
+            raise ValueError(
+                f"attention: vmap over the gradient of {name} is not supported; loop over the mapped dimension"
+            )
+    folded = _lead_all(size, _batch_of(dims, tensors), dims, tensors)
+    return [x if at in _SHARED else y for at, (x, y) in enumerate(zip(tensors, folded, strict=True))]
+
+
+def _batch_of(dims: Sequence[int | None], tensors: Tensors) -> int:
+    """B of the query, which comes first, without the mapped dimension."""
+    assert tensors[0] is not None
+    return tensors[0].shape[_batch_dimension(dims[0])]
+
+
+def _lead_all(size: int, batch: int, dims: Sequence[int | None], tensors: Tensors) -> list[Tensor | None]:
+    """(V * B, ...) of each (B, ...) or (1, ...) whose mapped dimension is anywhere; a tensor without one is
+    repeated."""
+    return [None if x is None else _lead(size, batch, dim, x) for x, dim in zip(tensors, dims, strict=True)]
+
+
+def _lead(size: int, batch: int, dim: int | None, x: Tensor) -> Tensor:
+    x = x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+    return x.expand(size, batch, *x.shape[2:]).flatten(0, 1)
+
+
+def _unfold(size: int, batch: int, results: Tensors) -> tuple[Gradients, tuple[int | None, ...]]:
+    """(V, B, ...) of each (V * B, ...), and the index of the mapped dimension; None for an absent result, None or empty."""
+    unfolded = [x if x is None or x.dim() == 1 else x.unflatten(0, (size, batch)) for x in results]
+    return tuple(unfolded), tuple(None if x is None or x.dim() == 1 else 0 for x in results)
+
+
+def _unfold_gradients(
+    size: int, batch: int, dims: Sequence[int | None], tensors: Tensors, results: Tensors
+) -> tuple[Gradients, tuple[int | None, ...]]:
+    """`_unfold` for gradients of the first of `Call.tensors`; one that was broadcast over the batch is summed over it."""
+    unfolded, unfolded_dims = _unfold(size, batch, results)
+    bias, of_bias = tensors[_BIAS], unfolded[_BIAS]
+    if bias is not None and of_bias is not None and bias.shape[_batch_dimension(dims[_BIAS])] != batch:
+        unfolded = (*unfolded[:_BIAS], of_bias.sum(1, keepdim=True), *unfolded[_BIAS + 1 :])
+    return unfolded, unfolded_dims
+
+
+def _batch_dimension(dim: int | None) -> int:
+    """The index of the batch dimension, which is first apart from the mapped dimension."""
+    return 1 if dim == 0 else 0
+
+
 def _forward_vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Gradients, tuple[int | None, ...]]:
     call, engine = unflatten(arguments)
     dims = (*in_dims[:FIXED_TENSORS], *(in_dims[FIXED_TENSORS] or [None] * len(call.mask_tensors)))
-    batch = vmap.batch_of(dims, call.tensors)
-    folded = vmap.fold(info.batch_size, dims, call.tensors, call.options)
-    return vmap.unfold(info.batch_size, batch, call_forward(folded, call.options, engine))
+    batch = _batch_of(dims, call.tensors)
+    folded = _fold(info.batch_size, dims, call.tensors, call.options)
+    return _unfold(info.batch_size, batch, call_forward(folded, call.options, engine))
 
 
 def _backward_vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Gradients, tuple[int | None, ...]]:
@@ -230,13 +299,13 @@ def _backward_vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tupl
     call, engine = unflatten(arguments[5:])
     fixed = in_dims[5 : 5 + FIXED_TENSORS]
     dims = (*fixed, *(in_dims[5 + FIXED_TENSORS] or [None] * len(call.mask_tensors)))
-    size, batch = info.batch_size, vmap.batch_of(dims, call.tensors)
-    led = vmap.lead_all(size, batch, in_dims[:3], state[:3])
-    lse = vmap.lead_all(size, batch, in_dims[3:4], state[3:]) if call.options.softmax else state[3:]
-    folded = vmap.fold(size, dims, call.tensors, call.options, needs)
+    size, batch = info.batch_size, _batch_of(dims, call.tensors)
+    led = _lead_all(size, batch, in_dims[:3], state[:3])
+    lse = _lead_all(size, batch, in_dims[3:4], state[3:]) if call.options.softmax else state[3:]
+    folded = _fold(size, dims, call.tensors, call.options, needs)
     result = torch.ops.uwaga.backward(*led, *lse, needs, *flatten(folded, call.options, engine))
     present = [x if needed else None for x, needed in zip(result, needs, strict=True)]
-    outputs, out_dims = vmap.unfold_gradients(size, batch, dims, call.tensors, present)
+    outputs, out_dims = _unfold_gradients(size, batch, dims, call.tensors, present)
     return tuple(call.query.new_empty(0) if x is None else x for x in outputs), out_dims
 
 
