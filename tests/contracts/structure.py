@@ -57,20 +57,6 @@ def _targets(node: ast.AST, known: Mapping[str, Path]) -> Iterable[str]:
     return []
 
 
-def packages(graph: Graph) -> dict[str, set[str]]:
-    """The same between folders: a package imports another where one of its own modules does. A package and a folder inside it
-    count as two, so that `ops` and `ops.attention` importing each other is a circle."""
-    names = set(graph)
-    folder = {
-        name: name if any(other.startswith(name + ".") for other in names) else name.rpartition(".")[0]
-        for name in names
-    }
-    result: dict[str, set[str]] = defaultdict(set)
-    for name, targets in graph.items():
-        result[folder[name]] |= {folder[target] for target in targets} - {folder[name]}
-    return result
-
-
 def circles(graph: Graph) -> list[list[str]]:
     """Groups of more than one node that all reach each other: strongly connected components (Tarjan 1972)."""
     index: dict[str, int] = {}
@@ -119,8 +105,7 @@ def small_with_one_importer(root: Path) -> dict[str, str]:
 if __name__ == "__main__":
     for each in sys.argv[1:] or ["."]:
         root = Path(each)
-        for kind, graph in (("modules", imports(root)), ("folders", packages(imports(root)))):
-            for circle in circles(graph):
-                print(f"{root}: circle of {kind}: {', '.join(circle)}")
+        for circle in circles(imports(root)):
+            print(f"{root}: circle: {', '.join(circle)}")
         for name, importer in small_with_one_importer(root).items():
             print(f"{root}: {name} has one importer, {importer}")

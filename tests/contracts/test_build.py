@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.stress
 
 pytest.importorskip("scikit_build_core", reason="the build backend is not installed here: `make setup` installs it")
 

@@ -33,7 +33,7 @@ def test_tests_are_counted_by_the_closing_lines_of_their_runners(text: str, prog
     assert program(".ci/nightly.py").counts(text) == CLOSING_LINES[text]
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_the_nightly_run_goes_on_after_a_failure_and_ends_with_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], program: Program
 ) -> None:
@@ -101,7 +101,7 @@ def test_another_version_than_the_locked_one_is_named(
     assert next(line for line in said if line.startswith("numpy ")).split()[1] == "0.0.1"
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_pip_chooses_the_wheel_of_each_platform(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Program
 ) -> None:
@@ -157,6 +157,7 @@ def nightly_targets(makefile: str) -> set[str]:
     return set(re.search(r"\.ci/nightly\.py (.*)$", makefile, re.MULTILINE)[1].split())
 
 
+@pytest.mark.stress
 def test_workflows_and_the_nightly_run_targets_of_the_makefile(makefile: str, workflows: dict[str, str]) -> None:
     targets = set(re.findall(r"^([a-z-]+(?: [a-z-]+)*):", makefile, re.MULTILINE))
     targets = {target for line in targets for target in line.split()}

@@ -204,6 +204,7 @@ def shown_in(document: Path) -> list[str]:
     return re.findall(r"!\[[^\]]*\]\((?:docs/)?pictures/([\w-]+)\.png\)", document.read_text(encoding="utf-8"))
 
 
+@pytest.mark.stress
 def test_each_is_of_a_command_in_the_document_that_shows_it(pictures: ModuleType) -> None:
     shown = {(document, name) for document in WITH_PICTURES for name in shown_in(document)}
     assert {name for _, name in shown} <= pictures.PICTURES.keys() | BY_A_TEST
@@ -214,6 +215,7 @@ def test_each_is_of_a_command_in_the_document_that_shows_it(pictures: ModuleType
             assert f"    {command}\n" in text or f"`{command}`" in text, f"{document.name}: {name}.png shows {command}"
 
 
+@pytest.mark.stress
 def test_each_was_made_by_the_command_that_the_documents_have(pictures: ModuleType) -> None:
     """A picture of another command is made again by `make pictures`."""
     assert {path.stem for path in pictures.FOLDER.glob("*.png")} == pictures.PICTURES.keys() | BY_A_TEST
@@ -223,6 +225,7 @@ def test_each_was_made_by_the_command_that_the_documents_have(pictures: ModuleTy
             assert image.size == (picture.width, picture.height), name
 
 
+@pytest.mark.stress
 def test_make_run_shows_the_text_of_the_readme(pictures: ModuleType) -> None:
     text = re.search(r"^TEXT \?= (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert text is not None

@@ -25,10 +25,7 @@ from uwaga.models import load, save
 from uwaga.ops import engine_table
 from uwaga.ops.linear import explain
 
-pytestmark = [
-    needs_native,
-    pytest.mark.usefixtures("one_thread"),
-]
+pytestmark = [needs_native, pytest.mark.usefixtures("one_thread")]
 
 # As MiniLM: MKL on an Intel processor with AMX has other bits for other numbers of rows in 1536 -> 384.
 _WIDE = {"d_model": 384, "num_heads": 12, "d_ff": 1536, "num_layers": 1}

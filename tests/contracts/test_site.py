@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.stress
 pytest.importorskip("sphinx", reason="the extra site is not installed")
 Program = Callable[[str], ModuleType]
 

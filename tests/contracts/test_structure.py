@@ -1,11 +1,8 @@
 """The structure that structure.py measures: no import circles, no small modules that belong to their only importer."""
 
 import ast
-import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `import structure` and others: the tests are no package
 
@@ -69,13 +66,6 @@ def test_no_test_uses_more_private_attributes_than_are_listed() -> None:
     """A test that uses public names alone survives a change of what is behind them. The list only shrinks: see private_attributes.py."""
     most = private_attributes.listed()
     assert {path: n for path, n in private_attributes.uses().items() if n > most.get(path, 0)} == {}
-
-
-@pytest.mark.slow
-def test_no_layer_imports_a_higher_one(root: Path) -> None:
-    program = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
-    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_native_code_knows_neither_python_nor_pytorch(root: Path) -> None:

@@ -18,7 +18,7 @@ from uwaga._base.languages import LANGUAGES
 from uwaga.viewer.page.bundle import FRONT, bundle
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.stress,
     pytest.mark.skipif("UWAGA_WHEELS" not in os.environ, reason="make wheel-test builds the wheels that this looks at"),
 ]
 

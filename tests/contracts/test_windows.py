@@ -10,7 +10,7 @@ from uwaga._base import native
 
 TESTS = Path(__file__).parents[1]
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.stress,
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which files a process has open"),
 ]
 
