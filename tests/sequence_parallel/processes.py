@@ -639,7 +639,7 @@ def start(folder: Path, job: str, name: str, rank: int, size: int) -> int:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    uwaga.sequence_parallel.attention  # noqa: B018  # imports its modules before the forks
+    uwaga.sequence_parallel.attention, uwaga.sequence_parallel.attention_map  # noqa: B018  # imports their modules before the forks
     gc.freeze()  # garbage collection in a child skips the objects of PyTorch's modules
     for each in sys.argv[2:]:
         run(Path(sys.argv[1]), each)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from uwaga.sequence_parallel.division import checksum_of
+from uwaga.sequence_parallel.agreement import checksum_of
 
 _GENERATOR = torch.Generator().manual_seed(0)
 _BITS = torch.rand(3, 2, 1200, 1100, generator=_GENERATOR) < 0.5

@@ -1,255 +1,26 @@
-"""One call of attention over several processes: what they agree on before anything is computed, and how the whole is divided.
+"""How one call of attention is divided over several processes: one sequence, of which each has a part; or the rows of a Ragged batch, of which
+each has consecutive tokens, with rows that end anywhere.
 
-Letters as in sequence.py.
+Rows that lie with one process are computed there. Each row that lies with several goes by the ring, one after another, as a sequence of its
+own. A row has the same bits in any batch, so all are those of one process.
+
+Letters as in sequence.py; R rows of the whole batch.
 """
 
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from uwaga._base.tracing import has_tangent, is_intercepted, is_recorded, is_transformed
-from uwaga.maps.spec import RowStatisticsRequest
 from uwaga.ops import mask_program
-from uwaga.ops.attention.arguments import AttentionOptions, make_call
 from uwaga.ops.attention.call import Call, Options
-from uwaga.ops.attention.engines import cpu
-from uwaga.ops.attention.native_structs import DTYPES
-from uwaga.ops.mask_program import START_LAST, START_PER_ROW, START_VALUE, Interval
-from uwaga.sequence_parallel.exchange import Group, ProcessGroupError, known_to_all
-
-OPERANDS, OPTIONS, BACKWARD, MODEL, ROWS, MASS, RECEIVED, DIAGONALS, POOL, ENTRIES, LARGEST, ARGUMENTS = range(12)
-_STAGES = (
-    "its operands",
-    "its mask and options",
-    "its backward pass",
-    "the tokens of a model",
-    "the rows of its map",
-    "the mass of its map",
-    "the received weights of its map",
-    "the diagonals of its map",
-    "the cells of its map",
-    "the entries of its map",
-    "the largest logit of its map",
-    "the arguments of its map",
-)
-_AT = "uwaga.sequence_parallel:"
-_KINDS = ("attention", "attend", "attention_map")
-SIZES = ("batch size B", "query heads H", "key heads G", "head width D", "value width E", "dtype", "kind of operands")
-# Bytes of a tensor that are read at once where it is not contiguous.
-_BLOCK = 1 << 20
-_NAMES = {"dtype": list(map(str, DTYPES)), "kind of operands": ["tensors", "Ragged"]}
-
-
-def call_of_part(
-    query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None, dropout: float = 0.0
-) -> Call:
-    """The validated call of this process's operands, without what is over the whole sequence (mask, bias and sinks), and with this dropout."""
-    if impl not in (None, "cpu"):
-        raise ValueError(f"{_AT} impl must be None or 'cpu', not {impl!r}")
-    if is_intercepted() or is_transformed():
-        raise _no_transforms()
-    part = options._replace(mask=None, bias=None, sinks=None, dropout=dropout)
-    return _made_call((query, key, value), part, {})
-
-
-def divide(
-    group: Group,
-    query: Any,
-    key: Any,
-    value: Any,
-    options: AttentionOptions,
-    impl: str | None,
-    request: RowStatisticsRequest | None = None,
-    refusal: "Refusal | None" = None,
-) -> "tuple[Call, Division, bool]":
-    """The validated call with this process's operands and the mask of the whole sequence, how it is divided, and whether gradients are
-    recorded. value=None: a map of weights, E = 0. `request`: of `uwaga.attend`, else None. `refusal`: of arguments that the caller has checked. All processes of the
-    group call this together; errors as in `attention`."""
-    number, refusal = group.next_call(), refusal or Refusal()
-    header = [0] * (len(SIZES) + 2)
-    with refusal:
-        header = sizes_of(call_of_part(query, key, value, options, impl))
-    lengths = zip(*agree_on_sizes(group, number, header, refusal), strict=True)
-    query_starts, key_starts = ([0, *accumulate(sizes)] for sizes in lengths)
-    whole = {"queries": query_starts[-1], "keys": key_starts[-1]}
-    call, records = agree_on_options(group, number, (query, key, value), options, whole, request)
-    return call, Division(group, number, query_starts, key_starts, call.options), records
-
-
-def agree_on_sizes(group: Group, number: int, header: Sequence[int], refusal: "Refusal") -> list[list[int]]:
-    """What follows SIZES in the headers of all processes, which have the same sizes."""
-    result = agree(group, OPERANDS, number, header, refusal.error)
-    for name, sizes in zip(SIZES, zip(*result, strict=True), strict=False):
-        check_equal(name, [_NAMES[name][n] for n in sizes] if name in _NAMES else sizes)
-    return [x[len(SIZES) : len(header)] for x in result]
-
-
-def agree_on_options(
-    group: Group,
-    number: int,
-    operands: tuple[Any, Any, Any],
-    options: AttentionOptions,
-    whole: Mapping[str, Any],
-    request: RowStatisticsRequest | None,
-) -> tuple[Call, bool]:
-    """The call of this process's operands with the mask and the options of the whole, which all processes have, and whether gradients are
-    recorded. Dropout has the first process's seed."""
-    refusal = Refusal()
-    checksum, seed, records = 0, 0, False
-    with refusal:
-        call = _made_call(operands, options, whole)
-        checksum = _checksum(call)
-        seed = 0 if call.seed is None else int(call.seed)
-        records = is_recorded(*call.operands)
-    kind = 2 if operands[2] is None else int(request is not None)
-    header = [checksum, int(records), seed, kind, zlib.crc32(repr(request).encode())]
-    result = agree(group, OPTIONS, number, header, refusal.error)
-    check_equal("the kind of call", [_KINDS[x[3]] for x in result])
-    check_equal("entropy or topk of attend (checksums)", [x[4] for x in result])
-    check_equal("mask, bias, scale, softcap, sinks, normalize or dropout (checksums)", [x[0] for x in result])
-    check_equal("gradients (1: query, key, value, bias or sinks require them)", [x[1] for x in result])
-    if call.seed is not None:  # of dropout: that of the first process
-        call = replace(call, seed=torch.tensor(result[0][2]))
-    return call, records
-
-
-def _made_call(operands: tuple[Any, Any, Any], options: AttentionOptions, whole: Mapping[str, Any]) -> Call:
-    """The validated call. ValueError unless the native kernels serve it, NotImplementedError for forward-mode derivatives."""
-    call = make_call(*operands, options, wants_lse=True, whole=whole)
-    if has_tangent(*call.operands):
-        raise _no_transforms()
-    # A map has a value of width 0: the key stands in for it.
-    if (reason := cpu.refusal(call if call.value.shape[3] else replace(call, value=call.key))) is not None:
-        raise ValueError(f"{_AT} the native kernels cannot serve this call: {reason}")
-    return call
-
-
-def _no_transforms() -> NotImplementedError:
-    return NotImplementedError(
-        f"{_AT} torch.compile, other tracers, torch.func and forward-mode derivatives are not supported"
-    )
-
-
-def sizes_of(call: Call) -> list[int]:
-    """What the processes tell one another of their operands: SIZES, and the lengths of their parts."""
-    batch, heads, queries, width = call.query.shape
-    kinds = list(DTYPES).index(call.query.dtype), int(call.query_offsets is not None)
-    return [batch, heads, call.key.shape[1], width, call.value.shape[3], *kinds, queries, call.key.shape[2]]
-
-
-class Refusal:
-    """A context whose error, of this process's arguments, is kept for the header that tells the others."""
-
-    error: Exception | None = None
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        if isinstance(error, Exception):
-            self.error = error
-        return isinstance(error, Exception)
-
-
-def agree(group: Group, stage: int, number: int, header: Sequence[int], failure: Exception | None) -> list[list[int]]:
-    """The headers of all processes, which are at the same call; an error of one process is one in all of them."""
-    result = group.headers(f"call {number}, {_STAGES[stage]}", [stage, number, failure is not None, *header])
-    if failure is not None:
-        raise known_to_all(failure)
-    for rank, (their_stage, their_number, failed, *_) in enumerate(result):
-        if failed:
-            raise ProcessGroupError(
-                f"uwaga.sequence_parallel: rank {rank} refused its arguments; its own error says why"
-            )
-        if (their_stage, their_number) != (stage, number):
-            raise ProcessGroupError(
-                f"uwaga.sequence_parallel: rank {rank} is at {_STAGES[their_stage]} of call {their_number}, and rank {group.rank} at "
-                f"{_STAGES[stage]} of call {number}: all processes must make the same calls in the same order"
-            )
-    return [x[3:] for x in result]
-
-
-def check_equal(name: str, by_rank: Sequence[object]) -> None:
-    """ValueError, with the first two ranks that differ, unless all processes have the same."""
-    for rank, value in enumerate(by_rank):
-        if value != by_rank[0]:
-            raise known_to_all(
-                ValueError(
-                    f"uwaga.sequence_parallel: the processes disagree on {name}: rank 0 has {by_rank[0]}, rank {rank} has {value}"
-                )
-            )
-
-
-def _checksum(call: Call) -> int:
-    """Of what must be the same in all processes: the mask, from which each finds what to send and which keys its queries see, and
-    options."""
-    options = replace(call.options, max_queries=0, max_keys=0)
-    result = zlib.crc32(repr(options).encode())
-    for tensor in (call.relative, call.relative_starts, call.bias, call.sinks, *call.mask_tensors):
-        if tensor is not None:
-            result = checksum_of(tensor, result)
-    return result
-
-
-def checksum_of(tensor: Tensor, checksum: int) -> int:
-    """`checksum` continued by the shape, the dtype and the values of a tensor, whatever its strides. What is repeated by a stride of 0 is read
-    once, and no more than a block is copied."""
-    tensor = tensor.detach()
-    described = zlib.crc32(repr((tuple(tensor.shape), tensor.dtype)).encode(), checksum)
-    return zlib.crc32(_crc_of(tensor).to_bytes(4, "little"), described)
-
-
-def _crc_of(tensor: Tensor) -> int:
-    """The CRC-32 of the values, row by row."""
-    if tensor.nbytes <= _BLOCK or tensor.is_contiguous():
-        flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))  # a single number may have any strides
-        return zlib.crc32(flat.view(torch.uint8).numpy().data)
-    if tensor.stride(0) == 0 or len(tensor) == 1:
-        return _crc_of_copies(_crc_of(tensor[0]), tensor[0].nbytes, len(tensor))
-    result, rows = 0, max(_BLOCK // tensor[0].nbytes, 1)
-    for part in tensor.split(rows) if rows > 1 else tensor:
-        result = _product(result, _shift(part.nbytes)) ^ _crc_of(part)
-    return result
-
-
-# A CRC is the remainder of a polynomial of bits, here with x^0 as the highest one: bits that follow multiply it by a power of x (zlib's
-# crc32_combine).
-
-
-def _crc_of_copies(crc: int, length: int, count: int) -> int:
-    """Of so many copies of bytes, of which it is that of one."""
-    result, shift = 0, _shift(length)
-    while count:
-        if count & 1:
-            result = _product(result, shift) ^ crc
-        crc, shift, count = _product(crc, shift) ^ crc, _product(shift, shift), count >> 1
-    return result
-
-
-def _product(a: int, b: int) -> int:
-    result = 0
-    while a:
-        if a & 1 << 31:
-            result ^= b
-        a, b = a << 1 & 0xFFFFFFFF, b >> 1 ^ (0xEDB88320 if b & 1 else 0)
-    return result
-
-
-@lru_cache(maxsize=256)
-def _shift(length: int) -> int:
-    """x to the power of so many bytes' bits."""
-    result, power = 1 << 31, 1 << 23  # 1 and x^8
-    while length:
-        if length & 1:
-            result = _product(result, power)
-        power, length = _product(power, power), length >> 1
-    return result
+from uwaga.ops.attention.sequences import part_of
+from uwaga.ops.mask_program import START_LAST, START_PER_ROW, START_VALUE, CallPart, Interval, SameDocument
+from uwaga.ops.ragged import Operand, Ragged
+from uwaga.sequence_parallel.exchange import Group, known_to_all
 
 
 def rectangle_of(bias_BHQK: Tensor, rows: Interval, columns: Interval) -> Tensor:
@@ -303,3 +74,151 @@ class Division:
             mask_tensors=tensors,
             options=options,
         )
+
+
+def joined(pieces: Iterable[Tensor]) -> Tensor:
+    """(1, H, N, ...), of tokens that follow one another; laid out as packed tokens are."""
+    return torch.cat([x.transpose(1, 2) for x in pieces], 1).transpose(1, 2)
+
+
+class RowPart(NamedTuple):
+    """A row that lies with several processes, as a dense call that all make together; or, without a division, the rows that lie with this one
+    alone, as a call of their own."""
+
+    division: Division | None
+    call: Call
+    rows: slice  # of the whole batch
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How the rows of the whole batch lie with the processes, of which each has pieces of rows, in order."""
+
+    group: Group
+    number: int  # of their call
+    held: list[Interval]  # the pieces of each process
+    row: Tensor  # (pieces,) the row of each piece
+    lengths: Tensor  # (pieces, 2) its queries and keys
+    offsets: Tensor  # (R+1, 2) those of the rows
+    begins: list[int]  # the row of the first piece of each process, or of the next one
+    divided: list[int]  # rows that lie with several processes
+
+    @classmethod
+    def of(cls, group: Group, number: int, query: Operand, key: Operand, headers: Sequence[Sequence[int]]) -> "Rows":
+        """From what all processes have. Raises ValueError, in all of them: parts that do not follow one another."""
+        assert isinstance(query, Ragged)
+        assert isinstance(key, Ragged)
+        counts = [x[2] for x in headers]
+        held = list(pairwise([0, *accumulate(counts)]))
+        own = torch.stack([query.lengths, key.lengths], 1)
+        (lengths,) = group.rows(
+            f"call {number}, lengths of rows", [own], [[x] for x in held], [[(0, sum(counts))]] * group.size
+        )
+        is_new = torch.ones(len(lengths), dtype=torch.bool)
+        for (first, _), (*_, of_query, _) in zip(held, headers, strict=True):
+            if of_query:
+                is_new[first] = False
+        row = is_new.cumsum(0) - 1
+        for rank, ((first, _), (*_, of_query, of_key)) in enumerate(zip(held, headers, strict=True)):
+            if of_query:
+                before = lengths[:first][row[:first] == row[first]].sum(0).tolist()
+                if int(row[first]) < 0 or before != [of_query - 1, of_key - 1]:
+                    raise known_to_all(
+                        ValueError(
+                            f"uwaga.sequence_parallel: the first row of rank {rank} goes on after {of_query - 1} queries and {of_key - 1} keys, "
+                            f"and the processes before it have {before[0]} and {before[1]} of it"
+                        )
+                    )
+        rows = int(row[-1]) + 1 if len(row) else 0
+        sums = torch.zeros(rows + 1, 2, dtype=torch.int64).index_add_(0, row + 1, lengths)
+        begins = [int(row[first]) if first < len(row) else rows for first, _ in held]
+        return cls(group, number, held, row, lengths, sums.cumsum(0), begins, row[~is_new].unique().tolist())
+
+    def score_shape(self) -> dict[str, object]:
+        """The fields of the whole batch's ScoreShape."""
+        longest = self.offsets.diff(dim=0).amax(0).tolist() if len(self.offsets) > 1 else [0, 0]
+        query_offsets, key_offsets = (x.contiguous() for x in self.offsets.unbind(1))
+        return {
+            "batch": (len(self.offsets) - 1,),
+            "queries": longest[0],
+            "keys": longest[1],
+            "query_offsets": query_offsets,
+            "key_offsets": key_offsets,
+            "query_tokens": int(query_offsets[-1]),
+            "key_tokens": int(key_offsets[-1]),
+        }
+
+    def parts_of_call(self, call: Call) -> list[RowPart]:
+        """The parts of a call of this process's tokens whose mask is that of the whole, in the order of the tokens. A row that lies elsewhere is
+        among them, without tokens."""
+        assert call.query_offsets is not None
+        assert call.key_offsets is not None
+        begin, count = self.begins[self.group.rank], len(call.query_offsets) - 1
+        # Of this process's rows only the first and the last may have parts in other processes.
+        first = int(count > 0 and begin in self.divided)
+        last = count - int(count > first and begin + count - 1 in self.divided)
+        before: list[RowPart] = []
+        behind: list[RowPart] = []
+        for r in self.divided:
+            at = min(max(r - begin, 0), count)
+            queries, keys = (
+                slice(int(x[at]), int(x[min(at + (r >= begin), count)])) for x in (call.query_offsets, call.key_offsets)
+            )
+            of_row = CallPart(row := slice(r, r + 1), None, self.tokens_of(row, 0), self.tokens_of(row, 1))
+            part = part_of(call, of_row, call.query[:, :, queries], call.key[:, :, keys], call.value[:, :, keys])
+            query_starts, key_starts = ([0, *accumulate(counts)] for counts in self.parts_of(r))
+            division = Division(self.group, self.group.next_call(), query_starts, key_starts, part.options)
+            (before if r <= begin else behind).append(RowPart(division, part, row))
+        rows = slice(begin + first, begin + last)
+        return [*before, RowPart(None, _whole_rows(call, self, rows, first), rows), *behind]
+
+    def following(self) -> Tensor:
+        """(n,) of each of this process's queries how many of its row are in later processes."""
+        first, last = self.held[self.group.rank]
+        own = self.lengths[first:last, 0]
+        later = torch.zeros_like(own)
+        if len(own):
+            is_later = self.row[last:] == self.row[last - 1]
+            later[-1] = self.lengths[last:, 0][is_later].sum()
+        return later.repeat_interleave(own)
+
+    def parts_of(self, row: int) -> list[list[int]]:
+        """The queries, and the keys, of a row that each process has."""
+        is_of_row = self.row == row
+        counts = [self.lengths[first:last][is_of_row[first:last]].sum(0) for first, last in self.held]
+        return torch.stack(counts, 1).tolist()
+
+    def tokens_of(self, rows: slice, side: int) -> slice:
+        """Those of some rows among the queries (0) or the keys (1) of the whole batch."""
+        return slice(int(self.offsets[rows.start, side]), int(self.offsets[rows.stop, side]))
+
+
+def _whole_rows(call: Call, all_rows: Rows, rows: slice, first: int) -> Call:
+    """Some rows of the batch, all of whose tokens this process has; `first`: which of its rows the first one is."""
+    last = first + rows.stop - rows.start
+    offsets = [x[first : last + 1] for x in (call.query_offsets, call.key_offsets) if x is not None]
+    queries, keys = (slice(int(x[0]), int(x[-1])) for x in offsets)
+    program, part = call.options.mask_program, CallPart(rows)
+    tensors = list(mask_program.select(program, call.mask_tensors, part))
+    for operation in program:
+        if isinstance(operation, SameDocument):  # its ids are of packed tokens
+            for index, side in ((operation.query_ids, 0), (operation.ids, 1)):
+                if index is not None:
+                    tensors[index] = call.mask_tensors[index][all_rows.tokens_of(rows, side)]
+    offsets = [x - x[0] for x in offsets]
+    starts, bias = call.relative_starts, call.bias
+    longest = [int(x.diff().max()) if len(x) > 1 else 0 for x in offsets]
+    scores = CallPart(rows, None, slice(0, longest[0]), slice(0, longest[1]))
+    return replace(
+        call,
+        query=call.query[:, :, queries],
+        key=call.key[:, :, keys],
+        value=call.value[:, :, keys],
+        query_offsets=offsets[0],
+        key_offsets=offsets[1],
+        bias=None if bias is None else scores.of_scores(bias),
+        relative_starts=None if starts is None else starts[rows],
+        seed=None if call.seed is None else call.seed + rows.start * call.query.shape[1],  # as in part_of
+        mask_tensors=tuple(tensors),
+        options=replace(call.options, max_queries=longest[0], max_keys=longest[1]),
+    )

@@ -8,15 +8,14 @@ Letters as in sequence.py; R query heads of a key head.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from uwaga.ops import mask_program
 from uwaga.ops.attention import parts
 from uwaga.ops.attention.call import Call, Gradients
+from uwaga.ops.attention.sequences import part_of
 from uwaga.ops.mask_program import CallPart
 from uwaga.sequence_parallel.division import Division
 from uwaga.sequence_parallel.exchange import Message, RelayedMessages
@@ -57,7 +56,8 @@ def backward(
     relative = torch.zeros_like(call.relative) if needs[3] and call.relative is not None else None
     sinks = torch.zeros_like(call.sinks) if needs[5] and call.sinks is not None else None
     for sequence, heads, whole, results in _exchanged(division, call, given, home):
-        part = _call_of(call, sequence, heads, whole)
+        of_heads = CallPart(slice(sequence, sequence + 1), torch.arange(heads.start, heads.stop))
+        part = part_of(call, of_heads, whole["query"], whole["key"], whole["value"])
         of_head = (x if x is None else x[heads] for x in (relative, sinks))
         rows = parts.Rows(whole["output"], whole["lse"], whole["grad_output"], whole.get("grad_lse"))
         of_parameters = dict(zip(("relative", "sinks"), of_head, strict=True))
@@ -127,22 +127,3 @@ def _exchanged(
                             home[name][sequence, head] = x[:, place]
                         else:
                             send(other, x[:, place], _BACK)
-
-
-def _call_of(call: Call, sequence: int, heads: slice, whole: _Operands) -> Call:
-    """The call of some query heads of a sequence, with the whole of their operands."""
-    own, starts = slice(sequence, sequence + 1), call.relative_starts
-    part = CallPart(own, torch.arange(heads.start, heads.stop))
-    return replace(
-        call,
-        query=whole["query"],
-        key=whole["key"],
-        value=whole["value"],
-        relative=None if call.relative is None else call.relative[heads],
-        sinks=None if call.sinks is None else call.sinks[heads],
-        relative_starts=None if starts is None else starts[own],
-        # The kernels add the number of sequence and head to it.
-        seed=None if call.seed is None else call.seed + sequence * call.query.shape[1] + heads.start,
-        mask_tensors=mask_program.select(call.options.mask_program, call.mask_tensors, part),
-        options=replace(call.options, max_queries=whole["query"].shape[2], max_keys=whole["key"].shape[2]),
-    )

@@ -22,20 +22,8 @@ from uwaga.ops import mask_program
 from uwaga.ops.attention.call import Call
 from uwaga.ops.attention.parts import new_sums
 from uwaga.ops.mask_program import START_LAST, START_VALUE, Interval, MaskProgram
-from uwaga.sequence_parallel import ring
-from uwaga.sequence_parallel.division import (
-    DIAGONALS,
-    ENTRIES,
-    LARGEST,
-    MASS,
-    POOL,
-    RECEIVED,
-    ROWS,
-    Division,
-    agree,
-    check_equal,
-    checksum_of,
-)
+from uwaga.sequence_parallel import agreement, ring
+from uwaga.sequence_parallel.division import Division, RowPart, Rows, joined
 from uwaga.sequence_parallel.schedule import Plan
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -65,7 +53,9 @@ class MapEngine:
         if start is not None and start[0] == START_LAST:
             queries, keys = self.division.sizes
             start = (START_VALUE, keys - queries, None)
-        self._agree(ROWS, request.entropy, request.squares, request.top, start and start[:2], start and start[2])
+        self._agree(
+            agreement.ROWS, request.entropy, request.squares, request.top, start and start[:2], start and start[2]
+        )
         results: dict[int, RowStatistics] = {}
         memory: dict[int, Tensor] = {}
         plan = ring.plan_of_queries(self.division, call)
@@ -83,7 +73,7 @@ class MapEngine:
     @told
     def mass(self, call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
         """(B, H, n), of this process's queries; the second mask is that of the whole."""
-        self._agree(MASS, program, *tensors)
+        self._agree(agreement.MASS, program, *tensors)
         results: dict[int, Tensor] = {}
         memory: dict[int, Tensor] = {}
         plan = ring.plan_of_queries(self.division, call, (program, tensors))
@@ -103,7 +93,7 @@ class MapEngine:
     @told
     def received(self, call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
         """(B, H, m), of this process's keys; the weights are those of its queries."""
-        self._agree(RECEIVED, row_weights is None)
+        self._agree(agreement.RECEIVED, row_weights is None)
         division = self.division
         plan = ring.plan_of_keys(division, call)
         homes, pieces = ring.home_intervals(division.key_starts), ring.plan_intervals(division, plan)
@@ -129,7 +119,7 @@ class MapEngine:
     @told
     def diagonal_sums(self, call: Call, normalizer: Normalizer) -> Tensor:
         """(B, H, Q+K-1), of the whole, in every process."""
-        self._agree(DIAGONALS)
+        self._agree(agreement.DIAGONALS)
         queries, keys = self.division.sizes
         shared, sums = self._new_sums(*call.query.shape[:2], max(queries + keys - 1, 0))
         for visit in self._over_keys(call, ring.plan_of_queries(self.division, call), normalizer):
@@ -143,7 +133,7 @@ class MapEngine:
         self, call: Call, normalizer: Normalizer, pooling: str, query_edges: Tensor, key_edges: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """Cells (B, H, rows, cols), and positions where "max" is wanted, of the whole, in every process; edges are those of the whole."""
-        self._agree(POOL, pooling, query_edges, key_edges)
+        self._agree(agreement.POOL, pooling, query_edges, key_edges)
         sizes = (*call.query.shape[:2], query_edges.shape[1] - 1, key_edges.shape[1] - 1)
         best = torch.zeros(sizes), torch.full((*sizes, 2), -1)
         shared, sums = self._new_sums(*sizes[:2], sizes[2] * sizes[3] if pooling == "sum" else 0)
@@ -170,7 +160,7 @@ class MapEngine:
     @told
     def weights(self, call: Call, normalizer: Normalizer, selection: Selection, keys: Tensor) -> Tensor:
         """(sequences, heads, queries, keys) of a selection of the whole, in every process."""
-        self._agree(ENTRIES, selection.sequences, selection.heads, selection.queries, keys)
+        self._agree(agreement.ENTRIES, selection.sequences, selection.heads, selection.queries, keys)
         division, group = self.division, self.group
         runs, own = _runs(selection.queries), division.own(division.key_starts)
         homes = ring.home_intervals(division.query_starts)
@@ -193,16 +183,18 @@ class MapEngine:
     @told
     def largest(self, logits_BH: Tensor) -> Tensor:
         """(B, H): the largest number that a process has, NaN before all others."""
-        self._agree(LARGEST)
+        self._agree(agreement.LARGEST)
         return self._gathered("largest logits", logits_BH).amax(0)
 
     def _agree(self, stage: int, *arguments: object) -> None:
         """All processes are at the same function, with the same arguments."""
         checksum = 0
         for x in arguments:
-            checksum = checksum_of(x, checksum) if isinstance(x, Tensor) else zlib.crc32(repr(x).encode(), checksum)
-        agreed = agree(self.group, stage, self.division.number, [checksum], None)
-        check_equal("the arguments of a map (checksums)", [x[0] for x in agreed])
+            checksum = (
+                agreement.checksum_of(x, checksum) if isinstance(x, Tensor) else zlib.crc32(repr(x).encode(), checksum)
+            )
+        agreed = agreement.agree(self.group, stage, self.division.number, [checksum], None)
+        agreement.check_equal("the arguments of a map (checksums)", [x[0] for x in agreed])
 
     def _over_keys(self, call: Call, plan: Plan, normalizer: Normalizer | None = None) -> "Iterator[_Visit]":
         """The blocks of keys at the queries that this process computes, and the normalizer of these."""
@@ -299,3 +291,62 @@ def _runs(positions: Tensor) -> list[Interval]:
     ends = (positions.diff() != 1).nonzero().flatten() + 1
     edges = [0, *ends.tolist(), len(positions)]
     return [(int(positions[a]), int(positions[b - 1]) + 1) for a, b in pairwise(edges) if a < b] or [(0, 0)]
+
+
+class RaggedMapEngine:
+    """An engine of maps for one call of this process's tokens of a Ragged batch, and those with the same queries and keys: rows that lie with one
+    process are an ordinary call there, each of the others goes by the ring. Statistics of queries and of keys only."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.group, self._rows = rows.group, rows
+
+    @told
+    def rows(self, call: Call, request: RowStatisticsRequest) -> RowStatistics:
+        pieces = self._rows.parts_of_call(call)
+
+        def of_rows(rows: slice) -> RowStatisticsRequest:
+            if request.distance is None or request.distance[2] is None:
+                return request
+            return replace(request, distance=(*request.distance[:2], request.distance[2][rows].contiguous()))
+
+        results = [
+            cpu.rows(part, of_rows(rows)) if division is None else MapEngine(division).rows(part, of_rows(rows))
+            for division, part, rows in pieces
+        ]
+        normalizer = Normalizer(*map(joined, zip(*(x.normalizer for x in results), strict=True)))
+        others = {
+            name: joined(getattr(x, name) for x in results)
+            for name in RowStatistics._fields[1:]
+            if getattr(results[0], name) is not None
+        }
+        return RowStatistics(normalizer, **others)
+
+    @told
+    def mass(self, call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
+        pieces = self._rows.parts_of_call(call)
+        with_second = replace(call, options=replace(call.options, mask_program=program), mask_tensors=tensors)
+        second = self._rows.parts_of_call(with_second)
+        results = []
+        for (division, part, _), (_, other, _), known in zip(pieces, second, _split(pieces, normalizer), strict=True):
+            engine = cpu if division is None else MapEngine(division)
+            results.append(engine.mass(part, Normalizer(*known), program, other.mask_tensors))
+        return joined(results)
+
+    @told
+    def received(self, call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
+        pieces = self._rows.parts_of_call(call)
+        given = [*normalizer, *(() if row_weights is None else (row_weights,))]
+        results = []
+        for (division, part, _), (*known, weights) in zip(
+            pieces, _split(pieces, [*given, *[None] * (3 - len(given))]), strict=True
+        ):
+            engine = cpu if division is None else MapEngine(division)
+            results.append(engine.received(part, Normalizer(*known), weights))
+        return joined(results)
+
+
+def _split(pieces: list[RowPart], of_tokens: Sequence[Tensor | None]) -> list[Any]:
+    """Of each part its tokens of tensors (1, H, N)."""
+    lengths = [part.query.shape[2] for _, part, _ in pieces]
+    split = [[None] * len(lengths) if x is None else x.split(lengths, dim=2) for x in of_tokens]
+    return list(zip(*split, strict=True))

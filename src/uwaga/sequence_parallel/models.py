@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from uwaga._base.tracing import is_autocast
 from uwaga.ops.dropout import rows_from
 from uwaga.ops.ragged import Operand, PartOfBatch, Ragged, part_of
-from uwaga.sequence_parallel.division import MODEL, Refusal, agree, check_equal, checksum_of
+from uwaga.sequence_parallel.agreement import MODEL, Refusal, agree, check_equal, checksum_of
 from uwaga.sequence_parallel.exchange import Group
 from uwaga.sequence_parallel.sequence import sequence_parallel
 

@@ -81,12 +81,7 @@ def forward(division: Division, call: Call) -> tuple[Tensor, Tensor, Rows]:
 
 
 def backward(
-    division: Division,
-    call: Call,
-    rows: Rows,
-    grad_output: Tensor,
-    grad_lse: Tensor | None,
-    needs: Sequence[bool],
+    division: Division, call: Call, rows: Rows, grad_output: Tensor, grad_lse: Tensor | None, needs: Sequence[bool]
 ) -> Gradients:
     """The gradients of this process's parts of query, key and value, and of relative and sinks by the queries that it computes. `needs`: what
     some process needs, of query, key, value, relative, bias and sinks."""

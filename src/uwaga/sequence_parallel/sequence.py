@@ -1,7 +1,7 @@
 """Attention over a sequence whose parts lie with several processes, with the bits of one process.
 
-The public calls: what the processes agree on and how the whole is divided is in division.py, what each of them computes while blocks travel in
-ring.py.
+The public calls: what the processes agree on is in agreement.py, how the whole is divided in division.py, what each of them computes
+while blocks travel in ring.py.
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys of the whole sequence, D query/key width, E value width, n
 rows or keys of one process.
@@ -10,31 +10,26 @@ rows or keys of one process.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from uwaga._base.tracing import is_batch_of_gradients
-from uwaga.maps.attended import check_wanted
-from uwaga.maps.engines import tiles
-from uwaga.maps.spec import RowStatisticsRequest
-from uwaga.maps.statistics import arguments
-from uwaga.maps.statistics.row_cache import RowCache
 from uwaga.ops.attention import api, choose
 from uwaga.ops.attention.api import AttendedLse
 from uwaga.ops.attention.arguments import AttentionOptions, unflatten_lse, unflatten_output
+from uwaga.ops.attention.autograd import run
 from uwaga.ops.attention.call import Call, Gradients
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.engine_choice import Choice
 from uwaga.ops.masks import Mask
-from uwaga.ops.ragged import Operand, Ragged
-from uwaga.sequence_parallel import heads, ragged, ring
-from uwaga.sequence_parallel.division import BACKWARD, Division, Refusal, agree, call_of_part, divide
+from uwaga.ops.ragged import Operand
+from uwaga.sequence_parallel import heads, ring
+from uwaga.sequence_parallel.agreement import BACKWARD, Divided, Refusal, agree, call_of_part, divide
+from uwaga.sequence_parallel.division import Division, joined
 from uwaga.sequence_parallel.exchange import Group
-from uwaga.sequence_parallel.ragged import Rows
-from uwaga.sequence_parallel.sequence_map import SequenceMap, Whole, call_of_map
 
 
 def attention(
@@ -121,8 +116,7 @@ class _SequenceParallel:
 
     def attend(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> AttendedLse:
         with self._group.errors_told():
-            divided = self._divide(query, key, value, options, impl)
-            output, lse = divided.attend()
+            output, lse = _attend(divide(self._group, (query, key, value), options, impl))
             return AttendedLse(unflatten_output(query, output), unflatten_lse(query, lse))
 
     def attend_with_map(
@@ -132,18 +126,25 @@ class _SequenceParallel:
         impl: str | None,
         entropy: bool,
         topk: int | None,
-    ) -> tuple[Operand, Operand, SequenceMap]:
+    ) -> tuple[Operand, Operand, Any]:
         """As `uwaga.attend` does it in one process: in one pass, or with gradients or dropout in two."""
+        from uwaga.maps.attended import check_wanted
+        from uwaga.maps.engines import tiles
+        from uwaga.maps.spec import RowStatisticsRequest
+        from uwaga.maps.statistics import arguments
+        from uwaga.maps.statistics.row_cache import RowCache
+        from uwaga.sequence_parallel.sequence_map import SequenceMap, Whole, call_of_map
+
         query, key, _ = operands
         with self._group.errors_told():
             refusal = Refusal()
             with refusal:
                 check_wanted(options.normalize, topk)
             request = RowStatisticsRequest(entropy=entropy, top=topk or 0)
-            divided = self._divide(*operands, options, impl, request, refusal)
-            whole, call = divided.whole(), call_of_map(divided.call)
+            divided = divide(self._group, operands, options, impl, request, refusal)
+            whole, call = Whole.of(divided), call_of_map(divided.call)
             if divided.records or options.dropout:
-                output, lse_BHn = divided.attend()
+                output, lse_BHn = _attend(divided)
                 cache = RowCache(call, whole.engine, arguments.of_lse(lse_BHn))
                 if request != RowStatisticsRequest():
                     cache.compute(request)
@@ -154,23 +155,6 @@ class _SequenceParallel:
             made = SequenceMap(query, key, RowCache.of_pass(call, whole.engine, request, rows, from_scores=True), whole)
             lse_BHn = tiles.log_sum_exp(rows.normalizer)
             return unflatten_output(query, rows.output), unflatten_lse(query, lse_BHn), made
-
-    def _divide(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        options: AttentionOptions,
-        impl: str | None,
-        request: RowStatisticsRequest | None = None,
-        refusal: Refusal | None = None,
-    ) -> "_Divided":
-        arguments = self._group, query, key, value, options, impl, request, refusal
-        if any(isinstance(x, Ragged) for x in (query, key, value)):
-            rows, call, records = ragged.divide_rows(*arguments)
-            return _Divided(self._group, call, records, rows)
-        call, division, records = divide(*arguments)
-        return _Divided(self._group, call, records, division)
 
     def explain(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> Choice:
         """What would serve the call; the other processes need not ask too. Raises what `attend` raises for these arguments, but for mask, bias
@@ -185,27 +169,26 @@ class _SequenceParallel:
         )
 
 
-class _Divided(NamedTuple):
-    """A validated call of this process's operands, and how the whole is divided."""
-
-    group: Group
-    call: Call
-    records: bool  # whether gradients are recorded
-    how: Division | Rows
-
-    def attend(self) -> tuple[Tensor, Tensor]:
-        """The output (B, H, n, E) and lse (B, H, n) of this process's queries."""
-        if isinstance(self.how, Division):
-            return attend_divided(self.how, self.call, self.records)
-        return ragged.attend(self.group, self.how, self.call, self.records, attend_divided)
-
-    def whole(self) -> Whole:
-        if isinstance(self.how, Division):
-            return Whole.of_sequence(self.how, self.call)
-        return Whole.of_rows(self.group, self.how)
+def _attend(divided: Divided) -> tuple[Tensor, Tensor]:
+    """The output (B, H, n, E) and lse (B, H, n) of this process's queries."""
+    call, records, how = divided
+    if isinstance(how, Division):
+        return _attend_divided(how, call, records)
+    # A row that lies elsewhere has no tokens here, and all the same a backward pass, which all processes run.
+    pieces = [
+        _attend_alone(part) if division is None else _attend_divided(division, part, records)
+        for division, part, _ in how.parts_of_call(call)
+    ]
+    output, lse = map(joined, zip(*pieces, strict=True))
+    return output, lse
 
 
-def attend_divided(division: Division, call: Call, records: bool) -> tuple[Tensor, Tensor]:
+def _attend_alone(call: Call) -> tuple[Tensor, Tensor]:
+    output, lse = run(call, "cpu")
+    return output, output.new_zeros(output.shape[:3], dtype=torch.float32) if lse is None else lse
+
+
+def _attend_divided(division: Division, call: Call, records: bool) -> tuple[Tensor, Tensor]:
     """The output (B, H, n, E) and lse (B, H, n) of this process's queries, recorded for autograd where that is asked for."""
     return _Attention.apply(division, *call.tensors) if records else ring.forward(division, call)[:2]
 

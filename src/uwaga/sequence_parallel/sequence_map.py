@@ -27,11 +27,10 @@ from uwaga.ops.biases import DistanceBias
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand, Ragged
 from uwaga.ops.score_shape import ScoreShape
-from uwaga.sequence_parallel.division import ARGUMENTS, Division, agree, check_equal, checksum_of, divide
+from uwaga.sequence_parallel.agreement import ARGUMENTS, Divided, agree, check_equal, checksum_of, divide
+from uwaga.sequence_parallel.division import Division
 from uwaga.sequence_parallel.exchange import Group
-from uwaga.sequence_parallel.map_engine import MapEngine
-from uwaga.sequence_parallel.ragged import Rows, divide_rows
-from uwaga.sequence_parallel.ragged_map import RaggedMapEngine
+from uwaga.sequence_parallel.map_engine import MapEngine, RaggedMapEngine
 
 _AT = "uwaga.sequence_parallel.attention_map:"
 
@@ -120,21 +119,18 @@ class Whole(NamedTuple):
     following: int | Tensor  # queries of its sequence after this process's, for all or for each of them
 
     @classmethod
-    def of_sequence(cls, division: Division, call: Call) -> "Whole":
-        queries, keys = division.sizes
-        lengths = torch.full((call.query.shape[0],), queries), torch.full((call.query.shape[0],), keys)
-        first, last = division.own(division.query_starts)
-        first_key, _ = division.own(division.key_starts)
-        shape = {"queries": queries, "keys": keys}
-        engine = AgreedEngine(division.group, division.number, MapEngine(division))
-        return cls(engine, shape, lengths, (first, first_key), queries - last)
-
-    @classmethod
-    def of_rows(cls, group: Group, rows: Rows) -> "Whole":
-        queries, keys = rows.offsets.diff(dim=0).unbind(1)
-        first, first_key = rows.lengths[: rows.held[group.rank][0]].sum(0).tolist()
-        engine = AgreedEngine(group, rows.number, RaggedMapEngine(group, rows))
-        return cls(engine, rows.score_shape(), (queries, keys), (first, first_key), rows.following())
+    def of(cls, divided: Divided) -> "Whole":
+        call, how, group = divided.call, divided.how, divided.how.group
+        if isinstance(how, Division):
+            queries, keys = how.sizes
+            lengths = torch.full((call.query.shape[0],), queries), torch.full((call.query.shape[0],), keys)
+            (first, last), (first_key, _) = how.own(how.query_starts), how.own(how.key_starts)
+            engine = AgreedEngine(group, how.number, MapEngine(how))
+            return cls(engine, {"queries": queries, "keys": keys}, lengths, (first, first_key), queries - last)
+        of_queries, of_keys = how.offsets.diff(dim=0).unbind(1)
+        first, first_key = how.lengths[: how.held[group.rank][0]].sum(0).tolist()
+        engine = AgreedEngine(group, how.number, RaggedMapEngine(how))
+        return cls(engine, how.score_shape(), (of_queries, of_keys), (first, first_key), how.following())
 
 
 class SequenceMap:
@@ -320,10 +316,6 @@ def attention_map(
     """
     own, options = Group.of(group), AttentionOptions(mask, bias, scale, "softmax", softcap, sinks)
     with torch.no_grad(), own.errors_told():
-        if isinstance(query, Ragged) or isinstance(key, Ragged):
-            rows, call, _ = divide_rows(own, query, key, None, options, None)
-            whole = Whole.of_rows(own, rows)
-        else:
-            call, division, _ = divide(own, query, key, None, options, None)
-            whole = Whole.of_sequence(division, call)
-        return SequenceMap(query, key, RowCache(call_of_map(call), whole.engine), whole)
+        divided = divide(own, (query, key, None), options, None)
+        whole = Whole.of(divided)
+        return SequenceMap(query, key, RowCache(call_of_map(divided.call), whole.engine), whole)

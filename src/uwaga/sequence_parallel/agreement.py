@@ -1,0 +1,274 @@
+"""One call of attention over several processes: what they agree on before anything is computed.
+
+Letters as in sequence.py.
+"""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from uwaga._base.tracing import has_tangent, is_intercepted, is_recorded, is_transformed
+from uwaga.ops.attention.arguments import AttentionOptions, make_call
+from uwaga.ops.attention.call import Call
+from uwaga.ops.attention.engines import cpu
+from uwaga.ops.attention.native_structs import DTYPES
+from uwaga.ops.ragged import Ragged
+from uwaga.sequence_parallel.division import Division, Rows
+from uwaga.sequence_parallel.exchange import Group, ProcessGroupError, known_to_all
+
+OPERANDS, OPTIONS, BACKWARD, MODEL, ROWS, MASS, RECEIVED, DIAGONALS, POOL, ENTRIES, LARGEST, ARGUMENTS = range(12)
+_STAGES = (
+    "its operands",
+    "its mask and options",
+    "its backward pass",
+    "the tokens of a model",
+    "the rows of its map",
+    "the mass of its map",
+    "the received weights of its map",
+    "the diagonals of its map",
+    "the cells of its map",
+    "the entries of its map",
+    "the largest logit of its map",
+    "the arguments of its map",
+)
+_AT = "uwaga.sequence_parallel:"
+_KINDS = ("attention", "attend", "attention_map")
+SIZES = ("batch size B", "query heads H", "key heads G", "head width D", "value width E", "dtype", "kind of operands")
+# Bytes of a tensor that are read at once where it is not contiguous.
+_BLOCK = 1 << 20
+_NAMES = {"dtype": list(map(str, DTYPES)), "kind of operands": ["tensors", "Ragged"]}
+
+
+def call_of_part(
+    query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None, dropout: float = 0.0
+) -> Call:
+    """The validated call of this process's operands, without what is over the whole sequence (mask, bias and sinks), and with this dropout."""
+    if impl not in (None, "cpu"):
+        raise ValueError(f"{_AT} impl must be None or 'cpu', not {impl!r}")
+    if is_intercepted() or is_transformed():
+        raise _no_transforms()
+    part = options._replace(mask=None, bias=None, sinks=None, dropout=dropout)
+    return _made_call((query, key, value), part, {})
+
+
+class Divided(NamedTuple):
+    """A validated call of this process's operands with the mask of the whole, and how the whole is divided."""
+
+    call: Call
+    records: bool  # whether gradients are recorded
+    how: Division | Rows
+
+
+def divide(
+    group: Group,
+    operands: tuple[Any, Any, Any],
+    options: AttentionOptions,
+    impl: str | None,
+    request: object = None,
+    refusal: "Refusal | None" = None,
+) -> Divided:
+    """How a call is divided. Without a value it is a map of weights, E = 0. `request`: of `uwaga.attend`, else None. `refusal`: of arguments that
+    the caller has checked. All processes of the group call this together; errors as in `attention`."""
+    number, refusal = group.next_call(), refusal or Refusal()
+    is_ragged = any(isinstance(x, Ragged) for x in operands)
+    header = [0] * (len(SIZES) + 2 + 3 * is_ragged)  # as sizes_of and _rows_of
+    with refusal:
+        header = sizes_of(call_of_part(*operands, options, impl))
+        if is_ragged:
+            header += _rows_of(*operands)
+    by_rank = agree_on_sizes(group, number, header, refusal)
+    if is_ragged:
+        rows = Rows.of(group, number, *operands[:2], by_rank)
+        call, records = agree_on_options(group, number, operands, options, rows.score_shape(), request)
+        return Divided(call, records, rows)
+    query_starts, key_starts = ([0, *accumulate(sizes)] for sizes in zip(*by_rank, strict=True))
+    whole = {"queries": query_starts[-1], "keys": key_starts[-1]}
+    call, records = agree_on_options(group, number, operands, options, whole, request)
+    return Divided(call, records, Division(group, number, query_starts, key_starts, call.options))
+
+
+def agree_on_sizes(group: Group, number: int, header: Sequence[int], refusal: "Refusal") -> list[list[int]]:
+    """What follows SIZES in the headers of all processes, which have the same sizes."""
+    result = agree(group, OPERANDS, number, header, refusal.error)
+    for name, sizes in zip(SIZES, zip(*result, strict=True), strict=False):
+        check_equal(name, [_NAMES[name][n] for n in sizes] if name in _NAMES else sizes)
+    return [x[len(SIZES) : len(header)] for x in result]
+
+
+def agree_on_options(
+    group: Group,
+    number: int,
+    operands: tuple[Any, Any, Any],
+    options: AttentionOptions,
+    whole: Mapping[str, Any],
+    request: object,
+) -> tuple[Call, bool]:
+    """The call of this process's operands with the mask and the options of the whole, which all processes have, and whether gradients are
+    recorded. Dropout has the first process's seed."""
+    refusal = Refusal()
+    checksum, seed, records = 0, 0, False
+    with refusal:
+        call = _made_call(operands, options, whole)
+        checksum = _checksum(call)
+        seed = 0 if call.seed is None else int(call.seed)
+        records = is_recorded(*call.operands)
+    kind = 2 if operands[2] is None else int(request is not None)
+    header = [checksum, int(records), seed, kind, zlib.crc32(repr(request).encode())]
+    result = agree(group, OPTIONS, number, header, refusal.error)
+    check_equal("the kind of call", [_KINDS[x[3]] for x in result])
+    check_equal("entropy or topk of attend (checksums)", [x[4] for x in result])
+    check_equal("mask, bias, scale, softcap, sinks, normalize or dropout (checksums)", [x[0] for x in result])
+    check_equal("gradients (1: query, key, value, bias or sinks require them)", [x[1] for x in result])
+    if call.seed is not None:  # of dropout: that of the first process
+        call = replace(call, seed=torch.tensor(result[0][2]))
+    return call, records
+
+
+def _made_call(operands: tuple[Any, Any, Any], options: AttentionOptions, whole: Mapping[str, Any]) -> Call:
+    """The validated call. ValueError unless the native kernels serve it, NotImplementedError for forward-mode derivatives."""
+    call = make_call(*operands, options, wants_lse=True, whole=whole)
+    if has_tangent(*call.operands):
+        raise _no_transforms()
+    # A map has a value of width 0: the key stands in for it.
+    if (reason := cpu.refusal(call if call.value.shape[3] else replace(call, value=call.key))) is not None:
+        raise ValueError(f"{_AT} the native kernels cannot serve this call: {reason}")
+    return call
+
+
+def _no_transforms() -> NotImplementedError:
+    return NotImplementedError(
+        f"{_AT} torch.compile, other tracers, torch.func and forward-mode derivatives are not supported"
+    )
+
+
+def sizes_of(call: Call) -> list[int]:
+    """What the processes tell one another of their operands: SIZES, and the lengths of their parts."""
+    batch, heads, queries, width = call.query.shape
+    kinds = list(DTYPES).index(call.query.dtype), int(call.query_offsets is not None)
+    return [batch, heads, call.key.shape[1], width, call.value.shape[3], *kinds, queries, call.key.shape[2]]
+
+
+def _rows_of(query: Any, key: Any, value: Any) -> list[int]:
+    """Of a process's header: its rows, and 1 + where the first one of query and key goes on, 0 where it begins."""
+    value = key if value is None else value
+    if key.first != value.first or (query.first is None) != (key.first is None):
+        raise ValueError(
+            "uwaga.sequence_parallel: query, key and value must be parts of the same rows: their first rows begin here, or in another "
+            f"process, but first is {query.first}, {key.first} and {value.first}"
+        )
+    return [len(query), *(0 if x.first is None else 1 + x.first for x in (query, key))]
+
+
+class Refusal:
+    """A context whose error, of this process's arguments, is kept for the header that tells the others."""
+
+    error: Exception | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if isinstance(error, Exception):
+            self.error = error
+        return isinstance(error, Exception)
+
+
+def agree(group: Group, stage: int, number: int, header: Sequence[int], failure: Exception | None) -> list[list[int]]:
+    """The headers of all processes, which are at the same call; an error of one process is one in all of them."""
+    result = group.headers(f"call {number}, {_STAGES[stage]}", [stage, number, failure is not None, *header])
+    if failure is not None:
+        raise known_to_all(failure)
+    for rank, (their_stage, their_number, failed, *_) in enumerate(result):
+        if failed:
+            raise ProcessGroupError(
+                f"uwaga.sequence_parallel: rank {rank} refused its arguments; its own error says why"
+            )
+        if (their_stage, their_number) != (stage, number):
+            raise ProcessGroupError(
+                f"uwaga.sequence_parallel: rank {rank} is at {_STAGES[their_stage]} of call {their_number}, and rank {group.rank} at "
+                f"{_STAGES[stage]} of call {number}: all processes must make the same calls in the same order"
+            )
+    return [x[3:] for x in result]
+
+
+def check_equal(name: str, by_rank: Sequence[object]) -> None:
+    """ValueError, with the first two ranks that differ, unless all processes have the same."""
+    for rank, value in enumerate(by_rank):
+        if value != by_rank[0]:
+            raise known_to_all(
+                ValueError(
+                    f"uwaga.sequence_parallel: the processes disagree on {name}: rank 0 has {by_rank[0]}, rank {rank} has {value}"
+                )
+            )
+
+
+def _checksum(call: Call) -> int:
+    """Of what must be the same in all processes: the mask, from which each finds what to send and which keys its queries see, and
+    options."""
+    options = replace(call.options, max_queries=0, max_keys=0)
+    result = zlib.crc32(repr(options).encode())
+    for tensor in (call.relative, call.relative_starts, call.bias, call.sinks, *call.mask_tensors):
+        if tensor is not None:
+            result = checksum_of(tensor, result)
+    return result
+
+
+def checksum_of(tensor: Tensor, checksum: int) -> int:
+    """`checksum` continued by the shape, the dtype and the values of a tensor, whatever its strides. What is repeated by a stride of 0 is read
+    once, and no more than a block is copied."""
+    tensor = tensor.detach()
+    described = zlib.crc32(repr((tuple(tensor.shape), tensor.dtype)).encode(), checksum)
+    return zlib.crc32(_crc_of(tensor).to_bytes(4, "little"), described)
+
+
+def _crc_of(tensor: Tensor) -> int:
+    """The CRC-32 of the values, row by row."""
+    if tensor.nbytes <= _BLOCK or tensor.is_contiguous():
+        flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))  # a single number may have any strides
+        return zlib.crc32(flat.view(torch.uint8).numpy().data)
+    if tensor.stride(0) == 0 or len(tensor) == 1:
+        return _crc_of_copies(_crc_of(tensor[0]), tensor[0].nbytes, len(tensor))
+    result, rows = 0, max(_BLOCK // tensor[0].nbytes, 1)
+    for part in tensor.split(rows) if rows > 1 else tensor:
+        result = _product(result, _shift(part.nbytes)) ^ _crc_of(part)
+    return result
+
+
+# A CRC is the remainder of a polynomial of bits, here with x^0 as the highest one: bits that follow multiply it by a power of x (zlib's
+# crc32_combine).
+
+
+def _crc_of_copies(crc: int, length: int, count: int) -> int:
+    """Of so many copies of bytes, of which it is that of one."""
+    result, shift = 0, _shift(length)
+    while count:
+        if count & 1:
+            result = _product(result, shift) ^ crc
+        crc, shift, count = _product(crc, shift) ^ crc, _product(shift, shift), count >> 1
+    return result
+
+
+def _product(a: int, b: int) -> int:
+    result = 0
+    while a:
+        if a & 1 << 31:
+            result ^= b
+        a, b = a << 1 & 0xFFFFFFFF, b >> 1 ^ (0xEDB88320 if b & 1 else 0)
+    return result
+
+
+@lru_cache(maxsize=256)
+def _shift(length: int) -> int:
+    """x to the power of so many bytes' bits."""
+    result, power = 1 << 31, 1 << 23  # 1 and x^8
+    while length:
+        if length & 1:
+            result = _product(result, power)
+        power, length = _product(power, power), length >> 1
+    return result
