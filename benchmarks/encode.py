@@ -316,8 +316,9 @@ def flops_of(model: nn.Module, lengths: Sequence[int]) -> int:
     """
     maps = sum(2 * layer.weight.numel() for layer in model.modules() if isinstance(layer, nn.Linear))
     layers = [layer for layer in model.modules() if isinstance(layer, MultiHeadAttention)]
-    windows = getattr(getattr(model, "config", None), "windows", ()) or (None,) * len(layers)
-    is_causal = bool(getattr(model, "is_decoder_only", False))
+    config = getattr(model, "config", None)
+    windows = getattr(config, "windows", ()) or (None,) * len(layers)
+    is_causal = bool(getattr(config, "is_causal", False))
     scores = sum(
         2
         * layer.num_heads
