@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from uwaga._base.arguments import integer
 from uwaga.inspect.edits import Ablation, Edits, HeadKey, Links, Patch, WeightChange, Where
-from uwaga.inspect.recordings.passes import start_of
+from uwaga.inspect.recordings.passes import heads_of, start_of
 from uwaga.integrations.transformers.inside import computing
 from uwaga.models.attention_layers import attention_layers, name_of
 from uwaga.nn import MultiHeadAttention
 from uwaga.nn.attention_id import AttentionId, describe_layers
-from uwaga.nn.operand import heads_of, values_of
+from uwaga.nn.operand import values_of
 from uwaga.ops.attention.hooks import Asked, Hook, Proceed, hooked, hooks_of
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.masks import Both, DenseMask, Documents, Either, KeyLengths, Mask, as_mask

@@ -16,7 +16,7 @@ from uwaga._base.options import Count, ListOf, Real, options, read
 from uwaga.inspect.editing import edit
 from uwaga.inspect.edits import Patch
 from uwaga.inspect.heads.activations import activations
-from uwaga.nn.operand import heads_of
+from uwaga.inspect.recordings.passes import heads_of
 from uwaga.ops.ragged import Ragged
 
 Span = int | Sequence[int]  # one position, or several that are patched together

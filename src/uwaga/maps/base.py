@@ -122,7 +122,7 @@ class WeightMap(ABC):
             ValueError: offset or start is not an integer, or there is not one start per sequence.
         """
         offset = integer(offset, f"{self.kind}.diagonal: offset")
-        start = optional_integers(start, f"{self.kind}.diagonal: start")
+        start = integers(start, f"{self.kind}.diagonal: start")
         parts = self.parts()
         if parts is None:
             return _diagonal(self, offset, start)
@@ -217,18 +217,13 @@ def expand(index: object, shape: Sequence[int], names: Sequence[str], kind: str)
     ]
 
 
-def integers(value: int | Tensor, name: str) -> int | Tensor:
-    """`integer` for a number or a tensor of integers, which is returned as it is."""
+def integers(value: int | Tensor | None, name: str) -> int | Tensor | None:
+    """`integer` for a number, a tensor of integers, which is returned as it is, or None."""
     if not isinstance(value, Tensor):
-        return integer(value, name)
+        return None if value is None else integer(value, name)
     if value.dtype.is_floating_point or value.dtype.is_complex or value.dtype == torch.bool:
         raise ValueError(f"{name} must be integers, not {value.dtype}")
     return value
-
-
-def optional_integers(start: int | Tensor | None, name: str) -> int | Tensor | None:
-    """The same where None is allowed."""
-    return None if start is None else integers(start, name)
 
 
 def per_sequence(value: int | Tensor | None, batch: tuple[int, ...], name: str) -> list[Any]:
@@ -250,7 +245,7 @@ def per_sequence(value: int | Tensor | None, batch: tuple[int, ...], name: str) 
 def _positions(part: object, size: int, axis: str, kind: str) -> Positions:
     if isinstance(part, slice):
         return _of_range(range(*part.indices(size)))
-    if is_int(part):
+    if type(part) is int or is_int(part):
         at = int(part)
         if not -size <= at < size:
             raise _out_of_range(at, size, axis, kind)

@@ -321,25 +321,29 @@ class WordMap(DerivedMap):
             (start, stop) pairs; see `word_spans`. Of a ragged map a list of these, one per sequence.
         key_words: the same for the keys; None: those of the queries.
 
+    Attributes:
+        spans, key_spans: the tokens [start, stop) of each word of the queries and of the keys; None of a ragged map, whose `parts()` have
+            theirs.
+
     Raises:
         ValueError: words that do not fit the tokens, or not one list of words per sequence.
     """
 
-    __slots__ = ("_key_spans", "_parts", "_spans")
+    __slots__ = ("_parts", "key_spans", "spans")
 
     def __init__(
         self, map: WeightMap, words: Words | Sequence[Words], key_words: Words | Sequence[Words] | None = None
     ) -> None:
         self.map = shallow(type(self).__name__, map)
-        self._spans: list[tuple[int, int]] | None = None
-        self._key_spans: list[tuple[int, int]] | None = None
+        self.spans: list[tuple[int, int]] | None = None
+        self.key_spans: list[tuple[int, int]] | None = None
         self._parts: list[WordMap] | None = None
         parts = map.parts()
         key_words = words if key_words is None else key_words
         if parts is None:  # the map decides which of the two types of `words` is meant
             queries, keys = map.shape[-2:]
-            self._spans = word_spans(cast("Words", words), queries)
-            self._key_spans = word_spans(cast("Words", key_words), keys)
+            self.spans = word_spans(cast("Words", words), queries)
+            self.key_spans = word_spans(cast("Words", key_words), keys)
             return
         for given in (words, key_words):
             if len(given) != len(parts):
@@ -349,29 +353,19 @@ class WordMap(DerivedMap):
         self._parts = [WordMap(*each) for each in per_sequence]
 
     @property
-    def spans(self) -> list[tuple[int, int]] | None:
-        """The tokens [start, stop) of each word of the queries; None of a ragged map, whose `parts()` have theirs."""
-        return self._spans
-
-    @property
-    def key_spans(self) -> list[tuple[int, int]] | None:
-        """The same of the keys."""
-        return self._key_spans
-
-    @property
     def shape(self) -> Shape:
-        if self._spans is None or self._key_spans is None:
+        if self.spans is None or self.key_spans is None:
             return self.map.shape
-        return (*self.map.shape[:-2], len(self._spans), len(self._key_spans))
+        return (*self.map.shape[:-2], len(self.spans), len(self.key_spans))
 
     def describe(self) -> str:
         return f"{self.map.describe()}, merged into words"
 
     def read(self, selection: Selection, keys: Tensor) -> Tensor:
-        assert self._spans is not None
-        assert self._key_spans is not None
-        columns = _Tokens.of([self._key_spans[j] for j in keys.tolist()], self.device)
-        spans = [self._spans[i] for i in selection.queries.tolist()]
+        assert self.spans is not None
+        assert self.key_spans is not None
+        columns = _Tokens.of([self.key_spans[j] for j in keys.tolist()], self.device)
+        spans = [self.spans[i] for i in selection.queries.tolist()]
         widest = len(columns.positions) * len(selection.sequences) * len(selection.heads)
         blocks = [
             self._merge(selection._replace(queries=rows.positions), rows, columns)

@@ -18,7 +18,7 @@ from uwaga._base import keywords
 from uwaga._base.arguments import choice, integer
 from uwaga._base.tracing import is_recorded, may_branch_on
 from uwaga.maps import paged
-from uwaga.maps.base import Shape, WeightMap, optional_integers, packed
+from uwaga.maps.base import Shape, WeightMap, integers, packed
 from uwaga.maps.engines import available, reference, tiles
 from uwaga.maps.spec import Normalizer, RowStatisticsRequest, Selection
 from uwaga.maps.statistics import arguments, gradients
@@ -218,7 +218,7 @@ class AttentionMap(WeightMap):
         queries, keys, pages = paged.operands(query, key_cache, block_table, lengths)
         options = AttentionOptions(mask, bias, scale, "softmax", softcap, sinks)
         call = replace(make_call(queries, keys, None, options, wants_lse=True), key_pages=pages)
-        paged.check_no_gradients(call)
+        paged.check_no_gradients(call, key_cache)
         return cls._of(queries, keys, describe_mask(mask), RowCache(call, available.choose(call, impl)))
 
     @classmethod
@@ -320,7 +320,7 @@ class AttentionMap(WeightMap):
     def diagonal(self, offset: int = 0, start: Start = None) -> Operand:
         """See `WeightMap.diagonal`; computed in one pass over the tiles of the diagonal."""
         offset = integer(offset, "AttentionMap.diagonal: offset")
-        start = optional_integers(start, "AttentionMap.diagonal: start")
+        start = integers(start, "AttentionMap.diagonal: start")
         return self._per_query(self._mass(arguments.diagonal(offset, start, self._score_shape(), self._call)))
 
     # Statistics per query.
@@ -372,7 +372,7 @@ class AttentionMap(WeightMap):
 
     def distance(self, start: Start = None) -> Operand:
         """(..., H, Q): sum_j a_ij |j - (i + start)|, the mean distance of the keys, in tokens; `start` as in masks."""
-        start = optional_integers(start, "AttentionMap.distance: start")
+        start = integers(start, "AttentionMap.distance: start")
         return self._per_query(self._rows.distance(resolve_start(self._score_shape(), start)))
 
     def effective_count(self, order: int = 2) -> Operand:

@@ -48,9 +48,10 @@ def operands(
     return queries, keys, KeyPages(key_cache.detach().transpose(1, 2), table_RT)
 
 
-def check_no_gradients(call: Call) -> None:
+def check_no_gradients(call: Call, key_cache: Tensor) -> None:
     """ValueError where autograd would record the map: the gradient of a page would be that of several requests."""
     given = {"query": call.query, "bias": call.bias, "relative bias": call.relative, "sinks": call.sinks}
+    given |= {"key_cache": key_cache}
     for name, x in given.items():
         if torch.is_grad_enabled() and x is not None and x.requires_grad:
             raise ValueError(f"{_NAME}: {name} requires a gradient, and maps of pages have none: pass {name}.detach()")
@@ -92,10 +93,6 @@ def _check_kinds(query: Tensor, key_cache: Tensor, block_table: Tensor, lengths:
     check_integers(_NAME, "lengths", lengths)
     if key_cache.dtype != query.dtype:
         raise invalid(_NAME, "key_cache", f"{query.dtype}, as the query is", key_cache.dtype)
-    if key_cache.requires_grad and torch.is_grad_enabled():
-        raise ValueError(
-            f"{_NAME}: key_cache requires a gradient, and maps of pages have none: pass key_cache.detach()"
-        )
 
 
 def _check_shapes(query: Ragged, key_cache: Tensor, block_table: Tensor, lengths: Tensor) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from uwaga._base.arguments import integer
 from uwaga.maps.map import AttentionMap, TopK
+from uwaga.maps.statistics.pooling import members, span_edges
 from uwaga.ops.ragged import Ragged
 
 _NAME = "request_signals"
@@ -102,12 +103,11 @@ def _mass(m: AttentionMap, bounds: list[Tensor]) -> Tensor:
     if spans_RS2 is None:
         return torch.zeros((0, m.shape[1], 0, most), dtype=m.dtype, device=device)
     spans_RS2 = spans_RS2.to(device)
-    edges_RC = spans_RS2.flatten(1).sort(dim=1).values
+    edges_RC = span_edges(spans_RS2)
     # Ranges of one query each; those beyond a request's queries are empty.
     rows_RQ = torch.arange(m.query.max_length + 1, device=device).minimum(queries_R1)
     cells_RHQC = m.pool(rows_RQ, edges_RC).weights
-    first_R1C, last_R1C = edges_RC[:, None, :-1], edges_RC[:, None, 1:]
-    is_inside_RSC = (spans_RS2[..., :1] <= first_R1C) & (last_R1C <= spans_RS2[..., 1:]) & (first_R1C < last_R1C)
+    is_inside_RSC = members(spans_RS2, edges_RC)
     # Span by span, and by torch.where rather than a product with 0, so that a NaN stays in its spans.
     on_each = [torch.where(is_inside_RSC[:, s, None, None], cells_RHQC, 0.0).sum(-1) for s in range(most)]
     return torch.stack(on_each, dim=-1)

@@ -1,6 +1,6 @@
 """Operations on padded tensors and Ragged batches alike.
 
-Letters: B batch, H heads, Q tokens of a padded row, M model width, N packed tokens, R ragged rows.
+Letters: B batch, Q tokens of a padded row, M model width, N packed tokens, R ragged rows.
 """
 
 from collections.abc import Callable
@@ -34,11 +34,6 @@ def values_of(x: Operand) -> Tensor:
 def detached(x: Operand) -> Operand:
     """The same numbers, without their graph."""
     return map_values(torch.Tensor.detach, x)
-
-
-def heads_of(x: Operand) -> int:
-    """The number of heads of (..., H, N, D) or Ragged (N, H, D)."""
-    return x.values.shape[1] if isinstance(x, Ragged) else x.shape[-3]
 
 
 def tokens_of_rows(name: str, x: Operand, only: str) -> Tensor:

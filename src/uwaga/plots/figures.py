@@ -16,10 +16,12 @@ from uwaga._base import install
 from uwaga._base.durable import atomic_replace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import ModuleType
 
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
+    from matplotlib.image import AxesImage
 POINTS_PER_INCH = 72.0
 SMALL, NORMAL = 6.0, 8.0  # font sizes in points: journals ask for at least 5 to 7
 PAGE_WIDTH = 6.9  # inches: the text width of a two-column page
@@ -71,6 +73,14 @@ def size_in_points(ax: Axes) -> tuple[float, float]:
     """Width and height of the axes, in points, in the present layout."""
     box, dpi = ax.get_window_extent(), ax.figure.dpi
     return box.width * POINTS_PER_INCH / dpi, box.height * POINTS_PER_INCH / dpi
+
+
+def add_color_bar(image: AxesImage, axes: Axes | Iterable[Axes], figure: Figure | SubFigure, label: str) -> None:
+    """A colour bar beside the axes."""
+    bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02, aspect=30)
+    bar.set_label(label, fontsize=SMALL)
+    bar.ax.tick_params(labelsize=SMALL, length=1.5)
+    bar.outline.set_linewidth(0.5)
 
 
 def save(figure: Figure, path: str | PathLike[str], *, dpi: float = 300.0) -> None:

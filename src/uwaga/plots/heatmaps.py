@@ -24,11 +24,11 @@ from uwaga.plots import figures, labels
 from uwaga.plots.matrices import MatrixData, Weights, matrix_data, select_matrix
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Hashable
 
     from matplotlib.axes import Axes
     from matplotlib.colors import Normalize
-    from matplotlib.figure import Figure, SubFigure
+    from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
     from numpy import ndarray
 
@@ -88,7 +88,7 @@ def heatmap(
     labels.check_count("heatmap", "key_tokens", key_tokens, drawn.keys, "keys")
     ax = figures.axes_or_new(ax, *_heatmap_size(drawn))
     image = _draw_cells(ax, drawn, _color_scale(drawn.matrices, vmax, gamma))
-    _add_color_bar(image, ax, ax.figure, drawn.color_label)
+    figures.add_color_bar(image, ax, ax.figure, drawn.color_label)
     _label_positions(ax)
     if not drawn.is_pooled:
         labels.label_axes(ax, tokens, key_tokens)
@@ -122,14 +122,6 @@ def _color_scale(matrices: ndarray, vmax: float | None, gamma: float) -> Normali
 def _largest(matrices: ndarray) -> float:
     """The largest absolute value, NaN left out; 1 where all are 0, so that the scale is not empty."""
     return float(abs(matrices[matrices == matrices]).max(initial=0.0)) or 1.0
-
-
-def _add_color_bar(image: AxesImage, axes: Axes | Iterable[Axes], figure: Figure | SubFigure, label: str) -> None:
-    """A colour bar beside the axes."""
-    bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02, aspect=30)
-    bar.set_label(label, fontsize=figures.SMALL)
-    bar.ax.tick_params(labelsize=figures.SMALL, length=1.5)
-    bar.outline.set_linewidth(0.5)
 
 
 def _label_positions(ax: Axes) -> None:
@@ -205,7 +197,7 @@ def head_grid(
             for spine in ax.spines.values():
                 spine.set_linewidth(0.4)
     if shared:
-        _add_color_bar(image, axes, figure, drawn[0].color_label)
+        figures.add_color_bar(image, axes, figure, drawn[0].color_label)
     return figure
 
 
@@ -322,7 +314,7 @@ def _draw_matrix(ax: Axes, name: str, matrix: ndarray, layers: Sequence[object])
         aspect="auto",
         interpolation="none",
     )
-    _add_color_bar(image, ax, ax.figure, "")
+    figures.add_color_bar(image, ax, ax.figure, "")
     ax.set_title(name.replace("_", " "), fontsize=figures.NORMAL, pad=3)
     ax.set_xlabel("head", fontsize=figures.NORMAL)
     ax.set_ylabel("layer", fontsize=figures.NORMAL)

@@ -18,6 +18,7 @@ from uwaga.plots import figures
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
     from numpy import ndarray
 
 # Inches.
@@ -86,9 +87,7 @@ def patch_attention(
     ax = large.subplots()
     image = _draw(ax, pixels, weights_HIJ.mean(0), grid, position, largest)
     ax.set_title(_title(m, grid, position, index, chosen, looked_at), fontsize=figures.SMALL, pad=3)
-    bar = large.colorbar(image, ax=ax, fraction=0.05, pad=0.02, aspect=30)
-    bar.set_label("weight", fontsize=figures.SMALL)
-    bar.ax.tick_params(labelsize=figures.SMALL, length=1.5)
+    figures.add_color_bar(image, ax, large, "weight")
     for part in small:
         panels = part.subplots(rows, columns, squeeze=False)
         for panel in panels.flat[len(shown) :]:
@@ -99,7 +98,7 @@ def patch_attention(
     return figure
 
 
-def _draw(ax: Axes, pixels: ndarray, weights_IJ: ndarray, grid: PatchGrid, position: int, vmax: float) -> object:
+def _draw(ax: Axes, pixels: ndarray, weights_IJ: ndarray, grid: PatchGrid, position: int, vmax: float) -> AxesImage:
     """The picture, the weights over it, and a frame around the patch that is asked about; in units of patches."""
     colors, patches = (figures.import_matplotlib(f"matplotlib.{name}") for name in ("colors", "patches"))
     extent = (0.0, float(grid.columns), float(grid.rows), 0.0)

@@ -339,16 +339,16 @@ def _of_sequences(weights: Operand | None, count: int) -> list[Tensor] | list[No
 
 
 def _check(m: AttentionMap, value: Operand, grad_output: Operand) -> None:
-    if m.parts() is not None:
-        if not isinstance(value, Ragged) or not isinstance(grad_output, Ragged):
-            raise ValueError("GradientMap: a ragged map needs a ragged value and a ragged gradient")
+    if {isinstance(x, Ragged) for x in (value, grad_output)} != {m.parts() is not None}:
+        raise ValueError("GradientMap: value and gradient must be ragged if the map is, and dense if it is dense")
+    if isinstance(value, Ragged) and isinstance(grad_output, Ragged):
         result = (value.lengths.tolist(), grad_output.lengths.tolist())
         wanted = ([shape[-1] for shape in m.shapes], [shape[-2] for shape in m.shapes])
         heads = (value.values.shape[1:-1], grad_output.values.shape[1:-1], m.shape[1:-2])
         fits = result == wanted and heads[1] == heads[2]
-    elif isinstance(value, Ragged) or isinstance(grad_output, Ragged):
-        raise ValueError("GradientMap: a dense map needs a dense value and a dense gradient")
     else:
+        assert isinstance(value, Tensor)
+        assert isinstance(grad_output, Tensor)
         fits = tuple(grad_output.shape[:-1]) == m.shape[:-1] and tuple(value.shape[:-3]) == m.shape[:-3]
         fits = fits and value.dim() == grad_output.dim() and value.shape[-2] == m.shape[-1]
         fits = fits and (value.dim() < 3 or m.shape[-3] % value.shape[-3] == 0)

@@ -18,7 +18,7 @@ Letters: B batch, H heads, Q queries, K keys, N packed tokens of all sequences.
 import torch
 from torch import Tensor
 
-from uwaga.maps.base import WeightMap
+from uwaga.maps.base import WeightMap, integers
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.per_head import has_visible_key, per_head
 from uwaga.ops.masks import Causal, Documents
@@ -97,8 +97,7 @@ def _score(m: AttentionMap, tokens: Tensor | Ragged, *, after: bool) -> Tensor:
 
 def _check(m: WeightMap, tokens: Tensor | Ragged, lengths: list[tuple[int, int]]) -> None:
     ids = tokens.values if isinstance(tokens, Ragged) else tokens
-    if ids.dtype.is_floating_point or ids.dtype == torch.bool:
-        raise ValueError(f"head scores: tokens must be integers, not {ids.dtype}")
+    integers(ids, "head scores: tokens")
     keys = sum(k for _, k in lengths)
     fits = [(keys,)] if m.parts() is not None else [(keys,), (*m.shape[:-3], keys)]
     if tuple(ids.shape) not in fits:

@@ -32,10 +32,9 @@ from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.options import Integer, ListOf, Real, Text, options, read
 from uwaga._base.terminal import printable, short
 from uwaga.inspect.recordings.copies import VectorBias
-from uwaga.inspect.recordings.passes import HeadSelection, PassSlice, RecordedAttention, as_batch, lengths
+from uwaga.inspect.recordings.passes import HeadSelection, PassSlice, RecordedAttention, as_batch, heads_of, lengths
 from uwaga.maps.map import AttentionMap, MapOptions
 from uwaga.nn.attention_id import AttentionId
-from uwaga.nn.operand import heads_of
 from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
 from uwaga.ops.masks import Both, Causal, DenseMask, Documents, Either, KeyLengths, Mask, Window
 from uwaga.ops.ragged import Operand, Ragged

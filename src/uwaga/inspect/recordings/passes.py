@@ -20,7 +20,6 @@ from uwaga._base.arguments import integer
 from uwaga.inspect.recordings.copies import Copier, VectorBias
 from uwaga.maps.map import MapOptions
 from uwaga.nn.attention_id import AttentionId
-from uwaga.nn.operand import heads_of
 from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
 from uwaga.ops.mask_program import Start
 from uwaga.ops.masks import Both, Causal, Documents, Either, KeyLengths, Mask, Window
@@ -206,6 +205,11 @@ def as_batch(x: Operand) -> Operand:
 def lengths(x: Operand) -> list[int]:
     """The number of tokens per row."""
     return x.lengths.tolist() if isinstance(x, Ragged) else [x.shape[2]] * x.shape[0]
+
+
+def heads_of(x: Operand) -> int:
+    """The number of heads of (..., H, N, D) or Ragged (N, H, D)."""
+    return x.values.shape[1] if isinstance(x, Ragged) else x.shape[-3]
 
 
 def rows(x: Operand) -> list[Tensor]:

@@ -21,13 +21,13 @@ from uwaga.inspect.recordings.passes import (
     SequenceTree,
     as_batch,
     first_tokens,
+    heads_of,
     lengths,
     start_of,
 )
 from uwaga.maps.base import format_bytes
 from uwaga.maps.map import AttentionMap
 from uwaga.nn.attention_id import AttentionId, describe_layers
-from uwaga.nn.operand import heads_of
 from uwaga.ops.ragged import Operand, Ragged
 
 TokenLists = Sequence[str] | Sequence[Sequence[str]]
@@ -168,12 +168,12 @@ class RecordedStack:
             self.tree.match_memory(key := as_batch(key), lengths(key))
         self._called.add(where)
 
-    @classmethod
+    @staticmethod
     def of_one_pass(
-        cls, starts: list[int], lengths: list[int], attentions: dict[AttentionId, RecordedAttention]
+        starts: list[int], lengths: list[int], attentions: dict[AttentionId, RecordedAttention]
     ) -> "RecordedStack":
         """A stack whose texts were read in one pass, from the number of keys before it and of tokens, per row."""
-        made = cls()
+        made = RecordedStack()
         made.attentions = attentions
         made.passes = [Pass(starts=starts, queries=[n - start for n, start in zip(lengths, starts, strict=True)])]
         made.ids = [None]

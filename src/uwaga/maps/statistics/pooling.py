@@ -70,15 +70,15 @@ def span_means(cells: Tensor, rows: Tensor, row_edges: Tensor, columns: Tensor, 
     The weight between two spans is the sum over the ranges of the keys, and the mean over all queries.
     """
     # By torch.where rather than a product with 0, so that a NaN stays in its spans.
-    in_columns = _members(columns, column_edges)[:, None, None]
+    in_columns = members(columns, column_edges)[:, None, None]
     per_span = torch.where(in_columns, cells[:, :, :, None], 0.0).sum(-1)
     share = row_edges.diff()[:, None] / rows.diff(dim=-1).clamp(min=1)
-    in_rows = _members(rows, row_edges)[:, None, :, :, None]
+    in_rows = members(rows, row_edges)[:, None, :, :, None]
     parts = share.to(cells.dtype)[:, None, :, :, None] * per_span[:, :, None]
     return torch.where(in_rows, parts, 0.0).sum(-2)
 
 
-def _members(spans_BS2: Tensor, edges_BP: Tensor) -> Tensor:
+def members(spans_BS2: Tensor, edges_BP: Tensor) -> Tensor:
     """(B, S, P-1) bool: which ranges a span consists of; empty ranges belong to none."""
     first_B1P, last_B1P = edges_BP[:, None, :-1], edges_BP[:, None, 1:]
     return (spans_BS2[..., :1] <= first_B1P) & (last_B1P <= spans_BS2[..., 1:]) & (first_B1P < last_B1P)
