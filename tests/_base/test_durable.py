@@ -397,7 +397,7 @@ GIVEN = {
     ("plots/figures.py", "savefig"),
     ("plots/shown_figure.py", "savefig"),  # a BytesIO
     ("viewer/queries/weights.py", "savez_compressed"),  # a BytesIO
-    ("train/prepare.py", "memmap"),  # mode="r"
+    ("train/corpus.py", "memmap"),  # mode="r"
     ("_base/untrusted.py", "open"),  # os.O_RDONLY
     ("viewer/page/bundle.py", "mkdir"),  # into a wheel that is built
     ("viewer/page/bundle.py", "write_bytes"),

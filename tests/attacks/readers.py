@@ -267,7 +267,7 @@ def _checkpoint(folder: Path) -> None:
 
 
 def _optimizer(folder: Path) -> None:
-    checkpoint.read_optimizer(folder / "step-000001", {"a": (3,)})
+    checkpoint.read_optimizer(folder / "step-000001", {"a": torch.empty(3)})
 
 
 def _read_weights(folder: Path) -> None:

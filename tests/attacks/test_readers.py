@@ -37,7 +37,7 @@ OTHER_OPENERS = {
     "uwaga._base.languages": "a file of the package",
     "uwaga.models.checkpoints.torch_files": "maps what untrusted.open_regular has opened; zipfile reads its directory from there",
     "uwaga._base.safetensors_files": "after its header was read by untrusted.open_regular",
-    "uwaga.train.prepare": "writes; maps after untrusted.stat_regular",
+    "uwaga.train.corpus": "maps after untrusted.stat_regular",
     "uwaga.train.api": "a lock",
     "uwaga.train.logger": "writes after untrusted.stat_regular",
     "uwaga.train.sources": "unpacks what was downloaded, bounded by LARGEST",
@@ -49,7 +49,6 @@ OTHER_OPENERS = {
 # Readers that no file of a stranger reaches, or that stdin alone does.
 NOT_IN_TABLE = {
     "uwaga.cli.generate:_text": "standard input",
-    "uwaga.serve.requests:read_body": "the body of a request; hostile ones are in tests/flood.py and tests/serve",
 }
 
 

@@ -68,7 +68,7 @@ def test_any_json_gives_a_reply_or_an_error_that_names_the_key(service: Service,
         assert isinstance(value, dict)
     elif found.param is None:  # of no key: it is no object, or holds what is no JSON, or a lone surrogate
         assert found.status == 422
-        assert found.message.startswith(("the request must be a JSON object, not ", "the request is not valid JSON: "))
+        assert found.message.startswith("the request ")
     else:
         assert found.status in (404, 413, 422)
         assert found.param in {*KEYS, *map(printable, value)}

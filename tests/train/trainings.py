@@ -66,7 +66,7 @@ class Trainings:
     """Collects training runs and runs them in one call of processes.py, which imports PyTorch once."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self._jobs = folder, []
+        self.folder, self.jobs = folder, []
 
     def add(
         self,
@@ -86,14 +86,14 @@ class Trainings:
             arguments.append("--resume")
         if fault is not None:
             job["fault"] = fault
-        self._jobs.append(job)
+        self.jobs.append(job)
 
     def run(self) -> None:
         program = Path(__file__).with_name("processes.py")
-        command = [sys.executable, str(program), json.dumps(self._jobs)]
+        command = [sys.executable, str(program), json.dumps(self.jobs)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        for job, codes in zip(self._jobs, json.loads(done.stdout.splitlines()[-1]), strict=True):
+        for job, codes in zip(self.jobs, json.loads(done.stdout.splitlines()[-1]), strict=True):
             if "fault" in job:
                 assert set(codes) == {1}
             else:

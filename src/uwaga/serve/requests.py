@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from annotated_types import Ge, MinLen
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from uwaga._base import untrusted
+from uwaga._base import json_files
+from uwaga._base.errors import CheckpointError
 from uwaga._base.options import (
     Integer,
     ListOf,
@@ -23,7 +24,7 @@ from uwaga._base.options import (
     read,
     unknown_key,
 )
-from uwaga._base.terminal import printable, short
+from uwaga._base.terminal import printable
 
 # Keys that change no number and that nothing reads: LiteLLM's proxy adds them to what its clients send, Dify among them.
 UNREAD_KEYS = ("metadata", "proxy_server_request")
@@ -222,14 +223,9 @@ class Texts(NamedTuple):
 def read_body(path: str, body: bytes, unread_keys: Sequence[str] = UNREAD_KEYS) -> Request:
     """The request in a body. A key whose value is null counts as missing. Raises ApiError, which names the key."""
     try:
-        table = untrusted.parse_json(body)
-    except RecursionError:
-        message = f"the JSON of the request is nested deeper than {untrusted.JSON_DEPTH}"
-        raise ApiError(422, message) from None
-    except ValueError as error:  # also for bytes that are not UTF-8, and for an integer of thousands of digits
-        raise ApiError(422, f"the request is not valid JSON: {error}") from error
-    if not isinstance(table, dict):
-        raise ApiError(422, f"the request must be a JSON object, not {short(table)}")
+        table = json_files.parse(body, "the request")
+    except CheckpointError as error:
+        raise ApiError(422, str(error)) from error
     kind: Any = max(POSTED[path][1], key=lambda each: each.key in table)
     known = field_rules(kind)
     # Before pydantic reads the values: it makes an error of each unknown key, and keeps them all.

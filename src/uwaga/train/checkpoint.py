@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +26,6 @@ from uwaga._base import durable, json_files, safetensors_files
 from uwaga._base.durable import atomic_replace, create_file, fsync
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import Count, OptionError, Real, Text, options, read
-from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import load_save, tables, weight_files
 from uwaga.models.checkpoints.directories import BEST, CHECKPOINT_NAME, LAST, read_pointer
 from uwaga.models.families import family_of
@@ -117,30 +117,13 @@ def read_model(folder: Path, model: nn.Module) -> None:
     model.load_state_dict(read())
 
 
-def read_optimizer(folder: Path, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """The optimizer's moments by name. Raises CheckpointError: other names or shapes than wanted, NaN or infinite values."""
+def read_optimizer(folder: Path, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The optimizer's moments by name, of the shapes of these. Raises CheckpointError: other names or shapes, NaN or infinite values."""
     path = folder / OPTIMIZER
-    files, get = safetensors_files.read(path)
-    file_names = {_present_name(name, wanted): name for name in files}
-    shapes = {name: files[of_file].shape for name, of_file in file_names.items()}
-    lines = [f"  missing      {name} {shape}" for name, shape in wanted.items() if name not in shapes]
-    lines += [f"  unexpected   {printable(name)} {shape}" for name, shape in shapes.items() if name not in wanted]
-    lines += [
-        f"  wrong shape  {name} {shapes[name]} must be {shape}"
-        for name, shape in wanted.items()
-        if shapes.get(name, shape) != shape
-    ]
-    if lines:
-        more = [f"  and {len(lines) - 20} more"] if len(lines) > 20 else []
-        raise CheckpointError("\n".join([f"{path} is not of this configuration's model", *lines[:20], *more]))
-    results = {}
-    for name, of_file in file_names.items():
-        if (dtype := files[of_file].dtype) != "float32":
-            raise CheckpointError(f"{path}: {printable(name)} is {dtype}, and must be float32")
-        results[name] = get(of_file).clone()
-        if not bool(results[name].isfinite().all()):
-            raise CheckpointError(f"{path}: {printable(name)} holds NaN or infinity")
-    return results
+    stored, get = safetensors_files.read(path)
+    rows = [tables.WeightMapping(name, (name,)) for name in wanted]
+    table = tables.Table(rows, bare=partial(_present_name, wanted=wanted))
+    return tables.reader(table, weight_files.Weights(path=path, stored=stored, read=get), wanted, torch.float32)()
 
 
 def _present_name(name: str, wanted: Mapping[str, object]) -> str:

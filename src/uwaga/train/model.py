@@ -120,12 +120,12 @@ def new_model(config: Config, seed: int) -> Transformer:
 
 def _check_memory(config: Config) -> None:
     """Raises ConfigError, before anything is allocated: the weights alone are larger than this machine's memory."""
+    there = _memory_bytes()
     with torch.device("meta"):
-        weights = sum(weight.numel() for weight in Transformer(config).parameters())
-    needed, there = 4 * weights, _memory_bytes()
-    if needed > there:
+        weights = sum(map(torch.numel, Transformer(config).parameters()))
+    if 4 * weights > there:
         raise ConfigError(
-            f"model: {weights:,} weights take {needed / 1e9:,.1f} GB in float32, and this machine has {there / 1e9:,.1f} GB"
+            f"model: {weights:,} weights take {4 * weights / 1e9:,.1f} GB in float32, and this machine has {there / 1e9:,.1f} GB"
         )
 
 

@@ -59,7 +59,6 @@ _NOT_HASHED = (
 )
 # Characters that are encoded in one call, by as many threads as the tokenizer has.
 _BATCH = 2**20
-_CHECKED = 2**20  # tokens that are checked at once
 _T = TypeVar("_T")
 
 # The files of each split; and of parallel files of pairs "target" and "validation_target".

@@ -357,7 +357,8 @@ class Optimizer:
 
     def load(self, folder: Path, steps: int) -> None:
         """Continue after so many steps with the moments of a checkpoint. Raises CheckpointError."""
-        state = checkpoint.read_optimizer(folder, {name: tuple(x.shape) for name, x in self._moments.items()})
+        shapes = {name: torch.empty(x.shape, device="meta") for name, x in self._moments.items()}
+        state = checkpoint.read_optimizer(folder, shapes)
         self._moments = {name: _distributed_like(state[name], value) for name, value in self._moments.items()}
         self._updates = self._grouped(steps)
 
