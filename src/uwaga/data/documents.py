@@ -8,9 +8,8 @@ import codecs
 import csv
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,10 +54,6 @@ class Document:
         return sum(map(len, self.pieces))
 
 
-# The place of a document, the fraction of the file up to its end, and a function that returns its text and id or raises DataError.
-_Part = tuple[str, float, Callable[[], tuple[str, str | None]]]
-
-
 class DocumentFile:
     """The documents of a file, in its order.
 
@@ -92,14 +87,14 @@ class DocumentFile:
         skip_blank: bool = False,
         keep_invalid: bool = False,
     ) -> None:
-        self._size = file_status(path).st_size
+        file_status(path)
         self._kind = _kind(path) if kind is None else kind
         if self._kind == "text" and (text_field or id_field):
             raise DataError(f"{path}: lines of plain text have no fields")
         self.path = path
         self._unit, self._skip_empty, self._keep_invalid = unit, skip_empty, keep_invalid
         self._skip_blank = skip_blank
-        self._text_field, self._id_field = text_field or "text", id_field
+        self._text_field, self._id_field = text_field or "text", "" if self._kind == "text" else id_field
 
     def __iter__(self) -> Iterator[Document]:
         """Raises DataError."""
@@ -111,68 +106,37 @@ class DocumentFile:
         if self._kind == "text" and self._unit == "file":
             yield Document(place=str(self.path), pieces=FileChunks(self.path), position=1.0)
         elif self._kind == "text" and self._unit == "paragraph":
-            yield from _paragraphs(self.path, self._size)
+            yield from _paragraphs(self.path)
         else:
-            parts = {"text": self._lines, "jsonl": self._objects, "csv": self._table, "parquet": self._rows}
-            for place, position, read in parts[self._kind]():
-                yield self._checked(place, position, read)
+            yield from map(self._document, self._records())
 
-    def _lines(self) -> Iterator[_Part]:
-        for line in lines(self.path, keep_invalid=True):
-            if not self._skip_blank or line.error is not None or line.text.strip():
-                yield line.place, line.position / self._size, partial(_text_of_line, line)
+    def _records(self) -> "Iterator[Record]":
+        if self._kind == "jsonl":
+            return json_objects(self.path, keep_invalid=True)
+        if self._kind == "csv":
+            return csv_rows(self.path)
+        if self._kind == "parquet":
+            self._find_id(() if self._id_field is not None else _parquet(self.path, ()).names)
+            return parquet_rows(self.path, [name for name in (self._text_field, self._id_field) if name])
+        return (
+            each
+            for each in _line_records(self.path)
+            if not self._skip_blank or each.error or str(each.fields["text"]).strip()
+        )
 
-    def _objects(self) -> Iterator[_Part]:
-        for line in lines(self.path, keep_invalid=True):
-            yield line.place, line.position / self._size, partial(self._text_of_json, line)
-
-    def _table(self) -> Iterator[_Part]:
-        names: list[str] | None = None
-        for line, row, error in csv_rows(self.path):
-            if names is not None:
-                yield line.place, line.position / self._size, partial(self._text_of_row, line.place, names, row, error)
-                continue
+    def _document(self, record: "Record") -> Document:
+        """The document of a record. Raises InvalidDocumentError, unless invalid documents are kept."""
+        place, fields, position, error = record
+        try:
             if error is not None:
                 raise error
-            names = row
-            if twice := [name for name in names if names.count(name) > 1]:
-                raise DataError(f"{line.place}: column {twice[0]!r} comes twice")
-
-    def _rows(self) -> Iterator[_Part]:
-        for place, row, position in parquet_rows(self.path, self._columns()):
-            yield place, position, partial(self._text_of_fields, place, row)
-
-    def _text_of_row(
-        self, place: str, names: list[str], row: list[str], error: DataError | None
-    ) -> tuple[str, str | None]:
-        if error is not None:
-            raise error
-        if len(row) != len(names):
-            raise DataError(f"{place}: has {len(row)} fields, and the first line {len(names)}")
-        return self._text_of_fields(place, dict(zip(names, row, strict=True)))
-
-    def _checked(self, place: str, position: float, read: Callable[[], tuple[str, str | None]]) -> Document:
-        """The document of this text and id. Raises InvalidDocumentError, unless invalid documents are kept."""
-        try:
-            text, id = read()
-        except DataError as error:
+            self._find_id(fields)
+            text, id = text_field(place, fields, self._text_field), _id(place, fields, self._id_field)
+        except DataError as invalid:
             if not self._keep_invalid:
-                raise InvalidDocumentError(str(error)) from error
-            return Document(place=place, pieces=("",), position=position, error=str(error).removeprefix(f"{place}: "))
+                raise InvalidDocumentError(str(invalid)) from invalid
+            return Document(place=place, pieces=("",), position=position, error=str(invalid).removeprefix(f"{place}: "))
         return Document(place=place, pieces=(text,), id=id, position=position)
-
-    def _text_of_json(self, line: Line) -> tuple[str, str | None]:
-        return self._text_of_fields(line.place, json_object(line))
-
-    def _text_of_fields(self, place: str, fields: dict[str, object]) -> tuple[str, str | None]:
-        self._find_id(fields)
-        return text_field(place, fields, self._text_field), _id(place, fields, self._id_field)
-
-    def _columns(self) -> list[str]:
-        """The columns of a parquet file that are read."""
-        if self._id_field is None:
-            self._find_id(_parquet(self.path, ()).names)
-        return [name for name in (self._text_field, self._id_field) if name]
 
     def _find_id(self, names: Iterable[str]) -> None:
         """Set the default of the id field, from the fields of the first document."""
@@ -195,9 +159,26 @@ def lines(path: Path, *, keep_invalid: bool = False) -> Iterator[Line]:
         raise DataError(f"{path}: is empty")
 
 
-def csv_rows(path: Path) -> Iterator[tuple[Line, list[str], DataError | None]]:
-    """The rows of a CSV file that are not blank: the line that each begins in, its fields, or why it cannot be read: a line that is not
-    UTF-8, quotes that do not fit, a field of more than 131,072 characters (as one that is never closed). Raises DataError as `lines`."""
+class Record(NamedTuple):
+    """A row of a file by the names of its fields."""
+
+    place: str
+    fields: dict[str, object]
+    progress: float  # the fraction of the file that was read
+    error: DataError | None = None  # why it has no fields, where invalid rows are kept
+
+
+def _line_records(path: Path) -> Iterator[Record]:
+    size = file_status(path).st_size
+    for line in lines(path, keep_invalid=True):
+        yield Record(line.place, {"text": line.text}, line.position / size, line.error)
+
+
+def csv_rows(path: Path) -> Iterator[Record]:
+    """The rows of a CSV file that are not blank, by the names in the first one. A row with an error cannot be read: a line that is not
+    UTF-8, quotes that do not fit, a field of more than 131,072 characters (as one that is never closed), or another number of fields.
+    Raises DataError as `lines`, and where there are no names of columns."""
+    size = file_status(path).st_size
     begun: list[Line] = []  # the lines of the row that is being read
 
     def texts() -> Iterator[str]:
@@ -205,7 +186,7 @@ def csv_rows(path: Path) -> Iterator[tuple[Line, list[str], DataError | None]]:
             begun.append(line)
             yield line.text + "\n"
 
-    rows = csv.reader(texts(), strict=True)
+    rows, names = csv.reader(texts(), strict=True), list[str]()
     while True:
         begun.clear()
         row: list[str] = []
@@ -219,8 +200,20 @@ def csv_rows(path: Path) -> Iterator[tuple[Line, list[str], DataError | None]]:
                 return
             error = DataError(f"{begun[0].place}: is not CSV: {invalid}")
         error = next((line.error for line in begun if line.error is not None), error)
-        if row or error is not None:
-            yield begun[0]._replace(position=begun[-1].position), row, error
+        if not row and error is None:
+            continue
+        place = begun[0].place
+        if names:
+            if error is None and len(row) != len(names):
+                error = DataError(f"{place}: has {len(row)} fields, and the first line {len(names)}")
+            fields: dict[str, object] = {} if error is not None else dict(zip(names, row, strict=True))
+            yield Record(place, fields, begun[-1].position / size, error)
+        elif error is not None:
+            raise error
+        elif twice := [name for name in row if row.count(name) > 1]:
+            raise DataError(f"{place}: column {twice[0]!r} comes twice")
+        else:
+            names = row
 
 
 class FileChunks:
@@ -253,41 +246,29 @@ class FileChunks:
             raise DataError(f"{self._path}: is empty")
 
 
-class Record(NamedTuple):
-    """A JSON object, or a row of a parquet file."""
-
-    place: str
-    fields: dict[str, object]
-    progress: float  # the fraction of the file that was read
-
-
-def json_objects(path: Path) -> Iterator[Record]:
+def json_objects(path: Path, *, keep_invalid: bool = False) -> Iterator[Record]:
     """The objects of a file of JSON lines. Raises DataError."""
     size = file_status(path).st_size
-    for line in lines(path):
-        yield Record(line.place, json_object(line), line.position / size)
+    for line in lines(path, keep_invalid=keep_invalid):
+        fields: dict[str, object] = {}
+        error: DataError | None = line.error
+        try:
+            fields = {} if error is not None else _json_object(line)
+        except DataError as invalid:
+            if not keep_invalid:
+                raise
+            error = invalid
+        yield Record(line.place, fields, line.position / size, error)
 
 
-def json_object(line: Line) -> dict[str, object]:
-    """The JSON object of a line. Raises DataError."""
-    text = _text(line)
+def _json_object(line: Line) -> dict[str, object]:
     try:
-        parsed = untrusted.parse_json(text, strict=False)
+        parsed = untrusted.parse_json(line.text, strict=False)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{line.place}: is not JSON: {error}") from error
     if not isinstance(parsed, dict):
         raise DataError(f"{line.place}: must be a JSON object, not {type(parsed).__name__}")
     return parsed
-
-
-def _text(line: Line) -> str:
-    if line.error is not None:
-        raise line.error
-    return line.text
-
-
-def _text_of_line(line: Line) -> tuple[str, None]:
-    return _text(line), None
 
 
 def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Record]:
@@ -338,7 +319,8 @@ def _field(place: str, fields: dict[str, object], name: str) -> object:
     return result
 
 
-def _paragraphs(path: Path, file_size: int) -> Iterator[Document]:
+def _paragraphs(path: Path) -> Iterator[Document]:
+    file_size = file_status(path).st_size
     gathered: list[str] = []
     place, size = "", 0
     for line in lines(path):

@@ -108,7 +108,7 @@ def pairs(
     elif pair_format in ("jsonl", "parquet"):
         columns = (source_field, target_field)
         rows = json_objects(path) if pair_format == "jsonl" else parquet_rows(path, columns)
-        found = (Pair(place, *(text_field(place, row, name) for name in columns)) for place, row, _ in rows)
+        found = (Pair(place, *(text_field(place, row, name) for name in columns)) for place, row, *_ in rows)
     else:
         found = _cmudict_pairs(path) if pair_format == "cmudict" else _tsv_pairs(path)
     for place, source, target in found:
