@@ -490,7 +490,7 @@ DAMAGE = {
     "flipped": (_flip, "rows 2100 to 2999: (.*: )?the rows differ from their checksum", False),
     "truncated": (lambda path: os.truncate(path, 1000), "rows 100 to 2999: .*is not a valid safetensors file", True),
     "missing": (Path.unlink, "rows 100 to 2999: there is no such file", True),
-    "symlink": (_link, "rows 100 to 2999: is a symbolic link, which no segment is", True),
+    "symlink": (_link, "rows 100 to 2999: is a symbolic link or not a regular file, which no segment is", True),
     "empty": (lambda path: path.write_bytes(b""), "rows 100 to 2999: .*its header claims 0 bytes", True),
 }
 

@@ -216,7 +216,7 @@ def test_a_layout_that_no_database_has(db: TokenDatabase, changes: dict) -> None
     with sqlite3.connect(db.path / "catalog.sqlite") as connection:
         connection.execute("UPDATE settings SET value = ? WHERE name = 'layout'", (json.dumps(layout),))
     connection.close()
-    with pytest.raises(SoftDatabaseError, match="its layout"):
+    with pytest.raises(SoftDatabaseError, match="is damaged: "):
         open_database(db.path)
 
 

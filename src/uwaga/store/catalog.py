@@ -37,8 +37,9 @@ from torch import Tensor
 
 from uwaga._base import durable, untrusted
 from uwaga._base.errors import SoftDatabaseError
+from uwaga._base.options import read
 from uwaga._base.terminal import printable
-from uwaga.store.segments import DTYPES, MOST_IDS, NAMES, VERSION, Entry, StoreSchema, newer
+from uwaga.store.segments import MOST_IDS, NAMES, VERSION, Entry, StoreSchema, newer
 
 FILE, _LOCK = "catalog.sqlite", "lock"
 Value = str | int | float
@@ -233,9 +234,12 @@ class Catalog:
     def schema(self) -> StoreSchema:
         """What every row has. Raises SoftDatabaseError."""
         try:
-            return schema_of(self.setting("layout") or "null")
+            result: StoreSchema = read(
+                StoreSchema, untrusted.parse_json(self.setting("layout") or "null"), path="layout"
+            )
         except (ValueError, RecursionError) as error:
             raise SoftDatabaseError(f"{self.path}: is damaged: {error}") from error
+        return result
 
     def segments(self) -> list[Entry]:
         """All segments, in ascending order of their ids. Raises SoftDatabaseError for descriptions that contradict each other."""
@@ -674,19 +678,4 @@ def _check_value(value: object, place: str) -> None:
 
 def settings(schema: StoreSchema) -> dict[str, int | str | None]:
     """The fields of a schema; without `tokens` where there are none, which earlier versions do not know."""
-    return {name: value for name, value in schema._asdict().items() if name != "tokens" or value}
-
-
-def schema_of(text: str) -> StoreSchema:
-    """A stored schema. Raises ValueError for one that no database has."""
-    layout = untrusted.parse_json(text)
-    if isinstance(layout, dict) and (unknown := layout.keys() - set(StoreSchema._fields)):
-        raise ValueError(f"its layout has {printable(min(unknown)[:40])}, which version {VERSION} has not")
-    match layout:
-        case {"heads": int(heads), "key_width": int(key), "value_width": int() | None as value, "dtype": str(dtype)}:
-            sizes = [heads, key, *([] if value is None else [value])]
-            tokens = layout.get("tokens", False)
-            is_of_kind = tokens is False or (tokens is True and heads == 1 and value is None)
-            if all(1 <= size <= 2**20 for size in sizes) and dtype in DTYPES and is_of_kind:
-                return StoreSchema(heads, key, value, dtype, tokens)
-    raise ValueError("its layout is not one of uwaga's")
+    return {name: value for name, value in vars(schema).items() if name != "tokens" or value}

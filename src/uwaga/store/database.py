@@ -20,8 +20,8 @@ from uwaga.ops.validation import tensor_of
 from uwaga.store import reading
 from uwaga.store.catalog import Parameters, Value
 from uwaga.store.reading import BLOCK, LiveRows, PassOptions, PassResult
-from uwaga.store.segments import DTYPES, StoredRow, StoreSchema
-from uwaga.store.stored import NewRows, StoredDatabase, integer, nested
+from uwaga.store.segments import DTYPES, StoredRow
+from uwaga.store.stored import NewRows, StoredDatabase, dtype_name, integer, nested
 
 _MAP_BYTES = 2**32
 _Arguments = ParamSpec("_Arguments")
@@ -116,8 +116,8 @@ class SoftDatabase(StoredDatabase):
             ValueError: a size below 1, or another dtype.
             SoftDatabaseError: the folder exists or cannot be written.
         """
-        schema = StoreSchema(heads, key_width, value_width, str(dtype).removeprefix("torch."))
-        return cls._create(path, schema, model)
+        layout = {"heads": heads, "key_width": key_width, "value_width": value_width, "dtype": dtype_name(dtype)}
+        return cls._create(path, layout, model)
 
     def __iter__(self) -> Iterator[StoredRow]:
         """All rows, in ascending order of their ids."""

@@ -26,14 +26,16 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from uwaga._base import durable, safetensors_files, untrusted
 from uwaga._base.errors import CheckpointError, SoftDatabaseError
+from uwaga._base.options import Integer, Switch, options
 from uwaga._base.terminal import printable
 
 CHUNK = 1024  # rows of a checksum and a bound
@@ -48,14 +50,22 @@ _THREADS = 2
 _SEEKING = threading.Lock()  # where there is no pwrite
 
 
-class StoreSchema(NamedTuple):
+_Width = Annotated[Integer, Ge(1), Le(2**20)]
+
+
+@options
+class StoreSchema:
     """What every row of a database has."""
 
-    heads: int
-    key_width: int
-    value_width: int | None  # None: the values are the keys
-    dtype: str
-    tokens: bool = False  # whether a row has a key for each token of a text
+    heads: _Width
+    key_width: _Width
+    value_width: _Width | None  # None: the values are the keys
+    dtype: Literal["float32", "bfloat16", "float16"]
+    tokens: Switch = False  # whether a row has a key for each token of a text
+
+    def __post_init__(self) -> None:
+        if self.tokens and not (self.heads == 1 and self.value_width is None):
+            raise ValueError("rows with a key for each token have one head, and no values besides the keys")
 
 
 class Entry(NamedTuple):
@@ -251,9 +261,9 @@ def open_segment(folder: Path, entry: Entry, schema: StoreSchema) -> SegmentFile
     path = folder / entry.file
     place = f"{path} ({entry.place})"
     try:
-        if stat.S_ISLNK(path.lstat().st_mode):
-            raise SoftDatabaseError(f"{place}: is a symbolic link, which no segment is")
-        size = untrusted.stat_regular(path).st_size
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            raise SoftDatabaseError(f"{place}: is a symbolic link or not a regular file, which no segment is")
         file = safetensors_files.open_file(path)
     except FileNotFoundError as error:
         raise SoftDatabaseError(f"{place}: there is no such file") from error
@@ -285,9 +295,9 @@ def open_segment(folder: Path, entry: Entry, schema: StoreSchema) -> SegmentFile
         if not (offsets[0] == 0 and offsets[-1] == tokens and bool((offsets.diff() > 0).all())):
             raise SoftDatabaseError(f"{place}: is damaged: its offsets do not rise from 0 to {tokens}")
         empty = torch.zeros(0)
-        return SegmentFile(entry, keys, keys, ids, empty, empty, path, size, offsets)
+        return SegmentFile(entry, keys, keys, ids, empty, empty, path, status.st_size, offsets)
     values = file.get("values") if "values" in expected else keys
-    return SegmentFile(entry, keys, values, ids, file.get("centres"), file.get("radii"), path, size)
+    return SegmentFile(entry, keys, values, ids, file.get("centres"), file.get("radii"), path, status.st_size)
 
 
 def check(folder: Path, entry: Entry, schema: StoreSchema) -> Iterator[Damage]:

@@ -25,6 +25,7 @@ from torch import Tensor
 from uwaga._base import durable
 from uwaga._base.arguments import path_of
 from uwaga._base.errors import ShapeError, SoftDatabaseError
+from uwaga._base.options import OptionError, read
 from uwaga._base.terminal import short
 from uwaga.store import catalog, parquet, segments
 from uwaga.store.catalog import Catalog, Parameters, Record, Value
@@ -65,12 +66,12 @@ class StoredDatabase(ABC):
 
     # Opening and closing.
 
-    def __init__(self, path: Path) -> None:
-        """As `open`, which converts the path."""
+    def __init__(self, path: Path, opened: Catalog | None = None) -> None:
+        """As `open`, which converts the path. opened: its catalog, which this closes."""
         if not isinstance(path, Path):
             name = type(self).__name__
             raise TypeError(f"{name}: is made by {name}.open(path) or {name}.create(path, ...), not by its own name")
-        self.path, self._catalog = path, Catalog(path, write=False)
+        self.path, self._catalog = path, opened or Catalog(path, write=False)
         self._opened_by = os.getpid()
         self._is_closed = self._is_known = False  # whether the following is what the catalog says
         self._segments: dict[str, SegmentFile] = {}
@@ -88,16 +89,14 @@ class StoredDatabase(ABC):
             raise
 
     @classmethod
-    def _create(cls, path: str | os.PathLike[str], schema: StoreSchema, model: str | None) -> Self:
+    def _create(cls, path: str | os.PathLike[str], layout: dict[str, Any], model: str | None) -> Self:
         """A new database in a new folder. Raises ValueError, SoftDatabaseError."""
         if model is not None and not _is_text(model):
             raise ValueError(f"{cls.__name__}.create: model must be a string that UTF-8 can write, not {model!r}")
-        for name in ("key_width", "value_width", "heads"):
-            size = getattr(schema, name)
-            if not (size is None and name == "value_width") and (type(size) is not int or not 1 <= size <= 2**20):
-                raise ValueError(f"{cls.__name__}.create: {name} must be an integer from 1 to {2**20:,}, not {size!r}")
-        if schema.dtype not in DTYPES:
-            raise ValueError(f"{cls.__name__}.create: dtype must be {', '.join(DTYPES)}, not {schema.dtype}")
+        try:
+            schema = read(StoreSchema, layout)
+        except OptionError as error:
+            raise ValueError(f"{cls.__name__}.create: {error}") from None
         path = path_of(path, f"{cls.__name__}.create: path")
         catalog.check_path(path)
         if os.path.lexists(path):
@@ -282,8 +281,9 @@ class StoredDatabase(ABC):
 
     def _check_dtype(self, x: Tensor, place: str) -> None:
         if x.dtype not in (torch.float32, DTYPES[self.schema.dtype]):
-            dtype = str(x.dtype).removeprefix("torch.")
-            raise ValueError(f"{place} must be float32 or the database's {self.schema.dtype}, not {dtype}")
+            raise ValueError(
+                f"{place} must be float32 or the database's {self.schema.dtype}, not {dtype_name(x.dtype)}"
+            )
 
     def _query_values(self, x: Tensor, place: str) -> Tensor:
         """On the CPU, without a gradient, as float32. Raises ValueError."""
@@ -566,6 +566,10 @@ class StoredDatabase(ABC):
 def _is_text(value: object) -> bool:
     """Whether it is a string that UTF-8 can write: one without lone surrogates."""
     return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def dtype_name(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def integers(ids: Iterable[int], method: str) -> list[int]:

@@ -6,7 +6,6 @@ Letters: Q queries, t tokens of one, n rows, N tokens of rows, D width, k listed
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
@@ -22,8 +21,8 @@ from uwaga.ops.validation import tensor_of
 from uwaga.store.catalog import Catalog, Parameters, Value
 from uwaga.store.database import SoftDatabase, Top
 from uwaga.store.reading import LiveRows
-from uwaga.store.segments import DTYPES, MOST_IDS, SegmentFile, StoredTokens, StoreSchema
-from uwaga.store.stored import NewRows, StoredDatabase, integer, nested
+from uwaga.store.segments import DTYPES, MOST_IDS, SegmentFile, StoredTokens
+from uwaga.store.stored import NewRows, StoredDatabase, dtype_name, integer, nested
 
 _BLOCK_BYTES = 2**25  # of the vectors that are scored at a time, where one row has no more
 _RECORDS_AT_ONCE = 512
@@ -88,7 +87,8 @@ class TokenDatabase(StoredDatabase):
         Raises:
             ValueError: a width below 1, or another dtype. SoftDatabaseError: the folder exists or cannot be written.
         """
-        return cls._create(path, StoreSchema(1, width, None, str(dtype).removeprefix("torch."), tokens=True), model)
+        layout = {"heads": 1, "key_width": width, "value_width": None, "dtype": dtype_name(dtype), "tokens": True}
+        return cls._create(path, layout, model)
 
     def __iter__(self) -> Iterator[StoredTokens]:
         """All rows, in ascending order of their ids."""
@@ -249,9 +249,14 @@ class TokenDatabase(StoredDatabase):
 
 def open_database(path: str | os.PathLike[str]) -> SoftDatabase | TokenDatabase:
     """An existing database of either kind. Raises SoftDatabaseError."""
-    with closing(Catalog(path_of(path, "open_database: path"), write=False)) as opened:
+    folder = path_of(path, "open_database: path")
+    opened = Catalog(folder, write=False)
+    try:
         kind = TokenDatabase if opened.schema().tokens else SoftDatabase
-    return kind.open(path)
+    except BaseException:
+        opened.close()
+        raise
+    return kind(folder, opened)
 
 
 def _blocks(live: LiveRows, start: int, stop: int) -> Iterator[tuple[int, Ragged]]:
