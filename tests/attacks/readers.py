@@ -45,8 +45,8 @@ from uwaga.inspect import pictures
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.watching import watch
 from uwaga.models import Transformer, load, save
-from uwaga.models.checkpoints import directories
-from uwaga.models.checkpoints.fingerprints import fingerprint
+from uwaga.models.checkpoints import directories, sentence_files
+from uwaga.models.checkpoints.directories import fingerprint
 from uwaga.models.tokenizers.loading import Tokenizer
 from uwaga.models.tokenizers.text_tokenizer import TextTokenizer
 from uwaga.nn.attention_id import AttentionId
@@ -203,7 +203,7 @@ _TEMPLATE = "".join(
 
 
 def _read_template(folder: Path) -> str | None:
-    chat = chat_template.read(folder, folder, folder / "sentence_bert_config.json", None)
+    chat = chat_template.read(folder, sentence_files.read(folder, is_module=False), is_listed=False)
     return None if chat is None else chat.text("a cat", "a dog", prompt="Find it")
 
 

@@ -25,6 +25,7 @@ transformers = pytest.importorskip("transformers", minversion="5")
 peer = pytest.importorskip("sentence_transformers", minversion="6")
 from sentence_transformers.base.modules import Normalize, Transformer  # noqa: E402
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling  # noqa: E402
+from tiny_models import draw  # noqa: E402
 
 TEXTS = [
     "The cat sat on the mat.",
@@ -156,15 +157,6 @@ CASES: dict[str, tuple[str, dict, Callable[[], tokenizers.Tokenizer], str]] = {
     ),
     "eurobert": ("eurobert", _GROUPED, byte_level, "mean"),
 }
-
-
-def draw(model: nn.Module) -> None:
-    """Norms about 1 and biases about 0, none exactly."""
-    generator = torch.Generator().manual_seed(1)
-    for name, x in model.named_parameters():
-        centre = 1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0
-        with torch.no_grad():
-            x.copy_(centre + 0.3 * torch.randn(x.shape, generator=generator))
 
 
 @pytest.fixture(params=CASES, ids=lambda name: name.replace(" ", "-"))

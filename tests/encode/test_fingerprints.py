@@ -12,8 +12,7 @@ from safetensors.torch import load_file, save_file
 from uwaga import TextEncoder
 from uwaga._base import untrusted
 from uwaga.models import opening
-from uwaga.models.checkpoints import fingerprints
-from uwaga.models.checkpoints.fingerprints import fingerprint
+from uwaga.models.checkpoints.directories import fingerprint, model_files
 
 
 def test_copies_have_one_fingerprint_wherever_they_lie(folder: Path, tmp_path: Path) -> None:
@@ -110,4 +109,4 @@ def test_it_has_every_file_that_a_load_opens(kind: str, folder: Path, describe) 
     finally:
         opened, _opened = {path for path in _opened if folder in path.parents}, None
     assert {"config.json", "tokenizer.json"} < {path.name for path in opened}
-    assert opened <= set(fingerprints._files(folder))
+    assert opened <= set(model_files(folder))

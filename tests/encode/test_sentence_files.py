@@ -85,6 +85,33 @@ def test_every_key_that_a_model_reads_has_a_rule() -> None:
     assert listed | {"idx"} == set(FILES["modules.json"])
 
 
+@pytest.mark.parametrize(
+    ("pooling", "modes"),
+    [
+        (None, ()),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, ("cls", "mean")),
+        ({"pooling_mode_cls_token": False}, ("mean",)),
+        ({"pooling_mode": "lasttoken"}, ("lasttoken",)),
+        ({"pooling_mode": ["max", "cls"]}, ("max", "cls")),
+    ],
+)
+def test_modules_in_their_old_and_new_spelling(tmp_path: Path, pooling: dict | None, modes: tuple[str, ...]) -> None:
+    assert sentence_files.modules(tmp_path) == sentence_files.SentenceModules(transformer=tmp_path, is_listed=False)
+    kinds = {"": "models.Transformer", "1": "sentence_transformer.modules.pooling.Pooling", "2": "models.Dense"}
+    listed = [
+        {"path": path, "type": f"sentence_transformers.{kind}"}
+        for path, kind in kinds.items()
+        if pooling or path != "1"
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(listed))
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "config.json").write_text(json.dumps(pooling))
+    others = (("Dense", tmp_path / "2"),)
+    assert sentence_files.modules(tmp_path) == sentence_files.SentenceModules(
+        transformer=tmp_path, pooling=modes, others=others
+    )
+
+
 def rendered(rule: Rule) -> str:
     return rule if isinstance(rule, str) else f"only {', '.join(f'`{json.dumps(value)}`' for value in rule)}"
 
@@ -175,7 +202,7 @@ def agrees(folder: Path) -> Reranker:
     return reranker
 
 
-@pytest.mark.parametrize("family", ["bert", "modernbert", "qwen3", "deberta-v2"])
+@pytest.mark.parametrize("family", ["bert", "nomic_bert", "modernbert", "qwen3", "deberta-v2"])
 def test_a_cross_encoder_that_pools_is_scored(base: Callable, family: str) -> None:
     """As ettin's rerankers: Transformer, Pooling, Dense, LayerNorm, Dense to "scores"."""
     folder = base("pooled", family)

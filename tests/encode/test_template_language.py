@@ -1,4 +1,4 @@
-"""Chat templates: an interpreter with bounds, compared with transformers' rendering."""
+"""Chat templates: a sandbox with bounds, compared with transformers' rendering."""
 
 import time
 import tracemalloc
@@ -120,6 +120,12 @@ STATEMENTS = (
     "{% set a, b = [1, 2] %}{{ b }}{{ a }}", "{% with a = 1, b = 2 %}{{ a + b }}{% endwith %}{{ a }}",
     "{% macro f(a, b='z') %}[{{ a }}{{ b }}{% if a | length > 1 %}{{ f(a[1:], b) }}{% endif %}]{% endmacro %}{{ f('abc') }}{{ f(b=3) }}",
     "  {% if depth > 2 %}\n  deep\n  {% elif depth %}x{% else %}y{% endif %}\n\n{# c #}\nend\n\n",
+    "{% macro f() %}{{ varargs | join }}{{ kwargs }}{% endmacro %}{{ f(1, 2, a=3) }}", "{% macro f(a, b=a) %}{{ b }}{% endmacro %}{{ f(1) }}",
+    *(before + "{% set messages = [] %}" for before in (  # a name that is read in a block and set after it
+        "{% for m in [1] %}{{ messages | length }}{% endfor %}", "{% for m in [1] if messages %}{% endfor %}",
+        "{% macro f() %}{{ messages }}{% endmacro %}{{ f() }}", "{% with %}{{ messages }}{% endwith %}",
+        "{% set x %}{{ messages }}{% endset %}", "{% generation %}{{ messages }}{% endgeneration %}",
+    )),
     "{% raw %}{{ x }}{% endraw %}{%- set ns = namespace(n=0) -%}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
 )  # fmt: skip
 
@@ -141,6 +147,7 @@ def test_renderings_are_those_of_transformers(source: str) -> None:
 
 
 STEPS, STRINGS = "takes more steps than its texts allow", "makes longer strings than its texts allow"
+TOO_DEEP = "has values or calls inside of each other too deep"
 RESULT, NESTED = "has a longer result than its texts allow", "has parts inside of each other more than 100 deep"
 DOUBLED = "{% set a = 'a' * 64 %}" + "{% set a = a ~ a %}" * 27
 SHARED = "{% set a = [1] %}" + "{% set a = [a, a] %}" * 40
@@ -160,7 +167,7 @@ HOSTILE = {
     "lists that are doubled": ("{% set a = [1] %}" + "{% set a = a + a %}" * 40, STEPS),
     "a list of a range": ("{{ range(99999) | list | length }}", STEPS),
     "nested loops": ("{% for a in range(999) %}" * 5 + "{% endfor %}" * 5, STEPS),
-    "a macro that calls itself": ("{% macro f(a) %}{{ f(a) }}{{ f(a) }}{% endmacro %}{{ f(1) }}", "calls macros inside of each other too deep"),
+    "a macro that calls itself": ("{% macro f(a) %}{{ f(a) }}{{ f(a) }}{% endmacro %}{{ f(1) }}", TOO_DEEP),
     "macros that call twice": (
         "".join(f"{{% macro f{i}() %}}{{{{ f{i + 1}() }}}}{{{{ f{i + 1}() }}}}{{% endmacro %}}" for i in range(20)) + "{% macro f20() %}{% endmacro %}{{ f0() }}", STEPS,
     ),
@@ -174,8 +181,8 @@ HOSTILE = {
     "a shared tuple as a key": (TUPLES + "{{ {a: 1} }}", STEPS),
     "a shared tuple that is looked up": (TUPLES + "{{ {}[a] }}", STEPS),
     "a shared tuple that is got": (TUPLES + "{{ {}.get(a) }}", STEPS),
-    "a deep list as text": (DEEP + "{{ ns.a }}", "has values inside of each other too deep"),
-    "a deep list as JSON": (DEEP + "{{ ns.a | tojson }}", "has values inside of each other too deep"),
+    "a deep list as text": (DEEP + "{{ ns.a }}", TOO_DEEP),
+    "a deep list as JSON": (DEEP + "{{ ns.a | tojson }}", TOO_DEEP),
     "a long result": ("{% set a = 'a' * 9999 %}{% for i in range(20) %}{{ a }}{% endfor %}", RESULT),
     "a long strip": ("{% set a = 'a' * 99999 %}{{ a.strip(a) }}", STRINGS),
     "a long search from behind": ("{% set a = 'a' * 99999 %}{{ a.rfind('b' ~ a[9:]) }}", STRINGS),
@@ -223,101 +230,27 @@ def test_bounds_grow_with_the_texts() -> None:
     assert ours(source, messages=messages) == f"query: adocument: {text.strip()}"
 
 
-# Random templates, of what the interpreter has and a little more.
+# Random templates, of what is evaluated and a little more.
 NAMES = st.sampled_from(
     ["x", "y", "z", "m", "messages", "tree", "depth", "bos_token", "tools", "nothing", "add_generation_prompt"]
 )
-LITERALS = st.sampled_from(
-    [
-        "'a'",
-        "'role'",
-        "' b '",
-        "''",
-        "'query'",
-        "0",
-        "1",
-        "2",
-        "-3",
-        "1.5",
-        "true",
-        "false",
-        "none",
-        "[]",
-        "{}",
-        "[1, 'a']",
-        "{'role': 'q'}",
-    ]
-)
+LITERALS = st.sampled_from([
+    "'a'", "'role'", "' b '", "''", "'query'", "0", "1", "2", "-3", "1.5", "true", "false", "none", "[]", "{}", "[1, 'a']", "{'role': 'q'}",
+])  # fmt: skip
 SUFFIXES = st.sampled_from(
     [".role", ".content", "['content']", "[0]", "[-1]", "[1:]", "[::-1]", "[:2]", ".nothing", ".items()", ".keys()", ".get('role')", ".get('n', 1)", ".strip()", ".upper()", ".split('a')", ".split()", ".startswith('a')", ".replace('a', 'bb')", ".count('a')", ".find('t')", ".index", ".index0", ".last", ".length", ".title()", ".a", ".b"]
 )  # fmt: skip
-FILTERS = st.sampled_from(
-    [
-        "trim",
-        "upper",
-        "lower",
-        "length",
-        "first",
-        "last",
-        "list",
-        "string",
-        "default('d')",
-        "default('d', true)",
-        "join(',')",
-        "join",
-        "map(attribute='content')",
-        "map(attribute='role', default='-')",
-        "selectattr('role', 'eq', 'query')",
-        "selectattr('role')",
-        "rejectattr('role', 'in', ['query'])",
-        "select",
-        "select('string')",
-        "reject('none')",
-        "map('upper')",
-        "map('length')",
-        "map('first')",
-        "replace('a', 'b')",
-        "tojson",
-        "tojson(indent=2)",
-        "items",
-        "reverse",
-        "int",
-        "float",
-        "title",
-        "capitalize",
-        "abs",
-        "dictsort",
-        "safe",
-        "random",
-        "sort",
-        "unique",
-        "center(5)",
-        "indent",
-    ]
-)
-TESTS = st.sampled_from(
-    [
-        "defined",
-        "undefined",
-        "none",
-        "string",
-        "mapping",
-        "sequence",
-        "iterable",
-        "number",
-        "boolean",
-        "integer",
-        "true",
-        "odd",
-        "lower",
-        "eq 'a'",
-        "in ['a', 1]",
-        "not defined",
-        "not none",
-        "divisibleby 2",
-        "gt 1",
-    ]
-)
+FILTERS = st.sampled_from([
+    "trim", "upper", "lower", "length", "first", "last", "list", "string", "default('d')", "default('d', true)", "join(',')", "join",
+    "map(attribute='content')", "map(attribute='role', default='-')", "selectattr('role', 'eq', 'query')", "selectattr('role')",
+    "rejectattr('role', 'in', ['query'])", "select", "select('string')", "reject('none')", "map('upper')", "map('length')", "map('first')",
+    "replace('a', 'b')", "tojson", "tojson(indent=2)", "items", "reverse", "int", "float", "title", "capitalize", "abs", "dictsort", "safe",
+    "random", "sort", "unique", "center(5)", "indent",
+])  # fmt: skip
+TESTS = st.sampled_from([
+    "defined", "undefined", "none", "string", "mapping", "sequence", "iterable", "number", "boolean", "integer", "true", "odd", "lower",
+    "eq 'a'", "in ['a', 1]", "not defined", "not none", "divisibleby 2", "gt 1",
+])  # fmt: skip
 OPERATORS = st.sampled_from(["+", "~", "%", "~", "~", "==", "!=", "<", "in", "and", "or", "not in"])
 
 

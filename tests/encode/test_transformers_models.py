@@ -27,7 +27,7 @@ transformers = pytest.importorskip("transformers", minversion="5")
 peer = pytest.importorskip("sentence_transformers", minversion="6")
 from sentence_transformers.base.modules import Normalize, Transformer  # noqa: E402
 from sentence_transformers.sentence_transformer.modules import Pooling  # noqa: E402
-from tiny_models import SHARED, small  # noqa: E402
+from tiny_models import SHARED, draw, small  # noqa: E402
 from tiny_tokenizer import write_tokenizer  # noqa: E402
 from tokenizers import Tokenizer, processors  # noqa: E402
 
@@ -64,15 +64,6 @@ OWN = ", ".join(model_types())
 _WITHOUT = {("xlnet", "max_position_embeddings")}  # there is no limit
 # XLNet and Funnel tell the last and the first special token apart by a type of its own.
 _TYPED = {"funnel": "[CLS]:2 $A:0 [SEP]:0", "xlnet": "$A:0 [SEP]:0 [CLS]:2"}
-
-
-def draw(model: nn.Module) -> None:
-    """Norms about 1 and biases about 0, none exactly."""
-    generator = torch.Generator().manual_seed(1)
-    for name, x in model.named_parameters():
-        centre = 1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0
-        with torch.no_grad():
-            x.copy_(centre + 0.3 * torch.randn(x.shape, generator=generator))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tiny_families import WHERE, read_config
 import uwaga
 from uwaga import Ragged
 from uwaga.models import Transformer, config, generate, load, save
-from uwaga.models.checkpoints import modules_json, sentence_files
+from uwaga.models.checkpoints import sentence_files
 from uwaga.models.checkpoints.rope_parameters import Rope
 from uwaga.models.families import family_of
 from uwaga.models.families.family import File
@@ -146,7 +146,7 @@ def modules(folder: Path, listed: object, pooling: object = None, settings: obje
     if settings is not None:
         (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
         sentence_files.read(folder, is_module=True)
-    modules_json.read(folder)
+    sentence_files.modules(folder)
 
 
 def module(kind: str, path: str = "", **more: str) -> dict[str, str]:

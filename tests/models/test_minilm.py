@@ -15,7 +15,7 @@ from torch import Tensor
 import uwaga
 from uwaga.encode import sentence_config
 from uwaga.models import load
-from uwaga.models.checkpoints import modules_json
+from uwaga.models.checkpoints import sentence_files
 
 _SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
@@ -41,10 +41,10 @@ def documents(minilm: Path, request: pytest.FixtureRequest) -> list[Tensor]:
 
 
 def test_its_directory_tells_how_states_become_vectors(minilm: Path) -> None:
-    modules = modules_json.read(minilm)
-    normalize = modules_json.SentenceModule("Normalize", minilm / "2_Normalize")
-    assert modules == modules_json.SentenceModules(transformer=minilm, pooling=("mean",), others=(normalize,))
-    assert sentence_config.read(minilm).max_length == 256
+    modules = sentence_files.modules(minilm)
+    normalize = sentence_files.SentenceModule("Normalize", minilm / "2_Normalize")
+    assert modules == sentence_files.SentenceModules(transformer=minilm, pooling=("mean",), others=(normalize,))
+    assert sentence_config.read(minilm).transformer.max_tokens == 256
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Keywords of PyTorch's and sentence-transformers' functions, and what our functions have in their place."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 _MASK = "give mask= if it is bool, or bias= if it is floating"
 _RECORDED = "leave it out, since uwaga.watch(model) records the maps"
@@ -54,12 +54,13 @@ _OF_RERANKER = {
 }
 
 
-def refuse(other: Mapping[str, object], function: Callable[..., object]) -> None:
+def refuse(other: Mapping[str, object], function: Callable[..., object], names: Iterable[str] = ()) -> None:
     """Raise TypeError if there are keyword arguments that a function does not have.
 
     Args:
         other: what its parameter `**other: Never` took. Type checkers refuse such a call too.
         function: the function, whose own keywords the message lists.
+        names: those that it takes as `**options`.
     """
     if not other:
         return
@@ -67,5 +68,6 @@ def refuse(other: Mapping[str, object], function: Callable[..., object]) -> None
     owner = function.__qualname__.removesuffix(".__init__").removesuffix(".forward")
     instead = INSTEAD | _OF_RERANKER if owner.startswith("Reranker") else INSTEAD
     own = [each.name for each in inspect.signature(function).parameters.values() if each.kind is each.KEYWORD_ONLY]
+    own += [each for each in names if each not in own]
     what = instead.get(name) or f"its options are {', '.join(own)}"
     raise TypeError(f"{owner}: {name} is no option of it; {what}")

@@ -1,7 +1,6 @@
 """`uwaga encode`: a file of documents to a parquet file of vectors, by this process, by several of this machine or by a Ray cluster. An
 interrupted run is resumed by the same command."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -88,8 +87,10 @@ def encode(
         **_given(prompt_name=prompt_name, truncate_dim=truncate_dim, spans=spans),
     }
     read = {**_given(skip_invalid=skip_invalid or None), "text": text, "id": id, **_given(limit=limit)}
-    if find_spec("pyarrow") is None:
-        fail("encode", "needs pyarrow: pip install 'uwaga[encode]'")
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError as error:
+        fail("encode", f"needs pyarrow: {error}; pip install 'uwaga[encode]'")
     from uwaga.encode.batches import BatchEncoder
 
     with ending("encode", DataError, VectorsError, CheckpointError, stopped="interrupted; the same command resumes"):

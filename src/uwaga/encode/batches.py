@@ -50,7 +50,7 @@ class BatchEncoder:
         model: a directory, which every machine has at this path, or the name of a bundled model or one of the hub.
         text: the column of the texts.
         dtype: of weights and arithmetic, by name; None: that of the files.
-        fingerprint: of the model's files (`uwaga.models.checkpoints.fingerprints`); None: as they are here and now. A process that
+        fingerprint: of the model's files (`uwaga.models.checkpoints.directories`); None: as they are here and now. A process that
             finds others refuses them.
         keep_text: whether the result has the texts too.
         shared: as `TextEncoder.load` has it; False: each process has weights of its own.
@@ -114,14 +114,14 @@ class BatchEncoder:
 def found(model: str) -> tuple[Path, str]:
     """The directory of a model that gives vectors of texts, and its fingerprint; nothing is loaded. Raises CheckpointError."""
     from uwaga.encode import sentence_config
-    from uwaga.models.checkpoints import directories, fingerprints
+    from uwaga.models.checkpoints import directories
 
     folder = directories.find(model, None)
     if sentence_config.read(folder).tokens is not None:
         raise CheckpointError(
             f"{folder} holds a ColBERT model, which gives a vector to every token and none to a document; `uwaga store add` takes it"
         )
-    return folder, fingerprints.fingerprint(folder)
+    return folder, directories.fingerprint(folder)
 
 
 @lru_cache(maxsize=1)
@@ -129,7 +129,7 @@ def _encoder(model: str, dtype: str | None, fingerprint: str, shared: bool) -> "
     import torch
 
     from uwaga.encode.encoder import TextEncoder
-    from uwaga.models.checkpoints import fingerprints
+    from uwaga.models.checkpoints import directories
 
     chosen = None if dtype is None else getattr(torch, dtype, None)
     if dtype is not None and not isinstance(chosen, torch.dtype):
@@ -141,7 +141,7 @@ def _encoder(model: str, dtype: str | None, fingerprint: str, shared: bool) -> "
             f"{fingerprint[:12]}; put the same files there"
         )
     encoder = TextEncoder.load(folder, dtype=chosen, shared=shared)
-    if fingerprints.fingerprint(folder) != fingerprint:
+    if directories.fingerprint(folder) != fingerprint:
         raise CheckpointError(f"{folder}: its files were changed while they were read: run it again")
     return encoder
 

@@ -13,7 +13,10 @@ from tokenizers import Tokenizer as Backend
 
 from uwaga._base import json_files, untrusted
 from uwaga._base.errors import CheckpointError
+from uwaga._base.options import ListOf, Text
 from uwaga._base.terminal import printable
+from uwaga.models.checkpoints.config_json import setting
+from uwaga.models.checkpoints.sentence_files import TransformerSettings
 from uwaga.models.tokenizers import auto_tokenizer
 
 FILE, FOLDER = "chat_template.jinja", "additional_chat_templates"
@@ -109,20 +112,34 @@ class ChatTemplate:
         return self._ends[key]
 
 
-def read(root: Path, folder: Path, path: Path, settings: Mapping[str, Any] | None) -> ChatTemplate | None:
+def for_texts(root: Path, transformer: TransformerSettings, *, is_listed: bool) -> ChatTemplate | None:
+    """As `read`, of a model that reads texts alone. Raises CheckpointError: a template that cannot be rendered for them."""
+    chat = read(root, transformer, is_listed=is_listed)
+    if chat is not None and chat.reads_task:
+        raise CheckpointError(
+            f"{chat.path}: its chat template reads task, which TextEncoder does not give; set it in "
+            f"processing_kwargs.chat_template of {transformer.path.name}"
+        )
+    if chat is not None:
+        chat.text("a", prompt="")  # what cannot be rendered is found out here, and not at the first text
+    return chat
+
+
+def read(root: Path, transformer: TransformerSettings, *, is_listed: bool) -> ChatTemplate | None:
     """The chat template by which sentence-transformers reads texts of a directory; None: texts are tokenised as they are.
 
-    root: the directory. folder: of config.json and the tokenizer. path, settings: the file of the module Transformer and what is in it;
-    None: no modules.json names that module, so that the modality is "message" where there is a template.
+    root: the directory. transformer: of its module Transformer. is_listed: whether modules.json names that module; if not, the modality is
+    "message" where there is a template.
 
     Raises CheckpointError: files that are wrong, or a template that is not computed.
     """
-    modalities = (settings or {}).get("modality_config") or {}
-    if settings is not None and "message" not in modalities:
+    path, settings = transformer.path, transformer.values if is_listed else {}
+    folder, modalities = path.parent, settings.get("modality_config") or {}
+    if is_listed and "message" not in modalities:
         return None
     file, found = _find(root, folder)
     if found is None:
-        if settings is None:
+        if not is_listed:
             return None
         raise CheckpointError(f"{path}: modality_config.message needs a chat template, and {folder} has no {FILE}")
     described = folder / "tokenizer_config.json"
@@ -131,18 +148,19 @@ def read(root: Path, folder: Path, path: Path, settings: Mapping[str, Any] | Non
             f"{described}: processor_class is {printable(repr(processor))}, which would take its chat template from other files; only a "
             "tokenizer, without this key, is supported"
         )
-    calls = (settings or {}).get("processing_kwargs") or {}
-    given = calls.get("chat_template") or {}
-    if not isinstance(given, dict):
-        raise CheckpointError(f"{path}: processing_kwargs.chat_template must be a JSON object or null")
-    given = dict(given)
+    calls = settings.get("processing_kwargs") or {}
+    within = "processing_kwargs.chat_template"
+    given = dict(setting({within: calls.get("chat_template")}, path, within, dict[str, Any] | None, None) or {})
     restores_end = given.pop("restore_suffix", True)
     if wrong := sorted(given.keys() & set(_REFUSED)):
-        raise CheckpointError(f"{path}: processing_kwargs.chat_template.{wrong[0]} is not supported; remove it")
-    for key in ("tools", "documents"):
-        value = given.get(key)
-        if value is not None and not (isinstance(value, list) and all(isinstance(each, dict) for each in value)):
-            raise CheckpointError(f"{path}: processing_kwargs.chat_template.{key} must be a list of JSON objects")
+        raise CheckpointError(f"{path}: {within}.{wrong[0]} is not supported; remove it")
+    rules = {
+        "tools": ListOf[dict[str, Any]] | None,
+        "documents": ListOf[dict[str, Any]] | None,
+        "chat_template": Text | None,
+    }
+    for key, rule in rules.items():
+        setting({f"{within}.{key}": given.get(key)}, path, f"{within}.{key}", rule, None)
     source, file = _selected(found, file, given, path)
     family = (json_files.optional(folder / "config.json") or {}).get("model_type")
     kind = modalities.get("message", {}).get("format", "auto")
@@ -181,8 +199,6 @@ def _find(root: Path, folder: Path) -> tuple[Path, str | dict[str, str] | None]:
 def _selected(found: str | dict[str, str], file: Path, given: dict[str, Any], path: Path) -> tuple[str, Path]:
     """The template that apply_chat_template takes, and the file that has it."""
     name = given.pop("chat_template", None)
-    if not isinstance(name, str | None):
-        raise CheckpointError(f"{path}: processing_kwargs.chat_template.chat_template must be a string")
     if name is not None and (isinstance(found, str) or name not in found):
         found, file = name, path
     elif not isinstance(found, str):
@@ -225,8 +241,10 @@ def _tokens(folder: Path, source: str) -> dict[str, Any]:
             result[key] = content
     if others := [key for key in auto_tokenizer.SPECIAL if key in source and key not in tokens]:
         known = auto_tokenizer.special_tokens(folder)
-        unknown = Unknown(f"{path} does not say it, so that it depends on the tokenizer's class; add it there, or null")
+        reason = f"{path} does not say it, so that it depends on the tokenizer's class; add it there, or null"
         result |= (
-            dict.fromkeys(others, unknown) if known is None else {key: known[key] for key in others if key in known}
+            {key: Unknown(reason, key) for key in others}
+            if known is None
+            else {key: known[key] for key in others if key in known}
         )
     return result

@@ -20,11 +20,11 @@ from tokenizers import Tokenizer as Backend
 
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import ListOf, Switch, Text, Words
+from uwaga._base.options import Integer, ListOf, Switch, Text, Words, options
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import sentence_files
 from uwaga.models.checkpoints.config_json import ModelSize, setting
-from uwaga.models.checkpoints.modules_json import SentenceModule
+from uwaga.models.checkpoints.sentence_files import SentenceModule
 from uwaga.models.families.bert import COLBERT
 
 MODEL_TYPES = ("MultiVectorEncoder", "ColBERT")  # of config_sentence_transformers.json
@@ -37,14 +37,14 @@ _Task = Literal["query", "document"]
 _Tasks = Annotated[_Task | ListOf[_Task], Words("'query', 'document' or a list of them")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Expansion:
-    """Mask tokens after the tokens of a query, up to a length ("query augmentation")."""
+    """Mask tokens after the tokens of a query, up to a length ("query augmentation"), as the key query_expansion describes them."""
 
-    length: int  # of the query then, special tokens included
-    is_fixed: bool = True  # longer queries are too long; False: they have no mask tokens
-    attend: bool = False  # whether tokens see the mask tokens
-    token: str | None = None  # None: the tokenizer's mask token, or its end of sequence where it has none
+    strategy: Literal["fixed", "min"]  # "fixed": longer queries are too long; "min": they have no mask tokens
+    length: ModelSize  # of the query then, special tokens included
+    attend: Switch = False  # whether tokens see the mask tokens
+    token: Text | None = None  # None: the tokenizer's mask token, or its end of sequence where it has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class TokenVectors:
         """
         if task == "document" and self.document_length is not None:
             return min(positions, self.document_length)
-        if task == "query" and self.expansion is not None and self.expansion.is_fixed:
+        if task == "query" and self.expansion is not None and self.expansion.strategy == "fixed":
             return min(positions, self.expansion.length)
         if task == "query" and self.query_length is not None:
             return min(positions, max(self.query_length, 0 if self.expansion is None else self.expansion.length))
@@ -98,7 +98,7 @@ def read(folder: Path, settings: Mapping[str, Any], modules: Sequence[SentenceMo
     flat = _settings_of_pylate(path, settings)
     values = flat | {name: own[name] for name in ("query_length", "document_length", "query_expansion") if name in own}
     result = TokenVectors(
-        expansion=_expansion(transformer, values.get("query_expansion")),
+        expansion=setting(values, transformer, "query_expansion", Expansion | None, None),
         query_length=setting(values, transformer, "query_length", ModelSize | None, None),
         document_length=setting(values, transformer, "document_length", ModelSize | None, None),
         prefixes=prefixes,
@@ -127,6 +127,7 @@ def _of_colbert(folder: Path) -> TokenVectors:
     }
     return TokenVectors(
         expansion=Expansion(
+            strategy="fixed",
             length=setting(said, path, "query_maxlen", ModelSize | None, None) or _QUERY_LENGTH,
             attend=setting(said, path, "attend_to_mask_tokens", Switch, False),
         ),
@@ -177,34 +178,15 @@ def _prompts(path: Path, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], 
     return tuple(prefixes), {name: prompt or "" for name, prompt in prompts.items()}
 
 
-def _expansion(path: Path, said: Any) -> Expansion | None:
-    if not isinstance(said, dict | None) or (said and set(said) - {"strategy", "attend", "token", "length"}):
-        raise CheckpointError(f"{path}: query_expansion is not one of sentence-transformers: {printable(repr(said))}")
-    if said is None:
-        return None
-    strategy = setting(said, path, "strategy", Literal["fixed", "min"], None)
-    return Expansion(
-        length=setting(said, path, "length", ModelSize, None),
-        is_fixed=strategy == "fixed",
-        attend=setting(said, path, "attend", Switch, False),
-        token=setting(said, path, "token", Text | None, None),
-    )
-
-
 def _masked(vectors: TokenVectors, path: Path) -> TokenVectors:
     said = json_files.optional(path) or {}
     sentence_files.check(path, said, "MultiVectorMask")
     tasks = setting(said, path, "skiplist_tasks", _Tasks, ["document"])
-    kept = said.get("keep_only_token_ids")
-    if kept is not None and not (isinstance(kept, list) and all(type(each) is int for each in kept)):
-        raise CheckpointError(
-            f"{path}: keep_only_token_ids must be None or a list of token ids, not {printable(repr(kept))}"
-        )
     return replace(
         vectors,
         skipped_words=tuple(setting(said, path, "skiplist_words", _Strings, None) or ()),
         skipped_of=(tasks,) if isinstance(tasks, str) else tuple(tasks),
-        kept_ids=tuple(kept or ()),
+        kept_ids=tuple(setting(said, path, "keep_only_token_ids", ListOf[Integer] | None, None) or ()),
     )
 
 

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, Never, TypedDict, Unpack, cast, overload
 
 import numpy as np
@@ -18,12 +17,12 @@ from torch.nn.functional import normalize as normalize_rows
 from uwaga._base import json_files, keywords
 from uwaga._base.arguments import check_iterable
 from uwaga._base.errors import CheckpointError, ShapeError, UnsupportedModelError
-from uwaga._base.terminal import short
+from uwaga._base.options import Count, OptionError, Size, Switch, Text, field_rules, options, read
 from uwaga.data.passages import Span, Split
 from uwaga.encode import colbert, sentence_config, sentence_head
 from uwaga.encode.colbert import TokenVectors
 from uwaga.encode.inference import SPAN_POOLING, Encoded, Inference, keep_freed_memory
-from uwaga.encode.preprocessing import OVERFLOW, Preprocessor, SpansOf, TokenizedText, spans_of, text_groups
+from uwaga.encode.preprocessing import Overflow, Preprocessor, SpansOf, TokenizedText, spans_of, text_groups
 from uwaga.encode.progress import Listener
 from uwaga.encode.report import Report
 from uwaga.encode.sentence_config import SentenceConfig
@@ -42,12 +41,27 @@ from uwaga.ops.validation import is_integer, tensor_of
 # Activations of so many tokens stay in the cache of the processor, and matrix products are large enough to be fast.
 TOKENS_PER_BATCH = 2048
 
-
 Output = Literal["vectors", "tokens"]
+Task = Literal["query", "document"]
+
+
+@options
+class EncodeOptions:
+    """The options of `TextEncoder.encode`, which describes them, with their rules and defaults."""
+
+    output: Output = "vectors"
+    task: Task | None = None
+    overflow: Overflow = "error"
+    overlap: Count = 0
+    tokens_per_batch: Size = TOKENS_PER_BATCH
+    normalize: Switch | None = None
+    prompt: Text | None = None
+    prompt_name: Text | None = None
+    truncate_dim: Size | None = None
 
 
 class Options(TypedDict, total=False):
-    """Options of `TextEncoder.encode`, which describes them and has their defaults."""
+    """What a caller may give of EncodeOptions, besides `output` and `task`."""
 
     overflow: str
     overlap: int
@@ -84,8 +98,9 @@ class TextEncoder:
         modes = len(config.pooling) if config.tokens is None else 1
         self._head = sentence_head.read(config.head, model.config.d_model * modes, tokens=config.tokens)
         self._truncate_dim = self._checked_dim(truncate_dim)
-        limits = [limit for limit, _ in _limits(model, config)]
-        self._positions, self._most, self._special = limits[0], min(limits), tokenizer.num_special_tokens
+        self._positions = _positions(model)
+        self._most = min(self._positions, config.transformer.max_tokens or sys.maxsize)
+        self._special = tokenizer.num_special_tokens
         self._expansion_id = self._prepare_tokens(config.tokens)
         self.max_tokens = self._limit(None)
         self.report = Report.join(())
@@ -123,7 +138,8 @@ class TextEncoder:
                 safetensors.
             ValueError: truncate_dim is not from 1 to the length of a vector.
         """
-        keywords.refuse(other, TextEncoder.load)
+        if other:
+            keywords.refuse(other, TextEncoder.load)
         folder = directories.find(path_or_hub_id, revision)
         config = sentence_config.read(folder)
         model, tokenizer = _read(config, dtype, shared=shared)
@@ -170,7 +186,7 @@ class TextEncoder:
     @property
     def truncates_left(self) -> bool:
         """Whether a text that is truncated loses its beginning, and not its end, as the directory says."""
-        return (self.config.truncation_side or self.tokenizer.truncation_side) == "left"
+        return (self.config.transformer.truncation_side or self.tokenizer.truncation_side) == "left"
 
     @property
     def embedding_dim(self) -> int:
@@ -189,7 +205,7 @@ class TextEncoder:
         return {"query": "", "document": "", **self.config.prompts}
 
     def _checked_dim(self, truncate_dim: int | None) -> int | None:
-        """Of an argument truncate_dim, or of the model's config, which may be wider than the vectors, as in sentence-transformers."""
+        """Return an argument truncate_dim, or that of the model's config, which may be wider than the vectors, as in sentence-transformers."""
         width = self._head.width
         if self.config.tokens is not None:
             if truncate_dim is not None:
@@ -234,15 +250,8 @@ class TextEncoder:
         output: Output = "vectors",
         spans: Split | Sequence[Span] | Sequence[Sequence[Span]] | None = None,
         task: str | None = None,
-        overflow: str = "error",
-        overlap: int = 0,
-        tokens_per_batch: int = TOKENS_PER_BATCH,
-        normalize: bool | None = None,
-        prompt: str | None = None,
-        prompt_name: str | None = None,
-        truncate_dim: int | None = None,
         progress: bool | Listener | None = None,
-        **other: Never,
+        **options: Unpack[Options],
     ) -> np.ndarray | Ragged:
         """Encode texts to vectors, in the order of the texts. `report` has the part of a text that each row is from.
 
@@ -261,18 +270,18 @@ class TextEncoder:
 
         Args:
             texts: strings, none of them empty; or one, with `spans`.
-            output: "vectors" or "tokens".
+            output: "vectors" (the default) or "tokens".
             spans: for each text the spans (start, stop) of its characters, in any order, which may overlap; of one string, its
                 spans. "paragraph", "sentence", "line" or "document" finds them, so that they cover the texts.
             task: "query" or "document": what the texts are. It is the prompt, unless one is given. Of a ColBERT model it decides about the
                 mask tokens, the tokens without a vector, and the most tokens of a text; None: tokens are skipped as in documents.
-            overflow: what to do with texts of more than `max_tokens` tokens: "error" raises; "truncate" reads the first
+            overflow: what to do with texts of more than `max_tokens` tokens: "error", the default, raises; "truncate" reads the first
                 `max_tokens` tokens, or the last ones if the directory says truncation_side "left"; "mean" gives the mean of the vectors
                 of windows; "windows" a row for each window. With spans "windows" reads overlapping windows (algorithm 2 of the paper,
                 with windows of one size): a token in two windows has the state of the first, so that the second reads its first
                 `overlap` tokens for those that follow.
-            overlap: tokens that neighbouring windows share.
-            tokens_per_batch: about how many tokens the model reads in one forward pass.
+            overlap: tokens that neighbouring windows share; 0 by default.
+            tokens_per_batch: about how many tokens the model reads in one forward pass; 2,048 by default.
             normalize: whether vectors are scaled to length 1 (after the mean over windows, and after they are cut to
                 truncate_dim); None: as the model's modules say, which cut vectors after scaling them.
             prompt: put before every text (of several windows, before the first one); None: the model's default.
@@ -286,27 +295,20 @@ class TextEncoder:
             ValueError: options or spans that are not these, or contradict each other; spans for a model whose vector is the state of one
                 token (pooling "cls" or "lasttoken") or depends on positions ("weightedmean"), and for a ColBERT model.
         """
-        if other:
-            keywords.refuse(other, TextEncoder.encode)
+        asked = _asked(output=output, task=task, **options)
         if isinstance(texts, str) and spans is not None:
             texts, spans = [texts], spans if isinstance(spans, str) else cast("Sequence[Sequence[Span]]", [spans])
         check_iterable(texts, "TextEncoder: texts", "strings")
         texts = list(texts)
-        inference = self._inference(
-            output,
-            task,
-            spans=None if spans is None else spans_of(spans, len(texts)),
-            overflow=overflow,
-            overlap=overlap,
-            tokens_per_batch=tokens_per_batch,
-            normalize=normalize,
-            prompt=prompt,
-            prompt_name=prompt_name,
-            truncate_dim=truncate_dim,
-        )
+        of_texts = None if spans is None else spans_of(spans, len(texts))
+        inference = self._inference(asked, of_texts)
         parts = list(inference(text_groups(texts), progress, len(texts)))
-        values = torch.cat([inference.empty, *[part.values for part in parts]])
-        self.report = replace(Report.join([part.report for part in parts]), engine=self.explain().engine)
+        reports, values = (
+            [part.report for part in parts],
+            torch.cat([inference.empty, *[part.values for part in parts]]),
+        )
+        engine = self.explain().engine
+        self.report = replace(Report.join(reports), engine=engine)
         if output == "vectors" and spans is None:
             vectors: np.ndarray = values.numpy()
             return vectors
@@ -353,12 +355,13 @@ class TextEncoder:
             DocumentError, ValueError: as `encode`.
         """
         check_iterable(texts, "TextEncoder: texts", "strings, or groups of strings")
-        return self._inference(output, task, skip_invalid, spans=spans, **options)(text_groups(texts), progress)
+        asked = _asked(output=output, task=task, **options)
+        return self._inference(asked, spans, skip_invalid=skip_invalid)(text_groups(texts), progress)
 
     def token_strings(self, text: str, *, task: str | None = None, overflow: str = "error") -> list[str]:
         """The tokens of a text that have vectors in output="tokens", as the vocabulary writes them; with overflow="windows" those of
         all windows, one after another."""
-        inference = self._inference("tokens", task, overflow=overflow)
+        inference = self._inference(_asked(output="tokens", task=task, overflow=overflow))
         ids_N = torch.from_numpy(inference.preprocessor.tokenize([text], 0).ids)
         kept_N = ids_N if inference.selection is None else ids_N[inference.selection(ids_N)]
         return [self.tokenizer.backend.id_to_token(number) or "" for number in kept_N.tolist()]
@@ -370,10 +373,6 @@ class TextEncoder:
         only = () if task == "query" else tokens.kept_ids
         return partial(_selected, without, only) if without or only else None
 
-    @overload
-    def similarity(self, vectors_RM: np.ndarray, others_SM: np.ndarray) -> np.ndarray: ...
-    @overload
-    def similarity(self, vectors_RM: Ragged, others_SM: Ragged) -> np.ndarray: ...
     def similarity(self, vectors_RM: np.ndarray | Ragged, others_SM: np.ndarray | Ragged) -> np.ndarray:
         """(R, S) float32: how alike the vectors are, by `config.similarity`: their "cosine", their "dot" product, or minus their
         "euclidean" or "manhattan" distance. Of a ColBERT model "maxsim" (`uwaga.maxsim`), or "meanmaxsim", which divides it by
@@ -411,98 +410,65 @@ class TextEncoder:
         return _finite_scores(linear_map(x_RM, y_SM))
 
     def _inference(
-        self,
-        output: str,
-        task: str | None,
-        skip_invalid: bool = False,
-        /,
-        *,
-        spans: Split | SpansOf | None = None,
-        overflow: str = "error",
-        overlap: int = 0,
-        tokens_per_batch: int = TOKENS_PER_BATCH,
-        normalize: bool | None = None,
-        prompt: str | None = None,
-        prompt_name: str | None = None,
-        truncate_dim: int | None = None,
-        **other: Never,
+        self, asked: EncodeOptions, spans: Split | SpansOf | None = None, *, skip_invalid: bool = False
     ) -> Inference:
-        if other:
-            keywords.refuse(other, TextEncoder.encode)
-        config, tokens, is_of_tokens = self.config, self.config.tokens, output == "tokens"
-        max_tokens = self._limit(task)
-        for reason in self._refusals(output, task, spans, overflow, overlap, max_tokens, tokens_per_batch, normalize):
+        config, tokens, is_of_tokens = self.config, self.config.tokens, asked.output == "tokens"
+        max_tokens = self._limit(asked.task)
+        for reason in self._refusals(asked, spans, max_tokens):
             raise ValueError(f"TextEncoder: {reason}")
-        if truncate_dim is not None and is_of_tokens:
-            raise ValueError("TextEncoder: truncate_dim is of output='vectors', not of vectors of tokens")
         preprocessor = Preprocessor(
             tokenizer=self.tokenizer,
-            overflow=overflow,
-            overlap=overlap,
+            overflow=asked.overflow,
+            overlap=asked.overlap,
             max_tokens=max_tokens,
             keeps_end=self.truncates_left,
-            prompt=self._prompt(prompt, prompt_name, task),
+            prompt=self._prompt(asked),
             chat=config.chat,
             include_prompt=config.include_prompt or config.chat is not None,
             skip_invalid=skip_invalid,
-            padding=self._padding(task),
+            padding=self._padding(asked.task),
             spans=spans_of(spans, None) if isinstance(spans, str) else spans,
         )
         weight, has_head = next(self.model.parameters()), tokens is not None or not is_of_tokens
         dim = self.embedding_dim if has_head else self.model.config.d_model
-        if truncate_dim is not None:
-            dim = self._checked_dim(truncate_dim) or dim
+        if asked.truncate_dim is not None:
+            dim = self._checked_dim(asked.truncate_dim) or dim
         as_modules = "after" if is_of_tokens else "before"
-        has_length_1 = self._head.normalize and has_head if normalize is None else normalize
-        dtype = torch.float32 if has_head or normalize else weight.dtype
+        has_length_1 = self._head.normalize and has_head if asked.normalize is None else asked.normalize
+        dtype = torch.float32 if has_head or asked.normalize else weight.dtype
         return Inference(
             model=self.model,
             preprocessor=preprocessor,
-            tokens_per_batch=tokens_per_batch,
+            tokens_per_batch=asked.tokens_per_batch,
             empty=torch.zeros(0, dim, dtype=dtype, device=weight.device if is_of_tokens else "cpu"),
             head=self._head.module if has_head else None,
-            normalize=("after" if normalize else as_modules) if has_length_1 else None,
+            normalize=("after" if asked.normalize else as_modules) if has_length_1 else None,
             pooling=None if is_of_tokens else config.pooling,
-            selection=None if tokens is None else self._selection(tokens, task),
+            selection=None if tokens is None else self._selection(tokens, asked.task),
         )
 
-    def _refusals(
-        self,
-        output: str,
-        task: object,
-        spans: Split | SpansOf | None,
-        overflow: str,
-        overlap: int,
-        max_tokens: int,
-        tokens_per_batch: int,
-        normalize: object,
-    ) -> Iterator[str]:
-        """What is wrong with options, or why they do not go with each other or with the model."""
-        config = self.config
-        if output not in ("vectors", "tokens"):
-            yield f"output must be 'vectors' or 'tokens', not {short(output)}"
-        if config.tokens is not None and output != "tokens":
+    def _refusals(self, asked: EncodeOptions, spans: Split | SpansOf | None, max_tokens: int) -> Iterator[str]:
+        """Why options do not go with each other or with the model."""
+        config, overflow = self.config, asked.overflow
+        if config.tokens is not None and asked.output != "tokens":
             yield f"{config.folder} holds a ColBERT model, which gives a vector to every token and none to a text; use output='tokens'"
-        if task is not None and task not in colbert.TASKS:
-            yield f"task must be None, 'query' or 'document', not {task!r}"
-        if normalize is not None and not isinstance(normalize, bool):
-            yield f"normalize must be True, False or None, not {normalize!r}"
-        if not is_integer(tokens_per_batch) or tokens_per_batch < 1:
-            yield f"tokens_per_batch must be at least 1 token, not {tokens_per_batch!r}"
-        if overflow not in OVERFLOW:
-            yield f"overflow must be one of {', '.join(map(repr, OVERFLOW))}, not {overflow!r}"
-        if overlap and overflow not in ("mean", "windows"):
+        if asked.overlap and overflow not in ("mean", "windows"):
             yield f"overlap needs overflow='mean' or 'windows', not {overflow!r}"
-        if not is_integer(overlap) or not 0 <= overlap < max_tokens:
-            yield f"overlap must be from 0 to {max_tokens - 1}, not {overlap!r}"
+        if asked.overlap >= max_tokens:
+            yield f"overlap must be from 0 to {max_tokens - 1}, not {asked.overlap!r}"
         if config.chat is not None and overflow in ("mean", "windows"):
             yield f"overflow must be 'error' or 'truncate' for a model with a chat template, not {overflow!r}"
-        if output == "tokens" and overflow == "mean":
-            yield "output='tokens' has no mean over windows; use overflow='windows'"
+        if asked.prompt is not None and asked.prompt_name is not None:
+            yield "prompt and prompt_name are given; the model reads one prompt"
+        if asked.output == "tokens":
+            if overflow == "mean":
+                yield "output='tokens' has no mean over windows; use overflow='windows'"
+            if asked.truncate_dim is not None:
+                yield "truncate_dim is of output='vectors', not of vectors of tokens"
+            if spans is not None:
+                yield "spans are of output='vectors'; output='tokens' has a vector for every token"
         if spans is None:
             return
-        if output == "tokens":
-            yield "spans are of output='vectors'; output='tokens' has a vector for every token"
         if unfit := sorted(set(config.pooling) - set(SPAN_POOLING)):
             yield (
                 f"late chunking pools all tokens of a span, and the pooling of this model is {' and '.join(unfit)}; "
@@ -525,21 +491,32 @@ class TextEncoder:
         """What is tokenised of a text: it after the prompt, or what the directory's chat template makes of both."""
         return prompt + text if self.config.chat is None else self.config.chat.text(text, prompt=prompt)
 
-    def _prompt(self, prompt: str | None, prompt_name: str | None, task: str | None) -> str:
-        if prompt is not None and prompt_name is not None:
-            raise ValueError("TextEncoder: prompt and prompt_name are given; the model reads one prompt")
-        if prompt is not None and not isinstance(prompt, str):
-            raise ValueError(f"TextEncoder: prompt must be a string or None, not {prompt!r}")
-        if prompt:
-            check_text("TextEncoder: prompt", prompt)
-        prompt_name = task if prompt is None and prompt_name is None else prompt_name
-        if prompt_name is None:
-            return self.config.prompt if prompt is None else prompt
-        if not isinstance(prompt_name, str) or prompt_name not in self.prompts:
+    def _prompt(self, asked: EncodeOptions) -> str:
+        if asked.prompt:
+            check_text("TextEncoder: prompt", asked.prompt)
+        name = asked.prompt_name or (asked.task if asked.prompt is None else None)
+        if name is None:
+            return self.config.prompt if asked.prompt is None else asked.prompt
+        if name not in self.prompts:
             raise ValueError(
-                f"TextEncoder: prompt_name must be one of {', '.join(map(repr, self.prompts))}, not {prompt_name!r}"
+                f"TextEncoder: prompt_name must be one of {', '.join(map(repr, self.prompts))}, not {name!r}"
             )
-        return self.prompts[prompt_name]
+        return self.prompts[name]
+
+
+_OPTIONS = list(field_rules(EncodeOptions))
+
+
+def _asked(**given: Any) -> EncodeOptions:
+    """Raises TypeError: a name that is no option; ValueError: a value that breaks its rule."""
+    if other := given.keys() - _OPTIONS:
+        keywords.refuse(dict.fromkeys(sorted(other)), TextEncoder.encode, _OPTIONS)
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
+    try:
+        result: EncodeOptions = read(EncodeOptions, plain)
+    except OptionError as error:
+        raise ValueError(f"TextEncoder: {error}") from None
+    return result
 
 
 def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) -> tuple[Model, Tokenizer]:
@@ -548,7 +525,7 @@ def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) ->
     try:
         model = load_save.load_folder(config.folder, dtype, has_head=False, shared=file)
     except UnsupportedModelError as refusal:
-        tokens = Tokenizer.load(config.folder, lowercase=config.lowercase, allows_types=True)
+        tokens = Tokenizer.load(config.folder, lowercase=config.transformer.lowercase, allows_types=True)
         tokens = tokens if config.chat is None else tokens.without_special_tokens()
         expansion = None if config.tokens is None else config.tokens.expansion
         if expansion is not None and not expansion.attend:
@@ -560,19 +537,19 @@ def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) ->
         raise CheckpointError(
             f"{config.folder} holds a {model.config.model_type} model, and TextEncoder cannot use it; {sentence_config.PEER_READS_IT}"
         )
-    tokens = Tokenizer.load(config.folder, lowercase=config.lowercase)
+    tokens = Tokenizer.load(config.folder, lowercase=config.transformer.lowercase)
     return model, tokens if config.chat is None else tokens.without_special_tokens()
 
 
 def _check_fit(model: Model, tokenizer: Tokenizer, config: SentenceConfig) -> None:
     """Check that the files of a model agree. Raises CheckpointError, which names the file with the smallest limit."""
-    model_file = config.folder / "config.json"
-    limit, file = min(_limits(model, config), key=lambda each: each[0])
+    model_file, own, said = config.folder / "config.json", _positions(model), config.transformer.max_tokens
+    limit, file = (own, model_file) if said is None or own <= said else (said, config.transformer.limited_by)
     if limit <= tokenizer.num_special_tokens:
         raise CheckpointError(
             f"{file}: the limit of {limit} tokens leaves none for text beside {tokenizer.num_special_tokens} special tokens"
         )
-    if not config.include_prompt and (config.truncation_side or tokenizer.truncation_side) == "left":
+    if not config.include_prompt and (config.transformer.truncation_side or tokenizer.truncation_side) == "left":
         raise CheckpointError(
             f"{config.folder}: its tokenizer has truncation_side 'left', which cuts the prompt, and its Pooling include_prompt false, which "
             f"leaves the prompt out; only 'right' is supported then; {sentence_files.INSTEAD}"
@@ -583,12 +560,9 @@ def _check_fit(model: Model, tokenizer: Tokenizer, config: SentenceConfig) -> No
         )
 
 
-def _limits(model: Model, config: SentenceConfig) -> list[tuple[int, Path | None]]:
-    """The most tokens that the model and its files take, special ones included, each with the file that says so."""
-    own = (
-        sys.maxsize if model.config.max_tokens is None else model.config.max_tokens
-    )  # T5's positions are relative: none
-    return [(own, config.folder / "config.json"), (config.max_length or own, config.limited_by)]
+def _positions(model: Model) -> int:
+    """The most tokens that a model takes, special ones included."""
+    return model.config.max_tokens or sys.maxsize  # T5's positions are relative: none
 
 
 def _selected(without: Sequence[int], only: Sequence[int], ids_N: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,6 @@ from torch.nn.functional import embedding_bag, normalize
 from uwaga.encode.preprocessing import Preprocessor, TokenizedGroup, TokenizedText
 from uwaga.encode.progress import Listener, Progress, bar
 from uwaga.encode.report import DocumentError, Report, not_finite
-from uwaga.models.checkpoints.tables import is_finite
 from uwaga.models.model import Model
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.ragged import Ragged
@@ -147,7 +146,7 @@ class Inference:
 
     def _finite(self, group: TokenizedGroup, values: Tensor, lengths: np.ndarray | None) -> Encoded:
         """The vectors without those of texts that have one which is not finite. Raises DocumentError unless such texts are left out."""
-        if is_finite(values):
+        if bool(values.isfinite().all()):
             return Encoded(values, lengths, group.report, group.invalid)
         counts_R = np.ones(len(values), np.int64) if lengths is None else lengths
         row_N = np.repeat(np.arange(len(counts_R)), counts_R)

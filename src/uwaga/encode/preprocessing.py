@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from tokenizers import Encoding
@@ -30,7 +30,7 @@ GROUP_CHARACTERS = 1 << 20
 # Tokenised groups that wait for the model. One suffices: the model takes many times longer than the tokenizer.
 _GROUPS_AHEAD = 1
 
-OVERFLOW = ("error", "truncate", "mean", "windows")
+Overflow = Literal["error", "truncate", "mean", "windows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class Preprocessor:
     """Texts to sequences of tokens. A text gives the same sequences in any group."""
 
     tokenizer: Tokenizer
-    overflow: str  # one of OVERFLOW
+    overflow: Overflow
     overlap: int  # tokens that neighbouring windows share
     max_tokens: int  # of a text, special ones not counted, that the model takes
     keeps_end: bool = False  # whether a text that is truncated loses its beginning
@@ -230,7 +230,6 @@ class Preprocessor:
 
     def tokenize(self, texts: Sequence[str | TokenizedText], first: int) -> TokenizedGroup:
         """Tokenise a group of texts, which are numbered from `first`. Raises DocumentError unless `skip_invalid`."""
-        valid: dict[int, str | TokenizedText] = {}
         invalid: list[DocumentError] = []
 
         def leave_out(number: int, reason: str) -> None:
@@ -239,11 +238,7 @@ class Preprocessor:
                 raise error
             invalid.append(error)
 
-        for number, given in enumerate(texts, start=first):
-            if (reason := reason_against_text(given)) is None:
-                valid[number] = given
-            else:
-                leave_out(number, reason)
+        encoded = self._encode(texts, first, leave_out)
         ids: list[int] = []
         lengths, seen, skipped, counts = list[int](), list[int](), list[int](), list[int]()
         rows: list[tuple[int, ...]] = []  # of the columns of a Report
@@ -251,8 +246,7 @@ class Preprocessor:
         prefix, suffix = self.tokenizer.prefix_ids, self.tokenizer.suffix_ids
         special, of_prompt = len(prefix) + len(suffix), self._prompt_tokens()
         filler, least, is_seen = self.padding or (0, 0, True)
-        for (number, given), tokens in zip(valid.items(), self._encode(list(valid.values())), strict=True):
-            text = given if isinstance(given, str) else given.text
+        for number, text, tokens in encoded:
             if (reason := self._reason_against(len(tokens), of_prompt)) is not None:
                 leave_out(number, reason)
                 continue
@@ -308,19 +302,28 @@ class Preprocessor:
         start = max(tokens - self.max_tokens, 0) if self.keeps_end else 0
         return [(start, min(start + self.max_tokens, tokens))]
 
-    def _encode(self, texts: Sequence[str | TokenizedText]) -> list[Encoding | TokenizedText]:
-        new = iter(self._encode_texts([x for x in texts if isinstance(x, str)]))
-        return [x if isinstance(x, TokenizedText) else next(new) for x in texts]
-
-    def _encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
-        if self.chat is not None:
-            texts = [self.chat.text(text, prompt=self.prompt) for text in texts]
-        elif self.prompt:
-            texts = [self.prompt + text for text in texts]
+    def _encode(
+        self, texts: Sequence[str | TokenizedText], first: int, leave_out: Callable[[int, str], None]
+    ) -> list[tuple[int, str, Encoding | TokenizedText]]:
+        """The number, the text and the tokens of each text that can be tokenised."""
+        valid: list[tuple[int, str | TokenizedText]] = []
+        whole: list[str] = []
+        for number, given in enumerate(texts, start=first):
+            if (reason := reason_against_text(given)) is not None:
+                leave_out(number, reason)
+                continue
+            valid.append((number, given))
+            if isinstance(given, str):
+                whole.append(self.prompt + given if self.chat is None else self.chat.text(given, prompt=self.prompt))
         if self.overflow == "truncate" and not self.keeps_end:
-            return encode_prefixes(self.tokenizer, texts, max_tokens=self.max_tokens)
-        with_offsets = self.overflow in ("truncate", "windows") or self.spans is not None
-        return self.tokenizer.encode(texts, with_offsets=with_offsets)
+            new = iter(encode_prefixes(self.tokenizer, whole, max_tokens=self.max_tokens))
+        else:
+            with_offsets = self.overflow in ("truncate", "windows") or self.spans is not None
+            new = iter(self.tokenizer.encode(whole, with_offsets=with_offsets))
+        return [
+            (number, given, next(new)) if isinstance(given, str) else (number, given.text, given)
+            for number, given in valid
+        ]
 
     def _end(self, parts: Sequence[Span]) -> Sequence[int]:
         """The tokens that end a text of these windows in any case: those that the chat template puts after one that fills the model."""

@@ -29,8 +29,8 @@ from uwaga.encode.preprocessing import reason_against_text
 from uwaga.encode.report import not_finite
 from uwaga.integrations.transformers.ragged_classifier import RaggedClassifier
 from uwaga.models import opening
-from uwaga.models.checkpoints import directories, load_save, modules_json, sentence_files
-from uwaga.models.checkpoints.modules_json import SentenceModule, SentenceModules
+from uwaga.models.checkpoints import directories, load_save, sentence_files
+from uwaga.models.checkpoints.sentence_files import SentenceModule, SentenceModules
 from uwaga.models.families import family_of, model_types
 from uwaga.models.families.bert import COLBERT
 from uwaga.models.model import Model
@@ -47,8 +47,6 @@ from uwaga.ops.validation import is_integer
 # As of TextEncoder: activations of so many tokens stay in the cache of the processor.
 _TOKENS_PER_BATCH = 2048
 _NO_CLASSIFIER = "is no cross-encoder: it has no classifier of sequences; uwaga.TextEncoder, `uwaga encode` and `uwaga serve` take an embedding model"
-# Those that have embeddings of token types in transformers, and read type 0 alone here, with the number of types that they have by default.
-_UNTYPED_FAMILIES = {"nomic_bert": 2, "gte": 1, "jina_embeddings_v3": 1}
 _NO_INSTRUCTION = "Reranker: an instruction is for causal language models, such as Qwen3-Reranker"
 _ACTIVATIONS = {"Sigmoid": True, "Identity": False}  # of torch.nn, by the last part of their names
 # Of the model card of Qwen3-Reranker.
@@ -138,8 +136,8 @@ class Reranker:
         """
         keywords.refuse(other, Reranker.load)
         root = directories.find(path_or_hub_id, revision)
-        modules = modules_json.read(root)
-        folder = root if modules is None else modules.transformer
+        modules = sentence_files.modules(root)
+        folder, is_saved = modules.transformer, modules.is_listed
         path, config = root / sentence_files.MODEL, folder / "config.json"
         described, said = json_files.optional(config) or {}, json_files.optional(path) or {}
         if said.get("model_type") in colbert.MODEL_TYPES or described.get("architectures") == [COLBERT]:
@@ -147,13 +145,10 @@ class Reranker:
                 f"{root} holds a ColBERT model, which gives a vector to every token: uwaga.TextEncoder with output='tokens' and "
                 "`uwaga store add` take it"
             )
-        settings = sentence_files.read(folder, is_module=modules is not None)
-        is_saved, prompt = modules is not None, ""
-        if modules is None:
-            said, modules = {}, SentenceModules(transformer=root)  # sentence-transformers does not read it then
-        else:
-            prompt = _prompt(root, modules, said, settings)
-        chat = chat_template.read(root, folder, settings.path, settings.values if is_saved else None)
+        settings = sentence_files.read(folder, is_module=is_saved)
+        said = said if is_saved else {}  # sentence-transformers does not read it then
+        prompt = _prompt(root, modules, said, settings) if is_saved else ""
+        chat = chat_template.read(root, settings, is_listed=is_saved)
         chat = chat and for_pairs(chat, None if is_saved else described.get("model_type"))
         has_sigmoid = _has_sigmoid(path, said, config, described)
         is_classifier = not modules.pooling and opening.is_classifier(folder)
@@ -164,7 +159,7 @@ class Reranker:
         if modules.pooling:
             tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase, allows_types=True)
             tokenizer = tokenizer if chat is None else tokenizer.without_special_tokens()
-            model, score = _pooled(root, modules, tokenizer, dtype, described, has_chat=chat is not None)
+            model, score = _pooled(root, modules, tokenizer, dtype, described)
         elif is_classifier:
             model = opening.read_classifier(folder, dtype)
             tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase, allows_types=True)
@@ -380,8 +375,6 @@ def _pooled(
     tokenizer: Tokenizer,
     dtype: torch.dtype | None,
     described: Mapping[str, Any],
-    *,
-    has_chat: bool,
 ) -> tuple[Model, Score]:
     """A model whose states are pooled, and the Score by the modules after it. described: in config.json. Raises CheckpointError."""
     folder = modules.transformer
@@ -397,13 +390,7 @@ def _pooled(
     head = sentence_head.read(modules.others, model.config.d_model * len(modules.pooling), output="scores")
     if head.width != 1:
         raise CheckpointError(f"{root} gives {head.width} scores to a pair; a reranker has one")
-    gives_types, kinds = _gives_types(folder, described), _UNTYPED_FAMILIES.get(model.config.model_type)
-    if not has_chat and gives_types and kinds is not None and described.get("type_vocab_size", kinds) != 1:
-        raise CheckpointError(
-            f"{folder}: its tokenizer gives token types to pairs, and {printable(model.config.model_type)} of uwaga reads none; "
-            f"{sentence_files.INSTEAD}"
-        )
-    reads_types = isinstance(model, TransformersModel) or (gives_types and _reads_types(model))
+    reads_types = isinstance(model, TransformersModel) or (_gives_types(folder, described) and _reads_types(model))
 
     def score(ids: Ragged, types: Ragged) -> Tensor:
         states = model(ids, token_types=types if reads_types else None, outputs=()).last_hidden_state

@@ -15,9 +15,9 @@ from uwaga._base.terminal import printable
 from uwaga.encode import chat_template, colbert
 from uwaga.encode.chat_template import ChatTemplate
 from uwaga.encode.colbert import TokenVectors
-from uwaga.models.checkpoints import modules_json, sentence_files
+from uwaga.models.checkpoints import sentence_files
 from uwaga.models.checkpoints.config_json import ModelSize, setting
-from uwaga.models.checkpoints.modules_json import SentenceModule, SentenceModules
+from uwaga.models.checkpoints.sentence_files import SentenceModule, TransformerSettings, unsupported
 
 _MAXSIM = ("maxsim", "meanmaxsim")
 _Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
@@ -77,20 +77,16 @@ class SentenceConfig:
     similarity: str = "cosine"
     chat: ChatTemplate | None = None  # makes the text that the model reads; None: it reads a text as it is
     tokens: TokenVectors | None = None  # of a ColBERT model, which has vectors of tokens in place of pooling
-    max_length: int | None = None  # tokens, special ones included; None: not given
-    limited_by: Path | None = None  # the file that gives max_length
-    lowercase: bool = False  # before anything that the tokenizer does
-    truncation_side: str | None = None  # of overflow="truncate": "left" or "right"; None: as tokenizer.json says
+    transformer: TransformerSettings  # how texts become tokens
     prompt: str = ""  # before every text
     prompts: Mapping[str, str]  # that the model was trained with, by name
 
 
 def read(folder: Path) -> SentenceConfig:
-    """The configuration of a directory.
+    """Return the configuration of a directory.
 
-    Raises:
-        CheckpointError: a file that is wrong, or a model that is no text encoder, or asks for something that TextEncoder does not
-            compute; the message says what it is, and what reads it.
+    Raises CheckpointError: a file that is wrong, or a model that is no text encoder, or asks for something that TextEncoder does not
+    compute; the message says what it is, and what reads it.
     """
     path = folder / sentence_files.MODEL
     settings = json_files.optional(path) or {}
@@ -99,52 +95,54 @@ def read(folder: Path) -> SentenceConfig:
     listed = json_files.optional(folder / sentence_files.MODULES, of=list) or []
     kinds = [str(module.get("type")).rpartition(".")[2] for module in listed if isinstance(module, dict)]
     _refuse(folder, _OTHER_MODULES, kinds)
-    modules = modules_json.read(folder)
-    place = folder if modules is None else modules.transformer
+    modules = sentence_files.modules(folder)
+    place = modules.transformer
+    transformer = sentence_files.read(place, is_module=modules.is_listed)
     described = json_files.read(place / "config.json")
     named = described.get("architectures")
     architectures = named if isinstance(named, list) else []
-    if modules is None or not modules.pooling:
+    if not modules.pooling:
         _refuse(folder, _OTHER_HEADS, architectures, is_suffix=True)
-    transformer = sentence_files.read(place, is_module=modules is not None)
     if transformer.task != "feature-extraction":
-        raise sentence_files.unsupported(transformer.path, "transformer_task", transformer.task, "'feature-extraction'")
-    listed_modules = () if modules is None else (SentenceModule("Transformer", modules.transformer), *modules.others)
+        raise unsupported(transformer.path, "transformer_task", transformer.task, "'feature-extraction'")
+    listed_modules = (SentenceModule("Transformer", place), *modules.others) if modules.is_listed else ()
     tokens = colbert.read(folder, settings, listed_modules)
-    of_tokenizer: dict[str, Any] = {
-        "folder": place,
-        "chat": _chat(folder, place, transformer, is_module=modules is not None, is_of_tokens=tokens is not None),
-        "tokens": tokens,
-        "max_length": transformer.max_tokens,
-        "limited_by": transformer.limited_by,
-        "truncation_side": transformer.truncation_side,
-        "lowercase": transformer.lowercase,
-    }
-    if modules is None:
+    chat = chat_template.for_texts(folder, transformer, is_listed=modules.is_listed)
+    if chat is not None and tokens is not None:
+        raise CheckpointError(f"{chat.path}: a chat template is not supported for a ColBERT model; {PEER_READS_IT}")
+    common: dict[str, Any] = {"folder": place, "transformer": transformer, "chat": chat, "tokens": tokens}
+    if not modules.is_listed:
         # sentence-transformers reads no config_sentence_transformers.json then.
         if tokens is not None:
-            return SentenceConfig(similarity="maxsim", prompts=tokens.prompts, **of_tokenizer)
+            return SentenceConfig(similarity="maxsim", prompts=tokens.prompts, **common)
         is_decoder = bool(architectures) and str(architectures[0]).endswith("ForCausalLM")
         pooling = "lasttoken" if is_decoder and described.get("is_causal", True) else "mean"
-        return SentenceConfig(pooling=(pooling,), prompts={}, **of_tokenizer)
+        return SentenceConfig(pooling=(pooling,), prompts={}, **common)
     sentence_files.check(path, settings, sentence_files.MODEL)
-    allowed = _HEAD if tokens is None else colbert.MODULES
-    others = [module.kind for module in modules.others if module.kind not in allowed]
+    others = [
+        module.kind for module in modules.others if module.kind not in (_HEAD if tokens is None else colbert.MODULES)
+    ]
     if others:
         raise CheckpointError(
             f"{folder / 'modules.json'} has modules that TextEncoder does not compute: {', '.join(map(printable, others))}; "
             + PEER_READS_IT
         )
     if tokens is None:
-        _check_dense(folder, model_type, modules, transformer)
-    elif calls := transformer.values.get("processing_kwargs"):  # lengths of queries and documents come from elsewhere
-        raise sentence_files.unsupported(transformer.path, "processing_kwargs", calls, "null")
-    prompts, default = read_prompts(path, settings if tokens is None else {**settings, "prompts": tokens.prompts})
-    if tokens is None:
+        if model_type != "SentenceTransformer":
+            raise unsupported(path, "model_type", model_type, "'SentenceTransformer'")
+        if not modules.pooling:
+            raise CheckpointError(
+                f"{folder / sentence_files.MODULES} has no module Pooling after the Transformer: a text gets no vector"
+            )
+        check_no_lengths(transformer)
         similarity = setting(settings, path, "similarity_fn_name", _Similarity | None, None) or "cosine"
-    else:  # PyLate writes the names of other comparisons, and compares by MaxSim
-        named = settings.get("similarity_fn_name")
-        similarity = named if named in _MAXSIM else "maxsim"
+    else:
+        if calls := transformer.values.get("processing_kwargs"):  # lengths of queries and documents come from elsewhere
+            raise unsupported(transformer.path, "processing_kwargs", calls, "null")
+        settings = {**settings, "prompts": tokens.prompts}
+        # PyLate writes the names of other comparisons, and compares by MaxSim.
+        similarity = named if (named := settings.get("similarity_fn_name")) in _MAXSIM else "maxsim"
+    prompts, default = read_prompts(path, settings)
     return SentenceConfig(
         pooling=modules.pooling or ("mean",),
         include_prompt=modules.include_prompt,
@@ -153,48 +151,15 @@ def read(folder: Path) -> SentenceConfig:
         similarity=similarity,
         prompt=default,
         prompts=prompts,
-        **of_tokenizer,
+        **common,
     )
 
 
-def _chat(
-    folder: Path, place: Path, transformer: sentence_files.TransformerSettings, *, is_module: bool, is_of_tokens: bool
-) -> ChatTemplate | None:
-    """Raises CheckpointError: a template that TextEncoder does not compute."""
-    chat = chat_template.read(folder, place, transformer.path, transformer.values if is_module else None)
-    if chat is None:
-        return None
-    if is_of_tokens:
-        raise CheckpointError(f"{chat.path}: a chat template is not supported for a ColBERT model; {PEER_READS_IT}")
-    if chat.reads_task:
-        raise CheckpointError(
-            f"{chat.path}: its chat template reads task, which TextEncoder does not give; set it in "
-            f"processing_kwargs.chat_template of {transformer.path.name}"
-        )
-    chat.text("a", prompt="")  # a template that cannot be rendered is found out here, and not at the first text
-    return chat
-
-
-def _check_dense(
-    folder: Path, model_type: object, modules: SentenceModules, transformer: sentence_files.TransformerSettings
-) -> None:
-    """Raises CheckpointError: settings that have a meaning for other models than those of one vector to a text."""
-    if model_type != "SentenceTransformer":
-        raise sentence_files.unsupported(
-            folder / sentence_files.MODEL, "model_type", model_type, "'SentenceTransformer'"
-        )
-    if not modules.pooling:
-        raise CheckpointError(
-            f"{folder / sentence_files.MODULES} has no module Pooling after the Transformer: a text gets no vector"
-        )
-    check_no_lengths(transformer)
-
-
-def check_no_lengths(transformer: sentence_files.TransformerSettings) -> None:
+def check_no_lengths(transformer: TransformerSettings) -> None:
     """Raises CheckpointError: settings of ColBERT models."""
     for key in ("query_length", "document_length", "query_expansion"):
         if transformer.values.get(key) is not None:
-            raise sentence_files.unsupported(transformer.path, key, transformer.values[key], "null")
+            raise unsupported(transformer.path, key, transformer.values[key], "null")
 
 
 def _refuse(

@@ -20,7 +20,7 @@ from uwaga._base.terminal import printable
 from uwaga.encode.colbert import TokenVectors
 from uwaga.models.checkpoints import sentence_files, tables, weight_files
 from uwaga.models.checkpoints.config_json import ModelSize, setting
-from uwaga.models.checkpoints.modules_json import SentenceModule
+from uwaga.models.checkpoints.sentence_files import SentenceModule
 from uwaga.models.checkpoints.tables import Table, WeightMapping
 from uwaga.nn.plain_modules import apply_linear
 

@@ -22,12 +22,12 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import chain, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uwaga._base import durable, json_files, untrusted
 from uwaga._base.durable import atomic_replace
+from uwaga._base.options import Count, ListOf, OptionError, Text, read
 
 if TYPE_CHECKING:
     import pyarrow
@@ -93,8 +93,9 @@ class VectorFile:
             match _metadata(schema):
                 case {"settings": dict(settings), "digest": str(digest), **others}:
                     self._compare(settings, self.path, "exists already and was made with other options", _OTHER_OUTPUT)
-                    return digest, _finished_shards(others.get("shards")), settings == self._settings
-        except (OSError, ArrowException) as error:
+                    shards = read(_Shards, others.get("shards"))
+                    return digest, shards and [Shard(*each) for each in shards], settings == self._settings
+        except (OSError, ArrowException, OptionError) as error:
             raise VectorsError(f"{self.path} {_NOT_OURS}") from error
         raise VectorsError(f"{self.path} {_NOT_OURS}")
 
@@ -381,30 +382,18 @@ class _Earlier:
         self._open.close()
 
 
+_Skipped = ListOf[tuple[Count, Text]]  # numbers of documents, and reasons
+_Shards = ListOf[tuple[Text, Count, Count, Count]] | None  # the fields of Shard
+
+
 def _skipped(described: object, shard: Shard) -> list[tuple[int, str]] | None:
     """The documents that a shard's metadata lists as left out; None where it is none, or that of another shard."""
     match described:
         case {"digest": shard.digest, "documents": shard.documents, **others}:
-            listed = _listed(others.get("skipped", []), int, str)
-            return listed if all(0 <= number < shard.documents for number, _ in listed or ()) else None
+            with suppress(OptionError):
+                listed: list[tuple[int, str]] = read(_Skipped, others.get("skipped", []))
+                return listed if all(number < shard.documents for number, _ in listed) else None
     return None
-
-
-def _finished_shards(listed: object) -> list[Shard] | None:
-    """From the metadata of a file. Raises OSError: they are none."""
-    if listed is None:
-        return None
-    found = _listed(listed, str, int, int, int)
-    if found is None or not all(min(numbers) >= 0 for _, *numbers in found):
-        raise OSError("its metadata lists shards that are none")
-    return [Shard(*each) for each in found]
-
-
-def _listed(value: object, *kinds: type) -> Any:
-    """A list of lists of these types, as tuples; None where it is none."""
-    if not isinstance(value, list) or not all(isinstance(each, list) and len(each) == len(kinds) for each in value):
-        return None
-    return [tuple(each) for each in value] if all(map(isinstance, chain(*value), cycle(kinds))) else None
 
 
 def _checksum_path(shard: Path) -> Path:

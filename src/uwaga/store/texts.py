@@ -34,9 +34,7 @@ def model_name(model: str | os.PathLike[str]) -> str:
 
     model: as `TextEncoder.load` takes it. Raises CheckpointError.
     """
-    from uwaga.models.checkpoints.fingerprints import fingerprint
-
-    return f"{os.fspath(model)}@{fingerprint(directories.find(model, None))[:32]}"
+    return f"{os.fspath(model)}@{directories.fingerprint(directories.find(model, None))[:32]}"
 
 
 def encoder_of(db: "SoftDatabase | TokenDatabase", model: str | os.PathLike[str] | None = None) -> "TextEncoder":
@@ -52,7 +50,6 @@ def encoder_of(db: "SoftDatabase | TokenDatabase", model: str | os.PathLike[str]
         CheckpointError: the model cannot be loaded.
     """
     from uwaga.encode.encoder import TextEncoder
-    from uwaga.models.checkpoints.fingerprints import fingerprint
 
     _check("encoder_of", db)
     made, _, known = (db.model or "").rpartition("@")
@@ -61,7 +58,7 @@ def encoder_of(db: "SoftDatabase | TokenDatabase", model: str | os.PathLike[str]
             raise DataError(f"{db.path}: was made with {made or 'no known model'}; give the option model to load it")
         model = made
     folder = directories.find(model, None)
-    found = fingerprint(folder)[:32]
+    found = directories.fingerprint(folder)[:32]
     if found != known:
         raise DataError(
             f"{db.path}: its keys were made by {db.model}, not by {os.fspath(model)}@{found}: give the directory with the files that it had then, or make the database "
@@ -338,7 +335,7 @@ def ask(
     question: str,
     encoder: "TextEncoder",
     *,
-    scale: float = ...,
+    scale: float | None = ...,
     where: str | None = ...,
     parameters: "Parameters" = ...,
     top: int = ...,
@@ -349,21 +346,11 @@ def ask(
     question: str,
     encoder: "TextEncoder",
     *,
-    where: str | None = ...,
-    parameters: "Parameters" = ...,
-    top: int = ...,
-) -> TokenAnswer: ...
-@overload
-def ask(
-    db: "SoftDatabase | TokenDatabase",
-    question: str,
-    encoder: "TextEncoder",
-    *,
     scale: float | None = ...,
     where: str | None = ...,
     parameters: "Parameters" = ...,
     top: int = ...,
-) -> "Answer | TokenAnswer": ...
+) -> TokenAnswer: ...
 def ask(
     db: "SoftDatabase | TokenDatabase",
     question: str,

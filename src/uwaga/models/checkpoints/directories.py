@@ -1,9 +1,11 @@
-"""The directory of a model: a local one, that of a bundled model, or one downloaded from the hub."""
+"""The directory of a model: a local one, that of a bundled model, or one downloaded from the hub; and which model it is, by its files."""
 
+import hashlib
 import os
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from glob import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +20,15 @@ _FILES = ("*.json", "*.jinja", "artifact.metadata", "*.txt", "*.model")
 # In the folder of a training run (uwaga.train.checkpoint): its checkpoints, and the files that name the last and the best one.
 CHECKPOINT_NAME = re.compile(r"step-([0-9]{6,12})")
 LAST, BEST = "last", "best"
+# What lies beside models and no load opens: documents, code, weights of other programs, and how a model was trained. Any other file counts,
+# so that one is hashed before this package or transformers learns to read it.
+_NOT_READ = (
+    *(".git*", ".DS_Store", "*.md", "*.py", "*.ipynb", "*.csv", "*.log", "*.pdf", "*.png", "*.jpg", "*.svg"),
+    *("LICENSE*", "NOTICE*"),
+    *("*.onnx", "*.onnx_data", "*.h5", "*.msgpack", "*.ot", "*.gguf", "*.pt", "*.pth"),
+    *("data_config.json", "trainer_state.json"),
+)
+_TEMPLATES = "additional_chat_templates"  # the one folder that is read of a folder with a tokenizer
 _HUB_ID = re.compile(r"(?!\.)[\w.-]+(/[\w.-]+)?")
 _SAFETENSORS, _PICKLED = "model*.safetensors", "pytorch_model*.bin"
 
@@ -121,10 +132,39 @@ def read_pointer_name(out: Path, which: str) -> str | None:
 
 def transformer(folder: Path) -> Path:
     """The directory of the transformer: `folder` itself, or in a sentence-transformers directory that of its Transformer module."""
-    from uwaga.models.checkpoints import modules_json  # which needs pydantic, and names are checked without
+    from uwaga.models.checkpoints import sentence_files  # which needs pydantic, and names are checked without
 
-    modules = modules_json.read(folder)
-    return folder if modules is None else modules.transformer
+    return sentence_files.modules(folder).transformer
+
+
+def fingerprint(folder: Path) -> str:
+    """SHA-256 over the names and contents of the files of a model, wherever it lies: those in its directory and in the folders of its
+    modules. So a file that appears later, such as a chat template, changes it too. A file that has not changed since it was hashed last is not
+    read (`uwaga._base.digests`).
+
+    Raises CheckpointError: a file that cannot be read, or a modules.json that is wrong.
+    """
+    whole, files = hashlib.sha256(), model_files(folder)
+    with cached_sha256() as sha256:
+        for path in files:
+            try:
+                # Weights have no limit here: their header is compared with their size when they are loaded.
+                digest = sha256(path, untrusted.TOKENIZER_BYTES if path.suffix == ".json" else None)
+            except OSError as error:
+                raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+            whole.update(os.fsencode(path.relative_to(folder).as_posix()) + f" {digest}\n".encode())
+    return whole.hexdigest()
+
+
+def model_files(folder: Path) -> list[Path]:
+    """Return the files that a load of a model may open, in its directory and in the folders of its modules. Raises CheckpointError."""
+    from uwaga.models.checkpoints import sentence_files
+
+    places = sentence_files.folders(folder)
+    listed = {each for place in places for inner in (place, place / _TEMPLATES) for each in inner.glob("*")}
+    return sorted(
+        each for each in listed if not each.is_dir() and not any(fnmatchcase(each.name, name) for name in _NOT_READ)
+    )
 
 
 def is_installed(name: str) -> bool:
@@ -160,9 +200,10 @@ def _download(hub_id: str, revision: str | None) -> Path:
 
     try:
         folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=[*_FILES, _SAFETENSORS]))
-        from uwaga.models.checkpoints import modules_json
+        from uwaga.models.checkpoints import sentence_files
 
-        inner = [escape(each.relative_to(folder).as_posix()) for each in modules_json.folders(folder) if each != folder]
+        places = sentence_files.folders(folder)
+        inner = [escape(each.relative_to(folder).as_posix()) for each in places if each != folder]
         if inner:
             weights = [f"{place}/{name}" for place in inner for name in (_SAFETENSORS, _PICKLED)]
             folder = Path(

@@ -22,7 +22,7 @@ from torch import Tensor
 from uwaga._base import durable, env, safetensors_files
 from uwaga._base.digests import cached_sha256
 from uwaga._base.errors import CheckpointError
-from uwaga.models.checkpoints.fingerprints import fingerprint
+from uwaga.models.checkpoints.directories import fingerprint
 
 _ALIGNED = 64  # bytes: where a tensor begins, as in memory from PyTorch, whose vectors are read at once
 _PADDING = "__padding"

@@ -1,4 +1,5 @@
-"""The files of a directory that sentence-transformers reads beside config.json, weights and tokenizer, and what is done with each key.
+"""The files of a directory that sentence-transformers reads beside config.json, weights and tokenizer, and what is done with each key:
+modules.json says where the transformer is, how its hidden states are pooled, and what follows.
 
 A key is computed, has no effect on vectors and scores, or is supported with some values alone. A key that is not listed is refused, so
 that none is silent. docs/model-files.md shows these tables, and a test compares them with the installed sentence-transformers.
@@ -8,8 +9,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
-from typing import Any, Literal
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, NamedTuple
 
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
@@ -123,6 +124,101 @@ OUTPUTS = {
 }
 # transformers writes 1e30 where a tokenizer has no limit.
 _NO_LIMIT = 1 << 40
+
+# In the order in which sentence-transformers concatenates several.
+_POOLING = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+# Packages whose modules are computed. Those of PyLate have the names of sentence-transformers, which reads them so too.
+_PACKAGES = ("sentence_transformers", "pylate")
+
+
+class SentenceModule(NamedTuple):
+    """A module of modules.json."""
+
+    kind: str  # its class, such as Dense
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceModules:
+    """The modules of modules.json."""
+
+    transformer: Path
+    is_listed: bool = True  # False: there is no modules.json, and the directory itself is the transformer
+    pooling: tuple[str, ...] = ()  # cls, mean, max, ...: several are concatenated; empty: no pooling
+    include_prompt: bool = True  # whether the tokens of a prompt are pooled
+    others: tuple[SentenceModule, ...] = ()  # the other modules, in their order
+
+
+def modules(folder: Path) -> SentenceModules:
+    """Return the modules that modules.json lists. Raises CheckpointError."""
+    path = folder / MODULES
+    listed = json_files.optional(path, of=list)
+    if listed is None:
+        return SentenceModules(transformer=folder, is_listed=False)
+    found = _listed(path, listed)
+    kinds = [kind for kind, _ in found]
+    if "Transformer" not in kinds:
+        raise CheckpointError(f"{path} has no module of the type Transformer, only {', '.join(map(printable, kinds))}")
+    has_pooling = kinds[1:2] == ["Pooling"]
+    others = tuple(found[1 + has_pooling :])
+    if kinds[0] != "Transformer" or {"Transformer", "Pooling"} & {module.kind for module in others}:
+        raise CheckpointError(
+            f"{path}: one Transformer must come first, and one Pooling may follow it, not {', '.join(map(printable, kinds))}"
+        )
+    pooling, include_prompt = _pooling(found[1].folder / "config.json") if has_pooling else ((), True)
+    return SentenceModules(transformer=found[0].folder, pooling=pooling, include_prompt=include_prompt, others=others)
+
+
+def folders(folder: Path) -> list[Path]:
+    """Return the directory itself and the folders of its modules, whatever these are. Raises CheckpointError."""
+    path = folder / MODULES
+    modules = _listed(path, json_files.optional(path, of=list) or [])
+    return list(dict.fromkeys([folder, *(place for _, place in modules)]))
+
+
+def _listed(path: Path, listed: list) -> list[SentenceModule]:
+    modules, names = [], list[object]()
+    for module in listed:
+        kind, place = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
+        if not isinstance(kind, str) or not isinstance(place, str):
+            raise CheckpointError(f"{path} must list modules with a type and a path")
+        check(path, module, MODULES)
+        if PurePosixPath(place).is_absolute() or ".." in PurePosixPath(place).parts or "\\" in place or "\0" in place:
+            raise CheckpointError(f"{path} names the folder {printable(place)!r}, which is not inside its own")
+        if kind.partition(".")[0] not in _PACKAGES:
+            raise CheckpointError(
+                f"{path}: the type {printable(kind)} is no module of sentence_transformers; the code that comes with a model is never run "
+                "here; sentence_transformers.SentenceTransformer may read it with trust_remote_code=True"
+            )
+        names.append(module.get("name"))
+        modules.append(SentenceModule(kind.rpartition(".")[2], path.parent / place))
+    if same := [name for name in names if name is not None and names.count(name) > 1]:
+        raise CheckpointError(
+            f"{path}: two modules have the name {printable(str(same[0]))!r}, and sentence-transformers keeps one of them; "
+            "give each a name of its own"
+        )
+    return modules
+
+
+def _pooling(path: Path) -> tuple[tuple[str, ...], bool]:
+    """The modes, and whether prompts are pooled."""
+    settings = json_files.read(path)
+    check(path, settings, "Pooling")
+    for key in ("include_prompt", *_POOLING):
+        config_json.setting(settings, path, key, Switch, True)
+    # New files have one mode or a list of them, old ones a bool for each mode; of none, the mean.
+    modes = settings.get("pooling_mode", [word for key, word in _POOLING.items() if settings.get(key)] or "mean")
+    modes = [modes] if isinstance(modes, str) else modes
+    if not modes or not isinstance(modes, list) or any(mode not in _POOLING.values() for mode in modes):
+        raise CheckpointError(f"{path} has no supported pooling mode")
+    return tuple(modes), settings.get("include_prompt", True)
 
 
 def check(path: Path, settings: Mapping[str, Any], kind: str) -> None:
