@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uwaga._base import durable, json_files, untrusted
 from uwaga._base.durable import atomic_replace
-from uwaga._base.options import Count, ListOf, OptionError, Text, read
 
 if TYPE_CHECKING:
     import pyarrow
@@ -85,6 +84,8 @@ class VectorFile:
         Returns their digest, the shards (None if the file's version did not list them), and whether the settings are the same."""
         from pyarrow import ArrowException, parquet
 
+        from uwaga._base.options import Count, ListOf, OptionError, Text, read
+
         if not os.path.lexists(self.path):
             return None
         try:
@@ -93,7 +94,7 @@ class VectorFile:
             match _metadata(schema):
                 case {"settings": dict(settings), "digest": str(digest), **others}:
                     self._compare(settings, self.path, "exists already and was made with other options", _OTHER_OUTPUT)
-                    shards = read(_Shards, others.get("shards"))
+                    shards = read(ListOf[tuple[Text, Count, Count, Count]] | None, others.get("shards"))
                     return digest, shards and [Shard(*each) for each in shards], settings == self._settings
         except (OSError, ArrowException, OptionError) as error:
             raise VectorsError(f"{self.path} {_NOT_OURS}") from error
@@ -382,16 +383,14 @@ class _Earlier:
         self._open.close()
 
 
-_Skipped = ListOf[tuple[Count, Text]]  # numbers of documents, and reasons
-_Shards = ListOf[tuple[Text, Count, Count, Count]] | None  # the fields of Shard
-
-
 def _skipped(described: object, shard: Shard) -> list[tuple[int, str]] | None:
     """The documents that a shard's metadata lists as left out; None where it is none, or that of another shard."""
+    from uwaga._base.options import Count, ListOf, OptionError, Text, read
+
     match described:
         case {"digest": shard.digest, "documents": shard.documents, **others}:
             with suppress(OptionError):
-                listed: list[tuple[int, str]] = read(_Skipped, others.get("skipped", []))
+                listed: list[tuple[int, str]] = read(ListOf[tuple[Count, Text]], others.get("skipped", []))
                 return listed if all(number < shard.documents for number, _ in listed) else None
     return None
 
