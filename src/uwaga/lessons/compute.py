@@ -3,9 +3,6 @@
 Letters: N tokens, M width of a token's vector, D width of queries and keys, E of values, H heads.
 """
 
-import math
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -14,21 +11,11 @@ from uwaga.maps.attended import attend
 from uwaga.maps.map import AttentionMap
 from uwaga.nn import MultiHeadAttention, SinusoidalPositions
 from uwaga.ops.attention.api import attention
-from uwaga.ops.attention.hooks import Asked, hooked, looking
 from uwaga.ops.linear.api import linear
 from uwaga.ops.masks import Mask
 
 ROUNDING = 1e-5  # numbers that differ by less, relative to the largest, are equal
 CLEAR = 0.02  # an answer that rests on a smaller difference is a near tie: nothing is asked about it
-
-
-class LayerTrace(NamedTuple):
-    """The operands of `uwaga.attention` inside a layer, and the layer's output."""
-
-    query_HND: Tensor
-    key_HND: Tensor
-    value_HNE: Tensor
-    output_NM: Tensor
 
 
 def layer_of(example: Example, heads: int) -> MultiHeadAttention:
@@ -45,22 +32,6 @@ def layer_of(example: Example, heads: int) -> MultiHeadAttention:
         part.weight.data = torch.cat((own, *others), dim=1).T.contiguous()
     layer.output.weight.data = example.wo_EM[: heads * values].T.contiguous()
     return layer.eval()
-
-
-def trace_layer(
-    layer: MultiHeadAttention, x_NM: Tensor, memory_KM: Tensor | None = None, mask: Mask | None = None
-) -> LayerTrace:
-    """Run a layer and record the operands of its attention; with a memory, its cross-attention."""
-    seen: list[Tensor] = []
-
-    def see(asked: Asked, _: object) -> None:
-        seen.extend(each for each in (asked.query, asked.key, asked.value) if isinstance(each, Tensor))
-
-    with hooked({layer: looking(see)}, only_look=True):
-        output_NM = layer(x_NM, memory_KM, mask=mask)
-    assert isinstance(output_NM, Tensor)
-    query_HND, key_HND, value_HNE = (each.contiguous() for each in seen)
-    return LayerTrace(query_HND, key_HND, value_HNE, output_NM)
 
 
 def leads(numbers_NK: Tensor) -> Tensor:
@@ -80,11 +51,6 @@ def dense(weights: AttentionMap) -> Tensor:
     result = weights.to_dense()
     assert isinstance(result, Tensor)
     return result
-
-
-def scale_of(layer: MultiHeadAttention) -> float:
-    """The factor of a layer's scores."""
-    return 1.0 / math.sqrt(layer.d_k) if layer.scale is None else layer.scale
 
 
 def scores(q_ND: Tensor, k_ND: Tensor) -> Tensor:
@@ -111,11 +77,6 @@ def attended(q_ND: Tensor, k_KD: Tensor, v_KE: Tensor, scale: float, mask: Mask 
     output_NE, _, weights = attend(q_ND, k_KD, v_KE, mask=mask, scale=scale)
     assert isinstance(output_NE, Tensor)
     return output_NE, dense(weights)
-
-
-def matmul(left_NM: Tensor, right_MD: Tensor) -> Tensor:
-    """(N, D) the product of two matrices: the scores of the left one's rows against the right one's columns."""
-    return scores(left_NM, right_MD.T.contiguous())
 
 
 def reordered(example: Example, *, with_codes: bool) -> tuple[Tensor, Tensor]:

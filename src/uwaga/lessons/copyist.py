@@ -7,6 +7,7 @@ Letters: N tokens read, T tokens written, M width, S signs and the start sign.
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from importlib import resources
 from typing import NamedTuple
@@ -15,7 +16,7 @@ import torch
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from uwaga.lessons.compute import dense, scale_of, scores, trace_layer
+from uwaga.lessons.compute import dense, scores
 from uwaga.maps.map import AttentionMap
 from uwaga.nn import Decoder, DecoderLayer, Encoder, LayerSpec, SinusoidalPositions
 from uwaga.ops.linear.api import linear
@@ -80,8 +81,10 @@ def copy(tokens: Sequence[str]) -> Copied:
     assert isinstance(layer, DecoderLayer)
     x = model.positions(model.embedding(torch.tensor(signs[:-1])))
     own = x + layer.attention(layer.attention_norm(x), mask=Causal())
-    trace = trace_layer(layer.cross_attention, layer.cross_attention_norm(own), memory)
-    scale = scale_of(layer.cross_attention)
-    weights = AttentionMap(trace.query_HND[0], trace.key_HND[0], scale=scale)
-    scores_NN = scores(trace.query_HND[0], trace.key_HND[0]) * scale
+    queries, keys, _ = (
+        part[0] for part in layer.cross_attention.project(layer.cross_attention_norm(own), memory, memory)
+    )
+    scale = 1.0 / math.sqrt(layer.cross_attention.d_k)
+    weights = AttentionMap(queries, keys, scale=scale)
+    scores_NN = scores(queries, keys) * scale
     return Copied(tuple(words[sign - 1] for sign in signs[1:]), words, logits, scores_NN, dense(weights))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base.languages import decimal, integer, significant
-from uwaga.lessons.compute import dense, matmul, scores
+from uwaga.lessons.compute import dense, scores
 from uwaga.lessons.document import Chart, LessonStep, Section, shown
 from uwaga.lessons.matrix import Matrix, by_columns, given, made
 from uwaga.lessons.page import Page
@@ -65,11 +65,11 @@ def _derived(seed: int) -> _Derived:
     generator = torch.Generator().manual_seed(seed)
     q_QD, k_QD = (torch.randn(_PAIRS, _DERIVED_WIDTH, generator=generator) for _ in range(2))
     terms_QD = q_QD * k_QD
-    dots_Q, some_QD = terms_QD.sum(-1), terms_QD[:, :_TABLE_WIDTH].contiguous()
+    dots_Q, some_DQ = terms_QD.sum(-1), terms_QD[:, :_TABLE_WIDTH].T.contiguous()
     cross = (dots_Q.square() - terms_QD.square().sum(-1)).mean() / (_DERIVED_WIDTH * (_DERIVED_WIDTH - 1))
     scaled_Q = dots_Q / math.sqrt(_DERIVED_WIDTH)
     lines = (terms_QD.mean(), terms_QD.var(), cross, dots_Q.var(), scaled_Q.var())
-    return _Derived(matmul(some_QD.T.contiguous(), some_QD) / _PAIRS, tuple(map(float, lines)))
+    return _Derived(scores(some_DQ, some_DQ) / _PAIRS, tuple(map(float, lines)))
 
 
 def _derivation(page: Page) -> tuple[Matrix, Matrix]:
