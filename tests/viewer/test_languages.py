@@ -17,8 +17,8 @@ from uwaga._base import languages
 from uwaga._base.languages import LANGUAGES, _Table, decimal, integer, percent, significant, tr, tr_n, using
 from uwaga.cli import app
 from uwaga.lessons import page
+from uwaga.lessons.build import STEPS
 from uwaga.lessons.page import texts_of
-from uwaga.lessons.steps.trained import model_step
 from uwaga.viewer.lesson import work_through
 from uwaga.viewer.page.html import served_html
 from uwaga.viewer.service import ViewService
@@ -34,7 +34,7 @@ PLURALS = {"pl": 3, "pt": 2, "ja": 1, "zh": 1}
 # What a table may leave as it is in English: names, formats, symbols, words that are the same in the language.
 SAME = {
     *("PNG", "SVG", "CSV", "NPZ", "ReLU", "LayerNorm", "feed-forward", "Feed-forward", "Model", "Stop", "Zoom", "Token"),
-    *("tokens", "Tokens", "linear", "Linear", "layer(Ragged)", "layer(padded, mask=KeyLengths)", "Residual", "residual"),
+    *("tokens", "Tokens", "linear", "Linear", "layer(Ragged)", "layer(padded, mask=KeyLengths)", "layer(X)", "layer(X + PE)", "unshuffle(layer(shuffle(X)))", "unshuffle(layer(shuffle(X) + PE))", "Residual", "residual"),
     *("{count} token", "{length} tokens", "1 token", "gradient", "loss, gradient", "softmax", "token", "Total {known}."),
     *("“{token}”, token {place}", "{title} - {rate} · gradient", "{token} ({place})", "{place} of {count}", "“{token}”", "Query {tokens}", "{first} {second}", "{token}: {number}. {why}", "Softmax", "Post-norm", "3. Feed-forward"),
 }  # fmt: skip
@@ -82,6 +82,16 @@ def lesson_texts(language: str) -> Iterator[tuple[str, Any, Any]]:
         assert list(texts) == list(theirs[step]), step
         for key, text in texts.items():
             yield f"{step}.{key}", text, theirs[step][key]
+
+
+def test_every_text_of_the_lesson_is_shown_somewhere() -> None:
+    """A step's texts are those that its function, or one that it calls, names; the ends of keys are added by what shows them."""
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/uwaga/lessons").rglob("*.py"))
+    named = [re.sub(r"\\{.*?\\}", r"\\w+", re.escape(text)) for text in re.findall(r'"([\w{}+ ]+)"', sources)]
+    shown = re.compile(f"(?:{'|'.join(named)})(?:_text)?")
+    texts = texts_of("en")
+    assert list(texts) == ["common", "problems", *STEPS, "worksheet"]
+    assert not [(step, key) for step, keys in texts.items() for key in keys if not shown.fullmatch(key)]
 
 
 def check_values(where: str, english: str, forms: Sequence[str], *, is_plural: bool) -> None:
@@ -326,7 +336,9 @@ _NO_WORDS = {
 
 
 # Names in Python and of a model, words that it read, an error of the library, and gradients.
-_READ = "|".join(re.escape(word) for name in model_step().sections[0].matrices[0].columns for word in name.split(" / "))
+_READ = "|".join(
+    re.escape(word) for name in work_through("a").matrices["real_words"].columns for word in name.split(" / ")
+)
 _QUOTED = (
     rf"uwaga\.[\w.]+|all-MiniLM-L6-v2|attention: key and query disagree on head width D|“(?:{_READ})”|<start>|\bd[A-Z]"
 )

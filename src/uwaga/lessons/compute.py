@@ -34,6 +34,15 @@ def layer_of(example: Example, heads: int) -> MultiHeadAttention:
     return layer.eval()
 
 
+def projected(
+    layer: MultiHeadAttention, x_NM: Tensor, memory_KM: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries (N, D), keys (K, D) and values (K, E) of a layer's first head; keys and values of a memory, if there is one."""
+    memory_KM = x_NM if memory_KM is None else memory_KM
+    q_ND, k_KD, v_KE = (part[0] for part in layer.project(x_NM, memory_KM, memory_KM) if isinstance(part, Tensor))
+    return q_ND, k_KD, v_KE
+
+
 def leads(numbers_NK: Tensor) -> Tensor:
     """(N,) how far the largest number of each row, or those equal to it up to rounding, is above the next; infinity if all are equal."""
     most_N1 = numbers_NK.amax(-1, keepdim=True)

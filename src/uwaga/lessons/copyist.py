@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from uwaga.lessons.compute import dense, scores
+from uwaga.lessons.compute import dense, projected, scores
 from uwaga.maps.map import AttentionMap
 from uwaga.nn import Decoder, DecoderLayer, Encoder, LayerSpec, SinusoidalPositions
 from uwaga.ops.linear.api import linear
@@ -81,9 +81,7 @@ def copy(tokens: Sequence[str]) -> Copied:
     assert isinstance(layer, DecoderLayer)
     x = model.positions(model.embedding(torch.tensor(signs[:-1])))
     own = x + layer.attention(layer.attention_norm(x), mask=Causal())
-    queries, keys, _ = (
-        part[0] for part in layer.cross_attention.project(layer.cross_attention_norm(own), memory, memory)
-    )
+    queries, keys, _ = projected(layer.cross_attention, layer.cross_attention_norm(own), memory)
     scale = 1.0 / math.sqrt(layer.cross_attention.d_k)
     weights = AttentionMap(queries, keys, scale=scale)
     scores_NN = scores(queries, keys) * scale

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from uwaga.lessons.compute import attended, layer_of, scores
+from uwaga.lessons.compute import attended, layer_of, projected, scores
 from uwaga.lessons.document import Problem, shown
 from uwaga.lessons.example import Example
 from uwaga.lessons.page import Page
@@ -25,8 +25,7 @@ def longest(example: Example) -> tuple[int, Tensor, Tensor]:
 
 def weights_on(example: Example, j: int, x_NM: Tensor) -> Tensor:
     """(N,) how much weight each token gives token j, with one head."""
-    q_ND, k_ND, v_NE = (part[0] for part in layer_of(example, heads=1).project(x_NM, x_NM, x_NM))
-    return attended(q_ND, k_ND, v_NE, example.scale)[1][:, j]
+    return attended(*projected(layer_of(example, heads=1), x_NM), example.scale)[1][:, j]
 
 
 def long_by_scores(page: Page) -> Problem:

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from html import escape
 
-from uwaga._base.languages import current, decimal, significant, tr
+from uwaga._base.languages import current, decimal, filled, significant
 from uwaga._base.terminal import escape_controls
 from uwaga.lessons.document import LessonStep
 from uwaga.lessons.matrix import Matrix
+from uwaga.lessons.page import texts_of
 
 # Of each of the six steps, by its id: what is to be filled in.
 _TASKS = {
@@ -40,10 +41,9 @@ def worksheet_html(steps: tuple[LessonStep, ...], tokens: tuple[str, ...]) -> st
     known = {matrix.id: matrix for step in asked for section in step.sections for matrix in section.matrices}
     sentence = _text(" ".join(tokens))
     given = _tables((known[id] for id in ("x", "wq", "wk", "wv")), tokens, 0, filled=True)
-    scale = tr(
-        "Scores are scaled by {scale}. Numbers are rounded to two decimals.", scale=known["scaled"].source["say"]
-    )
-    title, given_title, solutions = tr("Attention by hand"), tr("Given"), tr("Solutions")
+    texts = texts_of(current())["worksheet"]
+    title, given_title, scaled, solutions = (str(texts[key]) for key in ("title", "given", "scaled", "solutions"))
+    scale = filled(scaled, {"scale": known["scaled"].source["say"]})
     parts = [
         f"<h1>{title}</h1><p>{sentence}</p><h2>{given_title}</h2>{given}<p>{_text(scale)}</p>",
         *(_task(step, known, tokens, filled=False) for step in asked),

@@ -492,7 +492,7 @@ class Corpus:
     def questions(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Each source of the validation pairs once, with all its targets."""
         with _remake_hint(self.folder):
-            for place, value, _ in json_objects(self.folder / ANSWERS):
+            for place, value, *_ in json_objects(self.folder / ANSWERS):
                 answer = read(_Answer, value, path=place)
                 yield answer.source, answer.targets
 

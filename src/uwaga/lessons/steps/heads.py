@@ -104,8 +104,16 @@ def _head(
         weight = page[f"heads_w{letter}"]
         width = len(weight.columns) // page.example.heads
         first, last = h * width, (h + 1) * width
-        values = {"upper": letter.upper(), "h": h + 1, "first": first + 1, "last": last}
-        return page.matrix(f"{name}_{letter}", source @ weight[:, first:last], "head_operand", head=number, **values)
+        return page.matrix(
+            f"{name}_{letter}",
+            source @ weight[:, first:last],
+            "head_operand",
+            head=number,
+            upper=letter.upper(),
+            h=h + 1,
+            first=first + 1,
+            last=last,
+        )
 
     q, k, v = operand("q", x), operand("k", memory), operand("v", memory)
     output_NE, weights_NK = attended(q.numbers, k.numbers, v.numbers, page.example.scale, mask)

@@ -8,7 +8,7 @@ Letters: N tokens, C distinct words, W width of the codes and of queries and key
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -312,7 +312,7 @@ def _backwards(page: Page, task: TrainingTask, now: State) -> Section:
         dz_NC, ds_NN, dq_NW, dk_NW, dv_NC = torch.autograd.grad(loss, (output_NC, bias_NN, q_NW, k_NW, v_NC))
     way: list[Matrix] = []
 
-    def back(id: str, matrix: Matrix, numbers: Tensor | None = None, /, **values: object) -> Matrix:
+    def back(id: str, matrix: Matrix, numbers: Tensor | None = None, /, **values: Any) -> Matrix:
         matrix = (matrix if numbers is None else matrix.by_library(numbers)).styled(shade="signed", digits=3)
         way.append(page.matrix(f"learn_{id}", matrix, **values))
         return way[-1]

@@ -27,8 +27,8 @@ def root(page: Page) -> LessonStep:
     terms, derived = _derivation(page)
     say = page.text("variance_given", queries=_QUERIES * _QUERIES, seed=str(page.example.seed))
     rows = [f"d = {integer(width)}" for width in _WIDTHS]
-    columns = ("d_k", "Var(q · k)", "Var(q · k / √d_k)")
-    variance = page.matrix("variance", made(variances, rows, columns, given(say), shade="none"))
+    names = ("d_k", "Var(q · k)", "Var(q · k / √d_k)")
+    variance = page.matrix("variance", made(variances, rows, names, given(say), shade="none"))
     say = page.text("saturation_given", queries=_QUERIES, value=_KEYS, seed=str(page.example.seed), draws=_DRAWS)
     columns = ("d_k", *page.texts("saturation_columns"))
     softmax = made(saturation, rows, columns, given(say), shade="none", digits=4)
@@ -148,14 +148,14 @@ def _variance(page: Page, matrix: Matrix) -> Section:
 
 def _softmax(page: Page, matrix: Matrix) -> tuple[Section, Section]:
     last = matrix.numbers[-1].tolist()
-    values = {"last": int(last[0]), "value": _KEYS}
-    values |= {f"last{n}": shown(last[column]) for n, column in ((2, 3), (3, 4), (4, 1), (5, 2))}
+    values: dict[str, Any] = {f"last{n}": shown(last[column]) for n, column in ((2, 3), (3, 4), (4, 1), (5, 2))}
+    values |= {"last": int(last[0]), "value": _KEYS}
     saturates = _charted(
         page, "saturates", "saturation", (matrix,), (1, 2, 3, 4), ((-1, 1), (-1, 2), (-1, 3), (-1, 4)), values
     )
     ratio = last[6] / last[5] if last[5] > 0 else math.inf
     values = {"last": int(last[0]), "last2": shown(last[5]), "last3": shown(last[6])}
-    values |= {"ratio": integer(ratio) if ratio < 1e6 else significant(ratio, 1)}
+    values["ratio"] = integer(ratio) if ratio < 1e6 else significant(ratio, 1)
     return saturates, _charted(page, "vanish", "saturation", (), (5, 6), ((-1, 5), (-1, 6)), values, log_y=True)
 
 
