@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from uwaga._base import languages
-from uwaga._base.languages import LANGUAGES, _Table, decimal, integer, percent, significant, tr, tr_n, using
+from uwaga._base.languages import LANGUAGES, _Table, decimal, integer, percent, plural, significant, tr, tr_n, using
 from uwaga.cli import app
 from uwaga.lessons import page
 from uwaga.lessons.build import STEPS
@@ -215,13 +215,23 @@ def test_what_others_call_a_concept_stands_beside_our_word(language: str) -> Non
 
 
 def test_plural_forms_are_those_of_the_language() -> None:
-    one, other = "{count} token", "{count} tokens"
+    def tokens(language: str, *counts: int) -> list[str]:
+        forms = texts_of(language)["linear"]["of_tokens"]
+        assert isinstance(forms, dict)
+        with using(language):
+            return [plural(list(forms.values()), count) for count in counts]
+
+    expected = ["1 token", "2 tokeny", "5 tokenów", "12 tokenów", "22 tokeny", "25 tokenów"]
+    assert tokens("pl", 1, 2, 5, 12, 22, 25) == expected
+    assert tokens("ja", 1) == ["1 トークン"]
+    assert tokens("en", 1, 5) == ["1 token", "5 tokens"]
+    assert tr_n("{count} head", "{count} heads", 1) == "1 head"
     with using("pl"):
-        results = [tr_n(one, other, count) for count in (1, 2, 5, 12, 22, 25)]
-        assert results == ["1 token", "2 tokeny", "5 tokenów", "12 tokenów", "22 tokeny", "25 tokenów"]
-    with using("ja"):
-        assert tr_n(one, other, 1) == "1 トークン"
-    assert tr_n(one, other, 1) == "1 token"
+        assert [tr_n("{count} head", "{count} heads", count) for count in (1, 2, 5)] == [
+            "1 głowa",
+            "2 głowy",
+            "5 głów",
+        ]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
