@@ -19,7 +19,7 @@ import uwaga
 from uwaga.inspect.recordings.recording import TokenStrings
 from uwaga.nn.attention_id import AttentionId
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import View
 
 HEADINGS = ("L", "H", "N", "D", "type", "Q and K MB", "file MB", "save s", "load s", "shown s", "same")
 QUESTION = {
@@ -50,7 +50,7 @@ def recorded(layers: int, heads: int, tokens: int, width: int, dtype: torch.dtyp
 def shown(path: Path) -> uwaga.Recording:
     """The recording, after the explorer has drawn a head of it."""
     recording = uwaga.Recording.load(path)
-    service = ViewService(ViewModel.create(recording))
+    service = ViewService(View.of(recording))
     service.answer(QUESTION)
     return recording
 

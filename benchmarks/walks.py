@@ -79,10 +79,10 @@ def attend_to_topk(folder: Path) -> Walk:
 def typed_text_to_tile(folder: Path) -> Walk:
     from uwaga.models.opening import open as open_model
     from uwaga.viewer.service import ViewService
-    from uwaga.viewer.text_runner import TextRunner
-    from uwaga.viewer.view_model import ViewModel
+    from uwaga.viewer.shown import Text, View
+    from uwaga.viewer.texts import TextRunner
 
-    service = ViewService(ViewModel.empty(), runner=TextRunner(reader=open_model("bard", dtype="float32")))
+    service = ViewService(View(), runner=TextRunner(Text("", model=open_model("bard", dtype="float32"))))
     with Walk() as walk:
         run = service.answer({"request": "run", "text": "To be", "second": None, "target": None, "edits": None})
         tile = {"side": "0", "kind": "decoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}

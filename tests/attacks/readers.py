@@ -37,7 +37,6 @@ from tiny_transformer import tiny
 from tiny_vision import write_photo
 
 from uwaga._base import untrusted
-from uwaga.cli import view as view_command
 from uwaga.data.documents import DocumentFile
 from uwaga.encode import chat_template, vector_files
 from uwaga.encode.encoder import TextEncoder
@@ -61,6 +60,7 @@ from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import Config
 from uwaga.train.corpus import Corpus
 from uwaga.train.logger import open_metrics, read_losses
+from uwaga.viewer.given import of_file
 
 SECONDS = 10  # of the processor, for a file
 _WAITING_SECONDS = (
@@ -357,7 +357,7 @@ def _read_recording(folder: Path) -> None:
 
 
 def _view_recording(folder: Path) -> None:
-    view_command.saved_recording(str(folder / "a.safetensors"))
+    of_file(folder / "a.safetensors")
 
 
 def _picture(folder: Path) -> None:
@@ -503,7 +503,7 @@ KINDS = {
         "chat_template.jinja", _texts("chat_template.jinja", lambda path: path.write_text(_TEMPLATE)), _read_template, "lines"
     ),
     "text of view": Kind(
-        "a.txt", _texts("a.txt", _write_lines), lambda folder: view_command.read_prompt_text(str(folder / "a.txt")), "lines"
+        "a.txt", _texts("a.txt", _write_lines), _in(of_file, "a.txt"), "lines"
     ),
     "picture": Kind("a.png", _texts("a.png", write_photo), _picture, "binary"),
     "finished vectors": Kind(

@@ -16,7 +16,7 @@ from waiting import HANG
 import uwaga
 from uwaga.viewer.messages import Reply, RequestError
 from uwaga.viewer.service import TABLE, ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import Maps, View
 
 WHERE = {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
 LONG = 100_000
@@ -27,14 +27,14 @@ def long_service() -> ViewService:
     """One head over a text without spaces."""
     x = torch.ones(1, LONG, 1)
     return ViewService(
-        ViewModel.create({("encoder", 0): uwaga.AttentionMap(x, x)}, tokens=["[CLS]", "a", *["##b"] * (LONG - 2)])
+        View.of(Maps({("encoder", 0): uwaga.AttentionMap(x, x)}, tokens=["[CLS]", "a", *["##b"] * (LONG - 2)]))
     )
 
 
 def service_of(tokens: list[str], heads: int = 1) -> ViewService:
     torch.manual_seed(0)
     maps = {("encoder", 0): uwaga.AttentionMap(*torch.randn(2, heads, len(tokens), 4))}
-    return ViewService(ViewModel.create(maps, tokens=tokens))
+    return ViewService(View.of(Maps(maps, tokens=tokens)))
 
 
 @pytest.mark.parametrize("ask", ["weights", "npz"])

@@ -27,8 +27,8 @@ from uwaga.viewer.server.access import AccessControl
 from uwaga.viewer.server.app import application
 from uwaga.viewer.server.limits import ConcurrencyLimiter
 from uwaga.viewer.service import TABLE, ViewService
-from uwaga.viewer.text_runner import RunRequest, TextRunner
-from uwaga.viewer.view_model import ShownPicture, ViewModel
+from uwaga.viewer.shown import Text, View
+from uwaga.viewer.texts import RunRequest, TextRunner
 
 Answer = tuple[int, str]  # status, and the error's message
 Ask = Callable[[list[bytes]], list[Answer]]
@@ -144,11 +144,10 @@ def requests_of(draw: st.DrawFn, ask: str) -> tuple[tuple[Any, ...], bytes]:
 @pytest.fixture(scope="module")
 def ask_all() -> Iterator[Ask]:
     """Sends bodies to the application and returns its answers."""
-    runner = TextRunner(reader=uwaga.models.open("speller", dtype="float32"), new_tokens=3)
+    runner = TextRunner(Text("", model=uwaga.models.open("speller", dtype="float32"), new_tokens=3))
     typed = RunRequest("cat", "bat")
     run = runner.run(typed)
-    seen = ShownPicture(pixels=np.zeros((4, 4), np.uint8), grids={"encoder": PatchGrid(rows=1, columns=2)})
-    run = replace(run, view_model=replace(run.view_model, picture=seen))
+    run = replace(run, pixels=np.zeros((4, 4), np.uint8), grids={"encoder": PatchGrid(rows=1, columns=2)})
     service = ViewService(run, runner=runner, typed=typed)
     with application_of(service) as ask:
         yield ask
@@ -158,7 +157,7 @@ def ask_all() -> Iterator[Ask]:
 @pytest.fixture(scope="module")
 def enter() -> Iterator[Ask]:
     """Sends bodies, without a cookie, to where a code is exchanged for one."""
-    with application_of(ViewService(ViewModel.empty()), "/ask/enter") as ask:
+    with application_of(ViewService(View()), "/ask/enter") as ask:
         yield ask
 
 

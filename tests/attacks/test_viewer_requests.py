@@ -38,8 +38,8 @@ from uwaga.viewer.page.snapshot import save_snapshot
 from uwaga.viewer.server import app
 from uwaga.viewer.server.server import Server
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.text_runner import RunRequest, RunResult
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import Maps, View
+from uwaga.viewer.texts import RunRequest
 
 REPLY = 4 << 20  # bytes
 PLACES = 64  # of questions that are computed or wait
@@ -634,7 +634,7 @@ def real_service(tokens: list[str] | None = None, title: str | None = None) -> V
     torch.manual_seed(0)
     names = ["a", "b", "c", "d"] if tokens is None else tokens
     m = uwaga.AttentionMap(*torch.randn(2, 2, len(names), 8))
-    return ViewService(ViewModel.create({("encoder", 0): m}, tokens=names, title=title))
+    return ViewService(View.of(Maps({("encoder", 0): m}, tokens=names, title=title)))
 
 
 class Reader:
@@ -646,7 +646,7 @@ class Reader:
     def about(self) -> Mapping[str, object]:
         return {"boxes": ["text"], "examples": [], "model": "m", "command": "uwaga view TEXT", "max_tokens": 9}
 
-    def run(self, typed: RunRequest, check: Callable[[], None]) -> RunResult:
+    def run(self, typed: RunRequest, check: Callable[[], None]) -> View:
         self.running += 1
         self.most = max(self.most, self.running)
         try:
@@ -654,7 +654,7 @@ class Reader:
                 time.sleep(0.001)
                 check()
             query, key = torch.randn(2, 1, 64, 16)
-            return RunResult(view_model=ViewModel.create(uwaga.AttentionMap(query, key)))
+            return View.of(uwaga.AttentionMap(query, key))
         finally:
             self.running -= 1
             self.ended += 1
@@ -669,7 +669,7 @@ def typed_texts(count: int) -> list[dict[str, object]]:
 def test_texts_at_once_are_run_one_at_a_time() -> None:
     """The others are ended, and the first view stays."""
     reader = Reader()
-    with Server(ViewService(real_service().view_model, runner=reader), title="a text") as server:
+    with Server(ViewService(real_service().view, runner=reader), title="a text") as server:
         assert {code for code, *_ in ask_at_once(server, typed_texts(PLACES // 2))} == {200}
         assert reader.most == 1
         until(lambda: reader.running == 0)
@@ -682,7 +682,7 @@ def test_texts_at_once_are_run_one_at_a_time() -> None:
 def test_a_thousand_texts_at_once() -> None:
     """Some get 503, and no memory is held for what is gone."""
     reader = Reader()
-    service = ViewService(real_service().view_model, runner=reader)
+    service = ViewService(real_service().view, runner=reader)
     with Server(service, title="a text", timeouts=FOR_EVER) as server:
         lives(server, b'{"request":"about"}')
         before = megabytes()

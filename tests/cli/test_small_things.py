@@ -140,7 +140,7 @@ def command(arguments: list[str], database: tuple[Path, Path]) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "where", "said"),
     [
-        (["view", "cat", "--model", "speller"], "uwaga.viewer.text_runner.run_text", "view: stopped"),
+        (["view", "cat", "--model", "speller"], "uwaga.viewer.texts.run_text", "view: stopped"),
         (["generate", "Once"], "uwaga.models.generation.generate.generate", "generate: interrupted"),
     ],
 )

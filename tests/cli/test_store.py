@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from uwaga import SoftDatabase, TextEncoder
 from uwaga.cli import app
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import Question, View
 
 TEXTS = [
     "the cat sat on the mat .",
@@ -242,7 +242,7 @@ def test_a_question_is_viewed(model: Path, files: Path, tmp_path: Path) -> None:
     db, page = tmp_path / "db", tmp_path / "page.html"
     run("add", db, files, "--model", model)
     with SoftDatabase.open(db) as opened:
-        shown = ViewModel.of_question(opened, TEXTS[1], str(model))
+        shown = View.of_question(Question(opened, TEXTS[1], model=str(model)))
     (side,) = shown.sides
     weights = side.maps["cross", 0].to_dense()[0]
     parsed = json.loads(run("ask", db, TEXTS[1], "--model", model, "--top", 6, "--json"))

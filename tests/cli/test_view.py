@@ -275,19 +275,18 @@ def test_what_a_limit_leaves_out_of_a_page_is_said(bert: Path, tmp_path: Path) -
 
 
 def test_a_head_and_a_word_are_what_the_address_names(bert: Path, write_model: Callable[..., Path]) -> None:
-    from uwaga.cli.view import address_of_head, head_to_open
+    from uwaga.viewer.places import place_of
     from uwaga.viewer.service import ViewService
-    from uwaga.viewer.text_runner import RunRequest, TextRunner
+    from uwaga.viewer.shown import Text
+    from uwaga.viewer.texts import RunRequest, TextRunner
 
     reader = uwaga.models.open(str(bert), dtype="float32")
-    service = ViewService(TextRunner(reader=reader).run(RunRequest("the cat sat on the mat .")))
+    service = ViewService(TextRunner(Text("", model=reader)).run(RunRequest("the cat sat on the mat .")))
     labels = service.answer(
         {"request": "items", "side": "0", "stack": "encoder"}
         | {"merge": "words", "specials": "show", "first": 0, "count": 99}
     ).meta["labels"]
-    place = head_to_open("0.1", "cat")
-    assert place == (None, 0, 1)
     expected = f"kind=encoder&layer=0&head=1&query={labels.index('cat')}"
-    assert address_of_head(service, place, "cat") == expected
-    assert address_of_head(service, place, "CAT ") == expected
-    assert address_of_head(service, ("encoder", 0, 0), None) == "kind=encoder&layer=0&head=0"
+    assert place_of(service, "0.1", "cat") == expected
+    assert place_of(service, "0.1", "CAT ") == expected
+    assert place_of(service, "encoder/0.0") == "kind=encoder&layer=0&head=0"

@@ -87,13 +87,13 @@ def test_a_picture_is_known_by_its_bytes(registers: Path, photo: Path, tmp_path:
 
 
 def test_a_head_and_a_patch_are_opened(registers: Path, photo: Path) -> None:
-    from uwaga.cli.view import address_of_head
+    from uwaga.viewer.places import place_of
     from uwaga.viewer.service import ViewService
-    from uwaga.viewer.view_model import ViewModel
+    from uwaga.viewer.shown import Maps, View
 
     reading = pictures.record_picture(pictures.load_vision(str(registers), "float32"), pictures.read_picture(photo))
-    shown = ViewModel.create(reading.recording).with_picture(reading.pixels, reading.grid)
-    address = address_of_head(ViewService(shown), (None, 1, 2), "2,3")
+    shown = View.of(Maps(reading.recording, picture=reading.pixels, grid=reading.grid))
+    address = place_of(ViewService(shown), "1.2", "2,3")
     assert address == "kind=encoder&layer=1&head=2&mean=no&query=15"
 
 

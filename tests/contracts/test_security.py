@@ -10,7 +10,7 @@ from uwaga.models.tokenizers import tokenizer_file
 from uwaga.ops import engine_profile
 from uwaga.serve import app as serve_app
 from uwaga.serve.requests import Limits
-from uwaga.viewer import service, text_runner
+from uwaga.viewer import service, texts
 from uwaga.viewer.server import app
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +51,7 @@ def test_the_limits_of_the_server_are_those_of_the_code() -> None:
     assert _row("changes of a model") == [edits.MAX_CHANGES, editing.MAX_MASK_BYTES]
     assert _row("characters and tokens of a text") == [
         service.MAX_CHARACTERS,
-        text_runner.MAX_TOKENS,
+        texts.MAX_TOKENS,
         service.MAX_SECONDS,
     ]
     assert _row("tokens of a text from which") == [run_text.MAX_GENERATED_FROM]

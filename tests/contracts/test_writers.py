@@ -25,7 +25,7 @@ from uwaga.ops import engine_profile
 from uwaga.viewer.lesson import work_through
 from uwaga.viewer.page.snapshot import save_snapshot
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import View
 
 
 def _map() -> uwaga.AttentionMap:
@@ -66,7 +66,7 @@ def _model(path: Path) -> None:
 WRITERS: dict[str, tuple[Callable[[Path], object], bytes]] = {
     "plots.save": (lambda path: plots.save(plots.heatmap(_map()[0].detach()), path), b"\x89PNG"),
     "plots.animate": (lambda path: plots.animate(_map(), path, over="queries"), b"GIF8"),
-    "a view": (lambda path: save_snapshot(ViewService(ViewModel.create({("encoder", 0): _map()})), path), b"<!doctype"),
+    "a view": (lambda path: save_snapshot(ViewService(View.of({("encoder", 0): _map()})), path), b"<!doctype"),
     "a lesson": (lambda path: work_through("my pen .").save(path), b"<!doctype"),
     "a worksheet": (lambda path: work_through("my pen .").save_worksheet(path), b"<!doctype"),
     "SoftDatabase.export": (_export, b"PAR1"),

@@ -382,7 +382,7 @@ def pages() -> Values:
     shown: dict[str, Callable[[], Any]] = {
         "maps": lambda: view(maps, title="maps"),
         "text": lambda: view(TEXTS[0], model="minilm"),
-        "two texts": lambda: view(TEXTS[0], second=TEXTS[0].replace("cat", "dog"), model="minilm"),
+        "two texts": lambda: view(TEXTS[0], TEXTS[0].replace("cat", "dog"), model="minilm"),
         "speller": lambda: view("cat", model="speller"),
     }
     for name, make in shown.items():

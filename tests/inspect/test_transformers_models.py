@@ -12,7 +12,8 @@ from tiny_tokenizer import word_tokenizer
 import uwaga
 from uwaga.inspect.run_text import RecordError, TextTooLongError, run_text
 from uwaga.models import Model
-from uwaga.viewer.text_runner import RunRequest, TextRunner
+from uwaga.viewer.shown import Text
+from uwaga.viewer.texts import RunRequest, TextRunner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -69,7 +70,7 @@ def test_its_predictions_are_those_of_its_head(
 ) -> None:
     own = reader(family)
     inputs = given(own)
-    predictions = TextRunner(reader=own).run(RunRequest(TEXT)).predictions["0"]
+    predictions = TextRunner(Text("", model=own)).run(RunRequest(TEXT)).predictions["0"]
     with torch.no_grad():
         logits = own.model(**inputs).logits[0]
         exact = tiny_models.oracle(own.model)(**inputs).logits[0]
@@ -103,7 +104,7 @@ def test_a_run_ends_when_progress_raises(reader: Callable[[str], Model]) -> None
     calls: list[int] = []
     own = reader("bart")
     with pytest.raises(StoppedError):
-        TextRunner(reader=own).run(RunRequest(TEXT), check)
+        TextRunner(Text("", model=own)).run(RunRequest(TEXT), check)
     assert not any(module._forward_hooks for module in own.model.modules())
 
 

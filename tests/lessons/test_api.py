@@ -10,7 +10,7 @@ import torch
 import uwaga
 from uwaga.viewer.lesson import Lesson, work_through
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import View
 
 
 def test_inputs_are_a_sentence_words_or_a_matrix() -> None:
@@ -65,7 +65,7 @@ def test_in_a_notebook_the_lesson_is_a_widget(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_page_opens_with_the_given_inputs() -> None:
-    service = ViewService(ViewModel.empty(), lesson=work_through("my pen .").request)
+    service = ViewService(View(), lesson=work_through("my pen .").request)
     assert service.answer({"request": "lesson"}).meta["request"]["tokens"] == ["my", "pen", "."]
     assert service.answer({"request": "lesson", "tokens": ["a"]}).meta["request"]["tokens"] == ["a"]
     about = service.answer({"request": "about"}).meta

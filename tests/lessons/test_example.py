@@ -9,10 +9,10 @@ import pytest
 from uwaga.lessons.example import vector
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import View
 
 ROW = [1.0, 0.0, 0.0, 0.0]
-answer = ViewService(ViewModel.empty()).answer
+answer = ViewService(View()).answer
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])

@@ -9,7 +9,8 @@ import torch
 import uwaga
 from uwaga import Ragged, Reranker, SoftDatabase, TextEncoder
 from uwaga.store import TokenDatabase
-from uwaga.viewer.text_runner import TextRunner
+from uwaga.viewer.shown import Text
+from uwaga.viewer.texts import TextRunner
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def base(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def bert(model: Path) -> TextRunner:
     """What reads a text for a page; it takes 12 tokens."""
-    return TextRunner(reader=uwaga.models.open(model, dtype="float32"))
+    return TextRunner(Text("", model=uwaga.models.open(model, dtype="float32")))
 
 
 @pytest.fixture

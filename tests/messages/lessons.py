@@ -7,10 +7,10 @@ import torch
 from uwaga.viewer.lesson import work_through
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import View
 
 ROW = [1.0, 0.0, 0.0, 0.0]
-SERVICE = ViewService(ViewModel.empty())
+SERVICE = ViewService(View())
 
 
 def asked(arguments: dict[str, object]) -> Reply:

@@ -2,10 +2,12 @@
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
+from tiny_transformer import tiny
 
 import uwaga
 from uwaga import AttentionMap
@@ -16,8 +18,8 @@ from uwaga.viewer.page.bundle import join
 from uwaga.viewer.page.snapshot import exact_requests, make_snapshot, save_snapshot
 from uwaga.viewer.server.server import Server
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.text_runner import RunRequest, TextRunner
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import Maps, Question, Text, View
+from uwaga.viewer.texts import RunRequest, TextRunner
 
 WORDS = ["[CLS]", "un", "##seen", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
 HEAD = {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
@@ -36,11 +38,11 @@ def maps(tokens: int, heads: int = 3) -> dict[tuple[str, int], AttentionMap]:
     return {("encoder", layer): AttentionMap(x, x) for layer in (0, 1)}
 
 
-SERVICE = ViewService(ViewModel.create(maps(11), tokens=WORDS))
-LONG = ViewService(ViewModel.create(maps(9000, 1)))
-MANY = ViewService(ViewModel.create({("encoder", 1): AttentionMap(*[torch.ones(1, 9, 1).expand(2**21, 9, 1)] * 2)}))
-BOTH = ViewService(ViewModel.create(maps(6), second=maps(6)))
-LESSON = ViewService(ViewModel.empty())
+SERVICE = ViewService(View.of(Maps(maps(11), tokens=WORDS)))
+LONG = ViewService(View.of(maps(9000, 1)))
+MANY = ViewService(View.of({("encoder", 1): AttentionMap(*[torch.ones(1, 9, 1).expand(2**21, 9, 1)] * 2)}))
+BOTH = ViewService(View.of(maps(6), maps(6)))
+LESSON = ViewService(View())
 
 
 def asked(request: object = None, service: ViewService = SERVICE, **rest: object) -> Reply:
@@ -68,12 +70,17 @@ def exact_of_many() -> object:
     return exact_requests(about, ("encoder", 0, 0))
 
 
-def view(shown: object, **options: object) -> object:
-    return uwaga.view(shown, browser=False, block=False, **options)
+def view(shown: Any, beside: Any = None, **options: Any) -> object:
+    return uwaga.view(shown, beside, browser=False, block=False, **options)
 
 
-def pictured(**changes: object) -> object:
-    return view(maps(37), **{"picture": np.zeros((4, 4))} | changes)
+def pictured(**changes: Any) -> object:
+    return view(Maps(maps(37), **{"picture": np.zeros((4, 4))} | changes))
+
+
+def opened_at(head: str, pick: str | None = None) -> object:
+    with view(maps(4)) as opened:
+        return opened.open_at(head, pick)
 
 
 def photo(folder: Path) -> Path:
@@ -93,12 +100,12 @@ def edited(bert: TextRunner, **edits: object) -> object:
 
 @cache
 def bard() -> TextRunner:
-    return TextRunner(reader=uwaga.models.open("bard", dtype="float32"))
+    return TextRunner(Text("", model=uwaga.models.open("bard", dtype="float32")))
 
 
 @cache
 def speller() -> TextRunner:
-    return TextRunner(reader=uwaga.models.open("speller", dtype="float32"))
+    return TextRunner(Text("", model=uwaga.models.open("speller", dtype="float32")))
 
 
 @cache
@@ -124,7 +131,7 @@ def joined(folder: Path, **files: str) -> object:
 
 
 def closed() -> object:
-    service = ViewService(ViewModel.create(maps(4)))
+    service = ViewService(View.of(maps(4)))
     service.close()
     return make_snapshot(service.answer)
 
@@ -232,44 +239,38 @@ CALLS = {
     "view: a number in place of maps": lambda: view(5),
     "view: a tensor in place of a map": lambda: view([torch.ones(3, 3)]),
     "view: an unknown kind of maps": lambda: view({("middle", 0): maps(4)["encoder", 0]}),
-    "view: no such row of maps": lambda: view(maps(4), row=1),
+    "view: no such row of maps": lambda: view(Maps(maps(4), row=1)),
     "view: maps of different texts": lambda: view({("encoder", 0): maps(4)["encoder", 0], ("encoder", 1): maps(5)["encoder", 0]}),
-    "view: tokens of one of two stacks": lambda: view({("cross", 0): AttentionMap(torch.ones(3, 5, 8), torch.ones(3, 4, 8))}, tokens=["a"]),
-    "view: tokens of an unknown stack": lambda: view(maps(4), tokens={"decoder": ["a"]}),
-    "view: fewer tokens than the maps have": lambda: view(maps(4), tokens=["a"]),
-    "view: maps beside a text": lambda model: view("the cat", model=model, second=maps(4)),
+    "view: tokens of one of two stacks": lambda: view(Maps({("cross", 0): AttentionMap(torch.ones(3, 5, 8), torch.ones(3, 4, 8))}, tokens=["a"])),
+    "view: tokens of an unknown stack": lambda: view(Maps(maps(4), tokens={"decoder": ["a"]})),
+    "view: fewer tokens than the maps have": lambda: view(Maps(maps(4), tokens=["a"])),
     "view: unknown language": lambda: view({}, language="de"),
     "view: empty text": lambda model: view("", model=model),
     "view: a lone surrogate": lambda model: view("the \ud800 cat", model=model),
     "view: text too long": lambda model: view("cat " * 10_000, model=model),
-    "view: a target of an encoder": lambda model: view("the cat", model=model, target="dog"),
-    "view: tokens of a text": lambda model: view("the cat", model=model, tokens=["a"]),
-    "view: tokens of a second text": lambda model: view("the cat", model=model, second="the dog", second_tokens=["a"]),
-    "view: empty second text": lambda model: view("the cat", model=model, second=""),
-    "view: no such row": lambda model: view("the cat", model=model, row=1),
-    "view: a target of maps": lambda: view(maps(4), target="dog"),
-    "view: a second text of maps": lambda: view(maps(4), second="dog"),
+    "view: a target of an encoder": lambda model: view(Text("the cat", target="dog"), model=model),
+    "view: empty second text": lambda model: view("the cat", "", model=model),
     "view: a model of maps": lambda: view(maps(4), model=torch.nn.Linear(2, 2)),
     "view: a number in place of a model": lambda: view("the cat", model=5),
     "view: a function in place of a model": lambda: view("the cat", model=maps),
     "view: a module that is no model": lambda: view("the cat", model=torch.nn.Linear(2, 2)),
-    "view: a second module that is no model": lambda: view("the cat", model="speller", second_model=torch.nn.Linear(2, 2)),
-    "view: a tokenizer without a model": lambda: view("the cat", tokenizer=object()),
-    "view: a second tokenizer without a model": lambda: view("the cat", second_tokenizer=object()),
     "view: a picture without a model": lambda folder: view(photo(folder)),
-    "view: a picture and a second text": lambda folder, model: view(photo(folder), model=model, second="a text"),
-    "view: a picture and a second title": lambda folder, model: view(photo(folder), model=model, second_title="b"),
-    "view: a picture and a picture": lambda folder, model: view(photo(folder), model=model, picture=np.zeros((2, 2))),
-    "view: a picture of a text": lambda: view("a text", picture=np.zeros((2, 2))),
-    "view: a grid without a picture": lambda: view("a text", grid=PatchGrid(rows=1, columns=1)),
     "view: a grid of maps without a picture": lambda: pictured(picture=None, grid=GRID),
     "view: tokens that are no patches": lambda: pictured(tokens=list(map(str, range(37)))),
     "view: a grid of other patches": lambda: pictured(grid=PatchGrid(rows=5, columns=8)),
     "view: a grid of another stack": lambda: pictured(grid={"decoder": GRID}),
     "view: a picture of numbers above 1": lambda: pictured(grid=GRID, picture=np.full((3, 3), 2.0)),
     "view: a picture of too many pixels": lambda: pictured(grid=GRID, picture=np.zeros((4097, 4097), np.uint8)),
-    "view: a picture beside a second recording": lambda: pictured(second=maps(37)),
-    "view: a grid of cross-attention alone": lambda: ViewModel.create({("cross", 0): AttentionMap(torch.ones(3, 5, 8), torch.ones(3, 37, 8))}).with_picture(np.zeros((4, 4)), {"encoder": GRID}),
+    "view: a picture beside a second recording": lambda: view(Maps(maps(37), picture=np.zeros((4, 4))), maps(37)),
+    "view: a grid of cross-attention alone": lambda: view(Maps({("cross", 0): AttentionMap(torch.ones(3, 5, 8), torch.ones(3, 37, 8))}, picture=np.zeros((4, 4)), grid={"encoder": GRID})),
+    "view: two targets": lambda model: view(Text("the cat", target="k"), Text("the dog", target="d"), model=model),
+    "view: a module without a tokenizer": lambda: view("the cat", model=tiny("gpt2")),
+    "view: a question beside a text": lambda: view("the cat", Question(None, "a question")),
+    "view: a question to a model itself": lambda: view(Question(None, "a question"), model=torch.nn.Linear(2, 2)),
+    "view: no such file": lambda: view(Path("novel.txt")),
+    "view: a head with a comma": lambda: opened_at("3,1"),
+    "view: no such head to open": lambda: opened_at("7.0"),
+    "view: no such word to pick": lambda: opened_at("0.0", "dog"),
     "view: a page of a view that is closed": closed,
     "view: a port past the last": lambda: Server(SERVICE, title="a text", port=70000),
     **{f"front end: {line}": (lambda folder, line=line: joined(folder, main_js=f"const a = 1;\n{line}\n")) for line in JAVASCRIPT},

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import uwaga
-from uwaga.viewer import api
+from uwaga.viewer import Maps, api
 
 pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'uwaga[view]'")
 
@@ -22,12 +22,12 @@ def attention() -> uwaga.AttentionMap:
 
 
 def test_it_serves_and_prints_the_address(attention: uwaga.AttentionMap, capsys: pytest.CaptureFixture[str]) -> None:
-    with uwaga.view(attention, tokens=list("abcd"), browser=False, block=False) as view:
+    with uwaga.view(Maps(attention, tokens=list("abcd")), browser=False, block=False) as view:
         assert capsys.readouterr().out == f"uwaga.view: {view.address}\n"
-        assert repr(view) == f"View({view.address})"
+        assert repr(view) == f"ServedView({view.address})"
         page = urllib.request.urlopen(view.address.partition("#")[0]).read().decode()
         assert "<title>a b c d - uwaga</title>" in page
-    assert repr(view) == f"View({view.address}, closed)"
+    assert repr(view) == f"ServedView({view.address}, closed)"
     view.close()
 
 
@@ -43,7 +43,7 @@ def test_a_recording_has_its_own_tokens_and_title(one_thread: None) -> None:
 
 
 def test_two_texts_side_by_side(attention: uwaga.AttentionMap) -> None:
-    with uwaga.view(attention, second=attention, second_title="again", browser=False, block=False) as view:
+    with uwaga.view(attention, Maps(attention, title="again"), browser=False, block=False) as view:
         sides = view.service.answer({"request": "about"}).meta["sides"]
         assert [side["id"] for side in sides] == ["0", "1", "difference"]
         assert sides[1]["title"] == "again"
@@ -63,9 +63,9 @@ def test_a_view_is_saved(attention: uwaga.AttentionMap, small_front: Path, tmp_p
 def test_it_blocks_in_a_program_and_not_at_a_prompt(
     attention: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch, prompt: bool, block: bool | None, waits: int
 ) -> None:
-    waited: list[api.View] = []
+    waited: list[api.ServedView] = []
     monkeypatch.setattr(api, "at_prompt", lambda: prompt)
-    monkeypatch.setattr(api.View, "wait", lambda view: waited.append(view))
+    monkeypatch.setattr(api.ServedView, "wait", lambda view: waited.append(view))
     with uwaga.view(attention, browser=False, block=block):
         assert len(waited) == waits
 
@@ -74,8 +74,8 @@ def test_it_blocks_in_a_program_and_not_at_a_prompt(
 def test_it_opens_a_browser_unless_browser_is_false(
     attention: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch, browser: bool | None, opened: int
 ) -> None:
-    asked: list[api.View] = []
-    monkeypatch.setattr(api.View, "browse", lambda view: asked.append(view))
+    asked: list[api.ServedView] = []
+    monkeypatch.setattr(api.ServedView, "browse", lambda view: asked.append(view))
     with uwaga.view(attention, browser=browser, block=False):
         assert len(asked) == opened
 

@@ -10,7 +10,8 @@ import torch
 import uwaga
 from uwaga.inspect import Edits
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.text_runner import EXAMPLES, PROBES, RunRequest, TextRunner
+from uwaga.viewer.shown import Text
+from uwaga.viewer.texts import EXAMPLES, PROBES, RunRequest, TextRunner
 
 PLAIN = {"merge": "tokens", "specials": "show"}
 # Characters that are a token or more each, so that the names say how long the texts are.
@@ -28,7 +29,7 @@ CASES = [
 
 @cache
 def runner_of(model: str) -> TextRunner:
-    return TextRunner(reader=uwaga.models.open(model, dtype="float32"))
+    return TextRunner(Text("", model=uwaga.models.open(model, dtype="float32")))
 
 
 def complete(service: ViewService, **request: Any) -> Any:
@@ -61,7 +62,7 @@ def test_links_are_exact(model: str, text: str) -> None:
                 entry = service.answer({"request": "entry", "query": query, "key": key, **at}).meta["weight"]
                 # One float32 number, in the rail, in the headline, which reads the row, and in the map, which reads the entry.
                 assert np.float32(weight) == row[key] == np.float32(entry)
-                m = result.view_model.sides[0].maps[each["kind"], each["layer"]].select(head)
+                m = result.sides[0].maps[each["kind"], each["layer"]].select(head)
                 torch.testing.assert_close(torch.tensor(weight), m[query, key].detach(), rtol=1e-5, atol=1e-7)
                 for axis, item in ((queries, query), (keys, key)):
                     assert item not in axis["specials"]
@@ -159,7 +160,7 @@ def test_the_row_of_a_cut_is_exact_before_and_after() -> None:
         cells = complete(service, request="overview", pooling="sum", side=side, **where).arrays[0][1, 10]
         row = service.answer({"request": "row", "side": side, "head": 1, "query": 10, **where}).arrays[0]
         assert np.array_equal(cells, row)
-        exact = result.view_model.sides[int(side)].maps["encoder", 3].select(1)[10].detach()
+        exact = result.sides[int(side)].maps["encoder", 3].select(1)[10].detach()
         torch.testing.assert_close(torch.from_numpy(row), exact, rtol=1e-5, atol=1e-7)
         rows.append(row.astype(np.float64))
     before, after = rows

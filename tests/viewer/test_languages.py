@@ -22,13 +22,13 @@ from uwaga.lessons.page import texts_of
 from uwaga.viewer.lesson import work_through
 from uwaga.viewer.page.html import served_html
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import View
 
 babel = pytest.importorskip("babel.messages", reason="Babel, which extracts the messages, is not installed")
 
 ROOT = Path(__file__).parents[2]
 TABLES = ROOT / "src" / "uwaga" / "_base" / "languages"
-answer = ViewService(ViewModel.empty()).answer
+answer = ViewService(View()).answer
 OTHERS = [code for code in LANGUAGES if code != "en"]
 PLURALS = {"pl": 3, "pt": 2, "ja": 1, "zh": 1}
 # What a table may leave as it is in English: names, formats, symbols, words that are the same in the language.

@@ -12,13 +12,13 @@ from uwaga.viewer import notebook
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.notebook import handle_message
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import Maps, View
 
 
 @pytest.fixture
 def service() -> ViewService:
     torch.manual_seed(0)
-    return ViewService(ViewModel.create(uwaga.AttentionMap(*torch.randn(2, 2, 4, 8)), tokens=list("abcd")))
+    return ViewService(View.of(Maps(uwaga.AttentionMap(*torch.randn(2, 2, 4, 8)), tokens=list("abcd"))))
 
 
 class Sent(list[tuple[dict[str, Any], list[bytes]]]):

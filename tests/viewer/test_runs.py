@@ -15,8 +15,8 @@ import uwaga
 from uwaga.viewer import service as view_service
 from uwaga.viewer.messages import RequestError
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.text_runner import RunRequest, RunResult
-from uwaga.viewer.view_model import ScoreSource, ViewModel
+from uwaga.viewer.shown import Maps, ScoreSource, View
+from uwaga.viewer.texts import RunRequest
 
 Answer = Callable[..., Any]
 
@@ -37,7 +37,7 @@ class Runner:
             "max_tokens": 9,
         }
 
-    def run(self, typed: RunRequest, check: Callable[[], None]) -> RunResult:
+    def run(self, typed: RunRequest, check: Callable[[], None]) -> View:
         self.read.append(typed)
         if typed.text == "wrong":
             raise ValueError("the text is wrong")
@@ -67,11 +67,11 @@ class Letters:
         return [["x"] * count for _ in range(first, last)], np.full((sides, last - first, count), 0.2, np.float32)
 
 
-def a_run(text: str) -> RunResult:
+def a_run(text: str) -> View:
     query, key = torch.randn(2, 1, len(text), 8)
-    model = ViewModel.create(uwaga.AttentionMap(query, key), tokens=list(text), title=text)
+    shown = View.of(Maps(uwaga.AttentionMap(query, key), tokens=list(text), title=text))
     vector = np.array([1.0, 0.0], np.float32) if text == "abcd" else np.array([0.6, 0.8], np.float32)
-    return RunResult(view_model=model, predictions={"0": Letters()}, vectors=[vector])
+    return replace(shown, predictions={"0": Letters()}, vectors=[vector])
 
 
 @pytest.fixture
@@ -147,9 +147,8 @@ def test_a_run_and_a_score_end_when_they_are_stopped(
         monkeypatch.setattr(view_service, "MAX_SECONDS", 0.05)
     shown = a_run("abcd")
     source = ScoreSource(torch.nn.Identity(), runner.wait)
-    side = replace(shown.view_model.sides[0], scores=source)
-    shown = replace(shown, view_model=replace(shown.view_model, sides=(side,)))
-    service = ViewService(shown, runner=runner)
+    side = replace(shown.sides[0], scores=source)
+    service = ViewService(replace(shown, sides=(side,)), runner=runner)
     errors: list[str] = []
 
     def ask(**more: object) -> threading.Thread:
@@ -201,11 +200,9 @@ def test_a_changed_model_is_compared_with_other_texts_before_and_after() -> None
     vectors = [np.array(each, np.float32) for each in ([1.0, 0.0], [0.8, 0.6])]
     probe = ("a probe", np.array([0.0, 1.0], np.float32))
     maps = [uwaga.AttentionMap(*torch.randn(2, 1, 4, 8)) for _ in range(2)]
-    shown = ViewModel.create(
-        maps[0], tokens=list("abcd"), title="abcd", second=maps[1], second_title="with the changes"
-    )
-    changed = RunResult(
-        view_model=shown,
+    shown = View.of(Maps(maps[0], tokens=list("abcd"), title="abcd"), Maps(maps[1], title="with the changes"))
+    changed = replace(
+        shown,
         predictions={"0": Letters(), "1": Letters()},
         vectors=vectors,
         python="uwaga.edit(...)",

@@ -15,7 +15,8 @@ import uwaga
 from uwaga._base.languages import LANGUAGES, decimal, integer, page_table, tr, using
 from uwaga.models.tokenizers.token_text import word_ranges
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.text_runner import RunRequest, TextRunner
+from uwaga.viewer.shown import Text
+from uwaga.viewer.texts import RunRequest, TextRunner
 
 pytestmark = pytest.mark.slow
 
@@ -83,11 +84,11 @@ def cells_of(service: ViewService, where: dict[str, Any]) -> NDArray[np.float32]
 @pytest.fixture(scope="module", params=[("minilm", 16488), ("copyist", 1520)], ids=["minilm", "copyist"])
 def layers(request: pytest.FixtureRequest) -> list[Layer]:
     model, pairs = request.param
-    runner = TextRunner(reader=uwaga.models.open(model, dtype="float32"))
+    runner = TextRunner(Text("", model=uwaga.models.open(model, dtype="float32")))
     results: list[Layer] = []
     for text in TEXTS:
         view = runner.run(RunRequest(text))
-        service, side = ViewService(view, runner=runner), view.view_model.sides[0]
+        service, side = ViewService(view, runner=runner), view.sides[0]
         (stack,) = side.stacks
         plain = {"merge": "words", "specials": "show"}
         reply = service.answer({"request": "items", "side": "0", "stack": stack, "first": 0, "count": 1000, **plain})

@@ -13,28 +13,29 @@ from uwaga.inspect import Edits
 from uwaga.inspect import run_text as run_text_module
 from uwaga.inspect.run_text import RecordError, run_text
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.text_runner import RunRequest, RunResult, TextRunner
+from uwaga.viewer.shown import Text, View
+from uwaga.viewer.texts import RunRequest, TextRunner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory, write_model: Callable[..., Path]) -> TextRunner:
-    return TextRunner(reader=uwaga.models.open(write_model(tmp_path_factory.mktemp("bert")), dtype="float32"))
+    return TextRunner(Text("", model=uwaga.models.open(write_model(tmp_path_factory.mktemp("bert")), dtype="float32")))
 
 
 @pytest.fixture(scope="module")
 def bard() -> TextRunner:
-    return TextRunner(reader=uwaga.models.open("bard", dtype="float32"))
+    return TextRunner(Text("", model=uwaga.models.open("bard", dtype="float32")))
 
 
 @pytest.fixture(scope="module")
 def speller() -> TextRunner:
-    return TextRunner(reader=uwaga.models.open("speller", dtype="float32"))
+    return TextRunner(Text("", model=uwaga.models.open("speller", dtype="float32")))
 
 
-def whole(run: RunResult, side: int, name: tuple[str, int]) -> torch.Tensor:
-    return torch.as_tensor(run.view_model.sides[side].maps[name][:, :, :])
+def whole(run: View, side: int, name: tuple[str, int]) -> torch.Tensor:
+    return torch.as_tensor(run.sides[side].maps[name][:, :, :])
 
 
 def test_a_writer_predicts_the_next_token(bard: TextRunner) -> None:
@@ -59,7 +60,7 @@ def test_what_an_encoder_decoder_writes_is_read_again(speller: TextRunner) -> No
     words, _ = run.predictions["0"].top(0, len(reading.written), 1)
     backend = speller.reader.target_tokenizer.backend
     assert [word for (word,) in words] == [backend.id_to_token(number) for number in reading.written]
-    assert run.view_model.sides[0].sizes == {"encoder": 10, "decoder": len(reading.written)}
+    assert run.sides[0].sizes == {"encoder": 10, "decoder": len(reading.written)}
 
 
 def test_changes_are_those_of_edit(bert: TextRunner) -> None:
@@ -93,7 +94,7 @@ def test_changes_of_a_generation_keep_what_was_written(speller: TextRunner) -> N
         ]
     }
     run = speller.run(RunRequest("attention", edits=Edits.from_dict(edits)))
-    before, after = run.view_model.sides
+    before, after = run.sides
     assert before.sizes == after.sizes
     assert list(before.tokens["decoder"]) == list(after.tokens["decoder"])
     assert run.predictions["0"].top(0, 3, 1)[1].tolist() != run.predictions["1"].top(0, 3, 1)[1].tolist()
@@ -122,9 +123,9 @@ def test_what_an_encoder_decoder_generates_from_is_bounded(
     speller: TextRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_text_module, "MAX_GENERATED_FROM", 5)
-    assert speller.run(RunRequest("attention", target="K")).view_model.sides[0].sizes["encoder"] == 10
-    shortened = replace(speller, truncate=True).run(RunRequest("attention"))
-    assert shortened.view_model.sides[0].sizes["encoder"] == 5
+    assert speller.run(RunRequest("attention", target="K")).sides[0].sizes["encoder"] == 10
+    shortened = replace(speller, first=replace(speller.first, truncate=True)).run(RunRequest("attention"))
+    assert shortened.sides[0].sizes["encoder"] == 5
 
 
 def test_a_run_ends_between_two_layers(bard: TextRunner, speller: TextRunner) -> None:
@@ -147,7 +148,7 @@ def test_a_run_ends_between_two_layers(bard: TextRunner, speller: TextRunner) ->
 
 def test_of_a_text_that_is_too_long_the_first_tokens_are_read(bert: TextRunner) -> None:
     text = "the cat " * 20
-    side = bert.run(RunRequest(text, long="first")).view_model.sides[0]
+    side = bert.run(RunRequest(text, long="first")).sides[0]
     assert list(side.tokens["encoder"]) == ["[CLS]", *["the", "cat"] * 5, "[SEP]"]
     service = ViewService(bert.run(RunRequest("the cat")), runner=bert)
     request = {"request": "run", "text": text, "second": None, "target": None, "edits": None}
@@ -160,7 +161,7 @@ def test_of_a_text_that_is_too_long_the_first_tokens_are_read(bert: TextRunner) 
     about = service.answer({"request": "about", "run": number}).meta
     assert about["sides"][0]["model"] == "copyist"
     assert about["typed"] == {"text": text, "second": None, "target": None, "edits": None, "long": "copyist"}
-    assert bert.run(RunRequest("the cat " * 3, long="first"), max_tokens=5).view_model.sides[0].sizes["encoder"] == 5
+    assert bert.run(RunRequest("the cat " * 3, long="first"), max_tokens=5).sides[0].sizes["encoder"] == 5
 
 
 def test_a_model_that_reads_long_texts_is_offered_where_one_model_reads_one_text(
@@ -168,5 +169,5 @@ def test_a_model_that_reads_long_texts_is_offered_where_one_model_reads_one_text
 ) -> None:
     assert bert.longer == "copyist"
     assert speller.longer is None
-    assert TextRunner(reader=bert.reader, second=bert.reader).longer is None
-    assert TextRunner(reader=uwaga.models.open("copyist", dtype="float32")).longer is None
+    assert TextRunner(Text("", model=bert.reader), Text("", model=bert.reader)).longer is None
+    assert TextRunner(Text("", model=uwaga.models.open("copyist", dtype="float32"))).longer is None

@@ -12,7 +12,7 @@ from tiny_tokenizer import word_tokenizer
 
 import uwaga
 from uwaga.inspect.run_text import record_text
-from uwaga.viewer.api import View
+from uwaga.viewer import ServedView, Text
 
 pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'uwaga[view]'")
 pytestmark = pytest.mark.usefixtures("small_front", "one_thread")
@@ -27,9 +27,9 @@ def bert(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
     return write_model(tmp_path / "bert")
 
 
-def served(*arguments: Any, **options: Any) -> View:
+def served(*arguments: Any, **options: Any) -> ServedView:
     view = uwaga.view(*arguments, browser=False, block=False, **options)
-    assert isinstance(view, View)
+    assert isinstance(view, ServedView)
     return view
 
 
@@ -44,7 +44,7 @@ def test_the_maps_are_those_of_the_model(bert: Path) -> None:
     with uwaga.watch(reader) as expected, torch.no_grad():
         reader(torch.tensor([[*reader.tokenizer.prefix_ids, *ids, *reader.tokenizer.suffix_ids]]))
     with served("the cat sat", model=bert) as view:
-        (side,) = view.service.view_model.sides
+        (side,) = view.service.view.sides
     assert list(side.maps) == list(expected.maps)
     for name, values in side.maps.items():
         same = torch.equal(cast("Any", values[:, :, :]), cast("Any", expected.maps[name][0, :, :, :]))
@@ -52,17 +52,17 @@ def test_the_maps_are_those_of_the_model(bert: Path) -> None:
 
 
 def test_two_texts_and_two_models(bert: Path, tmp_path: Path, write_model: Callable[..., Path]) -> None:
-    first, second = sides("the cat sat", second="the dog", model=bert)
+    first, second = sides("the cat sat", "the dog", model=bert)
     assert [first["title"], second["title"], second["model"]] == ["the cat sat", "the dog", "bert"]
     assert second["stacks"]["encoder"]["tokens"] == 4
     other = write_model(tmp_path / "other", seed=1)
-    first, second, *_ = sides("the cat sat", model=bert, second_model=other)
+    first, second, *_ = sides("the cat sat", Text("the cat sat", model=other), model=bert)
     assert [first["model"], second["model"], second["title"]] == ["bert", "other", "the cat sat"]
 
 
 def test_an_encoder_decoder_generates_or_reads_the_target() -> None:
     (written,) = sides("cat", model="speller")
-    (read,) = sides("cat", model="speller", target="k ae t")
+    (read,) = sides(Text("cat", target="k ae t"), model="speller")
     assert {each["kind"] for each in written["maps"]} == {each["kind"] for each in read["maps"]}
     assert {each["kind"] for each in read["maps"]} == {"encoder", "decoder", "cross"}
     assert written["stacks"]["encoder"] == read["stacks"]["encoder"]
@@ -74,8 +74,8 @@ def test_a_model_that_does_not_exist(tmp_path: Path) -> None:
 
 
 def test_a_model_of_transformers_reads_texts_and_what_is_typed() -> None:
-    model, tokenizer = gpt2(), word_tokenizer()
-    with served("the cat sat", model=model, tokenizer=tokenizer) as view:
+    model = uwaga.models.open(gpt2(), tokenizer=word_tokenizer())
+    with served("the cat sat", model=model) as view:
         about = view.service.answer({"request": "about"}).meta
         (side,) = about["sides"]
         assert (side["model"], side["title"], side["stacks"]["decoder"]["tokens"]) == (
@@ -84,7 +84,7 @@ def test_a_model_of_transformers_reads_texts_and_what_is_typed() -> None:
             3,
         )
         assert about["typing"]["boxes"] == ["text", "second"]
-        assert about["typing"]["command"] == "uwaga.view(text, model=model, tokenizer=tokenizer)"
+        assert about["typing"]["command"] == "uwaga.view(text, model=uwaga.models.open(model, tokenizer=tokenizer))"
         edits = {"heads": [{"kind": "decoder", "layer": 0, "head": 1, "value": 0.0}]}
         typed = {"text": "the dog ran", "second": None, "target": None, "edits": edits}
         run = view.service.answer({"request": "run", **typed}).meta["run"]
@@ -104,10 +104,8 @@ def test_a_model_of_this_package_has_its_own_tokenizer(bert: Path) -> None:
 
 
 def test_two_models_that_are_in_memory() -> None:
-    tokenizer = word_tokenizer()
-    first, second, _ = sides(
-        "the cat", model=gpt2(), tokenizer=tokenizer, second_model=gpt2(), second_tokenizer=tokenizer
-    )
+    models = [uwaga.models.open(gpt2(), tokenizer=word_tokenizer()) for _ in range(2)]
+    first, second, _ = sides(*(Text("the cat", model=each) for each in models))
     assert first["title"] == second["title"] == "the cat"
 
 
@@ -124,4 +122,4 @@ def test_a_recording_is_called_by_its_model_and_has_its_text_under_it(bert: Path
         )
     recording.model = "/home/somebody/models/own"  # no directory of this machine is told
     with served(recording) as view:
-        assert view.service.view_model.title == "own"
+        assert view.service.view.title == "own"

@@ -14,10 +14,10 @@ from tiny_tokenizer import word_tokenizer
 
 import uwaga
 from uwaga.inspect import Edits, score_attribution
-from uwaga.viewer import text_runner
+from uwaga.viewer import texts
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.text_runner import RunRequest, TextRunner
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import Maps, Text, View
+from uwaga.viewer.texts import RunRequest, TextRunner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -28,7 +28,7 @@ SHARES = {"pairs": None, "query": 1, "key": 0}
 
 @cache
 def runner_of(model: str) -> TextRunner:
-    return TextRunner(reader=uwaga.models.open(model, dtype="float32"))
+    return TextRunner(Text("", model=uwaga.models.open(model, dtype="float32")))
 
 
 def service_of(runner: TextRunner, *texts: str, **more: Any) -> ViewService:
@@ -44,7 +44,7 @@ def ask(service: ViewService, kind: str, layer: int, head: int, query: int, key:
 
 def recorded(runner: TextRunner, service: ViewService, side: int = 0) -> uwaga.Recording:
     """The tokens of a side, read by the model directly."""
-    reader, shown = runner.reader, service.view_model.sides[side]
+    reader, shown = runner.reader, service.view.sides[side]
     stacks = {
         "encoder": reader.tokenizer,
         "decoder": reader.target_tokenizer if reader.config.has_both else reader.tokenizer,
@@ -116,7 +116,7 @@ def test_every_figure_is_that_of_score_attribution(
             shares = why.sources(part, side, parts[1 - n])
             assert source["share"] == float(shares[source["token"]]) == float(shares[shares.abs().argmax()])
             stack = "decoder" if part.kind == "decoder" else "encoder"
-            assert source["label"] == service.view_model.sides[0].token_text(stack).labels[source["token"]]
+            assert source["label"] == service.view.sides[0].token_text(stack).labels[source["token"]]
             assert source["to"] in ([query] if side == "query" else [key, than])
             # What the head has brought there it has seen.
             assert float(recording.maps[part.kind, part.layer].select(0, part.head)[source["to"], source["token"]]) > 0
@@ -130,7 +130,7 @@ def test_of_words_it_is_the_pair_of_pieces_with_the_largest_weight() -> None:
     split = axis.meta["labels"].index("didn't")
     first, last = axis.arrays[0][split]
     assert last - first > 1
-    m = service.view_model.sides[0].maps["encoder", 2].select(5)
+    m = service.view.sides[0].maps["encoder", 2].select(5)
     it, street = axis.meta["labels"].index("it"), axis.meta["labels"].index("street")
     key = int(m[axis.arrays[0][it][0], first:last].argmax()) + first
     reply = ask(service, "encoder", 2, 5, it, split, than=street, **words)
@@ -143,7 +143,7 @@ def test_of_words_it_is_the_pair_of_pieces_with_the_largest_weight() -> None:
 
 def test_a_model_of_transformers_has_them_too() -> None:
     model = tiny_models.make("t5", tiny_models.PAIRS["t5"], transformers.AutoModelForSeq2SeqLM)
-    runner = TextRunner(reader=uwaga.models.open(model, tokenizer=word_tokenizer()))
+    runner = TextRunner(Text("", model=uwaga.models.open(model, tokenizer=word_tokenizer())))
     service = service_of(runner, "the cat sat", target="the dog ran")
     reply = ask(service, "cross", 1, 1, 2, 1)
     why = score_attribution(runner.reader, recorded(runner, service), 1, 1, 2, 1, kind="cross")
@@ -153,7 +153,9 @@ def test_a_model_of_transformers_has_them_too() -> None:
 
 def test_a_family_that_is_not_known_is_refused() -> None:
     model = tiny_models.make("gpt_neox", tiny_models.small("gpt_neox"), transformers.AutoModelForCausalLM)
-    service = service_of(TextRunner(reader=uwaga.models.open(model, tokenizer=word_tokenizer())), "the cat sat")
+    service = service_of(
+        TextRunner(Text("", model=uwaga.models.open(model, tokenizer=word_tokenizer()))), "the cat sat"
+    )
     assert service.answer({"request": "about"}).meta["why"] == {"0": ""}
     assert ask(service, "decoder", 1, 1, 2, 1) == {"error": "family"}
 
@@ -179,7 +181,7 @@ def test_a_key_that_is_hidden_has_no_score() -> None:
 
 def test_maps_alone_have_no_model() -> None:
     m = uwaga.AttentionMap(*torch.randn(2, 2, 4, 8))
-    service = ViewService(ViewModel.create({("encoder", 0): m}))
+    service = ViewService(View.of({("encoder", 0): m}))
     assert service.answer({"request": "about"}).meta["why"] == {"0": "model"}
     assert ask(service, "encoder", 0, 0, 1, 2) == {"error": "model"}
 
@@ -192,8 +194,8 @@ def test_nothing_is_kept_of_values_before_a_score_is_split_and_one_text_after(mo
         kept.append(weakref.ref(result))
         return result
 
-    read_again = text_runner.read_again
-    monkeypatch.setattr(text_runner, "read_again", noted)
+    read_again = texts.read_again
+    monkeypatch.setattr(texts, "read_again", noted)
     service = service_of(runner_of("bard"), "To be")
     assert not kept
     ask(service, "decoder", 1, 0, 3, 2)
@@ -211,7 +213,7 @@ def test_nothing_is_kept_of_values_before_a_score_is_split_and_one_text_after(mo
 
 
 def test_a_text_whose_values_are_too_large_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_runner, "_MAX_VALUES_BYTES", 1000)
+    monkeypatch.setattr(texts, "_MAX_VALUES_BYTES", 1000)
     error = ask(service_of(runner_of("bard"), "To be"), "decoder", 1, 0, 3, 2)["error"]
     assert "1,000" in error or "1000" in error, error
 
@@ -230,7 +232,7 @@ def test_a_recording_with_values_and_its_model() -> None:
     model, ids = gpt2(), torch.tensor([[5, 6, 7, 8], [8, 7, 6, 5]])
     with uwaga.watch(model, values=True) as recording, torch.no_grad():
         model(ids)
-    with view(recording, model=model, row=1, second=recording, second_model=model) as shown:
+    with view(Maps(recording, row=1), recording, model=model) as shown:
         about = shown.service.answer({"request": "about"}).meta
         assert about["why"] == {"0": "", "1": ""}
         assert about["sides"][0]["model"] == "GPT2LMHeadModel"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from uwaga.lessons.matrix import Matrix
     from uwaga.viewer.lesson import Lesson
-    from uwaga.viewer.view_model import ViewModel
+    from uwaga.viewer.shown import View
 
 
 def lesson(
@@ -92,21 +92,21 @@ def lesson(
 def _serve(worked: "Lesson", *, is_default: bool, has_model: bool, **options: Any) -> None:
     from uwaga.viewer.lesson import FRAGMENT
     from uwaga.viewer.service import ViewService
-    from uwaga.viewer.view_model import ViewModel
+    from uwaga.viewer.shown import View
 
-    view_model = _trained(worked.request.get("text") or " ".join(worked.request["tokens"])) if has_model else None
+    shown = _trained(worked.request.get("text") or " ".join(worked.request["tokens"])) if has_model else None
     # The page's own example is that of the language that the page is in.
     lesson = {"request": "lesson"} if is_default else worked.request
-    service = ViewService(view_model or ViewModel.empty(), lesson=lesson)
+    service = ViewService(shown or View(), lesson=lesson)
     serve_page("lesson", service, "lesson", fragment=FRAGMENT, **options)
 
 
-def _trained(sentence: str) -> "ViewModel | None":
+def _trained(sentence: str) -> "View | None":
     """The sentence in the bundled model; None, with a message, where the model cannot be loaded."""
     from uwaga._base.errors import CheckpointError
     from uwaga.inspect import run_text
     from uwaga.models.opening import open as open_model
-    from uwaga.viewer.view_model import ViewModel
+    from uwaga.viewer.shown import Maps, View
 
     try:
         reader = open_model("minilm", dtype="float32")
@@ -114,7 +114,7 @@ def _trained(sentence: str) -> "ViewModel | None":
     except (CheckpointError, run_text.RecordError) as error:
         echo("uwaga lesson: " + tr("no trained model beside it: {error}", error=error), err=True)
         return None
-    return ViewModel.create(seen, model=reader.title)
+    return View.of(Maps(seen, model=reader.title))
 
 
 def _print(worked: "Lesson", query: int, *, everything: bool) -> None:

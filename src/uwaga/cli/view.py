@@ -1,14 +1,16 @@
-"""`uwaga view`: the attention of a model over a text, or a saved recording, in a browser, in the terminal, or as a file."""
+"""`uwaga view`: what `uwaga.view` shows, in a browser, in the terminal, or as a file."""
 
 import math
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,18 +34,17 @@ from uwaga.cli.terminal import (
 )
 from uwaga.inspect.run_text import (
     DEFAULT_MODEL,
+    NEW_TOKENS,
     RecordError,
     TextTooLongError,
     default_model,
-    first_line,
-    record_text,
     reporting_errors,
+    text_of_file,
 )
 from uwaga.models.checkpoints import directories
-from uwaga.models.opening import open as open_model
+from uwaga.viewer.places import parse_head, place_of
 
 if TYPE_CHECKING:
-    from uwaga.inspect.recordings.recording import Recording
     from uwaga.models.model import Model
     from uwaga.viewer.messages import Service
     from uwaga.viewer.page.snapshot import Exact
@@ -64,24 +65,7 @@ _COLUMNS = {
 _LIKE_A_FILE = re.compile(
     r"\S*[/\\]\S*|\S+\.(?:txt|md|rst|tex|html?|json|csv|log|py|text|bmp|gif|jpe?g|png|tiff?|webp)", re.IGNORECASE
 )
-_HEAD = re.compile(r"(?:(encoder|decoder|cross)/)?(\d{1,4})\.(\d{1,4})")
-_SAID = 12  # words of a text that an error lists
 _EXACT = re.compile(r"(encoder|decoder|cross)/(\d+)/(\d+)(?:/(\d+):(\d+)/(\d+):(\d+))?")
-
-
-class _Asked(NamedTuple):
-    """What is to be read, by what, and how."""
-
-    text: str
-    model: str | None
-    second: str | None
-    second_model: str | None
-    dtype: str
-    target: str | None
-    new_tokens: int
-    truncate: bool
-    layers: list[int] | None
-    resolution: int | None
 
 
 def view(
@@ -111,7 +95,7 @@ def view(
     target: Annotated[
         str | None, typer.Option(help="Text for the decoder to read; without it the decoder generates.")
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens to generate.")] = 40,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens to generate.")] = NEW_TOKENS,
     truncate: Annotated[
         bool, typer.Option("--truncate", help="Truncate texts that exceed the model's context length.")
     ] = False,
@@ -146,53 +130,58 @@ def view(
         in_language("view", language),
         ending("view", CheckpointError, RecordError, ModuleNotFoundError, OSError, stopped=tr("stopped")),
     ):
-        read = None if target is None else read_prompt_text(target)
-        numbers, blocks = _layers(layers), [_exact(each) for each in exact or []]
+        # What is not there is found before PyTorch is imported, which takes seconds.
+        reading = {
+            "target": None if target is None else text_of(target), "new_tokens": max_new_tokens, "truncate": truncate, "layers": _layers(layers),
+        }  # fmt: skip
+        blocks = [_exact(each) for each in exact or []]
         if save is None:
             _reject("needs --save", {"--exact": exact, "--seconds": seconds})
-        place = head_to_open(head, pick)
+        with _in_option_names("head", "pick"):
+            if head is not None:
+                parse_head(head)
+            elif pick is not None:
+                raise RecordError("--pick needs --head, which says in which head the word is picked")
         check_parents("view", {"--save": save})
         if text is None and ask is not None:
             raise RecordError("--ask needs a soft database before it, as uwaga store add makes")
-        # What is not there is found before PyTorch is imported, which takes seconds.
-        texts = [each for each in (text if ask is None else None, second) if each not in (None, "-")]
-        files = [Path(each) for each in texts if each and _is_file(each)]
+        given = [each if each is None else _given(each) for each in (text if ask is None else None, second)]
         for name in (model, second_model):
             if name is not None:
                 directories.check_name(name)
-        if text is None:
-            from uwaga.viewer.text_runner import EXAMPLES
-
-            text = EXAMPLES.get(model or default_model(), EXAMPLES[DEFAULT_MODEL])[0]
-        asked = _Asked(text, model, second, second_model, dtype, read, max_new_tokens, truncate, numbers, resolution)
-        fragment = ""
+        options = {"--second": second, "--second-model": second_model, "--target": target}
         if ask is not None:
-            service, fragment = _of_database(asked, ask), "query=0"
+            unused = options | {"--layers": layers}
+            _reject("goes with a picture", {"--resolution": resolution})
+            _reject("does not go with --ask, which has one question to a soft database", unused)
+            service = _of_question(str(text), ask, model)
+        elif any(_is_picture(each) for each in given):
+            _reject("does not go with a picture", options | {"--truncate": truncate or None})
+            service = _of_picture(Path(str(text)), model, dtype, resolution, reading["layers"])
         else:
-            try:
-                service = _service(asked, files)
-            except TextTooLongError as error:
-                raise RecordError(f"{error}; --truncate shortens it to that") from error
-        if place is not None:
-            fragment = address_of_head(service, place, pick)
+            _reject("goes with a picture", {"--resolution": resolution})
+            service = _of_texts(given, [model, second_model], dtype, reading)
+        fragment = "" if ask is None else "query=0"
+        if head is not None:
+            with _in_option_names("head", "pick"):
+                fragment = place_of(service, head, pick)
         if save is None:
-            title = service.view_model.title
             serve_page(
-                "view", service, title, port=port, language=language, opens=not no_browser, fragment=fragment,
+                "view", service, service.view.title, port=port, language=language, opens=not no_browser, fragment=fragment,
                 then=lambda: _print_heads(service),
             )  # fmt: skip
-        else:
-            from uwaga.viewer.page.snapshot import SECONDS, save_snapshot
+            return
+        from uwaga.viewer.page.snapshot import SECONDS, save_snapshot
 
-            limit = SECONDS if seconds is None else seconds
-            with progress_bar("saving") as progress, reporting_errors():
-                left_out = save_snapshot(
-                    service, save, exact=blocks, seconds=limit, opens=fragment, language=current(), progress=progress
-                )  # fmt: skip
-            _print_heads(service)
-            say_saved(save)
-            if left_out:
-                echo(left_out)
+        limit = SECONDS if seconds is None else seconds
+        with progress_bar("saving") as progress, reporting_errors():
+            left_out = save_snapshot(
+                service, save, exact=blocks, seconds=limit, opens=fragment, language=current(), progress=progress
+            )
+        _print_heads(service)
+        say_saved(save)
+        if left_out:
+            echo(left_out)
 
 
 def _reject(rule: str, options: Mapping[str, object]) -> None:
@@ -202,8 +191,59 @@ def _reject(rule: str, options: Mapping[str, object]) -> None:
             raise RecordError(f"{option} {rule}")
 
 
+@contextmanager
+def _in_option_names(*names: str) -> Iterator[None]:
+    """Turn errors of the package about these parameters into RecordErrors about options."""
+    try:
+        yield
+    except (SoftDatabaseError, DataError, ValueError) as error:
+        raise RecordError(in_option_names(str(error), names)) from error
+
+
+def _is_picture(given: "str | Path | None") -> bool:
+    from uwaga.inspect import pictures
+
+    return isinstance(given, Path) and pictures.is_picture(given)
+
+
+def _of_texts(
+    given: Sequence[str | Path | None], models: Sequence[str | None], dtype: str, reading: dict[str, Any]
+) -> "ViewService":
+    """Texts and recordings. models: of the first and of the second one."""
+    from uwaga.viewer.given import of_file, open_view
+    from uwaga.viewer.shown import Maps, Text
+    from uwaga.viewer.texts import EXAMPLES
+
+    text, second = given
+    model, second_model = models
+    if text is None:
+        text = EXAMPLES.get(model or default_model(), EXAMPLES[DEFAULT_MODEL])[0]
+    if second is None and second_model is not None:
+        second = text
+    shown = [of_file(each) if isinstance(each, Path) else Text(each) for each in (text, second) if each is not None]
+    for number, each in enumerate(shown):
+        if isinstance(each, Maps):
+            unused = {"--target": reading["target"], "--layers": reading["layers"]}
+            _reject(f"says what a model reads; {given[number] or text} is a recording", unused)
+            if number:
+                _reject(f"reads a text; {second} is a recording", {"--second-model": second_model})
+    load = cache(lambda name: _load(name, dtype))
+    names = [model, model if second_model is None else second_model]
+    asked = [
+        each if isinstance(each, Maps) else replace(each, model=load(name), **reading)
+        for each, name in zip(shown, names, strict=False)
+    ]
+    with reporting_errors():
+        try:
+            return open_view(*asked, progress=lambda: progress_bar("reading"))
+        except TextTooLongError as error:
+            raise RecordError(f"{error}; --truncate shortens it to that") from error
+
+
 def _load(name: str | None, dtype: str) -> "Model":
     """The model of that name, or the default one. Raises CheckpointError."""
+    from uwaga.models.opening import open as open_model
+
     if name is None:
         name = default_model()
         if name != DEFAULT_MODEL:
@@ -212,140 +252,43 @@ def _load(name: str | None, dtype: str) -> "Model":
     return open_model(name, dtype=dtype)
 
 
-def _service(asked: _Asked, files: Sequence[Path]) -> "ViewService":
-    """Run the models over the texts or the picture, or load recordings. Raises RecordError, CheckpointError, ModuleNotFoundError."""
-    if files:
-        from uwaga.inspect import pictures
-
-        if any(map(pictures.is_picture, files)):
-            return _of_picture(asked)
-    _reject("goes with a picture", {"--resolution": asked.resolution})
-    from uwaga.viewer.service import ViewService
-    from uwaga.viewer.view_model import ViewModel
-
-    second = asked.text if asked.second is None else asked.second
-    recorded = {each: recording for each in (asked.text, second) if (recording := saved_recording(each)) is not None}
-    if not recorded:
-        return _of_texts(asked)
-    rule = f"says what a model reads; {next(iter(recorded))} is a recording"
-    _reject(rule, {"--target": asked.target, "--layers": asked.layers})
-    if second in recorded:
-        _reject(f"reads a text; {second} is a recording", {"--second-model": asked.second_model})
-
-    def seen(given: str, by: str | None) -> tuple["Recording", str | None]:
-        """The recording and its title; None: of the recording."""
-        if given in recorded:
-            return recorded[given], None
-        text, reader = read_prompt_text(given), _load(by, asked.dtype)
-        recording = record_text(
-            reader, text, new_tokens=asked.new_tokens, truncate=asked.truncate, progress=progress_bar("reading")
-        )
-        return recording, first_line(text)
-
-    shown, title = seen(asked.text, asked.model)
-    beside, beside_title = None, None
-    if asked.second is not None:
-        beside, beside_title = seen(second, asked.model if asked.second_model is None else asked.second_model)
-    with reporting_errors():
-        return ViewService(
-            ViewModel.create(shown, title=title, second=beside, second_title=beside_title, second_model="")
-        )
-
-
-def _of_picture(asked: _Asked) -> "ViewService":
-    from uwaga.inspect import pictures
-
-    unused = {"--second": asked.second, "--second-model": asked.second_model, "--target": asked.target}
-    _reject("does not go with a picture", unused | {"--truncate": asked.truncate or None})
-    if asked.model is None:
+def _of_picture(
+    path: Path, model: str | None, dtype: str, resolution: int | None, layers: list[int] | None
+) -> "ViewService":
+    if model is None:
         rule = "--model names the directory of a model that reads pictures, such as DINOv2, ViT or CLIP"
-        raise RecordError(f"{asked.text} is a picture: {rule}")
-    picture = pictures.read_picture(Path(asked.text))  # before PyTorch is imported, which takes seconds
-    reader = pictures.load_vision(asked.model, asked.dtype)
-    from uwaga.viewer.service import ViewService
-    from uwaga.viewer.view_model import ViewModel
+        raise RecordError(f"{path} is a picture: {rule}")
+    from uwaga.viewer.given import of_picture, open_view
 
-    reading = pictures.record_picture(
-        reader, picture, resolution=asked.resolution, layers=asked.layers, progress=progress_bar("reading")
-    )
-    shown = ViewModel.create(reading.recording, title=Path(asked.text).name, model=reader.title)
-    return ViewService(shown.with_picture(reading.pixels, reading.grid))
+    progress = {"progress": lambda: progress_bar("reading")}
+    return open_view(of_picture(path, model, dtype=dtype, resolution=resolution, layers=layers, **progress))
 
 
-def _of_database(asked: _Asked, question: str) -> "ViewService":
-    """Raises RecordError, CheckpointError."""
-    _reject("goes with a picture", {"--resolution": asked.resolution})
-    unused = {
-        "--second": asked.second, "--second-model": asked.second_model, "--target": asked.target, "--layers": asked.layers,
-    }  # fmt: skip
-    _reject("does not go with --ask, which has one question to a soft database", unused)
-    try:
-        check_folder(asked.text)
+def _of_question(folder: str, question: str, model: str | None) -> "ViewService":
+    with _in_option_names("model"):
+        check_folder(folder)
         from uwaga.store import open_database
-        from uwaga.viewer.service import ViewService
-        from uwaga.viewer.view_model import ViewModel
+        from uwaga.viewer.given import open_view
+        from uwaga.viewer.shown import Question
 
-        with open_database(asked.text) as db:
-            return ViewService(ViewModel.of_question(db, question, asked.model))
-    except (SoftDatabaseError, DataError, ValueError) as error:
-        raise RecordError(in_option_names(str(error), ("model",))) from error
+        with open_database(folder) as db:
+            return open_view(Question(db, question, model=model))
 
 
-def _of_texts(asked: _Asked) -> "ViewService":
-    from uwaga.viewer.service import ViewService
-    from uwaga.viewer.text_runner import RunRequest, TextRunner
-
-    second = None if asked.second is None else read_prompt_text(asked.second)
-    typed = RunRequest(read_prompt_text(asked.text), second, asked.target)
-    reader, again = _load(asked.model, asked.dtype), None
-    if asked.second_model not in (None, asked.model):
-        again = open_model(asked.second_model, dtype=asked.dtype)
-    elif asked.second_model is not None and second is None:
-        again = reader
-    runner = TextRunner(
-        reader=reader, second=again, new_tokens=asked.new_tokens, layers=asked.layers, truncate=asked.truncate
-    )
-    first = runner.run(typed, max_tokens=None, progress=lambda: progress_bar("reading"))
-    return ViewService(first, runner=runner, typed=typed)
-
-
-def saved_recording(argument: str) -> "Recording | None":
-    """The recording in a file of that name; None for a text. Raises RecordError."""
-    from uwaga.inspect.recordings import files
-    from uwaga.inspect.recordings.recording import Recording
-
-    try:
-        if not Path(argument).is_file() or not files.is_recording(Path(argument)):
-            return None
-    except (OSError, ValueError):  # no path, or a file that cannot be read, as the reading of a text says
-        return None
-    try:
-        return Recording.load(argument)
-    except DataError as error:
-        raise RecordError(str(error)) from error
-
-
-def read_prompt_text(argument: str) -> str:
+def text_of(argument: str) -> str:
     """The text of an argument: of stdin for "-", of the file at a path, else the argument itself. Raises RecordError."""
-    name = "stdin" if argument == "-" else argument
-    try:
-        if argument == "-":
-            data = untrusted.read_stream(sys.stdin.buffer, name, untrusted.LINE_BYTES)
-        elif _is_file(argument):
-            data = untrusted.read_file(Path(argument), untrusted.LINE_BYTES)
-        else:
-            name = "the text"
-            argument.encode()  # bytes that are not UTF-8 arrive as lone surrogates
-            return argument
-        return data.decode("utf-8-sig")
-    except OSError as error:
-        raise RecordError(f"{error.filename} cannot be read: {error.strerror}") from error
-    except UnicodeError as error:
-        raise RecordError(f"{name} is not valid UTF-8") from error
+    given = _given(argument)
+    return given if isinstance(given, str) else text_of_file(given)
 
 
-def _is_file(argument: str) -> bool:
-    """Whether an argument is the path of a file. Raises RecordError: a directory, or what looks like a file that is not there."""
+def _given(argument: str) -> str | Path:
+    """The text of stdin for "-", the path of a file, or the text that the argument is. Raises RecordError: a directory, or what looks like
+    a file that is not there."""
+    if argument == "-":
+        try:
+            return untrusted.read_stream(sys.stdin.buffer, "stdin", untrusted.LINE_BYTES).decode("utf-8-sig")
+        except UnicodeError as error:
+            raise RecordError("stdin is not valid UTF-8") from error
     path = Path(argument)
     try:
         is_file, is_folder = path.is_file(), bool(argument) and path.is_dir()  # "" would be the current directory
@@ -355,7 +298,7 @@ def _is_file(argument: str) -> bool:
         raise RecordError(f"{argument} is a directory, not a text or a file")
     if not is_file and _LIKE_A_FILE.fullmatch(argument):
         raise RecordError(f"there is no file {argument}")
-    return is_file
+    return path if is_file else argument
 
 
 def _print_heads(service: "Service") -> None:
@@ -437,47 +380,3 @@ def _exact(text: str) -> "Exact":
         raise RecordError(f"--exact takes {rule}, not {text!r}")
     layer, head, *ends = (int(each) for each in match.groups()[1:] if each is not None)
     return (match[1], layer, head, (ends[0], ends[1]), (ends[2], ends[3])) if ends else (match[1], layer, head)
-
-
-def head_to_open(head: str | None, pick: str | None) -> tuple[str | None, int, int] | None:
-    """(kind or None, layer, head) of "3.1" or "cross/3.1"; None without a head. Raises RecordError."""
-    if head is None:
-        if pick is not None:
-            raise RecordError("--pick needs --head, which says in which head the word is picked")
-        return None
-    match = _HEAD.fullmatch(head)
-    if match is None:
-        raise RecordError(f"--head takes layer.head, such as 3.1, or kind/layer.head, such as cross/3.1, not {head!r}")
-    return match[1], int(match[2]), int(match[3])
-
-
-def address_of_head(service: "Service", place: tuple[str | None, int, int], pick: str | None) -> str:
-    """The fragment of the page's address. Raises RecordError: there is no such head, or no such word in its text."""
-    about = service.answer({"request": "about"}).meta
-    side, start = about["sides"][0], about["start"]
-    kind, layer, head = place[0] or start["kind"], place[1], place[2]
-    heads = next((one["heads"] for one in side["maps"] if (one["kind"], one["layer"]) == (kind, layer)), 0)
-    if head >= heads:
-        raise RecordError(f"--head: there is no head {head} of {kind} layer {layer}")
-    where: dict[str, str | int] = {"kind": kind, "layer": layer, "head": head}
-    if "picture" in about:
-        where["mean"] = "no"  # this head, in place of the mean of all
-    if pick is not None:
-        where["query"] = _word(service, side["kinds"][kind]["queries"], start["merge"], pick)
-    return urlencode(where)
-
-
-def _word(service: "Service", stack: str, merge: str, pick: str) -> int:
-    """The first item of the text that is the word, in its letters or else in others."""
-    shown = {"request": "items", "side": "0", "stack": stack, "merge": merge, "specials": "show"}
-    words: list[str] = []
-    while True:
-        part = service.answer({**shown, "first": len(words), "count": 200_000}).meta
-        words += (label.strip() for label in part["labels"])
-        if len(words) >= part["total"] or not part["labels"]:
-            break
-    for same in (str, str.casefold):
-        if (word := same(pick.strip())) in (forms := [same(each) for each in words]):
-            return forms.index(word)
-    said = ", ".join(words[:_SAID]) + (", ..." if len(words) > _SAID else "")
-    raise RecordError(f"--pick: {pick!r} is no word of the text: {said}")

@@ -3,8 +3,10 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from uwaga._base import untrusted
 from uwaga._base.threads import calling_here
 
 if TYPE_CHECKING:
@@ -61,6 +63,16 @@ def reporting_errors() -> Iterator[None]:
         yield
     except ValueError as error:
         raise RecordError(re.sub(r"^(?:view|generate|watch|Transformer): ", "", str(error))) from error
+
+
+def text_of_file(path: Path) -> str:
+    """The text of a file in UTF-8. Raises RecordError."""
+    try:
+        return untrusted.read_file(path, untrusted.LINE_BYTES).decode("utf-8-sig")
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeError as error:
+        raise RecordError(f"{path} is not valid UTF-8") from error
 
 
 def default_model() -> str:

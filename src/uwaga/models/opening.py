@@ -332,7 +332,9 @@ def _of_module(module: "nn.Module", tokenizer: object) -> "Model":
     else:
         result.tokenizer = result.target_tokenizer = _tokenizer_of_directory(folder)
     if result.tokenizer is None:
-        raise ValueError(f"this {kind} was not read from a directory: give its tokenizer")
+        raise ValueError(
+            f"this {kind} was not read from a directory: give its tokenizer, as in uwaga.models.open(model, tokenizer=tokenizer)"
+        )
     if 0 < result.config.vocab_size < result.tokenizer.vocab_size:
         raise ValueError(
             f"the tokenizer has the token id {result.tokenizer.vocab_size - 1}, and {kind} has {result.config.vocab_size} embeddings"

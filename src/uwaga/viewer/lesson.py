@@ -25,10 +25,10 @@ from uwaga.models.tokenizers.token_text import split_words
 from uwaga.viewer.api import check_language, in_notebook, show
 from uwaga.viewer.page.snapshot import save_snapshot
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import View
 
 if TYPE_CHECKING:
-    from uwaga.viewer.api import View
+    from uwaga.viewer.api import ServedView
     from uwaga.viewer.notebook import Widget
 
 
@@ -56,7 +56,7 @@ class Lesson:
     request: Mapping[str, Any]
     steps: tuple[LessonStep, ...]
     language: str = "en"
-    view: "View | Widget | None" = None
+    view: "ServedView | Widget | None" = None
 
     @property
     def matrices(self) -> dict[str, Matrix]:
@@ -75,7 +75,7 @@ class Lesson:
 
         `path#tab=lesson&step=softmax` opens it at a step, by the step's id. Raises OSError.
         """
-        save_snapshot(ViewService(ViewModel.empty(), lesson=self.request), path, language=self.language)
+        save_snapshot(ViewService(View(), lesson=self.request), path, language=self.language)
 
     def save_worksheet(self, path: str | os.PathLike[str]) -> None:
         """Write the six steps as an HTML page for paper: X and the weights, blank matrices to fill in, the questions; and from a new
@@ -171,8 +171,8 @@ def lesson(
     worked = work_through(inputs, tokens=tokens, wq=wq, wk=wk, wv=wv, wo=wo, language=language, **settings)
     # The page's own example is that of the language that the page is in.
     is_default = inputs is None and all(each is None for each in (tokens, wq, wk, wv, wo)) and not settings
-    service = ViewService(ViewModel.empty(), lesson={"request": "lesson"} if is_default else worked.request)
-    view: View | Widget
+    service = ViewService(View(), lesson={"request": "lesson"} if is_default else worked.request)
+    view: ServedView | Widget
     if in_notebook():
         from uwaga.viewer.notebook import widget
 

@@ -23,7 +23,7 @@ class Widget(Protocol):
         seconds: float = 8.0,
         progress: Callable[[float], None] | None = None,
     ) -> None:
-        """As `View.save`."""
+        """As `ServedView.save`."""
         ...
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ def _widget_class() -> type:
             seconds: float = SECONDS,
             progress: Callable[[float], None] | None = None,
         ) -> str:
-            """As `View.save`."""
+            """As `ServedView.save`."""
             options = {"seconds": seconds, "progress": progress, "language": self._language}
             return save_snapshot(self._service, path, exact=exact, **options)
 

@@ -34,11 +34,11 @@ from uwaga.lessons.example import (
 from uwaga.viewer.messages import Reply, Request, RequestError
 from uwaga.viewer.page.snapshot import MAX_PREDICTED, make_snapshot
 from uwaga.viewer.queries import labels, maps, weights  # noqa: F401  # all enter their requests into the table
-from uwaga.viewer.queries.result import MapResult
+from uwaga.viewer.queries.result import ViewResult
 from uwaga.viewer.queries.why import CHANGED, NO_MODEL, explain, link
 from uwaga.viewer.request_table import TABLE, Language, Shown, in_range, one_of, parse, request
-from uwaga.viewer.text_runner import RunRequest, RunResult, TextRunner
-from uwaga.viewer.view_model import ScoreSource, ViewModel
+from uwaga.viewer.shown import ScoreSource, View
+from uwaga.viewer.texts import RunRequest, TextRunner
 
 if TYPE_CHECKING:
     from uwaga.inspect.recordings.recording import Recording
@@ -59,21 +59,6 @@ MAX_SECONDS = 60.0  # of a run
 _CACHED = 4  # results, beside that of the start
 _WORDS = 5  # predicted per position
 _PROBES = 6  # texts with which the output of a changed model is compared
-
-
-class ViewResult(MapResult):
-    """What a page asks about: maps, or what a runner has made of a text.
-
-    Attributes:
-        service: whose result it is.
-        number: of the result, 0 for what the view opened with.
-        run: the maps, and what the model predicts.
-        typed: the text, None where it is not known.
-    """
-
-    def __init__(self, service: "ViewService", number: int, run: RunResult, typed: RunRequest | None) -> None:
-        super().__init__(run.view_model)
-        self.service, self.number, self.run, self.typed = service, number, run, typed
 
 
 class ViewService:
@@ -97,17 +82,16 @@ class ViewService:
 
     def __init__(
         self,
-        first: ViewModel | RunResult,
+        first: View,
         *,
         lesson: Mapping[str, object] | None = None,
         runner: TextRunner | None = None,
         typed: RunRequest | None = None,
     ) -> None:
-        run = first if isinstance(first, RunResult) else RunResult(view_model=first)
         self.runner = runner
         self.lesson = {"request": "lesson"} if lesson is None else dict(lesson)
-        self.opens_with_lesson = lesson is not None or not run.view_model.sides
-        self._results = {0: ViewResult(self, 0, run, typed)}
+        self.opens_with_lesson = lesson is not None or not first.sides
+        self._results = {0: ViewResult(self, 0, first, typed)}
         self._numbers = 1
         self._guard, self._running = threading.Lock(), threading.Lock()
         self._latest: object = None  # the last text that was to be run
@@ -116,9 +100,9 @@ class ViewService:
         self._closed = False
 
     @property
-    def view_model(self) -> ViewModel:
-        """The maps that the view opened with."""
-        return self._results[0].run.view_model
+    def view(self) -> View:
+        """What the page opened with."""
+        return self._results[0].view
 
     def answer(self, asked: Request) -> Reply:
         """The reply to a request.
@@ -206,15 +190,15 @@ class ViewService:
             check()
             return compute(with_values)
 
-    def _keep(self, typed: RunRequest, run: RunResult) -> int:
+    def _keep(self, typed: RunRequest, view: View) -> int:
         with self._guard:
             if self._closed:
                 raise RequestError("the view is closed")
             number = self._numbers
             self._numbers += 1
-            self._results[number] = ViewResult(self, number, run, typed)
+            self._results[number] = ViewResult(self, number, view, typed)
             freed = [self._results.pop(old) for old in sorted(self._results)[1:-_CACHED]]
-            sources = [side.scores for each in self._results.values() for side in each.run.view_model.sides]
+            sources = [side.scores for each in self._results.values() for side in each.view.sides]
             if self._recorded is not None and self._recorded[0] not in sources:
                 self._recorded = None
         for each in freed:
@@ -245,7 +229,7 @@ def about(result: ViewResult) -> Reply:
     unchanged: the cosine of the text's vectors without and with the changes, None without changes or vectors.
     probes: beside changes the cosines of other texts with the text without and with them, [[text, before, after], ...].
     """
-    service, run = result.service, result.run
+    service, view = result.service, result.view
     typing = None
     if service.runner is not None:
         typing = {**service.runner.about(), "max_characters": MAX_CHARACTERS, "max_seconds": MAX_SECONDS}
@@ -255,17 +239,17 @@ def about(result: ViewResult) -> Reply:
         "run": result.number,
         "typing": typing,
         "typed": None if result.typed is None else result.typed.as_json(),
-        "python": run.python,
+        "python": view.python,
         "predictions": {
             side: {"kind": each.kind, "stack": each.stack, "tokens": len(each)}
-            for side, each in run.predictions.items()
+            for side, each in view.predictions.items()
         },
         "why": {
-            str(number): "" if side.scores else CHANGED if number and run.python else NO_MODEL
-            for number, side in enumerate(run.view_model.sides)
+            str(number): "" if side.scores else CHANGED if number and view.python else NO_MODEL
+            for number, side in enumerate(view.sides)
         },
         "similar": _similar(result),
-        "unchanged": _cosine(*run.vectors) if run.python and len(run.vectors) > 1 else None,
+        "unchanged": _cosine(*view.vectors) if view.python and len(view.vectors) > 1 else None,
         "probes": _probes(result),
     }
     return Reply(meta=meta)
@@ -345,11 +329,11 @@ def why(
 def predictions(result: ViewResult, *, side: Text, first: Integer, count: Integer) -> Reply:
     """The most probable tokens at positions of a side: {"words": [[text, ...], ...]} and their probabilities. If the side has changes of
     the model, the tokens are the most probable ones with or without the changes, and the second array has the probabilities without."""
-    by_side = result.run.predictions
+    by_side = result.view.predictions
     predicted = by_side[one_of("side", side, by_side or ["those with predictions: there are none"])]
     in_range("first", first, 0, len(predicted))
     last = min(first + in_range("count", count, 1, MAX_PREDICTED + 1), len(predicted))
-    before = by_side["0"] if result.run.python and side == "1" else None
+    before = by_side["0"] if result.view.python and side == "1" else None
     words, probabilities = predicted.top(first, last, _WORDS, before)
     return Reply(meta={"words": words}, arrays=tuple(probabilities))
 
@@ -396,33 +380,33 @@ def lesson(
 
 
 def _similar(result: ViewResult) -> list[tuple[str, float]]:
-    if not result.run.vectors or result.run.python:
+    if not result.view.vectors or result.view.python:
         return []
     similar: dict[str, float] = {}
     for title, vector in _others(result):
-        similar.setdefault(title, _cosine(result.run.vectors[0], vector))
+        similar.setdefault(title, _cosine(result.view.vectors[0], vector))
     return list(similar.items())
 
 
 def _probes(result: ViewResult) -> list[tuple[str, float, float]]:
-    if not result.run.python or len(result.run.vectors) < 2:
+    if not result.view.python or len(result.view.vectors) < 2:
         return []
-    others = dict([*reversed(list(_others(result))), *result.run.probes])
-    before, after = result.run.vectors
+    others = dict([*reversed(list(_others(result))), *result.view.probes])
+    before, after = result.view.vectors
     return [(text, _cosine(before, vector), _cosine(after, vector)) for text, vector in others.items()][-_PROBES:]
 
 
 def _others(result: ViewResult) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """Titles and vectors of other texts: of the second one, and of those that are cached."""
     others = [
-        each.run
+        each.view
         for each in result.service.results()
         if each is not result and (result.typed is None or each.typed is None or each.typed.text != result.typed.text)
     ]
-    for run in (result.run, *others):
-        sides = list(zip(run.view_model.sides, run.vectors, strict=False))
+    for view in (result.view, *others):
+        sides = list(zip(view.sides, view.vectors, strict=False))
         # What a changed model makes of a text is no text to compare with.
-        for side, vector in sides[1 if run is result.run else 0 : 1 if run.python else None]:
+        for side, vector in sides[1 if view is result.view else 0 : 1 if view.python else None]:
             yield side.title, vector
 
 

@@ -9,7 +9,8 @@ from uwaga.inspect.heads import coreference
 from uwaga.inspect.run_text import record_text
 from uwaga.models import Transformer
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.text_runner import RunRequest, TextRunner
+from uwaga.viewer.shown import Text
+from uwaga.viewer.texts import RunRequest, TextRunner
 
 PAIR = WinogradPair("The cat left the box because it was {}.", ("hungry", "empty"), "it", ("cat", "box"))
 
@@ -65,9 +66,9 @@ def test_in_a_decoder_nothing_moves_before_the_word_is_read() -> None:
 
 
 def test_a_page_names_the_head_except_where_the_model_is_changed() -> None:
-    runner = TextRunner(reader=uwaga.models.open("minilm", dtype="float32"))
+    runner = TextRunner(Text("", model=uwaga.models.open("minilm", dtype="float32")))
     edits = {"heads": [{"kind": "encoder", "layer": 0, "head": 0, "value": 0.0}], "scores": [], "weights": []}
-    service = ViewService(runner.run(RunRequest("It rained.", edits=Edits.from_dict(edits))).view_model)
+    service = ViewService(runner.run(RunRequest("It rained.", edits=Edits.from_dict(edits))))
     for side, follows in (("0", [1]), ("1", [])):
         where = {
             "request": "labels",

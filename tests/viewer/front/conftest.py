@@ -13,7 +13,7 @@ import torch
 from waiting import HANG
 
 import uwaga
-from uwaga.viewer.api import View, view
+from uwaga.viewer import Maps, ServedView, view
 
 playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
 
@@ -87,13 +87,14 @@ def open_page(browser: Any) -> Iterator[Callable[..., Page]]:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., View]]:
+def serve() -> Iterator[Callable[..., ServedView]]:
     """Calls `uwaga.view` without opening a browser; the view is closed at the end of the test."""
-    served: list[View] = []
+    served: list[ServedView] = []
 
-    def serve_one(shown: Any, **options: Any) -> View:
-        handle = view(shown, browser=False, block=False, **options)
-        assert isinstance(handle, View)
+    def serve_one(shown: Any, beside: Any = None, **options: Any) -> ServedView:
+        of_maps = {name: options.pop(name) for name in ("tokens", "picture", "grid") if name in options}
+        handle = view(Maps(shown, **of_maps) if of_maps else shown, beside, browser=False, block=False, **options)
+        assert isinstance(handle, ServedView)
         served.append(handle)
         return handle
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 import uwaga
-from uwaga.viewer.api import View
+from uwaga.viewer.api import ServedView
 from uwaga.viewer.page.bundle import FRONT
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ def test_no_screen_has_a_violation(open_page: Any, model: str, text: str, fragme
     found: dict[str, Any] = {}
     for theme, width in (("light", 1400), ("dark", 1400), ("light", 390)):
         for fragment in fragments:
-            with cast("View", uwaga.view(text, model=model, browser=False, block=False)) as served:
+            with cast("ServedView", uwaga.view(text, model=model, browser=False, block=False)) as served:
                 page = open_page(f"{served.address}&{fragment}", width=width, height=900, color_scheme=theme)
                 opened(page)
                 found[f"{theme} {width} {fragment}"] = violations(page)
@@ -66,7 +66,7 @@ def test_no_screen_has_a_violation(open_page: Any, model: str, text: str, fragme
 def test_a_changed_model_has_no_violation(
     open_page: Any, model: str, text: str, first: str, theme: str, width: int
 ) -> None:
-    with cast("View", uwaga.view(text, model=model, browser=False, block=False)) as served:
+    with cast("ServedView", uwaga.view(text, model=model, browser=False, block=False)) as served:
         page = open_page(served.address, width=width, height=900, color_scheme=theme)
         page.locator(".uwaga-headline", has_text=first).wait_for()
         page.get_by_role("button", name="Cut link").click()
@@ -82,7 +82,7 @@ def test_a_changed_model_has_no_violation(
 @pytest.mark.parametrize(("theme", "width"), [("light", 1400), ("dark", 800), ("light", 390)])
 def test_why_a_head_looks_there_has_no_violation(open_page: Any, theme: str, width: int) -> None:
     with cast(
-        "View",
+        "ServedView",
         uwaga.view("seven green birds sing ; seven green birds sing", model="copyist", browser=False, block=False),
     ) as served:
         page = open_page(served.address, width=width, height=900, color_scheme=theme)
@@ -113,7 +113,7 @@ def test_the_keyboard_reaches_every_control(serve: Any, make_maps: Any, open_pag
     for part in (
         'role="tab"',
         "Share",
-        "View",
+        "ServedView",
         "uwaga-stage-word",
         "Play",
         "Save as film",

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from uwaga import SoftDatabase, TextEncoder, store
-from uwaga.viewer.api import View, show
+from uwaga.viewer.api import ServedView, show
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import Question, View
 
 pytestmark = pytest.mark.slow
 
@@ -20,23 +20,23 @@ QUESTION = "the cat sat on the mat ."
 
 
 @pytest.fixture
-def shown(tmp_path: Path, write_model: Callable[..., Path]) -> ViewModel:
+def shown(tmp_path: Path, write_model: Callable[..., Path]) -> View:
     folder = write_model(tmp_path / "model", positions=4096)
     encoder = TextEncoder.load(folder)
     db = SoftDatabase.create(tmp_path / "db", key_width=encoder.embedding_dim, model=store.model_name(folder))
     with db:
         records = [{"text": text, "source": "/home/somebody/notes.md"} for text in TEXTS]
         db.append(torch.from_numpy(encoder.encode(TEXTS, overflow="mean")), records=records)
-        return ViewModel.of_question(db, QUESTION, str(folder))
+        return View.of_question(Question(db, QUESTION, model=str(folder)))
 
 
 @pytest.fixture
-def served(shown: ViewModel) -> Any:
+def served(shown: View) -> Any:
     with show(ViewService(shown), QUESTION, "view", fragment="query=0", port=0, browser=False, block=False) as view:
         yield view
 
 
-def test_it_opens_on_whole_passages_in_order_of_their_shares(served: View, shown: ViewModel, open_page: Any) -> None:
+def test_it_opens_on_whole_passages_in_order_of_their_shares(served: ServedView, shown: View, open_page: Any) -> None:
     page = open_page(served.address)
     page.locator(".uwaga-passages li").first.wait_for()
     assert page.get_by_role("tab", name="Answer").get_attribute("aria-selected") == "true"
@@ -46,13 +46,13 @@ def test_it_opens_on_whole_passages_in_order_of_their_shares(served: View, shown
     texts = page.locator(".uwaga-answer-text").evaluate_all("all => all.map((one) => one.textContent)")
     hidden = "all => all.filter((one) => one.scrollHeight > one.clientHeight + 1).length"
     assert page.locator(".uwaga-answer-text").evaluate_all(hidden) == 0
-    assert texts == [passage.text for passage in answer.passages]
+    assert texts == [passage["text"] for passage in answer["passages"]]
     assert len(texts) == 20
     weights = shown.sides[0].maps["cross", 0].to_dense().flatten()
-    shares = [passage.share for passage in answer.passages]
+    shares = [passage["share"] for passage in answer["passages"]]
     assert shares == sorted(shares, reverse=True)
     assert shares == pytest.approx(weights.topk(20).values.tolist(), abs=1e-7)
-    assert [TEXTS[passage.key] for passage in answer.passages] == texts
+    assert [TEXTS[passage["key"]] for passage in answer["passages"]] == texts
     said = page.locator(".uwaga-share b").all_inner_texts()
     assert [float(each.strip("<%")) for each in said] == pytest.approx([100 * share for share in shares], abs=0.051)
     rest = page.locator(".uwaga-answer-others").inner_text()
@@ -63,7 +63,7 @@ def test_it_opens_on_whole_passages_in_order_of_their_shares(served: View, shown
     assert "somebody" not in everything  # no folder of this machine
 
 
-def test_a_passage_is_found_in_the_text(served: View, shown: ViewModel, open_page: Any) -> None:
+def test_a_passage_is_found_in_the_text(served: ServedView, shown: View, open_page: Any) -> None:
     page = open_page(served.address)
     page.locator(".uwaga-passages li .uwaga-link").nth(1).click()
     assert page.get_by_role("tab", name="Explore").get_attribute("aria-selected") == "true"
@@ -73,7 +73,7 @@ def test_a_passage_is_found_in_the_text(served: View, shown: ViewModel, open_pag
     page.locator(".uwaga-passages li").first.wait_for()
 
 
-def test_a_saved_page_opens_as_an_answer_too(shown: ViewModel, open_page: Any, tmp_path: Path) -> None:
+def test_a_saved_page_opens_as_an_answer_too(shown: View, open_page: Any, tmp_path: Path) -> None:
     from uwaga.viewer.page.snapshot import save_snapshot
 
     save_snapshot(ViewService(shown), tmp_path / "page.html")

@@ -13,13 +13,13 @@ import pytest
 from PIL import Image
 
 import uwaga
-from uwaga.viewer.api import View
+from uwaga.viewer.api import ServedView
 
 pytestmark = pytest.mark.slow
 
 playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
 
-Serve = Callable[..., View]
+Serve = Callable[..., ServedView]
 Open = Callable[..., Any]
 Maps = Callable[..., dict[tuple[str, int], uwaga.AttentionMap]]
 

@@ -7,13 +7,13 @@ from typing import Any, cast
 import pytest
 
 import uwaga
-from uwaga.viewer.api import View
+from uwaga.viewer.api import ServedView
 
 pytestmark = pytest.mark.slow
 
 playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
 
-Serve = Callable[..., View]
+Serve = Callable[..., ServedView]
 Open = Callable[..., Any]
 Maps = Callable[..., dict[tuple[str, int], uwaga.AttentionMap]]
 
@@ -113,7 +113,7 @@ def test_no_key_of_a_file_is_that_of_another_command(page: Any) -> None:
 
 
 def test_what_a_decoder_writes_comes_one_after_the_other(open_page: Open) -> None:
-    with cast("View", uwaga.view("cat", model="speller", browser=False, block=False)) as served:
+    with cast("ServedView", uwaga.view("cat", model="speller", browser=False, block=False)) as served:
         page = open_page(served.address)
         words = page.locator('.uwaga-ribbon-row[data-axis="query"] button')
         page.get_by_role("button", name="Watch it write").click()

@@ -16,7 +16,7 @@ from uwaga._base.languages import LANGUAGES
 from uwaga.viewer.lesson import Lesson, work_through
 from uwaga.viewer.page.snapshot import save_snapshot
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import View
 
 pytestmark = pytest.mark.slow
 
@@ -745,7 +745,7 @@ def test_the_head_that_a_step_suggests_opens_in_the_map(
 
 
 def test_a_saved_page_has_the_lesson_read_only(make_maps: Callable[..., Any], browser: Any, tmp_path: Any) -> None:
-    shown = ViewService(ViewModel.create(make_maps(11)), lesson={"request": "lesson"})
+    shown = ViewService(View.of(make_maps(11)), lesson={"request": "lesson"})
     save_snapshot(shown, tmp_path / "page.html")
     page = browser.new_page()
     page.goto((tmp_path / "page.html").as_uri() + "#tab=lesson")

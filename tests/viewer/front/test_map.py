@@ -13,7 +13,7 @@ from waiting import HANG
 from written import number_of
 
 import uwaga
-from uwaga.viewer.api import View
+from uwaga.viewer.api import ServedView
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {
 def open_map(open_page: Any) -> Callable[..., Any]:
     """Opens the map view of a head, and waits until its weights are exact."""
 
-    def open_one(handle: View, layer: int = 0, head: int = 0, more: str = "", **options: Any) -> Any:
+    def open_one(handle: ServedView, layer: int = 0, head: int = 0, more: str = "", **options: Any) -> Any:
         page = open_page(
             f"{handle.address}&tab=explore&map=wide&kind=encoder&layer={layer}&head={head}{more}", **options
         )
@@ -164,7 +164,7 @@ def test_changing_colours_sends_no_request(serve: Any, open_map: Any, make_maps:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.post_data or request.url))
     before = pixels(page)
-    page.get_by_role("button", name="View").click()
+    page.get_by_role("button", name="ServedView").click()
     page.get_by_role("button", name="Logarithm").click()
     before = changed(page, before)
     page.get_by_label("Colours").and_(page.locator("select")).select_option("orange")
@@ -216,7 +216,7 @@ def colours(shown: np.ndarray) -> int:
 def test_two_texts_side_by_side_show_the_same_cells(serve: Any, open_map: Any, make_maps: Any) -> None:
     first = make_maps(60)
     second = {name: uwaga.AttentionMap(2 * torch.randn(1, 3, 60, 64), torch.randn(1, 3, 60, 64)) for name in first}
-    page = open_map(serve(first, second=second), more="&side=0&compare=both&view=10,5,12")
+    page = open_map(serve(first, second), more="&side=0&compare=both&view=10,5,12")
     box = page.locator(".uwaga-map-stage").bounding_box()
     page.mouse.click(box["x"] + box["width"] / 2 + 200, box["y"] + 250)
     query, key, weight, *_ = read(page, PICKED)

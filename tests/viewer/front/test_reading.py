@@ -11,13 +11,13 @@ import torch
 from written import number_of
 
 import uwaga
-from uwaga.viewer.api import View
+from uwaga.viewer.api import ServedView
 
 pytestmark = pytest.mark.slow
 
 playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
 
-Serve = Callable[..., View]
+Serve = Callable[..., ServedView]
 Open = Callable[..., Any]
 Maps = Callable[..., dict[tuple[str, int], uwaga.AttentionMap]]
 
@@ -89,7 +89,7 @@ def assert_is_row(page: Any, row: torch.Tensor, rests: set[int] = frozenset()) -
     return said
 
 
-def opened(open_page: Open, view: View, more: str = "", **options: Any) -> Any:
+def opened(open_page: Open, view: ServedView, more: str = "", **options: Any) -> Any:
     page = open_page(f"{view.address}{'&' if '#' in view.address else '#'}tab=explore&layer=0&head=0{more}", **options)
     page.locator(".uwaga-reading:visible").first.wait_for()
     return page
@@ -243,7 +243,7 @@ def test_without_special_tokens_the_weights_are_renormalised(serve: Serve, open_
     maps = make_maps(40)
     page = opened(open_page, serve(maps, tokens=words(40)), "&query=7")
     read(page)
-    page.get_by_role("button", name="View").click()
+    page.get_by_role("button", name="ServedView").click()
     page.get_by_role("button", name="Left out").click()
     page.locator('.uwaga-word-picked[data-item="6"]').wait_for()  # the same token
     row = maps["encoder", 0][0, 0, 7, 1:-1]

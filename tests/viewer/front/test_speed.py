@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import uwaga
-from uwaga.viewer.api import View
+from uwaga.viewer.api import ServedView
 
 pytestmark = pytest.mark.timing
 
@@ -85,7 +85,7 @@ def colours(page: Any, selector: str) -> int:
 
 
 def test_a_page_of_twelve_layers_opens_in_two_seconds(
-    serve: Callable[..., View], open_page: Any, make_maps: Any, record_property: Any
+    serve: Callable[..., ServedView], open_page: Any, make_maps: Any, record_property: Any
 ) -> None:
     maps = make_maps(512, layers=12, heads=12)
     times = []
@@ -100,7 +100,7 @@ def test_a_page_of_twelve_layers_opens_in_two_seconds(
 
 
 def test_a_saved_page_of_twelve_layers_is_small_and_opens_from_disk(
-    serve: Callable[..., View], open_page: Any, make_maps: Any, tmp_path: Path, record_property: Any
+    serve: Callable[..., ServedView], open_page: Any, make_maps: Any, tmp_path: Path, record_property: Any
 ) -> None:
     maps = make_maps(512, layers=12, heads=12)
     path = tmp_path / "page.html"
@@ -113,13 +113,13 @@ def test_a_saved_page_of_twelve_layers_is_small_and_opens_from_disk(
 
 
 @pytest.fixture
-def long_view(serve: Callable[..., View], make_maps: Any) -> View:
+def long_view(serve: Callable[..., ServedView], make_maps: Any) -> ServedView:
     """One causal head over 100,000 tokens."""
     return serve(make_maps(100_000, layers=1, heads=1, kind="decoder"), title="a long text")
 
 
 def test_a_map_of_a_hundred_thousand_tokens_is_drawn_within_three_seconds(
-    long_view: View, open_page: Any, record_property: Any
+    long_view: ServedView, open_page: Any, record_property: Any
 ) -> None:
     page = open_page(f"{long_view.address}&tab=overview&map=wide")
     page.get_by_role("tab", name="Explore").wait_for()
@@ -150,7 +150,7 @@ _ASK = """async ({token, questions}) => {
 
 
 def test_tiles_of_cached_normalizers_take_fifty_milliseconds(
-    long_view: View, open_page: Any, record_property: Any
+    long_view: ServedView, open_page: Any, record_property: Any
 ) -> None:
     # Not the first tab, whose map is refined for as long as it is shown.
     page = open_page(f"{long_view.address}&tab=overview")
@@ -169,7 +169,7 @@ def test_tiles_of_cached_normalizers_take_fifty_milliseconds(
 
 
 def test_panning_and_zooming_cost_less_than_eight_milliseconds_a_frame(
-    serve: Callable[..., View], open_page: Any, make_maps: Any, browser: Any, record_property: Any
+    serve: Callable[..., ServedView], open_page: Any, make_maps: Any, browser: Any, record_property: Any
 ) -> None:
     handle = serve(make_maps(2048, layers=1, heads=1))
     page = open_page(f"{handle.address}&layer=0&map=wide")
@@ -203,7 +203,7 @@ def test_sixty_frames_a_second_while_words_are_pointed_at_and_while_the_film_pla
 ) -> None:
     """MiniLM's 72 heads on one screen: what the page itself needs for a frame is less than the 16.7 milliseconds that it lasts."""
     text = "The animal didn't cross the street because it was too tired."
-    with cast("View", uwaga.view(text, model="minilm", browser=False, block=False)) as served:
+    with cast("ServedView", uwaga.view(text, model="minilm", browser=False, block=False)) as served:
         page = open_page(served.address, width=1400, height=900)
         page.locator(".uwaga-wall svg").nth(71).wait_for()
         page.wait_for_timeout(2500)

@@ -15,8 +15,9 @@ import torch
 from written import number_of
 
 import uwaga
-from uwaga.viewer.api import View
-from uwaga.viewer.text_runner import EXAMPLES, RunRequest, TextRunner
+from uwaga.viewer.api import ServedView
+from uwaga.viewer.shown import Text
+from uwaga.viewer.texts import EXAMPLES, RunRequest, TextRunner
 
 pytestmark = pytest.mark.slow
 
@@ -24,16 +25,17 @@ BOX = ".uwaga-typing textarea"
 
 
 @pytest.fixture
-def view_text() -> Iterator[Callable[[str, str], View]]:
+def view_text() -> Iterator[Callable[[str, str], ServedView]]:
     """Serves a text in a model, until the pages of the test are closed."""
     with ExitStack() as served:
         yield lambda text, model: cast(
-            "View", served.enter_context(cast("View", uwaga.view(text, model=model, browser=False, block=False)))
+            "ServedView",
+            served.enter_context(cast("ServedView", uwaga.view(text, model=model, browser=False, block=False))),
         )
 
 
 @pytest.fixture
-def bard(view_text: Callable[[str, str], View]) -> View:
+def bard(view_text: Callable[[str, str], ServedView]) -> ServedView:
     return view_text("To be, or not to", "bard")
 
 
@@ -57,13 +59,13 @@ def bars(page: Any, title: str) -> list[str]:
     return section.locator(".uwaga-token").all_inner_texts()
 
 
-def test_a_typed_text_is_shown_with_what_comes_next(bard: View, open_page: Callable[..., Any]) -> None:
+def test_a_typed_text_is_shown_with_what_comes_next(bard: ServedView, open_page: Callable[..., Any]) -> None:
     page = open_page(bard.address)
     assert page.locator(BOX).first.input_value() == "To be, or not to"
     type_text(page, "ROMEO:\nWhat light is")
     words = page.locator(".uwaga-reading:visible .uwaga-word")
     assert words.evaluate_all("all => all.map((one) => one.firstChild.textContent).join(' ')").startswith("ROMEO")
-    run = TextRunner(reader=uwaga.models.open("bard", dtype="float32"))
+    run = TextRunner(Text("", model=uwaga.models.open("bard", dtype="float32")))
     predictions = run.run(RunRequest("ROMEO:\nWhat light is")).predictions["0"]
     words = predictions.top(len(predictions) - 1, len(predictions), 5)[0][0]
     assert bars(page, "What comes next") == [word.replace(" ", "\u2423").replace("\n", "\u21b5") for word in words]
@@ -72,7 +74,7 @@ def test_a_typed_text_is_shown_with_what_comes_next(bard: View, open_page: Calla
     page.wait_for_function("box => document.querySelector(box).value === 'To be, or not to'", arg=BOX)
 
 
-def test_a_text_that_cannot_be_read_leaves_the_picture(bard: View, open_page: Callable[..., Any]) -> None:
+def test_a_text_that_cannot_be_read_leaves_the_picture(bard: ServedView, open_page: Callable[..., Any]) -> None:
     page = open_page(bard.address)
     page.locator(".uwaga-headline", has_text="%").wait_for()
     before = page.locator(".uwaga-headline").inner_text()
@@ -83,7 +85,7 @@ def test_a_text_that_cannot_be_read_leaves_the_picture(bard: View, open_page: Ca
 
 
 def test_a_text_that_is_too_long_is_read_in_part_or_by_another_model(
-    view_text: Callable[[str, str], View], open_page: Callable[..., Any]
+    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
 ) -> None:
     served = view_text("The cat sat.", "minilm")
     page = open_page(served.address)
@@ -103,7 +105,7 @@ def test_a_text_that_is_too_long_is_read_in_part_or_by_another_model(
 
 
 def test_the_headline_of_a_long_text_is_the_exact_weight_in_every_head(
-    view_text: Callable[[str, str], View], open_page: Callable[..., Any]
+    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
 ) -> None:
     """With more tokens than a small map has cells, figures of cells of several words once passed for words."""
     text = "The keeper of the lighthouse did not cross the bay because it was too wild; she waited for the boat. " * 14
@@ -111,7 +113,7 @@ def test_the_headline_of_a_long_text_is_the_exact_weight_in_every_head(
     page = open_page(served.address)
     heads = page.locator(".uwaga-wall button")
     page.locator(".uwaga-headline", has_text="%").wait_for()
-    maps = served.service.view_model.sides[0].maps
+    maps = served.service.view.sides[0].maps
     for at in (0, 17, 40, 71):
         heads.nth(at).click()
         layer, head = divmod(at, 12)
@@ -129,7 +131,7 @@ def test_the_headline_of_a_long_text_is_the_exact_weight_in_every_head(
         assert all(any(abs(figure - one) <= 0.051 for one in shown) for figure in figures), (figures, shown)
 
 
-def test_a_head_is_switched_off_and_a_link_cut(bard: View, open_page: Callable[..., Any]) -> None:
+def test_a_head_is_switched_off_and_a_link_cut(bard: ServedView, open_page: Callable[..., Any]) -> None:
     page = open_page(bard.address)
     page.locator(".uwaga-headline bdi").first.wait_for()
     page.get_by_role("button", name="This head", exact=True).click()
@@ -154,7 +156,7 @@ def test_a_head_is_switched_off_and_a_link_cut(bard: View, open_page: Callable[.
 
 
 def test_a_cut_says_where_the_weight_went_and_what_moved(
-    view_text: Callable[[str, str], View], open_page: Callable[..., Any]
+    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
 ) -> None:
     served = view_text(EXAMPLES["minilm"][0], "minilm")
     page = open_page(served.address)
@@ -237,7 +239,9 @@ def test_a_cut_says_where_the_weight_went_and_what_moved(
     assert page.locator(".uwaga-moved").is_hidden()
 
 
-def test_a_changed_decoder_shows_probabilities_before_and_after(bard: View, open_page: Callable[..., Any]) -> None:
+def test_a_changed_decoder_shows_probabilities_before_and_after(
+    bard: ServedView, open_page: Callable[..., Any]
+) -> None:
     """As lines in place of bars: each with both figures, and the sentence names what moved most."""
     page = open_page(bard.address)
     page.locator(".uwaga-headline bdi").first.wait_for()
@@ -261,7 +265,7 @@ def test_a_changed_decoder_shows_probabilities_before_and_after(bard: View, open
 
 
 def test_a_link_that_is_cut_behind_the_softmax_moves_no_share(
-    view_text: Callable[[str, str], View], open_page: Callable[..., Any]
+    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
 ) -> None:
     edits = {
         "heads": [],
@@ -290,13 +294,13 @@ LONG_WORD = "pneumonoultramicroscopicsilicovolcanoconiosis"
     ids=["desk", "phone", "more than a small map has cells for"],
 )
 def test_of_a_long_word_the_rest_is_folded_with_its_exact_share(
-    view_text: Callable[[str, str], View], open_page: Callable[..., Any], word: str, width: int, said: str
+    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any], word: str, width: int, said: str
 ) -> None:
     """Of 46 or 91 letters those around the picked one; arrow keys move what is shown, and a fold opens at a click."""
     served = view_text(word, "speller")
     page = open_page(served.address, width=width)
     page.locator(".uwaga-headline", has_text=said).wait_for()
-    m = served.service.view_model.sides[0].maps
+    m = served.service.view.sides[0].maps
     side = 12 if width == 1400 else 5
 
     def check() -> tuple[int, list[int]]:
@@ -369,7 +373,9 @@ def test_of_a_long_word_the_rest_is_folded_with_its_exact_share(
     assert check()[0] == query + 1
 
 
-def test_the_film_shows_layer_after_layer(view_text: Callable[[str, str], View], open_page: Callable[..., Any]) -> None:
+def test_the_film_shows_layer_after_layer(
+    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
+) -> None:
     served = view_text(EXAMPLES["minilm"][0], "minilm")
     page = open_page(served.address, reduced_motion="reduce")
     page.locator(".uwaga-headline", has_text="67.7%").wait_for()
@@ -379,7 +385,7 @@ def test_the_film_shows_layer_after_layer(view_text: Callable[[str, str], View],
         stops.nth(layer).click()
         page.locator(".uwaga-headline", has_text=f"Layer {layer}: ").wait_for()
         said = [number_of(each) for each in re.findall(r"([\d.]+)%", page.locator(".uwaga-headline").inner_text())]
-        mean = served.service.view_model.sides[0].maps["encoder", layer].to_dense().double().mean(0)
+        mean = served.service.view.sides[0].maps["encoder", layer].to_dense().double().mean(0)
         spans = [[1], [2], [3, 4, 5], *([at] for at in range(6, 15))]  # the words, without special tokens
         words = torch.stack([torch.stack([mean[row][:, span].sum(-1).mean() for span in spans]) for row in spans])
         place = torch.arange(len(spans))
@@ -397,7 +403,7 @@ def test_the_film_shows_layer_after_layer(view_text: Callable[[str, str], View],
 
 
 def test_a_word_is_changed_for_another_and_back(
-    view_text: Callable[[str, str], View], open_page: Callable[..., Any]
+    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
 ) -> None:
     page = open_page(view_text(EXAMPLES["minilm"][0], "minilm").address)
     page.locator(".uwaga-headline", has_text="67.7%").wait_for()
@@ -414,7 +420,7 @@ def test_a_word_is_changed_for_another_and_back(
 
 
 def test_a_keyboard_user_keeps_the_place_in_the_text(
-    view_text: Callable[[str, str], View], open_page: Callable[..., Any]
+    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
 ) -> None:
     """After a cut, its undoing, and another word: the focus is on the word that had it, and the next key is for it."""
     page = open_page(view_text(EXAMPLES["minilm"][0], "minilm").address)
@@ -454,7 +460,7 @@ def test_a_keyboard_user_keeps_the_place_in_the_text(
     page.wait_for_function("() => document.activeElement.textContent === 'since into …'")
 
 
-def test_an_address_with_a_text_and_changes_opens_on_them(bard: View, open_page: Callable[..., Any]) -> None:
+def test_an_address_with_a_text_and_changes_opens_on_them(bard: ServedView, open_page: Callable[..., Any]) -> None:
     edits = '{"heads":[{"kind":"decoder","layer":0,"head":1,"value":0}],"scores":[],"weights":[]}'
     page = open_page(f"{bard.address}&text=Who+is+there&edits={edits}&layer=2&head=3&kind=decoder&side=1")
     page.locator(".uwaga-change", has_text="layer 0, head 1 off").wait_for()
@@ -462,7 +468,9 @@ def test_an_address_with_a_text_and_changes_opens_on_them(bard: View, open_page:
     page.locator(".uwaga-headline-note", has_text="layer 2, head 3").wait_for()
 
 
-def test_a_saved_page_says_how_to_try_another_text(bard: View, open_page: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_saved_page_says_how_to_try_another_text(
+    bard: ServedView, open_page: Callable[..., Any], tmp_path: Path
+) -> None:
     path = tmp_path / "page.html"
     bard.save(path)
     page = open_page(path.as_uri())
@@ -472,7 +480,7 @@ def test_a_saved_page_says_how_to_try_another_text(bard: View, open_page: Callab
 
 
 def test_the_lines_of_a_text_stay_where_tokens_have_no_newline(
-    view_text: Callable[[str, str], View], open_page: Callable[..., Any]
+    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
 ) -> None:
     page = open_page(view_text("The first line.\nThe second.\n\nAfter a blank one.", "minilm").address)
     page.locator(".uwaga-headline", has_text="%").wait_for()
@@ -486,7 +494,7 @@ def test_the_lines_of_a_text_stay_where_tokens_have_no_newline(
 
 @pytest.mark.timing
 def test_a_sentence_is_shown_within_a_second(
-    view_text: Callable[[str, str], View], open_page: Callable[..., Any]
+    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
 ) -> None:
     """From typing to the arcs: MiniLM."""
     served = view_text("the cat sat", "minilm")
@@ -502,7 +510,7 @@ def test_a_sentence_is_shown_within_a_second(
 
 
 def test_rows_of_cross_attention_are_named_by_what_is_written(
-    view_text: Callable[[str, str], View], open_page: Callable[..., Any]
+    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
 ) -> None:
     """Switchable; the letters of "cat" and the sounds K AE T."""
     served = view_text("cat", "speller")
@@ -512,7 +520,7 @@ def test_rows_of_cross_attention_are_named_by_what_is_written(
     rows = page.locator('.uwaga-ribbon-row[data-axis="query"]')
     rows.locator("bdi", has_text="K").first.wait_for()
     written = rows.inner_text()
-    page.get_by_role("button", name="View", exact=True).click()
+    page.get_by_role("button", name="ServedView", exact=True).click()
     page.get_by_role("group", name="Rows of cross-attention").get_by_role("button", name="Read").click()
     page.wait_for_function(
         "text => ![text, '', undefined].includes(document.querySelector('.uwaga-ribbon-row[data-axis=query]')?.innerText)",
@@ -524,7 +532,7 @@ def test_rows_of_cross_attention_are_named_by_what_is_written(
 
 
 def test_a_head_that_is_not_chosen_yet_is_not_in_the_address(
-    view_text: Callable[[str, str], View], open_page: Callable[..., Any]
+    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
 ) -> None:
     served = view_text(EXAMPLES["minilm"][0], "minilm")
     page = open_page(served.address)
@@ -548,10 +556,15 @@ def test_a_head_that_is_not_chosen_yet_is_not_in_the_address(
 @pytest.mark.parametrize("merge", ["words", "tokens"])
 @pytest.mark.parametrize("saved", [False, True], ids=["served", "saved"])
 def test_what_the_model_does_not_know_is_marked_and_counted(
-    view_text: Callable[[str, str], View], open_page: Callable[..., Any], tmp_path: Path, *, merge: str, saved: bool
+    view_text: Callable[[str, str], ServedView],
+    open_page: Callable[..., Any],
+    tmp_path: Path,
+    *,
+    merge: str,
+    saved: bool,
 ) -> None:
     served = view_text("\u592a\u7d2f\u4e86 was it \N{OWL}", "minilm")
-    tokens = served.service.view_model.sides[0].tokens["encoder"]
+    tokens = served.service.view.sides[0].tokens["encoder"]
     assert tokens == ["[CLS]", "\u592a", "[UNK]", "[UNK]", "was", "it", "[UNK]", "[SEP]"]
     address = served.address
     if saved:
@@ -572,7 +585,7 @@ def test_what_the_model_does_not_know_is_marked_and_counted(
 
 
 def test_what_a_mask_hides_is_not_a_weight_of_zero(
-    view_text: Callable[[str, str], View], open_page: Callable[..., Any]
+    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
 ) -> None:
     page = open_page(view_text("The cat sat. The cat", "copyist").address)
     page.locator(".uwaga-headline", has_text="%").wait_for()

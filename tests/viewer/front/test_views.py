@@ -23,7 +23,7 @@ from uwaga.inspect import head_table, run_text
 from uwaga.models import load
 from uwaga.models.checkpoints import directories
 from uwaga.models.tokenizers.loading import Tokenizer
-from uwaga.viewer.api import View
+from uwaga.viewer import Maps, ServedView
 
 pytestmark = pytest.mark.slow
 
@@ -84,21 +84,21 @@ def settled_screenshot(page: Any) -> Image.Image:
 
 
 @pytest.fixture
-def view_of(recordings: list[uwaga.Recording], serve: Callable[..., View]) -> Callable[..., View]:
+def view_of(recordings: list[uwaga.Recording], serve: Callable[..., ServedView]) -> Callable[..., ServedView]:
     """The view of the first sentence, or of both."""
 
-    def make(*, both: bool = False) -> View:
-        more = {"second": recordings[1], "second_title": OTHER} if both else {}
-        return serve(recordings[0], title=SENTENCE, model="all-MiniLM-L6-v2", **more)
+    def make(*, both: bool = False) -> ServedView:
+        sides = [Maps(each, title=title) for each, title in zip(recordings, (SENTENCE, OTHER), strict=True)]
+        return serve(*sides[: 1 + both], model="all-MiniLM-L6-v2")
 
     return make
 
 
 @pytest.fixture
-def text_view(recordings: list[uwaga.Recording]) -> Iterator[View]:
+def text_view(recordings: list[uwaga.Recording]) -> Iterator[ServedView]:
     """The view of the first sentence as a text that a model reads, with a box for further ones."""
     with uwaga.view(SENTENCE, browser=False, block=False) as served:  # type: ignore[union-attr]
-        yield cast("View", served)
+        yield cast("ServedView", served)
 
 
 def best_head(recording: uwaga.Recording, statistic: str) -> dict[str, Any]:
@@ -127,7 +127,9 @@ def is_drawn(pixels: np.ndarray) -> bool:
     return len(np.unique(packed)) > 40
 
 
-def test_every_view_of_a_real_model(view_of: Callable[..., View], open_page: Any, keep: Any, recordings: Any) -> None:
+def test_every_view_of_a_real_model(
+    view_of: Callable[..., ServedView], open_page: Any, keep: Any, recordings: Any
+) -> None:
     page = open_page(view_of().address)
     page.locator(".uwaga-wall svg").first.wait_for()
     tab(page, "All heads")
@@ -144,7 +146,7 @@ def test_every_view_of_a_real_model(view_of: Callable[..., View], open_page: Any
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_first_screen(open_page: Any, keep: Any, recordings: Any, text_view: View, theme: str) -> None:
+def test_the_first_screen(open_page: Any, keep: Any, recordings: Any, text_view: ServedView, theme: str) -> None:
     """It opens on what the pronoun means, with the exact weight, at three widths, with nothing cut off."""
     for width, height in ((1400, 1240), (800, 1300), (390, 844)):
         page = open_page(text_view.address, width=width, height=height, color_scheme=theme)
@@ -181,7 +183,7 @@ def test_the_first_screen(open_page: Any, keep: Any, recordings: Any, text_view:
 )
 def test_a_first_screen_tells_a_story(open_page: Any, model: str, text: str, said: str, labels: int) -> None:
     """Opened cold: a pronoun's meaning, what came after an earlier copy, a sound's letter; and every word is on the screen."""
-    with cast("View", uwaga.view(text, model=model, browser=False, block=False)) as served:
+    with cast("ServedView", uwaga.view(text, model=model, browser=False, block=False)) as served:
         page = open_page(served.address, width=1400, height=900)
         page.locator(".uwaga-headline", has_text=said).wait_for()
         words = page.locator(".uwaga-stage-word, .uwaga-word")
@@ -216,11 +218,11 @@ def test_a_saved_page_opens_as_the_served_one(
     open_page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, text: str
 ) -> None:
     """Also one that was saved on a machine without time: each reply is one step, and no second is left for what is not needed."""
-    with cast("View", uwaga.view(text, model=model, browser=False, block=False)) as served:
+    with cast("ServedView", uwaga.view(text, model=model, browser=False, block=False)) as served:
         page = open_page(served.address, width=1400, height=900)
         expected = opened_at(page)
         page.close()  # it would ask on when the view is closed
-    again = cast("View", uwaga.view(text, model=model, browser=False, block=False))
+    again = cast("ServedView", uwaga.view(text, model=model, browser=False, block=False))
     with again, monkeypatch.context() as patched:
         patched.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
         again.save(tmp_path / "page.html", seconds=0)
@@ -247,14 +249,14 @@ def test_a_saved_page_opens_the_head_that_the_command_names(open_page: Any, tmp_
     assert shown["headline"].startswith("clock looks ")
 
 
-def test_two_texts_and_their_difference(view_of: Callable[..., View], open_page: Any, keep: Any) -> None:
+def test_two_texts_and_their_difference(view_of: Callable[..., ServedView], open_page: Any, keep: Any) -> None:
     page = open_page(view_of(both=True).address)
     page.get_by_role("group", name="Compare").get_by_role("button", name="difference").locator("visible=true").click()
     page.locator('.uwaga-map[data-panels="3"] .uwaga-map-stage').wait_for()
     assert is_drawn(keep(page, "difference"))
 
 
-def test_cross_attention_of_the_bundled_speller(serve: Callable[..., View], open_page: Any, keep: Any) -> None:
+def test_cross_attention_of_the_bundled_speller(serve: Callable[..., ServedView], open_page: Any, keep: Any) -> None:
     """The cross-attention head with the lowest entropy, for one word."""
     reader = uwaga.models.open("speller", dtype="float32")
     recording = run_text.record_text(reader, "transformer")
@@ -289,7 +291,9 @@ def text_with_returns(backend: Any) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_passages_that_return_are_seen_off_the_diagonal(serve: Callable[..., View], open_page: Any, keep: Any) -> None:
+def test_passages_that_return_are_seen_off_the_diagonal(
+    serve: Callable[..., ServedView], open_page: Any, keep: Any
+) -> None:
     """The maps' cells where a passage returns are darker than their neighbours, and the picture shows it."""
     model, backend = load("copyist"), Tokenizer.load(directories.bundled_folder("copyist")).backend
     ids = text_with_returns(backend)
@@ -311,7 +315,9 @@ def test_passages_that_return_are_seen_off_the_diagonal(serve: Callable[..., Vie
         assert returned.min() > 5 * beside.max()
 
 
-def test_dark_narrow_and_zoomed_pages_do_not_overflow(view_of: Callable[..., View], open_page: Any, keep: Any) -> None:
+def test_dark_narrow_and_zoomed_pages_do_not_overflow(
+    view_of: Callable[..., ServedView], open_page: Any, keep: Any
+) -> None:
     """At 640 CSS pixels, which is a window of 1280 at 200 % zoom; every view in one page."""
     page = open_page(view_of().address, width=640, height=480, color_scheme="dark", device_scale_factor=2)
     for part in PARTS:

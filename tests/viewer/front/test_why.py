@@ -11,9 +11,10 @@ from written import number_of
 
 import uwaga
 from uwaga.inspect import score_attribution
-from uwaga.viewer.api import View, display
+from uwaga.viewer.api import ServedView, display
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.text_runner import RunRequest, TextRunner
+from uwaga.viewer.shown import Text
+from uwaga.viewer.texts import RunRequest, TextRunner
 
 pytestmark = pytest.mark.slow
 
@@ -22,16 +23,18 @@ BIRDS = "seven green birds sing ; seven green birds sing"
 
 
 @pytest.fixture
-def view_text() -> Iterator[Callable[..., View]]:
+def view_text() -> Iterator[Callable[..., ServedView]]:
     with ExitStack() as served:
         yield lambda text, model, **options: cast(
-            "View",
-            served.enter_context(cast("View", uwaga.view(text, model=model, browser=False, block=False, **options))),
+            "ServedView",
+            served.enter_context(
+                cast("ServedView", uwaga.view(text, model=model, browser=False, block=False, **options))
+            ),
         )
 
 
-def recorded(view: View, model: str) -> tuple[Any, uwaga.Recording]:
-    reader, (side,) = uwaga.models.open(model, dtype="float32"), view.service.view_model.sides
+def recorded(view: ServedView, model: str) -> tuple[Any, uwaga.Recording]:
+    reader, (side,) = uwaga.models.open(model, dtype="float32"), view.service.view.sides
     (stack,) = side.stacks
     ids = torch.tensor([[reader.tokenizer.backend.token_to_id(token) for token in side.tokens[stack]]])
     with uwaga.watch(reader, values=True) as recording, torch.no_grad():
@@ -66,7 +69,7 @@ def close(shown: list[float], right: list[float]) -> bool:
 
 
 def test_from_a_cell_to_its_parts_and_to_the_head_that_wrote_one(
-    view_text: Callable[..., View], open_page: Callable[..., Any]
+    view_text: Callable[..., ServedView], open_page: Callable[..., Any]
 ) -> None:
     view = view_text(BIRDS, "copyist")
     model, recording = recorded(view, "copyist")
@@ -87,7 +90,7 @@ def test_from_a_cell_to_its_parts_and_to_the_head_that_wrote_one(
     why = score_attribution(model, recording, 1, 2, link["query"], link["key"])
     shares = [share.share for share in why.top(10)]
     assert close(figures(page), [*shares, float(why.total()) - sum(shares), float(why.total())])
-    items = view.service.view_model.sides[0].token_text("decoder").labels
+    items = view.service.view.sides[0].token_text("decoder").labels
     assert page.locator(".uwaga-why h2").inner_text() == f"Why {items[link['query']]} looks at {items[link['key']]}"
     # The part that a head wrote leads to that head, and its own weights are explained next.
     part = page.locator(".uwaga-why tbody .uwaga-link").first
@@ -113,7 +116,7 @@ def test_from_a_cell_to_its_parts_and_to_the_head_that_wrote_one(
 
 
 def test_by_the_keyboard_alone_with_a_difference_and_by_what_wrote_at_the_key(
-    view_text: Callable[..., View], open_page: Callable[..., Any]
+    view_text: Callable[..., ServedView], open_page: Callable[..., Any]
 ) -> None:
     view = view_text(TIRED, "minilm")
     model, recording = recorded(view, "minilm")
@@ -122,7 +125,7 @@ def test_by_the_keyboard_alone_with_a_difference_and_by_what_wrote_at_the_key(
     page.keyboard.press("e")
     page.locator(".uwaga-why tfoot").wait_for()
     assert page.locator(".uwaga-why h2").inner_text() == "Why it looks at animal"
-    tokens = view.service.view_model.sides[0].tokens["encoder"]
+    tokens = view.service.view.sides[0].tokens["encoder"]
     it, animal, street = (tokens.index(token) for token in ("it", "animal", "street"))
     layer, head = where(page)["layer"], where(page)["head"]
     why = score_attribution(model, recording, layer, head, it, animal)
@@ -161,7 +164,7 @@ def test_by_the_keyboard_alone_with_a_difference_and_by_what_wrote_at_the_key(
 
 
 def test_where_there_is_no_model_it_says_so_and_a_saved_page_has_no_button(
-    serve: Callable[..., View], make_maps: Callable[..., Any], open_page: Callable[..., Any], tmp_path: Any
+    serve: Callable[..., ServedView], make_maps: Callable[..., Any], open_page: Callable[..., Any], tmp_path: Any
 ) -> None:
     view = serve(make_maps(7), tokens=["[CLS]", "the", "cat", "saw", "the", "dog", "[SEP]"])
     page = open_page(view.address)
@@ -173,7 +176,9 @@ def test_where_there_is_no_model_it_says_so_and_a_saved_page_has_no_button(
     assert saved.get_by_role("button", name="Why?").count() == 0
 
 
-def test_it_can_be_asked_once_there_is_a_link(view_text: Callable[..., View], open_page: Callable[..., Any]) -> None:
+def test_it_can_be_asked_once_there_is_a_link(
+    view_text: Callable[..., ServedView], open_page: Callable[..., Any]
+) -> None:
     page = open_page(view_text(BIRDS, "copyist").address)
     page.locator(".uwaga-headline", has_text="%").wait_for()
     held: list[Any] = []
@@ -197,7 +202,7 @@ def test_it_can_be_asked_once_there_is_a_link(view_text: Callable[..., View], op
 
 
 def test_a_text_that_is_written_from_right_to_left(
-    view_text: Callable[..., View], open_page: Callable[..., Any]
+    view_text: Callable[..., ServedView], open_page: Callable[..., Any]
 ) -> None:
     """Its words keep their direction inside of the sentences, in one text with the page's."""
     view = view_text("שלום עולם טוב", "bard")
@@ -217,9 +222,12 @@ def test_a_text_that_is_written_from_right_to_left(
 
 def test_a_head_of_a_layer_that_the_page_has_not_is_a_name_alone(open_page: Callable[..., Any]) -> None:
     """As of `uwaga view --layers 1`: the score has parts of all layers below."""
-    runner, request = TextRunner(reader=uwaga.models.open("copyist", dtype="float32"), layers=[1]), RunRequest(BIRDS)
+    runner, request = (
+        TextRunner(Text("", model=uwaga.models.open("copyist", dtype="float32"), layers=[1])),
+        RunRequest(BIRDS),
+    )
     service = ViewService(runner.run(request), runner=runner, typed=request)
-    with cast("View", display(service, port=0, browser=False, block=False, language=None)) as view:
+    with cast("ServedView", display(service, port=0, browser=False, block=False, language=None)) as view:
         page = open_page(f"{view.address}&tab=explore&layer=1&head=2&merge=tokens")
         page.locator(".uwaga-headline", has_text="%").wait_for()
         page.get_by_role("button", name="Why?").click()

@@ -8,7 +8,7 @@ import pytest
 
 from uwaga.viewer.notebook import handle_message, widget
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import Maps, View
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ RUN = """async ([script, styles]) => {
 @pytest.fixture
 def shown(open_page: Callable[..., Any], make_maps: Callable[..., Any]) -> Any:
     """A page that contains the widget, as in a notebook."""
-    service = ViewService(ViewModel.create(make_maps(11), tokens=list("abcdefghijk"), title="a text"))
+    service = ViewService(View.of(Maps(make_maps(11), tokens=list("abcdefghijk"), title="a text")))
     made: Any = widget(service)
 
     def kernel(message: object) -> list[Any]:
@@ -69,7 +69,7 @@ def test_the_widget_shows_the_overview_and_the_table(shown: Any) -> None:
 def test_a_widget_has_the_lesson_where_it_was_opened_for_it(shown: Any, make_maps: Callable[..., Any]) -> None:
     shown.get_by_role("tab", name="All heads").wait_for()
     assert shown.get_by_role("tab", name="Lesson").count() == 0
-    services = [ViewService(ViewModel.create(make_maps(5))), ViewService(ViewModel.empty())]
+    services = [ViewService(View.of(make_maps(5))), ViewService(View())]
     scripts: list[Any] = [widget(one) for one in services]
     assert ["// lesson/view.js" in one.get_state()["_esm"] for one in scripts] == [False, True]
     assert ["lesson-" in one.get_state()["_css"] for one in scripts] == [False, True]

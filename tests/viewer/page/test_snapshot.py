@@ -27,7 +27,7 @@ from uwaga.viewer.page.snapshot import (
     stored_reply,
 )
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import Maps, View
 
 pytestmark = pytest.mark.usefixtures("small_front")
 
@@ -46,7 +46,7 @@ def service(tokens: int = 20, layers: int = 2, heads: int = 3, width: int = 8, *
         ("encoder", layer): uwaga.AttentionMap(*torch.randn(2, heads, tokens, width), **options)
         for layer in range(layers)
     }
-    return ViewService(ViewModel.create(maps, tokens=names, title="a text"))
+    return ViewService(View.of(Maps(maps, tokens=names, title="a text")))
 
 
 def tile(**what: object) -> dict[str, object]:
@@ -81,10 +81,10 @@ def test_a_short_text_is_stored_completely_and_exactly() -> None:
 def test_the_lesson_is_stored_with_its_script_or_not_at_all() -> None:
     maps = uwaga.AttentionMap(*torch.randn(2, 1, 4, 8))
     for shown, given, wanted in (
-        (ViewService(ViewModel.create(maps)), {}, False),
-        (ViewService(ViewModel.create(maps)), {"lesson": True}, True),
-        (ViewService(ViewModel.create(maps), lesson={"request": "lesson"}), {}, True),
-        (ViewService(ViewModel.empty()), {}, True),
+        (ViewService(View.of(maps)), {}, False),
+        (ViewService(View.of(maps)), {"lesson": True}, True),
+        (ViewService(View.of(maps), lesson={"request": "lesson"}), {}, True),
+        (ViewService(View()), {}, True),
     ):
         page = make_snapshot(shown.answer, **given).html
         assert ('{"request":"lesson"}' in replies(page), b"lessonView" in page) == (wanted, wanted)
@@ -263,7 +263,7 @@ def test_texts_of_other_words_are_stored_without_the_difference_of_their_words()
     torch.manual_seed(0)
     maps = [uwaga.AttentionMap(*torch.randn(2, 2, 4, 8)) for _ in range(2)]
     texts = ["[CLS]", "un", "##seen", "[SEP]"], ["[CLS]", "the", "cat", "[SEP]"]
-    both = ViewModel.create(maps[0], tokens=texts[0], second=maps[1], second_tokens=texts[1])
+    both = View.of(Maps(maps[0], tokens=texts[0]), Maps(maps[1], tokens=texts[1]))
     page, left_out = whole_snapshot(ViewService(both).answer)
     assert (missing(page), left_out) == ([], "")
     sides = {each["side"] for name in replies(page) if (each := json.loads(name)).get("merge") == "words"}

@@ -8,7 +8,7 @@ import torch
 import uwaga
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import Maps, View
 
 TOKENS = ["[CLS]", "un", "##seen", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
 
@@ -26,7 +26,7 @@ def maps() -> dict[tuple[str, int], uwaga.AttentionMap]:
 
 @pytest.fixture
 def service(maps: dict[tuple[str, int], uwaga.AttentionMap]) -> ViewService:
-    return ViewService(ViewModel.create(maps, tokens=TOKENS))
+    return ViewService(View.of(Maps(maps, tokens=TOKENS)))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from uwaga.inspect.run_text import record_text
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.queries import labels
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import Maps, View
 
 PLAIN = {"merge": "tokens", "specials": "show"}
 
@@ -32,7 +32,7 @@ def test_they_are_those_of_python() -> None:
     recording = record_text(
         uwaga.models.open("minilm", dtype="float32"), "The animal didn't cross the street because it was too tired."
     )
-    service = ViewService(ViewModel.create(recording))
+    service = ViewService(View.of(recording))
     table = uwaga.inspect.head_labels(recording)
     results = [each for layer in range(6) for each in ask(service, layer=layer).meta["labels"]]
     common = {"broad"}  # what most heads are names none in the table; the page leaves it out when it knows all layers
@@ -48,7 +48,7 @@ def test_they_are_those_of_python() -> None:
 
 def test_words_and_hidden_specials_have_labels_of_their_own() -> None:
     tokens = ["[CLS]", *(name for word in "abcdefg" for name in (word, f"##{word}")), "[SEP]"]
-    service = ViewService(ViewModel.create(previous_head(len(tokens)), tokens=tokens))
+    service = ViewService(View.of(Maps(previous_head(len(tokens)), tokens=tokens)))
     assert [each["label"] for each in ask(service).meta["labels"]] == ["previous"]
     words = ask(service, merge="words", specials="hide").meta["labels"]
     # Half of a word's weight is on its own first token, half on the word before; six words have one before them.
@@ -56,7 +56,7 @@ def test_words_and_hidden_specials_have_labels_of_their_own() -> None:
 
 
 def test_a_long_text_is_sampled() -> None:
-    service = ViewService(ViewModel.create(previous_head(600, heads=2)))
+    service = ViewService(View.of(previous_head(600, heads=2)))
     reply = ask(service)
     assert reply.meta["sampled"] == 256
     assert [each["label"] for each in reply.meta["labels"]] == ["previous"] * 2
@@ -66,7 +66,7 @@ def test_a_long_text_is_sampled() -> None:
 def test_a_step_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
     monkeypatch.setattr(labels, "_BLOCK", 100)
-    service = ViewService(ViewModel.create(previous_head(20)))
+    service = ViewService(View.of(previous_head(20)))
     request = {"request": "labels", "side": "0", "kind": "encoder", "layer": 0, **PLAIN}
     fractions = [service.answer(request).meta["complete"] for _ in range(4)]
     assert fractions == [0.25, 0.5, 0.75, 1.0]  # twenty rows, five at a time
@@ -78,7 +78,7 @@ def test_the_first_word_is_a_sink_of_a_decoder_only_where_it_is_the_first_token(
     position = torch.eye(len(tokens), dtype=torch.float64)
     first = 40.0 * position[[0, 1, 1, 1, 1, 1, 1]]  # every token looks at "a"
     m = uwaga.AttentionMap(first[None], position[None], scale=1.0, mask=uwaga.Causal())
-    service = ViewService(ViewModel.create({("decoder", 0): m}, tokens=tokens))
+    service = ViewService(View.of(Maps({("decoder", 0): m}, tokens=tokens)))
     hidden = ask(service, kind="decoder", specials="hide").meta["labels"][0]
     assert hidden["sink"] == 0
     assert hidden["link"][1] == 0

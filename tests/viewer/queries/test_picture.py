@@ -17,7 +17,7 @@ from uwaga.inspect.pictures import PictureReading
 from uwaga.inspect.run_text import RecordError
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import Maps, View
 
 GRID = PatchGrid(rows=5, columns=7, special=("[CLS]", "[REG 0]"))
 LAYER = {"side": "0", "kind": "encoder", "layer": 1}
@@ -29,12 +29,12 @@ def maps_of(tokens: int, heads: int = 3, **options: Any) -> dict[tuple[str, int]
 
 
 @pytest.fixture
-def shown() -> ViewModel:
+def shown() -> View:
     picture = torch.rand(20, 28, generator=torch.Generator().manual_seed(0))
-    return ViewModel.create(maps_of(37), tokens=GRID.tokens).with_picture(picture)
+    return View.of(Maps(maps_of(37), tokens=GRID.tokens, picture=picture))
 
 
-def test_a_row_and_a_column_of_every_head(shown: ViewModel, follow: Callable[..., list[Reply]]) -> None:
+def test_a_row_and_a_column_of_every_head(shown: View, follow: Callable[..., list[Reply]]) -> None:
     service, m = ViewService(shown), shown.sides[0].maps["encoder", 1]
     for cell in ((0, 0), (3, 5), (4, 6)):
         item = GRID.position(*cell)
@@ -54,7 +54,7 @@ def test_columns_of_many_patches_come_in_steps(
 ) -> None:
     monkeypatch.setattr("uwaga.viewer.queries.heads._STEP", 300)
     monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
-    shown = ViewModel.create(maps_of(37), tokens=GRID.tokens).with_picture(np.zeros((2, 2)))
+    shown = View.of(Maps(maps_of(37), tokens=GRID.tokens, picture=np.zeros((2, 2))))
     replies = follow(ViewService(shown), request="heads", **LAYER, axis="column", item=4)
     assert len(replies) > 9
     fractions = [reply.meta["complete"] for reply in replies]
@@ -63,7 +63,7 @@ def test_columns_of_many_patches_come_in_steps(
     assert np.array_equal(replies[-1].arrays[0][0], shown.sides[0].maps["encoder", 1][0, :, 4].numpy())
 
 
-def test_what_a_page_is_told(shown: ViewModel) -> None:
+def test_what_a_page_is_told(shown: View) -> None:
     service = ViewService(shown)
     about = service.answer({"request": "about"}).meta
     assert about["picture"] == {"width": 28, "height": 20, "grids": {"encoder": {"rows": 5, "columns": 7, "first": 2}}}
@@ -81,7 +81,7 @@ def test_a_picture_of_pil_is_read_as_its_file_is(tmp_path: Path, monkeypatch: py
 
     read: list[Any] = []
 
-    def record(_: object, picture: Any) -> PictureReading:
+    def record(_: object, picture: Any, **options: object) -> PictureReading:
         read.append(np.asarray(picture))
         return PictureReading(uwaga.Recording(), GRID, read[-1][..., 0])
 

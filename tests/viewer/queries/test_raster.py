@@ -12,7 +12,7 @@ from uwaga.viewer.messages import Reply
 from uwaga.viewer.queries.heads import HeadView
 from uwaga.viewer.queries.raster import ProgressiveRaster
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import View
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def _no_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_tile_is_sampled_first_and_exact_when_complete(
     long_map: uwaga.AttentionMap, where, follow: Callable[..., list[Reply]], pooling: str
 ) -> None:
-    service = ViewService(ViewModel.create(long_map))
+    service = ViewService(View.of(long_map))
     asked = where | {"kind": "decoder", "head": 0, "pooling": pooling, "level": 6, "row": 0, "column": 0}
     replies = follow(service, request="tile", **asked)
     edges = [*range(0, 9000, 64), 9000]
@@ -44,7 +44,7 @@ def test_a_tile_is_sampled_first_and_exact_when_complete(
 
 
 def test_tiles_are_adjacent_and_cover_the_axis(long_map: uwaga.AttentionMap, where, follow) -> None:
-    service = ViewService(ViewModel.create(long_map))
+    service = ViewService(View.of(long_map))
     asked = where | {"kind": "decoder", "head": 0, "pooling": "sum"}
     tile = follow(service, request="tile", **asked, level=0, row=35, column=34)[-1].arrays[0]
     assert tile.shape == (9000 - 35 * 256, 256)
@@ -57,10 +57,10 @@ def test_tiles_are_adjacent_and_cover_the_axis(long_map: uwaga.AttentionMap, whe
 
 def test_the_overview_has_every_head_and_is_sampled(long_map: uwaga.AttentionMap, maps, follow) -> None:
     rest = {"layer": 0, "pooling": "sum", "merge": "tokens", "specials": "show"}
-    small = follow(ViewService(ViewModel.create(maps)), request="overview", side="0", kind="encoder", **rest)[-1]
+    small = follow(ViewService(View.of(maps)), request="overview", side="0", kind="encoder", **rest)[-1]
     assert small.meta == {"complete": 1.0, "exact": True, "single": True}
     assert np.array_equal(small.arrays[0], maps["encoder", 0].pool(11, 11).weights[0])
-    large = follow(ViewService(ViewModel.create(long_map)), request="overview", side="0", kind="decoder", **rest)[-1]
+    large = follow(ViewService(View.of(long_map)), request="overview", side="0", kind="decoder", **rest)[-1]
     assert large.meta == {"complete": 1.0, "exact": False, "single": False}
     np.testing.assert_allclose(large.arrays[0].sum(-1), 1.0, rtol=1e-5)
 
@@ -78,7 +78,7 @@ def test_a_generic_map_has_the_cells_of_an_attention_map(pooling: str) -> None:
 
 
 def test_a_complete_tile_is_cached(long_map: uwaga.AttentionMap, where, follow) -> None:
-    service = ViewService(ViewModel.create(long_map))
+    service = ViewService(View.of(long_map))
     asked = where | {"kind": "decoder", "head": 0, "pooling": "sum", "level": 5, "row": 0, "column": 0}
     done = follow(service, request="tile", **asked)[-1]
     assert service.answer({"request": "tile", **asked}) is done

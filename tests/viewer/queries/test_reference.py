@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import uwaga
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import Maps, View
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ def items(service: ViewService, side: str, stack: str, how: dict[str, str]) -> l
     """The tokens of each item (a token or a word), without hidden special tokens."""
     asked = {"request": "items", "side": side, "stack": stack, **how, "first": 0, "count": 100}
     result = service.answer(asked)
-    tokens = service.view_model.sides[0].token_text(stack)
+    tokens = service.view.sides[0].token_text(stack)
     hides = how["specials"] == "hide" and not all(tokens.special)
     return [[t for t in range(a, b) if not (hides and tokens.special[t])] for a, b in result.arrays[0].tolist()]
 
@@ -97,8 +97,7 @@ def test_every_query_agrees_with_the_dense_matrix(data: st.DataObject) -> None:
     first = data.draw(maps(*sizes))
     compares = data.draw(st.booleans())
     second = data.draw(maps(*sizes)) if compares else None
-    options: dict[str, Any] = {} if second is None else {"second": {(kind, 0): second}, "second_tokens": tokens}
-    service = ViewService(ViewModel.create({(kind, 0): first}, tokens=tokens, **options))
+    service = ViewService(View.of(*(Maps({(kind, 0): m}, tokens=tokens) for m in (first, second) if m is not None)))
     side = "difference" if compares else "0"
     how = {
         "merge": data.draw(st.sampled_from(["tokens", "words"])),

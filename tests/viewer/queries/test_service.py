@@ -12,7 +12,7 @@ from waiting import HANG
 import uwaga
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import Maps, View
 
 
 def test_the_first_reply_lists_sides_layers_and_axes(service: ViewService) -> None:
@@ -48,7 +48,7 @@ def test_items_have_no_prefixes_of_the_tokenizer(service: ViewService) -> None:
 @pytest.mark.parametrize("stands_for", ["[UNK]", "<unk>"])
 def test_tokens_that_the_vocabulary_lacks_are_counted_and_marked(stands_for: str) -> None:
     tokens = ["[CLS]", "he", stands_for, "##s", stands_for, "[SEP]"]
-    model = ViewModel.create(uwaga.AttentionMap(torch.randn(1, 6, 4), torch.randn(1, 6, 4)), tokens=tokens)
+    model = View.of(Maps(uwaga.AttentionMap(torch.randn(1, 6, 4), torch.randn(1, 6, 4)), tokens=tokens))
     service = ViewService(model)
     (side,) = service.answer({"request": "about"}).meta["sides"]
     assert side["stacks"]["encoder"] == {
@@ -76,7 +76,7 @@ def test_tokens_that_the_vocabulary_lacks_are_counted_and_marked(stands_for: str
 )
 def test_what_a_query_may_look_at_is_that_of_the_mask(mask: Any, sees: list[int | None] | None) -> None:
     m = uwaga.AttentionMap(torch.randn(2, 9, 4), torch.randn(2, 9, 4), mask=mask)
-    service = ViewService(ViewModel.create({("decoder", 0): m}, tokens=["a", "b", "##c", *"defghi"]))
+    service = ViewService(View.of(Maps({("decoder", 0): m}, tokens=["a", "b", "##c", *"defghi"])))
     (side,) = service.answer({"request": "about"}).meta["sides"]
     assert side["maps"][0]["sees"] == sees
     words = [(0, 1), (1, 3), *((at, at + 1) for at in range(3, 9))]
@@ -132,7 +132,7 @@ def test_what_reads_no_maps_does_not_wait_for_them(service: ViewService, name: s
 
 
 def test_the_caches_are_bounded(long_map: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch) -> None:
-    service = ViewService(ViewModel.create(long_map))
+    service = ViewService(View.of(long_map))
     monkeypatch.setattr(service.result(0)._finished, "_max_weight", 1 << 20)
     where = HEAD | {"kind": "decoder"}
     for row in range(8):

@@ -8,7 +8,7 @@ import uwaga
 from uwaga.inspect import head_table
 from uwaga.viewer.queries.statistics import of_rows
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import View
 
 
 def test_the_columns_are_those_of_the_head_table(service: ViewService, maps) -> None:
@@ -22,7 +22,7 @@ def test_the_columns_are_those_of_the_head_table(service: ViewService, maps) -> 
 
 
 def test_a_long_text_is_sampled_and_marked_so(long_map: uwaga.AttentionMap, follow) -> None:
-    replies = follow(ViewService(ViewModel.create(long_map)), request="statistics", side="0", kind="decoder", layer=0)
+    replies = follow(ViewService(View.of(long_map)), request="statistics", side="0", kind="decoder", layer=0)
     assert replies[-1].meta["sampled"] == 256
     whole = head_table(long_map.select()).columns
     for name in ("entropy", "peak", "sink", "previous_token"):
@@ -39,11 +39,7 @@ def test_statistics_of_sampled_rows_equal_their_definitions() -> None:
 
 def test_cross_attention_has_no_distances() -> None:
     m = uwaga.AttentionMap(torch.randn(2, 7, 8), torch.randn(2, 5, 8))
-    result = (
-        ViewService(ViewModel.create(m))
-        .answer({"request": "statistics", "side": "0", "kind": "cross", "layer": 0})
-        .meta
-    )
+    result = ViewService(View.of(m)).answer({"request": "statistics", "side": "0", "kind": "cross", "layer": 0}).meta
     assert list(result["columns"]) == [
         "entropy",
         "normalized_entropy",
@@ -56,7 +52,7 @@ def test_cross_attention_has_no_distances() -> None:
 
 def test_the_difference_is_that_of_the_statistics(maps, monkeypatch: pytest.MonkeyPatch) -> None:
     other = {name: uwaga.AttentionMap(*torch.randn(2, *m.shape[:-1], 8) * 3) for name, m in maps.items()}
-    service = ViewService(ViewModel.create(maps, second=other))
+    service = ViewService(View.of(maps, other))
 
     def columns(side: str) -> dict:
         return service.answer({"request": "statistics", "side": side, "kind": "encoder", "layer": 1}).meta
@@ -64,7 +60,7 @@ def test_the_difference_is_that_of_the_statistics(maps, monkeypatch: pytest.Monk
     for samples in (False, True):
         if samples:
             monkeypatch.setattr("uwaga.viewer.queries.statistics._MAX_EXACT", 0)
-            service = ViewService(ViewModel.create(maps, second=other))
+            service = ViewService(View.of(maps, other))
         first, second, result = (columns(side) for side in ("0", "1", "difference"))
         assert result["complete"] == 1.0
         assert list(result["columns"]) == [name for name in first["columns"] if name in second["columns"]]
@@ -76,7 +72,7 @@ def test_the_difference_is_that_of_the_statistics(maps, monkeypatch: pytest.Monk
 
 
 def test_a_difference_is_computed_in_steps(long_map: uwaga.AttentionMap, follow) -> None:
-    service = ViewService(ViewModel.create(long_map, second=long_map))
+    service = ViewService(View.of(long_map, long_map))
     replies = follow(service, request="statistics", side="difference", kind="decoder", layer=0)
     complete = [reply.meta["complete"] for reply in replies]
     assert complete == sorted(complete)

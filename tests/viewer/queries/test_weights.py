@@ -9,7 +9,7 @@ import pytest
 import uwaga
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import Maps, View
 
 
 def test_entries_rows_columns_and_rectangles_are_bit_identical_to_the_map(service: ViewService, maps, where) -> None:
@@ -35,7 +35,7 @@ def test_long_columns_are_computed_in_steps(
     long_map: uwaga.AttentionMap, where, follow: Callable[..., list[Reply]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
-    service = ViewService(ViewModel.create(long_map))
+    service = ViewService(View.of(long_map))
     where = where | {"kind": "decoder", "head": 0}
     column = follow(service, request="column", **where, key=3)
     assert len(column) > 5
@@ -53,15 +53,15 @@ def test_the_npz_file_has_weights_and_tokens(service: ViewService, maps, where) 
         names = {name: file[name].item() for name in ("kind", "layer", "head", "side", "merge", "specials")}
         assert names == {"kind": "encoder", "layer": 0, "head": 1, "side": "0", "merge": "tokens", "specials": "show"}
         assert (file["model"].item(), file["text"].item()) == (
-            service.view_model.sides[0].model,
-            service.view_model.title,
+            service.view.sides[0].model,
+            service.view.title,
         )
 
 
 def test_items_of_a_difference_are_named_by_both_texts(maps) -> None:
     first = ["[CLS]", "un", "##seen", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
     second = ["[CLS]", "un", "##known", "the", "cat", "lay", "on", "a", "mat", ".", "[SEP]"]
-    model = ViewModel.create(maps, tokens=first, second=maps, second_tokens=second)
+    model = View.of(Maps(maps, tokens=first), Maps(maps, tokens=second))
     asked = {"request": "items", "stack": "encoder", "specials": "show", "first": 0, "count": 20}
     result = ViewService(model).answer({**asked, "side": "difference", "merge": "tokens"}).meta
     assert result["labels"] == [
@@ -81,7 +81,7 @@ def test_items_of_a_difference_are_named_by_both_texts(maps) -> None:
     words = ViewService(model).answer({**asked, "side": "difference", "merge": "words"}).meta
     assert words["labels"][1] == "unseen | unknown"
     assert ViewService(model).answer({**asked, "side": "1", "merge": "tokens"}).meta["labels"][5] == "lay"
-    longer = ViewModel.create(maps, tokens=first, second=maps, second_tokens=["a", *second[1:2], "##x", *second[3:]])
+    longer = View.of(Maps(maps, tokens=first), Maps(maps, tokens=["a", *second[1:2], "##x", *second[3:]]))
     assert (
         ViewService(longer).answer({**asked, "side": "difference", "merge": "tokens"}).meta["labels"][0] == "[CLS] | a"
     )

@@ -7,7 +7,7 @@ import torch
 
 import uwaga
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import Maps, View
 
 ENCODER, DECODER = ["▁a", "b", "▁c", "</s>"], ["<s>", "▁un", "seen", "▁cat", "."]
 
@@ -18,7 +18,7 @@ def service() -> ViewService:
         return uwaga.AttentionMap(torch.randn(2, queries, 4), torch.randn(2, keys, 4))
 
     maps = {("encoder", 0): some_map(4, 4), ("decoder", 0): some_map(5, 5), ("cross", 0): some_map(5, 4)}
-    return ViewService(ViewModel.create(maps, tokens={"encoder": ENCODER, "decoder": DECODER}))
+    return ViewService(View.of(Maps(maps, tokens={"encoder": ENCODER, "decoder": DECODER})))
 
 
 def items(service: ViewService, stack: str, merge: str = "tokens", specials: str = "show") -> Any:

@@ -62,7 +62,7 @@ class SavedPage(NamedTuple):
 def save_snapshot(
     service: Service, path: str | os.PathLike[str], *, exact: Sequence[Exact] = (), **options: Any
 ) -> str:
-    """Write a snapshot to a file, atomically, and return what was left out. Arguments as in `View.save` and `make_snapshot`. Raises
+    """Write a snapshot to a file, atomically, and return what was left out. Arguments as in `ServedView.save` and `make_snapshot`. Raises
     ValueError, from `exact`, and OSError."""
     about = service.answer({"request": "about"}).meta
     requests = [request for each in exact for request in exact_requests(about, each)]

@@ -1,4 +1,4 @@
-"""Resolves the names in a request to the matrix of one head: sides, axes of tokens or words, and heads of a view model.
+"""Resolves the names in a request to the matrix of one head: sides, axes of tokens or words, and heads of a view.
 
 Letters: H query heads, Q queries, K keys, I items (tokens or words) along an axis.
 """
@@ -21,7 +21,7 @@ from uwaga.models.tokenizers.token_text import TokenText, join_tokens, word_rang
 from uwaga.viewer.messages import RequestError
 from uwaga.viewer.queries.lru_cache import LRUCache
 from uwaga.viewer.request_table import Shown, in_range, one_of
-from uwaga.viewer.view_model import MapName, Side, ViewModel, axes_of
+from uwaga.viewer.shown import MapName, Side, View, axes_of
 
 DIFFERENCE = "difference"  # the id of the side that shows the first side minus the second
 WRITTEN = (
@@ -175,22 +175,22 @@ class LayerSelection(NamedTuple):
 
 
 class HeadResolver:
-    """Resolves the names in requests to sides, axes and heads of a view model."""
+    """Resolves the names in requests to sides, axes and heads of a view."""
 
-    def __init__(self, view_model: ViewModel) -> None:
-        self.view_model = view_model
+    def __init__(self, view: View) -> None:
+        self.view = view
         self._axes: dict[tuple[str, str, str, str], Axis] = {}
         self._head_views: LRUCache[HeadView] = LRUCache(_MAX_HEAD_VIEWS)
 
     @property
     def ids(self) -> list[str]:
         """The ids of the sides, and of their difference where they have maps of the same shape."""
-        results = [str(number) for number in range(len(self.view_model.sides))]
+        results = [str(number) for number in range(len(self.view.sides))]
         return [*results, DIFFERENCE] if self.maps(DIFFERENCE) else results
 
     def maps(self, side: str) -> dict[MapName, WeightMap]:
         """Maps by kind and layer; of the difference, those of the first side that the second has in the same shape."""
-        sides = self.view_model.sides
+        sides = self.view.sides
         if side != DIFFERENCE:
             return dict(sides[int(side)].maps)
         if len(sides) < 2:
@@ -200,13 +200,13 @@ class HeadResolver:
 
     def side(self, side: str) -> Side:
         """The side with an id; for the difference the first one, whose tokens are shown."""
-        return self.view_model.sides[0 if side == DIFFERENCE else int(side)]
+        return self.view.sides[0 if side == DIFFERENCE else int(side)]
 
     def selection(
         self, side: str, kind: str, layer: int, merge: str = "tokens", specials: str = "show"
     ) -> LayerSelection:
         """The layer and the axes that a request names. Raises RequestError: there is no such layer."""
-        if not self.view_model.sides:
+        if not self.view.sides:
             raise RequestError("this view has no maps, only the lesson")
         one_of("side", side, self.ids)
         name = kind, in_range("layer", layer, 0, _MAX_LAYERS)
@@ -227,8 +227,8 @@ class HeadResolver:
 
     def sees(self, side: str, name: MapName) -> list[int | None] | None:
         """How many tokens before and after its own a query may look at, None for any number; None where no such band is known."""
-        sides = range(len(self.view_model.sides)) if side == DIFFERENCE else [int(side)]
-        bands = [_band(self.view_model.sides[number].maps[name]) for number in sides]
+        sides = range(len(self.view.sides)) if side == DIFFERENCE else [int(side)]
+        bands = [_band(self.view.sides[number].maps[name]) for number in sides]
         return bands[0] if all(band == bands[0] for band in bands) else None
 
     def head_view(self, selection: LayerSelection, head: int) -> HeadView:
@@ -255,10 +255,10 @@ class HeadResolver:
                 first, second = (self.axis(str(number), stack, merge, specials) for number in range(2))
                 self._axes[key] = first.beside(second)
             elif stack == WRITTEN:
-                tokens = self.view_model.sides[int(side)].token_text("decoder")
+                tokens = self.view.sides[int(side)].token_text("decoder")
                 self._axes[key] = self.axis(side, "decoder", merge, specials).written(tokens)
             else:
-                tokens = self.view_model.sides[int(side)].token_text(stack)
+                tokens = self.view.sides[int(side)].token_text(stack)
                 self._axes[key] = Axis.of(tokens, merge=merge, specials=specials)
         return self._axes[key]
 

@@ -20,7 +20,7 @@ from uwaga.viewer.queries.heads import DIFFERENCE, WRITTEN, Axis, HeadResolver, 
 from uwaga.viewer.request_table import Shown, request
 
 if TYPE_CHECKING:
-    from uwaga.viewer.queries.result import MapResult
+    from uwaga.viewer.queries.result import ViewResult
 
 _BLOCK = 1 << 20  # weights of a block
 _ROWS = 256  # queries that are read
@@ -119,7 +119,7 @@ class Labels:
 
 
 @request(saved=True)
-def labels(result: "MapResult", **shown: Unpack[Shown]) -> Labels:
+def labels(result: "ViewResult", **shown: Unpack[Shown]) -> Labels:
     """What the heads of a layer do, in a word each."""
     selection = result.resolver.selection(**shown)
     if selection.side == DIFFERENCE:

@@ -11,10 +11,10 @@ from uwaga.viewer.queries.heads import DIFFERENCE, WRITTEN, HeadResolver
 from uwaga.viewer.queries.raster import OVERVIEW, TILE
 from uwaga.viewer.queries.statistics import titles
 from uwaga.viewer.request_table import Merge, Specials, in_range, one_of, request
-from uwaga.viewer.view_model import axes_of
+from uwaga.viewer.shown import axes_of
 
 if TYPE_CHECKING:
-    from uwaga.viewer.queries.result import MapResult
+    from uwaga.viewer.queries.result import ViewResult
 
 _MAX_ITEMS = 200_000
 _LEAST_WORDS, _MOST_WORDS = 3, 60  # of a short text: what a small map has a cell for each of, with special tokens
@@ -22,7 +22,7 @@ _LEAST_WORDS, _MOST_WORDS = 3, 60  # of a short text: what a small map has a cel
 
 @request(saved=True)
 def items(
-    result: "MapResult", *, side: Text, stack: Text, merge: Merge, specials: Specials, first: Integer, count: Integer
+    result: "ViewResult", *, side: Text, stack: Text, merge: Merge, specials: Specials, first: Integer, count: Integer
 ) -> Reply:
     """The tokens or words along an axis."""
     resolver = result.resolver
@@ -42,12 +42,12 @@ def items(
 
 
 @request(saved=True)
-def picture(result: "MapResult") -> Reply:
+def picture(result: "ViewResult") -> Reply:
     """What a model of pictures saw."""
-    seen = result.resolver.view_model.picture
-    if seen is None:
+    pixels = result.view.pixels
+    if pixels is None:
         raise RequestError("this view has none")
-    return Reply(meta={}, arrays=(seen.pixels,))
+    return Reply(meta={}, arrays=(pixels,))
 
 
 def describe(resolver: HeadResolver) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def describe(resolver: HeadResolver) -> dict[str, Any]:
     meta = {
         # Not imported: the package's top-level module names modules of higher layers.
         "version": sys.modules["uwaga"].__version__,
-        "title": resolver.view_model.title,
+        "title": resolver.view.title,
         "tile": TILE,
         "overview": OVERVIEW,
         "live": True,
@@ -64,10 +64,16 @@ def describe(resolver: HeadResolver) -> dict[str, Any]:
         "sides": sides,
         "start": _start(resolver) if sides else None,
     }
-    if resolver.view_model.picture is not None:
-        meta["picture"] = resolver.view_model.picture.to_json()
-    if resolver.view_model.answer is not None:
-        meta["answer"] = resolver.view_model.answer.to_json()
+    view = resolver.view
+    if view.pixels is not None:
+        height, width = view.pixels.shape
+        grids = {
+            stack: {"rows": grid.rows, "columns": grid.columns, "first": grid.first}
+            for stack, grid in view.grids.items()
+        }
+        meta["picture"] = {"width": width, "height": height, "grids": grids}
+    if view.answer is not None:
+        meta["answer"] = view.answer
     return meta
 
 
@@ -75,8 +81,8 @@ def _start(resolver: HeadResolver) -> dict[str, Any]:
     """A decoder with cross-attention opens on that: what it writes is the story, and what it reads of the text its reason. A picture opens on
     the last layer, which has gathered most."""
     names = list(resolver.maps("0"))
-    if (picture := resolver.view_model.picture) is not None:
-        kind, layer = [name for name in names if name[0] in picture.grids][-1]
+    if grids := resolver.view.grids:
+        kind, layer = [name for name in names if name[0] in grids][-1]
         return {"side": "0", "kind": kind, "layer": layer, "head": 0, "merge": "tokens"}
     kind, layer = next((name for name in names if name[0] == "cross"), names[0])
     return {"side": "0", "kind": kind, "layer": layer, "head": 0, "merge": _merge(resolver, kind)}
@@ -99,8 +105,7 @@ def _side(resolver: HeadResolver, side: str) -> dict[str, Any]:
     title, model = shown.title, shown.model
     if side == DIFFERENCE:
         title, model = (
-            _difference_title([getattr(each, name) for each in resolver.view_model.sides])
-            for name in ("title", "model")
+            _difference_title([getattr(each, name) for each in resolver.view.sides]) for name in ("title", "model")
         )
     return {
         "id": side,

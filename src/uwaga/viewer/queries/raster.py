@@ -22,7 +22,7 @@ from uwaga.viewer.queries.heads import HeadResolver, HeadView, LayerSelection
 from uwaga.viewer.request_table import Pooling, Shown, in_range, request
 
 if TYPE_CHECKING:
-    from uwaga.viewer.queries.result import MapResult
+    from uwaga.viewer.queries.result import ViewResult
 
 TILE = 256  # cells of a tile along an axis
 OVERVIEW = 64  # cells of an overview along an axis
@@ -314,14 +314,14 @@ class HeadTile:
 
 
 @request(saved=True)
-def overview(result: "MapResult", *, pooling: Pooling, **shown: Unpack[Shown]) -> Overview:
+def overview(result: "ViewResult", *, pooling: Pooling, **shown: Unpack[Shown]) -> Overview:
     """Every head of a layer, coarsely."""
     return Overview(result.resolver, result.resolver.selection(**shown), pooling)
 
 
 @request(saved=True)
 def tile(
-    result: "MapResult",
+    result: "ViewResult",
     *,
     head: Integer,
     pooling: Pooling,

@@ -1,16 +1,20 @@
-"""What requests are about: maps, and the computations about them that were begun or are complete."""
+"""What requests are about: a view, and the computations about its maps that were begun or are complete."""
 
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from uwaga.viewer.messages import Reply, RequestError
 from uwaga.viewer.queries.heads import HeadResolver
 from uwaga.viewer.queries.lru_cache import LRUCache
 from uwaga.viewer.request_table import Handler
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.shown import View
+
+if TYPE_CHECKING:
+    from uwaga.viewer.service import ViewService
+    from uwaga.viewer.texts import RunRequest
 
 _TIME_BUDGET = 0.2  # seconds per reply; a step that has begun may overrun it
 _MAX_FINISHED_BYTES = 128 << 20
@@ -38,16 +42,21 @@ class _Resumable(Protocol):
         ...
 
 
-class MapResult:
-    """The maps that a page asks about. Thread-safe: one short request is computed at a time.
+class ViewResult:
+    """What a page asks about: a view, or what a model has made of a text. Thread-safe: one short request is computed at a time.
 
     Attributes:
+        service: whose result it is.
+        number: of the result, 0 for what the page opened with.
+        view: what is shown.
+        typed: the text, None where it is not known.
         resolver: resolves names in requests to matrices of heads.
         lock: held while the resolver is used.
     """
 
-    def __init__(self, view_model: ViewModel) -> None:
-        self.resolver = HeadResolver(view_model)
+    def __init__(self, service: "ViewService", number: int, view: View, typed: "RunRequest | None") -> None:
+        self.service, self.number, self.view, self.typed = service, number, view, typed
+        self.resolver = HeadResolver(view)
         self.lock = threading.RLock()
         self._closed = False
         self._finished: LRUCache[Reply] = LRUCache(_MAX_FINISHED_BYTES, lambda reply: reply.nbytes + 4096)
@@ -59,7 +68,9 @@ class MapResult:
             return self._finish(handler, arguments)
         with self.lock if handler.lane == "short" and handler.reads_maps else nullcontext():
             self._check_open()
-            reply: Reply = (self._resume if handler.in_steps else self._compute)(handler, arguments)
+            if handler.in_steps:
+                return self._resume(handler, arguments)
+            reply: Reply = handler.function(self, **arguments)
             return reply
 
     def close(self) -> None:
@@ -70,9 +81,6 @@ class MapResult:
         if self._closed:
             raise RequestError("the view is closed")
 
-    def _compute(self, handler: Handler, arguments: Mapping[str, Any]) -> Any:
-        return handler.function(self, **arguments)
-
     def _resume(self, handler: Handler, arguments: Mapping[str, Any]) -> Reply:
         """Continue (or begin) a computation within the time budget; a complete reply is cached."""
         key = (handler.name, *arguments.values())
@@ -80,7 +88,7 @@ class MapResult:
             return finished
         work = self._unfinished.get(key)
         if work is None:
-            work = self._unfinished.put(key, self._compute(handler, arguments))
+            work = self._unfinished.put(key, handler.function(self, **arguments))
         work.advance(time.monotonic() + _TIME_BUDGET)
         reply = work.reply()
         if reply.meta["complete"] == 1:
@@ -92,7 +100,7 @@ class MapResult:
         """Compute all, with the lock for each step, so that other requests are answered in between."""
         with self.lock:
             self._check_open()
-            work = self._compute(handler, arguments)
+            work: _Resumable = handler.function(self, **arguments)
         while work.complete < 1:
             self._check_open()
             with self.lock:

@@ -16,10 +16,10 @@ from uwaga.maps.map import AttentionMap
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.queries.heads import DIFFERENCE, HeadResolver, HeadView, LayerSelection
 from uwaga.viewer.request_table import Layer, request
-from uwaga.viewer.view_model import axes_of
+from uwaga.viewer.shown import axes_of
 
 if TYPE_CHECKING:
-    from uwaga.viewer.queries.result import MapResult
+    from uwaga.viewer.queries.result import ViewResult
 
 MEANINGS = {
     "entropy": "entropy of the weights of a query, in nats",
@@ -154,7 +154,7 @@ class StatisticsDifference:
 
 
 @request(saved=True)
-def statistics(result: "MapResult", **layer: Unpack[Layer]) -> Statistics | StatisticsDifference:
+def statistics(result: "ViewResult", **layer: Unpack[Layer]) -> Statistics | StatisticsDifference:
     """The statistics of a layer's heads; of the difference, those of the first side minus those of the second."""
     selection = result.resolver.selection(**layer)
     if selection.side == DIFFERENCE:

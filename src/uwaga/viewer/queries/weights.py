@@ -19,14 +19,14 @@ from uwaga.viewer.queries.raster import WeightBlock
 from uwaga.viewer.request_table import Layer, Pair, Shown, in_range, invalid, request
 
 if TYPE_CHECKING:
-    from uwaga.viewer.queries.result import MapResult
+    from uwaga.viewer.queries.result import ViewResult
 
 MAX_OF_HEADS = 1 << 24  # weights of a token in every head: 64 MB
 _TOKEN_BYTES = 1 << 26  # of an array of token strings in an .npz file, where each takes as much as the longest
 
 
 @request(saved=True)
-def entry(result: "MapResult", *, head: Integer, query: Integer, key: Integer, **shown: Unpack[Shown]) -> Reply:
+def entry(result: "ViewResult", *, head: Integer, query: Integer, key: Integer, **shown: Unpack[Shown]) -> Reply:
     """One weight, its rank in its row (1 is the largest; equal weights share a rank; None of a weight that is 0, as masked ones are), its score,
     and the row's log-sum-exp."""
     _, head_view = result.resolver.select(head, **shown)
@@ -61,7 +61,7 @@ def hidden(sees: list[int | None] | None, queries: NDArray[np.int32], keys: NDAr
 
 
 @request(saved=True)
-def row(result: "MapResult", *, head: Integer, query: Integer, **shown: Unpack[Shown]) -> Reply:
+def row(result: "ViewResult", *, head: Integer, query: Integer, **shown: Unpack[Shown]) -> Reply:
     """(K,) the weights of one query."""
     _, head_view = result.resolver.select(head, **shown)
     return Reply(meta={}, arrays=(_row(head_view, in_range("query", query, 0, head_view.sizes[0])),))
@@ -140,14 +140,14 @@ class EveryHead:
 
 
 @request(saved=True)
-def column(result: "MapResult", *, head: Integer, key: Integer, **shown: Unpack[Shown]) -> Column:
+def column(result: "ViewResult", *, head: Integer, key: Integer, **shown: Unpack[Shown]) -> Column:
     """(Q,) the weights on one key."""
     _, head_view = result.resolver.select(head, **shown)
     return Column(head_view, in_range("key", key, 0, head_view.sizes[1]))
 
 
 @request(saved=True)
-def heads(result: "MapResult", *, axis: Literal["row", "column"], item: Integer, **layer: Unpack[Layer]) -> EveryHead:
+def heads(result: "ViewResult", *, axis: Literal["row", "column"], item: Integer, **layer: Unpack[Layer]) -> EveryHead:
     """A row or a column of every head of a layer, over tokens."""
     selection = result.resolver.selection(**layer)
     count = result.resolver.heads(selection.side, selection.name)
@@ -196,14 +196,14 @@ class NpzFile(WeightBlock):
 
 
 @request(lane="long")
-def weights(result: "MapResult", *, head: Integer, rows: Pair, columns: Pair, **shown: Unpack[Shown]) -> WeightBlock:
+def weights(result: "ViewResult", *, head: Integer, rows: Pair, columns: Pair, **shown: Unpack[Shown]) -> WeightBlock:
     """A rectangle of a head, which may take seconds."""
     _, head_view = result.resolver.select(head, **shown)
     return WeightBlock(*_block(head_view, rows, columns))
 
 
 @request(lane="long")
-def npz(result: "MapResult", *, head: Integer, rows: Pair, columns: Pair, **shown: Unpack[Shown]) -> NpzFile:
+def npz(result: "ViewResult", *, head: Integer, rows: Pair, columns: Pair, **shown: Unpack[Shown]) -> NpzFile:
     """The same as an .npz file."""
     resolver = result.resolver
     selection, head_view = resolver.select(head, **shown)

@@ -11,7 +11,7 @@ import torch
 
 from uwaga.viewer.queries.heads import HeadResolver, HeadView
 from uwaga.viewer.request_table import Shown, in_range, invalid, one_of
-from uwaga.viewer.view_model import MapName, Side, axes_of
+from uwaga.viewer.shown import MapName, Side, axes_of
 
 if TYPE_CHECKING:
     from uwaga.inspect.attribution.attribute import ScoreAttribution
@@ -46,7 +46,7 @@ def link(
         RequestError: a side, layer or head that does not exist, a difference, items out of range, or `than` that is the key.
     """
     selection, _ = resolver.select(head, **shown)
-    one_of("side", selection.side, [str(number) for number in range(len(resolver.view_model.sides))])
+    one_of("side", selection.side, [str(number) for number in range(len(resolver.view.sides))])
     queries, keys = resolver.axes(selection)
     query_tokens = _tokens(queries.spans[in_range("query", query, 0, len(queries))])
     key_tokens = _tokens(keys.spans[in_range("key", key, 0, len(keys))])

@@ -72,7 +72,7 @@ class Server:
     ) -> None:
         listening = _listen(port)
         self.port: int = listening.getsockname()[1]
-        self._fragment, self._announce = fragment, announce
+        self.fragment, self._announce = fragment, announce
         self._path = "?lesson" if lesson else ""
         self._files: dict[str, Path] = {}  # HTML files that redirect a browser to the page, by their one-time codes
         self._folder: PrivateFolder | None = None
@@ -161,7 +161,7 @@ class Server:
         return f"Server({self.address}{', closed' if self.closed else ''})"
 
     def _address(self, code: str) -> str:
-        return f"http://{_LOOPBACK}:{self.port}/{self._path}#{'&'.join(filter(None, (f'code={code}', self._fragment)))}"
+        return f"http://{_LOOPBACK}:{self.port}/{self._path}#{'&'.join(filter(None, (f'code={code}', self.fragment)))}"
 
     def _code_used(self, code: str) -> None:
         """Remove the redirecting file of a used code."""

@@ -4,12 +4,12 @@ Letters: T tokens, M model width, V vocabulary.
 """
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from uwaga.inspect.heads.coreference import coreference_heads
 from uwaga.inspect.heads.table import HeadTable
 from uwaga.inspect.run_text import (
-    NEW_TOKENS,
     Progress,
     Reading,
     RecordError,
@@ -28,7 +27,7 @@ from uwaga.inspect.run_text import (
 )
 from uwaga.models.opening import open as open_model
 from uwaga.models.tokenizers.token_text import token_text
-from uwaga.viewer.view_model import ScoreSource, ViewModel
+from uwaga.viewer.shown import Maps, ScoreSource, Text, View
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,49 +90,31 @@ class RunRequest(NamedTuple):
         return {name: value for name, value in values.items() if name != "long" or value is not None}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """One or two texts that a model has read.
-
-    Attributes:
-        view_model: their maps.
-        predictions: by side, "0" or "1"; none where the model predicts no tokens.
-        vectors: one of unit length per side, by which texts are compared; none where the model has none.
-        python: the line of Python that makes the changes; "" without changes.
-        probes: other texts with their vectors, to compare those of a changed model with.
-    """
-
-    view_model: ViewModel
-    predictions: "Mapping[str, Predictions]" = field(default_factory=dict)
-    vectors: Sequence[NDArray[np.float32]] = ()
-    python: str = ""
-    probes: Sequence[tuple[str, NDArray[np.float32]]] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TextRunner:
     """Runs texts through the model of a view, or through two models side by side, one call at a time.
 
     Attributes:
-        reader: the model.
-        second: the model of the second text, which reads the first one where there is no second; None: the same model.
-        new_tokens, layers, truncate: as in `run_text`.
+        first: how texts are read; its model is an opened one.
+        second: how the second text is read, or the first one where there is no second; None: as the first.
     """
 
-    reader: "Model"
-    second: "Model | None" = None
-    new_tokens: int = NEW_TOKENS
-    layers: Sequence[int] | None = None
-    truncate: bool = False
+    first: Text
+    second: Text | None = None
     _known: dict[str, HeadTable] = field(default_factory=dict, repr=False)  # by the name of the model
     _vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict, repr=False)  # of sentences to compare with
     _longer: "list[Model]" = field(default_factory=list, repr=False)
     _lock: Lock = field(default_factory=Lock, repr=False)
 
+    @property
+    def reader(self) -> "Model":
+        """The model."""
+        return cast("Model", self.first.model)
+
     def about(self) -> dict[str, Any]:
         """What a page needs to offer a text box, as JSON; see `service.about`."""
         # A saved page holds the command: it must not tell where the directories of this machine are.
-        readers = [self.reader, *([] if self.second is None else [self.second])]
+        readers = [self.reader, *([] if self.second is None else [cast("Model", self.second.model)])]
         models = [each.title if Path(each.name).is_dir() else each.name for each in readers]
         options = " ".join(
             f"--{option} {shlex.quote(name)}" for option, name in zip(("model", "second-model"), models, strict=False)
@@ -144,7 +125,7 @@ class TextRunner:
             "examples": list(EXAMPLES.get(self.reader.name, _OTHERS)),
             "pairs": [list(pair) for pair in PAIRS],
             "model": self.reader.title,
-            "command": "uwaga.view(text, model=model, tokenizer=tokenizer)"
+            "command": "uwaga.view(text, model=uwaga.models.open(model, tokenizer=tokenizer))"
             if in_memory
             else f"uwaga view TEXT {options}",
             "max_tokens": min(self.reader.config.max_tokens or MAX_TOKENS, MAX_TOKENS),
@@ -164,79 +145,77 @@ class TextRunner:
         check: Check = lambda: None,
         *,
         max_tokens: int | None = MAX_TOKENS,
-        title: str | None = None,
-        second_title: str | None = None,
         progress: Callable[[], Progress] | None = None,
-    ) -> RunResult:
+    ) -> View:
         """Read the texts.
 
         Args:
             request: the texts.
             check: called after each layer; what it raises ends the run.
             max_tokens: of each text, beside what the model takes; None: no limit.
-            title, second_title: of the sides; None: the first line of each text.
             progress: makes the progress of one reading, as in `run_text`.
 
         Raises:
             Exception: from `check`.
             RecordError: a text that the model cannot read, or edits that do not fit it.
         """
-        edits, own = request.edits, self.reader
+        edits, first = request.edits, self.first
         if request.long == LONGER:
-            own = self._longer[0] if self._longer else open_model(LONGER, dtype="float32")
-            self._longer[:] = [own]
+            self._longer[:] = self._longer or [open_model(LONGER, dtype="float32")]
+            first = replace(first, model=self._longer[0], layers=None)
 
-        def read(reader: "Model", text: str, **options: Any) -> Reading:
+        def read(by: Text, text: str, **options: Any) -> Reading:
             return run_text(
-                reader,
+                cast("Model", by.model),
                 text,
-                new_tokens=self.new_tokens,
-                layers=self.layers if own is self.reader else None,
-                truncate=self.truncate or request.long == FIRST,
+                new_tokens=by.new_tokens,
+                layers=by.layers,
+                truncate=by.truncate or request.long == FIRST,
                 max_tokens=max_tokens,
                 progress=_checked(check, nullcontext(_ignore) if progress is None else progress()),
                 **options,
             )
 
-        first = read(own, request.text, target=request.target)
-        readers, readings, titles = [own], [first], [title or first_line(request.text)]
-        again = own if self.second is None else self.second
+        own = cast("Model", first.model)
+        readers, readings = [own], [read(first, request.text, target=request.target)]
+        titles = [first_line(request.text)]
         if edits:
             # What it generated is read again, so that the tokens are the same.
-            target = request.target if first.written is None else first.written
-            readers, readings = [own] * 2, [first, read(own, request.text, target=target, edits=edits)]
+            target = request.target if readings[0].written is None else readings[0].written
+            readers.append(own)
+            readings.append(read(first, request.text, target=target, edits=edits))
             titles.append("with the changes")
         elif request.second is not None or self.second is not None:
-            text = request.text if request.second is None else request.second
-            readers.append(again)
-            readings.append(read(again, text, target=request.target if again.config.has_both else None))
-            titles.append(second_title or first_line(text))
+            text, by = request.text if request.second is None else request.second, self.second or first
+            readers.append(cast("Model", by.model))
+            readings.append(read(by, text, target=request.target if readers[1].config.has_both else None))
+            titles.append(first_line(text))
+        given = [
+            Maps(reading.recording, title=title, model=reading.recording.model)
+            for reading, title in zip(readings, titles, strict=True)
+        ]
         with reporting_errors():
-            view_model = _view_model(readings, titles)
-        view_model = replace(
-            view_model,
-            sides=tuple(
-                side
-                if edits and number
-                else replace(side, coreference=self._coreference_of(reader), scores=_scores_of(reader, reading))
-                for number, (side, reader, reading) in enumerate(zip(view_model.sides, readers, readings, strict=True))
-            ),
-        )
-        predicted = {
-            str(side): result
-            for side, (reader, reading) in enumerate(zip(readers, readings, strict=True))
-            if (result := Predictions.of(reader, reading)) is not None
-        }
+            shown = View.of(*given)
+        sides = [
+            side
+            if edits and number
+            else replace(side, coreference=self._coreference_of(reader), scores=_scores_of(reader, reading))
+            for number, (side, reader, reading) in enumerate(zip(shown.sides, readers, readings, strict=True))
+        ]
         vectors = [_vector(reader, reading) for reader, reading in zip(readers, readings, strict=True)]
         known = [each for each in vectors if each is not None]
         comparable = len(known) == len(vectors) and len({each.shape for each in known}) == 1
-        python = edits.as_python() if edits else ""
-        return RunResult(
-            view_model=view_model,
-            predictions=predicted,
+        return replace(
+            shown,
+            sides=tuple(sides),
+            predictions={
+                str(side): result
+                for side, (reader, reading) in enumerate(zip(readers, readings, strict=True))
+                if (result := Predictions.of(reader, reading)) is not None
+            },
             vectors=known if comparable else (),
-            python=python,
-            probes=self._probes_of(request.text, check) if python and comparable else (),
+            python=edits.as_python() if edits else "",
+            probes=self._probes_of(request.text, check) if edits and comparable else (),
         )
 
     def _probes_of(self, text: str, check: Check) -> list[tuple[str, NDArray[np.float32]]]:
@@ -274,20 +253,6 @@ class TextRunner:
                 return self._known[reader.name]
 
         return heads
-
-
-def _view_model(readings: Sequence[Reading], titles: Sequence[str]) -> ViewModel:
-    first, *more = readings
-    if not more:
-        return ViewModel.create(first.recording, title=titles[0], model=first.recording.model)
-    return ViewModel.create(
-        first.recording,
-        title=titles[0],
-        model=first.recording.model,
-        second=more[0].recording,
-        second_title=titles[1],
-        second_model=more[0].recording.model,
-    )
 
 
 def _scores_of(reader: "Model", reading: Reading) -> ScoreSource:

@@ -1,0 +1,159 @@
+"""What is given to `uwaga.view` and to its command becomes what is shown: maps, recordings, texts, pictures, questions, and files of them."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from uwaga._base.errors import DataError
+from uwaga._base.languages import tr
+from uwaga.inspect import pictures
+from uwaga.inspect.recordings import files
+from uwaga.inspect.recordings.recording import Recording
+from uwaga.inspect.run_text import Progress, RecordError, default_model, first_line, record_text, text_of_file
+from uwaga.models.model import Model
+from uwaga.models.opening import open as open_model
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.shown import AnyModel, Maps, MapsLike, Question, Text, View
+from uwaga.viewer.texts import RunRequest, TextRunner
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    Shown = MapsLike | Maps | str | Text | Question | os.PathLike[str] | Image
+
+Reporting = Callable[[], Progress]  # makes the progress of one reading, as in `run_text`
+
+
+def open_view(
+    shown: "Shown",
+    beside: "Shown | None" = None,
+    *,
+    model: AnyModel | None = None,
+    title: str | None = None,
+    progress: Reporting | None = None,
+) -> ViewService:
+    """The service behind a page that shows something, or two things that are compared; arguments and errors as of `uwaga.view`."""
+    if isinstance(shown, Question) or isinstance(beside, Question):
+        if beside is not None or not isinstance(shown, Question):
+            raise ValueError("view: a question to a database is shown alone, with nothing beside it")
+        if not (model is None or isinstance(model, str)):
+            raise ValueError(f"view: model of a question must be the name of a model, not {type(model).__name__}")
+        asked = replace(shown, model=model) if shown.model is None else shown
+        return ViewService(View.of_question(asked).titled(title))
+    given = [_with_model(each, model) for each in (shown, beside) if each is not None]
+    texts = [each for each in given if isinstance(each, Text)]
+    if len(texts) == len(given):
+        runner, typed = _runner(*texts)
+        first = runner.run(typed, max_tokens=None, progress=progress)
+        return ViewService(first.titled(title), runner=runner, typed=typed)
+    maps = [_recorded(each, progress) if isinstance(each, Text) else each for each in given]
+    return ViewService(View.of(*maps).titled(title))
+
+
+def of_file(path: Path, model: AnyModel | None = None) -> Maps | Text:
+    """A saved recording, a picture, which the model reads, or else a text. Raises RecordError: it cannot be read; otherwise as `of_picture`."""
+    if pictures.is_picture(path):
+        return of_picture(path, model)
+    try:
+        return Maps(Recording.load(path)) if files.is_recording(path) else Text(text_of_file(path))
+    except DataError as error:
+        raise RecordError(str(error)) from error
+
+
+def of_picture(
+    picture: Any,
+    model: AnyModel | None,
+    *,
+    dtype: str = "float32",
+    resolution: int | None = None,
+    layers: Sequence[int] | None = None,
+    progress: Reporting | None = None,
+) -> Maps:
+    """A picture of PIL or the path of one, read by the model of a directory.
+
+    Args:
+        model: the directory, or a model id of the hub.
+        dtype, resolution, layers: as of `uwaga.inspect.pictures`.
+
+    Raises:
+        ValueError: no model that reads pictures (CheckpointError), or no picture (RecordError).
+    """
+    if not isinstance(model, str | os.PathLike):
+        raise ValueError("view: a picture needs model, the directory of one that reads pictures")
+    if isinstance(picture, os.PathLike):
+        title, seen = Path(picture).name, pictures.read_picture(Path(picture))  # before PyTorch is imported
+    else:
+        title, seen = tr("Picture"), pictures.in_rgb(lambda: picture, "picture")
+    reader = pictures.load_vision(os.fspath(model), dtype)
+    read = pictures.record_picture(
+        reader, seen, resolution=resolution, layers=layers, progress=None if progress is None else progress()
+    )
+    return Maps(read.recording, title=title, picture=read.pixels, grid=read.grid, model=reader.title)
+
+
+def _with_model(shown: Any, model: AnyModel | None) -> Maps | Text:
+    """What is given as maps or as a text, with a model where it names none."""
+    if isinstance(shown, str):
+        shown = Text(shown)
+    elif isinstance(shown, os.PathLike):
+        shown = of_file(Path(shown), model)
+    elif hasattr(shown, "convert"):
+        shown = of_picture(shown, model)
+    elif not isinstance(shown, Maps | Text):
+        shown = Maps(shown)
+    result: Maps | Text = replace(shown, model=model) if shown.model is None else shown
+    _check_model(result.model)
+    return result
+
+
+def _check_model(model: object) -> None:
+    from torch import nn
+
+    if not (model is None or isinstance(model, str | os.PathLike | nn.Module)):
+        rule = "the name of a model, a directory or a model itself"
+        raise ValueError(f"view: model must be {rule}, not {type(model).__name__}")
+
+
+def _runner(first: Text, beside: Text | None = None) -> tuple[TextRunner, RunRequest]:
+    """What reads one or two texts, and then those that are typed into the page."""
+    typed = RunRequest(first.text, None, first.target)
+    reader = replace(first, text="", target=None, model=_reader(first.model))
+    if beside is None:
+        return TextRunner(reader), typed
+    if beside.target not in (None, first.target):
+        raise ValueError("view: target of the second text must be that of the first: a page has one for both")
+    is_alike = replace(beside, text="", target=None) == replace(first, text="", target=None)
+    if beside.text != first.text:
+        typed = typed._replace(second=beside.text)
+        if is_alike:
+            return TextRunner(reader), typed
+    again = reader.model if beside.model is first.model or beside.model == first.model else _reader(beside.model)
+    return TextRunner(reader, replace(beside, text="", target=None, model=again)), typed
+
+
+def _recorded(text: Text, progress: Reporting | None) -> Maps:
+    """A text beside maps."""
+    recording = record_text(
+        _reader(text.model),
+        text.text,
+        target=text.target,
+        new_tokens=text.new_tokens,
+        truncate=text.truncate,
+        layers=text.layers,
+        progress=None if progress is None else progress(),
+    )
+    return Maps(recording, title=first_line(text.text))
+
+
+def _reader(model: AnyModel | None) -> Model:
+    """The model that reads a text, with its tokenizer."""
+    if model is None or isinstance(model, str | os.PathLike):
+        return open_model(default_model() if model is None else model, dtype="float32")
+    if isinstance(model, Model) and getattr(model, "tokenizer", None) is not None:
+        return model
+    try:
+        return open_model(model)
+    except ValueError as error:
+        raise type(error)(f"view: model: {error}") from error

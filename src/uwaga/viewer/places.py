@@ -1,0 +1,52 @@
+"""Places on a page, as fragments of its address: a head, and a word that is picked in it."""
+
+import re
+from urllib.parse import urlencode
+
+from uwaga.viewer.messages import Service
+
+_HEAD = re.compile(r"(?:(encoder|decoder|cross)/)?(\d{1,4})\.(\d{1,4})")
+_LISTED = 12  # words of a text that an error lists
+
+
+def parse_head(head: str) -> tuple[str | None, int, int]:
+    """Kind or None, layer and head of "3.1" or "cross/3.1". Raises ValueError."""
+    match = _HEAD.fullmatch(head)
+    if match is None:
+        rule = "layer.head, such as 3.1, or kind/layer.head, such as cross/3.1"
+        raise ValueError(f"head must be {rule}, not {head!r}")
+    return match[1], int(match[2]), int(match[3])
+
+
+def place_of(service: Service, head: str, pick: str | None = None) -> str:
+    """The fragment of the page's address that opens a head with a word picked; head: as `parse_head`. Raises ValueError: there is no such
+    head, or no such word in its text."""
+    about = service.answer({"request": "about"}).meta
+    side, start = about["sides"][0], about["start"]
+    kind, layer, number = parse_head(head)
+    kind = kind or start["kind"]
+    heads = next((one["heads"] for one in side["maps"] if (one["kind"], one["layer"]) == (kind, layer)), 0)
+    if number >= heads:
+        raise ValueError(f"head must be one that is shown: there is no head {number} of {kind} layer {layer}")
+    where: dict[str, str | int] = {"kind": kind, "layer": layer, "head": number}
+    if "picture" in about:
+        where["mean"] = "no"  # this head, in place of the mean of all
+    if pick is not None:
+        where["query"] = _word(service, side["kinds"][kind]["queries"], start["merge"], pick)
+    return urlencode(where)
+
+
+def _word(service: Service, stack: str, merge: str, pick: str) -> int:
+    """The first item of the text that is the word, in its letters or else in others."""
+    shown = {"request": "items", "side": "0", "stack": stack, "merge": merge, "specials": "show"}
+    words: list[str] = []
+    while True:
+        part = service.answer({**shown, "first": len(words), "count": 200_000}).meta
+        words += (label.strip() for label in part["labels"])
+        if len(words) >= part["total"] or not part["labels"]:
+            break
+    for same in (str, str.casefold):
+        if (word := same(pick.strip())) in (forms := [same(each) for each in words]):
+            return forms.index(word)
+    listed = ", ".join(words[:_LISTED]) + (", ..." if len(words) > _LISTED else "")
+    raise ValueError(f"pick must be a word of the text, not {pick!r}: {listed}")
