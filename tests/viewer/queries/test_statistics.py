@@ -50,12 +50,12 @@ def test_cross_attention_has_no_distances() -> None:
     ]
 
 
-def test_the_difference_is_that_of_the_statistics(maps, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_difference_is_that_of_the_statistics(maps, follow, monkeypatch: pytest.MonkeyPatch) -> None:
     other = {name: uwaga.AttentionMap(*torch.randn(2, *m.shape[:-1], 8) * 3) for name, m in maps.items()}
     service = ViewService(View.of(maps, other))
 
     def columns(side: str) -> dict:
-        return service.answer({"request": "statistics", "side": side, "kind": "encoder", "layer": 1}).meta
+        return follow(service, request="statistics", side=side, kind="encoder", layer=1)[-1].meta
 
     for samples in (False, True):
         if samples:

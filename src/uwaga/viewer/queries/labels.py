@@ -8,19 +8,17 @@ Letters: H heads, Q queries, K keys, n rows that are read at once.
 """
 
 import math
-import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import Any, Unpack, cast
 
 import torch
 
 from uwaga.inspect.heads.labels import LEAST, HeadLabel, LabelShares, sampled_rows
 from uwaga.viewer.messages import Reply, RequestError
-from uwaga.viewer.queries.heads import DIFFERENCE, WRITTEN, Axis, HeadResolver, LayerSelection
+from uwaga.viewer.queries.heads import DIFFERENCE, WRITTEN, Axis, LayerSelection
+from uwaga.viewer.queries.result import Steps, ViewResult
 from uwaga.viewer.request_table import Shown, request
-
-if TYPE_CHECKING:
-    from uwaga.viewer.queries.result import ViewResult
+from uwaga.viewer.shown import Side
 
 _BLOCK = 1 << 20  # weights of a block
 _ROWS = 256  # queries that are read
@@ -30,101 +28,72 @@ _PRONOUNS |= {"himself", "herself", "itself", "themselves"}
 _LEAST_OF_PRONOUN = 0.2  # the weight that a pronoun's largest link has at least where it tells what the pronoun means
 
 
-class Labels:
-    """The labels of the heads of one layer."""
-
-    def __init__(self, resolver: HeadResolver, selection: LayerSelection) -> None:
-        self._resolver, self._selection = resolver, selection
-        self._heads = resolver.heads(selection.side, selection.name)
-        queries, keys = resolver.axes(selection)
-        ids = {label: number for number, label in enumerate(dict.fromkeys((*queries.labels, *keys.labels)))}
-        self._query_ids, self._key_ids = (
-            torch.tensor([ids[label] for label in axis.labels], dtype=torch.int64) for axis in (queries, keys)
-        )
-        self._query_specials, self._sinks = _specials(queries), _specials(keys)
-        if selection.name[0] == "decoder" and len(keys) > 1 and keys.spans[0, 0] == 0:  # else it is left out
-            self._sinks[0] = True
-        self._queries = len(queries)
-        self._rows = sampled_rows(len(queries), _ROWS)
-        asking = queries
-        if selection.name[0] == "cross" and resolver.side(selection.side).writes:
-            # Rows are named by what is written there.
-            asking = resolver.axis(selection.side, WRITTEN, selection.merge, selection.specials)
-        axes = (self._heads, asking, keys, self._sinks)
-        self._links = _StrongestLinks(*axes, is_self=selection.name[0] != "cross")
-        self._of_pronouns = _StrongestLinks(*axes, is_self=selection.name[0] != "cross", of_pronouns=True)
-        self._found: list[HeadLabel] = []
-        self._coreference: dict[int, dict[str, Any]] = {}
-        self._steps = self._work()
-        self.complete = 0.0  # the completed fraction
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return 32 * (len(self._query_ids) + len(self._key_ids))
-
-    def advance(self, until: float) -> None:
-        """Compute until `time.monotonic()` reaches `until`, at least one step."""
-        for complete in self._steps:
-            self.complete = complete
-            if time.monotonic() >= until:
-                return
-        self.complete = 1.0
-
-    def reply(self) -> Reply:
-        """A label per head, none before all are computed; `sampled` is the number of queries where not all were read. A "link" is [query,
-        key, weight], or None where no word looks at another."""
-        meta = {
-            "labels": [
-                {**_described(each), "link": self._links.found[head], "coreference": self._coreference.get(head)}
-                for head, each in enumerate(self._found)
-            ],
-            "complete": self.complete,
-            "sampled": len(self._rows) if len(self._rows) < self._queries else None,
-        }
-        return Reply(meta=meta)
-
-    def _work(self) -> Iterator[float]:
-        """Rows of all heads at once: a step for each head would be a thousand small ones for a short text."""
-        views = [self._resolver.head_view(self._selection, head) for head in range(self._heads)]
-        shares = LabelShares(
-            self._heads, self._selection.name[0], self._query_ids, self._key_ids, self._query_specials, self._sinks
-        )
-        height = max(_BLOCK // max(len(self._key_ids) * self._heads, 1), 1)
-        for at in range(0, len(self._rows), height):
-            if at:
-                yield at / len(self._rows)
-            rows = self._rows[at : at + height]
-            weights_HnK = torch.stack([view.read(rows, slice(None)) for view in views])
-            shares.add(rows, weights_HnK)
-            for links in (self._links, self._of_pronouns):
-                links.add(rows, weights_HnK)
-        self._coreference = self._heads_that_follow_a_pronoun()
-        self._found = shares.labels()
-        yield 1.0
-
-    def _heads_that_follow_a_pronoun(self) -> dict[int, dict[str, Any]]:
-        coreference = self._resolver.side(self._selection.side).coreference
-        if coreference is None or self._selection.side == DIFFERENCE:
-            return {}
-        links = self._of_pronouns.found
-        return {
-            row["head"]: {"link": link, **{name: row[name] for name in ("shift", "right", "wrong", "of")}}
-            for row in cast("list[dict[str, Any]]", coreference().rows)
-            if row["label"]
-            and (row["kind"], row["layer"]) == self._selection.name
-            and (link := links[row["head"]]) is not None
-            and link[2] >= _LEAST_OF_PRONOUN
-        }
-
-
 @request(saved=True)
-def labels(result: "ViewResult", **shown: Unpack[Shown]) -> Labels:
+def labels(result: ViewResult, **shown: Unpack[Shown]) -> Steps:
     """What the heads of a layer do, in a word each."""
-    selection = result.resolver.selection(**shown)
+    resolver = result.resolver
+    selection = resolver.selection(**shown)
     if selection.side == DIFFERENCE:
         raise RequestError("side: heads are labelled in one text, not in a difference")
-    return Labels(result.resolver, selection)
+    side, kind = resolver.side(selection.side), selection.name[0]
+    heads = resolver.heads(selection.side, selection.name)
+    queries, keys = resolver.axes(selection)
+    ids = {label: number for number, label in enumerate(dict.fromkeys((*queries.labels, *keys.labels)))}
+    query_ids, key_ids = (
+        torch.tensor([ids[label] for label in axis.labels], dtype=torch.int64) for axis in (queries, keys)
+    )
+    sinks = _specials(keys)
+    if kind == "decoder" and len(keys) > 1 and keys.spans[0, 0] == 0:  # else it is left out
+        sinks[0] = True
+    rows = sampled_rows(len(queries), _ROWS)
+    asking = queries
+    if kind == "cross" and side.writes:
+        # Rows are named by what is written there.
+        asking = resolver.axis(selection.side, WRITTEN, selection.merge, selection.specials)
+    links, of_pronouns = (
+        _StrongestLinks(heads, asking, keys, sinks, is_self=kind != "cross", of_pronouns=each) for each in (False, True)
+    )
+    found: list[dict[str, Any]] = []
+
+    def work() -> Iterator[float]:
+        """Rows of all heads at once: a step for each head would be a thousand small ones for a short text."""
+        views = [resolver.head_view(selection, head) for head in range(heads)]
+        shares = LabelShares(heads, kind, query_ids, key_ids, _specials(queries), sinks)
+        height = max(_BLOCK // max(len(key_ids) * heads, 1), 1)
+        for at in range(0, len(rows), height):
+            if at:
+                yield at / len(rows)
+            block = rows[at : at + height]
+            weights_HnK = torch.stack([view.read(block, slice(None)) for view in views])
+            shares.add(block, weights_HnK)
+            links.add(block, weights_HnK)
+            of_pronouns.add(block, weights_HnK)
+        follows = _heads_that_follow_a_pronoun(side, selection, of_pronouns.found)
+        for head, label in enumerate(shares.labels()):
+            found.append({**_described(label), "link": links.found[head], "coreference": follows.get(head)})
+
+    def reply(complete: float) -> Reply:
+        """A label per head, none before all are computed; `sampled` is the number of queries where not all were read. A "link" is [query,
+        key, weight], or None where no word looks at another."""
+        sampled = len(rows) if len(rows) < len(queries) else None
+        return Reply(meta={"labels": list(found), "complete": complete, "sampled": sampled})
+
+    return Steps(work(), reply, 32 * (len(query_ids) + len(key_ids)))
+
+
+def _heads_that_follow_a_pronoun(
+    side: Side, selection: LayerSelection, links: list[list[Any] | None]
+) -> dict[int, dict[str, Any]]:
+    if side.coreference is None:
+        return {}
+    return {
+        row["head"]: {"link": link, **{name: row[name] for name in ("shift", "right", "wrong", "of")}}
+        for row in cast("list[dict[str, Any]]", side.coreference().rows)
+        if row["label"]
+        and (row["kind"], row["layer"]) == selection.name
+        and (link := links[row["head"]]) is not None
+        and link[2] >= _LEAST_OF_PRONOUN
+    }
 
 
 class _StrongestLinks:

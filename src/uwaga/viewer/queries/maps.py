@@ -1,7 +1,7 @@
 """What a page shows: sides, layers, heads, axes and their tokens or words, and a picture."""
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -9,12 +9,10 @@ from uwaga._base.options import Integer, Text
 from uwaga.viewer.messages import Reply, RequestError
 from uwaga.viewer.queries.heads import DIFFERENCE, WRITTEN, HeadResolver
 from uwaga.viewer.queries.raster import OVERVIEW, TILE
+from uwaga.viewer.queries.result import ViewResult
 from uwaga.viewer.queries.statistics import titles
 from uwaga.viewer.request_table import Merge, Specials, in_range, one_of, request
 from uwaga.viewer.shown import axes_of
-
-if TYPE_CHECKING:
-    from uwaga.viewer.queries.result import ViewResult
 
 _MAX_ITEMS = 200_000
 _LEAST_WORDS, _MOST_WORDS = 3, 60  # of a short text: what a small map has a cell for each of, with special tokens
@@ -22,7 +20,7 @@ _LEAST_WORDS, _MOST_WORDS = 3, 60  # of a short text: what a small map has a cel
 
 @request(saved=True)
 def items(
-    result: "ViewResult", *, side: Text, stack: Text, merge: Merge, specials: Specials, first: Integer, count: Integer
+    result: ViewResult, *, side: Text, stack: Text, merge: Merge, specials: Specials, first: Integer, count: Integer
 ) -> Reply:
     """The tokens or words along an axis."""
     resolver = result.resolver
@@ -42,7 +40,7 @@ def items(
 
 
 @request(saved=True)
-def picture(result: "ViewResult") -> Reply:
+def picture(result: ViewResult) -> Reply:
     """What a model of pictures saw."""
     pixels = result.view.pixels
     if pixels is None:

@@ -7,9 +7,9 @@ Letters: H heads, Q queries, K keys, I x J cells.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -18,11 +18,9 @@ from torch import Tensor
 
 from uwaga._base.options import Integer
 from uwaga.viewer.messages import Reply, RequestError
-from uwaga.viewer.queries.heads import HeadResolver, HeadView, LayerSelection
+from uwaga.viewer.queries.heads import HeadView
+from uwaga.viewer.queries.result import Steps, ViewResult
 from uwaga.viewer.request_table import Pooling, Shown, in_range, request
-
-if TYPE_CHECKING:
-    from uwaga.viewer.queries.result import ViewResult
 
 TILE = 256  # cells of a tile along an axis
 OVERVIEW = 64  # cells of an overview along an axis
@@ -200,128 +198,70 @@ def _van_der_corput(turn: int) -> float:
     return result
 
 
-class WeightBlock:
-    """A rectangle of exact weights, read from its first row on.
+def weight_block(
+    head_view: HeadView,
+    rows: tuple[int, int],
+    columns: tuple[int, int],
+    reply: Callable[[NDArray[np.float32], float], Reply],
+) -> Steps:
+    """A rectangle of exact weights, NaN where nothing is known yet, read from its first row on. reply: of the weights and the completed
+    fraction.
 
     Raises:
         RequestError: too many weights, or rows that take too long.
     """
+    first, last = rows
+    shape = last - first, columns[1] - columns[0]
+    if shape[0] * shape[1] > _MAX_WEIGHTS:
+        raise RequestError(f"{shape[0] * shape[1]} weights exceed the limit of {_MAX_WEIGHTS} per request")
+    if head_view.cost[last] - head_view.cost[first] > _MAX_COST:
+        rule = f"{shape[0]} rows exceed the limit of work per request"
+        raise RequestError(f"{rule}: each row is normalised over all keys; request fewer rows")
+    weights = np.full(shape, np.nan, np.float32)
 
-    def __init__(self, head_view: HeadView, rows: tuple[int, int], columns: tuple[int, int]) -> None:
-        count = (rows[1] - rows[0]) * (columns[1] - columns[0])
-        if count > _MAX_WEIGHTS:
-            raise RequestError(f"{count} weights exceed the limit of {_MAX_WEIGHTS} per request")
-        if head_view.cost[rows[1]] - head_view.cost[rows[0]] > _MAX_COST:
-            rule = f"{rows[1] - rows[0]} rows exceed the limit of work per request"
-            raise RequestError(f"{rule}: each row is normalised over all keys; request fewer rows")
-        self._head_view, (self._next, self._last), self._columns = head_view, rows, slice(*columns)
-        self._first = self._next
-        self.weights = np.full((rows[1] - rows[0], columns[1] - columns[0]), np.nan, np.float32)
+    def work() -> Iterator[float]:
+        at = first
+        while at < last:
+            stop = head_view.stop(at, last)
+            weights[at - first : stop - first] = head_view.read(slice(at, stop), slice(*columns)).numpy()
+            at = stop
+            yield (at - first) / shape[0]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return self.weights.nbytes
-
-    @property
-    def complete(self) -> float:
-        """The fraction that is known."""
-        return (self._next - self._first) / (self._last - self._first) if self._last > self._first else 1.0
-
-    def advance(self, until: float) -> None:
-        """Read until `time.monotonic()` reaches `until`, at least one step."""
-        while self._next < self._last:
-            stop = self._head_view.stop(self._next, self._last)
-            rows = self._head_view.read(slice(self._next, stop), self._columns).numpy()
-            self.weights[self._next - self._first : stop - self._first] = rows
-            self._next = stop
-            if time.monotonic() >= until:
-                return
-
-    def reply(self) -> Reply:
-        """(rows, columns)."""
-        return Reply(meta={}, arrays=(self.weights,))
-
-
-class Overview:
-    """All heads of a layer, each in at most OVERVIEW x OVERVIEW cells."""
-
-    def __init__(self, resolver: HeadResolver, selection: LayerSelection, pooling: str) -> None:
-        self._head_view = lambda head: resolver.head_view(selection, head)
-        self._rows, self._columns = (_equal(size) for size in self._head_view(0).sizes)
-        self._how = pooling
-        heads = resolver.heads(selection.side, selection.name)
-        self._cells = np.full((heads, len(self._rows) - 1, len(self._columns) - 1), np.nan, np.float32)
-        self._done = 0  # heads that are complete
-        self._exact = True  # whether all of these are exact
-        self._raster: ProgressiveRaster | None = None  # of the next head: one at a time, since each takes memory
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return self._cells.nbytes
-
-    def advance(self, until: float) -> None:
-        """Compute until `time.monotonic()` reaches `until`, at least one step."""
-        while self._done < len(self._cells):
-            if self._raster is None:
-                head_view = self._head_view(self._done)
-                self._raster = ProgressiveRaster(head_view, self._rows, self._columns, self._how, exact=False)
-            self._raster.advance(until)
-            self._cells[self._done] = self._raster.cells
-            if self._raster.complete == 1:
-                self._exact &= self._raster.is_exact
-                self._raster, self._done = None, self._done + 1
-            if time.monotonic() >= until:
-                return
-
-    def reply(self) -> Reply:
-        """(H, I, J); NaN where nothing is known yet."""
-        part = 0.0 if self._raster is None else self._raster.complete
-        complete = (self._done + part) / len(self._cells)
-        single = self._cells.shape[1:] == self._head_view(0).sizes  # a cell is one weight
-        meta = {"complete": complete, "exact": complete == 1 and self._exact, "single": single}
-        return Reply(meta=meta, arrays=(self._cells.copy(),))
-
-
-class HeadTile:
-    """A square of a map at a zoom level, 2**level tokens per cell along an axis; the exact weights at level 0."""
-
-    def __init__(self, head_view: HeadView, pooling: str, level: int, row: int, column: int) -> None:
-        rows, columns = (_cells(first, level, size) for first, size in zip((row, column), head_view.sizes, strict=True))
-        block, across = ((int(edges[0]), int(edges[-1])) for edges in (rows, columns))
-        self._raster = (
-            WeightBlock(head_view, block, across)
-            if level == 0
-            else ProgressiveRaster(head_view, rows, columns, pooling)
-        )
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return self._raster.nbytes
-
-    def advance(self, until: float) -> None:
-        """Compute until `time.monotonic()` reaches `until`, at least one step."""
-        self._raster.advance(until)
-
-    def reply(self) -> Reply:
-        """(I, J); NaN where nothing is known yet."""
-        result = self._raster
-        cells = result.weights if isinstance(result, WeightBlock) else result.cells
-        is_exact = result.complete == 1 if isinstance(result, WeightBlock) else result.is_exact
-        return Reply(meta={"complete": result.complete, "exact": is_exact}, arrays=(cells.copy(),))
+    return Steps(work(), lambda complete: reply(weights, complete), weights.nbytes)
 
 
 @request(saved=True)
-def overview(result: "ViewResult", *, pooling: Pooling, **shown: Unpack[Shown]) -> Overview:
-    """Every head of a layer, coarsely."""
-    return Overview(result.resolver, result.resolver.selection(**shown), pooling)
+def overview(result: ViewResult, *, pooling: Pooling, **shown: Unpack[Shown]) -> Steps:
+    """Every head of a layer, coarsely: (H, I, J) in at most OVERVIEW x OVERVIEW cells each; NaN where nothing is known yet."""
+    resolver = result.resolver
+    selection = resolver.selection(**shown)
+    sizes = resolver.head_view(selection, 0).sizes
+    rows, columns = map(_equal, sizes)
+    heads = resolver.heads(selection.side, selection.name)
+    cells = np.full((heads, len(rows) - 1, len(columns) - 1), np.nan, np.float32)
+    are_exact = []
+
+    def work() -> Iterator[float]:
+        for head in range(heads):  # one raster at a time, since each takes memory
+            raster = ProgressiveRaster(resolver.head_view(selection, head), rows, columns, pooling, exact=False)
+            while raster.complete < 1:
+                raster.advance(0.0)
+                cells[head] = raster.cells
+                if raster.complete == 1:
+                    are_exact.append(raster.is_exact)
+                yield (head + raster.complete) / heads
+
+    def reply(complete: float) -> Reply:
+        single = cells.shape[1:] == sizes  # a cell is one weight
+        meta = {"complete": complete, "exact": complete == 1 and all(are_exact), "single": single}
+        return Reply(meta=meta, arrays=(cells.copy(),))
+
+    return Steps(work(), reply, cells.nbytes)
 
 
 @request(saved=True)
 def tile(
-    result: "ViewResult",
+    result: ViewResult,
     *,
     head: Integer,
     pooling: Pooling,
@@ -329,14 +269,29 @@ def tile(
     row: Integer,
     column: Integer,
     **shown: Unpack[Shown],
-) -> HeadTile:
-    """A tile of a head, by its place among those of its level."""
+) -> Steps:
+    """A square of a head, by its place among those of its level: (I, J), 2**level tokens per cell along an axis, the exact weights at level 0;
+    NaN where nothing is known yet."""
     _, head_view = result.resolver.select(head, **shown)
     queries, keys = head_view.sizes
     size = TILE << in_range("level", level, 0, max(max(queries, keys) - 1, 1).bit_length() + 1)
-    in_range("row", row, 0, -(-queries // size))
-    in_range("column", column, 0, -(-keys // size))
-    return HeadTile(head_view, pooling, level, row * size, column * size)
+    places = in_range("row", row, 0, -(-queries // size)), in_range("column", column, 0, -(-keys // size))
+    rows, columns = (_cells(at * size, level, of) for at, of in zip(places, head_view.sizes, strict=True))
+
+    def reply(cells: NDArray[np.float32], complete: float, *, is_exact: bool) -> Reply:
+        return Reply(meta={"complete": complete, "exact": is_exact}, arrays=(cells.copy(),))
+
+    if level == 0:
+        ends = [(int(edges[0]), int(edges[-1])) for edges in (rows, columns)]
+        return weight_block(head_view, *ends, lambda cells, complete: reply(cells, complete, is_exact=complete == 1))
+    raster = ProgressiveRaster(head_view, rows, columns, pooling)
+
+    def work() -> Iterator[float]:
+        while raster.complete < 1:
+            raster.advance(0.0)
+            yield raster.complete
+
+    return Steps(work(), lambda complete: reply(raster.cells, complete, is_exact=raster.is_exact), raster.nbytes)
 
 
 def _equal(size: int) -> NDArray[np.int64]:

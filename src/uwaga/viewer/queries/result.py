@@ -2,9 +2,9 @@
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from uwaga.viewer.messages import Reply, RequestError
 from uwaga.viewer.queries.heads import HeadResolver
@@ -21,25 +21,33 @@ _MAX_FINISHED_BYTES = 128 << 20
 _MAX_UNFINISHED_BYTES = 128 << 20
 
 
-class _Resumable(Protocol):
-    """A computation that the next request for the same thing continues."""
+class Steps:
+    """A computation that the next request for the same thing continues.
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        ...
+    Args:
+        work: computes a step whenever it is continued, and yields the completed fraction.
+        reply: the reply so far, given the completed fraction; meta["complete"] in [0, 1].
+        nbytes: bytes held.
 
-    @property
-    def complete(self) -> float:
-        """The completed fraction."""
-        ...
+    Attributes:
+        complete: the completed fraction.
+    """
+
+    def __init__(self, work: Iterator[float], reply: Callable[[float], Reply], nbytes: int) -> None:
+        self._work, self._reply, self.nbytes = work, reply, nbytes
+        self.complete = 0.0
 
     def advance(self, until: float) -> None:
         """Compute until `time.monotonic()` reaches `until`, at least one step."""
+        for complete in self._work:
+            self.complete = complete
+            if time.monotonic() >= until:
+                return
+        self.complete = 1.0
 
     def reply(self) -> Reply:
-        """The result so far; meta["complete"] in [0, 1]."""
-        ...
+        """The result so far."""
+        return self._reply(self.complete)
 
 
 class ViewResult:
@@ -60,7 +68,7 @@ class ViewResult:
         self.lock = threading.RLock()
         self._closed = False
         self._finished: LRUCache[Reply] = LRUCache(_MAX_FINISHED_BYTES, lambda reply: reply.nbytes + 4096)
-        self._unfinished: LRUCache[_Resumable] = LRUCache(_MAX_UNFINISHED_BYTES, lambda work: work.nbytes + 4096)
+        self._unfinished: LRUCache[Steps] = LRUCache(_MAX_UNFINISHED_BYTES, lambda work: work.nbytes + 4096)
 
     def answer(self, handler: Handler, arguments: Mapping[str, Any]) -> Reply:
         """The reply to a request. Raises RequestError."""
@@ -100,7 +108,7 @@ class ViewResult:
         """Compute all, with the lock for each step, so that other requests are answered in between."""
         with self.lock:
             self._check_open()
-            work: _Resumable = handler.function(self, **arguments)
+            work: Steps = handler.function(self, **arguments)
         while work.complete < 1:
             self._check_open()
             with self.lock:

@@ -4,9 +4,9 @@ Letters: Q queries, K keys.
 """
 
 import io
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
@@ -14,19 +14,17 @@ from numpy.typing import NDArray
 
 from uwaga._base.options import Integer
 from uwaga.viewer.messages import Reply, RequestError
-from uwaga.viewer.queries.heads import Axis, HeadView
-from uwaga.viewer.queries.raster import WeightBlock
+from uwaga.viewer.queries.heads import HeadView
+from uwaga.viewer.queries.raster import weight_block
+from uwaga.viewer.queries.result import Steps, ViewResult
 from uwaga.viewer.request_table import Layer, Pair, Shown, in_range, invalid, request
-
-if TYPE_CHECKING:
-    from uwaga.viewer.queries.result import ViewResult
 
 MAX_OF_HEADS = 1 << 24  # weights of a token in every head: 64 MB
 _TOKEN_BYTES = 1 << 26  # of an array of token strings in an .npz file, where each takes as much as the longest
 
 
 @request(saved=True)
-def entry(result: "ViewResult", *, head: Integer, query: Integer, key: Integer, **shown: Unpack[Shown]) -> Reply:
+def entry(result: ViewResult, *, head: Integer, query: Integer, key: Integer, **shown: Unpack[Shown]) -> Reply:
     """One weight, its rank in its row (1 is the largest; equal weights share a rank; None of a weight that is 0, as masked ones are), its score,
     and the row's log-sum-exp."""
     _, head_view = result.resolver.select(head, **shown)
@@ -61,7 +59,7 @@ def hidden(sees: list[int | None] | None, queries: NDArray[np.int32], keys: NDAr
 
 
 @request(saved=True)
-def row(result: "ViewResult", *, head: Integer, query: Integer, **shown: Unpack[Shown]) -> Reply:
+def row(result: ViewResult, *, head: Integer, query: Integer, **shown: Unpack[Shown]) -> Reply:
     """(K,) the weights of one query."""
     _, head_view = result.resolver.select(head, **shown)
     return Reply(meta={}, arrays=(_row(head_view, in_range("query", query, 0, head_view.sizes[0])),))
@@ -71,157 +69,94 @@ def _row(head_view: HeadView, query: int) -> NDArray[np.float32]:
     return head_view.read([query], slice(None))[0].numpy()
 
 
-class Column:
-    """The weights of all queries on one key, read from the first query on; each needs the normalizer of its row."""
-
-    def __init__(self, head_view: HeadView, key: int) -> None:
-        self._head_view, self._key, self._next = head_view, key, 0
-        self.weights = np.full(head_view.sizes[0], np.nan, np.float32)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return self.weights.nbytes
-
-    @property
-    def complete(self) -> float:
-        """The completed fraction."""
-        return self._next / max(len(self.weights), 1)
-
-    def advance(self, until: float) -> None:
-        """Read until `time.monotonic()` reaches `until`, at least one step."""
-        while self._next < len(self.weights):
-            block = slice(self._next, self._head_view.stop(self._next, len(self.weights)))
-            self.weights[block] = self._head_view.read(block, [self._key])[:, 0].numpy()
-            self._next = block.stop
-            if time.monotonic() >= until:
-                return
-
-    def reply(self) -> Reply:
-        """(Q,); NaN where nothing is known yet."""
-        return Reply(meta={"complete": self.complete}, arrays=(self.weights.copy(),))
+def _column(head_view: HeadView, key: int, weights: NDArray[np.float32]) -> Iterator[float]:
+    """Fill (Q,) with the weights of all queries on one key, read from the first query on; each needs the normalizer of its row."""
+    at = 0
+    while at < len(weights):
+        block = slice(at, head_view.stop(at, len(weights)))
+        weights[block] = head_view.read(block, [key])[:, 0].numpy()
+        at = block.stop
+        yield at / len(weights)
 
 
-class EveryHead:
-    """(H, K) or (H, Q): a row or a column of every head, one head after the other."""
-
-    def __init__(self, head_views: Sequence[HeadView], axis: str, item: int) -> None:
-        size = head_views[0].sizes[axis == "row"]
-        self._weights = np.full((len(head_views), size), np.nan, np.float32)
-        self._steps = self._work(head_views, axis, item)
-        self._complete = 0.0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return self._weights.nbytes
-
-    def advance(self, until: float) -> None:
-        """Read until `time.monotonic()` reaches `until`, at least one step."""
-        for complete in self._steps:
-            self._complete = complete
-            if time.monotonic() >= until:
-                return
-
-    def _work(self, head_views: Sequence[HeadView], axis: str, item: int) -> Iterator[float]:
-        for head, head_view in enumerate(head_views):
-            column = Column(head_view, item)
-            if axis == "row":
-                self._weights[head] = _row(head_view, item)
-            while axis == "column" and column.complete < 1:
-                column.advance(0.0)
-                self._weights[head] = column.weights
-                yield (head + column.complete) / len(head_views)
-            yield (head + 1) / len(head_views)
-
-    def reply(self) -> Reply:
-        """NaN where nothing is known yet."""
-        return Reply(meta={"complete": self._complete}, arrays=(self._weights.copy(),))
+def _partial(weights: NDArray[np.float32], complete: float) -> Reply:
+    """NaN where nothing is known yet."""
+    return Reply(meta={"complete": complete}, arrays=(weights.copy(),))
 
 
 @request(saved=True)
-def column(result: "ViewResult", *, head: Integer, key: Integer, **shown: Unpack[Shown]) -> Column:
+def column(result: ViewResult, *, head: Integer, key: Integer, **shown: Unpack[Shown]) -> Steps:
     """(Q,) the weights on one key."""
     _, head_view = result.resolver.select(head, **shown)
-    return Column(head_view, in_range("key", key, 0, head_view.sizes[1]))
+    weights = np.full(head_view.sizes[0], np.nan, np.float32)
+    work = _column(head_view, in_range("key", key, 0, head_view.sizes[1]), weights)
+    return Steps(work, partial(_partial, weights), weights.nbytes)
 
 
 @request(saved=True)
-def heads(result: "ViewResult", *, axis: Literal["row", "column"], item: Integer, **layer: Unpack[Layer]) -> EveryHead:
-    """A row or a column of every head of a layer, over tokens."""
+def heads(result: ViewResult, *, axis: Literal["row", "column"], item: Integer, **layer: Unpack[Layer]) -> Steps:
+    """A row or a column of every head of a layer, over tokens: (H, K) or (H, Q), one head after the other."""
     selection = result.resolver.selection(**layer)
     count = result.resolver.heads(selection.side, selection.name)
     sizes = result.resolver.head_view(selection, 0).sizes
     in_range("item", item, 0, sizes[axis == "column"])
     if count * max(sizes) > MAX_OF_HEADS:
         raise RequestError(f"{count} heads of {max(sizes)} tokens are more than one reply holds")
-    return EveryHead([result.resolver.head_view(selection, head) for head in range(count)], axis, item)
+    head_views = [result.resolver.head_view(selection, head) for head in range(count)]
+    weights = np.full((count, sizes[axis == "row"]), np.nan, np.float32)
 
+    def work() -> Iterator[float]:
+        for head, head_view in enumerate(head_views):
+            if axis == "row":
+                weights[head] = _row(head_view, item)
+                yield (head + 1) / count
+            else:
+                yield from ((head + part) / count for part in _column(head_view, item, weights[head]))
 
-class NpzFile(WeightBlock):
-    """A rectangle that becomes a file: weights (NaN where the query may not look at the key), query_tokens, key_tokens, rows, columns, and the
-    names (model, text, layer, ...)."""
-
-    def __init__(
-        self,
-        head_view: HeadView,
-        rows: tuple[int, int],
-        columns: tuple[int, int],
-        axes: tuple[Axis, Axis],
-        sees: list[int | None] | None,
-        names: Mapping[str, str | int],
-    ) -> None:
-        super().__init__(head_view, rows, columns)
-        self._ranges, self._axes, self._sees, self._names = (rows, columns), axes, sees, names
-
-    def reply(self) -> Reply:
-        """The file's bytes."""
-        shown = list(zip(self._axes, self._ranges, strict=True))
-        is_hidden = hidden(self._sees, *(axis.spans[slice(*part)] for axis, part in shown))
-        arrays: dict[str, Any] = {
-            name: _strings([value])[0] if isinstance(value, str) else np.int64(value)
-            for name, value in self._names.items()
-        }
-        tokens = (_strings(axis.labels[slice(*part)]) for axis, part in shown)
-        arrays |= zip(("query_tokens", "key_tokens"), tokens, strict=True)
-        arrays |= {
-            "weights": np.where(is_hidden, np.nan, self.weights),
-            "rows": self._ranges[0],
-            "columns": self._ranges[1],
-        }
-        file = io.BytesIO()
-        np.savez_compressed(file, **arrays)
-        name = "{kind}-{layer}-{head}.npz".format(**self._names)
-        return Reply(meta={"name": name}, arrays=(np.frombuffer(file.getvalue(), np.uint8),))
+    return Steps(work(), partial(_partial, weights), weights.nbytes)
 
 
 @request(lane="long")
-def weights(result: "ViewResult", *, head: Integer, rows: Pair, columns: Pair, **shown: Unpack[Shown]) -> WeightBlock:
+def weights(result: ViewResult, *, head: Integer, rows: Pair, columns: Pair, **shown: Unpack[Shown]) -> Steps:
     """A rectangle of a head, which may take seconds."""
     _, head_view = result.resolver.select(head, **shown)
-    return WeightBlock(*_block(head_view, rows, columns))
+    _check_block(head_view, rows, columns)
+    return weight_block(head_view, rows, columns, lambda known, _: Reply(meta={}, arrays=(known,)))
 
 
 @request(lane="long")
-def npz(result: "ViewResult", *, head: Integer, rows: Pair, columns: Pair, **shown: Unpack[Shown]) -> NpzFile:
-    """The same as an .npz file."""
+def npz(result: ViewResult, *, head: Integer, rows: Pair, columns: Pair, **shown: Unpack[Shown]) -> Steps:
+    """The same as an .npz file: weights (NaN where the query may not look at the key), query_tokens, key_tokens, rows, columns, and the names
+    (model, text, layer, ...)."""
     resolver = result.resolver
     selection, head_view = resolver.select(head, **shown)
+    _check_block(head_view, rows, columns)
     side, (kind, layer) = resolver.side(selection.side), selection.name
     names: dict[str, str | int] = {"model": side.model, "text": side.title, "side": selection.side}
     names |= {"kind": kind, "layer": layer, "head": head, "merge": selection.merge, "specials": selection.specials}
-    sees = resolver.sees(selection.side, selection.name)
-    return NpzFile(*_block(head_view, rows, columns), resolver.axes(selection), sees, names)
+    axes = list(zip(resolver.axes(selection), (rows, columns), strict=True))
+
+    def reply(known: NDArray[np.float32], _: float) -> Reply:
+        sees = resolver.sees(selection.side, selection.name)
+        is_hidden = hidden(sees, *(axis.spans[slice(*part)] for axis, part in axes))
+        arrays: dict[str, Any] = {
+            name: _strings([value])[0] if isinstance(value, str) else np.int64(value) for name, value in names.items()
+        }
+        tokens = (_strings(axis.labels[slice(*part)]) for axis, part in axes)
+        arrays |= zip(("query_tokens", "key_tokens"), tokens, strict=True)
+        arrays |= {"weights": np.where(is_hidden, np.nan, known), "rows": rows, "columns": columns}
+        file = io.BytesIO()
+        np.savez_compressed(file, **arrays)
+        return Reply(meta={"name": f"{kind}-{layer}-{head}.npz"}, arrays=(np.frombuffer(file.getvalue(), np.uint8),))
+
+    return weight_block(head_view, rows, columns, reply)
 
 
-def _block(
-    head_view: HeadView, rows: tuple[int, int], columns: tuple[int, int]
-) -> tuple[HeadView, tuple[int, int], tuple[int, int]]:
-    """What a Block is made of. Raises RequestError: rows or columns that do not exist."""
+def _check_block(head_view: HeadView, rows: tuple[int, int], columns: tuple[int, int]) -> None:
+    """Raises RequestError: rows or columns that do not exist."""
     for name, (first, last), size in zip(("rows", "columns"), (rows, columns), head_view.sizes, strict=True):
         if not 0 <= first <= last <= size:
             raise invalid(name, f"[a, b] with 0 <= a <= b <= {size}", [first, last])
-    return head_view, rows, columns
 
 
 def _strings(labels: Sequence[str]) -> NDArray[np.str_]:
