@@ -131,7 +131,7 @@ def view(
         ending("view", CheckpointError, RecordError, ModuleNotFoundError, OSError, stopped=tr("stopped")),
     ):
         # What is not there is found before PyTorch is imported, which takes seconds.
-        reading = {
+        reading: dict[str, Any] = {
             "target": None if target is None else text_of(target), "new_tokens": max_new_tokens, "truncate": truncate, "layers": _layers(layers),
         }  # fmt: skip
         blocks = [_exact(each) for each in exact or []]

@@ -282,8 +282,10 @@ def tile(
         return Reply(meta={"complete": complete, "exact": is_exact}, arrays=(cells.copy(),))
 
     if level == 0:
-        ends = [(int(edges[0]), int(edges[-1])) for edges in (rows, columns)]
-        return weight_block(head_view, *ends, lambda cells, complete: reply(cells, complete, is_exact=complete == 1))
+        block, across = ((int(edges[0]), int(edges[-1])) for edges in (rows, columns))
+        return weight_block(
+            head_view, block, across, lambda cells, complete: reply(cells, complete, is_exact=complete == 1)
+        )
     raster = ProgressiveRaster(head_view, rows, columns, pooling)
 
     def work() -> Iterator[float]:
