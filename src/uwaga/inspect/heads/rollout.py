@@ -5,7 +5,7 @@ Letters: H heads, Q queries = K keys = N tokens.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,9 +14,6 @@ from uwaga.maps.base import WeightMap, integers, per_sequence
 from uwaga.maps.map import AttentionMap
 from uwaga.nn.operand import map_values
 from uwaga.ops.ragged import Operand, Ragged
-
-if TYPE_CHECKING:
-    from uwaga.inspect.heads.gradients import GradientMap
 
 PerToken = Tensor | Ragged  # (..., N), or Ragged with values (N,)
 
@@ -57,7 +54,7 @@ def rollout(
         raise ValueError(f"rollout: residual must be between 0 and 1, not {residual}")
     row = one_hot("rollout", layers[-1], token)
     for m in reversed(layers):
-        row = map_values(lambda x, read: residual * x + (1 - residual) * read, row, times_mean(row, m))
+        row = map_values(lambda x, read: residual * x + (1 - residual) * read, row, times_mean(row, m, m.received))
     return row
 
 
@@ -73,9 +70,15 @@ def check_layers(name: str, layers: Sequence[WeightMap]) -> None:
             raise ValueError(f"{name}: {rule}, where layer 0 is {first.shape}")
 
 
-def times_mean(row: PerToken, m: "AttentionMap | GradientMap") -> PerToken:
+class Received(Protocol):
+    """What a map receives from all queries: of an AttentionMap or a GradientMap."""
+
+    def __call__(self, *, weights: Operand) -> Operand: ...
+
+
+def times_mean(row: PerToken, m: WeightMap, received: Received) -> PerToken:
     """row A, where A is the mean of the map over its heads."""
-    return mean_of_heads(m, m.received(weights=for_each_head(m, row)))
+    return mean_of_heads(m, received(weights=for_each_head(m, row)))
 
 
 def for_each_head(m: WeightMap, x: PerToken) -> Operand:
