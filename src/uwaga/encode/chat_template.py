@@ -198,7 +198,7 @@ def _find(root: Path, folder: Path) -> tuple[Path, str | dict[str, str] | None]:
 
 def _selected(found: str | dict[str, str], file: Path, given: dict[str, Any], path: Path) -> tuple[str, Path]:
     """The template that apply_chat_template takes, and the file that has it."""
-    name = given.pop("chat_template", None)
+    name: str | None = given.pop("chat_template", None)
     if name is not None and (isinstance(found, str) or name not in found):
         found, file = name, path
     elif not isinstance(found, str):
