@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import numpy as np
 from pydantic import TypeAdapter
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
@@ -189,21 +189,12 @@ def application(service: Service, reaper: IdleConnectionReaper | None = None) ->
     }
 
     async def answer(path: str, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        # h11 limits headers that arrive in parts, but not those that arrive at once.
-        size = len(scope["raw_path"]) + sum(len(name) + len(value) for name, value in scope["headers"])
-        if size > MAX_HEADER_BYTES:
-            raise ApiError(431, f"URL and headers exceed {MAX_HEADER_BYTES} bytes")
-        if path not in POSTED and path not in GOT:
-            raise ApiError(404, "there is no such path; /docs lists those that there are", code="not_found")
-        method, request = "POST" if path in POSTED else "GET", Request(scope, receive)
-        if request.method not in (method, "HEAD" if method == "GET" else method):
-            raise ApiError(405, f"send the request by {method}", headers={"Allow": method})
+        request = Request(scope, receive)
+        if (error := _refusal(service, path, request)) is not None:
+            raise error
         if path in POSTED:
-            _check_key(service, request.headers)
             await _post(service, path, request, send)
         else:
-            if GOT[path][1]:
-                _check_key(service, request.headers)
             await got[path]()(scope, receive, send)
 
     async def guarded(scope: "Scope", receive: "Receive", send: "Send") -> None:
@@ -240,18 +231,31 @@ def application(service: Service, reaper: IdleConnectionReaper | None = None) ->
     return guarded
 
 
-def _check_key(service: Service, headers: Headers) -> None:
-    """Raises ApiError: the request has no key, or none that is known. Digests are compared, so that the time tells nothing."""
-    scheme, _, key = headers.get("authorization", "").partition(" ")
-    if service.keys is not None and (scheme.lower() != "bearer" or digest_of(key.strip()) not in service.keys):
+def _refusal(service: Service, path: str, request: Request) -> ApiError | None:
+    """Why a request is refused before its body is read; None: it is not."""
+    # h11 limits headers that arrive in parts, but not those that arrive at once.
+    size = len(request.scope["raw_path"]) + sum(len(name) + len(value) for name, value in request.headers.raw)
+    if size > MAX_HEADER_BYTES:
+        return ApiError(431, f"URL and headers exceed {MAX_HEADER_BYTES} bytes")
+    is_posted = path in POSTED
+    if not is_posted and path not in GOT:
+        return ApiError(404, "there is no such path; /docs lists those that there are", code="not_found")
+    methods = ("POST",) if is_posted else ("GET", "HEAD")
+    if request.method not in methods:
+        return ApiError(405, f"send the request by {methods[0]}", headers={"Allow": methods[0]})
+    # Digests of keys are compared, so that the time tells nothing.
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    is_known = service.keys is None or (scheme.lower() == "bearer" and digest_of(key.strip()) in service.keys)
+    if not is_known and (is_posted or GOT[path][1]):
         message = "the key is missing or wrong: send the header Authorization: Bearer KEY"
-        raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+        return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+    if is_posted and request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+        return ApiError(415, "the Content-Type of a request must be application/json")
+    return None
 
 
 async def _post(service: Service, path: str, request: Request, send: "Send") -> None:
     """Compute a request and send its reply. Raises ApiError."""
-    if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-        raise ApiError(415, "the Content-Type of a request must be application/json")
     limits, jobs, body = service.limits, list[Job](), bytearray()
     try:
         async with asyncio.timeout(limits.seconds):

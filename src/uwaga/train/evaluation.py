@@ -146,24 +146,21 @@ def _prompts(config: Config, corpus: Corpus) -> tuple[str, ...]:
 
 def _prompt_ids(prompt: str, config: Config, corpus: Corpus) -> list[int]:
     """Raises ConfigError."""
-    tokenizer, context, parts = corpus.tokenizer, config.data.context_length, [prompt]
+    tokenizer, context = corpus.tokenizer, config.data.context_length
     mask = tokenizer.special.mask if config.objective == "masked-language-model" else None
-    if mask is not None:
-        name = str(tokenizer.backend.id_to_token(mask))
-        if name not in prompt:
-            raise ConfigError(f"run.sample_prompts: {prompt[:50]!r} has no {name} to fill in")
-        parts = prompt.split(name)
+    name = None if mask is None else str(tokenizer.backend.id_to_token(mask))
     ids: list[int] = []
-    for number, tokens in enumerate(tokenizer.encode(parts)):
+    for number, tokens in enumerate(tokenizer.encode([prompt] if name is None else prompt.split(name))):
         ids += [cast(int, mask)] * (number > 0) + tokens.tolist()
-    if not ids:
-        raise ConfigError(f"run.sample_prompts: {prompt!r} has no tokens")
-    ids = [*tokenizer.before, *ids, *tokenizer.behind]
-    if len(ids) > context:
-        raise ConfigError(
-            f"run.sample_prompts: {prompt[:50]!r} has {len(ids)} tokens, and data.context_length is {context}"
-        )
-    return ids
+    whole = [*tokenizer.before, *ids, *tokenizer.behind]
+    for is_wrong, what in (
+        (name is not None and name not in prompt, f"{prompt[:50]!r} has no {name} to fill in"),
+        (not ids, f"{prompt!r} has no tokens"),
+        (len(whole) > context, f"{prompt[:50]!r} has {len(whole)} tokens, and data.context_length is {context}"),
+    ):
+        if is_wrong:
+            raise ConfigError(f"run.sample_prompts: {what}")
+    return whole
 
 
 def samples(model: Transformer, prompts: Sequence[Sequence[int]], config: Config, corpus: Corpus) -> list[str]:
