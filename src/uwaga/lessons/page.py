@@ -49,7 +49,9 @@ class Page:
 
     def texts(self, key: str, /, **values: object) -> tuple[str, ...]:
         """Paragraphs; none if the step has none."""
-        return tuple(filled(each, values) for each in self._texts.get(key, ()))
+        paragraphs = self._texts.get(key, [])
+        assert isinstance(paragraphs, list), key
+        return tuple(filled(each, values) for each in paragraphs)
 
     def counted(self, key: str, count: int, **values: object) -> str:
         """A text in the form that the language has for a count, which is `{count}` in it."""
