@@ -131,7 +131,7 @@ def _limit(page: Page, names: list[str], lengths: list[int]) -> Section:
     return page.section(
         "limit",
         page.matrix("cut", cut, limit=limit),
-        values={"gpt2": 1024},
+        values={"most": 1024},
         controls=("limit",),
         findings=(lost,),
     )
