@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from asking import complete
 
 import uwaga
 from uwaga.inspect import Edits
@@ -30,12 +31,6 @@ CASES = [
 @cache
 def runner_of(model: str) -> TextRunner:
     return TextRunner(Text("", model=uwaga.models.open(model, dtype="float32")))
-
-
-def complete(service: ViewService, **request: Any) -> Any:
-    while (reply := service.answer(request)).meta.get("complete", 1) < 1:
-        pass
-    return reply
 
 
 @pytest.mark.parametrize(("model", "text"), CASES)

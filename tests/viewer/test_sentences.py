@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from asking import complete
 from numpy.typing import NDArray
 
 import uwaga
@@ -76,9 +77,7 @@ class Layer(NamedTuple):
 
 def cells_of(service: ViewService, where: dict[str, Any]) -> NDArray[np.float32]:
     """The small maps of a layer, as the page follows them until they are complete."""
-    while (reply := service.answer({"request": "overview", "pooling": "sum", **where})).meta["complete"] < 1:
-        pass
-    return np.asarray(reply.arrays[0])
+    return np.asarray(complete(service, request="overview", pooling="sum", **where).arrays[0])
 
 
 @pytest.fixture(scope="module", params=[("minilm", 16488), ("copyist", 1520)], ids=["minilm", "copyist"])

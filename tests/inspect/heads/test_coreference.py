@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from asking import complete
 
 import uwaga
 from uwaga.inspect import Edits, WinogradPair, coreference_heads
@@ -78,7 +79,5 @@ def test_a_page_names_the_head_except_where_the_model_is_changed() -> None:
             "merge": "tokens",
             "specials": "show",
         }
-        while (reply := service.answer(where)).meta["complete"] < 1:
-            pass
-        labels = reply.meta["labels"]
+        labels = complete(service, **where).meta["labels"]
         assert [head for head, each in enumerate(labels) if each["coreference"]] == follows

@@ -1,12 +1,9 @@
 """A query service of small maps, and a map that takes more than one step to compute."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
 import uwaga
-from uwaga.viewer.messages import Reply
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Maps, View
 
@@ -41,17 +38,3 @@ def long_map() -> uwaga.AttentionMap:
 def where() -> dict[str, object]:
     """The keys that most requests have."""
     return {"side": "0", "kind": "encoder", "layer": 0, "head": 1, "merge": "tokens", "specials": "show"}
-
-
-@pytest.fixture
-def follow() -> Callable[..., list[Reply]]:
-    """Repeats a request until its reply is complete; returns all replies."""
-
-    def ask(service: ViewService, **question: object) -> list[Reply]:
-        replies = [service.answer(question)]
-        while replies[-1].meta.get("complete", 1) < 1:
-            replies.append(service.answer(question))
-            assert len(replies) < 1000
-        return replies
-
-    return ask

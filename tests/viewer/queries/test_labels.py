@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from asking import replies_of
 
 import uwaga
 from uwaga.inspect.run_text import record_text
@@ -15,9 +16,10 @@ PLAIN = {"merge": "tokens", "specials": "show"}
 
 def ask(service: ViewService, **where: object) -> Reply:
     """The complete reply."""
-    request = {"request": "labels", "side": "0", "kind": "encoder", "layer": 0, **PLAIN, **where}
-    while (reply := service.answer(request)).meta["complete"] < 1:
-        assert reply.meta["labels"] == []
+    *parts, reply = replies_of(
+        service, request="labels", **{"side": "0", "kind": "encoder", "layer": 0, **PLAIN, **where}
+    )
+    assert all(part.meta["labels"] == [] for part in parts)
     return reply
 
 

@@ -1,12 +1,12 @@
 """Weights of a patch in every head, as a page asks for them: those of PatchGrid, to the bit."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from asking import complete, replies_of
 
 pytest.importorskip("PIL", reason="Pillow is not installed: transformers' image processors need it")
 from PIL import Image
@@ -15,7 +15,6 @@ import uwaga
 from uwaga.inspect import PatchGrid
 from uwaga.inspect.pictures import PictureReading
 from uwaga.inspect.run_text import RecordError
-from uwaga.viewer.messages import Reply
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Maps, View
 
@@ -34,28 +33,26 @@ def shown() -> View:
     return View.of(Maps(maps_of(37), tokens=GRID.tokens, picture=picture))
 
 
-def test_a_row_and_a_column_of_every_head(shown: View, follow: Callable[..., list[Reply]]) -> None:
+def test_a_row_and_a_column_of_every_head(shown: View) -> None:
     service, m = ViewService(shown), shown.sides[0].maps["encoder", 1]
     for cell in ((0, 0), (3, 5), (4, 6)):
         item = GRID.position(*cell)
-        row = follow(service, request="heads", **LAYER, axis="row", item=item)[-1].arrays[0]
+        row = complete(service, request="heads", **LAYER, axis="row", item=item).arrays[0]
         assert np.array_equal(row[:, 2:].reshape(3, 5, 7), GRID.looks_at(m, cell).numpy())
         assert np.array_equal(row[:, :2], GRID.on_special(m, cell).numpy())
-        column = follow(service, request="heads", **LAYER, axis="column", item=item)[-1].arrays[0]
+        column = complete(service, request="heads", **LAYER, axis="column", item=item).arrays[0]
         assert np.array_equal(column[:, 2:].reshape(3, 5, 7), GRID.looked_at(m, cell).numpy())
     assert np.array_equal(
-        follow(service, request="heads", **LAYER, axis="row", item=0)[-1].arrays[0][:, 2:].reshape(3, 5, 7),
+        complete(service, request="heads", **LAYER, axis="row", item=0).arrays[0][:, 2:].reshape(3, 5, 7),
         GRID.looks_at(m, 0).numpy(),
     )
 
 
-def test_columns_of_many_patches_come_in_steps(
-    follow: Callable[..., list[Reply]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_of_many_patches_come_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uwaga.viewer.queries.heads._STEP", 300)
     monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
     shown = View.of(Maps(maps_of(37), tokens=GRID.tokens, picture=np.zeros((2, 2))))
-    replies = follow(ViewService(shown), request="heads", **LAYER, axis="column", item=4)
+    replies = replies_of(ViewService(shown), request="heads", **LAYER, axis="column", item=4)
     assert len(replies) > 9
     fractions = [reply.meta["complete"] for reply in replies]
     assert fractions == sorted(fractions)

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from asking import complete
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import uwaga
-from uwaga.viewer.messages import Reply
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Maps, View
 
@@ -70,13 +70,6 @@ def expected_matrix(
     return np.stack([joined[item].mean(0) for item in rows])
 
 
-def finish(service: ViewService, question: dict[str, object]) -> Reply:
-    reply = service.answer(question)
-    while reply.meta.get("complete", 1) < 1:
-        reply = service.answer(question)
-    return reply
-
-
 @pytest.fixture(params=[1 << 23, 30], ids=["at once", "in steps"], autouse=True)
 def _steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uwaga.viewer.queries.heads._STEP", request.param)
@@ -119,13 +112,11 @@ def check(service: ViewService, where: dict[str, object], expected: NDArray[np.f
     near = {"rtol": 2e-4, "atol": 2e-6}
     whole = {"rows": [0, queries], "columns": [0, keys]}
     tile = {"request": "tile", **where, "row": 0, "column": 0}
-    np.testing.assert_allclose(finish(service, {**tile, "pooling": "sum", "level": 0}).arrays[0], expected, **near)
+    np.testing.assert_allclose(complete(service, **tile, pooling="sum", level=0).arrays[0], expected, **near)
     np.testing.assert_allclose(service.answer({"request": "weights", **where, **whole}).arrays[0], expected, **near)
     i, j = data.draw(st.integers(0, queries - 1)), data.draw(st.integers(0, keys - 1))
     np.testing.assert_allclose(service.answer({"request": "row", **where, "query": i}).arrays[0], expected[i], **near)
-    np.testing.assert_allclose(
-        finish(service, {"request": "column", **where, "key": j}).arrays[0], expected[:, j], **near
-    )
+    np.testing.assert_allclose(complete(service, request="column", **where, key=j).arrays[0], expected[:, j], **near)
     weight = service.answer({"request": "entry", **where, "query": i, "key": j}).meta["weight"]
     assert (weight is None) == (not np.isfinite(expected[i, j]))
     assert weight is None or weight == pytest.approx(expected[i, j], rel=2e-4, abs=2e-6)
@@ -133,8 +124,8 @@ def check(service: ViewService, where: dict[str, object], expected: NDArray[np.f
     size = 1 << level
     blocks = [[expected[r : r + size, c : c + size] for c in range(0, keys, size)] for r in range(0, queries, size)]
     mass = np.array([[block.sum(1).mean() for block in line] for line in blocks])
-    np.testing.assert_allclose(finish(service, {**tile, "pooling": "sum", "level": level}).arrays[0], mass, **near)
+    np.testing.assert_allclose(complete(service, **tile, pooling="sum", level=level).arrays[0], mass, **near)
     if np.isfinite(expected).all():
         most = np.array([[block.flat[np.abs(block).argmax()] for block in line] for line in blocks])
-        result = finish(service, {**tile, "pooling": "max", "level": level}).arrays[0]
+        result = complete(service, **tile, pooling="max", level=level).arrays[0]
         np.testing.assert_allclose(np.abs(result), np.abs(most), **near)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from asking import complete, replies_of
 
 import uwaga
 from uwaga.inspect import head_table
@@ -21,8 +22,8 @@ def test_the_columns_are_those_of_the_head_table(service: ViewService, maps) -> 
         assert column == pytest.approx(expected[name], abs=1e-12), name
 
 
-def test_a_long_text_is_sampled_and_marked_so(long_map: uwaga.AttentionMap, follow) -> None:
-    replies = follow(ViewService(View.of(long_map)), request="statistics", side="0", kind="decoder", layer=0)
+def test_a_long_text_is_sampled_and_marked_so(long_map: uwaga.AttentionMap) -> None:
+    replies = replies_of(ViewService(View.of(long_map)), request="statistics", side="0", kind="decoder", layer=0)
     assert replies[-1].meta["sampled"] == 256
     whole = head_table(long_map.select()).columns
     for name in ("entropy", "peak", "sink", "previous_token"):
@@ -50,12 +51,12 @@ def test_cross_attention_has_no_distances() -> None:
     ]
 
 
-def test_the_difference_is_that_of_the_statistics(maps, follow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_difference_is_that_of_the_statistics(maps, monkeypatch: pytest.MonkeyPatch) -> None:
     other = {name: uwaga.AttentionMap(*torch.randn(2, *m.shape[:-1], 8) * 3) for name, m in maps.items()}
     service = ViewService(View.of(maps, other))
 
     def columns(side: str) -> dict:
-        return follow(service, request="statistics", side=side, kind="encoder", layer=1)[-1].meta
+        return complete(service, request="statistics", side=side, kind="encoder", layer=1).meta
 
     for samples in (False, True):
         if samples:
@@ -71,9 +72,9 @@ def test_the_difference_is_that_of_the_statistics(maps, follow, monkeypatch: pyt
         assert max(map(abs, result["columns"]["effective_count"])) < 11
 
 
-def test_a_difference_is_computed_in_steps(long_map: uwaga.AttentionMap, follow) -> None:
+def test_a_difference_is_computed_in_steps(long_map: uwaga.AttentionMap) -> None:
     service = ViewService(View.of(long_map, long_map))
-    replies = follow(service, request="statistics", side="difference", kind="decoder", layer=0)
+    replies = replies_of(service, request="statistics", side="difference", kind="decoder", layer=0)
     complete = [reply.meta["complete"] for reply in replies]
     assert complete == sorted(complete)
     assert complete[-1] == 1.0

@@ -1,13 +1,12 @@
 """Weights, rows, columns, entries and sums over spans, compared with the map."""
 
 import io
-from collections.abc import Callable
 
 import numpy as np
 import pytest
+from asking import replies_of
 
 import uwaga
-from uwaga.viewer.messages import Reply
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Maps, View
 
@@ -32,12 +31,12 @@ def test_a_hidden_key_has_no_score(service: ViewService, where) -> None:
 
 
 def test_long_columns_are_computed_in_steps(
-    long_map: uwaga.AttentionMap, where, follow: Callable[..., list[Reply]], monkeypatch: pytest.MonkeyPatch
+    long_map: uwaga.AttentionMap, where, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
     service = ViewService(View.of(long_map))
     where = where | {"kind": "decoder", "head": 0}
-    column = follow(service, request="column", **where, key=3)
+    column = replies_of(service, request="column", **where, key=3)
     assert len(column) > 5
     assert np.isnan(column[0].arrays[0]).any()
     assert np.array_equal(column[-1].arrays[0], long_map[0, :, 3])
