@@ -1,31 +1,20 @@
 """Every screen by axe-core, in both themes and on a phone; and by the keyboard alone."""
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
-
-import uwaga
-from uwaga.viewer.api import ServedView
-from uwaga.viewer.page.bundle import FRONT
+from pages import MakeMaps, Open, Serve, violations
 
 pytestmark = pytest.mark.slow
 
-AXE = FRONT / "node_modules" / "axe-core" / "axe.min.js"  # `make stress` and `make front-types` install it
 TIRED = "The animal didn't cross the street because it was too tired."
 LONG = f"{TIRED} The keeper of the house saw it, and she waited until it had slept. " * 8
-_RUN = """async () => (await axe.run(document, {resultTypes: ["violations"]})).violations
-  .map((one) => [one.id, one.nodes.slice(0, 3).map((node) => node.html.slice(0, 200))])"""
 VIEWS = [
     ("minilm", TIRED, ("tab=explore", "tab=overview", "tab=table", "tab=explore&layer=3&head=1&query=8&map=wide")),
     ("minilm", LONG, ("tab=explore",)),
     ("speller", "attention", ("tab=explore",)),
     ("speller", "pneumonoultramicroscopicsilicovolcanoconiosis", ("tab=explore",)),
 ]
-
-
-def violations(page: Any) -> list[Any]:
-    page.evaluate(AXE.read_text(encoding="utf-8"))
-    return page.evaluate(_RUN)  # type: ignore[no-any-return]
 
 
 def opened(page: Any) -> None:
@@ -38,22 +27,25 @@ def opened(page: Any) -> None:
 @pytest.mark.parametrize(
     ("model", "text", "fragments"), VIEWS, ids=["sentence", "long text", "two rows", "two folded rows"]
 )
-def test_no_screen_has_a_violation(open_page: Any, model: str, text: str, fragments: tuple[str, ...]) -> None:
+def test_no_screen_has_a_violation(
+    serve: Serve, open_page: Open, model: str, text: str, fragments: tuple[str, ...]
+) -> None:
     found: dict[str, Any] = {}
     for theme, width in (("light", 1400), ("dark", 1400), ("light", 390)):
         for fragment in fragments:
-            with cast("ServedView", uwaga.view(text, model=model, browser=False, block=False)) as served:
-                page = open_page(f"{served.address}&{fragment}", width=width, height=900, color_scheme=theme)
-                opened(page)
-                found[f"{theme} {width} {fragment}"] = violations(page)
-                if fragment == "tab=explore" and width == 1400:
-                    page.get_by_role("button", name="Share", exact=True).click()
-                    found[f"{theme} share"] = violations(page)
-                    page.keyboard.press("Escape")
-                    page.keyboard.press("?")
-                    found[f"{theme} help"] = violations(page)
-                    page.keyboard.press("Escape")
-                page.context.close()
+            served = serve(text, model=model)
+            page = open_page(f"{served.address}&{fragment}", width=width, height=900, color_scheme=theme)
+            opened(page)
+            found[f"{theme} {width} {fragment}"] = violations(page)
+            if fragment == "tab=explore" and width == 1400:
+                page.get_by_role("button", name="Share", exact=True).click()
+                found[f"{theme} share"] = violations(page)
+                page.keyboard.press("Escape")
+                page.keyboard.press("?")
+                found[f"{theme} help"] = violations(page)
+                page.keyboard.press("Escape")
+            page.context.close()
+            served.close()
     assert not {screen: wrong for screen, wrong in found.items() if wrong}
 
 
@@ -64,38 +56,35 @@ def test_no_screen_has_a_violation(open_page: Any, model: str, text: str, fragme
 )
 @pytest.mark.parametrize(("theme", "width"), [("light", 1400), ("dark", 1400), ("light", 390)])
 def test_a_changed_model_has_no_violation(
-    open_page: Any, model: str, text: str, first: str, theme: str, width: int
+    serve: Serve, open_page: Open, model: str, text: str, first: str, theme: str, width: int
 ) -> None:
-    with cast("ServedView", uwaga.view(text, model=model, browser=False, block=False)) as served:
-        page = open_page(served.address, width=width, height=900, color_scheme=theme)
-        page.locator(".uwaga-headline", has_text=first).wait_for()
-        page.get_by_role("button", name="Cut link").click()
-        page.get_by_role("region", name="Changes").wait_for()
-        page.locator(".uwaga-headline", has_text="Without").wait_for()
-        page.locator(".uwaga-flow").wait_for()
-        page.locator(".uwaga-dot-lines").first.wait_for()
-        opened(page)
-        assert violations(page) == []
+    served = serve(text, model=model)
+    page = open_page(served.address, width=width, height=900, color_scheme=theme)
+    page.locator(".uwaga-headline", has_text=first).wait_for()
+    page.get_by_role("button", name="Cut link").click()
+    page.get_by_role("region", name="Changes").wait_for()
+    page.locator(".uwaga-headline", has_text="Without").wait_for()
+    page.locator(".uwaga-flow").wait_for()
+    page.locator(".uwaga-dot-lines").first.wait_for()
+    opened(page)
+    assert violations(page) == []
 
 
 @pytest.mark.stress
 @pytest.mark.parametrize(("theme", "width"), [("light", 1400), ("dark", 800), ("light", 390)])
-def test_why_a_head_looks_there_has_no_violation(open_page: Any, theme: str, width: int) -> None:
-    with cast(
-        "ServedView",
-        uwaga.view("seven green birds sing ; seven green birds sing", model="copyist", browser=False, block=False),
-    ) as served:
-        page = open_page(served.address, width=width, height=900, color_scheme=theme)
-        page.locator(".uwaga-headline", has_text="%").wait_for()
-        page.get_by_role("button", name="Why?").click()
-        page.locator(".uwaga-why tfoot").wait_for()
-        page.get_by_label("What is split").select_option(index=1)
-        page.locator(".uwaga-why th", has_text="less at").wait_for()
-        opened(page)
-        assert violations(page) == []
+def test_why_a_head_looks_there_has_no_violation(serve: Serve, open_page: Open, theme: str, width: int) -> None:
+    served = serve("seven green birds sing ; seven green birds sing", model="copyist")
+    page = open_page(served.address, width=width, height=900, color_scheme=theme)
+    page.locator(".uwaga-headline", has_text="%").wait_for()
+    page.get_by_role("button", name="Why?").click()
+    page.locator(".uwaga-why tfoot").wait_for()
+    page.get_by_label("What is split").select_option(index=1)
+    page.locator(".uwaga-why th", has_text="less at").wait_for()
+    opened(page)
+    assert violations(page) == []
 
 
-def test_the_keyboard_reaches_every_control(serve: Any, make_maps: Any, open_page: Any) -> None:
+def test_the_keyboard_reaches_every_control(serve: Serve, make_maps: MakeMaps, open_page: Open) -> None:
     """Tab alone stops at each group of controls; arrow keys go on inside the words, the wall and the tabs."""
     words = ["[CLS]", "the", "cat", "saw", "the", "dog", "[SEP]"]
     page = open_page(serve(make_maps(len(words)), tokens=words).address)
@@ -113,10 +102,9 @@ def test_the_keyboard_reaches_every_control(serve: Any, make_maps: Any, open_pag
     for part in (
         'role="tab"',
         "Share",
-        "ServedView",
+        "View",
         "uwaga-stage-word",
         "Play",
-        "Save as film",
         "Why?",
         "uwaga-map-frame",
         "As table",

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from pages import Open
 
 from uwaga import SoftDatabase, TextEncoder, store
 from uwaga.viewer.api import ServedView, show
@@ -36,7 +37,7 @@ def served(shown: View) -> Any:
         yield view
 
 
-def test_it_opens_on_whole_passages_in_order_of_their_shares(served: ServedView, shown: View, open_page: Any) -> None:
+def test_it_opens_on_whole_passages_in_order_of_their_shares(served: ServedView, shown: View, open_page: Open) -> None:
     page = open_page(served.address)
     page.locator(".uwaga-passages li").first.wait_for()
     assert page.get_by_role("tab", name="Answer").get_attribute("aria-selected") == "true"
@@ -63,7 +64,7 @@ def test_it_opens_on_whole_passages_in_order_of_their_shares(served: ServedView,
     assert "somebody" not in everything  # no folder of this machine
 
 
-def test_a_passage_is_found_in_the_text(served: ServedView, shown: View, open_page: Any) -> None:
+def test_a_passage_is_found_in_the_text(served: ServedView, shown: View, open_page: Open) -> None:
     page = open_page(served.address)
     page.locator(".uwaga-passages li .uwaga-link").nth(1).click()
     assert page.get_by_role("tab", name="Explore").get_attribute("aria-selected") == "true"
@@ -73,7 +74,7 @@ def test_a_passage_is_found_in_the_text(served: ServedView, shown: View, open_pa
     page.locator(".uwaga-passages li").first.wait_for()
 
 
-def test_a_saved_page_opens_as_an_answer_too(shown: View, open_page: Any, tmp_path: Path) -> None:
+def test_a_saved_page_opens_as_an_answer_too(shown: View, open_page: Open, tmp_path: Path) -> None:
     from uwaga.viewer.page.snapshot import save_snapshot
 
     save_snapshot(ViewService(shown), tmp_path / "page.html")

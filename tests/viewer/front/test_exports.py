@@ -3,30 +3,18 @@
 import base64
 import csv
 import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from pages import MakeMaps, Open, Serve, save, words
 from PIL import Image
-
-import uwaga
-from uwaga.viewer.api import ServedView
 
 pytestmark = pytest.mark.slow
 
 playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
-
-Serve = Callable[..., ServedView]
-Open = Callable[..., Any]
-Maps = Callable[..., dict[tuple[str, int], uwaga.AttentionMap]]
-
-
-def words(count: int) -> list[str]:
-    text = ["the", "quick", "brown", "fox", "jump", "##s", "over", "a", "lazy", "dog", ",", "and", "looks", "back", "."]
-    return ["[CLS]", *(text[i % len(text)] for i in range(count - 2)), "[SEP]"]
 
 
 @pytest.fixture
@@ -40,16 +28,7 @@ def tab(page: Any, name: str) -> None:
     page.get_by_role("tab", name=name, exact=True).click()
 
 
-def save(page: Any, kind: str, folder: Path) -> Path:
-    page.get_by_role("button", name="Share", exact=True).click()
-    with page.expect_download() as download:
-        page.click(f'[data-export="{kind}"]')
-    path = folder / download.value.suggested_filename
-    download.value.save_as(path)
-    return path
-
-
-def test_exported_files_have_the_numbers(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
+def test_exported_files_have_the_numbers(serve: Serve, open_page: Open, make_maps: MakeMaps, tmp_path: Path) -> None:
     maps, tokens = make_maps(30), words(30)
     tokens[3] = '=cmd("x")'
     page = open_page(serve(maps, tokens=tokens, model="org/tiny").address + "&map=wide", accept_downloads=True)
@@ -76,7 +55,9 @@ def test_exported_files_have_the_numbers(serve: Serve, open_page: Open, make_map
     assert {"quick", "brown", "fox"} <= set(texts)
 
 
-def test_pictures_are_filled_titled_and_named(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
+def test_pictures_are_filled_titled_and_named(
+    serve: Serve, open_page: Open, make_maps: MakeMaps, tmp_path: Path
+) -> None:
     view = serve(make_maps(14), tokens=words(14), title="The quick brown fox", model="org/tiny")
     page = open_page(
         f"{view.address}&tab=explore&map=wide&layer=0&head=2&query=5&key=3", accept_downloads=True, width=1600
@@ -109,7 +90,7 @@ def test_pictures_are_filled_titled_and_named(serve: Serve, open_page: Open, mak
         }
 
 
-def test_the_csv_of_the_table_is_the_table(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
+def test_the_csv_of_the_table_is_the_table(serve: Serve, open_page: Open, make_maps: MakeMaps, tmp_path: Path) -> None:
     page = open_page(
         f"{serve(make_maps(20), tokens=words(20), model='org/tiny').address}&tab=table", accept_downloads=True
     )
@@ -122,7 +103,7 @@ def test_the_csv_of_the_table_is_the_table(serve: Serve, open_page: Open, make_m
 
 
 def test_an_exported_overview_has_the_layers_outside_the_viewport_too(
-    serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path
+    serve: Serve, open_page: Open, make_maps: MakeMaps, tmp_path: Path
 ) -> None:
     page = open_page(
         f"{serve(make_maps(24, layers=12, heads=2)).address}&tab=overview", accept_downloads=True, height=400

@@ -1,21 +1,16 @@
 """The film of the layers and what a decoder writes: where they are, and that they wait while nobody sees them."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from pages import MakeMaps, Open, Serve, save
 
 import uwaga
-from uwaga.viewer.api import ServedView
 
 pytestmark = pytest.mark.slow
 
 playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
-
-Serve = Callable[..., ServedView]
-Open = Callable[..., Any]
-Maps = Callable[..., dict[tuple[str, int], uwaga.AttentionMap]]
 
 WORDS = ["[CLS]", "the", "quick", "brown", "fox", "jumps", "[SEP]"]
 # What `document.hidden` says, and that it has changed.
@@ -26,7 +21,7 @@ _SET_HIDDEN = """hidden => {
 
 
 @pytest.fixture
-def page(serve: Serve, open_page: Open, make_maps: Maps) -> Any:
+def page(serve: Serve, open_page: Open, make_maps: MakeMaps) -> Any:
     view = serve(make_maps(len(WORDS)), tokens=WORDS, title="The quick brown fox", model="org/tiny")
     opened = open_page(f"{view.address}&tab=explore&layer=0&head=1&query=2", accept_downloads=True)
     opened.locator(".uwaga-wall svg").nth(5).wait_for()
@@ -39,21 +34,12 @@ def stop_clock(page: Any) -> None:
     page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 1)
 
 
-def save(page: Any, kind: str, folder: Path) -> Path:
-    page.get_by_role("button", name="Share", exact=True).click()
-    with page.expect_download() as download:
-        page.click(f'[data-export="{kind}"]')
-    path = folder / download.value.suggested_filename
-    download.value.save_as(path)
-    return path
-
-
 def layer_shown(page: Any) -> str | None:
     pressed = page.get_by_role("group", name="Layer", exact=True).locator('[aria-pressed="true"]')
     return str(pressed.inner_text()) if pressed.count() else None
 
 
-def test_a_film_is_offered_where_there_is_one(serve: Serve, open_page: Open, make_maps: Maps) -> None:
+def test_a_film_is_offered_where_there_is_one(serve: Serve, open_page: Open, make_maps: MakeMaps) -> None:
     for count, is_offered in ((24, True), (25, False)):
         tokens = ["[CLS]", *(f"w{at}" for at in range(count)), "[SEP]"]
         page = open_page(
@@ -112,21 +98,21 @@ def test_no_key_of_a_file_is_that_of_another_command(page: Any) -> None:
     page.locator('[role="status"]', has_text="Query ").wait_for(state="attached")
 
 
-def test_what_a_decoder_writes_comes_one_after_the_other(open_page: Open) -> None:
-    with cast("ServedView", uwaga.view("cat", model="speller", browser=False, block=False)) as served:
-        page = open_page(served.address)
-        words = page.locator('.uwaga-ribbon-row[data-axis="query"] button')
-        page.get_by_role("button", name="Watch it write").click()
-        for said in ("K", "AE", "T"):
-            page.locator(".uwaga-headline", has_text=said).wait_for()
-            seen = page.evaluate(
-                """() => [[...document.querySelectorAll('.uwaga-ribbon-row[data-axis=query] button:not([data-unwritten])')].length,
-                  Math.max(...[...document.querySelectorAll('.uwaga-ribbons [data-query]')].map((one) => Number(one.dataset.query)))]"""
-            )
-            assert seen[0] == seen[1] + 1
-        page.get_by_role("button", name="Watch it write").wait_for()
-        assert page.locator("[data-unwritten]").count() == 0
-        assert words.count() == 4
-        page.get_by_role("button", name="Watch it write").click()
-        page.get_by_role("button", name="Stop").click()
-        assert page.locator("[data-unwritten]").count() == 0
+def test_what_a_decoder_writes_comes_one_after_the_other(serve: Serve, open_page: Open) -> None:
+    served = serve("cat", model="speller")
+    page = open_page(served.address)
+    words = page.locator('.uwaga-ribbon-row[data-axis="query"] button')
+    page.get_by_role("button", name="Watch it write").click()
+    for said in ("K", "AE", "T"):
+        page.locator(".uwaga-headline", has_text=said).wait_for()
+        seen = page.evaluate(
+            """() => [[...document.querySelectorAll('.uwaga-ribbon-row[data-axis=query] button:not([data-unwritten])')].length,
+              Math.max(...[...document.querySelectorAll('.uwaga-ribbons [data-query]')].map((one) => Number(one.dataset.query)))]"""
+        )
+        assert seen[0] == seen[1] + 1
+    page.get_by_role("button", name="Watch it write").wait_for()
+    assert page.locator("[data-unwritten]").count() == 0
+    assert words.count() == 4
+    page.get_by_role("button", name="Watch it write").click()
+    page.get_by_role("button", name="Stop").click()
+    assert page.locator("[data-unwritten]").count() == 0

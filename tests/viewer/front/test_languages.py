@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import MakeMaps, Open
 from waiting import until
 
 from uwaga._base import languages
@@ -22,13 +23,13 @@ STEPS = {
 }
 
 
-def opened(address: str, open_page: Callable[..., Page], **options: Any) -> Page:
+def opened(address: str, open_page: Open, **options: Any) -> Page:
     page = open_page(address, **options)
     page.wait_for_selector(".lesson-title, .uwaga-headline, canvas")
     return page
 
 
-def test_the_page_is_in_the_browsers_language_until_another_is_chosen(open_page: Callable[..., Page]) -> None:
+def test_the_page_is_in_the_browsers_language_until_another_is_chosen(open_page: Open) -> None:
     with lesson(browser=False, block=False) as worked:
         page = opened(worked.view.address, open_page, locale="pl-PL")  # type: ignore[union-attr]
         assert page.locator("html").get_attribute("lang") == "pl"
@@ -44,15 +45,13 @@ def test_the_page_is_in_the_browsers_language_until_another_is_chosen(open_page:
 
 
 @pytest.mark.parametrize("language", ["zh", None])
-def test_a_language_that_was_asked_for_comes_before_the_browsers(
-    open_page: Callable[..., Page], language: str | None
-) -> None:
+def test_a_language_that_was_asked_for_comes_before_the_browsers(open_page: Open, language: str | None) -> None:
     with lesson("the pen", browser=False, block=False, language=language) as worked:
         page = opened(worked.view.address, open_page, locale="pt-BR")  # type: ignore[union-attr]
         page.get_by_text(STEPS[language or "pt"]).wait_for()
 
 
-def test_a_saved_lesson_is_in_its_language(open_page: Callable[..., Page], tmp_path: Path) -> None:
+def test_a_saved_lesson_is_in_its_language(open_page: Open, tmp_path: Path) -> None:
     work_through("to jest pióro .", language="pl").save(tmp_path / "lekcja.html")
     page = opened((tmp_path / "lekcja.html").as_uri() + "#tab=lesson&step=softmax", open_page, locale="ja-JP")
     page.get_by_role("heading", name="Softmax: z wyników udziały").wait_for()
@@ -80,7 +79,7 @@ _SHOWN = """() => {
 
 @pytest.mark.parametrize("tab", ["explore", "overview", "table", "lesson"])
 def test_every_text_of_a_page_comes_from_a_table(
-    tab: str, serve: Callable[..., Any], make_maps: Callable[..., Any], open_page: Callable[..., Page],
+    tab: str, serve: Callable[..., Any], make_maps: MakeMaps, open_page: Open,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """With a table whose messages are those of English in brackets."""
@@ -107,7 +106,7 @@ def test_every_text_of_a_page_comes_from_a_table(
 @pytest.mark.parametrize("width", [360, 800, 1400])
 @pytest.mark.parametrize("language", [code for code in LANGUAGES if code != "en"])
 def test_no_page_overflows(
-    language: str, width: int, serve: Callable[..., Any], make_maps: Callable[..., Any], open_page: Callable[..., Page]
+    language: str, width: int, serve: Callable[..., Any], make_maps: MakeMaps, open_page: Open
 ) -> None:
     handle = serve(make_maps(7), language=language, title="a b")
     page = open_page(f"{handle.address}&tab=lesson", width=width, height=800)

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from pages import MakeMaps, Open
 from written import number_of
 
 import uwaga
@@ -31,7 +32,7 @@ def worked() -> Iterator[Lesson]:
 
 
 @pytest.fixture
-def page(worked: Lesson, open_page: Callable[..., Page]) -> Page:
+def page(worked: Lesson, open_page: Open) -> Page:
     opened = open_page(worked.view.address)  # type: ignore[union-attr]
     opened.wait_for_selector(TITLE)
     show_numbers(opened)
@@ -411,9 +412,7 @@ def test_numbers_of_an_address_that_are_not_valid_are_named(worked: Lesson, brow
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_whole_lesson_is_printed_on_white_without_controls(
-    worked: Lesson, open_page: Callable[..., Page], theme: str
-) -> None:
+def test_the_whole_lesson_is_printed_on_white_without_controls(worked: Lesson, open_page: Open, theme: str) -> None:
     page = open_page(worked.view.address, color_scheme=theme)  # type: ignore[union-attr]
     page.wait_for_selector(TITLE)
     page.emulate_media(media="print")
@@ -430,9 +429,7 @@ def test_the_whole_lesson_is_printed_on_white_without_controls(
     assert page.locator(".lesson-page").count() == 1
 
 
-def test_a_saved_lesson_is_one_small_file_that_opens_at_a_step(
-    worked: Lesson, open_page: Callable[..., Page], tmp_path: Path
-) -> None:
+def test_a_saved_lesson_is_one_small_file_that_opens_at_a_step(worked: Lesson, open_page: Open, tmp_path: Path) -> None:
     path = tmp_path / "lesson.html"
     worked.save(path)
     assert path.stat().st_size < 1_200_000
@@ -444,7 +441,7 @@ def test_a_saved_lesson_is_one_small_file_that_opens_at_a_step(
     assert page.get_by_role("button", name="One step").is_disabled()
 
 
-def test_a_question_is_answered_before_its_numbers_are_shown(worked: Lesson, open_page: Callable[..., Page]) -> None:
+def test_a_question_is_answered_before_its_numbers_are_shown(worked: Lesson, open_page: Open) -> None:
     page = open_page(worked.view.address)  # type: ignore[union-attr]
     page.wait_for_selector(TITLE)
     go(page, "Softmax")
@@ -488,7 +485,7 @@ def test_charts_have_descriptions(page: Page) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 700, 1280])
-def test_no_element_is_wider_than_the_page(worked: Lesson, open_page: Callable[..., Page], width: int) -> None:
+def test_no_element_is_wider_than_the_page(worked: Lesson, open_page: Open, width: int) -> None:
     page = open_page(worked.view.address, width=width, height=700)  # type: ignore[union-attr]
     page.wait_for_selector(TITLE)
     for step in range(24):
@@ -503,7 +500,7 @@ PHONE = {"width": 390, "height": 844}
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_no_step_is_longer_than_three_screens_of_a_phone(open_page: Callable[..., Page], language: str) -> None:
+def test_no_step_is_longer_than_three_screens_of_a_phone(open_page: Open, language: str) -> None:
     """Before its question is answered and after it, with the example's own sentence."""
     with uwaga.lesson(browser=False, block=False, language=language) as lesson:
         page = open_page(lesson.view.address, **PHONE)  # type: ignore[union-attr]
@@ -518,7 +515,7 @@ def test_no_step_is_longer_than_three_screens_of_a_phone(open_page: Callable[...
         assert not {at: height for at, height in heights.items() if height > 3 * PHONE["height"]}
 
 
-def test_nothing_on_a_page_answers_its_question(worked: Lesson, open_page: Callable[..., Page]) -> None:
+def test_nothing_on_a_page_answers_its_question(worked: Lesson, open_page: Open) -> None:
     """All that can be read, with everything unfolded, before the answer and after it: its reason, its number, its sentences."""
     page = open_page(worked.view.address)  # type: ignore[union-attr]
     page.wait_for_selector(TITLE)
@@ -566,7 +563,7 @@ def picked(page: Page) -> list[str]:
     ).all_text_contents()
 
 
-def test_each_step_opens_at_the_word_of_its_question(worked: Lesson, open_page: Callable[..., Page]) -> None:
+def test_each_step_opens_at_the_word_of_its_question(worked: Lesson, open_page: Open) -> None:
     """Walked in order, before the answer and after it, as by a direct link: no pick is carried on."""
     page = open_page(worked.view.address)  # type: ignore[union-attr]
     page.wait_for_selector(TITLE)
@@ -589,7 +586,7 @@ def test_each_step_opens_at_the_word_of_its_question(worked: Lesson, open_page: 
     assert set(picked(page)) == {"this"}
 
 
-def test_a_pick_stays_while_the_question_is_about_the_same_word(worked: Lesson, open_page: Callable[..., Page]) -> None:
+def test_a_pick_stays_while_the_question_is_about_the_same_word(worked: Lesson, open_page: Open) -> None:
     page = open_page(worked.view.address + "&step=softmax")  # type: ignore[union-attr]
     page.wait_for_selector(TITLE)
     show_numbers(page)
@@ -605,7 +602,7 @@ def test_a_pick_stays_while_the_question_is_about_the_same_word(worked: Lesson, 
     assert set(picked(page)) == {"this"}
 
 
-def test_one_step_is_printed_with_its_numbers_and_unfolded(worked: Lesson, open_page: Callable[..., Page]) -> None:
+def test_one_step_is_printed_with_its_numbers_and_unfolded(worked: Lesson, open_page: Open) -> None:
     """By the browser's own command; then the page is as it was."""
     page = open_page(worked.view.address + "&step=database")  # type: ignore[union-attr]
     page.wait_for_selector(TITLE)
@@ -626,7 +623,7 @@ def test_one_step_is_printed_with_its_numbers_and_unfolded(worked: Lesson, open_
     assert page.locator(".lesson-answer").text_content().startswith("Right. ")
 
 
-def test_every_step_has_a_drawing(worked: Lesson, open_page: Callable[..., Page]) -> None:
+def test_every_step_has_a_drawing(worked: Lesson, open_page: Open) -> None:
     page = open_page(worked.view.address)  # type: ignore[union-attr]
     page.wait_for_selector(TITLE)
     for step in worked.steps:
@@ -637,7 +634,7 @@ def test_every_step_has_a_drawing(worked: Lesson, open_page: Callable[..., Page]
         page.locator(".lesson-after").click(force=True) if step is not worked.steps[-1] else None
 
 
-def test_a_word_of_the_picture_is_the_guess_and_its_arcs_follow(worked: Lesson, open_page: Callable[..., Page]) -> None:
+def test_a_word_of_the_picture_is_the_guess_and_its_arcs_follow(worked: Lesson, open_page: Open) -> None:
     page = open_page(worked.view.address)  # type: ignore[union-attr]
     page.wait_for_selector(TITLE)
     words, shares = page.locator(".lesson-stage .lesson-word"), page.locator(".lesson-stage .lesson-share")
@@ -697,7 +694,7 @@ def test_the_decoder_that_copies_is_watched_word_by_word(page: Page) -> None:
 
 
 def test_the_lesson_of_a_text_is_loaded_when_it_is_opened(
-    serve: Callable[..., Any], make_maps: Callable[..., Any], open_page: Callable[..., Page], tmp_path: Any
+    serve: Callable[..., Any], make_maps: MakeMaps, open_page: Open, tmp_path: Any
 ) -> None:
     """With its script, in the page's language and with its state; the way back is without it, and a file saved there has it."""
     page = open_page(serve(make_maps(7)).address + "&layer=1")
@@ -718,7 +715,7 @@ def test_the_lesson_of_a_text_is_loaded_when_it_is_opened(
 
 
 def test_the_head_that_a_step_suggests_opens_in_the_map(
-    serve: Callable[..., Any], make_maps: Callable[..., Any], open_page: Callable[..., Page]
+    serve: Callable[..., Any], make_maps: MakeMaps, open_page: Open
 ) -> None:
     maps = make_maps(11)
     page = open_page(serve(maps).address + "&tab=lesson")
@@ -744,7 +741,7 @@ def test_the_head_that_a_step_suggests_opens_in_the_map(
     )
 
 
-def test_a_saved_page_has_the_lesson_read_only(make_maps: Callable[..., Any], browser: Any, tmp_path: Any) -> None:
+def test_a_saved_page_has_the_lesson_read_only(make_maps: MakeMaps, browser: Any, tmp_path: Any) -> None:
     shown = ViewService(View.of(make_maps(11)), lesson={"request": "lesson"})
     save_snapshot(shown, tmp_path / "page.html")
     page = browser.new_page()

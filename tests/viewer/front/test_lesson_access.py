@@ -1,16 +1,14 @@
 """The lesson by the keyboard alone, with reduced motion, and by the rules of axe-core, which `make stress` and `make front-types` install."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import Open, violations
 
 import uwaga
 from uwaga.viewer.lesson import work_through
-from uwaga.viewer.page import bundle
 
-AXE = Path(bundle.__file__).parents[1] / "front" / "node_modules" / "axe-core" / "axe.min.js"
 TITLE = ".lesson-title"
 Page = Any
 
@@ -40,7 +38,7 @@ def saved(tmp_path: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["crude", "vectors", "learning", "copy", "architecture", "model"])
-def test_everything_of_a_step_is_reached_by_tab(saved: str, open_page: Callable[..., Page], step: str) -> None:
+def test_everything_of_a_step_is_reached_by_tab(saved: str, open_page: Open, step: str) -> None:
     page = open_page(f"{saved}&step={step}")
     page.wait_for_selector(TITLE)
     page.evaluate(_UNFOLD)
@@ -55,7 +53,7 @@ def test_everything_of_a_step_is_reached_by_tab(saved: str, open_page: Callable[
 
 
 @pytest.mark.slow
-def test_the_focus_stays_where_the_reader_is(saved: str, open_page: Callable[..., Page]) -> None:
+def test_the_focus_stays_where_the_reader_is(saved: str, open_page: Open) -> None:
     """A question is answered, its explanation closed, and a word of the ribbons picked, with keys alone."""
     page = open_page(f"{saved}&step=softmax")
     page.wait_for_selector(TITLE)
@@ -79,9 +77,7 @@ def test_the_focus_stays_where_the_reader_is(saved: str, open_page: Callable[...
 
 @pytest.mark.slow
 @pytest.mark.parametrize("motion", ["reduce", "no-preference"])
-def test_the_film_plays_by_itself_only_where_motion_is_wanted(
-    saved: str, open_page: Callable[..., Page], motion: str
-) -> None:
+def test_the_film_plays_by_itself_only_where_motion_is_wanted(saved: str, open_page: Open, motion: str) -> None:
     page = open_page(f"{saved}&step=learning", reduced_motion=motion)
     page.wait_for_selector(TITLE)
     page.locator(".lesson-show").click()
@@ -103,7 +99,7 @@ _SCROLLED = """() => [...document.querySelectorAll('.lesson-view *')]
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [5, 12])
 def test_what_scrolls_sideways_on_a_phone_is_reached_by_the_keyboard(
-    tmp_path: Path, open_page: Callable[..., Page], words: int
+    tmp_path: Path, open_page: Open, words: int
 ) -> None:
     """On every step, with everything unfolded. No picture of the default sentence is wider than the page; of twelve words some are."""
     lesson = work_through(None if words == 5 else [f"w{n}" for n in range(words)])
@@ -124,35 +120,27 @@ def test_what_scrolls_sideways_on_a_phone_is_reached_by_the_keyboard(
     assert pictures == (set() if words == 5 else {"scores", "weights"})
 
 
-_VIOLATIONS = """async () => (await axe.run(".lesson-view", { resultTypes: ["violations"] })).violations
-  .map(({ id, nodes }) => [id, nodes.map(({ html }) => html.slice(0, 120))])"""
-
-
 @pytest.mark.stress
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("step", ["vectors", "scale", "encoder", "stack"])
-def test_axe_finds_nothing_at_the_address_of_a_step(
-    saved: str, open_page: Callable[..., Page], step: str, theme: str
-) -> None:
+def test_axe_finds_nothing_at_the_address_of_a_step(saved: str, open_page: Open, step: str, theme: str) -> None:
     """Its pictures are measured before there is a scroll bar."""
     page = open_page(f"{saved}&step={step}", width=390, color_scheme=theme, reduced_motion="reduce")
     page.wait_for_selector(TITLE)
-    page.evaluate(AXE.read_text(encoding="utf-8"))
-    assert page.evaluate(_VIOLATIONS) == []
+    assert violations(page, ".lesson-view") == []
 
 
 @pytest.mark.stress
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("light", 390), ("dark", 390)])
-def test_axe_finds_nothing(saved: str, open_page: Callable[..., Page], theme: str, width: int) -> None:
+def test_axe_finds_nothing(saved: str, open_page: Open, theme: str, width: int) -> None:
     """On every step before and after its answer, with everything unfolded."""
     page = open_page(saved, width=width, color_scheme=theme, reduced_motion="reduce")
     page.wait_for_selector(TITLE)
-    page.evaluate(AXE.read_text(encoding="utf-8"))
     steps = page.locator(".lesson-list li").count()
     for step in range(steps):
         for state in ("asking", "answered"):
             page.evaluate(_UNFOLD)
-            assert page.evaluate(_VIOLATIONS) == [], (step + 1, state)
+            assert violations(page, ".lesson-view") == [], (step + 1, state)
             if state == "asking":
                 page.locator(".lesson-show").click()
         page.locator(".lesson-after").click(force=True) if step < steps - 1 else None

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pages import MakeMaps, Open, Serve
 from PIL import Image
 from waiting import HANG
 from written import number_of
@@ -28,7 +29,7 @@ HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {
 
 
 @pytest.fixture
-def open_map(open_page: Any) -> Callable[..., Any]:
+def open_map(open_page: Open) -> Callable[..., Any]:
     """Opens the map view of a head, and waits until its weights are exact."""
 
     def open_one(handle: ServedView, layer: int = 0, head: int = 0, more: str = "", **options: Any) -> Any:
@@ -93,7 +94,9 @@ def read(
     return query, key, float(weight), float(score), int(rank)
 
 
-def test_the_readout_has_the_weights_scores_and_ranks_of_the_map(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_the_readout_has_the_weights_scores_and_ranks_of_the_map(
+    serve: Serve, open_map: Any, make_maps: MakeMaps
+) -> None:
     maps = make_maps(len(WORDS))
     page = open_map(serve(maps, tokens=WORDS), layer=1, head=2)
     m = maps["encoder", 1][0, 2]
@@ -109,7 +112,9 @@ def test_the_readout_has_the_weights_scores_and_ranks_of_the_map(serve: Any, ope
         page.keyboard.press("ArrowRight")
 
 
-def test_the_readout_follows_the_pointer_and_a_click_selects_a_cell(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_the_readout_follows_the_pointer_and_a_click_selects_a_cell(
+    serve: Serve, open_map: Any, make_maps: MakeMaps
+) -> None:
     maps = make_maps(512)
     page = open_map(serve(maps), head=1, more="&view=100,200,20")
     m = maps["encoder", 0][0, 1]
@@ -125,7 +130,7 @@ def test_the_readout_follows_the_pointer_and_a_click_selects_a_cell(serve: Any, 
         page.wait_for_function("() => location.hash.includes('&query=')")
 
 
-def test_the_map_is_there_as_a_table(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_the_map_is_there_as_a_table(serve: Serve, open_map: Any, make_maps: MakeMaps) -> None:
     maps = make_maps(len(WORDS))
     page = open_map(serve(maps, tokens=WORDS), layer=1, head=2)
     page.get_by_role("button", name="As table").click()
@@ -138,13 +143,13 @@ def test_the_map_is_there_as_a_table(serve: Any, open_map: Any, make_maps: Any) 
     region.wait_for(state="hidden")
 
 
-def test_a_table_of_too_many_cells_says_how_to_get_one(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_a_table_of_too_many_cells_says_how_to_get_one(serve: Serve, open_map: Any, make_maps: MakeMaps) -> None:
     page = open_map(serve(make_maps(64)))
     page.get_by_role("button", name="As table").click()
     page.get_by_text("64 by 64 cells are in view. Zoom in until there are at most 40 by 40.").wait_for()
 
 
-def test_a_coarse_cell_equals_the_pooled_map(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_a_coarse_cell_equals_the_pooled_map(serve: Serve, open_map: Any, make_maps: MakeMaps) -> None:
     maps = make_maps(2048, layers=1, heads=1, width=16)
     page = open_map(serve(maps))
     box = page.locator(".uwaga-map-stage").bounding_box()
@@ -157,14 +162,14 @@ def test_a_coarse_cell_equals_the_pooled_map(serve: Any, open_map: Any, make_map
     assert shown == pytest.approx(float(cells[query // side, key // side]), rel=1e-5)
 
 
-def test_changing_colours_sends_no_request(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_changing_colours_sends_no_request(serve: Serve, open_map: Any, make_maps: MakeMaps) -> None:
     page = open_map(serve(make_maps(300)))
     page.locator(".uwaga-headline", has_text="%").wait_for()
     page.wait_for_load_state("networkidle")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.post_data or request.url))
     before = pixels(page)
-    page.get_by_role("button", name="ServedView").click()
+    page.get_by_role("button", name="View").click()
     page.get_by_role("button", name="Logarithm").click()
     before = changed(page, before)
     page.get_by_label("Colours").and_(page.locator("select")).select_option("orange")
@@ -177,7 +182,7 @@ def test_changing_colours_sends_no_request(serve: Any, open_map: Any, make_maps:
 VARIANTS = ("", "&view=30.3,41.7,7.31", "&colour=grey,log,0,largest,0.001,nosink", "&theme=dark&view=3,5,44")
 
 
-def test_both_renderers_draw_the_same(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_both_renderers_draw_the_same(serve: Serve, open_map: Any, make_maps: MakeMaps) -> None:
     """Four settings, given by the fragment of the URL, in one page with WebGL2 and then without it."""
     page = open_map(serve(make_maps(400)), width=1600, height=1000)
     fast = {more: variant(page, more) for more in VARIANTS}
@@ -213,7 +218,7 @@ def colours(shown: np.ndarray) -> int:
     return len(np.unique(shown @ np.array([1 << 16, 1 << 8, 1])))
 
 
-def test_two_texts_side_by_side_show_the_same_cells(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_two_texts_side_by_side_show_the_same_cells(serve: Serve, open_map: Any, make_maps: MakeMaps) -> None:
     first = make_maps(60)
     second = {name: uwaga.AttentionMap(2 * torch.randn(1, 3, 60, 64), torch.randn(1, 3, 60, 64)) for name in first}
     page = open_map(serve(first, second), more="&side=0&compare=both&view=10,5,12")
@@ -231,7 +236,7 @@ def test_two_texts_side_by_side_show_the_same_cells(serve: Any, open_map: Any, m
     assert page.locator(".uwaga-map-scale:visible").count() == 2
 
 
-def test_hostile_tokens_are_shown_as_text(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_hostile_tokens_are_shown_as_text(serve: Serve, open_map: Any, make_maps: MakeMaps) -> None:
     page = open_map(serve(make_maps(len(WORDS)), tokens=WORDS), more="&query=4&key=6")
     line = page.locator(f"{PICKED} .uwaga-map-pair").inner_text()
     assert "<b>cat</b>" in line
@@ -239,7 +244,7 @@ def test_hostile_tokens_are_shown_as_text(serve: Any, open_map: Any, make_maps: 
     assert page.locator(f"{PICKED} .uwaga-map-pair b").count() == 0
 
 
-def test_keys_zoom_select_and_show_the_whole_map(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_keys_zoom_select_and_show_the_whole_map(serve: Serve, open_map: Any, make_maps: MakeMaps) -> None:
     page = open_map(serve(make_maps(300)))
     whole = pixels(page)
     page.locator(".uwaga-map-frame").focus()
@@ -253,12 +258,13 @@ def test_keys_zoom_select_and_show_the_whole_map(serve: Any, open_map: Any, make
         page.keyboard.press(key)
     page.mouse.move(2, 2)
     page.wait_for_function("() => !location.hash.includes('view=')")
-    assert pixels(page).shape == whole.shape
+    # The stage ends at a fraction of a pixel.
+    assert np.abs(np.subtract(pixels(page).shape, whole.shape)).max() <= 1
     label = page.locator(".uwaga-map-frame").get_attribute("aria-label")
     assert label == "Attention map, encoder layer 0 head 0, mass: 300 queries by 300 keys"
 
 
-def test_a_narrow_window_keeps_the_map_usable(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_a_narrow_window_keeps_the_map_usable(serve: Serve, open_map: Any, make_maps: MakeMaps) -> None:
     page = open_map(serve(make_maps(len(WORDS)), tokens=WORDS), width=360, height=740)
     box = page.locator(".uwaga-map-stage").bounding_box()
     assert box["width"] > 300
@@ -267,7 +273,7 @@ def test_a_narrow_window_keeps_the_map_usable(serve: Any, open_map: Any, make_ma
     assert colours(pixels(page)) > 20
 
 
-def test_a_restored_webgl_context_draws_again(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_a_restored_webgl_context_draws_again(serve: Serve, open_map: Any, make_maps: MakeMaps) -> None:
     page = open_map(serve(make_maps(120)))
     before = pixels(page)
     page.evaluate(
@@ -282,7 +288,7 @@ def test_a_restored_webgl_context_draws_again(serve: Any, open_map: Any, make_ma
     until(page, lambda: (np.abs(pixels(page) - before).max(axis=-1) > 3).mean() < 0.001)
 
 
-def test_after_a_lost_webgl_context_the_canvas_renderer_draws(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_after_a_lost_webgl_context_the_canvas_renderer_draws(serve: Serve, open_map: Any, make_maps: MakeMaps) -> None:
     page = open_map(serve(make_maps(120)))
     before = pixels(page)
     page.evaluate(

@@ -1,12 +1,12 @@
 """The picture of a model that reads pictures: a patch under the pointer, where it looks, to the bit; keys, heads, layers, a saved page."""
 
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from pages import Open, Serve, violations
 
 pytest.importorskip("transformers", reason="transformers is not installed: the extra `test` brings it")
 pytest.importorskip("PIL", reason="Pillow is not installed: transformers' image processors need it")
@@ -18,11 +18,8 @@ from uwaga.inspect.pictures import PictureReading
 from uwaga.viewer.api import ServedView
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.page import snapshot
-from uwaga.viewer.page.bundle import FRONT
 
 pytestmark = pytest.mark.slow
-
-AXE = FRONT / "node_modules" / "axe-core" / "axe.min.js"  # `make stress` and `make front-types` install it
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +31,7 @@ def reading(tmp_path_factory: pytest.TempPathFactory) -> PictureReading:
 
 
 @pytest.fixture
-def served(reading: PictureReading, serve: Callable[..., ServedView]) -> ServedView:
+def served(reading: PictureReading, serve: Serve) -> ServedView:
     return serve(reading.recording, picture=reading.pixels, grid=reading.grid, title="photo.png")
 
 
@@ -124,7 +121,7 @@ def row_of(reading: PictureReading, layer: int, item: int) -> torch.Tensor:
     return row.double()
 
 
-def test_figures_are_those_of_the_grid(served: ServedView, reading: PictureReading, open_page: Any) -> None:
+def test_figures_are_those_of_the_grid(served: ServedView, reading: PictureReading, open_page: Open) -> None:
     grid = reading.grid
     page = open_page(served.address)
     shown(page, "CLS ")
@@ -150,7 +147,7 @@ def test_figures_are_those_of_the_grid(served: ServedView, reading: PictureReadi
     assert abs(box["y"] + box["height"] / 2 - spot["y"]) < 1
 
 
-def test_what_looks_at_a_patch(served: ServedView, reading: PictureReading, open_page: Any) -> None:
+def test_what_looks_at_a_patch(served: ServedView, reading: PictureReading, open_page: Open) -> None:
     grid, m = reading.grid, reading.recording.maps["encoder", 1]
     page = open_page(served.address)
     shown(page, "CLS ")
@@ -169,7 +166,7 @@ def test_what_looks_at_a_patch(served: ServedView, reading: PictureReading, open
     assert "key=" in page.evaluate("() => new Promise((done) => setTimeout(() => done(location.hash), 400))")
 
 
-def test_the_overlay_is_in_one_colour(served: ServedView, reading: PictureReading, open_page: Any) -> None:
+def test_the_overlay_is_in_one_colour(served: ServedView, reading: PictureReading, open_page: Open) -> None:
     """Grey where nothing looks, the colour of what is looked at where the most does; and the other one when the direction is turned."""
     grid = reading.grid
     page = open_page(served.address, color_scheme="light")
@@ -191,7 +188,7 @@ def test_the_overlay_is_in_one_colour(served: ServedView, reading: PictureReadin
     assert all(blue[one] >= blue[other] - 2 for one, other in pairwise(order))
 
 
-def test_the_keyboard_alone_moves_the_patch(served: ServedView, reading: PictureReading, open_page: Any) -> None:
+def test_the_keyboard_alone_moves_the_patch(served: ServedView, reading: PictureReading, open_page: Open) -> None:
     page = open_page(served.address)
     shown(page, "CLS ")
     page.locator(".uwaga-photo").focus()
@@ -223,7 +220,7 @@ def test_the_keyboard_alone_moves_the_patch(served: ServedView, reading: Picture
     shown(page, "REG 1 ")
 
 
-def test_the_address_keeps_patch_head_and_layer(served: ServedView, reading: PictureReading, open_page: Any) -> None:
+def test_the_address_keeps_patch_head_and_layer(served: ServedView, reading: PictureReading, open_page: Open) -> None:
     page = open_page(served.address)
     shown(page, "CLS ")
     page.mouse.click(**at(page, 6, 1, reading.grid))
@@ -238,7 +235,7 @@ def test_the_address_keeps_patch_head_and_layer(served: ServedView, reading: Pic
     page.locator(".uwaga-explore:not(.uwaga-picture) .uwaga-headline", has_text="6,1").wait_for()
 
 
-def test_touch_moves_the_patch(served: ServedView, reading: PictureReading, open_page: Any) -> None:
+def test_touch_moves_the_patch(served: ServedView, reading: PictureReading, open_page: Open) -> None:
     page = open_page(served.address, width=390, height=844, has_touch=True, is_mobile=True)
     shown(page, "CLS ")
     page.touchscreen.tap(**at(page, 1, 6, reading.grid))
@@ -247,7 +244,7 @@ def test_touch_moves_the_patch(served: ServedView, reading: PictureReading, open
 
 
 def test_a_saved_page_has_the_picture(
-    reading: PictureReading, served: ServedView, open_page: Any, tmp_path: Path
+    reading: PictureReading, served: ServedView, open_page: Open, tmp_path: Path
 ) -> None:
     served.save(tmp_path / "page.html")
     page = open_page((tmp_path / "page.html").as_uri())
@@ -264,7 +261,7 @@ def test_a_saved_page_has_the_picture(
 
 
 def test_a_saved_page_of_many_patches_has_some(
-    reading: PictureReading, served: ServedView, open_page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reading: PictureReading, served: ServedView, open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is too much is stored for every other row and column: the pointer and the keys go to patches that there are."""
     monkeypatch.setattr("uwaga.viewer.page.snapshot._STRIDES", (4,))
@@ -288,7 +285,7 @@ def test_a_saved_page_of_many_patches_has_some(
 
 
 def test_a_layer_that_a_saved_page_does_not_hold_is_not_drawn(
-    served: ServedView, open_page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: ServedView, open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = snapshot._heads
     monkeypatch.setattr(snapshot, "_heads", lambda about, layers, *options: whole(about, layers[:1], *options))
@@ -304,7 +301,7 @@ def test_a_layer_that_a_saved_page_does_not_hold_is_not_drawn(
 
 
 def test_no_figure_is_of_a_part_of_the_heads(
-    served: ServedView, reading: PictureReading, open_page: Any, monkeypatch: pytest.MonkeyPatch
+    served: ServedView, reading: PictureReading, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A column comes in steps; until it is whole, what was drawn before stays."""
     monkeypatch.setattr("uwaga.viewer.queries.heads._STEP", 300)
@@ -324,9 +321,7 @@ def test_no_figure_is_of_a_part_of_the_heads(
 
 
 @pytest.mark.parametrize("family", ["vit", "registers"])
-def test_a_picture_of_1024_pixels(
-    family: str, open_page: Any, serve: Callable[..., ServedView], tmp_path: Path
-) -> None:
+def test_a_picture_of_1024_pixels(family: str, open_page: Open, serve: Serve, tmp_path: Path) -> None:
     """4,096 patches: rows are asked as the pointer goes, each once; what is no longer asked for is dropped."""
     reader = pictures.load_vision(str(write_vision(tmp_path / family, family, patch_size=16)), "float32")
     reading = pictures.record_picture(
@@ -353,7 +348,7 @@ def test_a_picture_of_1024_pixels(
     assert not [each for each in asked[before:] if '"heads"' in each]
 
 
-def test_words_over_a_picture(open_page: Any, serve: Callable[..., ServedView]) -> None:
+def test_words_over_a_picture(open_page: Open, serve: Serve) -> None:
     """A decoder that reads words and patches: a word's row over the picture, words beside it."""
     torch.manual_seed(0)
     x = torch.randn(2, 1, 2, 12, 8)
@@ -382,14 +377,11 @@ def test_words_over_a_picture(open_page: Any, serve: Callable[..., ServedView]) 
 
 
 @pytest.mark.stress
-def test_no_screen_has_a_violation(served: ServedView, reading: PictureReading, open_page: Any) -> None:
-    run = """async () => (await axe.run(document, {resultTypes: ["violations"]})).violations
-      .map((one) => [one.id, one.nodes.slice(0, 3).map((node) => node.html.slice(0, 200))])"""
+def test_no_screen_has_a_violation(served: ServedView, reading: PictureReading, open_page: Open) -> None:
     for theme, width in (("light", 1400), ("dark", 1400), ("light", 800), ("light", 390), ("dark", 390)):
         page = open_page(served.address, width=width, height=900, color_scheme=theme)
         shown(page, "CLS ")
-        page.evaluate(AXE.read_text(encoding="utf-8"))
-        assert page.evaluate(run) == [], (theme, width)
+        assert violations(page) == [], (theme, width)
         hover(page, 0, 3, reading.grid)
-        assert page.evaluate(run) == [], (theme, width)
+        assert violations(page) == [], (theme, width)
         page.context.close()

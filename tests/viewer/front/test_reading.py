@@ -1,13 +1,13 @@
 """A long text as prose: what the picked word looks at carries its exact share, the rest is folded, and all parts add up to 1."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from pages import HOSTILE, MakeMaps, Open, Serve, words
 from written import number_of
 
 import uwaga
@@ -16,25 +16,6 @@ from uwaga.viewer.api import ServedView
 pytestmark = pytest.mark.slow
 
 playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
-
-Serve = Callable[..., ServedView]
-Open = Callable[..., Any]
-Maps = Callable[..., dict[tuple[str, int], uwaga.AttentionMap]]
-
-HOSTILE = [
-    "<script>window.harmed=1</script>",
-    '"><img src=x onerror="window.harmed=1">',
-    "\u202eevil",
-    "a\x07b",
-    "",
-    "=1+1",
-]
-
-
-def words(count: int) -> list[str]:
-    text = ["the", "quick", "brown", "fox", "jump", "##s", "over", "a", "lazy", "dog", ",", "and", "looks", "back", "."]
-    return ["[CLS]", *(text[i % len(text)] for i in range(count - 2)), "[SEP]"]
-
 
 # What the text says: the words with a share, the rest of each paragraph, and the folded strips.
 _READ = """() => {
@@ -128,7 +109,7 @@ def test_a_picked_word_has_its_row_with_every_share_exact(serve: Serve, open_pag
 
 
 def test_links_are_walked_with_n_and_p_and_who_looks_at_a_word_is_listed(
-    serve: Serve, open_page: Open, make_maps: Maps
+    serve: Serve, open_page: Open, make_maps: MakeMaps
 ) -> None:
     maps = make_maps(300)
     page = opened(open_page, serve(maps, tokens=words(300)), "&query=150")
@@ -239,11 +220,13 @@ def test_two_texts_are_both_prose(serve: Serve, open_page: Open) -> None:
     assert bars(page, "What attends to") == pytest.approx(strongest(maps["cross", 0][0, 0, :, key]), abs=0)
 
 
-def test_without_special_tokens_the_weights_are_renormalised(serve: Serve, open_page: Open, make_maps: Maps) -> None:
+def test_without_special_tokens_the_weights_are_renormalised(
+    serve: Serve, open_page: Open, make_maps: MakeMaps
+) -> None:
     maps = make_maps(40)
     page = opened(open_page, serve(maps, tokens=words(40)), "&query=7")
     read(page)
-    page.get_by_role("button", name="ServedView").click()
+    page.get_by_role("button", name="View").click()
     page.get_by_role("button", name="Left out").click()
     page.locator('.uwaga-word-picked[data-item="6"]').wait_for()  # the same token
     row = maps["encoder", 0][0, 0, 7, 1:-1]
@@ -251,7 +234,7 @@ def test_without_special_tokens_the_weights_are_renormalised(serve: Serve, open_
     assert_is_row(page, row / row.sum())
 
 
-def test_hostile_tokens_are_shown_as_text_everywhere(serve: Serve, open_page: Open, make_maps: Maps) -> None:
+def test_hostile_tokens_are_shown_as_text_everywhere(serve: Serve, open_page: Open, make_maps: MakeMaps) -> None:
     tokens = ["[CLS]", *HOSTILE, "\u05e9\u05dc\u05d5\u05dd", "\u65e5\u672c", *["end"] * 22]
     page = opened(open_page, serve(make_maps(len(tokens)), tokens=tokens), "&query=1")
     read(page)
@@ -261,7 +244,7 @@ def test_hostile_tokens_are_shown_as_text_everywhere(serve: Serve, open_page: Op
     assert page.locator("#uwaga script, #uwaga img").count() == 0
 
 
-def test_a_saved_page_has_exact_weights(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
+def test_a_saved_page_has_exact_weights(serve: Serve, open_page: Open, make_maps: MakeMaps, tmp_path: Path) -> None:
     maps = make_maps(60)
     path = tmp_path / "page.html"
     serve(maps, tokens=words(60)).save(path, exact=[("encoder", 0, 0)])
@@ -271,7 +254,9 @@ def test_a_saved_page_has_exact_weights(serve: Serve, open_page: Open, make_maps
     assert bars(page, "What") == pytest.approx(strongest(maps["encoder", 0][0, 0, 12]), rel=2**-11)
 
 
-def test_a_text_from_right_to_left_has_its_margin_at_the_right(serve: Serve, open_page: Open, make_maps: Maps) -> None:
+def test_a_text_from_right_to_left_has_its_margin_at_the_right(
+    serve: Serve, open_page: Open, make_maps: MakeMaps
+) -> None:
     tokens = ["\u0627\u0644\u0642\u0637", "\u0646\u0627\u0645", "\u0639\u0644\u0649"] * 20
     page = opened(open_page, serve(make_maps(60), tokens=tokens), "&query=30")
     read(page)

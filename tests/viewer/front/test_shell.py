@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import torch
+from pages import MakeMaps, Open, Serve
 from waiting import HANG
 from written import number_of
 
@@ -18,7 +19,7 @@ Page = Any  # of playwright
 
 
 @pytest.fixture
-def page(serve: Any, make_maps: Any, open_page: Any) -> Page:
+def page(serve: Serve, make_maps: MakeMaps, open_page: Open) -> Page:
     """A page of three layers of four heads over forty tokens."""
     opened = open_page(
         f"{serve(make_maps(40, layers=3, heads=4), tokens=[f't{at}' for at in range(40)]).address}&tab=overview"
@@ -126,7 +127,7 @@ def test_themes_follow_the_system_until_one_is_chosen(page: Page) -> None:
     assert page.evaluate(theme) == "dark"
 
 
-def test_errors_are_shown_and_can_be_dismissed(serve: Any, make_maps: Any, open_page: Any) -> None:
+def test_errors_are_shown_and_can_be_dismissed(serve: Serve, make_maps: MakeMaps, open_page: Open) -> None:
     page = open_page(f"{serve(make_maps(20)).address}&layer=0")
     page.wait_for_selector(".uwaga-tabs")
     page.wait_for_load_state("networkidle")  # the requests of the first view have ended
@@ -149,7 +150,7 @@ def test_errors_are_shown_and_can_be_dismissed(serve: Any, make_maps: Any, open_
         page.get_by_role("alert").first.get_by_role("button").click()
 
 
-def test_the_code_is_removed_from_the_url_and_is_valid_once(serve: Any, make_maps: Any, open_page: Any) -> None:
+def test_the_code_is_removed_from_the_url_and_is_valid_once(serve: Serve, make_maps: MakeMaps, open_page: Open) -> None:
     view = serve(make_maps(6), tokens=list("abcdef"))
     address = view.address
     page = open_page(address)
@@ -172,7 +173,7 @@ def test_the_code_is_removed_from_the_url_and_is_valid_once(serve: Any, make_map
 
 
 def test_a_used_url_shows_an_error_and_a_new_one_is_printed(
-    serve: Any, make_maps: Any, browser: Any, capsys: Any
+    serve: Serve, make_maps: MakeMaps, browser: Any, capsys: Any
 ) -> None:
     view = serve(make_maps(6), tokens=list("abcdef"))
     address = view.address
@@ -191,7 +192,7 @@ def test_a_used_url_shows_an_error_and_a_new_one_is_printed(
 
 
 def test_the_file_that_is_opened_in_a_browser_redirects_to_the_page(
-    serve: Any, make_maps: Any, browser: Any, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, make_maps: MakeMaps, browser: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
     began = threading.Event()
@@ -214,7 +215,9 @@ def test_the_file_that_is_opened_in_a_browser_redirects_to_the_page(
     context.close()
 
 
-def test_explore_is_driven_by_the_wall_the_words_and_the_keys(serve: Any, make_maps: Any, open_page: Any) -> None:
+def test_explore_is_driven_by_the_wall_the_words_and_the_keys(
+    serve: Serve, make_maps: MakeMaps, open_page: Open
+) -> None:
     words = ["[CLS]", "the", "cat", "saw", "the", "dog", "and", "ran", "[SEP]"]
     maps = make_maps(len(words), layers=3, heads=4)
     page = open_page(serve(maps, tokens=words).address)
@@ -290,7 +293,9 @@ def assert_shares(page: Page, row: torch.Tensor) -> None:
     )
 
 
-def test_words_stay_where_they_are_while_others_are_pointed_at(serve: Any, make_maps: Any, open_page: Any) -> None:
+def test_words_stay_where_they_are_while_others_are_pointed_at(
+    serve: Serve, make_maps: MakeMaps, open_page: Open
+) -> None:
     """Whatever the numbers under them; and the arcs go over into the next ones from where they are."""
     words = ["[CLS]", "I", "saw", "a", "cat", ",", "and", "it", "ran", ".", "[SEP]"]
     page = open_page(
@@ -314,7 +319,7 @@ def test_words_stay_where_they_are_while_others_are_pointed_at(serve: Any, make_
         page.wait_for_timeout(600)
 
 
-def test_a_phone_has_a_tab_bar_and_the_words_as_a_column(serve: Any, make_maps: Any, open_page: Any) -> None:
+def test_a_phone_has_a_tab_bar_and_the_words_as_a_column(serve: Serve, make_maps: MakeMaps, open_page: Open) -> None:
     page = open_page(serve(make_maps(12)).address, width=360, height=780)
     words = page.locator(".uwaga-stage-word")
     words.nth(11).wait_for()
@@ -327,7 +332,7 @@ def test_a_phone_has_a_tab_bar_and_the_words_as_a_column(serve: Any, make_maps: 
     assert not words.first.is_visible()
 
 
-def test_without_motion_arcs_jump(serve: Any, make_maps: Any, open_page: Any) -> None:
+def test_without_motion_arcs_jump(serve: Serve, make_maps: MakeMaps, open_page: Open) -> None:
     page = open_page(serve(make_maps(9), tokens=list("abcdefghi")).address, reduced_motion="reduce")
     page.locator(".uwaga-words [data-item='3']").click()
     page.locator(".uwaga-headline", has_text="d looks").wait_for()
@@ -335,7 +340,7 @@ def test_without_motion_arcs_jump(serve: Any, make_maps: Any, open_page: Any) ->
     assert all(one in (1, 0.75) for one in page.locator(".uwaga-arc").evaluate_all(opacity))
 
 
-def test_words_from_right_to_left(serve: Any, make_maps: Any, open_page: Any) -> None:
+def test_words_from_right_to_left(serve: Serve, make_maps: MakeMaps, open_page: Open) -> None:
     words = [
         "\u0627\u0644\u0642\u0637",
         "\u0646\u0627\u0645",

@@ -6,15 +6,15 @@ The figures are recorded as properties: `pytest tests/viewer/front/test_speed.py
 import io
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
+from pages import MakeMaps, Open, Serve
 from PIL import Image
 
-import uwaga
 from uwaga.viewer.api import ServedView
 
 pytestmark = pytest.mark.timing
@@ -85,7 +85,7 @@ def colours(page: Any, selector: str) -> int:
 
 
 def test_a_page_of_twelve_layers_opens_in_two_seconds(
-    serve: Callable[..., ServedView], open_page: Any, make_maps: Any, record_property: Any
+    serve: Serve, open_page: Open, make_maps: MakeMaps, record_property: Any
 ) -> None:
     maps = make_maps(512, layers=12, heads=12)
     times = []
@@ -100,7 +100,7 @@ def test_a_page_of_twelve_layers_opens_in_two_seconds(
 
 
 def test_a_saved_page_of_twelve_layers_is_small_and_opens_from_disk(
-    serve: Callable[..., ServedView], open_page: Any, make_maps: Any, tmp_path: Path, record_property: Any
+    serve: Serve, open_page: Open, make_maps: MakeMaps, tmp_path: Path, record_property: Any
 ) -> None:
     maps = make_maps(512, layers=12, heads=12)
     path = tmp_path / "page.html"
@@ -113,13 +113,13 @@ def test_a_saved_page_of_twelve_layers_is_small_and_opens_from_disk(
 
 
 @pytest.fixture
-def long_view(serve: Callable[..., ServedView], make_maps: Any) -> ServedView:
+def long_view(serve: Serve, make_maps: MakeMaps) -> ServedView:
     """One causal head over 100,000 tokens."""
     return serve(make_maps(100_000, layers=1, heads=1, kind="decoder"), title="a long text")
 
 
 def test_a_map_of_a_hundred_thousand_tokens_is_drawn_within_three_seconds(
-    long_view: ServedView, open_page: Any, record_property: Any
+    long_view: ServedView, open_page: Open, record_property: Any
 ) -> None:
     page = open_page(f"{long_view.address}&tab=overview&map=wide")
     page.get_by_role("tab", name="Explore").wait_for()
@@ -150,7 +150,7 @@ _ASK = """async ({token, questions}) => {
 
 
 def test_tiles_of_cached_normalizers_take_fifty_milliseconds(
-    long_view: ServedView, open_page: Any, record_property: Any
+    long_view: ServedView, open_page: Open, record_property: Any
 ) -> None:
     # Not the first tab, whose map is refined for as long as it is shown.
     page = open_page(f"{long_view.address}&tab=overview")
@@ -169,7 +169,7 @@ def test_tiles_of_cached_normalizers_take_fifty_milliseconds(
 
 
 def test_panning_and_zooming_cost_less_than_eight_milliseconds_a_frame(
-    serve: Callable[..., ServedView], open_page: Any, make_maps: Any, browser: Any, record_property: Any
+    serve: Serve, open_page: Open, make_maps: MakeMaps, browser: Any, record_property: Any
 ) -> None:
     handle = serve(make_maps(2048, layers=1, heads=1))
     page = open_page(f"{handle.address}&layer=0&map=wide")
@@ -199,32 +199,32 @@ def test_panning_and_zooming_cost_less_than_eight_milliseconds_a_frame(
 
 
 def test_sixty_frames_a_second_while_words_are_pointed_at_and_while_the_film_plays(
-    open_page: Any, browser: Any, record_property: Any
+    serve: Serve, open_page: Open, browser: Any, record_property: Any
 ) -> None:
     """MiniLM's 72 heads on one screen: what the page itself needs for a frame is less than the 16.7 milliseconds that it lasts."""
     text = "The animal didn't cross the street because it was too tired."
-    with cast("ServedView", uwaga.view(text, model="minilm", browser=False, block=False)) as served:
-        page = open_page(served.address, width=1400, height=900)
-        page.locator(".uwaga-wall svg").nth(71).wait_for()
-        page.wait_for_timeout(2500)
-        words = [word.bounding_box() for word in page.locator(".uwaga-stage-word").all()]
+    served = serve(text, model="minilm")
+    page = open_page(served.address, width=1400, height=900)
+    page.locator(".uwaga-wall svg").nth(71).wait_for()
+    page.wait_for_timeout(2500)
+    words = [word.bounding_box() for word in page.locator(".uwaga-stage-word").all()]
 
-        def point() -> None:
-            for turn in range(24):
-                box = words[1 + turn % (len(words) - 2)]
-                page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 3)
-                page.wait_for_timeout(150)
-            page.mouse.move(0, 0)
+    def point() -> None:
+        for turn in range(24):
+            box = words[1 + turn % (len(words) - 2)]
+            page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 3)
+            page.wait_for_timeout(150)
+        page.mouse.move(0, 0)
 
-        def play() -> None:
-            page.get_by_role("button", name="Play the layers").click()
-            page.wait_for_timeout(6 * 1500)
+    def play() -> None:
+        page.get_by_role("button", name="Play the layers").click()
+        page.wait_for_timeout(6 * 1500)
 
-        for name, move in (("pointing", point), ("film", play)):
-            browser.start_tracing(page=page, categories=_CATEGORIES)
-            move()
-            times, whole = frame_times(browser.stop_tracing())
-            record_property(f"milliseconds while {name}", [percentile(times, share) for share in (0.5, 0.95)])
-            record_property(f"with commits while {name}", [percentile(whole, share) for share in (0.5, 0.95)])
-            assert len(times) > 20, name
-            assert percentile(times, 0.95) < SECOND / 60, (name, sorted(times)[-20:])
+    for name, move in (("pointing", point), ("film", play)):
+        browser.start_tracing(page=page, categories=_CATEGORIES)
+        move()
+        times, whole = frame_times(browser.stop_tracing())
+        record_property(f"milliseconds while {name}", [percentile(times, share) for share in (0.5, 0.95)])
+        record_property(f"with commits while {name}", [percentile(whole, share) for share in (0.5, 0.95)])
+        assert len(times) > 20, name
+        assert percentile(times, 0.95) < SECOND / 60, (name, sorted(times)[-20:])

@@ -3,15 +3,14 @@
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import numpy as np
 import pytest
 import torch
+from pages import Open, Serve
 from written import number_of
 
 import uwaga
@@ -25,18 +24,8 @@ BOX = ".uwaga-typing textarea"
 
 
 @pytest.fixture
-def view_text() -> Iterator[Callable[[str, str], ServedView]]:
-    """Serves a text in a model, until the pages of the test are closed."""
-    with ExitStack() as served:
-        yield lambda text, model: cast(
-            "ServedView",
-            served.enter_context(cast("ServedView", uwaga.view(text, model=model, browser=False, block=False))),
-        )
-
-
-@pytest.fixture
-def bard(view_text: Callable[[str, str], ServedView]) -> ServedView:
-    return view_text("To be, or not to", "bard")
+def bard(serve: Serve) -> ServedView:
+    return serve("To be, or not to", model="bard")
 
 
 def write(page: Any, text: str) -> None:
@@ -59,7 +48,7 @@ def bars(page: Any, title: str) -> list[str]:
     return section.locator(".uwaga-token").all_inner_texts()
 
 
-def test_a_typed_text_is_shown_with_what_comes_next(bard: ServedView, open_page: Callable[..., Any]) -> None:
+def test_a_typed_text_is_shown_with_what_comes_next(bard: ServedView, open_page: Open) -> None:
     page = open_page(bard.address)
     assert page.locator(BOX).first.input_value() == "To be, or not to"
     type_text(page, "ROMEO:\nWhat light is")
@@ -74,7 +63,7 @@ def test_a_typed_text_is_shown_with_what_comes_next(bard: ServedView, open_page:
     page.wait_for_function("box => document.querySelector(box).value === 'To be, or not to'", arg=BOX)
 
 
-def test_a_text_that_cannot_be_read_leaves_the_picture(bard: ServedView, open_page: Callable[..., Any]) -> None:
+def test_a_text_that_cannot_be_read_leaves_the_picture(bard: ServedView, open_page: Open) -> None:
     page = open_page(bard.address)
     page.locator(".uwaga-headline", has_text="%").wait_for()
     before = page.locator(".uwaga-headline").inner_text()
@@ -84,10 +73,8 @@ def test_a_text_that_cannot_be_read_leaves_the_picture(bard: ServedView, open_pa
     assert page.locator(".uwaga-headline").inner_text() == before
 
 
-def test_a_text_that_is_too_long_is_read_in_part_or_by_another_model(
-    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
-) -> None:
-    served = view_text("The cat sat.", "minilm")
+def test_a_text_that_is_too_long_is_read_in_part_or_by_another_model(serve: Serve, open_page: Open) -> None:
+    served = serve("The cat sat.", model="minilm")
     page = open_page(served.address)
     page.locator(".uwaga-headline", has_text="%").wait_for()
     ways = (("Read the first 512 tokens", "all-MiniLM-L6-v2", 512), ("Read it with copyist", "copyist", 1200))
@@ -104,12 +91,10 @@ def test_a_text_that_is_too_long_is_read_in_part_or_by_another_model(
         assert next(iter(side["stacks"].values()))["tokens"] == tokens
 
 
-def test_the_headline_of_a_long_text_is_the_exact_weight_in_every_head(
-    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
-) -> None:
+def test_the_headline_of_a_long_text_is_the_exact_weight_in_every_head(serve: Serve, open_page: Open) -> None:
     """With more tokens than a small map has cells, figures of cells of several words once passed for words."""
     text = "The keeper of the lighthouse did not cross the bay because it was too wild; she waited for the boat. " * 14
-    served = view_text(text, "minilm")
+    served = serve(text, model="minilm")
     page = open_page(served.address)
     heads = page.locator(".uwaga-wall button")
     page.locator(".uwaga-headline", has_text="%").wait_for()
@@ -131,7 +116,7 @@ def test_the_headline_of_a_long_text_is_the_exact_weight_in_every_head(
         assert all(any(abs(figure - one) <= 0.051 for one in shown) for figure in figures), (figures, shown)
 
 
-def test_a_head_is_switched_off_and_a_link_cut(bard: ServedView, open_page: Callable[..., Any]) -> None:
+def test_a_head_is_switched_off_and_a_link_cut(bard: ServedView, open_page: Open) -> None:
     page = open_page(bard.address)
     page.locator(".uwaga-headline bdi").first.wait_for()
     page.get_by_role("button", name="This head", exact=True).click()
@@ -155,10 +140,8 @@ def test_a_head_is_switched_off_and_a_link_cut(bard: ServedView, open_page: Call
     page.wait_for_function("() => document.querySelector('.uwaga-changes').hidden")
 
 
-def test_a_cut_says_where_the_weight_went_and_what_moved(
-    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
-) -> None:
-    served = view_text(EXAMPLES["minilm"][0], "minilm")
+def test_a_cut_says_where_the_weight_went_and_what_moved(serve: Serve, open_page: Open) -> None:
+    served = serve(EXAMPLES["minilm"][0], model="minilm")
     page = open_page(served.address)
     page.locator(".uwaga-headline", has_text="it looks mostly at animal: 67.7%").wait_for()
     before = page.locator(".uwaga-words small").all_inner_texts()
@@ -239,9 +222,7 @@ def test_a_cut_says_where_the_weight_went_and_what_moved(
     assert page.locator(".uwaga-moved").is_hidden()
 
 
-def test_a_changed_decoder_shows_probabilities_before_and_after(
-    bard: ServedView, open_page: Callable[..., Any]
-) -> None:
+def test_a_changed_decoder_shows_probabilities_before_and_after(bard: ServedView, open_page: Open) -> None:
     """As lines in place of bars: each with both figures, and the sentence names what moved most."""
     page = open_page(bard.address)
     page.locator(".uwaga-headline bdi").first.wait_for()
@@ -264,15 +245,13 @@ def test_a_changed_decoder_shows_probabilities_before_and_after(
     assert page.locator(".uwaga-predictions .uwaga-bar-row").count() == 0
 
 
-def test_a_link_that_is_cut_behind_the_softmax_moves_no_share(
-    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
-) -> None:
+def test_a_link_that_is_cut_behind_the_softmax_moves_no_share(serve: Serve, open_page: Open) -> None:
     edits = {
         "heads": [],
         "scores": [],
         "weights": [{"kind": "encoder", "layer": 3, "head": 1, "queries": [10], "keys": [2], "factor": 0}],
     }
-    address = view_text(EXAMPLES["minilm"][0], "minilm").address
+    address = serve(EXAMPLES["minilm"][0], model="minilm").address
     asked = {"text": EXAMPLES["minilm"][0], "edits": json.dumps(edits), "layer": 3, "head": 1, "query": 8, "side": 1}
     page = open_page(f"{address}&{urlencode(asked)}")
     page.get_by_role("heading", name="Where the 67.7% went").wait_for()
@@ -294,10 +273,10 @@ LONG_WORD = "pneumonoultramicroscopicsilicovolcanoconiosis"
     ids=["desk", "phone", "more than a small map has cells for"],
 )
 def test_of_a_long_word_the_rest_is_folded_with_its_exact_share(
-    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any], word: str, width: int, said: str
+    serve: Serve, open_page: Open, word: str, width: int, said: str
 ) -> None:
     """Of 46 or 91 letters those around the picked one; arrow keys move what is shown, and a fold opens at a click."""
-    served = view_text(word, "speller")
+    served = serve(word, model="speller")
     page = open_page(served.address, width=width)
     page.locator(".uwaga-headline", has_text=said).wait_for()
     m = served.service.view.sides[0].maps
@@ -373,10 +352,8 @@ def test_of_a_long_word_the_rest_is_folded_with_its_exact_share(
     assert check()[0] == query + 1
 
 
-def test_the_film_shows_layer_after_layer(
-    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
-) -> None:
-    served = view_text(EXAMPLES["minilm"][0], "minilm")
+def test_the_film_shows_layer_after_layer(serve: Serve, open_page: Open) -> None:
+    served = serve(EXAMPLES["minilm"][0], model="minilm")
     page = open_page(served.address, reduced_motion="reduce")
     page.locator(".uwaga-headline", has_text="67.7%").wait_for()
     stops = page.get_by_role("group", name="Layer", exact=True).get_by_role("button")
@@ -402,10 +379,8 @@ def test_the_film_shows_layer_after_layer(
     page.locator(".uwaga-headline", has_text="it looks mostly at animal").wait_for()
 
 
-def test_a_word_is_changed_for_another_and_back(
-    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
-) -> None:
-    page = open_page(view_text(EXAMPLES["minilm"][0], "minilm").address)
+def test_a_word_is_changed_for_another_and_back(serve: Serve, open_page: Open) -> None:
+    page = open_page(serve(EXAMPLES["minilm"][0], model="minilm").address)
     page.locator(".uwaga-headline", has_text="67.7%").wait_for()
     page.get_by_role("button", name="Change \u201ctired\u201d into \u201cwide\u201d").click()
     page.locator(".uwaga-headline", has_text="it rests on CLS: 32.6%; of the words, most on animal: 28.1%").wait_for()
@@ -419,11 +394,9 @@ def test_a_word_is_changed_for_another_and_back(
     page.locator('.uwaga-words [data-item="6"]', has_text="river").wait_for()
 
 
-def test_a_keyboard_user_keeps_the_place_in_the_text(
-    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
-) -> None:
+def test_a_keyboard_user_keeps_the_place_in_the_text(serve: Serve, open_page: Open) -> None:
     """After a cut, its undoing, and another word: the focus is on the word that had it, and the next key is for it."""
-    page = open_page(view_text(EXAMPLES["minilm"][0], "minilm").address)
+    page = open_page(serve(EXAMPLES["minilm"][0], model="minilm").address)
     page.locator(".uwaga-headline", has_text="67.7%").wait_for()
     place = "() => document.activeElement?.closest('.uwaga-words [data-item]')?.dataset.item"
     page.locator('.uwaga-words [data-item="8"]').focus()
@@ -460,7 +433,7 @@ def test_a_keyboard_user_keeps_the_place_in_the_text(
     page.wait_for_function("() => document.activeElement.textContent === 'since into …'")
 
 
-def test_an_address_with_a_text_and_changes_opens_on_them(bard: ServedView, open_page: Callable[..., Any]) -> None:
+def test_an_address_with_a_text_and_changes_opens_on_them(bard: ServedView, open_page: Open) -> None:
     edits = '{"heads":[{"kind":"decoder","layer":0,"head":1,"value":0}],"scores":[],"weights":[]}'
     page = open_page(f"{bard.address}&text=Who+is+there&edits={edits}&layer=2&head=3&kind=decoder&side=1")
     page.locator(".uwaga-change", has_text="layer 0, head 1 off").wait_for()
@@ -468,9 +441,7 @@ def test_an_address_with_a_text_and_changes_opens_on_them(bard: ServedView, open
     page.locator(".uwaga-headline-note", has_text="layer 2, head 3").wait_for()
 
 
-def test_a_saved_page_says_how_to_try_another_text(
-    bard: ServedView, open_page: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_saved_page_says_how_to_try_another_text(bard: ServedView, open_page: Open, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     bard.save(path)
     page = open_page(path.as_uri())
@@ -479,10 +450,8 @@ def test_a_saved_page_says_how_to_try_another_text(
     assert page.locator(BOX).count() == 0
 
 
-def test_the_lines_of_a_text_stay_where_tokens_have_no_newline(
-    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
-) -> None:
-    page = open_page(view_text("The first line.\nThe second.\n\nAfter a blank one.", "minilm").address)
+def test_the_lines_of_a_text_stay_where_tokens_have_no_newline(serve: Serve, open_page: Open) -> None:
+    page = open_page(serve("The first line.\nThe second.\n\nAfter a blank one.", model="minilm").address)
     page.locator(".uwaga-headline", has_text="%").wait_for()
     # A blank line is between two paragraphs.
     texts = page.locator(".uwaga-reading:visible p").evaluate_all(
@@ -493,11 +462,9 @@ def test_the_lines_of_a_text_stay_where_tokens_have_no_newline(
 
 
 @pytest.mark.timing
-def test_a_sentence_is_shown_within_a_second(
-    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
-) -> None:
+def test_a_sentence_is_shown_within_a_second(serve: Serve, open_page: Open) -> None:
     """From typing to the arcs: MiniLM."""
-    served = view_text("the cat sat", "minilm")
+    served = serve("the cat sat", model="minilm")
     page = open_page(served.address)
     page.locator(".uwaga-headline bdi").first.wait_for()
     seconds = []
@@ -509,18 +476,16 @@ def test_a_sentence_is_shown_within_a_second(
     assert sorted(seconds)[1] < 1.0, seconds
 
 
-def test_rows_of_cross_attention_are_named_by_what_is_written(
-    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
-) -> None:
+def test_rows_of_cross_attention_are_named_by_what_is_written(serve: Serve, open_page: Open) -> None:
     """Switchable; the letters of "cat" and the sounds K AE T."""
-    served = view_text("cat", "speller")
+    served = serve("cat", model="speller")
     page = open_page(served.address)
     page.locator(".uwaga-headline bdi").first.wait_for()
     page.get_by_role("button", name="cross-attention").first.click()
     rows = page.locator('.uwaga-ribbon-row[data-axis="query"]')
     rows.locator("bdi", has_text="K").first.wait_for()
     written = rows.inner_text()
-    page.get_by_role("button", name="ServedView", exact=True).click()
+    page.get_by_role("button", name="View", exact=True).click()
     page.get_by_role("group", name="Rows of cross-attention").get_by_role("button", name="Read").click()
     page.wait_for_function(
         "text => ![text, '', undefined].includes(document.querySelector('.uwaga-ribbon-row[data-axis=query]')?.innerText)",
@@ -531,10 +496,8 @@ def test_rows_of_cross_attention_are_named_by_what_is_written(
     assert rows.inner_text().split()[0] != "K"
 
 
-def test_a_head_that_is_not_chosen_yet_is_not_in_the_address(
-    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
-) -> None:
-    served = view_text(EXAMPLES["minilm"][0], "minilm")
+def test_a_head_that_is_not_chosen_yet_is_not_in_the_address(serve: Serve, open_page: Open) -> None:
+    served = serve(EXAMPLES["minilm"][0], model="minilm")
     page = open_page(served.address)
     page.locator(".uwaga-headline", has_text="67.7%").wait_for()
     held: list[Any] = []
@@ -556,14 +519,14 @@ def test_a_head_that_is_not_chosen_yet_is_not_in_the_address(
 @pytest.mark.parametrize("merge", ["words", "tokens"])
 @pytest.mark.parametrize("saved", [False, True], ids=["served", "saved"])
 def test_what_the_model_does_not_know_is_marked_and_counted(
-    view_text: Callable[[str, str], ServedView],
-    open_page: Callable[..., Any],
+    serve: Serve,
+    open_page: Open,
     tmp_path: Path,
     *,
     merge: str,
     saved: bool,
 ) -> None:
-    served = view_text("\u592a\u7d2f\u4e86 was it \N{OWL}", "minilm")
+    served = serve("\u592a\u7d2f\u4e86 was it \N{OWL}", model="minilm")
     tokens = served.service.view.sides[0].tokens["encoder"]
     assert tokens == ["[CLS]", "\u592a", "[UNK]", "[UNK]", "was", "it", "[UNK]", "[SEP]"]
     address = served.address
@@ -584,10 +547,8 @@ def test_what_the_model_does_not_know_is_marked_and_counted(
     assert marked.first.evaluate("one => getComputedStyle(one).textDecorationStyle") == "dotted"
 
 
-def test_what_a_mask_hides_is_not_a_weight_of_zero(
-    view_text: Callable[[str, str], ServedView], open_page: Callable[..., Any]
-) -> None:
-    page = open_page(view_text("The cat sat. The cat", "copyist").address)
+def test_what_a_mask_hides_is_not_a_weight_of_zero(serve: Serve, open_page: Open) -> None:
+    page = open_page(serve("The cat sat. The cat", model="copyist").address)
     page.locator(".uwaga-headline", has_text="%").wait_for()
     page.locator('.uwaga-words [data-item="2"]').click()
     page.locator(".uwaga-headline bdi.uwaga-asks", has_text="sat").first.wait_for()

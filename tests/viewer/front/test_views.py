@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 import numpy as np
 import pytest
 import torch
+from pages import Open, Serve
 from PIL import Image
 from waiting import HANG
 
@@ -84,7 +85,7 @@ def settled_screenshot(page: Any) -> Image.Image:
 
 
 @pytest.fixture
-def view_of(recordings: list[uwaga.Recording], serve: Callable[..., ServedView]) -> Callable[..., ServedView]:
+def view_of(recordings: list[uwaga.Recording], serve: Serve) -> Callable[..., ServedView]:
     """The view of the first sentence, or of both."""
 
     def make(*, both: bool = False) -> ServedView:
@@ -128,7 +129,7 @@ def is_drawn(pixels: np.ndarray) -> bool:
 
 
 def test_every_view_of_a_real_model(
-    view_of: Callable[..., ServedView], open_page: Any, keep: Any, recordings: Any
+    view_of: Callable[..., ServedView], open_page: Open, keep: Any, recordings: Any
 ) -> None:
     page = open_page(view_of().address)
     page.locator(".uwaga-wall svg").first.wait_for()
@@ -146,7 +147,7 @@ def test_every_view_of_a_real_model(
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_first_screen(open_page: Any, keep: Any, recordings: Any, text_view: ServedView, theme: str) -> None:
+def test_the_first_screen(open_page: Open, keep: Any, recordings: Any, text_view: ServedView, theme: str) -> None:
     """It opens on what the pronoun means, with the exact weight, at three widths, with nothing cut off."""
     for width, height in ((1400, 1240), (800, 1300), (390, 844)):
         page = open_page(text_view.address, width=width, height=height, color_scheme=theme)
@@ -181,17 +182,19 @@ def test_the_first_screen(open_page: Any, keep: Any, recordings: Any, text_view:
         ("speller", "attention", "SH looks mostly at t: 98.2%", 18),
     ],
 )
-def test_a_first_screen_tells_a_story(open_page: Any, model: str, text: str, said: str, labels: int) -> None:
+def test_a_first_screen_tells_a_story(
+    serve: Serve, open_page: Open, model: str, text: str, said: str, labels: int
+) -> None:
     """Opened cold: a pronoun's meaning, what came after an earlier copy, a sound's letter; and every word is on the screen."""
-    with cast("ServedView", uwaga.view(text, model=model, browser=False, block=False)) as served:
-        page = open_page(served.address, width=1400, height=900)
-        page.locator(".uwaga-headline", has_text=said).wait_for()
-        words = page.locator(".uwaga-stage-word, .uwaga-word")
-        assert words.count() == labels
-        for word in words.all():
-            box = word.bounding_box()
-            assert 0 <= box["x"] < box["x"] + box["width"] <= 1400
-            assert 0 <= box["y"] < box["y"] + box["height"] <= 900
+    served = serve(text, model=model)
+    page = open_page(served.address, width=1400, height=900)
+    page.locator(".uwaga-headline", has_text=said).wait_for()
+    words = page.locator(".uwaga-stage-word, .uwaga-word")
+    assert words.count() == labels
+    for word in words.all():
+        box = word.bounding_box()
+        assert 0 <= box["x"] < box["x"] + box["width"] <= 1400
+        assert 0 <= box["y"] < box["y"] + box["height"] <= 900
 
 
 def opened_at(page: Any) -> dict[str, str]:
@@ -215,13 +218,13 @@ def opened_at(page: Any) -> dict[str, str]:
     ],
 )
 def test_a_saved_page_opens_as_the_served_one(
-    open_page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, text: str
+    serve: Serve, open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, text: str
 ) -> None:
     """Also one that was saved on a machine without time: each reply is one step, and no second is left for what is not needed."""
-    with cast("ServedView", uwaga.view(text, model=model, browser=False, block=False)) as served:
-        page = open_page(served.address, width=1400, height=900)
-        expected = opened_at(page)
-        page.close()  # it would ask on when the view is closed
+    served = serve(text, model=model)
+    page = open_page(served.address, width=1400, height=900)
+    expected = opened_at(page)
+    page.close()  # it would ask on when the view is closed
     again = cast("ServedView", uwaga.view(text, model=model, browser=False, block=False))
     with again, monkeypatch.context() as patched:
         patched.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
@@ -236,7 +239,7 @@ def test_a_saved_page_opens_as_the_served_one(
     assert page.locator(".uwaga-left-out").inner_text().endswith("--seconds allows more than 0 seconds.")
 
 
-def test_a_saved_page_opens_the_head_that_the_command_names(open_page: Any, tmp_path: Path) -> None:
+def test_a_saved_page_opens_the_head_that_the_command_names(open_page: Open, tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
     from uwaga.cli import app
@@ -249,14 +252,14 @@ def test_a_saved_page_opens_the_head_that_the_command_names(open_page: Any, tmp_
     assert shown["headline"].startswith("clock looks ")
 
 
-def test_two_texts_and_their_difference(view_of: Callable[..., ServedView], open_page: Any, keep: Any) -> None:
+def test_two_texts_and_their_difference(view_of: Callable[..., ServedView], open_page: Open, keep: Any) -> None:
     page = open_page(view_of(both=True).address)
     page.get_by_role("group", name="Compare").get_by_role("button", name="difference").locator("visible=true").click()
     page.locator('.uwaga-map[data-panels="3"] .uwaga-map-stage').wait_for()
     assert is_drawn(keep(page, "difference"))
 
 
-def test_cross_attention_of_the_bundled_speller(serve: Callable[..., ServedView], open_page: Any, keep: Any) -> None:
+def test_cross_attention_of_the_bundled_speller(serve: Serve, open_page: Open, keep: Any) -> None:
     """The cross-attention head with the lowest entropy, for one word."""
     reader = uwaga.models.open("speller", dtype="float32")
     recording = run_text.record_text(reader, "transformer")
@@ -291,9 +294,7 @@ def text_with_returns(backend: Any) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_passages_that_return_are_seen_off_the_diagonal(
-    serve: Callable[..., ServedView], open_page: Any, keep: Any
-) -> None:
+def test_passages_that_return_are_seen_off_the_diagonal(serve: Serve, open_page: Open, keep: Any) -> None:
     """The maps' cells where a passage returns are darker than their neighbours, and the picture shows it."""
     model, backend = load("copyist"), Tokenizer.load(directories.bundled_folder("copyist")).backend
     ids = text_with_returns(backend)
@@ -316,7 +317,7 @@ def test_passages_that_return_are_seen_off_the_diagonal(
 
 
 def test_dark_narrow_and_zoomed_pages_do_not_overflow(
-    view_of: Callable[..., ServedView], open_page: Any, keep: Any
+    view_of: Callable[..., ServedView], open_page: Open, keep: Any
 ) -> None:
     """At 640 CSS pixels, which is a window of 1280 at 200 % zoom; every view in one page."""
     page = open_page(view_of().address, width=640, height=480, color_scheme="dark", device_scale_factor=2)

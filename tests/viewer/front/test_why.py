@@ -1,12 +1,11 @@
 """Why a head looks there, in a browser: from a cell to the parts of its score, and from a part to the head that wrote it."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import torch
+from pages import MakeMaps, Open, Serve
 from written import number_of
 
 import uwaga
@@ -20,17 +19,6 @@ pytestmark = pytest.mark.slow
 
 TIRED = "The animal didn't cross the street because it was too tired."
 BIRDS = "seven green birds sing ; seven green birds sing"
-
-
-@pytest.fixture
-def view_text() -> Iterator[Callable[..., ServedView]]:
-    with ExitStack() as served:
-        yield lambda text, model, **options: cast(
-            "ServedView",
-            served.enter_context(
-                cast("ServedView", uwaga.view(text, model=model, browser=False, block=False, **options))
-            ),
-        )
 
 
 def recorded(view: ServedView, model: str) -> tuple[Any, uwaga.Recording]:
@@ -68,10 +56,8 @@ def close(shown: list[float], right: list[float]) -> bool:
     )
 
 
-def test_from_a_cell_to_its_parts_and_to_the_head_that_wrote_one(
-    view_text: Callable[..., ServedView], open_page: Callable[..., Any]
-) -> None:
-    view = view_text(BIRDS, "copyist")
+def test_from_a_cell_to_its_parts_and_to_the_head_that_wrote_one(serve: Serve, open_page: Open) -> None:
+    view = serve(BIRDS, model="copyist")
     model, recording = recorded(view, "copyist")
     page = open_page(f"{view.address}&tab=explore&layer=1&head=2&merge=tokens")
     page.locator(".uwaga-headline", has_text="%").wait_for()
@@ -115,10 +101,8 @@ def test_from_a_cell_to_its_parts_and_to_the_head_that_wrote_one(
     assert page.locator(".uwaga-why").is_visible()
 
 
-def test_by_the_keyboard_alone_with_a_difference_and_by_what_wrote_at_the_key(
-    view_text: Callable[..., ServedView], open_page: Callable[..., Any]
-) -> None:
-    view = view_text(TIRED, "minilm")
+def test_by_the_keyboard_alone_with_a_difference_and_by_what_wrote_at_the_key(serve: Serve, open_page: Open) -> None:
+    view = serve(TIRED, model="minilm")
     model, recording = recorded(view, "minilm")
     page = open_page(view.address)
     page.locator(".uwaga-headline", has_text="it looks mostly at animal: 67.7%").wait_for()
@@ -164,7 +148,7 @@ def test_by_the_keyboard_alone_with_a_difference_and_by_what_wrote_at_the_key(
 
 
 def test_where_there_is_no_model_it_says_so_and_a_saved_page_has_no_button(
-    serve: Callable[..., ServedView], make_maps: Callable[..., Any], open_page: Callable[..., Any], tmp_path: Any
+    serve: Serve, make_maps: MakeMaps, open_page: Open, tmp_path: Any
 ) -> None:
     view = serve(make_maps(7), tokens=["[CLS]", "the", "cat", "saw", "the", "dog", "[SEP]"])
     page = open_page(view.address)
@@ -176,10 +160,8 @@ def test_where_there_is_no_model_it_says_so_and_a_saved_page_has_no_button(
     assert saved.get_by_role("button", name="Why?").count() == 0
 
 
-def test_it_can_be_asked_once_there_is_a_link(
-    view_text: Callable[..., ServedView], open_page: Callable[..., Any]
-) -> None:
-    page = open_page(view_text(BIRDS, "copyist").address)
+def test_it_can_be_asked_once_there_is_a_link(serve: Serve, open_page: Open) -> None:
+    page = open_page(serve(BIRDS, model="copyist").address)
     page.locator(".uwaga-headline", has_text="%").wait_for()
     held: list[Any] = []
 
@@ -201,11 +183,9 @@ def test_it_can_be_asked_once_there_is_a_link(
     page.locator(".uwaga-why tfoot").wait_for()
 
 
-def test_a_text_that_is_written_from_right_to_left(
-    view_text: Callable[..., ServedView], open_page: Callable[..., Any]
-) -> None:
+def test_a_text_that_is_written_from_right_to_left(serve: Serve, open_page: Open) -> None:
     """Its words keep their direction inside of the sentences, in one text with the page's."""
-    view = view_text("שלום עולם טוב", "bard")
+    view = serve("שלום עולם טוב", model="bard")
     page = open_page(view.address)
     page.locator(".uwaga-headline bdi").first.wait_for()
     page.keyboard.press("e")
@@ -220,7 +200,7 @@ def test_a_text_that_is_written_from_right_to_left(
     assert wide <= 0
 
 
-def test_a_head_of_a_layer_that_the_page_has_not_is_a_name_alone(open_page: Callable[..., Any]) -> None:
+def test_a_head_of_a_layer_that_the_page_has_not_is_a_name_alone(open_page: Open) -> None:
     """As of `uwaga view --layers 1`: the score has parts of all layers below."""
     runner, request = (
         TextRunner(Text("", model=uwaga.models.open("copyist", dtype="float32"), layers=[1])),

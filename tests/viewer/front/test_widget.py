@@ -1,10 +1,10 @@
 """The notebook widget in a browser: its script and styles, with messages in place of a server."""
 
 import base64
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pages import MakeMaps, Open
 
 from uwaga.viewer.notebook import handle_message, widget
 from uwaga.viewer.service import ViewService
@@ -38,7 +38,7 @@ RUN = """async ([script, styles]) => {
 
 
 @pytest.fixture
-def shown(open_page: Callable[..., Any], make_maps: Callable[..., Any]) -> Any:
+def shown(open_page: Open, make_maps: MakeMaps) -> Any:
     """A page that contains the widget, as in a notebook."""
     service = ViewService(View.of(Maps(make_maps(11), tokens=list("abcdefghijk"), title="a text")))
     made: Any = widget(service)
@@ -66,7 +66,7 @@ def test_the_widget_shows_the_overview_and_the_table(shown: Any) -> None:
     shown.get_by_role("row").nth(6).wait_for()  # six heads and the header row
 
 
-def test_a_widget_has_the_lesson_where_it_was_opened_for_it(shown: Any, make_maps: Callable[..., Any]) -> None:
+def test_a_widget_has_the_lesson_where_it_was_opened_for_it(shown: Any, make_maps: MakeMaps) -> None:
     shown.get_by_role("tab", name="All heads").wait_for()
     assert shown.get_by_role("tab", name="Lesson").count() == 0
     services = [ViewService(View.of(make_maps(5))), ViewService(View())]
