@@ -36,7 +36,7 @@ export function lessonView(app) {
   const ends = [
     app.store.subscribe(["step", "example"], ({ step, example }) => {
       // The address has changed: back, forward, or a link.
-      reader?.follow(step);
+      reader?.showStep(step);
       if (reader) numbers.follow(example);
     }),
     ...[{ id: "lesson.next", title: tr("Next step"), keys: ["n"], when, run: () => reader?.go(1) },
@@ -418,7 +418,7 @@ function makeReader(app, element, main, message, first, numbers) {
     chain: () => now.chain.length,
     go: (/** @type {number} */ by) => goToStep(now.step + by),
     /** @param {string} id  the step that an address names */
-    follow(id) {
+    showStep(id) {
       const at = Math.max(0, now.lesson.steps.findIndex((one) => one.id === id));
       if (at !== now.step) openStep(at);
     },
