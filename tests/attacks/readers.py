@@ -60,7 +60,7 @@ from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import Config
 from uwaga.train.corpus import Corpus
 from uwaga.train.logger import open_metrics, read_losses
-from uwaga.viewer.given import of_file
+from uwaga.viewer.inputs import of_file
 
 SECONDS = 10  # of the processor, for a file
 _WAITING_SECONDS = (

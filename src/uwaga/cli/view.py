@@ -210,7 +210,7 @@ def _of_texts(
     given: Sequence[str | Path | None], models: Sequence[str | None], dtype: str, reading: dict[str, Any]
 ) -> "ViewService":
     """Texts and recordings. models: of the first and of the second one."""
-    from uwaga.viewer.given import of_file, open_view
+    from uwaga.viewer.inputs import of_file, open_view
     from uwaga.viewer.shown import Maps, Text
     from uwaga.viewer.texts import EXAMPLES
 
@@ -258,7 +258,7 @@ def _of_picture(
     if model is None:
         rule = "--model names the directory of a model that reads pictures, such as DINOv2, ViT or CLIP"
         raise RecordError(f"{path} is a picture: {rule}")
-    from uwaga.viewer.given import of_picture, open_view
+    from uwaga.viewer.inputs import of_picture, open_view
 
     progress = {"progress": lambda: progress_bar("reading")}
     return open_view(of_picture(path, model, dtype=dtype, resolution=resolution, layers=layers, **progress))
@@ -268,7 +268,7 @@ def _of_question(folder: str, question: str, model: str | None) -> "ViewService"
     with _in_option_names("model"):
         check_folder(folder)
         from uwaga.store import open_database
-        from uwaga.viewer.given import open_view
+        from uwaga.viewer.inputs import open_view
         from uwaga.viewer.shown import Question
 
         with open_database(folder) as db:

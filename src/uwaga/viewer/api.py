@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from uwaga._base.languages import LANGUAGES
 from uwaga.inspect.run_text import RecordError
-from uwaga.viewer.given import open_view
+from uwaga.viewer.inputs import open_view
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.snapshot import SECONDS, Exact, save_snapshot
 from uwaga.viewer.places import place_of
@@ -16,7 +16,7 @@ from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import AnyModel
 
 if TYPE_CHECKING:
-    from uwaga.viewer.given import Shown
+    from uwaga.viewer.inputs import Shown
     from uwaga.viewer.notebook import Widget
     from uwaga.viewer.server.server import Server
 

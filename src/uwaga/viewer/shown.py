@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from uwaga.store import SoftDatabase
-    from uwaga.viewer.texts import Predictions
+    from uwaga.viewer.predictions import Predictions
 
 MAX_PIXELS = 1 << 24  # of a picture, as a page gets them
 _ANSWERS = 20  # passages of an answer that are listed

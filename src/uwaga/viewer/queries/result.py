@@ -13,7 +13,6 @@ from uwaga.viewer.request_table import Handler
 from uwaga.viewer.shown import View
 
 if TYPE_CHECKING:
-    from uwaga.viewer.service import ViewService
     from uwaga.viewer.texts import RunRequest
 
 _TIME_BUDGET = 0.2  # seconds per reply; a step that has begun may overrun it
@@ -54,7 +53,7 @@ class ViewResult:
     """What a page asks about: a view, or what a model has made of a text. Thread-safe: one short request is computed at a time.
 
     Attributes:
-        service: whose result it is.
+        service: the ViewService whose result it is; its module imports this one.
         number: of the result, 0 for what the page opened with.
         view: what is shown.
         typed: the text, None where it is not known.
@@ -62,7 +61,7 @@ class ViewResult:
         lock: held while the resolver is used.
     """
 
-    def __init__(self, service: "ViewService", number: int, view: View, typed: "RunRequest | None") -> None:
+    def __init__(self, service: Any, number: int, view: View, typed: "RunRequest | None") -> None:
         self.service, self.number, self.view, self.typed = service, number, view, typed
         self.resolver = HeadResolver(view)
         self.lock = threading.RLock()
