@@ -36,7 +36,7 @@ _PATCHED: "list[tuple[ModuleType, Replacement]]" = []  # while _OPEN > 0
 _OPEN = 0
 
 
-class Patch:
+class TorchPatch:
     """An open patch. `undo()` closes it, and so does leaving its `with` block; closing it again has no effect.
 
     Patches nest, in any order and over threads: PyTorch's own functions are back when the last one is closed.
@@ -51,14 +51,14 @@ class Patch:
                 _close()
                 self._is_open = False
 
-    def __enter__(self) -> "Patch":
+    def __enter__(self) -> "TorchPatch":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.undo()
 
 
-def patch_torch() -> Patch:
+def patch_torch() -> TorchPatch:
     """Compute scaled_dot_product_attention and varlen_attn on CPU tensors with uwaga from now on.
 
     PyTorch's own function still computes what uwaga does not support: other devices, float64, a kernel chosen by
@@ -76,7 +76,7 @@ def patch_torch() -> Patch:
             for module, function in _PATCHED:
                 setattr(module, function.__name__, function)
         _OPEN += 1
-        return Patch()
+        return TorchPatch()
 
 
 def _close() -> None:

@@ -133,7 +133,7 @@ class _SequenceParallel:
         from uwaga.maps.spec import RowStatisticsRequest
         from uwaga.maps.statistics import arguments
         from uwaga.maps.statistics.row_cache import RowCache
-        from uwaga.sequence_parallel.sequence_map import SequenceMap, Whole, call_of_map
+        from uwaga.sequence_parallel.sequence_map import SequenceMap, WholeMap, call_of_map
 
         query, key, _ = operands
         with self._group.errors_told():
@@ -142,7 +142,7 @@ class _SequenceParallel:
                 check_wanted(options.normalize, topk)
             request = RowStatisticsRequest(entropy=entropy, top=topk or 0)
             divided = divide(self._group, operands, options, impl, request, refusal)
-            whole, call = Whole.of(divided), call_of_map(divided.call)
+            whole, call = WholeMap.of(divided), call_of_map(divided.call)
             if divided.records or options.dropout:
                 output, lse_BHn = _attend(divided)
                 cache = RowCache(call, whole.engine, arguments.of_lse(lse_BHn))

@@ -109,7 +109,7 @@ def _checksum(x: object, checksum: int) -> int:
     return zlib.crc32(repr(int(x) if is_int(x) else x).encode(), checksum)
 
 
-class Whole(NamedTuple):
+class WholeMap(NamedTuple):
     """What a map knows of the whole of which this process has a part."""
 
     engine: Any  # of maps: an AgreedEngine
@@ -119,7 +119,7 @@ class Whole(NamedTuple):
     following: int | Tensor  # queries of its sequence after this process's, for all or for each of them
 
     @classmethod
-    def of(cls, divided: Divided) -> "Whole":
+    def of(cls, divided: Divided) -> "WholeMap":
         call, how, group = divided.call, divided.how, divided.how.group
         if isinstance(how, Division):
             queries, keys = how.sizes
@@ -152,7 +152,7 @@ class SequenceMap:
         ProcessGroupError: as `attention`; another process refused its arguments, or reads another map.
     """
 
-    def __init__(self, query: Operand, key: Operand, rows: RowCache, whole: Whole) -> None:
+    def __init__(self, query: Operand, key: Operand, rows: RowCache, whole: WholeMap) -> None:
         self.first_query, self.first_key = whole.first
         self._engine = whole.engine
         self._map = _DividedMap(query, key, rows, whole)
@@ -221,7 +221,7 @@ for _name, _gives in (_METHODS | _OF_SEQUENCE).items():
 class _DividedMap(AttentionMap):
     """The map of a whole of which this process has a part; nobody else sees it, since to read it all processes must read it."""
 
-    def __init__(self, query: Operand, key: Operand, rows: RowCache, whole: Whole) -> None:
+    def __init__(self, query: Operand, key: Operand, rows: RowCache, whole: WholeMap) -> None:
         self._set(query, key, "", rows)
         self._of_whole = whole
 
@@ -317,5 +317,5 @@ def attention_map(
     own, options = Group.of(group), AttentionOptions(mask, bias, scale, "softmax", softcap, sinks)
     with torch.no_grad(), own.errors_told():
         divided = divide(own, (query, key, None), options, None)
-        whole = Whole.of(divided)
+        whole = WholeMap.of(divided)
         return SequenceMap(query, key, RowCache(call_of_map(divided.call), whole.engine), whole)

@@ -27,7 +27,7 @@ from uwaga.ops.score_shape import ScoreShape
 _EPS = 1e-5
 
 
-class Sublayer(NamedTuple):
+class SublayerMatrices(NamedTuple):
     """The matrices of a sublayer with its residual and norm, in the order in which they are computed; and those of its heads."""
 
     matrices: list[Matrix]
@@ -75,7 +75,7 @@ def _attention(
     *,
     memory: Matrix | None = None,
     bits: Matrix | None = None,
-) -> Sublayer:
+) -> SublayerMatrices:
     """Attention with its residual and norm. key: of the output's text; memory: by default what the queries come from."""
     normed = _norm(page, f"{name}_in", x) if page.example.norm == "pre" else []
     asks = normed[-1] if normed else x
@@ -84,15 +84,15 @@ def _attention(
     heads = multi_head(page, f"{name}_", asks, asks if memory is None else memory, "scaled", say, mask, bits)
     joined = page.matrix(f"{name}_joined", side_by_side([head[-1] for head in heads]), "joined")
     added = page.matrix(f"{name}_attended", joined @ page["wo"], key)
-    return Sublayer([*normed, *_residual(page, name, x, added)], heads, joined)
+    return SublayerMatrices([*normed, *_residual(page, name, x, added)], heads, joined)
 
 
-def _feed_forward(page: Page, name: str, x: Matrix) -> Sublayer:
+def _feed_forward(page: Page, name: str, x: Matrix) -> SublayerMatrices:
     normed = _norm(page, f"{name}_ff_in", x) if page.example.norm == "pre" else []
     hidden = page.matrix(f"{name}_hidden", (normed[-1] if normed else x) @ page["w1"], "hidden")
     active = page.matrix(f"{name}_active", hidden.relu(), "active")
     added = page.matrix(f"{name}_ff", active @ page["w2"], "feed_forward")
-    return Sublayer([*normed, hidden, active, *_residual(page, f"{name}_ff", x, added)])
+    return SublayerMatrices([*normed, hidden, active, *_residual(page, f"{name}_ff", x, added)])
 
 
 def _residual(page: Page, name: str, x: Matrix, added: Matrix) -> list[Matrix]:
@@ -166,7 +166,7 @@ def _way(page: Page, matrices: Sequence[Matrix], labels: Sequence[str] = ()) -> 
     return page.picture("rows", "one_word", *wide, labels=labels or [each.title for each in wide])
 
 
-def _of_heads(page: Page, sublayer: Sublayer, key: str) -> tuple[Section, Section]:
+def _of_heads(page: Page, sublayer: SublayerMatrices, key: str) -> tuple[Section, Section]:
     """Two folded sections: queries, keys and values; scores, weights and outputs."""
     operands = [matrix for head in sublayer.heads for matrix in head[:3]]
     shares = [matrix for head in sublayer.heads for matrix in head[3:]]
@@ -178,7 +178,7 @@ def _of_heads(page: Page, sublayer: Sublayer, key: str) -> tuple[Section, Sectio
     )
 
 
-def _normal(page: Page, sublayer: Sublayer) -> tuple[LessonFinding, ...]:
+def _normal(page: Page, sublayer: SublayerMatrices) -> tuple[LessonFinding, ...]:
     """What the norm has done to the row with the largest variance."""
     at = next((n for n, each in enumerate(sublayer.matrices) if each.id.endswith("_norm")), None)
     if at is None:
@@ -205,7 +205,7 @@ def _clean(number: float) -> str:
     return shown(round(number, 4))
 
 
-def _silent(page: Page, forward: Sublayer) -> LessonFinding:
+def _silent(page: Page, forward: SublayerMatrices) -> LessonFinding:
     active = next(each for each in forward.matrices if each.id.endswith("_active"))
     zeros, most = int((active.numbers == 0).sum()), active.numbers.numel()
     return page.finding("silent", [(active.id, 0, 0)], zeros=zeros, most=most)

@@ -16,7 +16,7 @@ import torch
 from uwaga.inspect.heads.labels import LEAST, HeadLabel, LabelShares, sampled_rows
 from uwaga.viewer.messages import Reply, RequestError
 from uwaga.viewer.queries.heads import DIFFERENCE, WRITTEN, Axis, LayerSelection
-from uwaga.viewer.queries.result import Steps, ViewResult
+from uwaga.viewer.queries.result import Computation, ViewResult
 from uwaga.viewer.request_table import Shown, request
 from uwaga.viewer.shown import Side
 
@@ -29,7 +29,7 @@ _LEAST_OF_PRONOUN = 0.2  # the weight that a pronoun's largest link has at least
 
 
 @request(saved=True)
-def labels(result: ViewResult, **shown: Unpack[Shown]) -> Steps:
+def labels(result: ViewResult, **shown: Unpack[Shown]) -> Computation:
     """What the heads of a layer do, in a word each."""
     resolver = result.resolver
     selection = resolver.selection(**shown)
@@ -78,7 +78,7 @@ def labels(result: ViewResult, **shown: Unpack[Shown]) -> Steps:
         sampled = len(rows) if len(rows) < len(queries) else None
         return Reply(meta={"labels": list(found), "complete": complete, "sampled": sampled})
 
-    return Steps(work(), reply, 32 * (len(query_ids) + len(key_ids)))
+    return Computation(work(), reply, 32 * (len(query_ids) + len(key_ids)))
 
 
 def _heads_that_follow_a_pronoun(

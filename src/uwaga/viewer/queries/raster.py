@@ -19,7 +19,7 @@ from torch import Tensor
 from uwaga._base.options import Integer
 from uwaga.viewer.messages import Reply, RequestError
 from uwaga.viewer.queries.heads import HeadView
-from uwaga.viewer.queries.result import Steps, ViewResult
+from uwaga.viewer.queries.result import Computation, ViewResult
 from uwaga.viewer.request_table import Pooling, Shown, in_range, request
 
 TILE = 256  # cells of a tile along an axis
@@ -203,7 +203,7 @@ def weight_block(
     rows: tuple[int, int],
     columns: tuple[int, int],
     reply: Callable[[NDArray[np.float32], float], Reply],
-) -> Steps:
+) -> Computation:
     """A rectangle of exact weights, NaN where nothing is known yet, read from its first row on. reply: of the weights and the completed
     fraction.
 
@@ -227,11 +227,11 @@ def weight_block(
             at = stop
             yield (at - first) / shape[0]
 
-    return Steps(work(), lambda complete: reply(weights, complete), weights.nbytes)
+    return Computation(work(), lambda complete: reply(weights, complete), weights.nbytes)
 
 
 @request(saved=True)
-def overview(result: ViewResult, *, pooling: Pooling, **shown: Unpack[Shown]) -> Steps:
+def overview(result: ViewResult, *, pooling: Pooling, **shown: Unpack[Shown]) -> Computation:
     """Every head of a layer, coarsely: (H, I, J) in at most OVERVIEW x OVERVIEW cells each; NaN where nothing is known yet."""
     resolver = result.resolver
     selection = resolver.selection(**shown)
@@ -256,7 +256,7 @@ def overview(result: ViewResult, *, pooling: Pooling, **shown: Unpack[Shown]) ->
         meta = {"complete": complete, "exact": complete == 1 and all(are_exact), "single": single}
         return Reply(meta=meta, arrays=(cells.copy(),))
 
-    return Steps(work(), reply, cells.nbytes)
+    return Computation(work(), reply, cells.nbytes)
 
 
 @request(saved=True)
@@ -269,7 +269,7 @@ def tile(
     row: Integer,
     column: Integer,
     **shown: Unpack[Shown],
-) -> Steps:
+) -> Computation:
     """A square of a head, by its place among those of its level: (I, J), 2**level tokens per cell along an axis, the exact weights at level 0;
     NaN where nothing is known yet."""
     _, head_view = result.resolver.select(head, **shown)
@@ -293,7 +293,7 @@ def tile(
             raster.advance(0.0)
             yield raster.complete
 
-    return Steps(work(), lambda complete: reply(raster.cells, complete, is_exact=raster.is_exact), raster.nbytes)
+    return Computation(work(), lambda complete: reply(raster.cells, complete, is_exact=raster.is_exact), raster.nbytes)
 
 
 def _equal(size: int) -> NDArray[np.int64]:

@@ -20,7 +20,7 @@ _MAX_FINISHED_BYTES = 128 << 20
 _MAX_UNFINISHED_BYTES = 128 << 20
 
 
-class Steps:
+class Computation:
     """A computation that the next request for the same thing continues.
 
     Args:
@@ -67,7 +67,7 @@ class ViewResult:
         self.lock = threading.RLock()
         self._closed = False
         self._finished: LRUCache[Reply] = LRUCache(_MAX_FINISHED_BYTES, lambda reply: reply.nbytes + 4096)
-        self._unfinished: LRUCache[Steps] = LRUCache(_MAX_UNFINISHED_BYTES, lambda work: work.nbytes + 4096)
+        self._unfinished: LRUCache[Computation] = LRUCache(_MAX_UNFINISHED_BYTES, lambda work: work.nbytes + 4096)
 
     def answer(self, handler: Handler, arguments: Mapping[str, Any]) -> Reply:
         """The reply to a request. Raises RequestError."""
@@ -107,7 +107,7 @@ class ViewResult:
         """Compute all, with the lock for each step, so that other requests are answered in between."""
         with self.lock:
             self._check_open()
-            work: Steps = handler.function(self, **arguments)
+            work: Computation = handler.function(self, **arguments)
         while work.complete < 1:
             self._check_open()
             with self.lock:

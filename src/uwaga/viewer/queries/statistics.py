@@ -14,7 +14,7 @@ from uwaga.inspect.heads.table import head_table
 from uwaga.maps.map import AttentionMap
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.queries.heads import DIFFERENCE, HeadResolver, HeadView, LayerSelection
-from uwaga.viewer.queries.result import Steps, ViewResult
+from uwaga.viewer.queries.result import Computation, ViewResult
 from uwaga.viewer.request_table import Layer, request
 from uwaga.viewer.shown import axes_of
 
@@ -42,7 +42,7 @@ def titles() -> list[dict[str, str]]:
 
 
 @request(saved=True)
-def statistics(result: ViewResult, **layer: Unpack[Layer]) -> Steps:
+def statistics(result: ViewResult, **layer: Unpack[Layer]) -> Computation:
     """The statistics of a layer's heads; of the difference, those of the first side minus those of the second."""
     selection = result.resolver.selection(**layer)
     if selection.side != DIFFERENCE:
@@ -66,10 +66,10 @@ def statistics(result: ViewResult, **layer: Unpack[Layer]) -> Steps:
         sampled = [meta["sampled"] for meta in (first, second) if meta["sampled"] is not None]
         return Reply(meta={"columns": columns, "complete": complete, "sampled": min(sampled, default=None)})
 
-    return Steps(work(), reply, sum(side.nbytes for side in sides))
+    return Computation(work(), reply, sum(side.nbytes for side in sides))
 
 
-def _of_side(resolver: HeadResolver, selection: LayerSelection) -> Steps:
+def _of_side(resolver: HeadResolver, selection: LayerSelection) -> Computation:
     """The table of one layer, computed head by head. Queries and keys of cross-attention are tokens of different texts, so that distances and
     earlier tokens are undefined."""
     side, name = selection.side, selection.name
@@ -108,7 +108,7 @@ def _of_side(resolver: HeadResolver, selection: LayerSelection) -> Steps:
         }
         return Reply(meta={"columns": columns, "complete": complete, "sampled": rows if rows < queries else None})
 
-    return Steps(work(), reply, tokens.nbytes)
+    return Computation(work(), reply, tokens.nbytes)
 
 
 def _exact(m: AttentionMap, tokens: NDArray[np.int64] | None) -> dict[str, float]:

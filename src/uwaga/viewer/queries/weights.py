@@ -16,7 +16,7 @@ from uwaga._base.options import Integer
 from uwaga.viewer.messages import Reply, RequestError
 from uwaga.viewer.queries.heads import HeadView
 from uwaga.viewer.queries.raster import weight_block
-from uwaga.viewer.queries.result import Steps, ViewResult
+from uwaga.viewer.queries.result import Computation, ViewResult
 from uwaga.viewer.request_table import Layer, Pair, Shown, in_range, invalid, request
 
 MAX_OF_HEADS = 1 << 24  # weights of a token in every head: 64 MB
@@ -85,16 +85,16 @@ def _partial(weights: NDArray[np.float32], complete: float) -> Reply:
 
 
 @request(saved=True)
-def column(result: ViewResult, *, head: Integer, key: Integer, **shown: Unpack[Shown]) -> Steps:
+def column(result: ViewResult, *, head: Integer, key: Integer, **shown: Unpack[Shown]) -> Computation:
     """(Q,) the weights on one key."""
     _, head_view = result.resolver.select(head, **shown)
     weights = np.full(head_view.sizes[0], np.nan, np.float32)
     work = _column(head_view, in_range("key", key, 0, head_view.sizes[1]), weights)
-    return Steps(work, partial(_partial, weights), weights.nbytes)
+    return Computation(work, partial(_partial, weights), weights.nbytes)
 
 
 @request(saved=True)
-def heads(result: ViewResult, *, axis: Literal["row", "column"], item: Integer, **layer: Unpack[Layer]) -> Steps:
+def heads(result: ViewResult, *, axis: Literal["row", "column"], item: Integer, **layer: Unpack[Layer]) -> Computation:
     """A row or a column of every head of a layer, over tokens: (H, K) or (H, Q), one head after the other."""
     selection = result.resolver.selection(**layer)
     count = result.resolver.heads(selection.side, selection.name)
@@ -113,11 +113,11 @@ def heads(result: ViewResult, *, axis: Literal["row", "column"], item: Integer, 
             else:
                 yield from ((head + part) / count for part in _column(head_view, item, weights[head]))
 
-    return Steps(work(), partial(_partial, weights), weights.nbytes)
+    return Computation(work(), partial(_partial, weights), weights.nbytes)
 
 
 @request(lane="long")
-def weights(result: ViewResult, *, head: Integer, rows: Pair, columns: Pair, **shown: Unpack[Shown]) -> Steps:
+def weights(result: ViewResult, *, head: Integer, rows: Pair, columns: Pair, **shown: Unpack[Shown]) -> Computation:
     """A rectangle of a head, which may take seconds."""
     _, head_view = result.resolver.select(head, **shown)
     _check_block(head_view, rows, columns)
@@ -125,7 +125,7 @@ def weights(result: ViewResult, *, head: Integer, rows: Pair, columns: Pair, **s
 
 
 @request(lane="long")
-def npz(result: ViewResult, *, head: Integer, rows: Pair, columns: Pair, **shown: Unpack[Shown]) -> Steps:
+def npz(result: ViewResult, *, head: Integer, rows: Pair, columns: Pair, **shown: Unpack[Shown]) -> Computation:
     """The same as an .npz file: weights (NaN where the query may not look at the key), query_tokens, key_tokens, rows, columns, and the names
     (model, text, layer, ...)."""
     resolver = result.resolver

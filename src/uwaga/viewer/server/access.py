@@ -23,7 +23,7 @@ _MAX_CODES = 64  # how many unused codes are remembered, and how many used ones
 Headers = Iterable[tuple[bytes, bytes]]  # as in ASGI: lower-case names
 
 
-class Refusal(NamedTuple):
+class HttpRefusal(NamedTuple):
     """The HTTP status and message of a request that is refused."""
 
     status: int
@@ -57,18 +57,18 @@ class AccessControl:
         self._used_codes: deque[str] = deque(maxlen=_MAX_CODES)
         self._url_code = ""
 
-    def refusal(self, headers: Headers) -> Refusal | None:
+    def refusal(self, headers: Headers) -> HttpRefusal | None:
         """None for a request from this server's own page, from the address bar, or from a program that is not a browser."""
         results: dict[bytes, list[str]] = {}
         for name, value in headers:
             results.setdefault(name.lower(), []).append(value.decode("latin-1"))
         host, origin = results.get(b"host", []), results.get(b"origin", [])
         if len(host) != 1 or host[0].lower() not in self._hosts:
-            return Refusal(403, "forbidden: the Host header is not this server's address")
+            return HttpRefusal(403, "forbidden: the Host header is not this server's address")
         if any(each.lower() not in self._origins for each in origin):
-            return Refusal(403, "forbidden: the request comes from another origin")
+            return HttpRefusal(403, "forbidden: the request comes from another origin")
         if _is_cross_site({name: values[0] for name, values in results.items()}):
-            return Refusal(403, "forbidden: the request comes from another site")
+            return HttpRefusal(403, "forbidden: the request comes from another site")
         return None
 
     def is_authorized(self, token: str | None, cookie: str | None) -> bool:

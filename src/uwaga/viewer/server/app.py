@@ -18,7 +18,7 @@ from uwaga._base.languages import LANGUAGES, of_header
 from uwaga.viewer.messages import RequestError, Service
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.html import served_html
-from uwaga.viewer.server.access import COOKIE_PATH, TOKEN_HEADER, AccessControl, CodeUsedError, Refusal
+from uwaga.viewer.server.access import COOKIE_PATH, TOKEN_HEADER, AccessControl, CodeUsedError, HttpRefusal
 from uwaga.viewer.server.limits import BusyError, ConcurrencyLimiter
 from uwaga.viewer.service import TABLE
 
@@ -261,10 +261,10 @@ async def _internal_error(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": "internal error; the program's log has the traceback"}, 500)
 
 
-def _check_header_size(scope: "Scope") -> Refusal | None:
+def _check_header_size(scope: "Scope") -> HttpRefusal | None:
     """h11 limits headers that arrive in parts, but not those that arrive at once."""
     size = len(scope["raw_path"]) + sum(len(name) + len(value) for name, value in scope["headers"])
-    return Refusal(431, f"URL and headers exceed {MAX_HEADER_BYTES} bytes") if size > MAX_HEADER_BYTES else None
+    return HttpRefusal(431, f"URL and headers exceed {MAX_HEADER_BYTES} bytes") if size > MAX_HEADER_BYTES else None
 
 
 def _require_post(method: str) -> None:
