@@ -192,6 +192,8 @@ HOSTILE = {
     "many parentheses": ("{{ " + "(" * 15000 + ")" * 15000 + " }}", "cannot be parsed: maximum recursion depth exceeded"),
     "a long number": ("{{ " + "9" * 60000 + " }}", "cannot be parsed: Exceeds the limit (4300 digits) for integer string conversion"),
     "a long hexadecimal number": ("{{ 0x" + "f" * 60000 + " }}", "computes a whole number of more than 63 bits"),
+    "a price that is paid back": ("{{ [1] | map('a price: 0', -1000000000, -1000000000) | list }}", "has the filter a price: 0"),
+    "a loop at a price of its own": ("{% for i in [[1]] | map('a price: 1', -1000000000, 0) %}{{ i | list }}{% endfor %}", "has the filter a price: 1"),
     "a number in a string": ("{{ ('9' * 4000) | int }}", "computes a whole number of more than 63 bits"),
 }  # fmt: skip
 

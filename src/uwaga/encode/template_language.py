@@ -68,8 +68,8 @@ _REFUSED_FUNCTIONS = ("strftime_now", "lipsum", "cycler", "joiner")
 _STATEMENTS = (
     nodes.Output, nodes.For, nodes.If, nodes.Macro, nodes.With, nodes.Assign, nodes.AssignBlock, nodes.Scope, nodes.Break, nodes.Continue,
 )  # fmt: skip
-# The names of filters that pay: no template can write them, as they have spaces.
-_SPENT, _ITEMS, _WALKED, _MADE, _JOINED, _REFUSED = (f"a price: {n}" for n in range(6))
+# The names of filters that pay. A template cannot write them as filters, since they have spaces, and `call_filter` refuses them as strings.
+_PRICES = _SPENT, _ITEMS, _WALKED, _MADE, _JOINED, _REFUSED = tuple(f"a price: {n}" for n in range(6))
 
 
 class TemplateFault(ValueError):
@@ -354,6 +354,12 @@ class _Environment(ImmutableSandboxedEnvironment):
         if not isinstance(called, _Function | Macro | Undefined):
             raise TemplateFault(f"calls {_kind(called)}")
         return super().call(context, called, *given, **named)
+
+    def call_filter(self, name: str, *given: Any, **named: Any) -> Any:
+        """A filter that the template names by a string, as in map("upper")."""
+        if name in _PRICES:
+            _refuse(f"has the filter {name}")
+        return super().call_filter(name, *given, **named)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         return self._member(obj, attribute, attributes_first=True)
