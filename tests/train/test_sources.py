@@ -60,7 +60,7 @@ def _message(data: DataConfig) -> str:
 @pytest.mark.parametrize("name", ["play.txt", "play.txt.gz"])
 def test_a_local_file_is_used_compressed_or_not(name: str, home: Path) -> None:
     home.mkdir()
-    (home / name).write_bytes(gzip.compress(_TEXT) if name.endswith(".gz") else _TEXT)
+    (home / name).write_bytes(gzip.compress(_TEXT, mtime=0) if name.endswith(".gz") else _TEXT)
     assert sources.find("play", _data("https://example.org/play.txt")) == home / name
 
 
@@ -72,7 +72,7 @@ def test_a_download_is_kept_uncompressed(how: str, tmp_path: Path, home: Path, s
         with zipfile.ZipFile(tmp_path / "served" / "play", "w") as archive:
             archive.writestr(member, _TEXT)
     else:
-        (tmp_path / "served" / "play").write_bytes(gzip.compress(_TEXT) if how == "gzip" else _TEXT)
+        (tmp_path / "served" / "play").write_bytes(gzip.compress(_TEXT, mtime=0) if how == "gzip" else _TEXT)
     data = _data(f"{server}/play", download=True, member=member)
     assert sources.find("play", data) == home / "play.txt"
     assert (home / "play.txt").read_bytes() == _TEXT
@@ -100,7 +100,7 @@ def test_concurrent_processes_download_a_file_once(
         (b"something else", "", "{url}: what came has the SHA-256 "),
         (b"something else", "corpus/play", "{url}: cannot be unpacked: File is not a zip file"),
         (b"a" * 1001, "", "{url}: is longer than 1,000 bytes"),
-        (gzip.compress(b"a" * 1001), "", "{url}: is longer than 1,000 bytes"),
+        (gzip.compress(b"a" * 1001, mtime=0), "", "{url}: is longer than 1,000 bytes"),
         (None, "", "{url}: cannot be downloaded: File not found"),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_damaged_file_and_a_folder_that_cannot_be_written_are_named(tmp_path: 
     assert _message(_data(f"{server}/play", download=True)) == f"{home}: File exists"
     home.unlink()
     home.mkdir()
-    (home / "play.txt.gz").write_bytes(gzip.compress(_TEXT)[:-5])
+    (home / "play.txt.gz").write_bytes(gzip.compress(_TEXT, mtime=0)[:-5])
     assert _message(_data(f"{server}/play")).startswith(f"{home / 'play.txt.gz'}: the gzip file is damaged: ")
 
 
