@@ -9,6 +9,7 @@ from torch import nn
 import uwaga
 from uwaga import Reranker, TextEncoder
 from uwaga._base.keywords import INSTEAD
+from uwaga.encode.encoder import Options
 from uwaga.nn import MultiHeadAttention
 
 
@@ -24,5 +25,5 @@ def test_every_keyword_of_theirs_has_its_answer() -> None:
         Reranker.scores: inspect.signature(st.CrossEncoder.predict).parameters,
     }
     for own, names in theirs.items():
-        without = {*names} - {*inspect.signature(own).parameters} - {"kwargs", "prompt", "prompt_name"}
+        without = {*names} - {*inspect.signature(own).parameters} - {"kwargs", *Options.__annotations__}
         assert without <= {*INSTEAD}, own.__qualname__

@@ -79,7 +79,7 @@ def test_a_run_is_not_written_over_but_gone_on_with(config: str, tmp_path: Path)
         (["data.train=['nowhere.txt']"], "nowhere.txt: there is no such file"),
         (["run.device='cuda'"], "run.device is 'cuda', and CUDA is not available"),
         (["--fsdp"], "--fsdp shards the weights over several processes: start the command by torchrun"),
-        (["run.sample_prompts=['" + "x" * 50 + "']"], "run.sample_prompts: "),
+        (["run.sample_every=1", "run.sample_prompts=['" + "x" * 50 + "']"], "run.sample_prompts: "),
     ],
 )
 def test_what_is_wrong_is_told_in_words(config: str, arguments: list[str], said: str) -> None:

@@ -222,9 +222,9 @@ def gpt2() -> Any:
     return tiny_models.make("gpt2", tiny_models.small("gpt2"), transformers.AutoModelForCausalLM)
 
 
-def view(shown: Any, **options: Any) -> Any:
+def view(*shown: Any, **options: Any) -> Any:
     pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'uwaga[view]'")
-    return uwaga.view(shown, browser=False, block=False, **options)
+    return uwaga.view(*shown, browser=False, block=False, **options)
 
 
 @pytest.mark.usefixtures("small_front")
