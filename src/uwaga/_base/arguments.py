@@ -53,7 +53,7 @@ def integer(value: object, name: str, least: int = -(1 << 40), most: int = 1 << 
     return result
 
 
-def choice(value: object, name: str, known: Collection[object]) -> None:
-    """Raise ValueError if the value is none of these."""
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, not {short(value)}")
+def choice(value: object, name: str, choices: Collection[object]) -> None:
+    """Raise ValueError if the value is not one of the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {short(value)}")

@@ -134,7 +134,7 @@ def view(
         reading: dict[str, Any] = {
             "target": None if target is None else text_of(target), "new_tokens": max_new_tokens, "truncate": truncate, "layers": _layers(layers),
         }  # fmt: skip
-        blocks = [_exact(each) for each in exact or []]
+        blocks = [_exact(block) for block in exact or []]
         if save is None:
             _reject("needs --save", {"--exact": exact, "--seconds": seconds})
         with _in_option_names("head", "pick"):
@@ -145,7 +145,8 @@ def view(
         check_parents("view", {"--save": save})
         if text is None and ask is not None:
             raise RecordError("--ask needs a soft database before it, as uwaga store add makes")
-        given = [each if each is None else _given(each) for each in (text if ask is None else None, second)]
+        arguments = (text if ask is None else None, second)
+        sources = [None if argument is None else _text_or_path(argument) for argument in arguments]
         for name in (model, second_model):
             if name is not None:
                 directories.check_name(name)
@@ -155,12 +156,12 @@ def view(
             _reject("goes with a picture", {"--resolution": resolution})
             _reject("does not go with --ask, which has one question to a soft database", unused)
             service = _of_question(str(text), ask, model)
-        elif any(_is_picture(each) for each in given):
+        elif any(map(_is_picture, sources)):
             _reject("does not go with a picture", options | {"--truncate": truncate or None})
             service = _of_picture(Path(str(text)), model, dtype, resolution, reading["layers"])
         else:
             _reject("goes with a picture", {"--resolution": resolution})
-            service = _of_texts(given, [model, second_model], dtype, reading)
+            service = _of_texts(sources, [model, second_model], dtype, reading)
         fragment = "" if ask is None else "query=0"
         if head is not None:
             with _in_option_names("head", "pick"):
@@ -200,42 +201,42 @@ def _in_option_names(*names: str) -> Iterator[None]:
         raise RecordError(in_option_names(str(error), names)) from error
 
 
-def _is_picture(given: "str | Path | None") -> bool:
+def _is_picture(source: "str | Path | None") -> bool:
     from uwaga.inspect import pictures
 
-    return isinstance(given, Path) and pictures.is_picture(given)
+    return isinstance(source, Path) and pictures.is_picture(source)
 
 
 def _of_texts(
-    given: Sequence[str | Path | None], models: Sequence[str | None], dtype: str, reading: dict[str, Any]
+    sources: Sequence[str | Path | None], models: Sequence[str | None], dtype: str, reading: dict[str, Any]
 ) -> "ViewService":
-    """Texts and recordings. models: of the first and of the second one."""
+    """Show texts and recordings: the two sources, each with its model."""
     from uwaga.viewer.inputs import of_file, open_view
     from uwaga.viewer.shown import Maps, Text
     from uwaga.viewer.texts import EXAMPLES
 
-    text, second = given
+    text, second = sources
     model, second_model = models
     if text is None:
         text = EXAMPLES.get(model or default_model(), EXAMPLES[DEFAULT_MODEL])[0]
     if second is None and second_model is not None:
         second = text
-    shown = [of_file(each) if isinstance(each, Path) else Text(each) for each in (text, second) if each is not None]
-    for number, each in enumerate(shown):
-        if isinstance(each, Maps):
+    sides = [of_file(side) if isinstance(side, Path) else Text(side) for side in (text, second) if side is not None]
+    for number, side in enumerate(sides):
+        if isinstance(side, Maps):
             unused = {"--target": reading["target"], "--layers": reading["layers"]}
-            _reject(f"says what a model reads; {given[number] or text} is a recording", unused)
+            _reject(f"says what a model reads; {sources[number] or text} is a recording", unused)
             if number:
                 _reject(f"reads a text; {second} is a recording", {"--second-model": second_model})
     load = cache(lambda name: _load(name, dtype))
     names = [model, model if second_model is None else second_model]
-    asked = [
-        each if isinstance(each, Maps) else replace(each, model=load(name), **reading)
-        for each, name in zip(shown, names, strict=False)
+    loaded = [
+        side if isinstance(side, Maps) else replace(side, model=load(name), **reading)
+        for side, name in zip(sides, names, strict=False)
     ]
     with reporting_errors():
         try:
-            return open_view(*asked, progress=lambda: progress_bar("reading"))
+            return open_view(*loaded, progress=lambda: progress_bar("reading"))
         except TextTooLongError as error:
             raise RecordError(f"{error}; --truncate shortens it to that") from error
 
@@ -277,11 +278,11 @@ def _of_question(folder: str, question: str, model: str | None) -> "ViewService"
 
 def text_of(argument: str) -> str:
     """The text of an argument: of stdin for "-", of the file at a path, else the argument itself. Raises RecordError."""
-    given = _given(argument)
-    return given if isinstance(given, str) else text_of_file(given)
+    source = _text_or_path(argument)
+    return source if isinstance(source, str) else text_of_file(source)
 
 
-def _given(argument: str) -> str | Path:
+def _text_or_path(argument: str) -> str | Path:
     """The text of stdin for "-", the path of a file, or the text that the argument is. Raises RecordError: a directory, or what looks like
     a file that is not there."""
     if argument == "-":

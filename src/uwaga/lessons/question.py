@@ -52,6 +52,11 @@ def question(
     )
 
 
+def first_is_right(page: Page, covers: Sequence[str], cell: tuple[str, int, int]) -> Question | None:
+    """The question of the texts "question", "choices" and "why", in which the first choice is right."""
+    return question(page, page.text("question"), page.texts("choices"), [0], page.text("why"), covers, (cell,))
+
+
 def which_token(
     page: Page, matrix: Matrix, i: int, text: str, why: str, covers: Sequence[str], *, tapped: bool = False
 ) -> Question | None:

@@ -13,7 +13,7 @@ from uwaga.lessons.document import Chart, Drawing, DrawingPart, LessonStep, Sect
 from uwaga.lessons.example import START
 from uwaga.lessons.matrix import EVERY, Matrix, by_columns, cell, given, made, rule
 from uwaga.lessons.page import Page
-from uwaga.lessons.question import question
+from uwaga.lessons.question import first_is_right
 from uwaga.lessons.steps.blocks import spec_of
 from uwaga.nn import DecoderLayer
 
@@ -83,15 +83,7 @@ def architecture(page: Page) -> LessonStep:
         page.section("left_out", _parts_of_models(page)),
         _parameters(page),
         drawing=_drawing(page),
-        question=question(
-            page,
-            page.text("question"),
-            page.texts("choices"),
-            [0],
-            page.text("why"),
-            ("models",),
-            (("models", 0, 2),),
-        ),
+        question=first_is_right(page, ("models",), ("models", 0, 2)),
         code="decoder(target, encoder(source), mask=uwaga.Causal())     # uwaga.nn.Encoder and uwaga.nn.Decoder",
     )
 
@@ -176,15 +168,7 @@ def length(page: Page) -> LessonStep:
         twice,
         _growing(page),
         pictures=(page.picture("arcs", "twice", page["twice_weights"]),),
-        question=question(
-            page,
-            page.text("question"),
-            page.texts("choices"),
-            [0],
-            page.text("why"),
-            ("twice_weights", "twice_output"),
-            (("twice_weights", 0, 0),),
-        ),
+        question=first_is_right(page, ("twice_weights", "twice_output"), ("twice_weights", 0, 0)),
         ledger=(page.problem("cost", page.text("stays"), (len(page.example.tokens),)),),
         code="uwaga.attention(q, torch.cat((k, k)), torch.cat((v, v))" + page.example.scale_argument + ")",
     )

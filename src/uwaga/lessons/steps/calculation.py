@@ -14,7 +14,7 @@ from uwaga.lessons.document import Illustration, LessonFinding, LessonStep, Ques
 from uwaga.lessons.example import numbered
 from uwaga.lessons.matrix import Matrix, made, rule, typed
 from uwaga.lessons.page import Page
-from uwaga.lessons.question import largest, names_of, question, ranges, which_token
+from uwaga.lessons.question import first_is_right, largest, names_of, question, ranges, which_token
 from uwaga.lessons.steps import learning, scaling
 from uwaga.ops.attention.api import attention
 
@@ -316,15 +316,7 @@ def total(page: Page) -> LessonStep:
         place=6,
         values={"formula": formula},
         pictures=(page.picture("rows", "of_a_word", weights, output, labels=("A", "Z = A V")),),
-        question=question(
-            page,
-            page.text("question"),
-            page.texts("choices"),
-            [0],
-            page.text("why"),
-            ("output", "output_token"),
-            (("output", 0, 0),),
-        ),
+        question=first_is_right(page, ("output", "output_token"), ("output", 0, 0)),
         ledger=(ledger.moved(page, order_NM - shuffled_NM),),
         code=f"uwaga.attention(q, k, v{example.scale_argument})",
     )
