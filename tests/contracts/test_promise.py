@@ -22,7 +22,6 @@ import uwaga
 from uwaga import Links, Ragged, TextEncoder
 from uwaga._base.processor import Processor
 from uwaga.models import load, save
-from uwaga.ops import engine_table
 from uwaga.ops.linear import explain
 
 pytestmark = [needs_native, pytest.mark.usefixtures("one_thread")]
@@ -126,14 +125,10 @@ def test_rows_of_one_length_have_the_bits_of_each_alone(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @models
-def test_the_16_bit_types_keep_the_promise_or_say_that_they_do_not(name: str, dtype: torch.dtype) -> None:
+def test_the_16_bit_types_keep_the_promise(name: str, dtype: torch.dtype) -> None:
     x = torch.zeros(3, 8, dtype=dtype)
-    reason = explain(x, x).reason
-    if engine_table.engines("linear", dtype)[0] == engine_table.engines("attention", dtype)[0] == "cpu":
-        assert "other bits" not in reason
-        _assert_alone_as_in_the_batch(_model(name, dtype))
-    else:
-        assert reason.endswith("; a row may have other bits in another batch: UWAGA_LINEAR=cpu keeps them")
+    assert "other bits" not in explain(x, x).reason
+    _assert_alone_as_in_the_batch(_model(name, dtype))
 
 
 def _encoder(folder: Path, write_model: Callable[..., Path]) -> TextEncoder:

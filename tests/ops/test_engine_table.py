@@ -38,18 +38,8 @@ ROWS = {
 }
 
 
-@pytest.fixture
-def foreign_first(monkeypatch: pytest.MonkeyPatch, on: Callable[[Processor], None]) -> None:
-    """A processor whose row prefers PyTorch's kernels for every dtype, of which there is none."""
-    rules = [
-        dict.fromkeys(DTYPES, engine_table.EnginePreference(x)) for x in (("torch", "cpu"), ("torch", "onednn", "cpu"))
-    ]
-    monkeypatch.setattr(engine_table, "ROWS", (engine_table.ProcessorEntry("pretended ones", lambda _: True, *rules),))
-    on(Processor(architecture="pretended"))
-
-
 def test_every_row_is_found() -> None:
-    assert [each.name for each in engine_table.ROWS] == list(ROWS)
+    assert [row.name for row in engine_table.ROWS] == list(ROWS)
     assert {name: engine_table.row(here).name for name, here in ROWS.items()} == {name: name for name in ROWS}
 
 
@@ -67,35 +57,24 @@ def test_processors_beside_those_of_the_table_have_a_row(here: Processor, row: s
 
 
 @pytest.mark.parametrize("row", engine_table.ROWS, ids=lambda row: row.name)
-def test_every_rule_names_every_engine_once_and_a_report_that_exists(row: engine_table.ProcessorEntry) -> None:
-    for operation, rules in {"attention": row.attention, "linear": row.linear}.items():
-        assert rules.keys() == DTYPES.keys()
-        for engines, source in rules.values():
-            assert sorted(engines) == sorted(engine_profile.ENGINES[operation])
-            assert source is None or (Path(__file__).parents[2] / source).is_file()
+def test_every_order_has_every_engine_and_every_report_exists(row: engine_table.ProcessorEntry) -> None:
+    for operation, reports in {"attention": row.attention, "linear": row.linear}.items():
+        assert sorted(row.order(operation)) == sorted(engine_profile.ENGINES[operation])
+        assert reports.keys() <= DTYPES.keys()
+        assert all((Path(__file__).parents[2] / report).is_file() for report in reports.values())
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_the_first_engine_of_each_processor_and_dtype(on: Callable[[Processor], None], name: str) -> None:
+def test_the_native_kernels_come_first_on_every_processor(on: Callable[[Processor], None], name: str) -> None:
     on(ROWS[name])
-    expected = ["cpu", "torch" if name == "Intel processors with AMX" else "cpu", "cpu"]
     for operation in ("attention", "linear"):
-        assert [engine_table.engines(operation, dtype)[0] for dtype in DTYPES.values()] == expected
+        assert {engine_table.engines(operation, dtype)[0] for dtype in DTYPES.values()} == {"cpu"}
 
 
-_WORDS = {"cpu": "native kernels", "onednn": "oneDNN", "torch": "PyTorch"}
-
-
-def _described(rules: Mapping[str, engine_table.EnginePreference]) -> str:
-    """The first engine by dtype, and for which it is assumed, as docs/speed.md has it."""
-    engines: dict[str, list[str]] = {}
-    for dtype, rule in rules.items():
-        engines.setdefault(_WORDS[rule.engines[0]], []).append(dtype)
-    assumed = [dtype for dtype, rule in rules.items() if rule.source is None]
-    parts = [next(iter(engines))] if len(engines) == 1 else [f"{', '.join(x)}: {name}" for name, x in engines.items()]
-    if assumed:
-        parts.append("assumed" if len(assumed) == len(rules) else f"{', '.join(assumed)} assumed")
-    return "; ".join(parts)
+def _described(reports: Mapping[str, str]) -> str:
+    """The dtypes that were measured, as docs/speed.md has them."""
+    measured = [dtype for dtype in DTYPES if dtype in reports]
+    return "all" if len(measured) == len(DTYPES) else ", ".join(measured) or "not measured"
 
 
 def test_the_page_on_speed_has_this_table() -> None:
@@ -103,6 +82,42 @@ def test_the_page_on_speed_has_this_table() -> None:
     expected = [f"| {row.name} | {_described(row.attention)} | {_described(row.linear)} |" for row in engine_table.ROWS]
     start = page.index("| processor | dense attention | linear map |")
     assert page[start:].partition("\n\n")[0].splitlines()[2:] == expected
+
+
+MEASURED = {
+    "attention": {
+        "float32": {"cpu": {"128 tokens": 0.5, "512 tokens": 0.8}, "torch": {"128 tokens": 1.0, "512 tokens": 1.0}},
+        "bfloat16": {"cpu": {"128 tokens": 1.5}, "torch": {"128 tokens": 1.0}},
+    },
+    "linear": {"float32": {"onednn": {"384 to 384": 1.25}, "torch": {"384 to 384": 1.0}}},
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: Callable[[processor.Processor], None]) -> Iterator[Path]:
+    """Where the profile of this process, on a Zen 4, is; nothing is there yet."""
+    on(dataclasses.replace(GENOA, name="Zen 4"))
+
+    def clear() -> None:
+        engine_profile.active.cache_clear()
+        forget()
+
+    monkeypatch.setenv("UWAGA_PROFILE", "1")
+    monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
+    clear()
+    yield tmp_path / "data" / "engines.json"
+    clear()
+
+
+@pytest.fixture
+def torch_first(path: Path) -> None:
+    """A profile that prefers PyTorch's kernels for every dtype."""
+    ratios = {"cpu": {"128 tokens": 0.5}, "onednn": {"128 tokens": 0.6}, "torch": {"128 tokens": 1.0}}
+    measured = {
+        operation: {dtype: {engine: ratios[engine] for engine in engines} for dtype in DTYPES}
+        for operation, engines in engine_profile.ENGINES.items()
+    }
+    write(path, measured, threads=2)
 
 
 # Calls of attention.
@@ -114,8 +129,8 @@ def _operands(dtype: torch.dtype = torch.float32) -> list[Tensor]:
 
 
 @needs_native
-@pytest.mark.usefixtures("foreign_first")
-def test_all_other_calls_are_ours_on_every_processor() -> None:
+@pytest.mark.usefixtures("torch_first")
+def test_a_profile_decides_dense_calls_alone() -> None:
     query, key, value = _operands()
     for options in ({"mask": Causal()}, {"bias": torch.zeros(9, 9)}, {"dropout": 0.1}, {"softcap": 2.0}):
         assert explain(query, key, value, **options)[:2] == ("cpu", "native kernels on the CPU")
@@ -129,7 +144,7 @@ def test_all_other_calls_are_ours_on_every_processor() -> None:
 
 
 @needs_native
-@pytest.mark.usefixtures("foreign_first")
+@pytest.mark.usefixtures("torch_first")
 def test_both_paths_take_the_same_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs of the two engines differ in their last bits, so that equal bits show the same engine."""
     operands = _operands()
@@ -159,7 +174,7 @@ def test_both_paths_take_the_same_engine(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @needs_native
-@pytest.mark.usefixtures("foreign_first")
+@pytest.mark.usefixtures("torch_first")
 def test_a_warm_call_of_pytorchs_kernel_skips_the_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     operands = _operands()
     expected = attention(*operands)
@@ -169,7 +184,7 @@ def test_a_warm_call_of_pytorchs_kernel_skips_the_validation(monkeypatch: pytest
 
 
 @needs_native
-@pytest.mark.usefixtures("foreign_first")
+@pytest.mark.usefixtures("torch_first")
 def test_autocast_does_not_change_the_dtype() -> None:
     operands = _operands()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -178,7 +193,7 @@ def test_autocast_does_not_change_the_dtype() -> None:
 
 
 @needs_native
-@pytest.mark.usefixtures("foreign_first")
+@pytest.mark.usefixtures("torch_first")
 def test_empty_operands_are_zeros() -> None:
     query, key, value = _operands()
     assert torch.equal(attention(query, key[:, :, :0], value[:, :, :0]), torch.zeros(2, 3, 9, 8))
@@ -218,31 +233,6 @@ def test_compiled_calls_obey_the_table(on: Callable[[Processor], None]) -> None:
 
 
 # The engine profile: what is written is read back, what does not apply is refused, and the choice obeys what applies.
-
-
-MEASURED = {
-    "attention": {
-        "float32": {"cpu": {"128 tokens": 0.5, "512 tokens": 0.8}, "torch": {"128 tokens": 1.0, "512 tokens": 1.0}},
-        "bfloat16": {"cpu": {"128 tokens": 1.5}, "torch": {"128 tokens": 1.0}},
-    },
-    "linear": {"float32": {"onednn": {"384 to 384": 1.25}, "torch": {"384 to 384": 1.0}}},
-}
-
-
-@pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: Callable[[processor.Processor], None]) -> Iterator[Path]:
-    """Where the profile of this process, on a Zen 4, is; nothing is there yet."""
-    on(dataclasses.replace(GENOA, name="Zen 4"))
-
-    def clear() -> None:
-        engine_profile.active.cache_clear()
-        forget()
-
-    monkeypatch.setenv("UWAGA_PROFILE", "1")
-    monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
-    clear()
-    yield tmp_path / "data" / "engines.json"
-    clear()
 
 
 def _changed(path: Path, *keys: str, to: Any) -> None:

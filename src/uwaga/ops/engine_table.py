@@ -1,25 +1,24 @@
 """The order of engines for dense work on the CPU, by processor: what was measured where, and what is assumed.
 
-Dense attention is softmax attention in which every query sees every key, without biases: PyTorch's kernel computes
-nothing in vain, and which is faster depends on the processor. So it does for the linear map x W^T + b. All other calls of
-attention do not come here: PyTorch would compute what a mask hides, or pad a ragged batch.
+Dense attention is softmax attention in which every query sees every key, without biases. PyTorch's kernels compute nothing in vain
+there, nor in the linear map x W^T + b. All other calls of attention do not come here: PyTorch would compute what a mask hides, or pad
+a ragged batch.
 
-The native kernels come first, also where nothing was measured: a row has the same bits alone and in any batch by them alone. MKL
-and oneDNN choose a kernel by the number of rows on some processors (`has_batch_invariant_rows` in ops/linear/choose.py), and other
-libraries may. So on a processor that was never measured the promise is kept, and the speed is unknown: Apple's own library reaches
-matrix units that the native kernels do not, and below AVX2 these are scalar; `uwaga bench --save` measures it there. The one
-exception is bfloat16 on Intel's processors with AMX. Both PyTorch's libraries and the native kernels (level amx) multiply tiles
-there, and the speed of the native ones is not measured yet. PyTorch's kernels come first, and `explain` and `uwaga doctor` say what that costs.
+The native kernels come first on every processor, because only they give a row the same bits alone and in any batch. MKL and oneDNN
+choose a kernel by the number of rows on some processors (`has_batch_invariant_rows` in ops/linear/choose.py), and other libraries may.
+On a processor that was never measured the speed is unknown: Apple's own library reaches matrix units that the native kernels do not,
+and below AVX2 these are scalar. `uwaga bench --save` measures it and writes an engine profile (`engine_profile`), which comes before
+this table.
 
 The order is a function of processor and dtype, so that two runs have the same bits. It is no function of the number of rows: a
-token's result must not depend on how many others are in its batch. An engine profile of this machine (`engine_profile`)
-comes before this table.
+token's result must not depend on how many others are in its batch.
 
-To add a processor, run `uwaga bench --save` on it, and add a row with the file's orders and the report that shows them.
+To add a processor, run `uwaga bench --save` on it, and add a row with the report that shows the figures.
 """
 
 import functools
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -27,13 +26,6 @@ import torch
 from uwaga._base import processor
 from uwaga._base.processor import Processor
 from uwaga.ops import engine_profile
-
-
-class EnginePreference(NamedTuple):
-    """An order of engines, and the report or log entry that shows it; None: it is assumed."""
-
-    engines: tuple[str, ...]
-    source: str | None = None
 
 
 class Preference(NamedTuple):
@@ -50,32 +42,31 @@ class Preference(NamedTuple):
     is_measured: bool
 
 
+Reports = Mapping[str, str]  # dtype -> the report or log entry with the figures
+
 _LOG = "docs/log.md"
-_AVX2 = "benchmarks/results/2026-11-22-avx2.md"
+_ZEN_3 = "benchmarks/results/2026-11-22-avx2.md"
 _ZEN_4 = "benchmarks/results/2026-11-22-zen4-engines.md"
-Rules = Mapping[str, EnginePreference]  # by dtype
-
-
-def _all(*engines: str, source: str | None = None) -> Rules:
-    """The same order for every dtype."""
-    return dict.fromkeys(engine_profile.DTYPES, EnginePreference(engines, source))
-
-
-_ATTENTION, _LINEAR, _ONEDNN = _all("cpu", "torch"), _all("cpu", "torch", "onednn"), _all("cpu", "onednn", "torch")
-
-
-def _measured(source: str) -> Rules:
-    """The order of attention, measured but for float16."""
-    return {**_all("cpu", "torch", source=source), "float16": EnginePreference(("cpu", "torch"))}
+_AMX = "benchmarks/results/2026-11-29-intel-amx.md"
 
 
 class ProcessorEntry(NamedTuple):
-    """The rules of one kind of processor."""
+    """One kind of processor, and what was measured on it.
+
+    Attributes:
+        attention, linear: the reports by dtype; the order is assumed for a dtype without a report.
+        without_native: the order of the other engines of the linear map, which counts if the native library is missing.
+    """
 
     name: str
     matches: Callable[[Processor], bool]
-    attention: Rules = _ATTENTION
-    linear: Rules = _LINEAR
+    attention: Reports = MappingProxyType({})
+    linear: Reports = MappingProxyType({})
+    without_native: tuple[str, ...] = ("torch", "onednn")  # MKL is tuned for Intel
+
+    def order(self, operation: str) -> tuple[str, ...]:
+        """The engines of "attention" or "linear", the preferred one first."""
+        return ("cpu", "torch") if operation == "attention" else ("cpu", *self.without_native)
 
 
 # The first row that matches applies.
@@ -83,42 +74,37 @@ ROWS: tuple[ProcessorEntry, ...] = (
     ProcessorEntry(
         "AMD Zen 3 (AVX2)",
         lambda here: here.vendor == "AMD" and here.family == 25 and "avx512f" not in here.flags,
-        attention=_measured(_AVX2),
+        attention=dict.fromkeys(("float32", "bfloat16"), _ZEN_3),
     ),
     ProcessorEntry(
         "AMD Zen 4 (AVX-512 with bf16)",
         lambda here: here.vendor == "AMD" and here.family == 25,
-        attention=_all("cpu", "torch", source=_ZEN_4),
-        linear=_all("cpu", "onednn", "torch", source=_LOG),
+        attention=dict.fromkeys(engine_profile.DTYPES, _ZEN_4),
+        linear=dict.fromkeys(engine_profile.DTYPES, _LOG),
+        without_native=("onednn", "torch"),
     ),
     ProcessorEntry(
         "AMD Zen 5 (AVX-512 with bf16)",
         # Family 26 is Zen 5 and Zen 6; the models as in Linux's arch/x86/kernel/cpu/amd.c.
         lambda here: here.vendor == "AMD" and here.family == 26 and here.model < 0x80 and not 0x50 <= here.model < 0x60,
-        attention=_measured(_LOG),
-        linear=_ONEDNN,
+        attention=dict.fromkeys(("float32", "bfloat16"), _LOG),
+        without_native=("onednn", "torch"),
     ),
     # Older and newer ones, taken for the nearest that was measured.
     ProcessorEntry(
         "AMD processors with AVX-512 that were not measured",
         lambda here: here.vendor in ("AMD", "Hygon") and "avx512f" in here.flags,
-        linear=_ONEDNN,
+        without_native=("onednn", "torch"),
     ),
     ProcessorEntry(
         "AMD processors with AVX2 that were not measured",
         lambda here: here.vendor in ("AMD", "Hygon") and "avx2" in here.flags,
     ),
-    # MKL is tuned for Intel: where the native library is missing, PyTorch's linear map comes before oneDNN's.
     ProcessorEntry(
         "Intel processors with AMX",
         lambda here: here.vendor == "Intel" and {"amx_tile", "amx_bf16"} <= here.flags,
-        # In bfloat16 PyTorch was faster than the level avx512_bf16. The speed of the level amx is not measured yet.
-        attention={**_ATTENTION, "bfloat16": EnginePreference(("torch", "cpu"))},
-        linear={
-            **_LINEAR,
-            "float32": EnginePreference(("cpu", "torch", "onednn"), _LOG),
-            "bfloat16": EnginePreference(("torch", "onednn", "cpu")),
-        },
+        attention=dict.fromkeys(engine_profile.DTYPES, _AMX),
+        linear=dict.fromkeys(engine_profile.DTYPES, _AMX),
     ),
     ProcessorEntry(
         "Intel processors with AVX2 or AVX-512, without AMX",
@@ -131,13 +117,13 @@ ROWS: tuple[ProcessorEntry, ...] = (
 
 
 def row(here: Processor | None = None) -> ProcessorEntry:
-    """The row of a processor; None: of this machine's.
+    """Return the row of a processor; None: of this machine's.
 
     >>> row(Processor(architecture="arm", vendor="Apple")).name
     'Apple processors'
     """
     here = processor.detect() if here is None else here
-    return next(each for each in ROWS if each.matches(here))
+    return next(entry for entry in ROWS if entry.matches(here))
 
 
 def engines(operation: str, dtype: torch.dtype) -> tuple[str, ...]:
@@ -150,7 +136,7 @@ vars(engines)["_dynamo_marked_constant"] = True
 
 
 def other_bits(keeps: str | None) -> str:
-    """What `explain` adds to the reason where another engine than the native kernels serves a call on the CPU, to be appended.
+    """What `explain` adds to the reason if another engine than the native kernels serves a call on the CPU.
 
     keeps: what makes the native kernels serve it; None: they cannot.
 
@@ -165,29 +151,20 @@ def other_bits(keeps: str | None) -> str:
     )
 
 
-def native_attention(dtype: torch.dtype) -> str:
-    """What makes the native kernels serve dense attention, where the table prefers another engine: for `other_bits`."""
-    name, profile = str(dtype).removeprefix("torch."), engine_profile.active().profile
-    if profile is not None and name in profile.orders["attention"] and row().attention[name].engines[0] == "cpu":
-        return 'impl="cpu" keeps them, and UWAGA_PROFILE=0 in all calls'
-    return 'impl="cpu" keeps them, and "cpu" first in the engine profile of `uwaga bench --save` in all calls'
-
-
 @functools.cache
 def preference(operation: str, dtype: torch.dtype) -> Preference:
     """The order of the engines for "attention" that is dense ("cpu" and "torch"), or for "linear", the linear map, on this machine's CPU."""
     name, here = str(dtype).removeprefix("torch."), row()
     if name not in engine_profile.DTYPES:
         return Preference(("torch",), f"no other engine computes in {name}", True)
-    profile = engine_profile.active().profile
-    rules = here.attention if operation == "attention" else here.linear
-    order, source = rules[name]
+    order, profile = here.order(operation), engine_profile.active().profile
     if profile is not None and name in profile.orders[operation]:
         first = profile.orders[operation][name]
         rest = tuple(engine for engine in order if engine not in first)
         return Preference((*first, *rest), f"measured on this machine on {profile.date} ({profile.path})", True)
-    if source is not None:
-        return Preference(order, f"measured on {here.name}: {source}", True)
+    report = (here.attention if operation == "attention" else here.linear).get(name)
+    if report is not None:
+        return Preference(order, f"measured on {here.name}: {report}", True)
     return Preference(
         order, f"assumed for {here.name}, not measured: `uwaga bench --save` measures it", is_measured=False
     )

@@ -1,7 +1,7 @@
 """Which engine serves a call, and why: the first in the order of preference that does not refuse it.
 
-Dense calls prefer what `uwaga.ops.engine_table` has for this processor, where no gradient is recorded: PyTorch's kernels
-cannot be differentiated twice.
+Dense calls follow `uwaga.ops.engine_table` if no gradient is recorded: the native kernels come first, unless an engine profile of this
+machine prefers PyTorch's kernels, which cannot be differentiated twice.
 """
 
 from collections.abc import Callable, Mapping
@@ -117,10 +117,8 @@ def _other_bits(call: Call, choice: Choice, impl: str | None) -> str:
         return ""
     if "cpu" in choice.refused:
         return engine_table.other_bits(None)
-    by_processor = impl is None and _is_by_processor(call)
-    return engine_table.other_bits(
-        engine_table.native_attention(call.query.dtype) if by_processor else 'impl="cpu" keeps them'
-    )
+    by_profile = ", and UWAGA_PROFILE=0 in all calls" if impl is None and _is_by_processor(call) else ""
+    return engine_table.other_bits(f'impl="cpu" keeps them{by_profile}')
 
 
 def _is_by_processor(call: Call) -> bool:

@@ -32,7 +32,7 @@ def linear(
 
     torch.nn.functional.linear with an activation and a residual. The sums are float32 for bfloat16 and float16. By the native kernels
     ("cpu") a row gives the same bits whatever the other rows of x, on every processor. They are the default for float32, bfloat16 and
-    float16, but for bfloat16 on Intel's processors with AMX; with another engine the bits may differ, and `explain` says so.
+    float16; with another engine the bits may differ, and `explain` says so.
     No engine keeps a copy of the weight.
 
     Args:
