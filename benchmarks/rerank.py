@@ -90,7 +90,7 @@ def run(chosen: argparse.Namespace, report: Report, folder: Path, texts: Sequenc
         ours = Reranker.load(folder, dtype=DTYPES[dtype])
         theirs = CrossEncoder(str(folder), device="cpu", model_kwargs={"dtype": DTYPES[dtype]})
         raw = theirs.predict(pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False)
-        own = ours.scores(pairs, overflow="truncate", raw=True)
+        own = ours.logits(pairs, overflow="truncate")
         difference = float(np.abs(own - raw).max() / raw.std())
         sides = {
             OURS: lambda ours=ours: ours.rank(QUERY, texts, overflow="truncate"),

@@ -1,40 +1,40 @@
 """How long does a call take, beside the same call in another checkout of this project?
 
-Two processes, one for each checkout, are pinned to one core and asked in turn; each answer is the least of forty calls, and
-a row the median of the answers' ratios. The other checkout has its own .venv, as `make setup` makes it.
+Two processes, one for each checkout, are asked in turn. An answer is the least of several calls, and a row is the median of the answers'
+ratios. Calls of attention run pinned to one core; the others are encoding, reranking, search, serving and attention over two processes.
+The other checkout has its own .venv, as `make setup` makes it.
+
+    python benchmarks/two_trees.py --other FOLDER [--calls encode,rerank,attend,search,serve,ring]
 """
 
 import argparse
+import itertools
+import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 
-import torch
-from harness import DTYPES, HEADS, Report, options, parse
+from encode import documents
+from harness import Report, options, parse, some_of
+from rerank import write_cross_encoder
+from tree_calls import CALLS, HEADS
 
-import uwaga
-
-HEADINGS = ("call", "H", "N", "D", "type", "this / other", "this us", "other us")
+HEADINGS = ("call", "size", "type", "this / other", "this ms", "other ms")
 THIS = Path(__file__).parents[1]
-CALLS = {"forward": None, "causal": uwaga.Causal(), "gradients": None, "causal-gradients": uwaga.Causal()}
-_LEAST_OF = 40
+_ATTENTION = ("forward", "causal", "gradients", "causal-gradients")
 
 
 class Worker:
     """A process of a checkout that times calls."""
 
-    def __init__(self, tree: Path) -> None:
+    def __init__(self, tree: Path, *options: str) -> None:
         python = tree / ".venv/bin/python"
         self._process = subprocess.Popen(
-            # Its own copy of this program: names inside a checkout change.
-            [
-                python if tree != THIS and python.exists() else sys.executable,
-                tree / "benchmarks/two_trees.py",
-                "--answer",
-            ],
+            [python if tree != THIS and python.exists() else sys.executable, THIS / "benchmarks/tree_calls.py", *options],
             cwd=tree,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
@@ -42,11 +42,11 @@ class Worker:
             text=True,
         )
 
-    def ask(self, *question: str) -> float:
+    def ask(self, *question: object) -> float:
         """Seconds."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(" ".join(question) + "\n")
+        self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
         return float(self._process.stdout.readline())
 
@@ -54,59 +54,54 @@ class Worker:
         self._process.communicate()
 
 
-def answer() -> None:
-    """Time the calls that are asked for on standard input."""
-    torch.set_num_threads(1)
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    operands: dict[tuple[str, ...], list[torch.Tensor]] = {}
-    for line in sys.stdin:
-        name, *sizes = line.split()
-        tokens, width, dtype = int(sizes[0]), int(sizes[1]), DTYPES[sizes[2]]
-        if tuple(sizes) not in operands:
-            operands[tuple(sizes)] = [torch.randn(1, HEADS, tokens, width, dtype=dtype) for _ in range(3)]
-        print(min(_seconds(name, operands[tuple(sizes)]) for _ in range(_LEAST_OF)), flush=True)
-
-
-def _seconds(name: str, operands: list[torch.Tensor]) -> float:
-    """Of one call; of one whose name ends in "gradients", its backward pass alone."""
-    if not name.endswith("gradients"):
-        begin = perf_counter()
-        uwaga.attention(*operands, mask=CALLS[name])
-        return perf_counter() - begin
-    leaves = [operand.detach().requires_grad_() for operand in operands]
-    output = uwaga.attention(*leaves, mask=CALLS[name])
-    begin = perf_counter()
-    output.backward(output.detach())
-    return perf_counter() - begin
+def questions(chosen: argparse.Namespace, folder: Path) -> Iterator[tuple[str, str, tuple[object, ...], tuple[object, ...]]]:
+    """The size and the type of each row, and the question to each of the two checkouts, which get folders of their own."""
+    for dtype, tokens, width, name in itertools.product(chosen.dtype, chosen.n, chosen.d, _ATTENTION):
+        if name in chosen.calls:
+            question = (name, tokens, width, dtype)
+            yield f"H {HEADS}, N {tokens}, D {width}", dtype, question, question
+    texts, rows = folder / "texts.json", 2_000 if chosen.quick else 200_000
+    texts.write_text(json.dumps([" ".join(text.split()[:150]) for text in documents(chosen)][: chosen.texts]))
+    if "encode" in chosen.calls:
+        for dtype in chosen.dtype:
+            yield f"{chosen.texts} texts", dtype, ("encode", str(texts), dtype), ("encode", str(texts), dtype)
+    if "rerank" in chosen.calls:
+        write_cross_encoder(folder / "reranker", chosen)
+        question = ("rerank", str(texts), str(folder / "reranker"))
+        yield f"{chosen.texts} texts", "float32", question, question
+    for name in ("attend", "search"):
+        if name in chosen.calls:
+            this, other = ((name, str(folder / side), rows, 64) for side in ("this", "other"))
+            yield f"4 queries, {rows:,} rows, D 64", "float32", this, other
+    if "serve" in chosen.calls:
+        yield f"{chosen.texts} requests", "float32", ("serve", str(texts)), ("serve", str(texts))
+    if "ring" in chosen.calls:
+        question = ("ring", 64 if chosen.quick else 4096, 64)
+        yield f"H 4, N {question[1]}, D 64, 2 processes", "float32", question, question
 
 
 def compare(chosen: argparse.Namespace) -> None:
-    report = Report(chosen, f"Beside {chosen.other.name}", HEADINGS)
-    this, other = Worker(THIS), Worker(chosen.other)
-    for dtype in chosen.dtype:
-        for tokens in chosen.n:
-            for width in chosen.d:
-                for name in CALLS:
-                    asked = (name, str(tokens), str(width), dtype)
-                    pairs = [(this.ask(*asked), other.ask(*asked)) for _ in range(chosen.rounds)]
-                    ours, theirs = (f"{median(side) * 1e6:.1f}" for side in zip(*pairs, strict=True))
-                    ratio = median(a / b for a, b in pairs)
-                    report.row(name, str(HEADS), *asked[1:], f"{ratio:.3f}", ours, theirs)
-    this.close()
-    other.close()
+    report = Report(chosen, f"Compared with {chosen.other.name}", HEADINGS)
+    pinned = ["--pinned"] if set(chosen.calls) <= {*_ATTENTION} else []
+    this, other = Worker(THIS, *pinned), Worker(chosen.other, *pinned)
+    with tempfile.TemporaryDirectory() as folder:
+        for size, dtype, question, their_question in questions(chosen, Path(folder)):
+            pairs = [(this.ask(*question), other.ask(*their_question)) for _ in range(chosen.rounds)]
+            ours, theirs = (f"{median(side) * 1e3:.4g}" for side in zip(*pairs, strict=True))
+            report.row(question[0], size, dtype, f"{median(a / b for a, b in pairs):.3f}", ours, theirs)
+        this.close()
+        other.close()
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--answer"]:
-        answer()
-        sys.exit()
     parser = options(__doc__)
     parser.set_defaults(n=[64])
     parser.add_argument("--other", type=Path, default=THIS, help="the other checkout")
     parser.add_argument("--rounds", type=int, default=40, help="answers of each process to a row")
+    parser.add_argument("--calls", type=some_of(CALLS), default=list(_ATTENTION), help="with commas between them")
+    parser.add_argument("--texts", type=int, default=64, help="of encoding, reranking and serving, at most 150 words each")
     chosen = parse(parser)
-    chosen.other = chosen.other.resolve()
+    chosen.other, chosen.model, chosen.corpus, chosen.documents = chosen.other.resolve(), None, None, chosen.texts
     if chosen.quick:
-        chosen.rounds = 2
+        chosen.rounds, chosen.texts = 2, 4
     compare(chosen)
