@@ -4,8 +4,7 @@ import torch
 from torch import nn
 
 from uwaga.nn import EncoderLayer, LayerSpec
-from uwaga.nn.norms import ZeroCenteredRMSNorm
-from uwaga.nn.plain_modules import residual_norm
+from uwaga.nn.plain_modules import ZeroCenteredRMSNorm, residual_norm
 
 _SPEC = {"d_model": 12, "num_heads": 3, "d_ff": 20, "norm": "pre", "norm_type": "zero_centered_rms", "bias": False}
 

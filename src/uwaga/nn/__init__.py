@@ -13,15 +13,15 @@ from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
     from uwaga.nn.attention import MultiHeadAttention as MultiHeadAttention
-    from uwaga.nn.feed_forward import FeedForward as FeedForward
     from uwaga.nn.kv_cache import KeyValueCache as KeyValueCache
     from uwaga.nn.layers import Decoder as Decoder
     from uwaga.nn.layers import DecoderLayer as DecoderLayer
     from uwaga.nn.layers import Encoder as Encoder
     from uwaga.nn.layers import EncoderLayer as EncoderLayer
+    from uwaga.nn.layers import FeedForward as FeedForward
     from uwaga.nn.layers import LayerSpec as LayerSpec
     from uwaga.nn.memory_attention import MemoryAttention as MemoryAttention
-    from uwaga.nn.norms import ZeroCenteredRMSNorm as ZeroCenteredRMSNorm
+    from uwaga.nn.plain_modules import ZeroCenteredRMSNorm as ZeroCenteredRMSNorm
     from uwaga.nn.positions import AlibiPositions as AlibiPositions
     from uwaga.nn.positions import LearnedPositions as LearnedPositions
     from uwaga.nn.positions import RelativePositions as RelativePositions

@@ -17,9 +17,8 @@ from uwaga._base import keywords, threads
 from uwaga._base.errors import ShapeError
 from uwaga._base.tracing import is_intercepted, is_plain_tensor, is_transformed
 from uwaga.nn.kv_cache import CrossAttentionCache, KVView, SelfAttentionCache
-from uwaga.nn.norms import ZeroCenteredRMSNorm
 from uwaga.nn.operand import check_width, one_of_each, values_of
-from uwaga.nn.plain_modules import apply_linear, is_plain_linear
+from uwaga.nn.plain_modules import ZeroCenteredRMSNorm, apply_linear, is_plain_linear
 from uwaga.nn.positions import Rotation
 from uwaga.ops.attention import hooks
 from uwaga.ops.attention.api import attention
@@ -65,7 +64,7 @@ class MultiHeadAttention(nn.Module):
         softcap: c > 0 bounds the scores to c * tanh(s / c).
         qk_norm_eps: each head's queries and keys, of width D, go through an RMS norm before they are rotated (Henry et al. 2020;
             Qwen3), with this epsilon: the submodules query_norm and key_norm. None: they do not.
-        qk_norm_zero_centered: whether that norm is `uwaga.nn.norms.ZeroCenteredRMSNorm`, as in Gemma 3.
+        qk_norm_zero_centered: whether that norm is `uwaga.nn.ZeroCenteredRMSNorm`, as in Gemma 3.
 
     Raises:
         ValueError: numbers of heads or widths that do not fit together.
@@ -102,7 +101,8 @@ class MultiHeadAttention(nn.Module):
         dtype: torch.dtype | None = None,
         **other: Never,
     ) -> None:
-        keywords.refuse(other, MultiHeadAttention.__init__)
+        if other:
+            keywords.refuse(other, MultiHeadAttention.__init__)
         super().__init__()
         self.num_heads, self.num_kv_heads = num_heads, num_heads if num_kv_heads is None else num_kv_heads
         wrong = ""

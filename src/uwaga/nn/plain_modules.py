@@ -18,7 +18,6 @@ from torch.nn.modules import module as torch_module
 from torch.overrides import TorchFunctionMode
 
 from uwaga._base.tracing import is_intercepted
-from uwaga.nn.norms import ZeroCenteredRMSNorm
 from uwaga.ops import dropout as ops_dropout
 from uwaga.ops import norms
 from uwaga.ops.activations import ACTIVATIONS
@@ -28,6 +27,23 @@ from uwaga.ops.linear.engines.torch_linear import needs_padding, with_padding
 from uwaga.ops.norms import Normed
 
 _FORWARD = nn.Linear.forward
+
+
+class ZeroCenteredRMSNorm(nn.RMSNorm):
+    """x / sqrt(mean of squares + eps) * (1 + weight), as in Gemma: weight (M,) begins at 0, so that weight decay draws the factor
+    to 1, and half precision stores it finely there."""
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+
+    def factor(self) -> Tensor:
+        """(M,) 1 + weight, in float32 (float64 for float64)."""
+        return 1.0 + (self.weight.float() if self.weight.dtype != torch.float64 else self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., M), computed in float32 (float64 for float64) and rounded once."""
+        factor = self.factor()
+        return functional.rms_norm(x.to(factor.dtype), self.normalized_shape, factor, self.eps).to(x.dtype)
 
 
 def is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:

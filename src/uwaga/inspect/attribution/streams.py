@@ -30,9 +30,8 @@ from uwaga.models.parts import Embeddings
 from uwaga.models.transformer import Transformer
 from uwaga.nn import LearnedPositions, MultiHeadAttention, RotaryPositions
 from uwaga.nn.attention_id import AttentionId, describe_layers
-from uwaga.nn.norms import ZeroCenteredRMSNorm
 from uwaga.nn.operand import values_of
-from uwaga.nn.plain_modules import apply_linear
+from uwaga.nn.plain_modules import ZeroCenteredRMSNorm, apply_linear
 from uwaga.nn.positions import Rotation
 from uwaga.ops.ragged import Ragged
 
