@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from uwaga.integrations.transformers.inside import outermost, own_attention_error
 from uwaga.models.model import Model
-from uwaga.models.parts import Embeddings
+from uwaga.models.transformer import Embeddings
 from uwaga.nn import MultiHeadAttention
 from uwaga.nn.attention_id import AttentionId, describe_layers
 from uwaga.nn.layers import DecoderLayer

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Set
 from dataclasses import field
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
@@ -121,7 +122,7 @@ class Config:
             yield f"d_model {self.d_model} is not a multiple of {next(each for each in heads if self.d_model % each)} heads"
         if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
             yield f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
-        if self.ropes and self.head_width % 2:
+        if self.head_width % 2 and self.ropes:
             yield f"d_k must be even for rotary positions, not {self.head_width}"
         for name in ("windows", "ropes"):
             if len(getattr(self, name)) not in (0, self.num_layers):
@@ -132,7 +133,7 @@ class Config:
             yield "output sequence is computed from pooled, which is not in outputs"
         if not self.labels or len(set(self.labels)) < len(self.labels):
             yield "labels must be at least one name, and all different"
-        if self.decoder_vocab_size is not None and not self.num_decoder_layers:
+        if not self.has_both and self.decoder_vocab_size is not None:
             yield "decoder_vocab_size needs an encoder and a decoder"
         for name in ("pad_token_id", "decoder_start_token_id"):
             if (getattr(self, name) or 0) >= self.output_vocab_size:
@@ -146,39 +147,38 @@ class Config:
     def _broken_rules_of_positions(self, heads: Set[int]) -> Iterator[str]:
         if self.position_encoding == "learned" and self.max_position_embeddings is None:
             yield "learned positions need max_position_embeddings"
-        if self.position_encoding == "sinusoidal" and self.embedding_width % 2:
+        if self.embedding_width % 2 and self.position_encoding == "sinusoidal":
             yield f"d_model {self.embedding_width} must be even for sinusoidal positions"
         if self.alibi_slopes is not None and self.position_encoding != "alibi":
             yield f"alibi_slopes is for position_encoding 'alibi', not {self.position_encoding!r}"
         if self.alibi_slopes is not None and heads != {len(self.alibi_slopes)}:
             yield f"alibi_slopes has {len(self.alibi_slopes)} slopes for {next(iter(heads - {len(self.alibi_slopes)}))} heads"
-        if self.positions_after_padding and (
-            self.pad_token_id is None or (self.max_tokens is not None and self.max_tokens < 1)
-        ):
-            given = f"{self.max_position_embeddings} and {self.pad_token_id}"
-            yield f"max_position_embeddings must be above pad_token_id + 1, not {given}"
+        most = self.max_tokens
+        if (most is not None and most < 1) or (self.positions_after_padding and self.pad_token_id is None):
+            values = f"{self.max_position_embeddings} and {self.pad_token_id}"
+            yield f"max_position_embeddings must be above pad_token_id + 1, not {values}"
 
-    @property
+    @cached_property
     def embedding_width(self) -> int:
         """The width of the embeddings."""
         return self.embedding_size or self.d_model
 
-    @property
+    @cached_property
     def head_width(self) -> int:
         """D."""
         return self.d_k or self.d_model // self.num_heads
 
-    @property
+    @cached_property
     def has_both(self) -> bool:
         """Whether it has an encoder and a decoder that reads the encoder's output."""
         return self.num_decoder_layers > 0
 
-    @property
+    @cached_property
     def output_vocab_size(self) -> int:
         """The number of ids that it can output."""
         return self.decoder_vocab_size or self.vocab_size
 
-    @property
+    @cached_property
     def max_tokens(self) -> int | None:
         """The greatest number of tokens of a row, or None if a row may have any length, since positions are computed."""
         if self.max_position_embeddings is None:
@@ -189,7 +189,7 @@ class Config:
             else self.max_position_embeddings
         )
 
-    @property
+    @cached_property
     def layer_weights(self) -> tuple[int, ...]:
         """For each layer that runs, the number of its weights: those of ALBERT share them by groups."""
         if self.num_hidden_groups is None:

@@ -28,6 +28,8 @@ class Model(nn.Module):
     Attributes:
         config: a `Config`, or what is known of a model of transformers, in the same names: model_type, vocab_size, has_both, is_causal,
             max_tokens, decoder_start_token_id, eos_token_ids.
+        label: as messages and recordings call it: its model type, or the name of the class of transformers.
+        continues: whether its last stack is a decoder.
         name: by which it was opened; "" for a module.
         title: as it is shown.
         directory: where it was read from; None: it is a module.
@@ -35,22 +37,17 @@ class Model(nn.Module):
             without them.
     """
 
-    config: Any
     name: str = ""
     title: str = ""
     directory: Path | None = None
     tokenizer: "Tokenizer" = cast(Any, None)
     target_tokenizer: "Tokenizer" = cast(Any, None)
 
-    @property
-    def continues(self) -> bool:
-        """Whether its last stack is a decoder."""
-        return bool(self.config.has_both or self.config.is_causal)
-
-    @property
-    @abstractmethod
-    def label(self) -> str:
-        """As messages and recordings call it."""
+    def __init__(self, config: Any, label: str) -> None:
+        super().__init__()
+        self.config: Any = config
+        self.label = label
+        self.continues = bool(config.has_both or config.is_causal)
 
     @property
     @abstractmethod

@@ -59,7 +59,6 @@ class TransformersModel(Model):
     """
 
     def __init__(self, model: Any, *, types: tuple[Sequence[int], Sequence[int]] | None = None) -> None:
-        super().__init__()
         name, config, wrong = type(model).__name__, model.config, ""
         if model.main_input_name != "input_ids":
             wrong = f"reads {model.main_input_name}, not a text"
@@ -67,12 +66,10 @@ class TransformersModel(Model):
             wrong = "is in training mode, in which dropout changes what it computes; call model.eval()"
         if wrong:
             raise ValueError(f"{name} {wrong}")
-        self.model, self._types, self.training = model, types, False
-        self._packing: Packing | None = None
         starts = (getattr(config, each, None) for each in ("decoder_start_token_id", "bos_token_id", "pad_token_id"))
         eos = getattr(config, "eos_token_id", None)
         has_both = bool(config.is_encoder_decoder)
-        self.config = Known(
+        known = Known(
             model_type=config.model_type,
             d_model=0,
             vocab_size=inside.vocab_size(model) or 0,
@@ -83,6 +80,9 @@ class TransformersModel(Model):
             start_token_id=next((each for each in starts if isinstance(each, int)), None),
             label=name,
         )
+        super().__init__(known, name)
+        self.model, self._types, self.training = model, types, False
+        self._packing: Packing | None = None
 
     def forward(
         self,
@@ -128,11 +128,6 @@ class TransformersModel(Model):
 
     def explain(self) -> Choice:
         return self.packing.choice
-
-    @property
-    def label(self) -> str:
-        """See `Model`: the name of the class."""
-        return type(self.model).__name__
 
     @property
     def steps(self) -> list[nn.Module]:

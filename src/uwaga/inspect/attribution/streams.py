@@ -26,8 +26,7 @@ from torch import Tensor, nn
 
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.maps.map import AttentionMap
-from uwaga.models.parts import Embeddings
-from uwaga.models.transformer import Transformer
+from uwaga.models.transformer import Embeddings, Transformer
 from uwaga.nn import LearnedPositions, MultiHeadAttention, RotaryPositions
 from uwaga.nn.attention_id import AttentionId, describe_layers
 from uwaga.nn.operand import values_of

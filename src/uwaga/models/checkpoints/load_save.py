@@ -19,8 +19,7 @@ from uwaga.models.checkpoints import directories, mapped_weights, tables, weight
 from uwaga.models.configuration import Config
 from uwaga.models.families import family_of, model_types
 from uwaga.models.families.family import File
-from uwaga.models.parts import NoInitialisation
-from uwaga.models.transformer import Transformer
+from uwaga.models.transformer import NoInitialisation, Transformer
 
 
 def load(

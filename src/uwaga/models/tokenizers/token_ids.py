@@ -57,8 +57,8 @@ def padding_mask(
     lengths: Tensor | None,
     attention_mask: Tensor | None,
     key_lengths: Tensor | None = None,
-) -> Mask | Tensor | None:
-    """The attention mask that hides padding, or the last tokens of Ragged rows, from queries; None where there is nothing to hide.
+) -> Mask | Tensor:
+    """The attention mask that hides padding, or the last tokens of Ragged rows, from queries.
 
     Args:
         model: the name of the model in error messages.
@@ -70,8 +70,6 @@ def padding_mask(
     Raises:
         ShapeError, ValueError: two of them are given, either of them for Ragged ids, a mask of another shape or dtype.
     """
-    if lengths is None and attention_mask is None and key_lengths is None:
-        return None
     if attention_mask is not None and not isinstance(ids, Ragged) and lengths is None:
         check_same_shape(model, ids, "attention_mask", attention_mask)
     for rule in _broken_rules(ids, lengths, attention_mask, key_lengths):
