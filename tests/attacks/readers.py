@@ -395,7 +395,7 @@ def _passages(folder: Path) -> None:
 def _digests(folder: Path) -> None:
     os.environ["UWAGA_DATA"] = str(folder)
     _model(folder / "m")
-    with mock.patch("uwaga._base.digests._SETTLED_NS", 0):
+    with mock.patch("uwaga.models.checkpoints.directories._SETTLED_NS", 0):
         fingerprint(folder / "m")
 
 

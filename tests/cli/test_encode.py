@@ -176,7 +176,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, error: BaseException, *, after: i
 
     monkeypatch.setattr(os, "fsync", fsync)
     # Digests of the model's files are not kept, which a slow machine would sync.
-    monkeypatch.setattr("uwaga._base.digests._SETTLED_NS", 1 << 62)
+    monkeypatch.setattr("uwaga.models.checkpoints.directories._SETTLED_NS", 1 << 62)
 
 
 def spy_on_groups(monkeypatch: pytest.MonkeyPatch, read: list[list[str]]) -> None:

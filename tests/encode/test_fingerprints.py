@@ -28,7 +28,7 @@ def test_files_that_have_not_changed_are_not_read_again(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr("uwaga._base.digests._SETTLED_NS", 0)
+    monkeypatch.setattr("uwaga.models.checkpoints.directories._SETTLED_NS", 0)
     first, read, real = fingerprint(folder), [], untrusted.sha256
     monkeypatch.setattr(untrusted, "sha256", lambda path, most: (read.append(path.name), real(path, most))[1])
     assert fingerprint(folder) == first

@@ -46,8 +46,6 @@ _OURS = {
     "relative_attention_num_buckets": "num_buckets", "resid_pdrop": "dropout", "rms_norm_eps": "norm_eps",
     "scale_attn_by_inverse_layer_idx": "scale_by_layer",
 }  # fmt: skip
-# Keys that are second names of others in some families of transformers (its `attribute_map`); there the second name wins.
-_SECOND_NAMES = ("head_dim", "hidden_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers")
 # Keys that change what every model computes, and their only supported values.
 ONLY: dict[str, tuple[object, ...]] = {"per_layer_config": (None,), "quantization_config": (None,)}
 
@@ -73,13 +71,6 @@ def keys(**defaults: object) -> dict[str, Key]:
         name: default if isinstance(default, Key) else Key(_OURS.get(name, name), default)
         for name, default in defaults.items()
     }
-
-
-def second_names(known: Mapping[str, Key]) -> dict[str, str]:
-    """Second names of the keys of a family -> the first."""
-    first = {key.ours: name for name, key in known.items()}
-    found = {second: first.get(_OURS.get(second, second)) for second in _SECOND_NAMES if second not in known}
-    return {second: name for second, name in found.items() if name is not None}
 
 
 def setting(config: Mapping[str, Any], where: object, name: str, rule: Any, default: object) -> Any:

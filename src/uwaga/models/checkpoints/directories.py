@@ -1,8 +1,12 @@
 """The directory of a model: a local one, that of a bundled model, or one downloaded from the hub; and which model it is, by its files."""
 
 import hashlib
+import json
 import os
 import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -10,9 +14,8 @@ from glob import escape
 from importlib.util import find_spec
 from pathlib import Path
 
-from uwaga._base import untrusted
+from uwaga._base import durable, env, untrusted
 from uwaga._base.arguments import path_of
-from uwaga._base.digests import cached_sha256
 from uwaga._base.errors import CheckpointError
 
 # The files of a model, its tokenizer and its modules in any folder, except the weights.
@@ -30,6 +33,11 @@ _NOT_READ = (
 )
 _TEMPLATES = "additional_chat_templates"  # the one folder that is read of a folder with a tokenizer
 _HUB_ID = re.compile(r"(?!\.)[\w.-]+(/[\w.-]+)?")
+# Digests of files that have not changed since they were hashed, in the folder of caches.
+_DIGESTS = "digests.json"
+_MOST = 1000  # files, those that were hashed last
+_SETTLED_NS = 2_000_000_000  # the coarsest clock of a file system
+_SHA256 = re.compile("[0-9a-f]{64}")
 _SAFETENSORS, _PICKLED = "model*.safetensors", "pytorch_model*.bin"
 
 
@@ -140,7 +148,7 @@ def transformer(folder: Path) -> Path:
 def fingerprint(folder: Path) -> str:
     """SHA-256 over the names and contents of the files of a model, wherever it lies: those in its directory and in the folders of its
     modules. So a file that appears later, such as a chat template, changes it too. A file that has not changed since it was hashed last is not
-    read (`uwaga._base.digests`).
+    read (`cached_sha256`).
 
     Raises CheckpointError: a file that cannot be read, or a modules.json that is wrong.
     """
@@ -219,3 +227,50 @@ def _download(hub_id: str, revision: str | None) -> Path:
         rule = f"{hub_id} is not a directory, and cannot be downloaded from the hub"
         raise CheckpointError(f"{rule}{meant}{error}") from error
     return folder
+
+
+@contextmanager
+def cached_sha256() -> Iterator[Callable[[Path, int | None], str]]:
+    """Gives a function as `untrusted.sha256(path, most)`, which does not read a file that is as it was when it was hashed last.
+
+    `digests.json` in the folder of caches (`uwaga._base.env.data`) has what a file was when it was hashed: device, inode, size, and times of the
+    last change of its content and of its metadata in nanoseconds, which no program can set to the past. A file that has just changed is not
+    listed: another change within the resolution of the clock could not be told. What cannot be read or written is as if it were empty.
+    """
+    known, added = _read_digests(), dict[str, object]()
+
+    def sha256(path: Path, most: int | None) -> str:
+        before = _state(untrusted.stat_regular(path))
+        name = str(path.absolute())
+        match known.get(name):
+            case [*state, str(digest)] if state == before and _SHA256.fullmatch(digest):
+                if most is None or before[2] <= most:
+                    return digest
+        digest = untrusted.sha256(path, most)
+        if _state(path.stat()) == before and max(before[3:]) < time.time_ns() - _SETTLED_NS:
+            added[name] = [*before, digest]
+        return digest
+
+    yield sha256
+    if added:
+        _write_digests(known | added)
+
+
+def _state(status: os.stat_result) -> list[int]:
+    return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def _read_digests() -> dict[str, object]:
+    # RuntimeError: there is no home folder, or what is in the file is nested too deeply.
+    with suppress(OSError, ValueError, RuntimeError):
+        parsed = untrusted.parse_json(untrusted.read_file(env.data() / _DIGESTS, untrusted.JSON_BYTES), strict=False)
+        if isinstance(parsed, dict):
+            return parsed
+    return {}
+
+
+def _write_digests(files: dict[str, object]) -> None:
+    with suppress(OSError, RuntimeError):
+        durable.make_folder(env.data())
+        with durable.atomic_replace(env.data() / _DIGESTS) as file:
+            file.write(json.dumps(dict(list(files.items())[-_MOST:])).encode())

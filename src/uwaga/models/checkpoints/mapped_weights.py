@@ -2,7 +2,7 @@
 layout in which the model computes, which every process maps into its memory. Nobody writes to them, so that they are in memory once.
 
 The first process to ask writes the file, and the others wait for it. It is named by what it is made from and by, and by its content, which every
-process compares before it maps the file; a file that has not changed since then is not read again (`uwaga._base.digests`). It may be removed at
+process compares before it maps the file; a file that has not changed since then is not read again (`directories.cached_sha256`). It may be removed at
 any time: who has it mapped keeps it.
 """
 
@@ -20,9 +20,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from uwaga._base import durable, env, safetensors_files
-from uwaga._base.digests import cached_sha256
 from uwaga._base.errors import CheckpointError
-from uwaga.models.checkpoints.directories import fingerprint
+from uwaga.models.checkpoints.directories import cached_sha256, fingerprint
 
 _ALIGNED = 64  # bytes: where a tensor begins, as in memory from PyTorch, whose vectors are read at once
 _PADDING = "__padding"

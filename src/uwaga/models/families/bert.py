@@ -87,14 +87,6 @@ ROBERTA_HEADS = {
 UNREAD = {"embeddings.position_ids": "counts up from 0; a buffer of transformers before 4.31"}
 _NEXT_SENTENCE = "of the head that says whether a sentence follows another, which is not computed"
 
-
-def _unread(config: Config) -> dict[str, str]:
-    unread = UNREAD | dict.fromkeys(("cls.seq_relationship.weight", "cls.seq_relationship.bias"), _NEXT_SENTENCE)
-    if config.kept.get("architectures") == [COLBERT]:
-        unread["linear.weight"] = "ColBERT's projection of hidden states, which TextEncoder reads"
-    return unread
-
-
 BERT = Family(
     keys=BERT_KEYS,
     fixed={"position_encoding": "learned", "embedding_norm": True, "lm_head_bias": True},
@@ -116,7 +108,8 @@ BERT = Family(
     logits=("cls.predictions.decoder", "cls.predictions.bias"),
     architectures=classes("Bert", POOLED_HEADS | {"ForPreTraining": ("logits",), "ForNextSentencePrediction": ()}) | {COLBERT: ()},
     tokenizer="BertTokenizer",
-    unread=_unread,
+    unread=UNREAD | dict.fromkeys(("cls.seq_relationship.weight", "cls.seq_relationship.bias"), _NEXT_SENTENCE),
+    unread_of={COLBERT: {"linear.weight": "ColBERT's projection of hidden states, which TextEncoder reads"}},
     # TensorFlow's names, which the first converted checkpoints have, among them bert-base-uncased.
     legacy={".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"},
     dropped=("num_labels",),
@@ -134,7 +127,7 @@ ROBERTA = replace(
     logits=("lm_head.decoder", "lm_head.bias"),
     architectures=classes("Roberta", HEADS),
     tokenizer="RobertaTokenizer",
-    unread=lambda _: UNREAD,
+    unread=UNREAD,
 )
 
 
@@ -176,7 +169,7 @@ _DISTILBERT = replace(
         "classifier": "sequence.output/tokens.output",
     },
     prefix="distilbert.",
-    unread=lambda _: UNREAD,
+    unread=UNREAD,
     logits=("vocab_projector", "vocab_projector.bias"),
     architectures=classes("DistilBert", HEADS),
 )  # fmt: skip

@@ -53,7 +53,7 @@ _ELECTRA = replace(
     prefix="electra.",
     logits=("generator_lm_head", "generator_lm_head.bias"),
     architectures=classes("Electra", HEADS | {"ForPreTraining": ()}),
-    unread=lambda _: UNREAD | {
+    unread=UNREAD | {
         f"discriminator_predictions.{name}.{part}": _REPLACED for name in ("dense", "dense_prediction") for part in ("weight", "bias")
     },
     settle=_settle_electra,
@@ -92,6 +92,6 @@ _ALBERT = replace(
     logits=("predictions.decoder", "predictions.bias"),
     architectures=classes("Albert", POOLED_HEADS | {"ForPreTraining": ("logits",)}),
     tokenizer="AlbertTokenizer",
-    unread=lambda _: UNREAD | dict.fromkeys(("sop_classifier.classifier.weight", "sop_classifier.classifier.bias"), _ORDER),
+    unread=UNREAD | dict.fromkeys(("sop_classifier.classifier.weight", "sop_classifier.classifier.bias"), _ORDER),
 )  # fmt: skip
 FAMILIES = {"albert": _ALBERT, "electra": _ELECTRA}

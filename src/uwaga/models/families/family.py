@@ -25,6 +25,10 @@ _FIELDS = frozenset(each.name for each in fields(Config))
 _RULES = options.field_rules(Config)
 # Our modules -> the output that they are of.
 _HEADS = {"pooler": "pooled", "lm_head": "logits", "sequence": "sequence", "tokens": "tokens"}
+# Keys that are second names of others in some families of transformers (its `attribute_map`); there the second name wins.
+_SECOND_NAMES = config_json.keys(
+    head_dim=None, hidden_size=None, max_position_embeddings=None, num_attention_heads=None, num_hidden_layers=None
+)
 _MARKS = "^=~"
 _SAME: Any = (None, lambda x: x, lambda x: x)
 _EMBEDDINGS = ("decoder_embeddings.token_embedding.weight", "embeddings.token_embedding.weight")
@@ -66,7 +70,7 @@ class Family:
         architectures: the names of classes, with their outputs; first the one without a head.
         tied: further second names of weights -> the first.
         any_class: whether a file of another class is read, if its weights are those of the table.
-        unread: a function of the config that gives `Table.unread`; `{n}` counts layers.
+        unread: `Table.unread`; `{n}` counts layers. unread_of: more of it, by architecture.
         legacy: the end of a name in old files -> its current end.
         dropped: keys of a file that are not written again.
         settle: (settings, file) -> None: completes the settings where they are more than another name of a key.
@@ -90,7 +94,8 @@ class Family:
     architectures: Mapping[str, tuple[str, ...]]
     any_class: bool = False
     tied: Mapping[str, str] = field(default_factory=dict)
-    unread: Callable[[Config], Mapping[str, str]] = lambda config: {}
+    unread: Mapping[str, str] = field(default_factory=dict)
+    unread_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     legacy: Mapping[str, str] = field(default_factory=dict)
     dropped: Collection[str] = ()
     settle: Callable[[dict[str, Any], File], None] = lambda given, file: None
@@ -144,7 +149,12 @@ class Family:
                 rest = f": {why}" if why else f"; only {' or '.join(map(repr, values))} is supported"
                 refused = OwnCodeError if why else CheckpointError
                 raise refused(f"{file.where}: {name} is {printable(repr(config[name]))}{rest}")
-        seconds = config_json.second_names(self.keys)
+        of_setting = {key.ours: name for name, key in self.keys.items()}
+        seconds = {
+            second: of_setting[key.ours]
+            for second, key in _SECOND_NAMES.items()
+            if key.ours in of_setting and second not in self.keys
+        }
         for second, first in seconds.items():
             expected = config.get(first, self.keys[first].default)
             if config.get(second, expected) != expected:
@@ -183,7 +193,7 @@ class Family:
             if given and given not in ([name] for name in self.architectures):
                 known = ", ".join(self.architectures)
                 raise CheckpointError(f"{file.where}: architectures is {printable(repr(given))}; supported: {known}")
-        of_class = self.architectures.get(str((file.config.get("architectures") or [""])[0]), ())
+        of_class = self.architectures.get(_class_of(file.config), ())
         found = (
             ours
             for theirs, text in self._named(None).items()
@@ -224,7 +234,7 @@ class Family:
         tied = dict(self.tied)
         if projection and config.tie_word_embeddings and "logits" in config.outputs:
             tied |= {f"{projection}.weight": words, f"{projection}.bias": bias}
-        unread = dict(self.unread(config))
+        unread = {**self.unread, **self.unread_of.get(_class_of(config.kept), {})}
         if not config.tie_word_embeddings and bias and bias != f"{projection}.bias":
             unread[bias] = "transformers adds the decoder's own bias where the decoder is not tied"
             bias = f"{projection}.bias"
@@ -247,6 +257,11 @@ class Family:
             name = name.removeprefix(prefix)
         old = next((old for old in self.legacy if name.endswith(old)), "")
         return name.removesuffix(old) + self.legacy[old] if old else name
+
+
+def _class_of(config: Mapping[str, Any]) -> str:
+    """The first class that config.json names; "" for none."""
+    return str((config.get("architectures") or [""])[0])
 
 
 def _value(file: File, name: str, key: Key) -> object:

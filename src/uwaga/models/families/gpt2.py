@@ -82,7 +82,7 @@ _GPT2 = Family(
     architectures={"GPT2Model": (), "GPT2LMHeadModel": ("logits",)},
     tokenizer="GPT2Tokenizer",
     any_class=True,
-    unread=lambda _: {
+    unread={
         "h.{n}.attn.bias": "the causal mask; a buffer of transformers before 4.34",
         "h.{n}.attn.masked_bias": "the score of a masked key; a buffer of transformers before 4.34",
     },

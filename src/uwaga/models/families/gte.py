@@ -92,7 +92,7 @@ _GTE = replace(
     reasons=_REASONS,
     harmless=_HARMLESS | rope_parameters.KEYS,
     dropped={"num_labels", *rope_parameters.KEYS},
-    unread=lambda _: UNREAD,
+    unread=UNREAD,
     write=_write,
 )
 

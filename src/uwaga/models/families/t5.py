@@ -87,12 +87,6 @@ def _names(config: Config) -> dict[str, str]:
     return names | {"decoder.block.{n}.layer.1.layer_norm": "decoder.layers.{n}.cross_attention_norm"}
 
 
-def _unread(config: Config) -> dict[str, str]:
-    why = "cross-attention has no position bias; the first converted checkpoints have one, which Mesh TensorFlow did not use"
-    name = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
-    return {name: why} if config.has_both else {}
-
-
 def _initial(config: Config) -> Draw:
     """The authors' code: as the width of what a map reads asks for; scores are not divided by the root of D, so that queries are."""
     read, width = config.d_model**-0.5, config.head_width
@@ -125,7 +119,10 @@ _T5 = Family(
     tokenizer="T5Tokenizer",
     any_class=True,
     tied=dict.fromkeys(_WORDS[1:], _WORDS[0]),
-    unread=_unread,
+    unread={
+        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": "cross-attention has no position bias; the first "
+        "converted checkpoints have one, which Mesh TensorFlow did not use",
+    },
     dropped=("dense_act_fn",),
     settle=_settle,
     write=_write,

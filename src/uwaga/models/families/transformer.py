@@ -121,7 +121,7 @@ _OWN = Family(
     tied=dict.fromkeys(
         (f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")), "model.shared.weight"
     ),
-    unread=lambda _: {
+    unread={
         f"model.{stack}.embed_positions.weight": "sinusoidal positions are computed" for stack in ("encoder", "decoder")
     },
     settle=_settle,

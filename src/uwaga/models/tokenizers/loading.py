@@ -40,6 +40,7 @@ class Tokenizer:
         path: the file, for messages.
         prefix_ids, suffix_ids: the special tokens before and after every sequence.
         prefix_types, suffix_types: their token types; 0 but for models of transformers that tell them apart, as Funnel and XLNet do.
+        num_special_tokens: how many of them every sequence has.
         truncation_side: where texts are cut if nothing else says so, "left" or "right".
         vocab_size: one more than the largest id; tokens that no file has are not counted.
         splits_at_spaces: whether the tokens of a text up to a space do not depend on what follows: words are separated at
@@ -66,6 +67,7 @@ class Tokenizer:
         before, behind = _special_tokens_around(backend, path, allows_types=allows_types)
         self.prefix_ids, self.suffix_ids = [each[0] for each in before], [each[0] for each in behind]
         self.prefix_types, self.suffix_types = [each[1] for each in before], [each[1] for each in behind]
+        self.num_special_tokens = len(before) + len(behind)
         self.splits_at_spaces = _splits_at_spaces(backend)
 
     @staticmethod
@@ -110,6 +112,7 @@ class Tokenizer:
         """The same, for texts that have their special tokens in them."""
         result = copy(self)
         result.prefix_ids, result.suffix_ids, result.prefix_types, result.suffix_types = [], [], [], []
+        result.num_special_tokens = 0
         return result
 
     @cached_property
@@ -119,11 +122,6 @@ class Tokenizer:
         if isinstance(model, Unigram):  # the library has no other way to its id
             return cast(int | None, state(model)["unk_id"])
         return None if (token := model.unk_token) is None else self.backend.token_to_id(token)
-
-    @property
-    def num_special_tokens(self) -> int:
-        """Special tokens that are added to every sequence."""
-        return len(self.prefix_ids) + len(self.suffix_ids)
 
     def encode(self, texts: Sequence[str], *, with_offsets: bool) -> list[Encoding]:
         """The tokens of each text without special ones; with their character offsets, which takes twice as long.

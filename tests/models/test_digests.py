@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from uwaga._base import digests, untrusted
-from uwaga._base.digests import cached_sha256
+from uwaga._base import untrusted
+from uwaga.models.checkpoints import directories
+from uwaga.models.checkpoints.directories import cached_sha256
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(digests, "_SETTLED_NS", 0)
+    monkeypatch.setattr(directories, "_SETTLED_NS", 0)
     return tmp_path / "data" / "digests.json"
 
 
@@ -49,7 +50,7 @@ def test_a_file_is_read_once_and_again_when_it_has_changed(tmp_path: Path, hashe
 def test_a_file_that_has_just_changed_is_not_listed(
     tmp_path: Path, cache: Path, hashed: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(digests, "_SETTLED_NS", 60 * 10**9)
+    monkeypatch.setattr(directories, "_SETTLED_NS", 60 * 10**9)
     path = tmp_path / "weights"
     path.write_bytes(b"one")
     assert sha256(path) == sha256(path)
@@ -86,7 +87,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, cache: Path
 
 
 def test_the_cache_is_bounded(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digests, "_MOST", 2)
+    monkeypatch.setattr(directories, "_MOST", 2)
     for name in ("a", "b", "c"):
         (tmp_path / name).write_bytes(b"one")
         sha256(tmp_path / name)
