@@ -37,17 +37,14 @@ class Model(nn.Module):
             without them.
     """
 
+    config: Any
+    label: str
+    continues: bool
     name: str = ""
     title: str = ""
     directory: Path | None = None
     tokenizer: "Tokenizer" = cast(Any, None)
     target_tokenizer: "Tokenizer" = cast(Any, None)
-
-    def __init__(self, config: Any, label: str) -> None:
-        super().__init__()
-        self.config: Any = config
-        self.label = label
-        self.continues = bool(config.has_both or config.is_causal)
 
     @property
     @abstractmethod

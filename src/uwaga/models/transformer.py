@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from uwaga._base.tracing import is_plain_eager
+from uwaga._base.shapes import shape_error
+from uwaga._base.tracing import is_plain_eager, is_readable
 from uwaga.models.configuration import Config
 from uwaga.models.model import Decoding, Model
-from uwaga.models.tokenizers import token_ids
 from uwaga.nn import (
     DecoderLayer,
     EncoderLayer,
@@ -27,13 +27,13 @@ from uwaga.nn import (
     RotaryPositions,
     SinusoidalPositions,
 )
-from uwaga.nn.operand import map_values, tokens_of_rows, values_of
+from uwaga.nn.operand import INTEGERS, check_ids, map_values, named_shape, one_per_row, tokens_of_rows, values_of
 from uwaga.nn.plain_modules import apply_dropout, apply_linear, is_plain
 from uwaga.nn.positions import alibi_slopes, roberta_positions, token_positions
 from uwaga.ops.biases import AlibiBias, RelativeBias
 from uwaga.ops.engine_choice import Choice
 from uwaga.ops.linear.api import linear_map
-from uwaga.ops.masks import Causal, Mask, Window
+from uwaga.ops.masks import Causal, KeyLengths, Mask, Window
 from uwaga.ops.norms import Lookup, embedding_norm
 from uwaga.ops.ragged import Operand, Ragged
 
@@ -83,7 +83,8 @@ class Transformer(Model):
     config: Config
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config, config.model_type)
+        super().__init__()
+        self.config, self.label, self.continues = config, config.model_type, config.has_both or config.is_causal
         has = config.outputs.__contains__
         self.embeddings = Embeddings(config, config.vocab_size)
         second = config.decoder_vocab_size
@@ -157,13 +158,13 @@ class Transformer(Model):
                 given, wanted, cache, only, states=output_hidden_states, is_padded=is_padded
             ):
                 raise ValueError(f"{_NAME}: {rule}")
-        token_ids.check_ids(_NAME, "ids", ids, config.vocab_size, config.max_tokens)
+        check_ids(_NAME, "ids", ids, config.vocab_size, config.max_tokens)
         if token_types is not None:
-            token_ids.check_same_shape(_NAME, ids, "token_types", token_types)
-            token_ids.check_ids(_NAME, "token_types", token_types, config.type_vocab_size)
+            _check_same_shape(ids, "token_types", token_types)
+            check_ids(_NAME, "token_types", token_types, config.type_vocab_size)
         if decoder_ids is not None:
-            token_ids.check_same_rows(_NAME, ids, decoder_ids)
-        padding = token_ids.padding_mask(_NAME, ids, lengths, attention_mask, key_lengths) if is_padded else None
+            _check_same_rows(ids, decoder_ids)
+        padding = _padding_mask(ids, lengths, attention_mask, key_lengths) if is_padded else None
         start = 0 if cache is None else cache.start
         x = self.embeddings(ids, token_types, start)
         stack = cast(Stack, self.encoder or self.decoder)
@@ -175,6 +176,8 @@ class Transformer(Model):
                 return result
             states, every = self._decode(decoder_ids, states, padding, None, states=output_hidden_states)
             result = result._replace(last_hidden_state=states, hidden_states=every)
+        if not wanted:
+            return result
         return result._replace(**self._heads(states, wanted, attention_mask, batch_invariant=cache is None))
 
     def decode(
@@ -249,7 +252,7 @@ class Transformer(Model):
                 raise ValueError("generate: the model's logits contain NaN")
             return logits_RV.float()
 
-        return token_ids.one_per_row(start_R) if has_both else prompts, cache, next_logits
+        return one_per_row(start_R) if has_both else prompts, cache, next_logits
 
     @property
     def _required_decoder(self) -> "Stack":
@@ -269,7 +272,7 @@ class Transformer(Model):
     ) -> tuple[Operand, tuple[Operand, ...] | None]:
         decoder = self._required_decoder
         config, name = self.config, "decoder_ids" if self.config.has_both else "ids"
-        token_ids.check_ids(_NAME, name, ids, config.output_vocab_size, config.max_tokens)
+        check_ids(_NAME, name, ids, config.output_vocab_size, config.max_tokens)
         start = 0 if cache is None else cache.start
         x = self.output_embeddings(ids, None, start)
         return decoder(x, padding, memory=memory, cache=cache, states=states, start=start)
@@ -345,6 +348,86 @@ def _first_tokens(x: Operand, attention_mask: Tensor | None) -> Tensor:
         return x[..., 0, :]
     first = attention_mask.int().argmax(-1)[..., None, None]
     return x.take_along_dim(first, -2).squeeze(-2)
+
+
+def _check_same_shape(ids: Operand, name: str, other: Operand) -> None:
+    """`other` has one value for each id. Raises ShapeError or ValueError."""
+    values, others = map(values_of, (ids, other))
+    if isinstance(ids, Ragged) != isinstance(other, Ragged):
+        raise ValueError(f"{_NAME}: ids and {name} must both be Ragged, or neither")
+    if values.shape != others.shape:
+        tensors = [named_shape("ids", values), named_shape(name, others)]
+        raise shape_error(_NAME, f"{name} must have the shape of ids", tensors, name, "has another")
+
+
+def _padding_mask(
+    ids: Operand,
+    lengths: Tensor | None,
+    attention_mask: Tensor | None,
+    key_lengths: Tensor | None = None,
+) -> Mask | Tensor:
+    """The attention mask that hides padding, or the last tokens of Ragged rows, from queries.
+
+    Args:
+        ids: (..., Q), or Ragged, which has no padding: lengths and attention_mask must then be None.
+        lengths: integers that broadcast to the batch: the number of tokens of each row, padding comes after them.
+        attention_mask: (..., Q) bool, True is a token; padding may be anywhere.
+        key_lengths: (R,), of Ragged ids alone: the first so many tokens of each row are seen, the others see them and are not seen.
+
+    Raises:
+        ShapeError, ValueError: two of them are given, either of them for Ragged ids, a mask of another shape or dtype.
+    """
+    if attention_mask is not None and not isinstance(ids, Ragged) and lengths is None:
+        _check_same_shape(ids, "attention_mask", attention_mask)
+    for rule in _broken_padding_rules(ids, lengths, attention_mask, key_lengths):
+        raise ValueError(f"{_NAME}: {rule}")
+    if attention_mask is None:
+        counted = lengths if key_lengths is None else key_lengths
+        assert counted is not None
+        return KeyLengths(counted)
+    assert isinstance(ids, Tensor)
+    lengths = attention_mask.sum(-1)
+    is_before_length = torch.arange(ids.shape[-1], device=ids.device) < lengths[..., None]
+    # Engines skip whole blocks after a length, and must read every element of a bool mask.
+    if is_readable(attention_mask) and torch.equal(is_before_length, attention_mask):
+        return KeyLengths(lengths)
+    return attention_mask[..., None, None, :]
+
+
+def _broken_padding_rules(
+    ids: Operand, lengths: Tensor | None, attention_mask: Tensor | None, key_lengths: Tensor | None
+) -> Iterator[str]:
+    """Of the arguments of `_padding_mask`."""
+    if isinstance(ids, Ragged) and (lengths is not None or attention_mask is not None):
+        yield "lengths and attention_mask are for padded ids; Ragged ids have no padding"
+    if lengths is not None and attention_mask is not None:
+        yield "lengths and attention_mask both describe the padding; give one of them"
+    if attention_mask is not None and attention_mask.dtype != torch.bool:
+        yield f"attention_mask must be bool (True is a token), not {attention_mask.dtype}"
+    if key_lengths is None:
+        return
+    if not isinstance(ids, Ragged):
+        yield "key_lengths is for Ragged ids; padded ids have lengths"
+        return
+    if key_lengths.dtype not in INTEGERS or key_lengths.shape != (len(ids),):
+        given = f"{key_lengths.dtype} {tuple(key_lengths.shape)}"
+        yield f"key_lengths must be int64 or int32 ({len(ids)},), one for each row, not {given}"
+    if is_readable(key_lengths) and bool((wrong := (key_lengths < 0) | (key_lengths > ids.lengths)).any()):
+        row = int(wrong.int().argmax())
+        yield f"key_lengths of row {row} is {int(key_lengths[row])}, and the row has {int(ids.lengths[row])} tokens"
+
+
+def _check_same_rows(ids: Operand, decoder_ids: Operand) -> None:
+    """ids and decoder_ids are both Ragged or neither, and have the same batch dimensions. Raises ValueError."""
+    if isinstance(ids, Ragged) != isinstance(decoder_ids, Ragged):
+        raise ValueError(f"{_NAME}: ids and decoder_ids must both be Ragged, or neither")
+    rows, decoder_rows = _rows(ids), _rows(decoder_ids)
+    if rows != decoder_rows:
+        raise ValueError(f"{_NAME}: ids and decoder_ids must have the same rows, not {rows} and {decoder_rows}")
+
+
+def _rows(ids: Operand) -> tuple[int, ...]:
+    return (len(ids),) if isinstance(ids, Ragged) else tuple(ids.shape[:-1])
 
 
 def _spec_of(config: Config, n: int = 0, *, is_second: bool = False) -> LayerSpec:

@@ -17,7 +17,7 @@ from uwaga.integrations.transformers.packing import Packing
 from uwaga.models.attention_layers import attention_layers
 from uwaga.models.model import Model
 from uwaga.models.transformer import Output
-from uwaga.nn.operand import one_of_each, tokens_of_rows
+from uwaga.nn.operand import one_per_row, tokens_of_rows
 from uwaga.ops.engine_choice import Choice
 from uwaga.ops.ragged import Ragged
 
@@ -80,7 +80,8 @@ class TransformersModel(Model):
             start_token_id=next((each for each in starts if isinstance(each, int)), None),
             label=name,
         )
-        super().__init__(known, name)
+        super().__init__()
+        self.config, self.label, self.continues = known, name, known.has_both or known.is_causal
         self.model, self._types, self.training = model, types, False
         self._packing: Packing | None = None
 
@@ -109,7 +110,7 @@ class TransformersModel(Model):
             return Output(self._padded(ids, mask, decoder_ids))
         states = self.packing.states(ids, None if token_types is None else token_types.values)
         return Output(
-            states if only is None else one_of_each(states, tokens_of_rows("TransformersModel", states, only))
+            states if only is None else one_per_row(states.values[tokens_of_rows("TransformersModel", states, only)])
         )
 
     @property

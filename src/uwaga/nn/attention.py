@@ -17,7 +17,7 @@ from uwaga._base import keywords, threads
 from uwaga._base.errors import ShapeError
 from uwaga._base.tracing import is_intercepted, is_plain_tensor, is_transformed
 from uwaga.nn.kv_cache import CrossAttentionCache, KVView, SelfAttentionCache
-from uwaga.nn.operand import check_width, one_of_each, values_of
+from uwaga.nn.operand import check_width, one_per_row, values_of
 from uwaga.nn.plain_modules import ZeroCenteredRMSNorm, apply_linear, is_plain_linear
 from uwaga.nn.positions import Rotation
 from uwaga.ops.attention import hooks
@@ -169,7 +169,7 @@ class MultiHeadAttention(nn.Module):
         else:
             if not isinstance(query, Ragged) or key is not None or cache is not None:
                 raise ValueError("MultiHeadAttention: queries are of a Ragged query, without a key or a cache")
-            tokens, query = query, one_of_each(query, queries)
+            tokens, query = query, one_per_row(query.values[queries])
             query_heads = self._project("query", query, rotary and rotary.at(queries))
             kv = KVView(self._project("key", tokens, rotary), self._project("value", tokens))
         if kv.start_R is not None:

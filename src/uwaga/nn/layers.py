@@ -20,7 +20,7 @@ from torch.types import Device
 from uwaga._base import threads
 from uwaga.nn.attention import MultiHeadAttention
 from uwaga.nn.kv_cache import KeyValueCache, LayerCache
-from uwaga.nn.operand import check_width, map_values, one_of_each, tokens_of_rows, values_of
+from uwaga.nn.operand import check_width, map_values, one_per_row, tokens_of_rows, values_of
 from uwaga.nn.plain_modules import ZeroCenteredRMSNorm, add_dropped, apply_dropout, apply_linear, residual_norm
 from uwaga.nn.positions import Rotation
 from uwaga.ops.activations import ACTIVATIONS
@@ -239,7 +239,7 @@ class EncoderLayer(nn.Module):
         tokens_R = None if only is None else tokens_of_rows("EncoderLayer", x, only)
         if tokens_R is not None and not self._computes_alone(mask, bias, cache):
             whole = self(x, mask=mask, bias=bias, rotary=rotary, cache=cache)
-            return one_of_each(whole, tokens_R)
+            return one_per_row(values_of(whole)[tokens_R])
         if only == "first":
             mask, bias = _with_start(mask), _with_start(bias)
         attend = partial(self.attention, mask=mask, bias=bias, rotary=rotary, cache=self_cache, queries=tokens_R)
@@ -368,10 +368,7 @@ def _run_sublayers(
 
 
 def _residual(x: Operand, tokens_R: Tensor | None) -> Operand:
-    if tokens_R is None:
-        return x
-    assert isinstance(x, Ragged)
-    return one_of_each(x, tokens_R)
+    return x if tokens_R is None else one_per_row(values_of(x)[tokens_R])
 
 
 def _add_and_norm(

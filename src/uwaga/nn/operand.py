@@ -12,6 +12,8 @@ from uwaga._base.shapes import NamedShape, shape_error
 from uwaga._base.tracing import check_in_graph, is_readable
 from uwaga.ops.ragged import Operand, Ragged
 
+INTEGERS = (torch.int64, torch.int32)  # dtypes of ids and lengths
+
 
 def map_values(function: Callable[..., Tensor], x: Operand, *others: Operand) -> Operand:
     """`function` of the tensors, or of the values of Ragged batches over the same sequences; the result is of the kind of x.
@@ -57,10 +59,9 @@ def tokens_of_rows(name: str, x: Operand, only: str) -> Tensor:
     return x.offsets[:-1] if only == "first" else x.offsets[1:] - 1
 
 
-def one_of_each(x: Ragged, tokens_R: Tensor) -> Ragged:
-    """A batch with one token of each row, Ragged (R, ...): tokens_R are indices into the N tokens of x."""
-    offsets = torch.arange(len(tokens_R) + 1, device=tokens_R.device)
-    return Ragged(x.values[tokens_R], offsets, max_length=min(1, len(tokens_R)))
+def one_per_row(x_R: Tensor) -> Ragged:
+    """A batch with one token in each row, Ragged (R, ...)."""
+    return Ragged(x_R, torch.arange(len(x_R) + 1, device=x_R.device), max_length=min(1, len(x_R)))
 
 
 def check_width(layer: str, name: str, x: Operand, width: int) -> None:
@@ -81,3 +82,34 @@ def check_width(layer: str, name: str, x: Operand, width: int) -> None:
 def _letters(rank: int) -> tuple[str, ...]:
     leading = {2: (), 3: ("B",)}.get(rank, tuple(f"B{n + 1}" for n in range(rank - 2)))
     return (*leading, "Q", "M")
+
+
+def check_ids(model: str, name: str, ids: Operand, size: int, max_tokens: int | None = None) -> None:
+    """ids are int64 or int32 (..., Q), or Ragged (N,), from 0 to size - 1, and no row is longer than max_tokens, the number of the
+    model's positions. Raises ShapeError or ValueError.
+
+    Values are read only where that needs no synchronisation: not while tracing, and not on an accelerator.
+    """
+    values = values_of(ids)
+    if values.dtype not in INTEGERS:
+        raise ValueError(f"{model}: {name} must be int64 or int32, not {values.dtype}")
+    if values.dim() < 1 or (isinstance(ids, Ragged) and values.dim() != 1):
+        form = "Ragged with values (N,)" if isinstance(ids, Ragged) else "(..., Q)"
+        raise shape_error(
+            model, f"{name} must be {form}", [named_shape(name, values)], name, f"has rank {values.dim()}"
+        )
+    if is_readable(values) and values.numel():
+        low, high = map(int, values.aminmax())
+        if low < 0 or high >= size:
+            raise ValueError(f"{model}: {name} must lie between 0 and {size - 1}, but range from {low} to {high}")
+    if max_tokens is None:
+        return
+    tokens = ids.max_length if isinstance(ids, Ragged) else ids.shape[-1]
+    if isinstance(ids, Ragged) and ids.first:  # of a part of a batch
+        tokens = max(tokens, ids.first + int(ids.offsets[1]))
+    if tokens > max_tokens and not (isinstance(ids, Ragged) and torch.compiler.is_compiling()):
+        raise ValueError(f"{model}: a row has {tokens} tokens; the model has {max_tokens} positions")
+
+
+def named_shape(name: str, values: Tensor) -> NamedShape:
+    return NamedShape(name=name, shape=tuple(values.shape), letters=("",) * values.dim())

@@ -13,7 +13,7 @@ from torch import Tensor
 from uwaga.models.generation.sampling import GenerationOptions, beam_search, generate_tokens
 from uwaga.models.model import Model
 from uwaga.models.tokenizers import loading as tokenizers
-from uwaga.models.tokenizers import token_ids
+from uwaga.nn.operand import check_ids
 from uwaga.ops.ragged import Ragged
 
 Ids = Sequence[Sequence[int]] | Ragged | Tensor
@@ -108,7 +108,7 @@ def generate(
     )
     ids = {"eos_token_ids": given, "pad_token_id": () if pad_token_id is None else (pad_token_id,)}
     packed = _as_ragged(cast(Ids, prompts), lengths, next(model.parameters()).device)
-    token_ids.check_ids("generate", "prompts", packed, model.config.vocab_size)
+    check_ids("generate", "prompts", packed, model.config.vocab_size)
     is_padded = isinstance(prompts, Tensor)
     for rule in _broken_rules(model, packed, options, ids, lengths, streamer, is_padded=is_padded):
         raise ValueError(f"generate: {rule}")

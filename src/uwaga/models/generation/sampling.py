@@ -16,7 +16,7 @@ from torch import Tensor
 
 from uwaga._base.options import Integer, OptionError, Positive, Real, Size, Switch, read
 from uwaga.models.model import Decoding
-from uwaga.models.tokenizers.token_ids import one_per_row
+from uwaga.nn.operand import one_per_row
 from uwaga.ops.ragged import Ragged
 
 _NONE = -torch.inf  # the score of a beam that holds no text

@@ -3,5 +3,4 @@
 loading          a model's tokenizer.json, checked against its config.json
 text_tokenizer   the tokenizer of a training: special tokens by role, parts of long texts, its files
 training         vocabularies of characters, words and byte pairs
-token_ids        token ids as the input of a model: checks, masks of their padding
 """
