@@ -46,7 +46,7 @@ from uwaga.inspect.watching import watch
 from uwaga.models import Transformer, load, save
 from uwaga.models.checkpoints import directories, sentence_files
 from uwaga.models.checkpoints.directories import fingerprint
-from uwaga.models.tokenizers.loading import Tokenizer
+from uwaga.models.tokenizers.loading import load_target_tokenizer
 from uwaga.models.tokenizers.text_tokenizer import TextTokenizer
 from uwaga.nn.attention_id import AttentionId
 from uwaga.ops import engine_profile
@@ -460,7 +460,7 @@ KINDS = {
         name: Kind(name, _sentence_model, _encode, "json")
         for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "1_Pooling/config.json")
     },
-    "target_tokenizer.json": Kind("target_tokenizer.json", _model, Tokenizer.load_target, "json"),
+    "target_tokenizer.json": Kind("target_tokenizer.json", _model, load_target_tokenizer, "json"),
     "special_tokens_map.json": Kind(
         "special_tokens_map.json", _model, lambda folder: TextTokenizer.load(folder, "masked-language-model"), "json"
     ),

@@ -6,7 +6,6 @@ from pathlib import Path
 from uwaga._base import connections, untrusted
 from uwaga.inspect import editing, edits, run_text
 from uwaga.models.checkpoints import weight_files
-from uwaga.models.tokenizers import tokenizer_file
 from uwaga.ops import engine_profile
 from uwaga.serve import app as serve_app
 from uwaga.serve.requests import Limits
@@ -34,8 +33,8 @@ def test_the_limits_of_reading_are_those_of_the_code() -> None:
     assert _row("bytes of a line of text") == [untrusted.LINE_BYTES]
     assert _row("bytes that one byte of gzip") == [untrusted.DECOMPRESSION_RATIO]
     assert _row("times that the views") == [weight_files._MOST_VIEWS, weight_files._MOST_BESIDE]
-    assert _row("times as long as a tokenizer") == [tokenizer_file._MAX_GROWTH]
-    most = [tokenizer_file._MAX_STEPS, tokenizer_file._MAX_CHARACTERS, tokenizer_file._MAX_WORD]
+    assert _row("times as long as a tokenizer") == [tokenizer._MAX_GROWTH]
+    most = [tokenizer._MAX_STEPS, tokenizer._MAX_CHARACTERS, tokenizer._MAX_WORD]
     assert _row("steps of a tokenizer's part") == most
 
 

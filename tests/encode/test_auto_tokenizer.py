@@ -16,7 +16,7 @@ from uwaga._base.errors import CheckpointError
 from uwaga.models import families
 from uwaga.models.tokenizers import auto_tokenizer
 from uwaga.models.tokenizers.auto_tokenizer import KEYS, KINDS, LISTS, SPECIAL, SWITCHES
-from uwaga.models.tokenizers.loading import Tokenizer
+from uwaga.models.tokenizers.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers", minversion="5")
 from random_tokenizers import FAMILIES, TEXTS, write  # noqa: E402

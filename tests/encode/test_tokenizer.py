@@ -11,7 +11,8 @@ from tokenizers import Tokenizer as Backend
 from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
 from uwaga.models import Transformer, config, generate, load, save, tokenizer
-from uwaga.models.tokenizers.loading import Tokenizer, encode_prefixes, of_model
+from uwaga.models.tokenizers.loading import load_tokenizer, of_model
+from uwaga.models.tokenizers.tokenizer import Tokenizer, encode_prefixes
 
 TEXT = "the cat sat on the mat and then it ran away"
 
@@ -22,7 +23,7 @@ def change(path: Path, **changes: object) -> None:
 
 def test_the_cutting_and_padding_of_the_file_are_left_out(folder: Path) -> None:
     assert len(Backend.from_file(str(folder / "tokenizer.json")).encode(TEXT).ids) == 4
-    tokenizer = Tokenizer.load(folder)
+    tokenizer = load_tokenizer(folder)
     for with_offsets in (False, True):
         (tokens,) = tokenizer.encode([TEXT], with_offsets=with_offsets)
         assert [tokenizer.backend.id_to_token(number) for number in tokens.ids] == TEXT.split()
@@ -61,7 +62,7 @@ def test_a_file_that_makes_the_library_panic(folder: Path, changes: dict) -> Non
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "TokenizersBackend"}))
     change(path, **changes)
     with pytest.raises(CheckpointError) as caught:
-        Tokenizer.load(folder)
+        load_tokenizer(folder)
     assert str(caught.value).startswith(f"{path} is not a valid tokenizer: ")
 
 
@@ -84,7 +85,7 @@ texts = st.lists(st.tuples(words, spaces), max_size=40).map(lambda parts: "".joi
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(texts=st.lists(texts, max_size=4), max_tokens=st.integers(1, 6))
 def test_prefixs_are_those_of_the_whole_text(folder: Path, texts: list[str], max_tokens: int) -> None:
-    tokenizer = Tokenizer.load(folder)
+    tokenizer = load_tokenizer(folder)
     assert tokenizer.splits_at_spaces
     wholes = tokenizer.encode(texts, with_offsets=True)
     for whole, prefix in zip(wholes, encode_prefixes(tokenizer, texts, max_tokens=max_tokens), strict=True):
@@ -93,7 +94,7 @@ def test_prefixs_are_those_of_the_whole_text(folder: Path, texts: list[str], max
 
 
 def test_the_rest_of_a_long_text_is_not_tokenised(folder: Path) -> None:
-    (prefix,) = encode_prefixes(Tokenizer.load(folder), ["the cat " * 10_000], max_tokens=10)
+    (prefix,) = encode_prefixes(load_tokenizer(folder), ["the cat " * 10_000], max_tokens=10)
     assert len(prefix) < 100
 
 

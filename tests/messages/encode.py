@@ -29,7 +29,8 @@ from uwaga import Reranker, TextEncoder
 from uwaga.encode.template_language import Template, Unknown
 from uwaga.models import generate, load, opening, save
 from uwaga.models.tokenizers import auto_tokenizer
-from uwaga.models.tokenizers.loading import Tokenizer
+from uwaga.models.tokenizers.loading import load_tokenizer
+from uwaga.models.tokenizers.tokenizer import Tokenizer
 
 MODULES, MODEL, TRANSFORMER = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
 CONFIG, TOKENIZER, WORDS = "config.json", "tokenizer_config.json", "tokenizer.json"
@@ -236,7 +237,7 @@ HOSTILE = {
 
 def bare(changes: Mapping[str, Any], folder: Path) -> None:
     put(folder / WORDS, BARE | changes)
-    Tokenizer.load(folder)
+    load_tokenizer(folder)
 
 
 def of_types(model: Path) -> None:
@@ -304,14 +305,14 @@ CALLS = {
     "Reranker.rank: one passage": lambda reranker: reranker.rank("a", "a"),
     "Reranker.rank: top 0": lambda reranker: reranker.rank("a", ["a"], top=0),
     "Reranker.rank: overflow mean": lambda reranker: reranker.rank("a", ["a"], overflow="mean"),
-    "Tokenizer.encode: a text that is no UTF-8": lambda model: Tokenizer.load(model).encode(["a", "a\ud800"], with_offsets=False),
+    "Tokenizer.encode: a text that is no UTF-8": lambda model: load_tokenizer(model).encode(["a", "a\ud800"], with_offsets=False),
     # Files of tokenizers
     "tokenizer: none": plain({WORDS: None}),
     **{f"tokenizer: {content!r}": plain({WORDS: content}) for content in (b"", b"[]", b"\xff")},
     "tokenizer: a special token beyond the vocabulary": words(lambda x: x["post_processor"]["special_tokens"]["[SEP]"].update(ids=[10**6])),
     "tokenizer: a vocabulary larger than the model's": words(lambda x: x["model"]["vocab"].update(zebra=25)),
     "tokenizer: a special token that it does not know": plain({TOKENIZER: {"mask_token": {"content": "<mask>", "lstrip": True}}}),
-    "tokenizer: a decoder with another end": lambda model, folder: Tokenizer.load(changed(model, folder, {
+    "tokenizer: a decoder with another end": lambda model, folder: load_tokenizer(changed(model, folder, {
         CONFIG: {"eos_token_id": 4, "is_encoder_decoder": True}, TOKENIZER: {"eos_token": "[SEP]"}})),
     "tokenizer: a text of another type": of_types,
     **{f"tokenizer, hostile: {name}": partial(bare, changes) for name, changes in HOSTILE.items()},

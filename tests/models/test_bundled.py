@@ -16,7 +16,7 @@ from uwaga.cli import main
 from uwaga.inspect import induction
 from uwaga.models import Transformer, config, load
 from uwaga.models.checkpoints import directories
-from uwaga.models.tokenizers.loading import Tokenizer
+from uwaga.models.tokenizers.loading import load_target_tokenizer, load_tokenizer
 
 OWN = [name for name, model in directories.BUNDLED.items() if model.distribution == "uwaga"]
 ROOT = Path(__file__).parents[2]
@@ -115,7 +115,7 @@ def test_spellers_cross_attention_lines_letters_up_with_sounds() -> None:
     """Some head looks at the letters in their order, from the first sound to the last."""
     folder, model = directories.bundled_folder("speller"), load("speller")
     assert isinstance(model, Transformer)
-    own, target = Tokenizer.load(folder), Tokenizer.load_target(folder)
+    own, target = load_tokenizer(folder), load_target_tokenizer(folder)
     assert target is not None
     letters = [*own.encode(["banana"], with_offsets=False)[0].ids, *own.suffix_ids]
     sounds = [model.config.decoder_start_token_id, *target.encode(["B AH N AE N AH"], with_offsets=False)[0].ids]
@@ -143,7 +143,7 @@ def test_bard_reads_far_behind_what_it_learned_from() -> None:
     """The loss on a text that is repeated 8,000 characters later is at most that of its first occurrence."""
     model = load("bard")
     text = "Before we proceed any further, hear me speak.\n" * 180
-    ids = torch.tensor(Tokenizer.load(directories.bundled_folder("bard")).backend.encode(text).ids)
+    ids = torch.tensor(load_tokenizer(directories.bundled_folder("bard")).backend.encode(text).ids)
     with torch.no_grad():
         logits = model(ids[None, :-1]).logits[0]
     losses = torch.nn.functional.cross_entropy(logits, ids[1:], reduction="none")
@@ -167,7 +167,7 @@ def test_copyists_induction_heads_are_where_its_card_says() -> None:
     assert isinstance(model, Transformer)
     assert model.config.alibi_slopes == (2.0, 0.5, 0.0, 0.0)
     text = "".join((ROOT / "docs" / f"{name}.md").read_text() for name in ("attention", "concepts", "maps"))
-    once = Tokenizer.load(folder).backend.encode(text).ids[:4096]
+    once = load_tokenizer(folder).backend.encode(text).ids[:4096]
     ids = torch.tensor([once + once])
     with uwaga.watch(model) as recording, torch.no_grad():
         logits = model(ids).logits[0]

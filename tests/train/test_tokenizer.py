@@ -19,7 +19,7 @@ from uwaga.data.tokenizers import (
     train_symbol_tokenizer,
 )
 from uwaga.models import Transformer, save
-from uwaga.models.tokenizers.loading import Tokenizer
+from uwaga.models.tokenizers.loading import load_tokenizer
 from uwaga.models.tokenizers.text_tokenizer import SPECIAL_TOKENS, TextTokenizer, recut
 from uwaga.train.corpus import Corpus
 from uwaga.train.errors import ConfigError
@@ -161,7 +161,7 @@ def test_transformers_reads_the_tokenizer_of_a_saved_model(
     config, corpus, folder = make_config(*given), make_corpus(*given), tmp_path / "model"
     save(Transformer(model_config(config.model, objective, corpus.model_settings)), folder)
     save_tokenizers(corpus.tokenizers, folder)
-    ours, theirs = Tokenizer.load(folder), AutoTokenizer.from_pretrained(folder)
+    ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
     for text in ("Line 3 of 7, so it goes.", "K AE1"):
         ids = [*ours.prefix_ids, *ours.encode([text], with_offsets=False)[0].ids, *ours.suffix_ids]
         assert theirs(text)["input_ids"] == ids == ours.backend.encode(text).ids

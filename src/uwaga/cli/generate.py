@@ -14,7 +14,7 @@ from uwaga.cli.terminal import Storage, echo, echo_json, ending, fail, in_option
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from uwaga.models.tokenizers.loading import Tokenizer
+    from uwaga.models.tokenizers.tokenizer import Tokenizer
     from uwaga.models.transformer import Transformer
 
 

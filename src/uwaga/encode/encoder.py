@@ -31,7 +31,8 @@ from uwaga.models.checkpoints import directories, load_save, mapped_weights, sen
 from uwaga.models.checkpoints.tables import is_finite
 from uwaga.models.families import family_of
 from uwaga.models.model import Model
-from uwaga.models.tokenizers.loading import Tokenizer, check_text
+from uwaga.models.tokenizers.loading import load_tokenizer
+from uwaga.models.tokenizers.tokenizer import Tokenizer, check_text
 from uwaga.ops.engine_choice import Choice
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.maxsim import maxsim
@@ -525,7 +526,7 @@ def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) ->
     try:
         model = load_save.load_folder(config.folder, dtype, has_head=False, shared=file)
     except UnsupportedModelError as refusal:
-        tokens = Tokenizer.load(config.folder, lowercase=config.transformer.lowercase, allows_types=True)
+        tokens = load_tokenizer(config.folder, lowercase=config.transformer.lowercase, allows_types=True)
         tokens = tokens if config.chat is None else tokens.without_special_tokens()
         expansion = None if config.tokens is None else config.tokens.expansion
         if expansion is not None and not expansion.attend:
@@ -537,7 +538,7 @@ def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) ->
         raise CheckpointError(
             f"{config.folder} holds a {model.config.model_type} model, and TextEncoder cannot use it; {sentence_config.PEER_READS_IT}"
         )
-    tokens = Tokenizer.load(config.folder, lowercase=config.transformer.lowercase)
+    tokens = load_tokenizer(config.folder, lowercase=config.transformer.lowercase)
     return model, tokens if config.chat is None else tokens.without_special_tokens()
 
 

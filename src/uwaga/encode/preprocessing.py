@@ -18,7 +18,7 @@ from tokenizers import Encoding
 from uwaga.data.passages import SPLITS, Span, split_spans
 from uwaga.encode.chat_template import ChatTemplate
 from uwaga.encode.report import COLUMNS, DocumentError, Report
-from uwaga.models.tokenizers.loading import Tokenizer, encode_prefixes, lone_surrogate
+from uwaga.models.tokenizers.tokenizer import Tokenizer, encode_prefixes, lone_surrogate
 from uwaga.ops.validation import is_integer
 
 Item = TypeVar("Item")

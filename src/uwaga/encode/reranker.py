@@ -34,8 +34,8 @@ from uwaga.models.checkpoints.sentence_files import SentenceModule, SentenceModu
 from uwaga.models.families import family_of, model_types
 from uwaga.models.families.bert import COLBERT
 from uwaga.models.model import Model
-from uwaga.models.tokenizers.loading import Tokenizer, check_text
-from uwaga.models.tokenizers.tokenizer_file import library_errors
+from uwaga.models.tokenizers.loading import load_tokenizer
+from uwaga.models.tokenizers.tokenizer import Tokenizer, check_text, library_errors
 from uwaga.models.transformer import Transformer
 from uwaga.models.transformers_model import TransformersModel
 from uwaga.nn.evaluation_mode import evaluation_mode
@@ -157,19 +157,19 @@ class Reranker:
         model: Any
         score = None
         if modules.pooling:
-            tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase, allows_types=True)
+            tokenizer = load_tokenizer(folder, lowercase=settings.lowercase, allows_types=True)
             tokenizer = tokenizer if chat is None else tokenizer.without_special_tokens()
             model, score = _pooled(root, modules, tokenizer, dtype, described)
         elif is_classifier:
             model = opening.read_classifier(folder, dtype)
-            tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase, allows_types=True)
+            tokenizer = load_tokenizer(folder, lowercase=settings.lowercase, allows_types=True)
         else:
             try:
                 model = load_save.load_folder(folder, dtype)
             except UnsupportedModelError as refusal:
                 of_setting = f"; {refusal}" if described.get("model_type") in model_types() else ""
                 raise CheckpointError(f"{folder} {_NO_CLASSIFIER}{of_setting}") from refusal
-            tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase)
+            tokenizer = load_tokenizer(folder, lowercase=settings.lowercase)
             if model.config.is_causal:
                 score = logit_score(folder, modules.others, model, tokenizer.backend)
                 if instruction is not None and chat is not None and not chat.reads_prompt():

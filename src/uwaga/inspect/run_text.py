@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from uwaga.inspect.edits import Edits
     from uwaga.inspect.recordings.recording import Recording
     from uwaga.models.model import Model
-    from uwaga.models.tokenizers.loading import Tokenizer
+    from uwaga.models.tokenizers.tokenizer import Tokenizer
 
 DEFAULT_MODEL = "minilm"
 NEW_TOKENS = 40  # of an encoder-decoder, which generates where no target is given

@@ -12,7 +12,7 @@ from uwaga.ops.engine_choice import Choice
 from uwaga.ops.ragged import Ragged
 
 if TYPE_CHECKING:
-    from uwaga.models.tokenizers.loading import Tokenizer
+    from uwaga.models.tokenizers.tokenizer import Tokenizer
 
 
 # Of rows that are being continued: the ids (N,) that are read first; keys and values of the rows; and a function that reads the next ids (N,) and

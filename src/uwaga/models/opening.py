@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from uwaga.integrations.transformers.ragged_classifier import RaggedClassifier
     from uwaga.models.checkpoints.mapped_weights import SharedFile
     from uwaga.models.model import Model
-    from uwaga.models.tokenizers.loading import Tokenizer
+    from uwaga.models.tokenizers.tokenizer import Tokenizer
     from uwaga.models.transformers_model import TransformersModel
 
 _VOCABULARIES = ("*.model", "vocab*.json", "*vocab.txt")
@@ -84,14 +84,14 @@ def open(  # as the public name
 def _opened(name: str, found: Path, dtype: "torch.dtype | None") -> "Model":
     from uwaga.models.checkpoints import sentence_files
     from uwaga.models.checkpoints.load_save import load_folder
-    from uwaga.models.tokenizers.loading import Tokenizer
+    from uwaga.models.tokenizers.loading import load_target_tokenizer, load_tokenizer
 
     folder = directories.transformer(found)
     result: Model
     try:
         result = load_folder(folder, dtype, keeps_float16=True)
-        result.tokenizer = Tokenizer.load(folder, lowercase=sentence_files.lowercases(folder))
-        result.target_tokenizer = Tokenizer.load_target(folder) or result.tokenizer
+        result.tokenizer = load_tokenizer(folder, lowercase=sentence_files.lowercases(folder))
+        result.target_tokenizer = load_target_tokenizer(folder) or result.tokenizer
     except UnsupportedModelError as refusal:
         try:
             module = read_module(folder, dtype, "whole", refusal)
@@ -346,10 +346,10 @@ def _of_module(module: "nn.Module", tokenizer: object) -> "Model":
 def _tokenizer_of_directory(folder: Path) -> "Tokenizer":
     """Its tokenizer.json, or what transformers makes of its other files. Raises CheckpointError."""
     from uwaga.models.checkpoints import transformers_directories
-    from uwaga.models.tokenizers.loading import Tokenizer
+    from uwaga.models.tokenizers.loading import load_tokenizer
 
     if os.path.lexists(folder / "tokenizer.json"):
-        return Tokenizer.load(folder)
+        return load_tokenizer(folder)
     if not any(True for pattern in _VOCABULARIES for _ in folder.glob(pattern)):
         raise CheckpointError(
             f"there is no {folder / 'tokenizer.json'}, and no vocabulary from which transformers makes one"
@@ -365,7 +365,7 @@ def _tokenizer_of(given: Any, path: Path = Path("tokenizer")) -> "Tokenizer":
     """A copy of a tokenizer of transformers or of tokenizers. Raises ValueError: it is neither, or has no Rust tokenizer inside."""
     from tokenizers import Tokenizer as Backend
 
-    from uwaga.models.tokenizers.loading import Tokenizer
+    from uwaga.models.tokenizers.tokenizer import Tokenizer
 
     backend = getattr(given, "backend_tokenizer", given)
     if not isinstance(backend, Backend):

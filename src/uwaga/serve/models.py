@@ -14,8 +14,8 @@ import numpy as np
 from uwaga.encode.encoder import TextEncoder
 from uwaga.encode.preprocessing import TokenizedText
 from uwaga.encode.reranker import Reranker, sigmoid
-from uwaga.models.tokenizers.loading import Encoding, Tokenizer, prefix_end
 from uwaga.models.tokenizers.token_text import join_tokens, token_text
+from uwaga.models.tokenizers.tokenizer import Encoding, Tokenizer, prefix_end
 from uwaga.serve.requests import ApiError, Limits, Texts
 from uwaga.serve.scheduler import Job
 

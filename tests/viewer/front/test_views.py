@@ -23,7 +23,7 @@ import uwaga
 from uwaga.inspect import head_table, run_text
 from uwaga.models import load
 from uwaga.models.checkpoints import directories
-from uwaga.models.tokenizers.loading import Tokenizer
+from uwaga.models.tokenizers.loading import load_tokenizer
 from uwaga.viewer import Maps, ServedView
 
 pytestmark = pytest.mark.slow
@@ -44,7 +44,7 @@ def recordings() -> list[uwaga.Recording]:
     if result is None or result.origin is None:
         pytest.skip("all-MiniLM-L6-v2 is not installed")
     folder = Path(result.origin).parent / "model"
-    model, backend = load(folder), Tokenizer.load(folder, lowercase=True).backend
+    model, backend = load(folder), load_tokenizer(folder, lowercase=True).backend
     made = []
     for text in (SENTENCE, OTHER):
         with uwaga.watch(model, tokenizer=backend) as recording, torch.no_grad():
@@ -296,7 +296,7 @@ def text_with_returns(backend: Any) -> torch.Tensor:
 @pytest.mark.slow
 def test_passages_that_return_are_seen_off_the_diagonal(serve: Serve, open_page: Open, keep: Any) -> None:
     """The maps' cells where a passage returns are darker than their neighbours, and the picture shows it."""
-    model, backend = load("copyist"), Tokenizer.load(directories.bundled_folder("copyist")).backend
+    model, backend = load("copyist"), load_tokenizer(directories.bundled_folder("copyist")).backend
     ids = text_with_returns(backend)
     with uwaga.watch(model, tokenizer=backend) as recording, torch.no_grad():
         model(ids[None])

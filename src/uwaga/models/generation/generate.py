@@ -12,7 +12,8 @@ from torch import Tensor
 
 from uwaga.models.generation.sampling import GenerationOptions, beam_search, generate_tokens
 from uwaga.models.model import Model
-from uwaga.models.tokenizers import loading as tokenizers
+from uwaga.models.tokenizers.loading import of_model
+from uwaga.models.tokenizers.tokenizer import Tokenizer, check_text
 from uwaga.nn.operand import check_ids
 from uwaga.ops.ragged import Ragged
 
@@ -89,9 +90,9 @@ def generate(
         raise ValueError(f"generate: {named} does not continue texts; a uwaga.models.Transformer with a decoder does")
     if isinstance(prompts, str):
         raise ValueError("generate: prompts must be a list, also for one text: [text]")
-    writer: tokenizers.Tokenizer | None = None
+    writer: Tokenizer | None = None
     if isinstance(prompts, Sequence) and prompts and all(isinstance(each, str) for each in prompts):
-        reader, writer = (tokenizers.of_model(model, decoder=which) for which in (False, True))
+        reader, writer = (of_model(model, decoder=which) for which in (False, True))
         prompts = _ids_of_texts(cast(Sequence[str], prompts), reader)
     given = (eos_token_ids,) if isinstance(eos_token_ids, int) else tuple(eos_token_ids or ())
     options = GenerationOptions(
@@ -129,9 +130,9 @@ def generate(
     return written if writer is None else [writer.decode(each) for each in written]
 
 
-def _ids_of_texts(texts: Sequence[str], tokenizer: tokenizers.Tokenizer) -> list[list[int]]:
+def _ids_of_texts(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
     for number, text in enumerate(texts):
-        tokenizers.check_text(f"generate: prompt {number}", text)
+        check_text(f"generate: prompt {number}", text)
         if unknown := tokenizer.unknown_characters(text):
             warnings.warn(f"generate: prompt {number}: {unknown_text(unknown)}", stacklevel=4)
     return tokenizer.with_special_tokens(texts)

@@ -1,6 +1,7 @@
 """Texts to token ids.
 
-loading          a model's tokenizer.json, checked against its config.json
+tokenizer        a tokenizer and its file tokenizer.json, with limits of what it may do to a text
+auto_tokenizer   what transformers makes of the files of a directory
+loading          the tokenizer of a model, checked against its config.json
 text_tokenizer   the tokenizer of a training: special tokens by role, parts of long texts, its files
-training         vocabularies of characters, words and byte pairs
 """

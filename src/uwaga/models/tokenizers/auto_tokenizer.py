@@ -24,10 +24,9 @@ from uwaga._base.options import Integer, Switch, Text, Words
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import transformers_directories
 from uwaga.models.checkpoints.config_json import setting
-from uwaga.models.tokenizers import tokenizer_file
-from uwaga.models.tokenizers.tokenizer_file import library_errors
+from uwaga.models.tokenizers.tokenizer import FILE, build, library_errors, parse
 
-FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+SETTINGS = "tokenizer_config.json"
 MAP, ADDED = "special_tokens_map.json", "added_tokens.json"
 # Special tokens: their keys in tokenizer_config.json and, with the suffix _id, in config.json.
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -151,7 +150,7 @@ def special_tokens(folder: Path) -> dict[str, str] | None:
 def _files(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """tokenizer.json, config.json and tokenizer_config.json; the last two may be absent."""
     config, settings = (json_files.optional(folder / name) or {} for name in ("config.json", SETTINGS))
-    return tokenizer_file.parse(folder / FILE), config, settings
+    return parse(folder / FILE), config, settings
 
 
 def _named(kind: Kind, described: Mapping[str, Any], given: Mapping[str, Token | None]) -> dict[str, Token | None]:
@@ -322,7 +321,7 @@ def _made(
     """As the class of transformers and TokenizersBackend.__init__ make it."""
     if kind is not KINDS[_AS_IT_IS]:
         described = described | _model(kind, described["model"], read, path)
-    backend = tokenizer_file.build(described)
+    backend = build(described)
     for part, step in kind.steps(read).items():
         setattr(backend, part, step)
     named = {key: read.tokens[key] for key in (*SPECIAL, *read.tokens) if key in read.tokens}

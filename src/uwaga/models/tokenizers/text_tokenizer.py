@@ -20,10 +20,8 @@ from uwaga._base.durable import atomic_replace
 from uwaga._base.errors import CheckpointError, ConfigError
 from uwaga.models.checkpoints.directories import checkpoint_of_run
 from uwaga.models.tokenizers import auto_tokenizer
-from uwaga.models.tokenizers.loading import Tokenizer
-from uwaga.models.tokenizers.tokenizer_file import library_errors, read, state
+from uwaga.models.tokenizers.tokenizer import FILE, Tokenizer, library_errors, read, state
 
-FILE = auto_tokenizer.FILE
 # Special tokens by role of the tokenizers that are trained here, in the order of their ids; GPT-2, T5 and BERT have these names.
 SPECIAL_TOKENS: Mapping[str, Mapping[str, str]] = {
     "language-model": {"eos": "<|endoftext|>", "unk": "<unk>"},

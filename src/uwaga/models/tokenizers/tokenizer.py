@@ -1,0 +1,339 @@
+"""A tokenizer, and its file tokenizer.json, which is untrusted: what it may do to a text is measured before anything is encoded."""
+
+import base64
+import json
+import math
+import struct
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from tokenizers import Encoding
+from tokenizers import Tokenizer as Backend
+from tokenizers.decoders import DecodeStream
+from tokenizers.models import Unigram
+
+from uwaga._base import untrusted
+from uwaga._base.errors import CheckpointError
+
+FILE = "tokenizer.json"
+# Characters of a prefix per token that is needed from it, at first, and the factor for the next attempt. English has four to
+# five characters per token.
+_CHARACTERS_PER_TOKEN = 8
+_MORE = 4
+# How many times as long a step of a tokenizer may make a text.
+_MAX_GROWTH = 64
+# Steps of one part, each of which passes over the text; published files have up to 8.
+_MAX_STEPS = 64
+# Characters of a token, and of all special tokens around a text; each text has a copy of them.
+_MAX_CHARACTERS = 4096
+# Characters of a word that WordPiece cuts, in cubic time. Published files have 100.
+_MAX_WORD = 1024
+_EMPTY = {"type": "BPE", "vocab": {}, "merges": []}
+_LISTS = ("normalizers", "pretokenizers", "decoders", "processors")
+_PARTS = ("normalizer", "pre_tokenizer", "decoder", "post_processor")
+_AROUND = "its post-processor does more than add special tokens of type 0 before and after a text"
+
+
+class Tokenizer:
+    """Texts to token ids, and the special tokens that the model expects around them.
+
+    Attributes:
+        backend: the tokenizers.Tokenizer, with truncation and padding turned off.
+        path: the file, for messages.
+        prefix_ids, suffix_ids: the special tokens before and after every sequence.
+        prefix_types, suffix_types: their token types; 0 but for models of transformers that tell them apart, as Funnel and XLNet do.
+        num_special_tokens: how many of them every sequence has.
+        truncation_side: where texts are cut if nothing else says so, "left" or "right".
+        vocab_size: one more than the largest id; tokens that no file has are not counted.
+        splits_at_spaces: whether the tokens of a text up to a space do not depend on what follows: words are separated at
+            spaces first, and no later step joins them.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        path: Path = Path(FILE),
+        *,
+        allows_types: bool = False,
+        defaults: frozenset[str] = frozenset(),
+    ) -> None:
+        self.backend, self.path = backend, path
+        # Files keep the settings of their last use: that of all-MiniLM-L6-v2 truncates at 128 tokens. transformers keeps the side alone.
+        self.truncation_side: str = (backend.truncation or {}).get("direction", "right")
+        backend.no_truncation()
+        backend.no_padding()
+        vocabulary = backend.get_vocab()
+        for rule in _broken_rules(backend, vocabulary):
+            raise CheckpointError(f"{path}: {rule}")
+        for token in defaults:
+            vocabulary.pop(token, None)
+        self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        before, behind = _special_tokens_around(backend, path, allows_types=allows_types)
+        self.prefix_ids, self.suffix_ids = [each[0] for each in before], [each[0] for each in behind]
+        self.prefix_types, self.suffix_types = [each[1] for each in before], [each[1] for each in behind]
+        self.num_special_tokens = len(before) + len(behind)
+        self.splits_at_spaces = _splits_at_spaces(backend)
+
+    def without_special_tokens(self) -> "Tokenizer":
+        """The same, for texts that have their special tokens in them."""
+        result = copy(self)
+        result.prefix_ids, result.suffix_ids, result.prefix_types, result.suffix_types = [], [], [], []
+        result.num_special_tokens = 0
+        return result
+
+    @cached_property
+    def _unknown_id(self) -> int | None:
+        """The token that stands for what the vocabulary lacks; None where there is none."""
+        model = self.backend.model
+        if isinstance(model, Unigram):  # the library has no other way to its id
+            return cast(int | None, state(model)["unk_id"])
+        return None if (token := model.unk_token) is None else self.backend.token_to_id(token)
+
+    def encode(self, texts: Sequence[str], *, with_offsets: bool) -> list[Encoding]:
+        """The tokens of each text without special ones; with their character offsets, which takes twice as long.
+
+        Raises CheckpointError: the library fails, for example on a regular expression that backtracks too far. ValueError: a text with a
+        lone surrogate, by its number; callers that have another name for it check it before.
+        """
+        encode = self.backend.encode_batch if with_offsets else self.backend.encode_batch_fast
+        try:
+            with library_errors(self.path):
+                return encode(texts, add_special_tokens=False)
+        except CheckpointError:
+            for number, text in enumerate(texts):
+                check_text(f"text {number}", text)
+            raise
+
+    def with_special_tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text as the model reads them. Raises CheckpointError as `encode`."""
+        return [[*self.prefix_ids, *each.ids, *self.suffix_ids] for each in self.encode(texts, with_offsets=False)]
+
+    def unknown_characters(self, text: str) -> list[str]:
+        """The parts of a text that the model does not see, without repetitions: those that become the unknown token, and
+        characters that belong to no token at all. Raises CheckpointError as `encode`.
+        """
+        (encoding,) = self.encode([text], with_offsets=True)
+        results = [
+            text[start:stop]
+            for number, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
+            if number == self._unknown_id
+        ]
+        if sum(stop - start for start, stop in encoding.offsets) < len(text):  # spaces as a rule
+            # Alone: where a character is left out, the library's offsets of those after it are wrong.
+            letters = [each for each in dict.fromkeys(text) if each.isprintable() and not each.isspace()]
+            alone = self.encode(letters, with_offsets=False)
+            results += [letter for letter, tokens in zip(letters, alone, strict=True) if not len(tokens)]
+        return sorted(set(results), key=text.find)
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Token ids to text. Raises CheckpointError as `encode`."""
+        with library_errors(self.path):
+            return str(self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    def step(self, stream: DecodeStream, token: int) -> str:
+        """The text that the next token adds; empty while a character is incomplete. Raises CheckpointError as `encode`."""
+        with library_errors(self.path):
+            return stream.step(self.backend, token) or ""
+
+
+def _special_tokens_around(
+    backend: Backend, path: Path, *, allows_types: bool
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """The special tokens before and after a sequence, each with its type, found by encoding a sample with and without them."""
+    with_them, alone = (backend.encode("a", add_special_tokens=wanted) for wanted in (True, False))
+    own = [index for index, special in enumerate(with_them.special_tokens_mask) if not special]
+    start, stop = (own[0], own[-1] + 1) if own else (0, 0)
+    types = with_them.type_ids[start:stop] if allows_types else with_them.type_ids
+    if not own or with_them.ids[start:stop] != alone.ids or any(types):
+        raise CheckpointError(f"{path}: {_AROUND}")
+    tokens = list(zip(with_them.ids, with_them.type_ids, strict=True))
+    around = tokens[:start], tokens[stop:]
+    for number, _ in (*around[0], *around[1]):
+        if backend.id_to_token(number) is None:
+            raise CheckpointError(f"{path}: its post-processor adds token {number}, which is not in the vocabulary")
+    return around
+
+
+def _splits_at_spaces(backend: Backend) -> bool:
+    """True for two known kinds: BERT's normalizer and pre-tokenizer, and byte-level BPE as in RoBERTa."""
+    kinds = [state(part).get("type") for part in (backend.normalizer, backend.pre_tokenizer)]
+    return kinds in (["BertNormalizer", "BertPreTokenizer"], [None, "ByteLevel"])
+
+
+def lone_surrogate(text: str) -> str | None:
+    """What is wrong with a text that UTF-8 cannot write, and no tokenizer reads; None: nothing."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"has a lone surrogate at character {error.start}"
+    return None
+
+
+def check_text(name: str, text: str) -> None:
+    """Raises ValueError: a text with a lone surrogate. name: of the text, for its caller."""
+    if (reason := lone_surrogate(text)) is not None:
+        raise ValueError(f"{name} {reason}")
+
+
+def encode_prefixes(tokenizer: Tokenizer, texts: Sequence[str], *, max_tokens: int) -> list[Encoding]:
+    """Tokens of each text with their offsets: all of them, or more than `max_tokens`. Long texts are not tokenised whole.
+
+    Raises CheckpointError as Tokenizer.encode.
+    """
+    if not tokenizer.splits_at_spaces:
+        return tokenizer.encode(texts, with_offsets=True)
+    results: dict[int, Encoding] = {}
+    wanted, length = list(range(len(texts))), max_tokens * _CHARACTERS_PER_TOKEN
+    while wanted:
+        ends = {number: prefix_end(texts[number], length) for number in wanted}
+        prefixes = [texts[number][: ends[number]] for number in wanted]
+        results.update(zip(wanted, tokenizer.encode(prefixes, with_offsets=True), strict=True))
+        wanted = [
+            number for number in wanted if ends[number] < len(texts[number]) and len(results[number]) <= max_tokens
+        ]  # fmt: skip
+        length *= _MORE
+    return [results[number] for number in range(len(texts))]
+
+
+def prefix_end(text: str, length: int) -> int:
+    """The first position from `length` on with a space after it and none before it, or the end of the text."""
+    end = length
+    while 0 < (end := text.find(" ", end)) < len(text):
+        if not text[end - 1].isspace():
+            return end
+        end += 1
+    return len(text)
+
+
+@contextmanager
+def library_errors(path: Path) -> Iterator[None]:
+    """Raise CheckpointError for any error of the tokenizers library."""
+    try:
+        yield
+    except (CheckpointError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        raise
+    except (
+        BaseException
+    ) as error:  # the library raises Exception itself, and a panic of its Rust code is a BaseException
+        raise CheckpointError(f"{path} is not a valid tokenizer: {error}") from error
+
+
+def parse(path: Path) -> dict[str, Any]:
+    """The content of a file, whose steps are within the limits above. Raises CheckpointError."""
+    try:
+        text = untrusted.read_file(path, untrusted.TOKENIZER_BYTES)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    with library_errors(path):
+        untrusted.check_json_size(text, untrusted.TOKENIZER_CONTAINERS, untrusted.TOKENIZER_VALUES)
+        described = json.loads(text.decode())
+        if not isinstance(described, dict) or not isinstance(described.get("model"), dict):
+            raise ValueError("it has no model")
+        # With tokens the library would already run its normalizer, on each of them.
+        for rule in _broken_steps(build(described | {"model": _EMPTY, "added_tokens": []})):
+            raise CheckpointError(f"{path}: {rule}")
+        return described
+
+
+def build(described: dict[str, Any]) -> Backend:
+    """The tokenizers.Tokenizer of a parsed file; errors are the library's."""
+    return Backend.from_str(json.dumps(described))
+
+
+def read(path: Path) -> Backend:
+    """The tokenizers.Tokenizer of a file alone. Raises CheckpointError."""
+    described = parse(path)
+    with library_errors(path):
+        return build(described)
+
+
+def state(part: Any) -> dict[str, Any]:
+    """The description of a part of a tokenizer, as in tokenizer.json; empty without the part."""
+    return {} if part is None else json.loads(part.__getstate__())
+
+
+def _broken_rules(backend: Backend, vocabulary: Mapping[str, int]) -> Iterator[str]:
+    """Rules about what a tokenizer may do to a text that it breaks, by its own description."""
+    if (last := max(vocabulary.values(), default=-1)) >= untrusted.TOKENIZER_IDS:
+        yield f"it has the token id {last}, beyond the limit of {untrusted.TOKENIZER_IDS} ids"
+    if (longest := max(map(len, vocabulary), default=0)) > _MAX_CHARACTERS:
+        yield f"a token has {longest:,} characters, more than the limit of {_MAX_CHARACTERS:,}"
+    yield from _broken_steps(backend)
+    for key in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix"):
+        if len(text := getattr(backend.model, key, None) or "") > _MAX_GROWTH:  # for one character of a text
+            yield f"its {key} has {len(text):,} characters, more than the limit of {_MAX_GROWTH}"
+    if (word := getattr(backend.model, "max_input_chars_per_word", 0)) > _MAX_WORD:
+        yield f"max_input_chars_per_word must be at most {_MAX_WORD}, not {word}"
+    if dropout := getattr(backend.model, "dropout", None):
+        yield f"dropout must be null, not {dropout:g}: the same text would have other tokens at each call"
+
+
+def _broken_steps(backend: Backend) -> Iterator[str]:
+    for name in _PARTS:
+        part = getattr(backend, name)
+        steps = [] if part is None else list(_steps(state(part)))
+        if len(steps) > _MAX_STEPS:
+            yield f"its {name} has {len(steps):,} steps, more than the limit of {_MAX_STEPS}"
+        if name == "post_processor":
+            yield from _broken_around(steps)
+        elif (growth := math.prod(_growth(step, name) for step in steps)) > _MAX_GROWTH:
+            yield f"its {name} may make a text {growth} times as long, more than the limit of {_MAX_GROWTH}"
+
+
+def _steps(part: Any) -> Iterator[dict[str, Any]]:
+    """The steps of a part, those of sequences one by one."""
+    if inside := next((part[name] for name in _LISTS if name in part), None):
+        for each in inside:
+            yield from _steps(each)
+    else:
+        yield part
+
+
+def _growth(step: dict[str, Any], part: str) -> int:
+    """How many times as long a step may make a text; other steps than these at most once, as of Unicode's normal forms."""
+    kind = step.get("type")
+    if kind == "ByteLevel" and part != "decoder":  # the bytes of a character
+        return 4
+    if kind == "Precompiled":
+        # A table of SentencePiece is the size of a trie, the trie, and replacements that end with zeros.
+        charsmap = base64.b64decode(step["precompiled_charsmap"])
+        (size,) = struct.unpack_from("<I", charsmap)
+        return max(1, *(_length(each.decode(errors="replace")) for each in charsmap[4 + size :].split(b"\0")))
+    if kind == "Prepend":  # to each part of a text between added tokens
+        return 1 + _length(step["prepend"])
+    if kind != "Replace":
+        return 1
+    pattern, length = step["pattern"].get("String"), _length(step["content"])
+    # A regular expression may match the empty string between any two characters.
+    return length + 1 if not pattern else -(-max(length, 1) // len(pattern))
+
+
+def _length(text: str) -> int:
+    """Of a text, or of its longest normal form."""
+    return max(len(text), len(unicodedata.normalize("NFKD", text.lower())))
+
+
+def _broken_around(steps: list[dict[str, Any]]) -> Iterator[str]:
+    """A text is repeated nowhere, and the special tokens around it are few."""
+    count = characters = 0
+    for step in steps:
+        tokens = step.get("special_tokens") or {}
+        for form in ("single", "pair"):
+            pieces = step.get(form) or []
+            texts = [each["Sequence"]["id"] for each in pieces if "Sequence" in each]
+            if len(texts) > len(set(texts)):
+                yield _AROUND
+            for name, uses in Counter(each["SpecialToken"]["id"] for each in pieces if "SpecialToken" in each).items():
+                if name in tokens:
+                    count += uses * len(tokens[name]["ids"])
+                    characters += uses * sum(map(len, tokens[name]["tokens"]))
+        characters += sum(len(step[key][0]) for key in ("cls", "sep") if key in step)
+    if max(count, characters) > _MAX_CHARACTERS:
+        added = f"{count:,} special tokens of {characters:,} characters"
+        yield f"its post-processor adds {added}, more than the limit of {_MAX_CHARACTERS:,}"
