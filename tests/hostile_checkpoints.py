@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_transformer import tiny
 
-from uwaga._base import json_files, untrusted
+from uwaga._base import untrusted
 from uwaga.models import load, save
 
 Spoil = Callable[[Path], object]
@@ -82,7 +82,7 @@ _UNSERVED = {
     "embeddings.LayerNorm.weight": entry(0, 8, 8, dtype="F8_E4M3"),
     "embeddings.LayerNorm.bias": entry(8, 16, 16, dtype="F4"),
 }
-_LARGEST_HEADER = json_files.LARGEST + 1
+_LARGEST_HEADER = untrusted.JSON_BYTES + 1
 HEADERS = {
     **{f"claimed to be {length} bytes": headed(ONE, length=length) for length in (10**6, 2**63, 2**64 - 1)},
     "longer than is read": giant(WEIGHTS, _LARGEST_HEADER + 16, struct.pack("<Q", _LARGEST_HEADER)),

@@ -19,7 +19,7 @@ import torch
 from hostile_checkpoints import pickled
 from safetensors.torch import load_file, save_file
 
-from uwaga._base import json_files
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga.models import load
 from uwaga.models.checkpoints import torch_files, weight_files
@@ -260,7 +260,7 @@ def test_a_repeated_key_among_many_takes_little_longer_than_another() -> None:
     repeated, once = (
         hostile.object_of(keys).encode() for keys in ([*hostile.KEYS, hostile.KEYS[-1]], [*hostile.KEYS, "another"])
     )
-    ratio = times_as_long(lambda: json_files.parse(repeated, "a"), lambda: json_files.parse(once, "a"))
+    ratio = times_as_long(lambda: untrusted.json_of(repeated, "a"), lambda: untrusted.json_of(once, "a"))
     assert ratio < 2
 
 

@@ -12,7 +12,7 @@ from small_options import Inner, Outer
 
 import uwaga
 from uwaga import AttentionMap
-from uwaga._base import env, json_files, untrusted
+from uwaga._base import env, untrusted
 from uwaga._base.options import Count, FractionBelow1, Real, Size, Switch, read
 from uwaga._base.shapes import NamedShape, bind
 from uwaga.nn import MultiHeadAttention
@@ -95,14 +95,14 @@ CALLS = {
     "options: words of one choice": lambda: read(Literal["x"], "y", path="x"),
     "options: words of a table": lambda: read(dict[str, Any], 1, path="x"),
     "options: words of a pair": lambda: read(tuple[Size, Size], 1, path="x"),
-    "JSON: nested too deeply": lambda: json_files.parse(b"[" * 200_000, "a.json"),
-    "JSON: invalid": lambda: json_files.parse(b"{", "a.json"),
-    "JSON: a list in place of an object": lambda: json_files.parse(b"[]", "a.json"),
-    "JSON: NaN": lambda: json_files.parse(b'{"a": NaN}', "a.json"),
-    "JSON: a key twice": lambda: json_files.parse(b'{"a": 1, "a": 2}', "a.json"),
-    "JSON: an infinite number": lambda: json_files.parse(b'{"a": 1e999}', "a.json"),
-    "JSON: a lone surrogate": lambda: json_files.parse(b'{"a": "\\ud800"}', "a.json"),
-    "JSON: no file": lambda folder: json_files.read(folder / "a.json"),
+    "JSON: nested too deeply": lambda: untrusted.json_of(b"[" * 200_000, "a.json"),
+    "JSON: invalid": lambda: untrusted.json_of(b"{", "a.json"),
+    "JSON: a list in place of an object": lambda: untrusted.json_of(b"[]", "a.json"),
+    "JSON: NaN": lambda: untrusted.json_of(b'{"a": NaN}', "a.json"),
+    "JSON: a key twice": lambda: untrusted.json_of(b'{"a": 1, "a": 2}', "a.json"),
+    "JSON: an infinite number": lambda: untrusted.json_of(b'{"a": 1e999}', "a.json"),
+    "JSON: a lone surrogate": lambda: untrusted.json_of(b'{"a": "\\ud800"}', "a.json"),
+    "JSON: no file": lambda folder: untrusted.read_json(folder / "a.json"),
     "lines: no file": lambda folder: list(untrusted.read_lines(folder / "a.txt", 10)),
     "lines: too long": lambda folder: list(untrusted.read_lines(filled(folder / "a.txt", b"x" * 11), 10)),
     "lines: damaged gzip": lambda folder: list(untrusted.read_lines(filled(folder / "a.gz", b"x" * 11), 10)),

@@ -7,7 +7,7 @@ import hostile_checkpoints
 import pytest
 import safetensors
 
-from uwaga._base import json_files
+from uwaga._base import untrusted
 from uwaga.models import load
 
 
@@ -20,7 +20,7 @@ def loaded(folder: Path, spoil: hostile_checkpoints.Spoil) -> None:
     finally:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert peak < 2 * json_files.LARGEST
+        assert peak < 2 * untrusted.JSON_BYTES
 
 
 def replaced(folder: Path, patch: pytest.MonkeyPatch) -> None:

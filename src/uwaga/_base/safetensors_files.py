@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga._base import json_files, untrusted
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 
 # The format's names of dtypes that weights may have; others are shown in messages unchanged.
@@ -102,9 +102,9 @@ def _header(path: Path) -> tuple[dict, tuple[int, ...]]:
             if size < 8 or length > size - 8:
                 reason = f"its header claims {length} bytes, and the file has {size}"
                 raise CheckpointError(f"{path} is not a valid safetensors file: {reason}")
-            if length > json_files.LARGEST:
-                reason = f"its header of {length} bytes is longer than {json_files.LARGEST}"
+            if length > untrusted.JSON_BYTES:
+                reason = f"its header of {length} bytes is longer than {untrusted.JSON_BYTES}"
                 raise CheckpointError(f"{path} is not a valid safetensors file: {reason}")
-            return json_files.parse(file.read(length), f"the header of {path}"), _identity(status)
+            return untrusted.json_of(file.read(length), f"the header of {path}"), _identity(status)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error

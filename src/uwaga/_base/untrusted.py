@@ -32,9 +32,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
-from uwaga._base.errors import DataError
+from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.terminal import printable
 
 JSON_BYTES = 16 * 2**20
@@ -141,6 +141,36 @@ def sha256(path: Path, most: int | None = None) -> str:
 
 
 # JSON
+
+_WORDS = {dict: "object", list: "list"}
+_T = TypeVar("_T", dict, list)
+
+
+def read_json(path: Path, of: type[_T] = dict, *, missing_ok: bool = False) -> _T:  # type: ignore[assignment]  # mypy supports no defaults of type variables
+    """The content of a JSON file, of the type `of`: an object (dict) or a list. Raises CheckpointError.
+
+    missing_ok: where the file does not exist, the result is empty.
+    """
+    try:
+        text = read_file_if_exists(path, JSON_BYTES) if missing_ok else read_file(path, JSON_BYTES)
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise CheckpointError(f"{path} is longer than {JSON_BYTES} bytes of JSON") from error
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    return of() if text is None else json_of(text, str(path), of)
+
+
+def json_of(text: bytes, where: str, of: type[_T] = dict) -> _T:  # type: ignore[assignment]
+    """As `read_json`, of bytes; `where` names them in errors."""
+    try:
+        value = parse_json(text)
+    except RecursionError:
+        raise CheckpointError(f"{where} is nested too deeply") from None
+    except ValueError as error:  # invalid JSON or UTF-8, a number with too many digits, or a limit
+        raise CheckpointError(f"{where} is not valid JSON: {error}") from error
+    if not isinstance(value, of):
+        raise CheckpointError(f"{where} must contain a JSON {_WORDS[of]}, not {type(value).__name__}")
+    return value
 
 
 def parse_json(text: bytes | str, *, strict: bool = True) -> Any:

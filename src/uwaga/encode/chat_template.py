@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from uwaga._base import json_files, untrusted
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import ListOf, Text
 from uwaga._base.terminal import printable
@@ -143,7 +143,7 @@ def read(root: Path, transformer: TransformerSettings, *, is_listed: bool) -> Ch
             return None
         raise CheckpointError(f"{path}: modality_config.message needs a chat template, and {folder} has no {FILE}")
     described = folder / "tokenizer_config.json"
-    if (processor := (json_files.optional(described) or {}).get("processor_class")) is not None:
+    if (processor := untrusted.read_json(described, missing_ok=True).get("processor_class")) is not None:
         raise CheckpointError(
             f"{described}: processor_class is {printable(repr(processor))}, which would take its chat template from other files; only a "
             "tokenizer, without this key, is supported"
@@ -162,7 +162,7 @@ def read(root: Path, transformer: TransformerSettings, *, is_listed: bool) -> Ch
     for key, rule in rules.items():
         setting({f"{within}.{key}": given.get(key)}, path, f"{within}.{key}", rule, None)
     source, file = _selected(found, file, given, path)
-    family = (json_files.optional(folder / "config.json") or {}).get("model_type")
+    family = untrusted.read_json(folder / "config.json", missing_ok=True).get("model_type")
     kind = modalities.get("message", {}).get("format", "auto")
     if kind == "auto":
         looks = not isinstance(found, str) or not found or any(part in found for part in _STRUCTURED)
@@ -186,7 +186,7 @@ def _find(root: Path, folder: Path) -> tuple[Path, str | dict[str, str] | None]:
     if files:
         return (path, files["default"]) if files.keys() == {"default"} else (folder, files)
     path = folder / "tokenizer_config.json"
-    found = (json_files.optional(path) or {}).get("chat_template")
+    found = untrusted.read_json(path, missing_ok=True).get("chat_template")
     if isinstance(found, list) and all(isinstance(each, dict) for each in found):
         found = {str(each.get("name")): each.get("template") for each in found}
     if isinstance(found, dict) and all(isinstance(each, str) for each in found.values()):
@@ -228,8 +228,12 @@ def _tokens(folder: Path, source: str) -> dict[str, Any]:
     from uwaga.encode.template_language import Unknown
 
     path = folder / "tokenizer_config.json"
-    settings = json_files.optional(path) or {}
-    older = {} if "added_tokens_decoder" in settings else json_files.optional(folder / "special_tokens_map.json") or {}
+    settings = untrusted.read_json(path, missing_ok=True)
+    older = (
+        {}
+        if "added_tokens_decoder" in settings
+        else untrusted.read_json(folder / "special_tokens_map.json", missing_ok=True)
+    )
     named = {**settings, **older}
     extra = named.get("extra_special_tokens")
     tokens = {key: value for key, value in named.items() if key.endswith("_token")}

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
-from uwaga._base import json_files
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import Integer, ListOf, Switch, Text, Words, options
 from uwaga._base.terminal import printable
@@ -86,7 +86,7 @@ def read(folder: Path, settings: Mapping[str, Any], modules: Sequence[SentenceMo
     Raises:
         CheckpointError: a file that is wrong, or asks for something that is not implemented.
     """
-    config = json_files.optional(folder / "config.json") or {}
+    config = untrusted.read_json(folder / "config.json", missing_ok=True)
     if not modules and config.get("architectures") == [COLBERT]:
         return _of_colbert(folder)
     if settings.get("model_type") not in MODEL_TYPES:
@@ -120,7 +120,7 @@ def read(folder: Path, settings: Mapping[str, Any], modules: Sequence[SentenceMo
 def _of_colbert(folder: Path) -> TokenVectors:
     """A directory of ColBERT's own code."""
     path = folder / "artifact.metadata"
-    said = json_files.optional(path) or {}
+    said = untrusted.read_json(path, missing_ok=True)
     prefixes = {
         task: setting(said, path, name, Text | None, None) or default
         for task, name, default in (("query", "query_token_id", "[unused0]"), ("document", "doc_token_id", "[unused1]"))
@@ -179,7 +179,7 @@ def _prompts(path: Path, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], 
 
 
 def _masked(vectors: TokenVectors, path: Path) -> TokenVectors:
-    said = json_files.optional(path) or {}
+    said = untrusted.read_json(path, missing_ok=True)
     sentence_files.check(path, said, "MultiVectorMask")
     tasks = setting(said, path, "skiplist_tasks", _Tasks, ["document"])
     return replace(

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize as normalize_rows
 
-from uwaga._base import json_files, keywords
+from uwaga._base import keywords, untrusted
 from uwaga._base.arguments import check_iterable
 from uwaga._base.errors import CheckpointError, ShapeError, UnsupportedModelError
 from uwaga._base.options import Count, OptionError, Size, Switch, Text, field_rules, options, read
@@ -167,7 +167,9 @@ class TextEncoder:
         if tokens.expansion is None:
             return None
         file = folder / "tokenizer_config.json"
-        return colbert.expansion_id(tokenizer.backend, tokens.expansion, json_files.optional(file) or {}, file)
+        return colbert.expansion_id(
+            tokenizer.backend, tokens.expansion, untrusted.read_json(file, missing_ok=True), file
+        )
 
     def _limit(self, task: str | None) -> int:
         """The most tokens of a text of a task, special ones not counted."""

@@ -18,7 +18,7 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
-from uwaga._base import json_files, keywords
+from uwaga._base import keywords, untrusted
 from uwaga._base.arguments import check_iterable
 from uwaga._base.errors import CheckpointError, UnsupportedModelError
 from uwaga._base.terminal import printable, short
@@ -139,7 +139,7 @@ class Reranker:
         modules = sentence_files.modules(root)
         folder, is_saved = modules.transformer, modules.is_listed
         path, config = root / sentence_files.MODEL, folder / "config.json"
-        described, said = json_files.optional(config) or {}, json_files.optional(path) or {}
+        described, said = untrusted.read_json(config, missing_ok=True), untrusted.read_json(path, missing_ok=True)
         if said.get("model_type") in colbert.MODEL_TYPES or described.get("architectures") == [COLBERT]:
             raise CheckpointError(
                 f"{root} holds a ColBERT model, which gives a vector to every token: uwaga.TextEncoder with output='tokens' and "
@@ -359,7 +359,7 @@ def _prompt(
     for kind, place in modules.others:
         if kind == "LogitScore":
             file = place / "config.json"
-            sentence_files.check(file, json_files.optional(file) or {}, "LogitScore")
+            sentence_files.check(file, untrusted.read_json(file, missing_ok=True), "LogitScore")
     sentence_config.check_no_lengths(settings)
     _, prompt = sentence_config.read_prompts(path, said)
     if prompt and not modules.include_prompt:
@@ -416,7 +416,7 @@ def logit_score(folder: Path, modules: Sequence[SentenceModule], model: Transfor
                 f"{folder} is no reranker: its tokenizer lacks the tokens yes and no, and it has no module LogitScore"
             )
     else:
-        settings = json_files.read(path)
+        settings = untrusted.read_json(path)
         for name in ("true_token_id", "false_token_id"):
             number = settings.get(name)
             is_id = type(number) is int and 0 <= number < model.config.vocab_size

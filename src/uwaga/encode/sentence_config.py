@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from uwaga._base import json_files
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.encode import chat_template, colbert
@@ -89,16 +89,16 @@ def read(folder: Path) -> SentenceConfig:
     compute; the message says what it is, and what reads it.
     """
     path = folder / sentence_files.MODEL
-    settings = json_files.optional(path) or {}
+    settings = untrusted.read_json(path, missing_ok=True)
     model_type = settings.get("model_type", "SentenceTransformer")
     _refuse(folder, _OTHER_MODELS, [model_type])
-    listed = json_files.optional(folder / sentence_files.MODULES, of=list) or []
+    listed = untrusted.read_json(folder / sentence_files.MODULES, of=list, missing_ok=True)
     kinds = [str(module.get("type")).rpartition(".")[2] for module in listed if isinstance(module, dict)]
     _refuse(folder, _OTHER_MODULES, kinds)
     modules = sentence_files.modules(folder)
     place = modules.transformer
     transformer = sentence_files.read(place, is_module=modules.is_listed)
-    described = json_files.read(place / "config.json")
+    described = untrusted.read_json(place / "config.json")
     named = described.get("architectures")
     architectures = named if isinstance(named, list) else []
     if not modules.pooling:

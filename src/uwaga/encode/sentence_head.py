@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from uwaga._base import json_files
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import Switch
 from uwaga._base.terminal import printable
@@ -85,7 +85,7 @@ def read(
         if kind == "MultiVectorMask":  # is read by `colbert`
             continue
         path = folder / "config.json"
-        settings = json_files.optional(path) or {}
+        settings = untrusted.read_json(path, missing_ok=True)
         sentence_files.check(path, settings, kind)
         if kind == "Dropout":  # drops nothing outside of training
             continue

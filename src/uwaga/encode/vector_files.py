@@ -25,7 +25,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from uwaga._base import durable, json_files, untrusted
+from uwaga._base import durable, untrusted
 from uwaga._base.durable import atomic_replace
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class VectorFile:
         settings = self._folder / _SETTINGS
         if self._has_shards():
             way_out = f"give the same options, another output file, or remove {self._folder} to begin again"
-            theirs = json_files.read(settings)
+            theirs = untrusted.read_json(settings)
             self._compare(theirs, self._folder, "was begun with other options", way_out)
             if theirs == self._settings:
                 return

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from uwaga._base import install, json_files, untrusted
+from uwaga._base import install, untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.inspect.run_text import Progress, RecordError, after_each_layer, reporting_errors
@@ -112,8 +112,8 @@ def load_vision(name: str, dtype: str) -> VisionModel:
     from uwaga.models import opening
     from uwaga.models.checkpoints import transformers_directories
 
-    described = [json_files.optional(folder / file) for file in _PROCESSORS]
-    if described == [None, None]:
+    described = [untrusted.read_json(folder / file, missing_ok=True) for file in _PROCESSORS]
+    if not any(described):
         raise CheckpointError(f"{folder} has no {_PROCESSORS[0]}, which says how a model reads pictures")
     for file, numbers in zip(_PROCESSORS, described, strict=True):
         _check_numbers(folder / file, numbers)

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from uwaga._base import json_files
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError, UnsupportedModelError
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import directories
@@ -133,7 +133,7 @@ def read_states(
         model.requires_grad_(False)
     types = (tokenizer.prefix_types, tokenizer.suffix_types) if _takes_types(folder) else None
     result = TransformersModel(model, types=types)
-    with _after(refusal if json_files.read(folder / "config.json").get("model_type") in model_types() else None):
+    with _after(refusal if untrusted.read_json(folder / "config.json").get("model_type") in model_types() else None):
         result.packing  # noqa: B018  # raises what is wrong with the model
     return result
 
@@ -154,7 +154,7 @@ def read_module(folder: Path, dtype: "torch.dtype | None", part: Part, refusal: 
 
     check_dtype(dtype)
     file = folder / "config.json"
-    described = json_files.read(file)
+    described = untrusted.read_json(file)
     model_type = described.get("model_type")
     is_ours = refusal is not None and model_type in model_types()
     if find_spec("transformers") is None or int(version("transformers").partition(".")[0]) < 5:
@@ -284,7 +284,7 @@ def is_classifier(folder: Path) -> bool:
     theirs."""
     from uwaga.models.families import family_of, model_types
 
-    described = json_files.read(folder / "config.json")
+    described = untrusted.read_json(folder / "config.json")
     kind = described.get("model_type")
     if kind in model_types() and any("sequence" in has for has in family_of(kind, "load").architectures.values()):
         return False
@@ -378,7 +378,7 @@ def _takes_types(folder: Path) -> bool:
     """Whether the tokenizer of transformers gives the model token types."""
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
-    described = json_files.read(folder / "config.json")
+    described = untrusted.read_json(folder / "config.json")
     return gives_types(folder, described, TOKENIZER_MAPPING_NAMES.get(str(described.get("model_type"))))
 
 
@@ -387,7 +387,7 @@ def gives_types(folder: Path, described: Mapping[str, Any], of_family: str | Non
 
     described: what is in config.json. of_family: the class of the family's tokenizer.
     """
-    settings = json_files.optional(folder / "tokenizer_config.json") or {}
+    settings = untrusted.read_json(folder / "tokenizer_config.json", missing_ok=True)
     names = settings.get("model_input_names")
     if names is not None:
         return isinstance(names, Sequence) and "token_type_ids" in names

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from annotated_types import Ge, MinLen
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from uwaga._base import json_files
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import (
     Integer,
@@ -223,7 +223,7 @@ class Texts(NamedTuple):
 def read_body(path: str, body: bytes, unread_keys: Sequence[str] = UNREAD_KEYS) -> Request:
     """The request in a body. A key whose value is null counts as missing. Raises ApiError, which names the key."""
     try:
-        table = json_files.parse(body, "the request")
+        table = untrusted.json_of(body, "the request")
     except CheckpointError as error:
         raise ApiError(422, str(error)) from error
     kind: Any = max(POSTED[path][1], key=lambda each: each.key in table)

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from uwaga._base import durable, json_files, safetensors_files
+from uwaga._base import durable, safetensors_files, untrusted
 from uwaga._base.durable import atomic_replace, create_file, fsync
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import Count, OptionError, Real, Text, options, read
@@ -68,7 +68,7 @@ class TrainingState:
         """From a checkpoint's folder. Raises CheckpointError."""
         path = folder / STATE
         try:
-            return read(TrainingState, json_files.read(path))
+            return read(TrainingState, untrusted.read_json(path))
         except OptionError as error:
             raise CheckpointError(f"{path}: {error}") from error
 

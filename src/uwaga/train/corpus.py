@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from uwaga._base import json_files, untrusted
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import Count, OptionError, Text, options, read
 from uwaga.data.documents import json_objects
@@ -459,7 +459,7 @@ class Corpus:
         """
         folder = prepare(config, folder)
         with _remake_hint(folder):
-            metadata = json_files.read(folder / METADATA)
+            metadata = untrusted.read_json(folder / METADATA)
             described = read(dict[str, _TokenFile], metadata, path=str(folder / METADATA))
         tokenizers = _load_tokenizers(config, folder)
         stored = {

@@ -27,7 +27,7 @@ import torch
 from annotated_types import Ge, Lt, MinLen
 from torch import Tensor
 
-from uwaga._base import durable, json_files, safetensors_files, untrusted
+from uwaga._base import durable, safetensors_files, untrusted
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.options import Integer, ListOf, Real, Text, options, read
 from uwaga._base.terminal import printable, short
@@ -116,8 +116,8 @@ def _check_header(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) ->
     try:
         if len(header) > untrusted.JSON_BYTES:
             raise CheckpointError(f"more than {untrusted.JSON_BYTES:,} bytes")
-        json_files.parse(header, "a header that")
-        json_files.parse(metadata[_KEY].encode(), "a description that")
+        untrusted.json_of(header, "a header that")
+        untrusted.json_of(metadata[_KEY].encode(), "a description that")
     except CheckpointError as error:
         rule = f"masks, rows and token strings take too long a description: {error}"
         raise ValueError(f"Recording.save: {rule}; record fewer rows, or without a tokenizer") from error
@@ -307,7 +307,7 @@ class _Reader:
         text = self._file.metadata.get(_KEY)
         if text is None:
             raise DataError(f"{path}: a safetensors file, but no recording of uwaga")
-        table = json_files.parse(text.encode(), f"{path}: the description of the recording")
+        table = untrusted.json_of(text.encode(), f"{path}: the description of the recording")
         if table.get("format") != "recording" or table.get("version") != _VERSION:
             said = printable(repr(table.get("version")))
             raise DataError(f"{path}: a recording in version {said} of the format; this uwaga reads version {_VERSION}")

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from uwaga._base import durable, json_files
+from uwaga._base import durable, untrusted
 from uwaga._base.errors import CheckpointError, OwnCodeError, UnsupportedModelError
 from uwaga.models.checkpoints import directories, mapped_weights, tables, weight_files
 from uwaga.models.configuration import Config
@@ -72,7 +72,7 @@ def load_folder(
     float16 become float32, since activations may exceed float16."""
     check_dtype(dtype)
     file = folder / "config.json"
-    described = json_files.read(file)
+    described = untrusted.read_json(file)
     try:
         family = family_of(described.get("model_type"), str(file))
         weights = weight_files.find(folder)

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
-from uwaga._base import json_files
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import Size, Switch
 from uwaga._base.terminal import printable
@@ -159,10 +159,9 @@ class SentenceModules:
 def modules(folder: Path) -> SentenceModules:
     """Return the modules that modules.json lists. Raises CheckpointError."""
     path = folder / MODULES
-    listed = json_files.optional(path, of=list)
-    if listed is None:
+    if not os.path.lexists(path):
         return SentenceModules(transformer=folder, is_listed=False)
-    found = _listed(path, listed)
+    found = _listed(path, untrusted.read_json(path, of=list))
     kinds = [kind for kind, _ in found]
     if "Transformer" not in kinds:
         raise CheckpointError(f"{path} has no module of the type Transformer, only {', '.join(map(printable, kinds))}")
@@ -179,7 +178,7 @@ def modules(folder: Path) -> SentenceModules:
 def folders(folder: Path) -> list[Path]:
     """Return the directory itself and the folders of its modules, whatever these are. Raises CheckpointError."""
     path = folder / MODULES
-    modules = _listed(path, json_files.optional(path, of=list) or [])
+    modules = _listed(path, untrusted.read_json(path, of=list, missing_ok=True))
     return list(dict.fromkeys([folder, *(place for _, place in modules)]))
 
 
@@ -209,7 +208,7 @@ def _listed(path: Path, listed: list) -> list[SentenceModule]:
 
 def _pooling(path: Path) -> tuple[tuple[str, ...], bool]:
     """The modes, and whether prompts are pooled."""
-    settings = json_files.read(path)
+    settings = untrusted.read_json(path)
     check(path, settings, "Pooling")
     for key in ("include_prompt", *_POOLING):
         config_json.setting(settings, path, key, Switch, True)
@@ -272,7 +271,7 @@ class TransformerSettings:
 def find(folder: Path) -> tuple[Path, dict[str, Any]]:
     """The file of the module Transformer in its folder, and what is in it."""
     for name in TRANSFORMER_FILES:
-        if settings := json_files.optional(folder / name):
+        if settings := untrusted.read_json(folder / name, missing_ok=True):
             return folder / name, settings
     return folder / TRANSFORMER_FILES[0], {}
 
@@ -292,7 +291,7 @@ def read(folder: Path, *, is_module: bool) -> TransformerSettings:
     if os.path.lexists(folder / ADAPTER_FILE):
         raise CheckpointError(f"{folder} has {ADAPTER_FILE}: merge the adapter into its model, and save that")
     for name in PROCESSOR_FILES:
-        kind = (json_files.optional(folder / name) or {}).get("processor_class")
+        kind = untrusted.read_json(folder / name, missing_ok=True).get("processor_class")
         if kind is not None:
             raise unsupported(folder / name, "processor_class", kind, "a tokenizer, without this key,")
     path, settings = find(folder) if is_module else (folder / TRANSFORMER_FILES[0], {})
@@ -304,7 +303,7 @@ def read(folder: Path, *, is_module: bool) -> TransformerSettings:
     processor = settings.get("tokenizer_args", settings.get("processor_kwargs")) or {}
     length, file = _length(path, settings, processor)
     described = folder / "tokenizer_config.json"
-    named = json_files.optional(described) or {}
+    named = untrusted.read_json(described, missing_ok=True)
     if length is None:
         length, file = _tokenizer_length(named), described
     side = processor.get("truncation_side")

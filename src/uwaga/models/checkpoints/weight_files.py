@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from torch import Tensor
 
-from uwaga._base import json_files, safetensors_files
+from uwaga._base import safetensors_files, untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.safetensors_files import Stored
 from uwaga._base.terminal import printable
@@ -67,7 +67,7 @@ def check_no_shards(folder: Path) -> None:
 
 def _listed(index: Path) -> dict[str, str]:
     """The files of weights by name. Raises CheckpointError."""
-    listed = json_files.read(index).get("weight_map")
+    listed = untrusted.read_json(index).get("weight_map")
     if not isinstance(listed, dict) or not all(isinstance(file, str) for file in listed.values()):
         raise CheckpointError(f"{index} has no weight_map of weights to files")
     return listed

@@ -18,7 +18,7 @@ from annotated_types import Ge, Le
 from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from uwaga._base import json_files
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import Integer, Switch, Text, Words
 from uwaga._base.terminal import printable
@@ -149,7 +149,7 @@ def special_tokens(folder: Path) -> dict[str, str] | None:
 
 def _files(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """tokenizer.json, config.json and tokenizer_config.json; the last two may be absent."""
-    config, settings = (json_files.optional(folder / name) or {} for name in ("config.json", SETTINGS))
+    config, settings = (untrusted.read_json(folder / name, missing_ok=True) for name in ("config.json", SETTINGS))
     return parse(folder / FILE), config, settings
 
 
@@ -239,7 +239,7 @@ class _Tokens(NamedTuple):
                 by_id[_id(path, number)] = _added(path, "added_tokens_decoder", token)
         else:
             map_path = folder / MAP
-            for key, value in (json_files.optional(map_path) or {}).items():
+            for key, value in untrusted.read_json(map_path, missing_ok=True).items():
                 if key in LISTS and not isinstance(value, dict):
                     _list(map_path, key, {key: value})
                 elif key in SPECIAL:
@@ -284,7 +284,7 @@ def _legacy(path: Path, given: Mapping[str, Any]) -> dict[int, AddedToken]:
     special = {str(given[key]) for key in SPECIAL if given.get(key)} | {str(each) for each in given.get(LISTS[0]) or ()}
     return {
         _id(path, number): AddedToken(token, normalized=token not in special, special=token in special)
-        for token, number in (json_files.optional(path) or {}).items()
+        for token, number in untrusted.read_json(path, missing_ok=True).items()
     }
 
 

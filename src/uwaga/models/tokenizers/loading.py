@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.normalizers import Lowercase
 from tokenizers.normalizers import Sequence as Chain
 
-from uwaga._base import json_files
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import directories, sentence_files
@@ -107,9 +107,9 @@ def _check_fit(tokenizer: Tokenizer, *sizes: str, has_ids: bool) -> None:
 def _misfits(tokenizer: Tokenizer, sizes: Sequence[str], *, has_ids: bool) -> Iterator[tuple[Path, str]]:
     """What does not fit, with the file that has it."""
     backend, path, last = tokenizer.backend, tokenizer.path, tokenizer.vocab_size - 1
-    config = json_files.read(path.parent / "config.json")
+    config = untrusted.read_json(path.parent / "config.json")
     settings = path.with_stem(f"{path.stem}_config")
-    named = json_files.optional(settings) or {}
+    named = untrusted.read_json(settings, missing_ok=True)
     key = next((key for key in sizes if config.get(key) is not None), None)
     size = None if key is None else config[key]
     rows = size if isinstance(size, int) else sys.maxsize
@@ -131,7 +131,7 @@ def _origin(path: Path, token: str) -> Path:
     """The file beside a tokenizer.json that adds a token, or itself."""
     for name in (auto_tokenizer.ADDED, auto_tokenizer.MAP, auto_tokenizer.SETTINGS):
         beside = path.with_name(name)
-        if token in json.dumps(json_files.optional(beside), ensure_ascii=False):
+        if (named := untrusted.read_json(beside, missing_ok=True)) and token in json.dumps(named, ensure_ascii=False):
             return beside
     return path
 

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 
-from uwaga._base import json_files
+from uwaga._base import untrusted
 from uwaga._base.durable import atomic_replace
 from uwaga._base.errors import CheckpointError, ConfigError
 from uwaga.models.checkpoints.directories import checkpoint_of_run
@@ -74,8 +74,8 @@ def read_special_tokens(backend: Backend, folder: Path, objective: str, *, setti
     """
     named: dict[str, Any] = {}
     for file in ("special_tokens_map.json", settings):
-        named |= json_files.optional(folder / file) or {}
-    config = json_files.optional(folder / "config.json") or {}
+        named |= untrusted.read_json(folder / file, missing_ok=True)
+    config = untrusted.read_json(folder / "config.json", missing_ok=True)
     by_role = {
         role: _token_id(backend, named, config, keys)
         for role, keys in _KEYS.items()
