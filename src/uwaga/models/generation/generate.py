@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from uwaga._base.options import OptionError, read
 from uwaga.models.generation.sampling import GenerationOptions, beam_search, generate_tokens
 from uwaga.models.model import Model
 from uwaga.models.tokenizers.loading import of_model
@@ -95,7 +96,7 @@ def generate(
         reader, writer = (of_model(model, decoder=which) for which in (False, True))
         prompts = _ids_of_texts(cast(Sequence[str], prompts), reader)
     given = (eos_token_ids,) if isinstance(eos_token_ids, int) else tuple(eos_token_ids or ())
-    options = GenerationOptions(
+    options = _options(
         max_new_tokens=max_new_tokens,
         do_sample=do_sample,
         temperature=temperature,
@@ -128,6 +129,14 @@ def generate(
         return tokens.to_padded(fill=(*options.eos_token_ids, 0)[0] if fill is None else fill)
     written = [each.tolist() for each in tokens.to_list()]
     return written if writer is None else [writer.decode(each) for each in written]
+
+
+def _options(**values: object) -> GenerationOptions:
+    try:
+        result: GenerationOptions = read(GenerationOptions, values)
+    except OptionError as error:
+        raise ValueError(f"generate: {error}") from None
+    return result
 
 
 def _ids_of_texts(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:

@@ -5,8 +5,7 @@ same texts. Letters: R rows, W beams of a row, C candidates of a row, V vocabula
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Annotated, Any, Literal
 
@@ -14,24 +13,18 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from uwaga._base.options import Integer, OptionError, Positive, Real, Size, Switch, read
+from uwaga._base.options import Integer, Positive, Real, Size, Switch, options
 from uwaga.models.model import Decoding
 from uwaga.nn.operand import one_per_row
 from uwaga.ops.ragged import Ragged
 
 _NONE = -torch.inf  # the score of a beam that holds no text
-_ALWAYS = {"max_new_tokens": Size, "do_sample": Switch, "num_beams": Size}
-# By the options that they need.
-_SAMPLING = {
-    "temperature": Positive,
-    "top_k": Size,
-    "top_p": Annotated[Real, Gt(0), Le(1)],
-    "seed": Annotated[Integer, Ge(0), Le(2**64 - 1)],
-}
-_BEAM_SEARCH = {"length_penalty": Real, "early_stopping": Literal[True, False, "never"]}
+# Options that have no effect without another.
+_SAMPLING = ("temperature", "top_k", "top_p", "seed")
+_BEAM_SEARCH = ("length_penalty", "early_stopping")
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class GenerationOptions:
     """The options of `generate` that decide which tokens come next. None and False: not given.
 
@@ -39,37 +32,27 @@ class GenerationOptions:
         ValueError: an option of a wrong type or value, or one that has no effect with the others.
     """
 
-    max_new_tokens: int
-    do_sample: bool
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    num_beams: int
-    length_penalty: float | None
-    early_stopping: bool | str | None
-    seed: int | None
-    eos_token_ids: tuple[int, ...]
+    max_new_tokens: Size
+    do_sample: Switch
+    temperature: Positive | None
+    top_k: Size | None
+    top_p: Annotated[Real, Gt(0), Le(1)] | None
+    num_beams: Size
+    length_penalty: Real | None
+    early_stopping: Literal[True, False, "never"] | None
+    seed: Annotated[Integer, Ge(0), Le(2**64 - 1)] | None
+    eos_token_ids: tuple[Any, ...]
 
     def __post_init__(self) -> None:
-        self._check(_ALWAYS)
         if self.do_sample and self.num_beams > 1:
             raise ValueError("generate: do_sample=True and num_beams > 1 exclude each other")
-        for mode, is_on, rules in (
+        for mode, is_on, names in (
             ("do_sample=True", self.do_sample, _SAMPLING),
             ("num_beams > 1", self.num_beams > 1, _BEAM_SEARCH),
         ):
-            given = {name: rule for name, rule in rules.items() if getattr(self, name) is not None}
-            for name in given:
-                if not is_on:
+            for name in names:
+                if not is_on and getattr(self, name) is not None:
                     raise ValueError(f"generate: {name} has no effect without {mode}")
-            self._check(given)
-
-    def _check(self, rules: Mapping[str, Any]) -> None:
-        for name, rule in rules.items():
-            try:
-                read(rule, getattr(self, name), path=name)
-            except OptionError as error:
-                raise ValueError(f"generate: {error}") from None
 
 
 # The next token of each row, (R,), from logits (R, V), the number of the step, and which rows these are, (R,).
