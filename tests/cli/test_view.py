@@ -163,7 +163,7 @@ def test_the_terminal_shows_the_heads_with_the_most_extreme_statistics(bert: Pat
     ],
 )
 def test_the_title_is_the_first_line_as_it_was_given(text: str, title: str) -> None:
-    from uwaga.inspect.run_text import first_line
+    from uwaga.viewer.texts import first_line
 
     assert first_line(text) == title
 

@@ -1,7 +1,6 @@
 """Pictures that are read from files: what the model of a directory sees, and that its maps are those of a call of the model."""
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +35,7 @@ def test_maps_are_those_of_the_model_and_pixels_those_that_it_saw(folder: Path, 
     reader = pictures.load_vision(str(folder), "float32")
     done: list[float] = []
 
-    reading = pictures.record_picture(reader, photo, resolution=resolution, progress=nullcontext(done.append))
+    reading = pictures.record_picture(reader, photo, resolution=resolution, report=done.append)
     assert done == [0.5, 1.0]
     whole = transformers.AutoModel.from_pretrained(folder).eval()
     (tower,) = vision_models(whole)

@@ -96,7 +96,7 @@ def test_a_run_ends_when_progress_raises(reader: Callable[[str], Model]) -> None
     class StoppedError(Exception):
         pass
 
-    def check() -> None:
+    def check(_: float) -> None:
         if len(calls) == 2:
             raise StoppedError
         calls.append(1)

@@ -37,7 +37,7 @@ class Runner:
             "max_tokens": 9,
         }
 
-    def run(self, typed: RunRequest, check: Callable[[], None]) -> View:
+    def run(self, typed: RunRequest, check: Callable[[float], object]) -> View:
         self.read.append(typed)
         if typed.text == "wrong":
             raise ValueError("the text is wrong")
@@ -45,11 +45,11 @@ class Runner:
             self.wait(check)
         return a_run(typed.text)
 
-    def wait(self, check: Callable[[], object]) -> uwaga.Recording:
+    def wait(self, check: Callable[[float], object]) -> uwaga.Recording:
         """Wait until it is told to end."""
         self.begun.set()
         for _ in range(int(HANG * 1000)):
-            check()
+            check(0.0)
             time.sleep(0.001)
         raise AssertionError("nothing ended it")
 

@@ -111,7 +111,7 @@ def test_a_run_ends_within_a_layer_of_many_changes(speller: TextRunner) -> None:
     where = {"kind": "encoder", "layer": 0, "head": 0}
     links = [{**where, "queries": [n], "keys": [0], "factor": 0.5} for n in range(40)]
     calls: list[int] = []
-    speller.run(RunRequest("a" * 40, target="K", edits=Edits.from_dict({"weights": links})), lambda: calls.append(0))
+    speller.run(RunRequest("a" * 40, target="K", edits=Edits.from_dict({"weights": links})), lambda _: calls.append(0))
     layers, attentions = 2 * 8, 12  # with and without the changes; of encoder and decoder
     assert len(calls) == layers + attentions + 40
     with pytest.raises(RecordError, match="a head of encoder 0 must be an integer from 0 to 3, not 9"):
@@ -135,7 +135,7 @@ def test_a_run_ends_between_two_layers(bard: TextRunner, speller: TextRunner) ->
     for runner, text in ((bard, "To be"), (speller, "attention")):
         calls: list[int] = []
 
-        def check(calls: list[int] = calls) -> None:
+        def check(_: float, calls: list[int] = calls) -> None:
             calls.append(0)
             if len(calls) == 3:
                 raise StoppedError

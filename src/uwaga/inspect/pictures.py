@@ -7,7 +7,7 @@ import inspect
 import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +16,7 @@ import numpy as np
 from uwaga._base import install, untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
-from uwaga.inspect.run_text import Progress, RecordError, after_each_layer, reporting_errors
+from uwaga.inspect.run_text import RecordError, Report, after_each_layer, reporting_errors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -133,7 +133,7 @@ def record_picture(
     *,
     resolution: int | None = None,
     layers: Sequence[int] | None = None,
-    progress: Progress | None = None,
+    report: Report = lambda fraction: None,
 ) -> PictureReading:
     """Run a vision transformer once over a picture of PIL.
 
@@ -142,7 +142,7 @@ def record_picture(
         picture: in RGB.
         resolution: pixels of the shorter side of what the model reads, in place of its own; positions are interpolated.
         layers: record only these; None: all.
-        progress: as in `uwaga.inspect.run_text.run_text`.
+        report: as in `uwaga.inspect.run_text.run_text`.
 
     Raises:
         RecordError: a resolution that is no positive number up to MAX_SIDE, or that this model cannot read; a picture so long that it would be
@@ -168,7 +168,7 @@ def record_picture(
     if (height, width) != (own, own) and "interpolate_pos_encoding" in inspect.signature(model.forward).parameters:
         options["interpolate_pos_encoding"] = True
     attentions = list(attention_layers(model))
-    with nullcontext(lambda _: None) if progress is None else progress as report, reporting_errors(), torch.no_grad():
+    with reporting_errors(), torch.no_grad():
         try:
             grid = patch_grid(model, read)
         except ValueError as error:

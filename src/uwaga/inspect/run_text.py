@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +22,7 @@ NEW_TOKENS = 40  # of an encoder-decoder, which generates where no target is giv
 # Tokens that it generates from. Its encoder, where every token sees all, reads them twice, for the generation and for the maps: with the
 # bundled speller 40 seconds on two busy cores, and 25 times as long for 100,000.
 MAX_GENERATED_FROM = 20_000
-Progress = AbstractContextManager[Callable[[float], object]]
+Report = Callable[[float], object]
 
 
 class RecordError(ValueError):
@@ -92,7 +92,7 @@ def run_text(
     max_tokens: int | None = None,
     layers: Sequence[int] | None = None,
     edits: "Edits | None" = None,
-    progress: Progress | None = None,
+    report: Report = lambda fraction: None,
 ) -> Reading:
     """Run the model once over a text; an encoder-decoder generates its output, or reads the target in its place.
 
@@ -105,8 +105,8 @@ def run_text(
         max_tokens: of each text, beside the model's maximum.
         layers: record only these; None: all.
         edits: change the model's attention by these.
-        progress: a context manager of a function that is called with the completed fraction after each layer, from 0 to 1, and
-            after each layer of a generation, and before each call of attention with edits, with 0; what it raises ends the run.
+        report: called with the completed fraction after each layer, from 0 to 1, and after each layer of a generation, and before
+            each call of attention with edits, with 0; what it raises ends the run.
 
     Raises:
         TextTooLongError: more tokens than the model's maximum, or than MAX_GENERATED_FROM where an encoder-decoder generates.
@@ -115,7 +115,6 @@ def run_text(
     """
     import torch
 
-    from uwaga.inspect.editing import edit
     from uwaga.inspect.watching import watch
 
     has_both, own, target_own = reader.config.has_both, reader.tokenizer.backend, reader.target_tokenizer.backend
@@ -124,7 +123,7 @@ def run_text(
     generates = has_both and target is None
     ids = _ids(reader, reader.tokenizer, text, "the text", truncate, max_tokens, generates=generates)
     called = {"encoder": own, "decoder": target_own if has_both else own}
-    with nullcontext(_ignore) if progress is None else progress as report, reporting_errors(), torch.no_grad():
+    with reporting_errors(), torch.no_grad():
         inputs: list[Tensor] = [torch.tensor([ids])]
         written_ids: list[int] | None = None
         if generates:
@@ -138,6 +137,8 @@ def run_text(
             inputs.append(torch.tensor([decoder_ids]))
         with ExitStack() as editing:
             if edits is not None:
+                from uwaga.inspect.editing import edit
+
                 editing.enter_context(_before_each_attention(reader, lambda: report(0.0)))
                 editing.enter_context(edit(reader, edits))
             with watch(reader, layers=layers, tokenizer=called) as recording, after_each_layer(reader.steps, report):
@@ -147,14 +148,14 @@ def run_text(
     return Reading(recording, inputs[-1][0], states, written_ids)
 
 
-def read_again(reader: "Model", recording: "Recording", *, max_bytes: int, progress: Progress) -> "Recording":
+def read_again(reader: "Model", recording: "Recording", *, max_bytes: int, report: Report) -> "Recording":
     """The token ids of a recording that `run_text` made, without edits, read once more and recorded with values, as
     `score_attribution` needs them. `run_text` keeps none: they are half as much again as queries and keys.
 
     Args:
         reader: the model that has read them.
         max_bytes: of the result.
-        progress: as in `run_text`.
+        report: as in `run_text`.
 
     Raises:
         RecordError: more to keep than `max_bytes`.
@@ -165,7 +166,6 @@ def read_again(reader: "Model", recording: "Recording", *, max_bytes: int, progr
 
     inputs = [torch.tensor(recording.token_ids(stack)) for stack in recording.tokens]
     with (
-        progress as report,
         reporting_errors(),
         torch.no_grad(),
         watch(reader, values=True, max_bytes=max_bytes) as result,
@@ -183,11 +183,11 @@ def record_text(
     new_tokens: int = NEW_TOKENS,
     truncate: bool = False,
     layers: Sequence[int] | None = None,
-    progress: Progress | None = None,
+    report: Report = lambda fraction: None,
 ) -> "Recording":
     """The recording of `run_text`, whose arguments and errors it has."""
     return run_text(
-        reader, text, target=target, new_tokens=new_tokens, truncate=truncate, layers=layers, progress=progress
+        reader, text, target=target, new_tokens=new_tokens, truncate=truncate, layers=layers, report=report
     ).recording
 
 
@@ -201,16 +201,15 @@ def _written(
     read = {"encoder" if "encoder" in tokens else "decoder": (text, reader.tokenizer)}
     if target is not None:
         read["decoder"] = (target, reader.target_tokenizer)
-    by_stack = {
-        stack: written(source, tokenizer.backend, tokens[stack][0])
-        for stack, (source, tokenizer) in read.items()
-        if stack in tokens
-    }
-    return {stack: [source] for stack, source in by_stack.items() if source is not None}
+    by_stack: dict[str, list[tuple[str, Sequence[tuple[int, int]]]]] = {}
+    for stack, (source, tokenizer) in read.items():
+        if stack in tokens and (found := written(source, tokenizer.backend, tokens[stack][0])) is not None:
+            by_stack[stack] = [found]
+    return by_stack
 
 
 @contextmanager
-def after_each_layer(layers: "Sequence[nn.Module]", report: Callable[[float], object]) -> Iterator[None]:
+def after_each_layer(layers: "Sequence[nn.Module]", report: Report) -> Iterator[None]:
     """Report each layer that this thread computes: 100,000 tokens take minutes."""
     with ExitStack() as hooks:
         here = hooks.enter_context(calling_here())
@@ -236,10 +235,6 @@ def _before_each_attention(reader: "Model", report: Callable[[], object]) -> Ite
 
     with hooking(reader, dict.fromkeys(attention_layers(reader), before)):
         yield
-
-
-def _ignore(fraction: float) -> None:
-    """No progress is shown."""
 
 
 def _target(reader: "Model", target: str, truncate: bool, max_tokens: int | None) -> list[int]:
@@ -282,9 +277,3 @@ def _ids(
             )
         own = own[: room - tokenizer.num_special_tokens]
     return [*tokenizer.prefix_ids, *own, *tokenizer.suffix_ids]
-
-
-def first_line(text: str) -> str:
-    """The first line of a text as it was given: a tokenizer may lower its case."""
-    line = " ".join(text.strip().partition("\n")[0].split())
-    return line if len(line) <= 60 else f"{line[:59]}…"

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,19 +12,23 @@ from uwaga._base.languages import tr
 from uwaga.inspect import pictures
 from uwaga.inspect.recordings import files
 from uwaga.inspect.recordings.recording import Recording
-from uwaga.inspect.run_text import Progress, RecordError, default_model, first_line, record_text, text_of_file
+from uwaga.inspect.run_text import RecordError, Report, default_model, record_text, text_of_file
 from uwaga.models.model import Model
 from uwaga.models.opening import open as open_model
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import AnyModel, Maps, MapsLike, Question, Text, View
-from uwaga.viewer.texts import RunRequest, TextRunner
+from uwaga.viewer.texts import RunRequest, TextRunner, first_line
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     Shown = MapsLike | Maps | str | Text | Question | os.PathLike[str] | Image
 
-Reporting = Callable[[], Progress]  # makes the progress of one reading, as in `run_text`
+Progress = Callable[[], AbstractContextManager[Report]]  # shows how far a reading is, as `run_text` reports it
+
+
+def _no_progress() -> AbstractContextManager[Report]:
+    return nullcontext(lambda fraction: None)
 
 
 def open_view(
@@ -32,7 +37,7 @@ def open_view(
     *,
     model: AnyModel | None = None,
     title: str | None = None,
-    progress: Reporting | None = None,
+    progress: Progress = _no_progress,
 ) -> ViewService:
     """The service behind a page that shows something, or two things that are compared; arguments and errors as of `uwaga.view`."""
     if isinstance(shown, Question) or isinstance(beside, Question):
@@ -46,7 +51,8 @@ def open_view(
     texts = [each for each in given if isinstance(each, Text)]
     if len(texts) == len(given):
         runner, typed = _runner(*texts)
-        first = runner.run(typed, max_tokens=None, progress=progress)
+        with progress() as report:
+            first = runner.run(typed, report, max_tokens=None)
         return ViewService(first.titled(title), runner=runner, typed=typed)
     maps = [_recorded(each, progress) if isinstance(each, Text) else each for each in given]
     return ViewService(View.of(*maps).titled(title))
@@ -69,7 +75,7 @@ def of_picture(
     dtype: str = "float32",
     resolution: int | None = None,
     layers: Sequence[int] | None = None,
-    progress: Reporting | None = None,
+    progress: Progress = _no_progress,
 ) -> Maps:
     """A picture of PIL or the path of one, read by the model of a directory.
 
@@ -87,9 +93,8 @@ def of_picture(
     else:
         title, seen = tr("Picture"), pictures.in_rgb(lambda: picture, "picture")
     reader = pictures.load_vision(os.fspath(model), dtype)
-    read = pictures.record_picture(
-        reader, seen, resolution=resolution, layers=layers, progress=None if progress is None else progress()
-    )
+    with progress() as report:
+        read = pictures.record_picture(reader, seen, resolution=resolution, layers=layers, report=report)
     return Maps(read.recording, title=title, picture=read.pixels, grid=read.grid, model=reader.title)
 
 
@@ -133,17 +138,19 @@ def _runner(first: Text, beside: Text | None = None) -> tuple[TextRunner, RunReq
     return TextRunner(reader, replace(beside, text="", target=None, model=again)), typed
 
 
-def _recorded(text: Text, progress: Reporting | None) -> Maps:
+def _recorded(text: Text, progress: Progress) -> Maps:
     """A text beside maps."""
-    recording = record_text(
-        _reader(text.model),
-        text.text,
-        target=text.target,
-        new_tokens=text.new_tokens,
-        truncate=text.truncate,
-        layers=text.layers,
-        progress=None if progress is None else progress(),
-    )
+    reader = _reader(text.model)
+    with progress() as report:
+        recording = record_text(
+            reader,
+            text.text,
+            target=text.target,
+            new_tokens=text.new_tokens,
+            truncate=text.truncate,
+            layers=text.layers,
+            report=report,
+        )
     return Maps(recording, title=first_line(text.text))
 
 

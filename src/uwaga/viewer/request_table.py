@@ -7,7 +7,6 @@ numbers of a lesson by `uwaga.lessons.example`.
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict, TypeVar, get_args
 
 from uwaga._base.languages import LANGUAGES
@@ -115,7 +114,7 @@ def parse(asked: Request) -> tuple[Handler, dict[str, Any]]:
         arguments = read(TABLE[name].arguments, given)
     except OptionError as error:
         raise RequestError(f"{name}: {error}") from error
-    return TABLE[name], {each.name: getattr(arguments, each.name) for each in fields(arguments)}
+    return TABLE[name], dict(vars(arguments))
 
 
 def one_of(name: str, value: str, choices: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from uwaga._base.languages import using
 from uwaga._base.options import Integer, Switch, Text, Words
+from uwaga.inspect.edits import Edits
 from uwaga.inspect.run_text import TextTooLongError
 from uwaga.lessons.build import build_steps
 from uwaga.lessons.document import matrices
@@ -158,7 +159,7 @@ class ViewService:
                     return number
             until = time.monotonic() + MAX_SECONDS
             self._check(mine, until)
-            return self._keep(typed, self.runner.run(typed, lambda: self._check(mine, until)))
+            return self._keep(typed, self.runner.run(typed, lambda _: self._check(mine, until)))
 
     def stop(self) -> None:
         """End the text that is run, and the score that is split."""
@@ -174,7 +175,7 @@ class ViewService:
         with self._guard:
             self._asked, latest = mine, self._latest
 
-        def check() -> None:
+        def check(_: float = 0.0) -> None:
             if self._asked is not mine:
                 raise RequestError("it was stopped" if self._asked is None else "another score was asked for instead")
             self._check(latest, until)
@@ -197,12 +198,12 @@ class ViewService:
             number = self._numbers
             self._numbers += 1
             self._results[number] = ViewResult(self, number, view, typed)
-            freed = [self._results.pop(old) for old in sorted(self._results)[1:-_CACHED]]
-            sources = [side.scores for each in self._results.values() for side in each.view.sides]
-            if self._recorded is not None and self._recorded[0] not in sources:
+            if len(self._results) > 1 + _CACHED:
+                self._results.pop(list(self._results)[1]).close()
+            if self._recorded is not None and not any(
+                self._recorded[0] is side.scores for result in self._results.values() for side in result.view.sides
+            ):
                 self._recorded = None
-        for each in freed:
-            each.close()
         return number
 
     def _check(self, mine: object, until: float) -> None:
@@ -272,8 +273,6 @@ def run(
     Raises:
         RequestError: a view without a runner, a text of too many characters, edits that are invalid or beside a second text.
     """
-    from uwaga.inspect.edits import Edits
-
     for name, each in (("text", text), ("second", second), ("target", target)):
         if each is not None and len(each) > MAX_CHARACTERS:
             raise RequestError(

@@ -17,7 +17,7 @@ from uwaga._base.errors import DataError
 from uwaga.inspect.heads.table import HeadTable
 from uwaga.inspect.patches import PatchGrid, grid_of_tokens, luminance
 from uwaga.inspect.recordings.recording import Recording
-from uwaga.inspect.run_text import NEW_TOKENS, RecordError
+from uwaga.inspect.run_text import NEW_TOKENS, RecordError, Report
 from uwaga.maps.base import WeightMap
 from uwaga.maps.map import AttentionMap
 from uwaga.models.checkpoints.directories import BUNDLED
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 MAX_PIXELS = 1 << 24  # of a picture, as a page gets them
 _ANSWERS = 20  # passages of an answer that are listed
-_OF_KIND = {"encoder": ("encoder", "encoder"), "decoder": ("decoder", "decoder"), "cross": ("decoder", "encoder")}
+# The stacks whose tokens are the queries and the keys of a kind of map.
+AXES = {"encoder": ("encoder", "encoder"), "decoder": ("decoder", "decoder"), "cross": ("decoder", "encoder")}
 
 MapName = tuple[str, int]  # kind ("encoder", "decoder", "cross") and layer
 MapsLike = Recording | WeightMap | Mapping[MapName, WeightMap] | Mapping[int, WeightMap] | Sequence[WeightMap]
@@ -112,13 +113,13 @@ class ScoreSource(NamedTuple):
     """By what the scores of a side are split into what parts of the model contribute (`uwaga.inspect.score_attribution`).
 
     model: that has made its maps.
-    recorded: gives a recording of it with values, which may take as long as its text took to read; it calls what it is given from time to
-        time, whose exceptions end it.
+    recorded: gives a recording of it with values, which may take as long as its text took to read; it reports the completed fraction to
+        a function, whose exceptions end it.
     row: of the recording.
     """
 
     model: torch.nn.Module
-    recorded: Callable[[Callable[[], object]], Recording]
+    recorded: Callable[[Report], Recording]
     row: int = 0
 
 
@@ -293,11 +294,6 @@ def _origin(record: Mapping[str, Any]) -> str:
     return " ".join([*names, *([str(record["document"])] if "document" in record else [])])
 
 
-def axes_of(kind: str) -> tuple[str, str]:
-    """The stacks whose tokens are the queries and the keys of a kind of map."""
-    return _OF_KIND[kind]
-
-
 def _side(given: Maps) -> Side:
     maps = {name: _select_row(m, name, given.row) for name, m in sorted(_by_name(given.maps).items(), key=_order)}
     if not maps:
@@ -383,7 +379,7 @@ def _sizes(maps: Mapping[MapName, WeightMap]) -> dict[str, int]:
     """Tokens per stack."""
     results: dict[str, int] = {}
     for (kind, layer), m in maps.items():
-        for stack, size in zip(_OF_KIND[kind], m.shape[-2:], strict=True):
+        for stack, size in zip(AXES[kind], m.shape[-2:], strict=True):
             if results.setdefault(stack, size) != size:
                 rule = f"{kind} {layer} has {size} {stack} tokens, another map {results[stack]}"
                 raise ValueError(f"view: the maps are of different texts: {rule}")

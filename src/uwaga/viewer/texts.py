@@ -4,8 +4,7 @@ Letters: T tokens, M model width, V vocabulary.
 """
 
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
@@ -14,30 +13,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from uwaga._base.errors import CheckpointError
+from uwaga.encode import sentence_config
+from uwaga.encode.inference import pool
+from uwaga.inspect.edits import Edits
 from uwaga.inspect.heads.coreference import coreference_heads
 from uwaga.inspect.heads.table import HeadTable
-from uwaga.inspect.run_text import (
-    Progress,
-    Reading,
-    RecordError,
-    first_line,
-    read_again,
-    reporting_errors,
-    run_text,
-)
+from uwaga.inspect.run_text import Reading, RecordError, Report, read_again, reporting_errors, run_text
 from uwaga.models.opening import open as open_model
+from uwaga.models.transformer import Transformer
+from uwaga.ops.ragged import Ragged
 from uwaga.viewer.predictions import Predictions
-from uwaga.viewer.shown import Maps, ScoreSource, Text, View
+from uwaga.viewer.shown import Maps, ScoreSource, Side, Text, View
 
 if TYPE_CHECKING:
-    from uwaga.inspect.edits import Edits
-    from uwaga.inspect.recordings.recording import Recording
     from uwaga.models.model import Model
 
 FIRST, LONGER = "first", "copyist"  # the first tokens of a text, and the bundled model that reads long ones
 MAX_TOKENS = 50_000  # of each text, where the model takes more: a few seconds a layer, after which a run can be stopped
 _MAX_VALUES_BYTES = 2 << 30  # of a text that is read again with values: 100,000 tokens of copyist take 0.3 GB
-Check = Callable[[], object]
 
 EXAMPLES = {
     "minilm": (
@@ -65,6 +59,12 @@ PAIRS = ((_OTHERS[0], "tired", "wide"), (_OTHERS[1], "tired", "cold"), (_OTHERS[
 _MOST_PARAMETERS = 200_000_000  # of a model whose heads are tried on other sentences
 
 
+def first_line(text: str) -> str:
+    """The first line of a text as it was given: a tokenizer may lower its case."""
+    line = " ".join(text.strip().partition("\n")[0].split())
+    return line if len(line) <= 60 else f"{line[:59]}…"
+
+
 class RunRequest(NamedTuple):
     """What a page, or who opens it, asks to run.
 
@@ -78,7 +78,7 @@ class RunRequest(NamedTuple):
     text: str
     second: str | None = None
     target: str | None = None
-    edits: "Edits | None" = None
+    edits: Edits | None = None
     long: str | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -139,21 +139,19 @@ class TextRunner:
     def run(
         self,
         request: RunRequest,
-        check: Check = lambda: None,
+        report: Report = lambda fraction: None,
         *,
         max_tokens: int | None = MAX_TOKENS,
-        progress: Callable[[], Progress] | None = None,
     ) -> View:
         """Read the texts.
 
         Args:
             request: the texts.
-            check: called after each layer; what it raises ends the run.
+            report: called with the completed fraction after each layer; what it raises ends the run.
             max_tokens: of each text, beside what the model takes; None: no limit.
-            progress: makes the progress of one reading, as in `run_text`.
 
         Raises:
-            Exception: from `check`.
+            Exception: from `report`.
             RecordError: a text that the model cannot read, or edits that do not fit it.
         """
         edits, first = request.edits, self.first
@@ -161,61 +159,66 @@ class TextRunner:
             self._longer[:] = self._longer or [open_model(LONGER, dtype="float32")]
             first = replace(first, model=self._longer[0], layers=None)
 
-        def read(by: Text, text: str, **options: Any) -> Reading:
-            return run_text(
-                cast("Model", by.model),
+        total = 2 if edits or request.second is not None or self.second is not None else 1
+        readers: list[Model] = []
+        readings: list[Reading] = []
+
+        def read(by: Text, text: str, target: str | Sequence[int] | None, edits: Edits | None = None) -> None:
+            done = len(readings)
+            readers.append(cast("Model", by.model))
+            reading = run_text(
+                readers[-1],
                 text,
+                target=target,
                 new_tokens=by.new_tokens,
                 layers=by.layers,
+                edits=edits,
                 truncate=by.truncate or request.long == FIRST,
                 max_tokens=max_tokens,
-                progress=_checked(check, nullcontext(_ignore) if progress is None else progress()),
-                **options,
+                report=lambda fraction: report((done + fraction) / total),
             )
+            readings.append(reading)
 
-        own = cast("Model", first.model)
-        readers, readings = [own], [read(first, request.text, target=request.target)]
         titles = [first_line(request.text)]
+        read(first, request.text, request.target)
         if edits:
             # What it generated is read again, so that the tokens are the same.
-            target = request.target if readings[0].written is None else readings[0].written
-            readers.append(own)
-            readings.append(read(first, request.text, target=target, edits=edits))
             titles.append("with the changes")
-        elif request.second is not None or self.second is not None:
+            written = readings[0].written
+            read(first, request.text, request.target if written is None else written, edits)
+        elif total == 2:
             text, by = request.text if request.second is None else request.second, self.second or first
-            readers.append(cast("Model", by.model))
-            readings.append(read(by, text, target=request.target if readers[1].config.has_both else None))
             titles.append(first_line(text))
-        given = [
-            Maps(reading.recording, title=title, model=reading.recording.model)
-            for reading, title in zip(readings, titles, strict=True)
-        ]
+            read(by, text, request.target if cast("Model", by.model).config.has_both else None)
         with reporting_errors():
-            shown = View.of(*given)
-        sides = [
-            side
-            if edits and number
-            else replace(side, coreference=self._coreference_of(reader), scores=_scores_of(reader, reading))
-            for number, (side, reader, reading) in enumerate(zip(shown.sides, readers, readings, strict=True))
-        ]
-        vectors = [_vector(reader, reading) for reader, reading in zip(readers, readings, strict=True)]
-        known = [each for each in vectors if each is not None]
-        comparable = len(known) == len(vectors) and len({each.shape for each in known}) == 1
+            shown = View.of(
+                *(
+                    Maps(reading.recording, title=title, model=reading.recording.model)
+                    for reading, title in zip(readings, titles, strict=True)
+                )
+            )
+        sides: list[Side] = []
+        predictions: dict[str, Predictions] = {}
+        vectors: list[NDArray[np.float32]] = []
+        for side, reader, reading in zip(shown.sides, readers, readings, strict=True):
+            if not (edits and sides):
+                side = replace(side, coreference=self._coreference_of(reader), scores=_scores_of(reader, reading))
+            if (vector := _vector(reader, reading)) is not None:
+                vectors.append(vector)
+            if (predicted := Predictions.of(reader, reading)) is not None:
+                predictions[str(len(sides))] = predicted
+            sides.append(side)
+        comparable = len(vectors) == len(sides) and len({vector.shape for vector in vectors}) == 1
         return replace(
             shown,
             sides=tuple(sides),
-            predictions={
-                str(side): result
-                for side, (reader, reading) in enumerate(zip(readers, readings, strict=True))
-                if (result := Predictions.of(reader, reading)) is not None
-            },
-            vectors=known if comparable else (),
+            predictions=predictions,
+            vectors=vectors if comparable else (),
             python=edits.as_python() if edits else "",
-            probes=self._probes_of(request.text, check) if edits and comparable else (),
+            probes=self._probes_of(request.text, report) if edits and comparable else (),
         )
 
-    def _probes_of(self, text: str, check: Check) -> list[tuple[str, NDArray[np.float32]]]:
+    def _probes_of(self, text: str, report: Report) -> list[tuple[str, NDArray[np.float32]]]:
         """Sentences to compare a text with, and their vectors: of an example, also with its other word, its own, else the examples."""
         known = dict(PROBES)
         for example, word, other in PAIRS:
@@ -223,7 +226,7 @@ class TextRunner:
         probes = known.get(text) or [each for each in EXAMPLES.get(self.reader.name, _OTHERS) if each != text]
         for probe in probes:
             if probe not in self._vectors:
-                check()
+                report(1.0)
                 try:
                     vector = _vector(self.reader, run_text(self.reader, probe, truncate=True))
                 except RecordError:  # a tokenizer that does not know English letters
@@ -255,37 +258,13 @@ class TextRunner:
 def _scores_of(reader: "Model", reading: Reading) -> ScoreSource:
     """The text is read again, with values, when a score of it is split."""
 
-    def recorded(check: Check) -> "Recording":
-        progress = _checked(check, nullcontext(_ignore))
-        return read_again(reader, reading.recording, max_bytes=_MAX_VALUES_BYTES, progress=progress)
-
-    return ScoreSource(reader, recorded)
-
-
-@contextmanager
-def _checked(check: Check, progress: Progress) -> Iterator[Callable[[float], object]]:
-    """Progress that checks first whether the run must end."""
-    with progress as report:
-
-        def both(fraction: float) -> None:
-            check()
-            report(fraction)
-
-        yield both
-
-
-def _ignore(fraction: float) -> None:
-    """No progress is shown."""
+    return ScoreSource(
+        reader, lambda report: read_again(reader, reading.recording, max_bytes=_MAX_VALUES_BYTES, report=report)
+    )
 
 
 def _vector(reader: "Model", reading: Reading) -> NDArray[np.float32] | None:
     """The text's vector of length 1, pooled as the model's directory says; None for a model that predicts tokens, or cannot pool."""
-    from uwaga._base.errors import CheckpointError
-    from uwaga.encode import sentence_config
-    from uwaga.encode.inference import pool
-    from uwaga.models.transformer import Transformer
-    from uwaga.ops.ragged import Ragged
-
     if not isinstance(reader, Transformer) or reader.directory is None or reader.encoder is None or reader.predicts:
         return None
     try:

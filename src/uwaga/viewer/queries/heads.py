@@ -19,9 +19,8 @@ from uwaga.maps.derived import DifferenceMap, SubsetMap, WordMap
 from uwaga.maps.map import AttentionMap
 from uwaga.models.tokenizers.token_text import TokenText, join_tokens, word_ranges
 from uwaga.viewer.messages import RequestError
-from uwaga.viewer.queries.lru_cache import LRUCache
 from uwaga.viewer.request_table import Shown, in_range, one_of
-from uwaga.viewer.shown import MapName, Side, View, axes_of
+from uwaga.viewer.shown import AXES, MapName, Side, View
 
 DIFFERENCE = "difference"  # the id of the side that shows the first side minus the second
 WRITTEN = (
@@ -180,7 +179,7 @@ class HeadResolver:
     def __init__(self, view: View) -> None:
         self.view = view
         self._axes: dict[tuple[str, str, str, str], Axis] = {}
-        self._head_views: LRUCache[HeadView] = LRUCache(_MAX_HEAD_VIEWS)
+        self._head_views: dict[tuple[LayerSelection, int], HeadView] = {}  # the most recently used one last
 
     @property
     def ids(self) -> list[str]:
@@ -232,13 +231,16 @@ class HeadResolver:
         return bands[0] if all(band == bands[0] for band in bands) else None
 
     def head_view(self, selection: LayerSelection, head: int) -> HeadView:
-        """The matrix of one head, from the cache, which keeps the normalizers of its rows."""
-        cached = self._head_views.get((selection, head))
-        return cached or self._head_views.put((selection, head), self._make_head_view(selection, head))
+        """The matrix of one head, from a cache, which keeps the normalizers of its rows."""
+        view = self._head_views.pop((selection, head), None)
+        self._head_views[selection, head] = view or self._make_head_view(selection, head)
+        if len(self._head_views) > _MAX_HEAD_VIEWS:
+            del self._head_views[next(iter(self._head_views))]
+        return self._head_views[selection, head]
 
     def axes(self, selection: LayerSelection) -> tuple[Axis, Axis]:
         """The axes of the queries and of the keys."""
-        queries, keys = axes_of(selection.name[0])
+        queries, keys = AXES[selection.name[0]]
         how = selection.merge, selection.specials
         return self.axis(selection.side, queries, *how), self.axis(selection.side, keys, *how)
 

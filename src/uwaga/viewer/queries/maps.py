@@ -12,7 +12,7 @@ from uwaga.viewer.queries.raster import OVERVIEW, TILE
 from uwaga.viewer.queries.result import ViewResult
 from uwaga.viewer.queries.statistics import titles
 from uwaga.viewer.request_table import Merge, Specials, in_range, one_of, request
-from uwaga.viewer.shown import axes_of
+from uwaga.viewer.shown import AXES
 
 _MAX_ITEMS = 200_000
 _LEAST_WORDS, _MOST_WORDS = 3, 60  # of a short text: what a small map has a cell for each of, with special tokens
@@ -92,7 +92,7 @@ def _merge(resolver: HeadResolver, kind: str) -> str:
     sides = [side for side in resolver.ids if side != DIFFERENCE]
     if kind == "cross" or not all(resolver.side(side).sources for side in sides):
         return "tokens"
-    axes = [resolver.axis(side, axes_of(kind)[0], "words", "show") for side in sides]
+    axes = [resolver.axis(side, AXES[kind][0], "words", "show") for side in sides]
     is_short = all(_LEAST_WORDS <= len(axis) - len(axis.specials) <= _MOST_WORDS for axis in axes)
     is_comparable = all(np.array_equal(axes[0].spans, axis.spans) for axis in axes)
     return "words" if is_short and is_comparable else "tokens"
@@ -126,7 +126,7 @@ def _side(resolver: HeadResolver, side: str) -> dict[str, Any]:
 
 
 def _axes(kind: str, *, writes: bool) -> dict[str, str]:
-    queries, keys = axes_of(kind)
+    queries, keys = AXES[kind]
     return {"queries": WRITTEN if kind == "cross" and writes else queries, "keys": keys}
 
 

@@ -16,7 +16,7 @@ from uwaga.viewer.messages import Reply
 from uwaga.viewer.queries.heads import DIFFERENCE, HeadResolver, HeadView, LayerSelection
 from uwaga.viewer.queries.result import Computation, ViewResult
 from uwaga.viewer.request_table import Layer, request
-from uwaga.viewer.shown import axes_of
+from uwaga.viewer.shown import AXES
 
 MEANINGS = {
     "entropy": "entropy of the weights of a query, in nats",
@@ -73,7 +73,7 @@ def _of_side(resolver: HeadResolver, selection: LayerSelection) -> Computation:
     """The table of one layer, computed head by head. Queries and keys of cross-attention are tokens of different texts, so that distances and
     earlier tokens are undefined."""
     side, name = selection.side, selection.name
-    stack, shown, is_cross = axes_of(name[0])[1], resolver.side(side), name[0] == "cross"
+    stack, shown, is_cross = AXES[name[0]][1], resolver.side(side), name[0] == "cross"
     labels = shown.tokens.get(stack)
     # Without token strings, every token differs from all others.
     names = range(shown.sizes[stack]) if labels is None else labels

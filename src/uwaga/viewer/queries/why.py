@@ -11,7 +11,7 @@ import torch
 
 from uwaga.viewer.queries.heads import HeadResolver, HeadView
 from uwaga.viewer.request_table import Shown, in_range, invalid, one_of
-from uwaga.viewer.shown import MapName, Side, axes_of
+from uwaga.viewer.shown import AXES, MapName, Side
 
 if TYPE_CHECKING:
     from uwaga.inspect.attribution.attribute import ScoreAttribution
@@ -92,7 +92,7 @@ def explain(of: Link, by: str, read: Callable[[], "Recording"]) -> dict[str, Any
         return {"error": FAMILY}
     shares = _shares(why, by)
     listed, total = shares[:_TOP], float(why.total()[0])
-    queries, keys = (of.side.token_text(stack).labels for stack in axes_of(kind))
+    queries, keys = (of.side.token_text(stack).labels for stack in AXES[kind])
     return {
         "tokens": [of.query, of.key, of.than],
         "labels": [queries[of.query], keys[of.key], None if of.than is None else keys[of.than]],
@@ -141,7 +141,7 @@ def _source(
     places = [of.query] if side == "query" else [each for each in (of.key, of.than) if each is not None]
     to = places[0] if len(places) == 1 else max(places, key=lambda at: _weight(recording, why.row, part, at, token))
     assert part.kind is not None
-    label = of.side.token_text(axes_of(part.kind)[1]).labels[token]
+    label = of.side.token_text(AXES[part.kind][1]).labels[token]
     return {"to": to, "token": token, "label": label, "share": float(shares[token])}
 
 
