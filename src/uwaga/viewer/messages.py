@@ -38,11 +38,6 @@ class Reply:
     meta: Mapping[str, Any]
     arrays: tuple[NDArray[Any], ...] = ()
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays."""
-        return sum(array.nbytes for array in self.arrays)
-
     def header(self) -> dict[str, Any]:
         """The JSON header: everything but the arrays' data."""
         arrays = [{"type": _TYPE_NAMES[array.dtype], "shape": list(array.shape)} for array in self.arrays]

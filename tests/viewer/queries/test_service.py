@@ -11,6 +11,7 @@ from waiting import HANG
 
 import uwaga
 from uwaga.viewer.messages import Reply
+from uwaga.viewer.queries import result as result_module
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Maps, View
 
@@ -133,8 +134,10 @@ def test_what_reads_no_maps_does_not_wait_for_them(service: ViewService, name: s
 
 def test_the_caches_are_bounded(long_map: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch) -> None:
     service = ViewService(View.of(long_map))
-    monkeypatch.setattr(service.result(0)._finished, "_max_weight", 1 << 20)
+    monkeypatch.setattr(result_module, "_MAX_CACHED_BYTES", 1 << 20)
     where = HEAD | {"kind": "decoder"}
     for row in range(8):
         service.answer({"request": "tile", **where, "pooling": "sum", "level": 0, "row": row, "column": 0})
-    assert sum(reply.nbytes for reply, _ in service.result(0)._finished._entries.values()) <= 1 << 20
+    kept = [reply for reply, _ in service.result(0)._cached.values()]
+    assert 1 < len(kept) < 8
+    assert sum(array.nbytes for reply in kept for array in reply.arrays) <= 1 << 20

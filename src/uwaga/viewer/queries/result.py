@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from uwaga.viewer.messages import Reply, RequestError
 from uwaga.viewer.queries.heads import HeadResolver
-from uwaga.viewer.queries.lru_cache import LRUCache
 from uwaga.viewer.request_table import Handler
 from uwaga.viewer.shown import View
 
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
     from uwaga.viewer.texts import RunRequest
 
 _TIME_BUDGET = 0.2  # seconds per reply; a step that has begun may overrun it
-_MAX_FINISHED_BYTES = 128 << 20
-_MAX_UNFINISHED_BYTES = 128 << 20
+_MAX_CACHED_BYTES = 256 << 20  # of complete replies and of computations that were begun
+_ENTRY_BYTES = 4096  # of an entry besides its arrays
 
 
 class Computation:
@@ -66,8 +65,9 @@ class ViewResult:
         self.resolver = HeadResolver(view)
         self.lock = threading.RLock()
         self._closed = False
-        self._finished: LRUCache[Reply] = LRUCache(_MAX_FINISHED_BYTES, lambda reply: reply.nbytes + 4096)
-        self._unfinished: LRUCache[Computation] = LRUCache(_MAX_UNFINISHED_BYTES, lambda work: work.nbytes + 4096)
+        # What was asked for, with its bytes; the most recently used entry is the last one.
+        self._cached: dict[tuple[Any, ...], tuple[Reply | Computation, int]] = {}
+        self._cached_bytes = 0
 
     def answer(self, handler: Handler, arguments: Mapping[str, Any]) -> Reply:
         """The reply to a request. Raises RequestError."""
@@ -91,16 +91,21 @@ class ViewResult:
     def _resume(self, handler: Handler, arguments: Mapping[str, Any]) -> Reply:
         """Continue (or begin) a computation within the time budget; a complete reply is cached."""
         key = (handler.name, *arguments.values())
-        if (finished := self._finished.get(key)) is not None:
-            return finished
-        work = self._unfinished.get(key)
-        if work is None:
-            work = self._unfinished.put(key, handler.function(self, **arguments))
-        work.advance(time.monotonic() + _TIME_BUDGET)
-        reply = work.reply()
-        if reply.meta["complete"] == 1:
-            self._unfinished.discard(key)
-            self._finished.put(key, reply)
+        kept, size = self._cached.pop(key, (None, 0))
+        self._cached_bytes -= size
+        if isinstance(kept, Reply):
+            reply = kept
+        else:
+            work: Computation = kept or handler.function(self, **arguments)
+            work.advance(time.monotonic() + _TIME_BUDGET)
+            reply = work.reply()
+            kept, size = work, _ENTRY_BYTES + work.nbytes
+            if reply.meta["complete"] == 1:
+                kept, size = reply, _ENTRY_BYTES + sum(array.nbytes for array in reply.arrays)
+        self._cached[key] = kept, size
+        self._cached_bytes += size
+        while self._cached_bytes > _MAX_CACHED_BYTES and len(self._cached) > 1:
+            self._cached_bytes -= self._cached.pop(next(iter(self._cached)))[1]
         return reply
 
     def _finish(self, handler: Handler, arguments: Mapping[str, Any]) -> Reply:
