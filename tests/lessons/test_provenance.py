@@ -1,7 +1,12 @@
-"""Provenance: the rule of every number of the lesson gives that number from the cells that it names."""
+"""Provenance: the rule of every number of the lesson gives that number from the cells that it names, in Python and in a saved page."""
 
+import copy
+import json
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from graphlib import TopologicalSorter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +15,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from uwaga.viewer.messages import Reply
+from uwaga.viewer.page.bundle import FRONT
 from uwaga.viewer.service import answer_lesson as answer
 
 # Rules without a formula: the user's own numbers, measurements, position codes, and the layer over other tokens.
 TEXT_RULES = {"typed", "given", "code"}
+TYPED = ("x", "wq", "wk", "wv", "wo", "payload", "w1", "w2")
+
+# What a saved page does with an edit.
+_PAGE = """
+import { readFileSync } from "node:fs";
+import { readLesson } from "%(front)s/lesson/reply.js";
+import { recomputed } from "%(front)s/lesson/rules.js";
+const { meta, arrays, request } = JSON.parse(readFileSync(0, "utf8"));
+const reply = { meta, arrays: arrays.map((data) => ({ data: Float32Array.from(data, (value) => value ?? NaN) })) };
+const { matrices } = recomputed(readLesson(reply), request);
+console.log(JSON.stringify(Object.fromEntries([...matrices].map(([id, { data }]) => [id, [...data].map((value) => (Number.isNaN(value) ? null : value))]))));
+"""
 
 
 def random_question(tokens: int, width: int, inner: int, values: int, heads: int, **settings: Any) -> dict[str, Any]:
@@ -106,15 +125,10 @@ def test_rules_have_no_cycles(numbers_of: Callable[..., Any]) -> None:
     """Following the rules from any number ends at an input or at a text."""
     numbers = numbers_of(answer({"request": "lesson"}))
 
-    sources = {}
-    for name, facts in numbers.facts.items():
-        rules = facts["source"].get("rules", [facts["source"]])
-        # A column of a matrix may be computed from another column of the same matrix.
-        sources[name] = {each["of"] for one in rules for each in one["from"]} - {name}
-    ordered = list(TopologicalSorter(sources).static_order())  # raises CycleError
+    ordered = in_order(numbers)  # raises CycleError
     depth: dict[str, int] = {}
     for name in ordered:
-        depth[name] = 1 + max((depth[each] for each in sources[name]), default=0)
+        depth[name] = 1 + max((depth[id] for id in sources(numbers, name)), default=0)
     # From the probability of a word back through the decoder, two encoder blocks, their attention and norms, to X.
     assert depth["next_word"] > 30
 
@@ -139,3 +153,76 @@ def tolerance(numbers: Any, name: str) -> float:
     largest = [float(np.nanmax(np.abs(numbers[part]), initial=0.0)) for part in parts]
     scale = float(np.prod(largest)) if rule["op"] == "dot" else max(largest, default=1.0)
     return 24 * float(np.finfo(np.float32).eps) * max(1.0, scale)
+
+
+def edited(request: dict[str, Any], seed: int) -> dict[str, Any]:
+    """The request with one other number in every matrix that a reader can type into."""
+    chooser, result = np.random.default_rng(seed), copy.deepcopy(request)
+    for name in TYPED:
+        rows = result["x"] if name == "x" else result["settings"][name]
+        row, column = chooser.integers(len(rows)), chooser.integers(len(rows[0]))
+        rows[row][column] = round(float(chooser.normal()), 2)
+    return result
+
+
+def page_numbers(reply: Reply, request: dict[str, Any], tmp_path: Path) -> dict[str, np.ndarray]:
+    """The matrices that a saved page has after the edit, flat, in float64."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("there is no node")
+    script = tmp_path / "page.mjs"
+    script.write_text(_PAGE % {"front": FRONT.as_uri()})
+    arrays = [[None if np.isnan(x) else x for x in array.ravel().tolist()] for array in reply.arrays]
+    asked = json.dumps({"meta": reply.meta, "arrays": arrays, "request": request})
+    done = subprocess.run([node, str(script)], input=asked, capture_output=True, text=True, check=True)
+    return {name: np.array(data, dtype=np.float64) for name, data in json.loads(done.stdout).items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["default", "unscaled", "odd", "before", "narrow"])
+def test_an_edited_saved_page_has_the_numbers_of_python(
+    name: str, numbers_of: Callable[[Reply], Any], tmp_path: Path
+) -> None:
+    reply = answer(QUESTIONS[name])
+    request = edited(reply.meta["request"], seed=len(name))
+    found = page_numbers(reply, request, tmp_path)
+
+    numbers = numbers_of(reply)
+    numbers.arrays = [array.astype(np.float64) for array in reply.arrays]
+    for field in TYPED:
+        typed = request["x"] if field == "x" else request["settings"][field]
+        numbers.arrays[numbers.facts[field]["array"]] = np.float64(np.float32(typed))
+    assert len(found) > 200
+    for id in in_order(numbers):
+        array = numbers.sliced(id)
+        for column in range(array.shape[2]):
+            for slice, row in np.ndindex(*array.shape[:2]):
+                value = numbers.recomputed((id, slice, row, column))
+                if value is not None:
+                    array[slice, row, column] = value
+            numbers.arrays[numbers.facts[id]["array"]] = array if numbers[id].ndim == 3 else array[0]
+        if id in found:
+            expected = array.ravel()
+            np.testing.assert_allclose(found[id] / scale(expected), expected / scale(expected), rtol=0, atol=1e-12)
+
+    # What no rule gives is left out if it depends on the edit.
+    answered = numbers_of(answer(request))
+    for id, values in found.items():
+        expected = answered[id].ravel()
+        np.testing.assert_allclose(values / scale(expected), expected / scale(expected), rtol=0, atol=2e-4, err_msg=id)
+
+
+def scale(values: np.ndarray) -> np.ndarray:
+    return np.maximum(1.0, np.abs(values))
+
+
+def sources(numbers: Any, name: str) -> set[str]:
+    """The other matrices that the rules of a matrix name. A column may be computed from another column of the same matrix."""
+    facts = numbers.facts[name]
+    rules = facts["source"].get("rules", [facts["source"]])
+    return {reference["of"] for rule in rules for reference in rule["from"]} - {name}
+
+
+def in_order(numbers: Any) -> list[str]:
+    """The matrices, each after those that its rules name."""
+    return list(TopologicalSorter({name: sources(numbers, name) for name in numbers.facts}).static_order())

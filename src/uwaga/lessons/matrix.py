@@ -3,7 +3,7 @@
 A rule is JSON: {"op": ..., "from": [reference, ...], ...}. A reference {"of": id, "row": index, "column": index} names a cell
 of another matrix, with "slice" if that matrix has a slice per query. An index is a number; "i", "j" or "c", the row, column
 and slice of the cell itself; "m", which runs from 0 to `over` - 1; {"add": n, "to": index}; or {"pick": [numbers],
-"by": index}. front/lesson/explanation.js evaluates the rules.
+"by": index}. front/lesson/rules.js evaluates the rules.
 
 Letters: S slices (one per query), R rows, C columns.
 """

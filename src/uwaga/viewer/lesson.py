@@ -71,7 +71,7 @@ class Lesson:
         return known[name].numbers.numpy().copy()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the lesson as one HTML file that needs no server and no network; its numbers can be followed, but not changed.
+        """Write the lesson as one HTML file that needs no server and no network. The page calculates its tables again after an edit.
 
         `path#tab=lesson&step=softmax` opens it at a step, by the step's id. Raises OSError.
         """

@@ -741,16 +741,34 @@ def test_the_head_that_a_step_suggests_opens_in_the_map(
     )
 
 
-def test_a_saved_page_has_the_lesson_read_only(make_maps: MakeMaps, browser: Any, tmp_path: Any) -> None:
+def test_a_saved_page_calculates_an_edit(make_maps: MakeMaps, open_page: Open, tmp_path: Path) -> None:
+    """What follows from a number by a rule; what does not is hidden, until the numbers are reset. Typing goes on in the same field."""
     shown = ViewService(View.of(make_maps(11)), lesson={"request": "lesson"})
     save_snapshot(shown, tmp_path / "page.html")
-    page = browser.new_page()
-    page.goto((tmp_path / "page.html").as_uri() + "#tab=lesson")
+    page = open_page((tmp_path / "page.html").as_uri() + "#tab=lesson")
     page.wait_for_selector(TITLE)
-    assert "This is a saved page, without a program" in page.locator(".lesson-main").text_content()
+    assert "This is a saved page. If you change a number" in page.locator(".lesson-main").text_content()
     show_numbers(page)
-    assert cell(page, "x", 0, 0).locator("input").get_attribute("readonly") is not None
+    go(page, "Positions")
+    assert page.locator("[data-matrix=with_order]").count() == 1
+    field = cell(page, "x", 0, 0).locator("input")
+    field.click()
+    field.press("Control+a")
+    field.press_sequentially("2", delay=1)
+    page.wait_for_selector("[data-matrix=with_order]", state="detached")
+    page.keyboard.type(".5")
+    settle(page)
+    assert field.input_value() == "2.5"
+    x = np.array(work_through()["x"])
+    x[0, 0] = 2.5
+    expected = work_through(x, tokens="this is a pen .")
+    assert page.locator("[data-matrix=x_placed]").count() == 1
     go(page, "Weigh")
     page.locator("[data-setting=query]").select_option(label="4: pen")
-    np.testing.assert_allclose(table(page, "weighted"), work_through()["weighted"][3], atol=0.0051)
-    page.close()
+    np.testing.assert_allclose(table(page, "weighted"), expected["weighted"][3], atol=0.0051)
+    go(page, "The decoder")
+    np.testing.assert_allclose(table(page, "next_word"), expected["next_word"], atol=0.0051)
+    assert page.locator(".lesson-finding, .lesson-question, .lesson-ledger:visible").count() == 0
+    page.get_by_role("button", name="Reset").click()
+    page.wait_for_selector(".lesson-question")
+    np.testing.assert_allclose(table(page, "next_word"), work_through()["next_word"], atol=0.0051)

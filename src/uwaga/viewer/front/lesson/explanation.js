@@ -1,5 +1,4 @@
-// Where a number comes from: the rules of the reply's matrices for one cell (lessons/matrix.py writes them), and the panel
-// that writes the calculation out.
+// Where a number comes from: the rule of its cell as a calculation, and the panel that writes it out.
 
 import { el, tokenText } from "../dom.js";
 import { decimalText, splitMessage, tr } from "../languages.js";
@@ -8,53 +7,10 @@ import { makeMatrixCopy } from "./pipeline.js";
 import { makePlay } from "./play.js";
 import { makeProduct } from "./rows.js";
 import { digitsOf, hasCell, matrixOf, matrixName, valueAt } from "./reply.js";
-/** @import { Cell, Index, Lesson, Matrix, Rule } from "./reply.js" */
+import { ruleOf, sourcesOf, termsOf } from "./rules.js";
+/** @import { Cell, Lesson, Matrix, Rule } from "./reply.js" */
 
 /** @typedef {string | {cell: Cell}} CalculationPart  text, or a link to a number */
-
-/** @param {Index} index @param {Cell} cell @param {number} m @returns {number} */
-export function resolvedIndex(index, cell, m) {
-  if (typeof index === "number") return index;
-  if (index === "i") return cell.row;
-  if (index === "j") return cell.column;
-  if (index === "c") return cell.slice ?? 0;
-  if (index === "m") return m;
-  if (typeof index === "object" && "add" in index) return index.add + resolvedIndex(index.to, cell, m);
-  if (typeof index === "object" && "pick" in index) return index.pick[resolvedIndex(index.by, cell, m)];
-  throw new Error(`lesson: invalid index ${JSON.stringify(index)}`);
-}
-
-/** The rule of a cell: of its column if each column has its own. @param {Lesson} lesson @param {Cell} cell @returns {Rule} */
-export function ruleOf(lesson, cell) {
-  const rule = matrixOf(lesson, cell.of).source;
-  return rule.op === "columns" && rule.rules ? rule.rules[cell.column] : rule;
-}
-
-/**
- * The cells of one of a rule's references, for m = 0, 1, ... if it depends on m.
- * @param {Rule} rule @param {number} which @param {Cell} cell @returns {Cell[]}
- */
-function termsOf(rule, which, cell) {
-  const reference = rule.from[which];
-  const runs = JSON.stringify(reference).includes('"m"');
-  return Array.from({ length: runs ? rule.over ?? 1 : 1 }, (_, m) => ({
-    of: reference.of,
-    row: resolvedIndex(reference.row, cell, m),
-    column: resolvedIndex(reference.column, cell, m),
-    slice: reference.slice === undefined ? null : resolvedIndex(reference.slice, cell, m),
-  }));
-}
-
-/** All cells that a number was computed from, each once. @param {Lesson} lesson @param {Cell} cell @returns {Cell[]} */
-export function sourcesOf(lesson, cell) {
-  const rule = ruleOf(lesson, cell);
-  /** @type {Map<string, Cell>} */
-  const found = new Map();
-  rule.from.forEach((_, which) => {
-    for (const term of termsOf(rule, which, cell)) found.set(JSON.stringify(term), term);
-  });
-  return [...found.values()];
-}
 
 /**
  * The calculation of a number with its operands; empty if a text explains it instead (ruleText).
@@ -64,7 +20,7 @@ export function calculationOf(lesson, cell) {
   const rule = ruleOf(lesson, cell);
   const write = writers[rule.op];
   if (!write) throw new Error(`lesson: unknown rule ${rule.op}`);
-  return write(rule.from.map((_, which) => termsOf(rule, which, cell)), rule, lesson);
+  return write(termsOf(rule, cell), rule, lesson);
 }
 
 /** @param {CalculationPart[][]} parts @param {string} between @returns {CalculationPart[]} */
@@ -204,7 +160,7 @@ export function makeExplanation(actions) {
     if (terms.length > 1) player = makePlay({ terms, result, mark: actions.mark });
     const written = [parts.length ? el("p", { class: "lesson-calculation" }, "= ", terms.map((term) => term.element), result) : null, player?.element];
     const rule = ruleOf(lesson, cell);
-    const product = Number.isNaN(value) ? null : makeProduct(lesson, rule, rule.from.map((_, which) => termsOf(rule, which, cell)), cellNumber(matrix, cell, value, 2));
+    const product = Number.isNaN(value) ? null : makeProduct(lesson, rule, termsOf(rule, cell), cellNumber(matrix, cell, value, 2));
     body.replaceChildren(...[
       el("p", { class: "lesson-formula" }, formulaText(matrix.formula)),
       ...(product ? [el("div", { class: "lesson-scroll" }, product)] : []),

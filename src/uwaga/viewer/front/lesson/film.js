@@ -10,7 +10,7 @@ import { formulaText, lessonNumber } from "./numbers.js";
 import { largestOf, matrixOf, valueAt } from "./reply.js";
 import { circleRadius } from "./rows.js";
 /** @import { PictureActions, PictureBody } from "./pictures.js" */
-/** @import { Lesson, Picture } from "./reply.js" */
+/** @import { Lesson, Matrix, Picture } from "./reply.js" */
 
 /** Milliseconds that a moment of a film is shown, and how many moments stand below as small pictures. */
 const pause = 70, mostStops = 8;
@@ -47,7 +47,7 @@ export function makeFilm(actions) {
   const isStill = wantsNoMotion(), player = makePlayer(isStill ? pause * 12 : pause, step);
   /** @type {[Lesson, Picture, boolean] | null} */
   let last = null;
-  /** @type {Float32Array | null} the numbers that the strip shows */
+  /** @type {Matrix["data"] | null} the numbers that the strip shows */
   let stripped = null;
   slider.addEventListener("input", () => { stop(); moment = Number(slider.value); draw(); });
 

@@ -11,7 +11,6 @@ import { cellKey, digitsOf, hasCell, heatOf, largestOf, matrixOf, valueAt } from
  * @property {(cell: Cell) => void} select
  * @property {(field: string, row: number, column: number, value: number) => void} write
  * @property {(text: string) => void} say
- * @property {() => boolean} readOnly
  */
 /**
  * @typedef {object} MatrixTable
@@ -35,7 +34,7 @@ export function makeMatrixTable(lesson, id, slice, actions) {
   const error = el("p", { class: "lesson-error", role: "alert", hidden: true });
   const heads = matrix.columns.map(() => el("th", { scope: "col" }));
   const sides = matrix.rows.map(() => el("th", { scope: "row" }));
-  const cells = matrix.rows.map((_, row) => matrix.columns.map((__, column) => makeCell(row, column, editable)));
+  const cells = matrix.rows.map((_, row) => matrix.columns.map((__, column) => makeCell(id, row, column, editable)));
   const table = el("table", { class: `lesson-table lesson-shade-${matrix.shade}`, role: "grid", "data-matrix": id, "aria-readonly": String(!editable), "aria-labelledby": caption.id },
     el("thead", {}, el("tr", {}, el("td", { class: "lesson-corner" }), heads)),
     el("tbody", {}, cells.map((line, row) => el("tr", {}, sides[row], line.map((cell) => cell.place)))),
@@ -139,8 +138,7 @@ export function makeMatrixTable(lesson, id, slice, actions) {
     const largest = largestOf(now);
     cells.forEach((line, row) => line.forEach((cell, column) => {
       const value = valueAt(next, cellAt(row, column));
-      fillCell(cell, now, value, largest, `${tokenText(now.rows[row])}, ${tokenText(now.columns[column])}`,
-        actions.readOnly(), inputErrors.has(`${row}/${column}`));
+      fillCell(cell, now, value, largest, `${tokenText(now.rows[row])}, ${tokenText(now.columns[column])}`, inputErrors.has(`${row}/${column}`));
       if (isCovered && cell.target === cell.place) coverCell(cell.place, `${tokenText(now.rows[row])}, ${tokenText(now.columns[column])}`);
     }));
   }
@@ -177,30 +175,28 @@ let tableCount = 0;
 
 // One cell of a matrix.
 
-/** @param {number} row @param {number} column @param {boolean} editable @returns {TableCell} */
-function makeCell(row, column, editable) {
+/** @param {string} id  of the matrix @param {number} row @param {number} column @param {boolean} editable @returns {TableCell} */
+function makeCell(id, row, column, editable) {
   const props = { role: "gridcell", class: "lesson-cell", "data-row": row, "data-column": column };
   if (!editable) {
     const place = el("td", props, el("span", { class: "lesson-cell-number" }));
     return { place, target: place };
   }
-  const input = el("input", { type: "text", inputmode: "decimal", autocomplete: "off", size: 5 });
+  const input = el("input", { type: "text", name: `${id}/${row}/${column}`, inputmode: "decimal", autocomplete: "off", size: 5 });
   return { place: el("td", { ...props, class: "lesson-cell lesson-editable" }, input), target: input };
 }
 
 /**
  * @param {TableCell} cell @param {Matrix} matrix @param {number} value @param {number} largest @param {string} name
- * @param {boolean} readOnly
  * @param {boolean} isInvalid  the input does not hold a valid number
  */
-function fillCell({ place, target }, matrix, value, largest, name, readOnly, isInvalid) {
+function fillCell({ place, target }, matrix, value, largest, name, isInvalid) {
   const heat = heatOf(matrix, value, largest);
   // The area of the circle grows with the number.
   place.style.setProperty("--lesson-size", Math.sqrt(Math.min(1, Math.abs(heat) || 0)).toFixed(3));
   place.classList.toggle("lesson-negative", heat < 0);
   place.classList.toggle("lesson-hidden-number", Number.isNaN(value));
   if (target instanceof HTMLInputElement) {
-    target.readOnly = readOnly;
     target.setAttribute("aria-label", name);
     // An input with the focus keeps the text as typed.
     if (!isInvalid && target !== target.ownerDocument.activeElement) target.value = inputText(value);

@@ -22,7 +22,7 @@
  * @property {number} digits
  * @property {string} note
  * @property {string} product  the shapes of the two matrices that it is the product of
- * @property {Float32Array} data
+ * @property {Float32Array | Float64Array} data
  */
 /**
  * @typedef {{title: string, matrix: string, lines: number[], description: string, x_title: string, y_title: string, log_x: boolean,

@@ -3,10 +3,11 @@
 import { el, openAround } from "../dom.js";
 import { isAbort, messageOf } from "../hosts.js";
 import { languageOfRequest, tr } from "../languages.js";
-import { makeExplanation, sourcesOf, stepShows } from "./explanation.js";
+import { makeExplanation, stepShows } from "./explanation.js";
 import { formulaText } from "./numbers.js";
 import { makePipeline } from "./pipeline.js";
 import { cellKey, hasCell, openingToken, readLesson, sentenceOf, withNumber, withSetting, withText } from "./reply.js";
+import { recomputed, sourcesOf } from "./rules.js";
 import { lessonScene } from "./scene.js";
 import { makeStepPage, stepStructure } from "./step.js";
 /** @import { App, Request, View } from "../types.js" */
@@ -17,7 +18,7 @@ import { makeStepPage, stepStructure } from "./step.js";
 const inputPause = 200;
 /** Under this width in pixels words stand in a column, and sections are folded. */
 const narrowWidth = 620;
-const readOnlyNote = tr("This is a saved page, without a program that could calculate other numbers. “uwaga lesson” opens one where you can change them.");
+const savedNote = tr("This is a saved page. If you change a number in a table, the page calculates what follows from it, and hides questions and other parts that it cannot calculate. “uwaga lesson” opens a page where you can also change the sentence and the settings.");
 
 /** @param {App} app @returns {View} */
 export function lessonView(app) {
@@ -45,7 +46,7 @@ export function lessonView(app) {
       { id: "lesson.query.before", title: tr("Previous query"), keys: ["Shift+Q"], when, run: () => reader?.nextQuery(-1) },
       { id: "lesson.back", title: tr("Back to the previous number"), keys: ["Backspace"], when: hasChain(2), run: () => reader?.back() },
       { id: "lesson.close", title: tr("Unmark the number"), keys: ["Escape"], when: hasChain(1), run: () => reader?.close() },
-      { id: "lesson.reset", title: tr("Reset sentence and numbers"), keys: ["Shift+R"], when: () => when() && !numbers.isReadOnly, run: () => reader?.reset() },
+      { id: "lesson.reset", title: tr("Reset sentence and numbers"), keys: ["Shift+R"], when, run: () => reader?.reset() },
     ].map((command) => app.commands.add({ group: tr("Lesson"), ...command })),
   ];
   return {
@@ -70,25 +71,26 @@ export function lessonView(app) {
 }
 
 /**
- * The numbers of the lesson: calculated by Python as they are edited.
+ * The numbers of the lesson as they are edited: calculated by Python, in a saved page by the rules of its reply.
  * @param {App} app @param {HTMLElement} element  that is busy meanwhile @param {HTMLElement} message
  * @param {(lesson: Lesson) => void} receive
  */
 function makeNumbers(app, element, message, receive) {
-  const isReadOnly = app.host.mode === "saved" || !app.about.live;
+  const isSaved = app.host.mode === "saved";
   /** @type {Request} */
   const start = { request: "lesson", ...languageOfRequest() };
   /** @type {Request} the latest edit, which may not be answered yet */
-  let requested = (!isReadOnly && readExample(app.store.get().example)) || start;
+  let requested = (!isSaved && readExample(app.store.get().example)) || start;
   /** @type {Lesson | null} */
   let lesson = null;
+  /** @type {Lesson | null} as it was saved */
+  let opened = null;
   let example = app.store.get().example, addressError = "", asked = new AbortController();
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;
 
   /** @param {Request} next @param {number} pause */
   function change(next, pause) {
-    if (isReadOnly) return;
     requested = next;
     element.setAttribute("aria-busy", "true");
     clearTimeout(timer);
@@ -102,13 +104,14 @@ function makeNumbers(app, element, message, receive) {
     const { signal } = asked;
     element.setAttribute("aria-busy", "true");
     try {
-      const reply = await app.client.ask(requested, { signal, priority: 5 });
+      const next = isSaved && opened && requested !== start ? recomputed(opened, requested) : readLesson(await app.client.ask(requested, { signal, priority: 5 }));
       if (signal.aborted) return;
       message.hidden = !addressError;
       message.textContent = addressError;
       addressError = "";
-      lesson = readLesson(reply);
-      example = requested === start ? "" : JSON.stringify(lesson.request);
+      lesson = next;
+      opened ??= lesson;
+      example = isSaved || requested === start ? "" : JSON.stringify(lesson.request);
       app.store.set({ example });
       receive(lesson);
     } catch (error) {
@@ -130,13 +133,13 @@ function makeNumbers(app, element, message, receive) {
   }
 
   return {
-    isReadOnly, ask,
+    isSaved, ask,
     /** @param {(request: Request) => Request} edit @param {number} pause */
     edit: (edit, pause) => change(edit(requested.settings ? requested : /** @type {Lesson} */ (lesson).request), pause),
     reset: () => change(start, 0),
     /** @param {string} address  an example */
     follow(address) {
-      if (address === example || isReadOnly) return;
+      if (address === example || isSaved) return;
       example = address;
       change(readExample(address) ?? start, 0);
     },
@@ -168,7 +171,7 @@ function makeReader(app, element, main, message, first, numbers) {
     write: (field, row, column, value) => numbers.edit((request) => withNumber(request, field, row, column, value), inputPause),
     set: (name, value) => numbers.edit((request) => withSetting(request, name, value), inputPause),
     say: (text) => app.announce(text),
-    readOnly: () => numbers.isReadOnly,
+    readOnly: () => numbers.isSaved,
     choose(next) {
       if (next < now.lesson.request.tokens.length) now.query = next;
       follow(null);
@@ -191,11 +194,11 @@ function makeReader(app, element, main, message, first, numbers) {
     },
     open: (id) => goToStep(now.lesson.steps.findIndex((one) => one.id === id)),
   };
-  const sentence = makeSentenceInput({ write: (text) => numbers.edit((request) => withText(request, text), 0), reset, isReadOnly: numbers.isReadOnly });
+  const sentence = makeSentenceInput({ write: (text) => numbers.edit((request) => withText(request, text), 0), reset });
   const steps = makeStepNavigation(goToStep, { print: printAll, ask: setAsking, number: (all) => main.classList.toggle("lesson-all-numbers", all) });
   const explanation = makeExplanation({ follow, back, close, go: showCellInStep, mark: (cells) => showSelection(cells ?? undefined), isNarrow: () => actions.place().isNarrow });
   const pipeline = makePipeline({ open: showMatrix });
-  const own = numbers.isReadOnly ? el("p", { class: "lesson-own lesson-note", text: readOnlyNote })
+  const own = numbers.isSaved ? el("div", { class: "lesson-own" }, el("p", { class: "lesson-note", text: savedNote }), sentence.button)
     : el("details", { class: "lesson-own lesson-folded", open: innerWidth >= narrowWidth }, el("summary", {}, el("h3", { text: tr("Your own sentence") })), sentence.element);
   const whole = el("details", { class: "lesson-folded lesson-whole" }, el("summary", {}, el("h3", { text: tr("The whole calculation") })), pipeline.element);
   main.replaceChildren(steps.element, message, place, whole, own, steps.footer);
@@ -239,16 +242,15 @@ function makeReader(app, element, main, message, first, numbers) {
 
   /** Builds or updates the page of the step, and marks the selection in it. */
   function draw() {
-    const { lesson, step, query } = now;
+    const { lesson, step, query } = now, before = page, focused = document.activeElement;
     if (page.structure === stepStructure(lesson, step)) page.update(lesson, query);
     else {
-      const before = page.step === lesson.steps[step].id ? page.element : null;
       page.dispose();
       page = makeStepPage(lesson, step, query, actions);
-      if (before) keepOpen(before, page.element);
       place.replaceChildren(page.element);
     }
     drawAround();
+    if (page !== before && page.step === before.step) keepPlace(before.element, page.element, focused);
   }
 
   function drawAround() {
@@ -447,11 +449,20 @@ function reachScrolled(box) {
   }
 }
 
-/** What the reader has opened and folded stays so, where the same step is built again. @param {HTMLElement} before @param {HTMLElement} after */
-function keepOpen(before, after) {
+/**
+ * What the reader has opened and folded stays so, where the same step is built again; and a number can be typed on.
+ * @param {HTMLElement} before @param {HTMLElement} after @param {Element | null} focused
+ */
+function keepPlace(before, after, focused) {
   const named = (/** @type {HTMLElement} */ page) => [...page.querySelectorAll("details")].map((one) => ({ one, name: one.firstElementChild?.textContent }));
   const known = named(before);
   for (const { one, name } of named(after)) one.open = known.find((each) => each.name === name)?.one.open ?? one.open;
+  const inputs = (/** @type {HTMLElement} */ page) => [.../** @type {NodeListOf<HTMLInputElement>} */ (page.querySelectorAll(".lesson-editable input"))];
+  const typed = inputs(before).find((input) => input === focused), input = inputs(after).find((one) => typed && one.name === typed.name);
+  if (!typed || !input) return;
+  input.value = typed.value;
+  input.focus({ preventScroll: true });
+  input.setSelectionRange(typed.selectionStart, typed.selectionEnd);
 }
 
 /**
@@ -470,14 +481,14 @@ function readExample(text) {
 // The input of the sentence, and the reset button.
 
 /**
- * @param {{write: (text: string) => void, reset: () => void, isReadOnly: boolean}} actions
- * @returns {{element: HTMLElement, update: (lesson: Lesson) => void}}
+ * @param {{write: (text: string) => void, reset: () => void}} actions
+ * @returns {{element: HTMLElement, button: HTMLElement, update: (lesson: Lesson) => void}}
  */
-function makeSentenceInput({ write, reset, isReadOnly }) {
+function makeSentenceInput({ write, reset }) {
   let shown = "";
-  const input = el("input", { type: "text", class: "lesson-sentence", autocomplete: "off", spellcheck: "false", readonly: isReadOnly });
+  const input = el("input", { type: "text", class: "lesson-sentence", autocomplete: "off", spellcheck: "false" });
   const button = el("button",
-    { type: "button", text: tr("Reset"), title: tr("Reset sentence and numbers (Shift+R)"), disabled: isReadOnly, on: { click: reset } });
+    { type: "button", text: tr("Reset"), title: tr("Reset sentence and numbers (Shift+R)"), on: { click: reset } });
 
   function read() {
     if (input.value !== shown) write(input.value);
@@ -485,6 +496,7 @@ function makeSentenceInput({ write, reset, isReadOnly }) {
   input.addEventListener("change", read);
   input.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); read(); } });
   return {
+    button,
     element: el("div", { class: "lesson-top" },
       el("label", { class: "lesson-control" }, `${tr("Sentence")} `, input), button),
     update(lesson) {

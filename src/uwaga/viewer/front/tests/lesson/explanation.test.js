@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { cellKey, hasCell, matrixName, valueAt } from "../../lesson/reply.js";
-import { calculationOf, cellName, resolvedIndex, ruleOf, ruleText, sourcesOf, operandText } from "../../lesson/explanation.js";
+import { calculationOf, cellName, ruleText, operandText } from "../../lesson/explanation.js";
+import { resolvedIndex, ruleOf, sourcesOf } from "../../lesson/rules.js";
 import { everyCell, keptLesson } from "./saved_reply.js";
 
 const lesson = keptLesson();
