@@ -145,9 +145,7 @@ class PatchGrid:
         m = m if parts is None else parts[picture or 0]
         leading = (picture or 0,) if is_batch and parts is None else ()
         self._check_length(m.shape[-1] if isinstance(keys, slice) else m.shape[-2])
-        weights = m[(*leading, ..., queries, keys)]
-        assert isinstance(weights, Tensor)
-        return weights
+        return m[(*leading, ..., queries, keys)]
 
     def _check_length(self, tokens: int) -> None:
         if tokens < self.span[1]:

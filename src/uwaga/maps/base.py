@@ -84,7 +84,7 @@ class WeightMap(ABC):
         """The bytes that the dense matrix would take."""
         return sum(math.prod(shape) for shape in self.shapes) * self.dtype.itemsize
 
-    def __getitem__(self, index: object) -> "Tensor | WeightMap":
+    def __getitem__(self, index: object) -> Any:
         """Exact weights at ints, slices, lists and 1-D tensors, as a tensor; lists combine as an outer product.
 
         Of a ragged map, m[r] is the map of sequence r, and m[r, h, i, j] is m[r][h, i, j].

@@ -15,6 +15,11 @@ class AttentionId(NamedTuple):
     def __str__(self) -> str:
         return f"{self.kind} {self.layer}"
 
+    @property
+    def stacks(self) -> tuple[str, str]:
+        """The stacks, "encoder" or "decoder", whose tokens are the queries and the keys."""
+        return ("decoder", "encoder") if self.kind == "cross" else (self.kind, self.kind)
+
 
 def describe_layers(names: Collection[tuple[str, int]]) -> str:
     """The layers by kind, such as "encoder 0, 1, 2; cross 1"."""

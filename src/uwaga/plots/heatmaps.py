@@ -20,6 +20,7 @@ from uwaga.inspect.patching import PatchingResult
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.maps.base import WeightMap
 from uwaga.maps.derived import DifferenceMap
+from uwaga.nn.attention_id import AttentionId
 from uwaga.plots import figures, labels
 from uwaga.plots.matrices import MatrixData, Weights, matrix_data, select_matrix
 
@@ -287,9 +288,8 @@ def changed_heads(
 def _token_names(of: object, kind: str, sequence: int) -> tuple[list[str] | None, list[str] | None]:
     """The tokens of the queries and of the keys."""
     assert isinstance(of, Recording)
-    rows = of.tokens
-    stacks = ("decoder", "encoder") if kind == "cross" else (kind, kind)
-    queries, keys = (rows[each][sequence] if each in rows and sequence < len(rows[each]) else None for each in stacks)
+    rows = [of.tokens.get(stack, []) for stack in AttentionId(kind, 0).stacks]
+    queries, keys = (row[sequence] if sequence < len(row) else None for row in rows)
     return queries, keys
 
 

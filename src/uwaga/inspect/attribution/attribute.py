@@ -23,6 +23,7 @@ from uwaga.models.checkpoints import load_save
 from uwaga.models.families import model_types
 from uwaga.models.transformer import Transformer
 from uwaga.nn.attention_id import AttentionId, describe_layers
+from uwaga.nn.operand import values_of
 from uwaga.ops.attention.call import Call, compute_dtype
 
 _FIRST = 8  # weights of each query that are compared before any query's others
@@ -206,7 +207,7 @@ class ScoreAttribution:
                 {"query": i, "key": j, "than": other, "score": score, "weight": weight, "total": total}
                 for (i, j), other, score, weight, total in scores
             ],
-            "shares": [each.to_dict() for each in self.top(top)],
+            "shares": [share.to_dict() for share in self.top(top)],
         }
 
 
@@ -232,9 +233,9 @@ def _back(
     choice(side, f"{NAME}: side", _SIDES)
     sides = {"query": (of.query_parts, of.query[0]), "key": (of.key_parts, of.key[0])}
     other_parts, other_PD = sides[_SIDES[1 - _SIDES.index(side)]]
-    for each, known, name in ((part, sides[side][0], side), (other, other_parts, "other side")):
-        if each is not None and each not in known:
-            raise ValueError(f"{NAME}: {each} is no part of the {name}; there are {', '.join(map(str, known))}")
+    for one, there, name in ((part, sides[side][0], side), (other, other_parts, "other side")):
+        if one is not None and one not in there:
+            raise ValueError(f"{NAME}: {one} is no part of the {name}; there are {', '.join(map(str, there))}")
     if part.name != "head":
         raise ValueError(f"{NAME}: {part} has brought nothing from other tokens: only heads have")
     # The share of x is <finish(x), u_D>.
@@ -325,11 +326,11 @@ def score_attribution(
             (`bound` beside the score says how sharp it is). Positions other than 0, 1, ... (`position_ids` of a text that is padded on
             the left) and rotary scaling that changes with the length are not supported, and look like another model.
     """
-    own = _of_this_package(model)
+    ours = _of_this_package(model)
     unknown = sorted(set(options) - set(_TYPES) - set(() if isinstance(inputs, Recording) else _MASKS))
     if unknown:
         raise ValueError(f"{NAME}: unknown options: {', '.join(unknown)}")
-    parts = stacks(own)
+    parts = stacks(ours)
     where = _where(parts, kind, layer, model)
     recording = inputs if isinstance(inputs, Recording) else _recorded(model, inputs, where, options)
     if where not in recording.maps:
@@ -341,10 +342,9 @@ def score_attribution(
     row = _index(row, rows, "row")
     types = next((options[name] for name in _TYPES if options.get(name) is not None), None)
     # Norms of transformers compute in float32 whatever they are given.
-    finest = torch.float64 if own is model else torch.float32
-    reader = Reader(parts, next(own.parameters()).dtype, recording, row, types, finest, ids)
-    heads = reader.attention(where).num_heads
-    head = _index(head, heads, "head")
+    finest = torch.float64 if ours is model else torch.float32
+    reader = Reader(parts, next(ours.parameters()).dtype, recording, row, types, finest, ids)
+    head = _index(head, reader.attention(where).num_heads, "head")
     m = reader.map(where, head)
     cells = _cells(m, i, j, most)
     return _attribution(reader, where, head, cells, _than(than, len(cells), m.shape[1]), m)
@@ -360,11 +360,8 @@ def _attribution(
     query, key = reader.operand(where, "query", head, queries), reader.operand(where, "key", head, keys)
     call = m._call
     query_T, key_T = reader.check(where, query, call.query[0, 0]), reader.check(where, key, call.key[0, 0])
-    scale, at_query, at_key = (
-        float(call.options.scale),
-        [queries.index(i) for i in of_query],
-        [keys.index(j) for j in of_key],
-    )
+    scale = float(call.options.scale)
+    at_query, at_key = [queries.index(i) for i in of_query], [keys.index(j) for j in of_key]
     distance, k_CD = _distances(call, cells), call.key[0, 0, of_key].double()
     q_CPD, k_CSD, rounding_C = query.values[at_query], key.values[at_key], key_T[at_key]
     if than is not None:
@@ -402,11 +399,11 @@ def _listed(x: Any) -> list[Any] | None:
 def _than(than: Any, count: int, keys: int) -> list[int] | None:
     if than is None:
         return None
-    listed = _listed(than)
-    listed = [than] * count if listed is None else listed
-    if len(listed) != count:
-        raise ValueError(f"{NAME}: than must be one key, or one for each of {count} scores, not {len(listed)}")
-    return [_index(each, keys, "a key") for each in listed]
+    several = _listed(than)
+    several = [than] * count if several is None else several
+    if len(several) != count:
+        raise ValueError(f"{NAME}: than must be one key, or one for each of {count} scores, not {len(several)}")
+    return [_index(key, keys, "a key") for key in several]
 
 
 def _cells(m: AttentionMap, i: Any, j: Any, most: int) -> list[tuple[int, int]]:
@@ -418,23 +415,32 @@ def _cells(m: AttentionMap, i: Any, j: Any, most: int) -> list[tuple[int, int]]:
             raise ValueError(f"{NAME}: i and j must be as many, and at least one, not {len(of_i)} and {len(of_j)}")
         return [(_index(a, queries, "i"), _index(b, keys, "j")) for a, b in zip(of_i, of_j, strict=True)]
     most = integer(most, f"{NAME}: most", 1)
-    for name, given in (("i", i), ("j", j)):
-        if _listed(given) is not None:
+    for name, position in (("i", i), ("j", j)):
+        if _listed(position) is not None:
             raise ValueError(f"{NAME}: where {name} is a list, the other must be one too")
     if i is not None:
         i = _index(i, queries, "i")
-        weights, at = _tensor(m[i]).topk(min(most, keys))
-        found = [(weight, i, key) for weight, key in zip(weights.tolist(), at.tolist(), strict=True)]
+        found = [(weight, i, key) for weight, key in _largest(m[i], most)]
     elif j is not None:
         j = _index(j, keys, "j")
-        weights, at = _tensor(m[:, j]).topk(min(most, queries))
-        found = [(weight, query, j) for weight, query in zip(weights.tolist(), at.tolist(), strict=True)]
+        found = [(weight, query, j) for weight, query in _largest(m[:, j], most)]
     else:
         found = _strongest(m, most)
-    result = [(query, key) for weight, query, key in sorted(found, key=lambda x: (-x[0], *x[1:])) if weight > 0]
+    result = [(query, key) for weight, query, key in sorted(found, key=_by_weight) if weight > 0]
     if not result:
         raise ValueError(f"{NAME}: no key is seen there")
     return result
+
+
+def _largest(x: Tensor, most: int) -> list[tuple[float, int]]:
+    """The `most` largest numbers of a tensor, and where they are in it as one row."""
+    numbers, at = x.flatten().topk(min(most, x.numel()))
+    return list(zip(numbers.tolist(), at.tolist(), strict=True))
+
+
+def _by_weight(cell: tuple[float, int, int]) -> tuple[float, int, int]:
+    """The key by which cells (weight, query, key) are sorted: the largest weight first, equal ones by position."""
+    return -cell[0], *cell[1:]
 
 
 def _strongest(m: AttentionMap, most: int) -> list[tuple[float, int, int]]:
@@ -442,26 +448,18 @@ def _strongest(m: AttentionMap, most: int) -> list[tuple[float, int, int]]:
     the most-th of all is read whole, and there are at most most / 8 of these."""
     queries, keys = m.shape
     first = min(_FIRST, keys)
-    weights_Qk, positions_Qk = (_tensor(x) for x in m.topk(first))
+    weights_Qk, positions_Qk = map(values_of, m.topk(first))
     count = min(most, weights_Qk.numel())
     least = weights_Qk.flatten().topk(count).values[-1]
     whole = (weights_Qk[:, -1] > least).nonzero().flatten() if count == most and first < keys else torch.arange(0)
     if count < most and first < keys:
         whole = torch.arange(queries)
     weights_Qk = weights_Qk.index_fill(0, whole, 0)  # those of the map are kept in it
-    best, at = weights_Qk.flatten().topk(count)
-    found = [
-        (weight, n // first, int(positions_Qk.flatten()[n]))
-        for weight, n in zip(best.tolist(), at.tolist(), strict=True)
-    ]
+    found = [(weight, n // first, int(positions_Qk.flatten()[n])) for weight, n in _largest(weights_Qk, count)]
     step = max(1, BYTES // (keys * weights_Qk.element_size()))
     for part in whole.split(step):
-        block = _tensor(m[part])
-        best, at = block.flatten().topk(min(most, block.numel()))
-        found += [
-            (weight, int(part[n // keys]), n % keys) for weight, n in zip(best.tolist(), at.tolist(), strict=True)
-        ]
-    return sorted(found, key=lambda x: (-x[0], *x[1:]))[:most]
+        found += [(weight, int(part[n // keys]), n % keys) for weight, n in _largest(m[part], most)]
+    return sorted(found, key=_by_weight)[:most]
 
 
 def _distances(call: Call, cells: list[tuple[int, int]]) -> Tensor:
@@ -469,9 +467,8 @@ def _distances(call: Call, cells: list[tuple[int, int]]) -> Tensor:
     results = []
     for first in range(0, len(cells), _CELLS):
         queries, keys = zip(*cells[first : first + _CELLS], strict=True)
-        (every_query, at_query), (every_key, at_key) = (
-            torch.tensor(each).unique(return_inverse=True) for each in (queries, keys)
-        )
+        every_query, at_query = torch.tensor(queries).unique(return_inverse=True)
+        every_key, at_key = torch.tensor(keys).unique(return_inverse=True)
         products = torch.zeros(1, 1, len(every_query), len(every_key), dtype=compute_dtype(call.query.dtype))
         scores, seen = tiles.finish(call, products, every_query, every_key), tiles.seen(call, every_query, every_key)
         results.append(scores.masked_fill(~seen, -torch.inf)[0, 0, at_query, at_key].double())
@@ -486,13 +483,12 @@ def _weights(m: AttentionMap, cells: list[tuple[int, int]]) -> Tensor:
     results = []
     for first in range(0, len(cells), _CELLS):
         queries, keys = (list(x) for x in zip(*cells[first : first + _CELLS], strict=True))
-        results.append(_tensor(m[queries, keys]).diagonal())
+        results.append(m[queries, keys].diagonal())
     return torch.cat(results)
 
 
 def _of_this_package(model: nn.Module) -> Transformer:
     """The model itself, or one of transformers as the model of this package that it is, with the same weights."""
-    found = outermost(model)
     if model.training:
         raise ValueError(
             f"{NAME}: {name_of(model)} is in training mode, in which dropout changes what it computes; call model.eval()"
@@ -504,10 +500,9 @@ def _of_this_package(model: nn.Module) -> Transformer:
         )
     if isinstance(model, Transformer):
         return model
-    if len(found) == 1:
-        own = load_save.of_transformers(found[0][1])
-        if own is not None:
-            return own
+    found = outermost(model)
+    if len(found) == 1 and (ours := load_save.of_transformers(found[0][1])) is not None:
+        return ours
     raise UnknownFamilyError(
         f"{NAME}: {name_of(model)} is of no family that is known here; supported are uwaga.models.Transformer, and of transformers: "
         f"{', '.join(model_types())}"
@@ -515,37 +510,31 @@ def _of_this_package(model: nn.Module) -> Transformer:
 
 
 def _where(parts: dict[str, StreamStack], kind: str | None, layer: int, model: nn.Module) -> AttentionId:
-    known = [each.where for stack in parts.values() for each in stack.sublayers if each.where is not None]
+    existing = [sub.where for stack in parts.values() for sub in stack.sublayers if sub.where is not None]
     kind = kind if kind is not None else "decoder" if "decoder" in parts else "encoder"
     where = AttentionId(kind, integer(layer, f"{NAME}: layer"))
-    if where not in known:
+    if where not in existing:
         raise ValueError(
-            f"{NAME}: {name_of(model)} has no layer {where.layer!r} of kind {kind!r}; there are {describe_layers(known)}"
+            f"{NAME}: {name_of(model)} has no layer {layer!r} of kind {kind!r}; there are {describe_layers(existing)}"
         )
     return where
 
 
 def _recorded(model: nn.Module, inputs: Any, where: AttentionId, options: dict[str, Any]) -> Recording:
     """One pass through the model, without its head where that may be left out: logits of a long text are large."""
-    without: dict[str, Any] = {}
     called: Any = model
-    given: tuple[Any, ...] = inputs if isinstance(inputs, tuple) else (inputs,)
+    arguments: tuple[Any, ...] = inputs if isinstance(inputs, tuple) else (inputs,)
     if isinstance(model, Transformer):
-        without = {"outputs": ()}
-    elif outermost(model):
-        called = outermost(model)[0][1].base_model
+        options = options | {"outputs": ()}
+    elif found := outermost(model):
+        called = found[0][1].base_model
         if isinstance(inputs, tuple) and len(inputs) == 2:  # their second argument is the mask of the first
-            given, without = inputs[:1], {"decoder_input_ids": inputs[1]}
+            arguments, options = inputs[:1], options | {"decoder_input_ids": inputs[1]}
     # What a decoder's head brought from its encoder was written by any layer of that.
     layers = None if isinstance(inputs, tuple) else range(where.layer + 1)
     with watch(model, values=True, layers=layers) as recording:
-        called(*given, **options, **without)
+        called(*arguments, **options)
     return recording
-
-
-def _tensor(x: Any) -> Tensor:
-    assert isinstance(x, Tensor)
-    return x
 
 
 def _index(value: Any, length: int, name: str) -> int:

@@ -309,14 +309,14 @@ class Reader:
         self.stacks, self.dtype, self.recording, self.row = stacks, dtype, recording, row
         self._read_last: tuple[object, Tape] | None = None  # queries and keys of one text are of the same tape
         self._reached: dict[tuple[AttentionId, str, int, int], tuple[list[Reached], Finish]] = {}
-        self._finest, self._given = finest, ids
+        self._finest, self._passed_ids = finest, ids
         self._types = None if token_types is None else _row(token_types, row)
 
     @property
     def unit_roundoff(self) -> float:
         """Of the coarsest of the model's dtype, the recording's and the finest arithmetic."""
-        recorded = [values_of(next(iter(self.recording.maps.values())).query).dtype]
-        return max(torch.finfo(dtype).eps / 2 for dtype in (self.dtype, self._finest, *recorded))
+        recorded = values_of(next(iter(self.recording.maps.values())).query).dtype
+        return max(torch.finfo(dtype).eps / 2 for dtype in (self.dtype, self._finest, recorded))
 
     def check(self, where: AttentionId, operand: Operand, recorded: Tensor) -> Tensor:
         """(T,): how far `rounding` may take an operand's recorded vectors (N, D) from the sums of its parts. Raises ValueError: they are
@@ -348,8 +348,8 @@ class Reader:
 
     def attention(self, where: AttentionId) -> MultiHeadAttention:
         """The module."""
-        stack = self.stacks["encoder" if where.kind == "encoder" else "decoder"]
-        result: MultiHeadAttention = next(each.module for each in stack.sublayers if each.where == where)
+        sublayers = self.stacks[where.stacks[0]].sublayers
+        result: MultiHeadAttention = next(sublayer.module for sublayer in sublayers if sublayer.where == where)
         return result
 
     def map(self, where: AttentionId, head: int | None = None) -> AttentionMap:
@@ -397,13 +397,13 @@ class Reader:
             sizes_TD += _size(reached)
             for part, x_TD in _arrived(reached):
                 parts[part] = parts[part] + x_TD if part in parts else x_TD
-        x_TPD = torch.stack([parts[part] for part in sorted(parts, key=_order)], 1)
+        order = tuple(sorted(parts, key=_order))
+        x_TPD = torch.stack([parts[part] for part in order], 1)
         finish = Finish(None, None)
         if name != "value":
             rotary = None if where.kind == "cross" else stack.rotary[where.layer]
             finish = Finish(_norm_weight(norm, x_TPD.sum(1)), None if rotary is None else _rotation(rotary, tokens))
-        order, sizes_T = tuple(sorted(parts, key=_order)), finish.norm_of(sizes_TD)
-        return Operand(name, list(tokens), order, finish(x_TPD), sizes_T, finish, len(tape))
+        return Operand(name, list(tokens), order, finish(x_TPD), finish.norm_of(sizes_TD), finish, len(tape))
 
     @torch.no_grad()
     def sources(
@@ -421,16 +421,13 @@ class Reader:
                 del self._reached[next(iter(self._reached))]
             self._reached[asked] = list(reach(tape, weight_DM, bias_D, 1)), finish
         every, finish = self._reached[asked]
-        reached = next(each for each in every if part in each.write.parts)
-        weights_N = self.map(AttentionId(part.kind, part.layer), part.head)[token]
-        assert isinstance(weights_N, Tensor)
-        return weights_N.double(), reached, finish
+        reached = next(x for x in every if part in x.write.parts)
+        return self.map(AttentionId(part.kind, part.layer), part.head)[token].double(), reached, finish
 
     def tape(self, where: AttentionId, name: str, tokens: Sequence[int]) -> tuple[StreamStack, Tape]:
         """What has happened to the stream that an operand reads, at some tokens, until it is read."""
-        is_memory = where.kind == "cross" and name != "query"
-        stack = self.stacks["encoder" if where.kind == "encoder" or is_memory else "decoder"]
-        until = None if is_memory else where
+        stack = self.stacks[where.stacks[name != "query"]]
+        until = None if where.kind == "cross" and name != "query" else where
         asked = (stack.kind, until, tuple(tokens))
         if self._read_last is None or self._read_last[0] != asked:
             self._read_last = (asked, self._read(stack, until, tokens))
@@ -438,11 +435,10 @@ class Reader:
 
     def _terms(self, where: AttentionId) -> int:
         """How many terms all sums have, one after another, from the embeddings to a score."""
-        stacks_below = [self.stacks["encoder"]] if where.kind == "cross" else []
         total = 0
-        for stack in (*stacks_below, self.stacks["encoder" if where.kind == "encoder" else "decoder"]):
-            for sublayer in stack.sublayers:
-                widths = [each.in_features for each in sublayer.module.modules() if isinstance(each, nn.Linear)]
+        for kind in dict.fromkeys(reversed(where.stacks)):
+            for sublayer in self.stacks[kind].sublayers:
+                widths = [x.in_features for x in sublayer.module.modules() if isinstance(x, nn.Linear)]
                 total += sum(widths) + (0 if sublayer.where is None else self.map(sublayer.where).shape[-1])
                 if sublayer.where == where:
                     break
@@ -455,11 +451,8 @@ class Reader:
         x_TM = stream(tape)
         for sublayer in stack.sublayers:
             if sublayer.where == until and until is not None:
-                return (
-                    tape
-                    if not stack.is_pre or isinstance(sublayer.norm, nn.Identity)
-                    else [*tape, Scale.of(sublayer.norm, x_TM)]
-                )
+                is_normed = stack.is_pre and not isinstance(sublayer.norm, nn.Identity)
+                return [*tape, Scale.of(sublayer.norm, x_TM)] if is_normed else tape
             added_TM, write = self._added(sublayer, x_TM, tokens, is_pre=stack.is_pre)
             x_TM = x_TM + added_TM
             tape.append(write)
@@ -473,17 +466,17 @@ class Reader:
         """What a sublayer adds at the tokens, (T, M) float64, and the same as a write."""
         where, bias, weight = sublayer.where, None, None
         if where is None:
-            given = x_TM.to(self.dtype)
-            added = sublayer.module(sublayer.norm(given) if is_pre else given).double()
+            x = x_TM.to(self.dtype)
+            added = sublayer.module(sublayer.norm(x) if is_pre else x).double()
             parts: tuple[Part, ...] = (Part("feed-forward", None, sublayer.layer),)
             values = added[:, None]
         else:
-            attention = sublayer.module
+            heads, output = sublayer.module.num_heads, sublayer.module.output
             values = self._heads(where, tokens)
-            added = apply_linear(attention.output, values.to(self.dtype).flatten(1)).double()
-            parts = tuple(Part("head", where.kind, where.layer, h) for h in range(attention.num_heads))
-            weight = attention.output.weight.double().T.unflatten(0, (attention.num_heads, -1))
-            bias = None if attention.output.bias is None else attention.output.bias.double()
+            added = apply_linear(output, values.to(self.dtype).flatten(1)).double()
+            parts = tuple(Part("head", where.kind, where.layer, h) for h in range(heads))
+            weight = output.weight.double().T.unflatten(0, (heads, -1))
+            bias = None if output.bias is None else output.bias.double()
         norm = None
         if sublayer.output_norm is not None:
             norm = Scale.of(sublayer.output_norm, added)
@@ -498,33 +491,30 @@ class Reader:
         results = []
         for first in range(0, len(tokens), step):
             weights_HTN = m[:, list(tokens[first : first + step])]
-            assert isinstance(weights_HTN, Tensor)
             grouped = weights_HTN.unflatten(0, (len(value_GNE), -1))  # (G, H / G, T, N)
             results.append((grouped @ value_GNE.to(grouped.dtype)[:, None]).flatten(0, 1).transpose(0, 1).double())
         return torch.cat(results)
 
     def _ids(self, kind: str) -> Tensor:
         """(N,) the token ids of the row."""
-        ids, given = self.recording.token_ids(kind), self._given
-        own = None if ids is None else ids[self.row]
-        if given is None and own is not None:
-            return torch.tensor(own)
-        if given is None:
+        rows, ids = self.recording.token_ids(kind), self._passed_ids
+        recorded = None if rows is None else rows[self.row]
+        if ids is None and recorded is not None:
+            return torch.tensor(recorded)
+        if ids is None:
             raise ValueError(
                 f"{NAME}: the token ids of the {kind} are unknown, as of a recording that was read from a file: give ids"
             )
-        if isinstance(given, tuple):
-            given = given[kind == "decoder"]
+        if isinstance(ids, tuple):
+            ids = ids[kind == "decoder"]
         m = next(m for (name, _), m in self.recording.maps.items() if name == kind)
-        is_one = len(m.shape) == 3 and torch.as_tensor(given).dim() == 1
-        ids_N, tokens = (
-            torch.as_tensor(given if is_one else _row(given, self.row)),
-            (m.select(self.row) if len(m.shape) == 4 else m).shape[-1],
-        )
+        is_one = len(m.shape) == 3 and torch.as_tensor(ids).dim() == 1
+        ids_N = torch.as_tensor(ids if is_one else _row(ids, self.row))
+        tokens = (m.select(self.row) if len(m.shape) == 4 else m).shape[-1]
         if ids_N.shape != (tokens,) or ids_N.dtype.is_floating_point or ids_N.dtype == torch.bool:
             shape = tuple(ids_N.shape)
             raise ValueError(f"{NAME}: ids of the {kind} must be {tokens} integers in row {self.row}, not {shape}")
-        if own is not None and ids_N.tolist() != own:
+        if recorded is not None and ids_N.tolist() != recorded:
             raise ValueError(f"{NAME}: ids of the {kind} are not those that the recording has in row {self.row}")
         return ids_N.long()
 
@@ -536,7 +526,7 @@ def _projection(attention: MultiHeadAttention, name: str, head: int) -> tuple[Te
     at = head if name == "query" else head * attention.num_kv_heads // attention.num_heads
     rows = slice(at * width, (at + 1) * width)
     bias = None if linear.bias is None else linear.bias[rows].detach().double()
-    norm: Any = None if name == "value" else getattr(attention, f"{name}_norm")
+    norm = None if name == "value" else getattr(attention, f"{name}_norm")
     return linear.weight[rows].detach().double(), bias, norm
 
 

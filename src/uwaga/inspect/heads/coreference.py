@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -169,7 +169,7 @@ def _shifts(reader: "Model", pairs: Sequence[WinogradPair]) -> dict[tuple[str, i
         pronoun, first, second = ([len(before) + at for at in tokens] for tokens in places)
         for name, value in leans.items():
             m = recording.maps[name].select(number)
-            weights_HK = torch.stack([cast("Tensor", m[:, row]) for row in pronoun]).mean(0)
+            weights_HK = m[:, pronoun].mean(1)
             value.append(weights_HK[:, first].sum(-1) - weights_HK[:, second].sum(-1))
     return {name: (torch.stack(values[::2]) - torch.stack(values[1::2])) / 2 for name, values in leans.items()}
 

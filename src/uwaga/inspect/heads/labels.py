@@ -21,6 +21,7 @@ from uwaga.inspect.recordings.recording import Recording
 from uwaga.maps.base import WeightMap
 from uwaga.maps.map import AttentionMap
 from uwaga.models.tokenizers.token_text import SPECIAL_TOKEN
+from uwaga.nn.attention_id import KINDS, AttentionId
 
 # The least mean share of the weight off the sinks that gives a head its label; that of "broad" is of the maximum of the entropy. The
 # first that fits is taken.
@@ -228,21 +229,18 @@ def head_labels(recording: Recording, *, row: int = 0, specials: Collection[str]
     tokens = recording.tokens
     rows: list[dict[str, Any]] = []
     for (kind, layer), m in recording.maps.items():
-        names = [_row_of(tokens, stack, row) for stack in _STACKS[kind]]
-        for head, found in enumerate(_labels_of(_map_of_row(m, row), kind, names[0], names[1], specials)):
-            own = found._asdict() | {"kind": kind, "layer": layer, "head": head}
-            rows.append(own | {"least": LEAST.get(found.label, math.nan)})
-    for kind in {each["kind"] for each in rows}:
-        of_kind = [each for each in rows if each["kind"] == kind]
-        common = common_labels([each["label"] for each in of_kind])
-        for each in of_kind:
-            if each["label"] in common:
-                each |= {"label": "", "share": math.nan, "least": math.nan, "queries": 0, "of": 0}
+        queries, keys = (_row_of(tokens, stack, row) for stack in AttentionId(kind, layer).stacks)
+        for head, found in enumerate(_labels_of(_map_of_row(m, row), kind, queries, keys, specials)):
+            where = {"kind": kind, "layer": layer, "head": head, "least": LEAST.get(found.label, math.nan)}
+            rows.append(found._asdict() | where)
+    for kind in KINDS:
+        of_kind = [entry for entry in rows if entry["kind"] == kind]
+        common = common_labels([entry["label"] for entry in of_kind])
+        for entry in of_kind:
+            if entry["label"] in common:
+                entry |= {"label": "", "share": math.nan, "least": math.nan, "queries": 0, "of": 0}
     columns = ("kind", "layer", "head", "label", "share", "least", "queries", "of", "sink", "by_position")
-    return HeadTable(columns={name: [each[name] for each in rows] for name in columns})
-
-
-_STACKS = {"encoder": ("encoder", "encoder"), "decoder": ("decoder", "decoder"), "cross": ("decoder", "encoder")}
+    return HeadTable(columns={name: [entry[name] for entry in rows] for name in columns})
 
 
 def _row_of(tokens: dict[str, list[list[str]]], stack: str, row: int) -> list[str]:
@@ -282,9 +280,7 @@ def _labels_of(
     height = max(_BLOCK // max(num_keys * heads, 1), 1)
     for at in range(0, len(rows), height):
         part = rows[at : at + height]
-        weights = m[:, part, :]
-        assert isinstance(weights, Tensor)
-        result.add(part, weights.cpu())
+        result.add(part, m[:, part, :].cpu())
     return result.labels()
 
 

@@ -320,7 +320,7 @@ class _Reader:
         stacks = {kind: self._texts(kind, stack) for kind, stack in described.items() if stack is not None}
         for each in self._described.attentions:
             where = AttentionId(each.kind, each.layer)
-            texts = stacks.get("encoder" if where.kind == "encoder" else "decoder")
+            texts = stacks.get(where.stacks[0])
             if texts is None or where in texts.attentions:
                 raise ValueError(f"{where} is there twice, or without its stack")
             texts.attentions[where] = self._attention(each, where, texts)

@@ -422,7 +422,7 @@ class Recording:
         return self._stack(where).attentions[where].heads.query
 
     def _stack(self, where: AttentionId) -> RecordedStack:
-        return self._stacks["encoder" if where.kind == "encoder" else "decoder"]
+        return self._stacks[where.stacks[0]]
 
     def _first_pass_rows(self, text: int, texts: int) -> range:
         """The rows of the decoder's first pass that a text may continue: with an encoder those of the same encoder row."""
@@ -476,10 +476,7 @@ class _OfLayers(Mapping[tuple[str, int], Any]):
             raise KeyError(self._missing(name))
         where, recording = AttentionId(*name), self._recording
         if (where, self._is_values) not in recording._read:
-            stack, paths = (
-                recording._stack(where),
-                recording._paths("encoder" if where.kind == "encoder" else "decoder"),
-            )
+            stack, paths = recording._stack(where), recording._paths(where.stacks[0])
             stack.copier.wait()
             attention = stack.attentions[where]
             query, key, value, options = attention.joined(paths, stack.old_lengths())
