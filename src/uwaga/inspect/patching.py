@@ -20,6 +20,7 @@ from uwaga.inspect.recordings.passes import heads_of
 from uwaga.ops.ragged import Ragged
 
 Span = int | Sequence[int]  # one position, or several that are patched together
+_SETTINGS = ("kind", "layers", "heads", "spans", "clean", "corrupted")  # all of a result but its values
 
 
 @options
@@ -65,8 +66,7 @@ class PatchingResult:
     def to_dict(self) -> dict[str, Any]:
         """Plain data that json can write; `from_dict` reads it."""
         values = [[[None if x != x else x for x in row] for row in rows] for rows in self.values.tolist()]
-        names = ("kind", "layers", "heads", "spans", "clean", "corrupted")
-        return {name: getattr(self, name) for name in names} | {"values": values}
+        return {name: getattr(self, name) for name in _SETTINGS} | {"values": values}
 
     @staticmethod
     def from_dict(described: object) -> "PatchingResult":
@@ -125,25 +125,23 @@ def activation_patching(
         raise ValueError("activation_patching: the model is in training mode, where runs may differ; call model.eval()")
     with activations(model, kinds=[kind], layers=layers) as kept:
         clean_value = _number(metric(_run(model, clean)), "clean")
-    outputs = {layer: kept[kind, layer].output for _, layer in kept}
+    outputs = {layer: kept[kind, layer].output for _, layer in sorted(kept)}
     corrupted_value = _number(metric(_run(model, corrupted)), "corrupted")
     count = heads_of(next(iter(outputs.values())))
     head_list = list(range(count)) if heads is True else None if heads is False else list(heads)
-    spans = None if positions is None else [[each] if isinstance(each, int) else list(each) for each in positions]
+    spans = None if positions is None else [[span] if isinstance(span, int) else list(span) for span in positions]
     result = _new_result(kind, list(outputs), head_list, spans, clean_value, corrupted_value)
     if resume is not None:
-        result = _resumed(resume, result)
+        for name in _SETTINGS:
+            before, now = getattr(resume, name), getattr(result, name)
+            if before != now:
+                raise ValueError(f"activation_patching: resume has {name} {before!r}, and this call {now!r}")
+        result = resume
     todo = result.values.isnan().nonzero().tolist()
     total, done = result.values.numel(), result.values.numel() - len(todo)
     for n, h, p in todo[:limit]:
-        layer = result.layers[n]
-        patch = _patches(
-            outputs[layer],
-            kind,
-            layer,
-            None if head_list is None else head_list[h],
-            None if spans is None else spans[p],
-        )
+        layer, span = result.layers[n], None if spans is None else spans[p]
+        patch = _patches(outputs[layer], kind, layer, None if head_list is None else head_list[h], span)
         with edit(model, patch=patch):
             result.values[n, h, p] = _number(metric(_run(model, corrupted)), "patched")
         done += 1
@@ -152,8 +150,8 @@ def activation_patching(
     return result
 
 
-def _run(model: nn.Module, given: Mapping[str, Any] | Tensor | Ragged) -> Any:
-    return model(**given) if isinstance(given, Mapping) else model(given)
+def _run(model: nn.Module, inputs: Mapping[str, Any] | Tensor | Ragged) -> Any:
+    return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
 
 
 def _patches(
@@ -162,13 +160,13 @@ def _patches(
     """The patch of one run, of one head or of each of a layer."""
     if isinstance(output, Ragged):
         raise ValueError("activation_patching: texts must be a padded batch of one length, not ragged")
-    each = range(output.shape[-3]) if head is None else (head,)
-    for each_head in each:
-        integer(each_head, "activation_patching: a head", 0, output.shape[-3] - 1)
+    heads = range(output.shape[-3]) if head is None else (head,)
+    for number in heads:
+        integer(number, "activation_patching: a head", 0, output.shape[-3] - 1)
     for position in span or ():
         integer(position, "activation_patching: a position", 0, output.shape[-2] - 1)
     chosen = output if span is None else output[..., span, :]
-    return {(kind, layer, h): Patch("output", chosen[..., h, :, :], span) for h in each}
+    return {(kind, layer, h): Patch("output", chosen[..., h, :, :], span) for h in heads}
 
 
 def _number(value: Tensor | float, name: str) -> float:
@@ -188,12 +186,3 @@ def _new_result(
     return PatchingResult(
         kind=kind, layers=layers, heads=heads, spans=spans, clean=clean, corrupted=corrupted, values=values
     )  # fmt: skip
-
-
-def _resumed(resume: PatchingResult, wanted: PatchingResult) -> PatchingResult:
-    """The result to be completed. Raises ValueError: it is one of other patches, or of other texts."""
-    for name in ("kind", "layers", "heads", "spans", "clean", "corrupted"):
-        before, now = getattr(resume, name), getattr(wanted, name)
-        if before != now:
-            raise ValueError(f"activation_patching: resume has {name} {before!r}, and this call {now!r}")
-    return resume

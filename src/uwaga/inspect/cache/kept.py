@@ -70,8 +70,8 @@ class Lines(Kept):
     def __init__(self, columns: list[Tensor], distances: list[Tensor], tokens: int) -> None:
         self.columns, self.distances = columns, distances
         self._is_column = torch.zeros((len(columns), tokens), dtype=torch.bool, device=columns[0].device)
-        for is_column, listed in zip(self._is_column, columns, strict=True):
-            is_column[listed] = True
+        for is_column, keys in zip(self._is_column, columns, strict=True):
+            is_column[keys] = True
 
     def read(self, head: int, rows: Tensor, weights: Tensor) -> KeptKeys:
         columns = self.columns[head]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from uwaga.maps.engines import tiles
 from uwaga.maps.map import AttentionMap
+from uwaga.nn.operand import values_of
 from uwaga.ops.attention.call import Call
 from uwaga.ops.mask_program import Known, keys_seen
 
@@ -27,6 +28,14 @@ class CacheLayer:
         number: which layer of the model it is, from 0.
         layers: how many the model has.
         head_numbers: where the map has only some heads of the layer, which they are; None: it has all.
+
+    Attributes:
+        map, prompt, number, layers, head_numbers: the arguments.
+        heads, key_heads, tokens: H, G and N.
+        device, dtype: of weights and scores; float32, or float64 for float64.
+        query, key: (H, N, D) and (G, N, D), as they meet: after rotary positions. Query head h reads key head h // (H / G).
+        scale: what products of queries and keys are multiplied by.
+        sinks: (H,) learned sinks, terms of the softmax's denominator; None without.
     """
 
     def __init__(
@@ -41,56 +50,15 @@ class CacheLayer:
         self.map, self.prompt, self.number, self.layers = weights, prompt, number, layers
         self.head_numbers = head_numbers
         self._call: Call = weights._call  # one sequence, with a batch dimension of 1
+        self.query, self.key = self._call.query[0], self._call.key[0]
+        self.heads, (self.key_heads, self.tokens, _) = len(self.query), self.key.shape
+        self.device, self.dtype = weights.device, weights.dtype
+        self.scale, self.sinks = self._call.options.scale, self._call.sinks
         self._seen: tuple[Tensor, int, int, Tensor] | None = None  # of the last block, which several policies ask for
-
-    @property
-    def heads(self) -> int:
-        """H."""
-        return self._call.query.shape[1]
-
-    @property
-    def key_heads(self) -> int:
-        """G."""
-        return self._call.key.shape[1]
-
-    @property
-    def tokens(self) -> int:
-        """N."""
-        return self._call.key.shape[2]
-
-    @property
-    def device(self) -> torch.device:
-        return self.map.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """float32, or float64 for float64: that of weights and scores."""
-        return self.map.dtype
-
-    @cached_property
-    def query(self) -> Tensor:
-        """(H, N, D), as they meet the keys: after rotary positions."""
-        return self._call.query[0]
-
-    @cached_property
-    def key(self) -> Tensor:
-        """(G, N, D); query head h reads key head h // (H / G)."""
-        return self._call.key[0]
-
-    @property
-    def scale(self) -> float:
-        """What products of queries and keys are multiplied by."""
-        return self._call.options.scale
-
-    @property
-    def sinks(self) -> Tensor | None:
-        """(H,): learned sinks, terms of the softmax's denominator; None without."""
-        return self._call.sinks
 
     def weights(self, head: int, rows: Tensor, end: int) -> Tensor:
         """(C, end): the weights of some queries (ascending) on the keys before `end`."""
-        block = self.map[head, rows, :end]
-        assert isinstance(block, Tensor)
+        block: Tensor = self.map[head, rows, :end]
         return block
 
     def visible(self, head: int, rows: Tensor, end: int) -> Tensor:
@@ -116,9 +84,8 @@ class CacheLayer:
     def scores(self, head: int, rows: Tensor, keys: Tensor) -> Tensor:
         """(C, U): the scores before softmax of some queries and keys (ascending); -inf where a key is hidden. O(C U D) time."""
         call = self._calls[head]
-        query_CD, key_UD = (
-            x[0, 0].index_select(0, at).to(self.dtype) for x, at in ((call.query, rows), (call.key, keys))
-        )
+        query_CD = call.query[0, 0].index_select(0, rows).to(self.dtype)
+        key_UD = call.key[0, 0].index_select(0, keys).to(self.dtype)
         scores = tiles.finish(call, (query_CD @ key_UD.mT)[None, None], rows, keys)
         return torch.where(tiles.seen(call, rows, keys), scores, -_INFINITY)[0, 0]
 
@@ -126,37 +93,28 @@ class CacheLayer:
         """(C,): the share of the learned sink in the rows of some queries; 0 without one."""
         if self.sinks is None:
             return torch.zeros(len(rows), dtype=self.dtype, device=self.device)
-        share = self._learned_sink
-        return share[head, rows]
+        return self._learned_sink[head, rows]
 
     @cached_property
     def received_from_prompt(self) -> Tensor:
         """(H, P): the sum of the weights that each token of the prompt receives from the prompt's queries."""
         weights = torch.zeros(self.tokens, dtype=self.dtype, device=self.device)
         weights[: self.prompt] = 1.0
-        received = self.map.received(weights=weights)
-        assert isinstance(received, Tensor)
-        return received[:, : self.prompt]
+        return values_of(self.map.received(weights=weights))[:, : self.prompt]
 
     @cached_property
     def received(self) -> Tensor:
         """(H, N): the sum of the weights that each key receives from all queries."""
-        received = self.map.received()
-        assert isinstance(received, Tensor)
-        return received
+        return values_of(self.map.received())
 
     @cached_property
     def by_distance(self) -> Tensor:
         """(H, N): entry d is the sum of the weights of all queries i on the keys i - d, a slash of the map."""
-        sums = self.map.diagonal_sums()
-        assert isinstance(sums, Tensor)
-        return sums[:, : self.tokens].flip(-1)
+        return values_of(self.map.diagonal_sums())[:, : self.tokens].flip(-1)
 
     @cached_property
     def _learned_sink(self) -> Tensor:
-        learned = self.map.sink().learned
-        assert isinstance(learned, Tensor)
-        return learned
+        return values_of(self.map.sink().learned)
 
     @cached_property
     def _calls(self) -> list[Call]:

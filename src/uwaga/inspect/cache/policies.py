@@ -118,8 +118,8 @@ def pyramid_kv(
         most = max(available, mean)
         least = 2 * mean - most
     step = (most - least) / max(layer.layers - 1, 1)
-    own = mean if layer.layers == 1 else round(most - layer.number * step)
-    return _of_prompt(layer, max(own, 1) + observed, observed, votes)
+    count = mean if layer.layers == 1 else round(most - layer.number * step)
+    return _of_prompt(layer, max(count, 1) + observed, observed, votes)
 
 
 def quest(layer: CacheLayer, budget: int, *, page: int = 16) -> Kept:
@@ -145,8 +145,8 @@ def quest(layer: CacheLayer, budget: int, *, page: int = 16) -> Kept:
     inside = torch.arange(page, device=layer.device)
 
     def choose(head: int, rows: Tensor, weights: Tensor) -> KeptKeys:
-        own = rows // page
-        pages = int(own[-1])
+        page_C = rows // page  # that of the query itself
+        pages = int(page_C[-1])
         query_CD = layer.query[head, rows].to(layer.dtype) * layer.scale
         group = head * layer.key_heads // layer.heads
         bound_CP = (
@@ -154,11 +154,11 @@ def quest(layer: CacheLayer, budget: int, *, page: int = 16) -> Kept:
         )
         seen_CN = layer.visible(head, rows, weights.shape[1])[:, : pages * page]
         is_open = seen_CN.unflatten(1, (pages, page)).any(-1) & (
-            torch.arange(pages, device=layer.device) < own[:, None]
+            torch.arange(pages, device=layer.device) < page_C[:, None]
         )
         best = largest(bound_CP.masked_fill(~is_open, -torch.inf), read - 1)
-        chosen = torch.cat((best, own[:, None]), 1)
-        is_chosen = torch.cat((is_open.gather(1, best), torch.ones_like(own[:, None], dtype=torch.bool)), 1)
+        chosen = torch.cat((best, page_C[:, None]), 1)
+        is_chosen = functional.pad(is_open.gather(1, best), (0, 1), value=True)
         keys = (chosen[..., None] * page + inside).flatten(1)
         is_kept = is_chosen.repeat_interleave(page, 1) & (keys <= rows[:, None])
         return KeptKeys(keys.clamp(max=weights.shape[1] - 1), is_kept)
@@ -339,6 +339,5 @@ def _after_prompt(score_SP: Tensor, count: int, recent: int) -> tuple[Tensor, Te
 def _scores(layer: CacheLayer, rows: Tensor, keys_SU: Tensor) -> Tensor:
     """(S, H / S, C, U): the scores of every head on the keys of its set."""
     sets = len(keys_SU)
-    each = layer.heads // sets
-    scores = [layer.scores(head, rows, keys_SU[head // each]) for head in range(layer.heads)]
-    return torch.stack(scores).unflatten(0, (sets, each))
+    scores = [layer.scores(head, rows, keys_SU[head * sets // layer.heads]) for head in range(layer.heads)]
+    return torch.stack(scores).unflatten(0, (sets, -1))

@@ -54,12 +54,10 @@ def cache_edit(
     numbers = {where.layer: module for module, where in found.items() if where.kind == "decoder"}
     if not numbers:
         raise ValueError(f"cache_edit: {type(model).__name__} has no self-attention of a decoder")
-    wanted = sorted(numbers) if layers is None else sorted(layers)
-    for number in wanted:
+    hooks: dict[nn.Module, Hook] = {}
+    for number in sorted(numbers if layers is None else layers):
         choice(number, "cache_edit: a layer", numbers)
-    hooks: dict[nn.Module, Hook] = {
-        numbers[number]: _forgetting(policy, budget, prompt, number, max(numbers) + 1) for number in wanted
-    }
+        hooks[numbers[number]] = _forgetting(policy, budget, prompt, number, max(numbers) + 1)
     with hooking(model, hooks):
         yield
 
@@ -74,8 +72,9 @@ def _forgetting(policy: Policy, budget: int, prompt: int | None, number: int, la
             raise ValueError("cache_edit: rows must be of one length, not ragged")
         with torch.no_grad():
             mask = DenseMask(bits=kept(AttentionMap(query.detach(), key.detach(), **map_options(options))))
-        given = options["mask"]
-        return proceed(replace(asked, options=options | {"mask": mask if given is None else as_mask(given) & mask}))
+        of_model = options["mask"]
+        both = mask if of_model is None else as_mask(of_model) & mask
+        return proceed(replace(asked, options=options | {"mask": both}))
 
     def kept(weights: AttentionMap) -> Tensor:
         """(..., H, N, N) bool: which keys are read."""

@@ -73,7 +73,11 @@ class ExactRows:
             # A query that sees a value that is not finite has an error that is NaN, whatever it keeps; the others must not meet that value.
             self.value = self.value.nan_to_num(0.0, 0.0, 0.0)
         self.output = _scaled(output, self.total + self.sink)
-        self.ascending = _sorted(self.weights)
+        # NumPy's sort is twenty times as fast as PyTorch's on a CPU.
+        is_cpu = self.weights.device.type == "cpu"
+        self.ascending = (
+            torch.from_numpy(np.sort(self.weights.numpy(), axis=-1)) if is_cpu else self.weights.sort(-1).values
+        )
         self.smallest = self.ascending.cumsum(-1, dtype=torch.float64)
 
     def losses(self, kept: KeptKeys) -> Losses:
@@ -84,9 +88,8 @@ class ExactRows:
         mass = weights.sum(-1, dtype=torch.float64)
         is_whole = count == self.seen
         output = _scaled(self._weighted(keys, weights), mass + self.sink)
-        lost = (mass == 0) & (
-            count > 0
-        )  # the weights are below the smallest number: compared with each other they are not
+        # The weights are below the smallest number: compared with each other they are not.
+        lost = (mass == 0) & (count > 0)
         if bool(lost.any()):
             output[lost] = self._output_from_scores(keys[lost], is_kept[lost], lost)
         difference, size = (torch.linalg.vector_norm(x.double(), dim=-1) for x in (output - self.output, self.output))
@@ -127,8 +130,8 @@ class ExactRows:
     def _output_from_scores(self, keys: Tensor, is_kept: Tensor, lost: Tensor) -> Tensor:
         """The outputs of some rows from scores, whose softmax is taken over the kept keys alone."""
         outputs = []
-        for row, own, mine in zip(self.rows[lost], keys, is_kept, strict=True):
-            some = own[mine].sort().values
+        for row, of_row, kept in zip(self.rows[lost], keys, is_kept, strict=True):
+            some = of_row[kept].sort().values
             scores = self.layer.scores(self.head, row[None], some).double()
             sinks = None if self.layer.sinks is None else self.layer.sinks[self.head].double()
             outputs.append((softmax(scores, sinks) @ self.value[some].double())[0])
@@ -138,11 +141,6 @@ class ExactRows:
 def _scaled(output: Tensor, total: Tensor) -> Tensor:
     """(C, E): a sum of weighted values over the sum of the weights; zeros where that is 0."""
     return output / torch.where(total == 0, 1.0, total)[:, None].to(output.dtype)
-
-
-def _sorted(x: Tensor) -> Tensor:
-    """(C, K) ascending. NumPy's sort is twenty times as fast as PyTorch's on a CPU."""
-    return torch.from_numpy(np.sort(x.numpy(), axis=-1)) if x.device.type == "cpu" else x.sort(-1).values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -245,7 +243,7 @@ def cache_study(
     named = _named(policies)
     prompt = None if prompt is None else integer(prompt, "cache_study: prompt", 0)
     every = integer(every, "cache_study: every", 1)
-    budgets = [integer(each, "cache_study: a budget", 1) for each in budgets]
+    budgets = [integer(budget, "cache_study: a budget", 1) for budget in budgets]
     if not budgets or sorted(set(budgets)) != budgets:
         raise ValueError(f"cache_study: budgets must be ascending, and one at least, not {budgets!r}")
     if not all(0 <= level <= 1 for level in quantiles):
@@ -342,10 +340,10 @@ def _texts(recording: Recording, number: int, prompt: int | None, layers: int) -
         values = list(value.reshape(value.shape[:-3].numel(), *value.shape[-3:]))
         maps = [m.select(row) for row in range(len(values))] if len(m.shape) == 4 else [m]
     chosen = recording.picked_heads(AttentionId(*where))
-    for each, v_GNE in zip(maps, values, strict=True):
-        layer = causal_layer("cache_study", each, prompt, number=number, layers=layers, head_numbers=chosen)
-        each.prepare()  # the sums of all rows, in one pass
-        yield layer, v_GNE.to(each.dtype)
+    for of_text, v_GNE in zip(maps, values, strict=True):
+        layer = causal_layer("cache_study", of_text, prompt, number=number, layers=layers, head_numbers=chosen)
+        of_text.prepare()  # the sums of all rows, in one pass
+        yield layer, v_GNE.to(of_text.dtype)
 
 
 def _losses(layer: CacheLayer, head: int, value: Tensor, kept: Sequence[Kept], every: int) -> Losses:
@@ -357,8 +355,8 @@ def _losses(layer: CacheLayer, head: int, value: Tensor, kept: Sequence[Kept], e
     for start in range(0, len(queries), size):
         rows = queries[start : start + size]
         block = ExactRows(layer, head, rows, v_NE)
-        for at, each in enumerate(kept):
-            for result, values in zip(results, block.losses(each.read(head, rows, block.weights)), strict=True):
+        for at, by_policy in enumerate(kept):
+            for result, values in zip(results, block.losses(by_policy.read(head, rows, block.weights)), strict=True):
                 result[at, start : start + len(rows)] = values
     return results
 
@@ -378,19 +376,19 @@ def _of_head(losses: Losses, levels: tuple[float, ...], per_query: bool) -> tupl
 
 def _stacked(of_heads: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
     first, *others = of_heads
-    return {name: torch.stack([x, *(each[name] for each in others)], 2) for name, x in first.items()}
+    return {name: torch.stack([x, *(other[name] for other in others)], 2) for name, x in first.items()}
 
 
 def _named(policies: Sequence[Policy] | Mapping[str, Policy] | None) -> dict[str, Policy]:
     if isinstance(policies, Mapping):
         named = dict(policies)
     else:
-        listed = list(POLICIES if policies is None else policies)
-        nameless = [each for each in listed if not hasattr(each, "__name__")]
+        functions = list(POLICIES if policies is None else policies)
+        nameless = [policy for policy in functions if not hasattr(policy, "__name__")]
         if nameless:
             raise ValueError(f"cache_study: {nameless[0]!r} has no name: give policies as a dict of names")
-        named = {each.__name__: each for each in listed}
-        if len(named) < len(listed):
+        named = {policy.__name__: policy for policy in functions}
+        if len(named) < len(functions):
             raise ValueError("cache_study: two policies have the same name: give them as a dict of names")
     if not named:
         raise ValueError("cache_study: there is no policy")

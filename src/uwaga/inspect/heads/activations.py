@@ -5,8 +5,8 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from torch import Tensor, nn
 
@@ -15,8 +15,8 @@ from uwaga.inspect.heads.gradients import GradientMap, cross_gradient_rollout, g
 from uwaga.inspect.heads.rollout import PerToken
 from uwaga.maps.map import AttentionMap, map_options
 from uwaga.models.attention_layers import attention_layers, name_of, select
-from uwaga.nn.attention_id import AttentionId, describe_layers
-from uwaga.nn.operand import detached, values_of
+from uwaga.nn.attention_id import describe_layers
+from uwaga.nn.operand import detached, map_values, values_of
 from uwaga.ops.attention.hooks import Asked, Proceed
 from uwaga.ops.ragged import Operand
 
@@ -33,10 +33,9 @@ class HeadActivations:
 
     def map(self) -> AttentionMap:
         """The weights of the layer."""
-        options: dict[str, Any] = {
-            name: x.detach() if isinstance(x, Tensor) else x for name, x in map_options(self.options).items()
-        }
-        return AttentionMap(detached(self.query), detached(self.key), **options)
+        options = map_options(self.options).items()
+        plain: dict[str, Any] = {name: x.detach() if isinstance(x, Tensor) else x for name, x in options}
+        return AttentionMap(detached(self.query), detached(self.key), **plain)
 
     def gradient_map(self, *, positive: bool = True) -> GradientMap:
         """The weights times their gradients. Raises ValueError: there was no backward pass through the layer."""
@@ -45,27 +44,15 @@ class HeadActivations:
             raise ValueError(
                 "Activations: the heads have no gradient: use activations(model, gradients=True), and call backward() on a result in it"
             )
-        of_output = gradient if isinstance(self.output, Tensor) else self.output.with_values(gradient)
+        of_output = map_values(lambda _: gradient, self.output)
         return GradientMap(self.map(), self.value, of_output, positive=positive)
 
 
-@dataclass(eq=False)
-class Activations(Mapping[tuple[str, int], HeadActivations]):
+class Activations(dict[tuple[str, int], HeadActivations]):
     """The activations of all layers by (kind, layer), those of the last pass through each."""
 
-    layers: dict[AttentionId, HeadActivations] = field(default_factory=dict)
-
-    def __getitem__(self, name: tuple[str, int]) -> HeadActivations:
-        value = self.layers.get(AttentionId(*name))
-        if value is None:
-            raise KeyError(f"Activations: there are none of {name!r}; there are {describe_layers(self)}")
-        return value
-
-    def __iter__(self) -> Iterator[tuple[str, int]]:
-        return iter(sorted((where.kind, where.layer) for where in self.layers))
-
-    def __len__(self) -> int:
-        return len(self.layers)
+    def __missing__(self, name: tuple[str, int]) -> NoReturn:
+        raise KeyError(f"Activations: there are none of {name!r}; there are {describe_layers(self)}")
 
     def __repr__(self) -> str:
         return f"Activations({describe_layers(self)})"
@@ -112,7 +99,7 @@ def activations(
         ValueError: as `uwaga.watch`.
     """
     found = attention_layers(model)
-    wanted = select(found.values(), name_of(model), layers, kinds)
+    chosen = select(found.values(), name_of(model), layers, kinds)
     kept = Activations()
 
     def keep(asked: Asked, module: Any, proceed: Proceed) -> Operand:
@@ -120,12 +107,10 @@ def activations(
         output = proceed(asked)
         if gradients and values_of(output).requires_grad:
             values_of(output).retain_grad()
-        kept.layers[found[module]] = HeadActivations(
-            query=asked.query, key=asked.key, value=asked.value, output=output, options=asked.options
-        )
+        kept[found[module]] = HeadActivations(asked.query, asked.key, asked.value, output, asked.options)
         return output
 
-    with hooking(model, {module: keep for module, where in found.items() if where in wanted}):
+    with hooking(model, {module: keep for module, where in found.items() if where in chosen}):
         yield kept
     if not kept:
         raise ValueError(f"activations: nothing was kept: {name_of(model)} computed no attention in this thread")

@@ -10,8 +10,9 @@ Letters: B sequences, H query heads, G key/value heads, Q queries, K keys, C que
 R ragged rows.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from uwaga.maps.derived import DerivedMap
 from uwaga.maps.engines import tiles
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.spec import Selection
-from uwaga.nn.operand import detached, map_values
+from uwaga.nn.operand import detached, map_values, values_of
 from uwaga.ops.attention.call import compute_dtype
 from uwaga.ops.mask_program import CallPart, keys_seen, select
 from uwaga.ops.ragged import Operand, Ragged
@@ -74,12 +75,10 @@ class GradientMap(DerivedMap):
         parts = self.map.parts()
         if parts is None:
             return None
-        assert isinstance(self.value, Ragged)
-        assert isinstance(self.grad_output, Ragged)
-        per_sequence = zip(parts, self.value.to_list(), self.grad_output.to_list(), strict=True)
+        values, grads = (_of_sequences(x, len(parts), -2) for x in (self.value, self.grad_output))
         return [
-            GradientMap(part, value.movedim(0, -2), grad.movedim(0, -2), positive=self.positive)  # type: ignore[arg-type]
-            for part, value, grad in per_sequence
+            GradientMap(part, value, grad, positive=self.positive)  # type: ignore[arg-type]
+            for part, value, grad in zip(parts, values, grads, strict=True)
         ]
 
     def received(self, weights: Operand | None = None) -> Operand:
@@ -89,11 +88,7 @@ class GradientMap(DerivedMap):
         Args:
             weights: one per query, (..., H, Q) or broadcasting to it, or Ragged (N, H) or (N,); None: ones.
         """
-        parts = self.parts()
-        if parts is None:
-            assert weights is None or isinstance(weights, Tensor)
-            return self._received(weights)
-        return packed(self, list(map(GradientMap._received, parts, _of_sequences(weights, len(parts)))))
+        return self._by_sequence(GradientMap._received, weights)
 
     def row_sums(self, weights: Operand | None = None) -> Operand:
         """sum_j m_ij w_j, (..., H, Q) or Ragged (N, H): the product of the matrix and key weights; with ones, what a result rests on
@@ -102,11 +97,14 @@ class GradientMap(DerivedMap):
         Args:
             weights: one per key, (..., H, K) or broadcasting to it, or Ragged (N, H) or (N,); None: ones.
         """
+        return self._by_sequence(GradientMap._row_sums, weights)
+
+    def _by_sequence(self, sums: Callable[["GradientMap", Any], Tensor], weights: Operand | None) -> Operand:
+        """The sums of a dense map, or of each sequence of a ragged one."""
         parts = self.parts()
         if parts is None:
-            assert weights is None or isinstance(weights, Tensor)
-            return self._row_sums(weights)
-        return packed(self, list(map(GradientMap._row_sums, parts, _of_sequences(weights, len(parts)))))
+            return sums(self, weights)
+        return packed(self, list(map(sums, parts, _of_sequences(weights, len(parts), -1))))
 
     def _received(self, weights: Tensor | None) -> Tensor:
         sequences, heads, queries, keys = self._sizes()
@@ -131,9 +129,8 @@ class GradientMap(DerivedMap):
         with torch.no_grad():
             for b, h in product(range(sequences), range(heads)):
                 for rows, columns, part_CK in self._blocks(b, h, None):
-                    found_BHQ[b, h, rows] += (
-                        part_CK.sum(-1) if column_BHK is None else part_CK @ column_BHK[b, h, columns]
-                    )
+                    sums_C = part_CK.sum(-1) if column_BHK is None else part_CK @ column_BHK[b, h, columns]
+                    found_BHQ[b, h, rows] += sums_C
         return found_BHQ.reshape(self.shape[:-1])
 
     def _blocks(self, b: int, h: int, chosen: Tensor | None) -> Iterator[tuple[Tensor, slice, Tensor]]:
@@ -146,9 +143,7 @@ class GradientMap(DerivedMap):
         every = torch.arange(queries, device=self.device) if chosen is None else chosen
         is_finite = bool(value_KE.isfinite().all() & grad_QE.isfinite().all())
         for rows in every.split(_ROWS):
-            if not len(rows):
-                continue
-            first, last = self._visible(b, int(rows[0]), int(rows[-1]) + 1, keys)
+            first, last = self._visible(b, int(rows[0]), int(rows[-1]) + 1, keys) if len(rows) else (0, 0)
             if first == last:
                 continue
             at = torch.arange(first, last, device=self.device)
@@ -185,12 +180,8 @@ class GradientMap(DerivedMap):
         for b, h in product(selection.sequences, selection.heads):
             grad, value = self._grad(b, h).index_select(0, rows_n), self._value(b, h).index_select(0, columns_n)
             with without_autocast(self.device):
-                grid = torch.cat(
-                    [
-                        torch.cat([one @ other.mT for other in value.split(_GRID_KEYS)], -1)
-                        for one in grad.split(_GRID_ROWS)
-                    ]
-                )
+                keys_n = value.split(_GRID_KEYS)
+                grid = torch.cat([torch.cat([x @ y.mT for y in keys_n], -1) for x in grad.split(_GRID_ROWS)])
             at, on = torch.searchsorted(rows_n, selection.queries), torch.searchsorted(columns_n, keys)
             grids.append(grid.index_select(0, at).index_select(1, on))
         return torch.stack(grids).unflatten(0, (len(selection.sequences), len(selection.heads)))
@@ -203,17 +194,15 @@ class GradientMap(DerivedMap):
 
     def _value(self, b: int, h: int) -> Tensor:
         """(K, E) of one query head."""
-        assert isinstance(self.value, Tensor)
-        sequences, heads, _, _ = self._sizes()
-        groups = self.value.shape[-3] if self.value.dim() > 2 else 1
-        values = self.value.reshape(sequences, groups, *self.value.shape[-2:])
-        return values[b, h * groups // heads].to(compute_dtype(self.value.dtype))
+        value, (sequences, heads, _, _) = values_of(self.value), self._sizes()
+        groups = value.shape[-3] if value.dim() > 2 else 1
+        values = value.reshape(sequences, groups, *value.shape[-2:])
+        return values[b, h * groups // heads].to(compute_dtype(value.dtype))
 
     def _grad(self, b: int, h: int) -> Tensor:
         """(Q, E) of one head."""
-        assert isinstance(self.grad_output, Tensor)
-        grads = self.grad_output.reshape(*self._sizes()[:3], self.grad_output.shape[-1])
-        return grads[b, h].to(compute_dtype(grads.dtype))
+        grads = values_of(self.grad_output)
+        return grads.reshape(*self._sizes()[:3], grads.shape[-1])[b, h].to(compute_dtype(grads.dtype))
 
 
 def gradient_rollout(maps: Mapping[int, GradientMap] | Sequence[GradientMap], token: int | Tensor = -1) -> PerToken:
@@ -280,8 +269,8 @@ def cross_gradient_rollout(
 
 
 def _check_cross(name: str, encoder: GradientMap, decoder: GradientMap, cross: list[GradientMap], count: int) -> None:
-    wanted = [(q[-1], k[-1]) for q, k in zip(decoder.shapes, encoder.shapes, strict=False)]
-    fits = len(encoder.shapes) == len(decoder.shapes) and all([s[-2:] for s in m.shapes] == wanted for m in cross)
+    sizes = [(q[-1], k[-1]) for q, k in zip(decoder.shapes, encoder.shapes, strict=False)]
+    fits = len(encoder.shapes) == len(decoder.shapes) and all([s[-2:] for s in m.shapes] == sizes for m in cross)
     if len(cross) != count or not fits:
         shapes = ", ".join(str(m.shape) for m in cross) or "none"
         raise ValueError(
@@ -320,9 +309,8 @@ def _relevance_times(layers: list[GradientMap], column: PerToken) -> PerToken:
     """(R - I) column."""
     result = map_values(torch.zeros_like, column)
     for m in layers:
-        result = map_values(
-            torch.add, result, mean_of_heads(m, m.row_sums(for_each_head(m, map_values(torch.add, column, result))))
-        )
+        read = m.row_sums(for_each_head(m, map_values(torch.add, column, result)))
+        result = map_values(torch.add, result, mean_of_heads(m, read))
     return result
 
 
@@ -330,29 +318,26 @@ def _layers(maps: Mapping[int, GradientMap] | Sequence[GradientMap]) -> list[Gra
     return list(maps.values()) if isinstance(maps, Mapping) else list(maps)
 
 
-def _of_sequences(weights: Operand | None, count: int) -> list[Tensor] | list[None]:
-    """The weights (H, n) or (n,) of each sequence."""
-    if weights is None:
+def _of_sequences(x: Operand | None, count: int, axis: int) -> list[Any]:
+    """What each sequence has of Ragged values (N, ...), with its tokens at the axis; None for each where x is None."""
+    if x is None:
         return [None] * count
-    assert isinstance(weights, Ragged)
-    return [w.movedim(0, -1) for w in weights.to_list()]
+    assert isinstance(x, Ragged)
+    return [part.movedim(0, axis) for part in x.to_list()]
 
 
 def _check(m: AttentionMap, value: Operand, grad_output: Operand) -> None:
     if {isinstance(x, Ragged) for x in (value, grad_output)} != {m.parts() is not None}:
         raise ValueError("GradientMap: value and gradient must be ragged if the map is, and dense if it is dense")
+    values, grads = values_of(value), values_of(grad_output)
     if isinstance(value, Ragged) and isinstance(grad_output, Ragged):
-        result = (value.lengths.tolist(), grad_output.lengths.tolist())
-        wanted = ([shape[-1] for shape in m.shapes], [shape[-2] for shape in m.shapes])
-        heads = (value.values.shape[1:-1], grad_output.values.shape[1:-1], m.shape[1:-2])
-        fits = result == wanted and heads[1] == heads[2]
+        lengths = [x.lengths.tolist() for x in (grad_output, value)]
+        fits = lengths == [[shape[axis] for shape in m.shapes] for axis in (-2, -1)]
+        fits = fits and grads.shape[1:-1] == m.shape[1:-2]
     else:
-        assert isinstance(value, Tensor)
-        assert isinstance(grad_output, Tensor)
-        fits = tuple(grad_output.shape[:-1]) == m.shape[:-1] and tuple(value.shape[:-3]) == m.shape[:-3]
-        fits = fits and value.dim() == grad_output.dim() and value.shape[-2] == m.shape[-1]
-        fits = fits and (value.dim() < 3 or m.shape[-3] % value.shape[-3] == 0)
-    values, grads = (x.values if isinstance(x, Ragged) else x for x in (value, grad_output))
+        fits = tuple(grads.shape[:-1]) == m.shape[:-1] and tuple(values.shape[:-3]) == m.shape[:-3]
+        fits = fits and values.dim() == grads.dim() and values.shape[-2] == m.shape[-1]
+        fits = fits and (values.dim() < 3 or m.shape[-3] % values.shape[-3] == 0)
     if not fits or values.shape[-1] != grads.shape[-1]:
         shapes = f"{tuple(values.shape)} and {tuple(grads.shape)}"
         raise ValueError(
