@@ -20,12 +20,13 @@ from uwaga.integrations.transformers.inside import computing
 from uwaga.models.attention_layers import attention_layers, name_of
 from uwaga.nn import MultiHeadAttention
 from uwaga.nn.attention_id import AttentionId, describe_layers
-from uwaga.nn.operand import values_of
+from uwaga.nn.operand import map_values, values_of
 from uwaga.ops.attention.hooks import Asked, Hook, Proceed, hooked, hooks_of
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.masks import Both, DenseMask, Documents, Either, KeyLengths, Mask, as_mask
 from uwaga.ops.ragged import Operand, Ragged
 
+_OF_QUERIES = ("query", "output")  # operands whose positions are those of queries
 MAX_NESTED = 128  # contexts of this thread: each calls the next one, and Python has a thousand frames
 MANY_LINKS = 256  # of a head, from which on they are joined
 # Of the masks of one layer's blocked links, and of a dense mask that is taken in place of many links: it takes one step to read.
@@ -61,8 +62,8 @@ def edit(
         ValueError: as `Edits`; a layer or head that the model does not have; a patch or matrix that does not fit; a position that
             no pass had; no attention was computed in the block; more than 128 nested contexts.
     """
-    given = {"heads": heads, "scores": scores, "weights": weights, "patch": patch}
-    named = {name: value for name, value in given.items() if value is not None}
+    by_name = {"heads": heads, "scores": scores, "weights": weights, "patch": patch}
+    named = {name: value for name, value in by_name.items() if value is not None}
     if edits is not None and named:
         raise ValueError(f"edit: give an Edits or {', '.join(named)}, not both")
     edits = Edits(**named) if edits is None else edits  # type: ignore[arg-type]
@@ -72,19 +73,19 @@ def edit(
     follows_decoder = any(where.kind == "cross" for where in edits.wheres())  # for the positions of its queries
     editors = {module: LayerEditor(edits, where, start) for module, where in layers.items()}
     hooks = {
-        module: each
-        for module, each in editors.items()
-        if each.is_changed or (follows_decoder and each.layer.kind == "decoder")
+        module: editor
+        for module, editor in editors.items()
+        if editor.is_changed or (follows_decoder and editor.layer.kind == "decoder")
     }
     with hooking(model, hooks):
         yield edits
-    changed = [each for each in editors.values() if each.is_changed]
-    if changed and not any(each.queries for each in changed):
+    changed = [editor for editor in editors.values() if editor.is_changed]
+    if changed and not any(editor.queries for editor in changed):
         raise ValueError(
             f"edit: nothing was changed: {name_of(model)} computed none of the edited attentions in this thread while they were edited"
         )
-    for each in changed:
-        each.check()
+    for editor in changed:
+        editor.check()
 
 
 @contextmanager
@@ -130,8 +131,8 @@ class LayerEditor:
 
     def __init__(self, edits: Edits, layer: AttentionId, decoder_start: dict[str, Tensor | int]) -> None:
         def of(changes: Mapping[HeadKey, Any]) -> list[tuple[Where, Any]]:
-            own = [(Where(*where), value) for where, value in changes.items() if where[:2] == layer]
-            return [(where, each) for where, value in own for each in (value if isinstance(value, tuple) else (value,))]
+            pairs = [(Where(*where), value) for where, value in changes.items() if where[:2] == layer]
+            return [(where, x) for where, value in pairs for x in (value if isinstance(value, tuple) else (value,))]
 
         self.layer, self.decoder_start = layer, decoder_start
         self.heads: list[tuple[Where, Ablation]] = of(edits.heads)
@@ -162,46 +163,43 @@ class LayerEditor:
         if not self.is_changed:
             return proceed(asked)
         tokens = _Tokens(query, key, first)
-        self._note(tokens)
+        most = (tokens.most_queries, tokens.most_keys) if self.needs_operands else (1, 1)
+        self.queries, self.keys = map(max, zip((self.queries, self.keys), most, strict=True))
         for changes in (self.heads, self.scores, self.weights):
             for where, _ in changes:
                 _check_head(where, tokens.heads)
-        for where, patch in self.patch:
-            if patch.operand == "query":
-                query = _patched(where, patch, query, tokens.query_positions)
-            elif patch.operand == "key":
-                key = _patched(where, patch, key, tokens.key_positions)
-            elif patch.operand == "value":
-                value = _patched(where, patch, value, tokens.key_positions)
+        operands: dict[str, Any] = {"query": query, "key": key, "value": value}
+        self._patch(operands, tokens)
         if self.scores:
             links = _links_mask(self.scores, tokens)
             mask = options["mask"]
             options = options | {"mask": links if mask is None else as_mask(mask) & links}
-        asked = replace(asked, query=query, key=key, value=value, options=options)
-        output = proceed(asked)
-        output = self._with_weights(output, proceed, asked, tokens)
+        asked = replace(asked, **operands, options=options)
+        results = {"output": self._with_weights(proceed(asked), proceed, asked, tokens)}
+        self._patch(results, tokens)
+        return _with_heads(self.heads, results["output"], tokens, options["mask"])
+
+    def _patch(self, operands: dict[str, Any], tokens: "_Tokens") -> None:
+        """Put the vectors of patches into those of these operands that they are for."""
         for where, patch in self.patch:
-            if patch.operand == "output":
-                output = _patched(where, patch, output, tokens.query_positions)
-        return _with_heads(self.heads, output, tokens, options["mask"])
+            if (name := patch.operand) in operands:
+                positions = tokens.query_positions if name in _OF_QUERIES else tokens.key_positions
+                operands[name] = _patched(where, patch, operands[name], positions)
 
     def check(self) -> None:
         """Raises ValueError: a position was in no pass of those that computed it."""
-        for where, each in (*self.scores, *self.weights):
-            if isinstance(each, Links):
-                self._check_reached(where, "queries", each.queries, self.queries)
-                self._check_reached(where, "keys", each.keys, self.keys)
+        named: list[tuple[Where, str, Any, bool]] = []  # with whether the positions are of queries
+        for where, links in (*self.scores, *self.weights):
+            if isinstance(links, Links):
+                named += [(where, "queries", links.queries, True), (where, "keys", links.keys, False)]
         for where, patch in self.patch:
-            of_queries = patch.operand in ("query", "output")
-            self._check_reached(
-                where, f"a patched {patch.operand}", patch.positions, self.queries if of_queries else self.keys
-            )
-
-    def _check_reached(self, where: Where, name: str, positions: Any, tokens: int) -> None:
-        if self.queries and positions and max(positions) >= tokens:
-            raise ValueError(
-                f"edit: {where}: there was no position {max(positions)} of {name}; the longest text had {tokens} tokens"
-            )
+            named.append((where, f"a patched {patch.operand}", patch.positions, patch.operand in _OF_QUERIES))
+        for where, name, positions, is_of_queries in named:
+            tokens = self.queries if is_of_queries else self.keys
+            if self.queries and positions and max(positions) >= tokens:
+                raise ValueError(
+                    f"edit: {where}: there was no position {max(positions)} of {name}; the longest text had {tokens} tokens"
+                )
 
     def _start(
         self, query: Operand, key: Operand, mask: Mask | Tensor | None, start: Tensor | int | None
@@ -215,37 +213,21 @@ class LayerEditor:
             return start
         if isinstance(query, Ragged) and isinstance(key, Ragged):
             return 0 if query.offsets is key.offsets else key.lengths - query.lengths
-        assert isinstance(query, Tensor)
-        assert isinstance(key, Tensor)
-        return key.shape[-2] - query.shape[-2]
+        return values_of(key).shape[-2] - values_of(query).shape[-2]
 
-    def _note(self, tokens: "_Tokens") -> None:
-        """Count the positions of this pass."""
-        if self.needs_operands:
-            self.queries, self.keys = max(self.queries, tokens.most_queries), max(self.keys, tokens.most_keys)
-        else:
-            self.queries = self.keys = 1
-
-    def _with_weights(
-        self,
-        output: Operand,
-        proceed: Proceed,
-        asked: Asked,
-        tokens: "_Tokens",
-    ) -> Operand:
-        value, options = asked.value, asked.options
-        matrices = [(where, each) for where, each in self.weights if isinstance(each, Tensor)]
-        links = [(where, each) for where, each in self.weights if isinstance(each, Links)]
-        if links and options["dropout"]:
+    def _with_weights(self, output: Operand, proceed: Proceed, asked: Asked, tokens: "_Tokens") -> Operand:
+        links = [(where, change) for where, change in self.weights if isinstance(change, Links)]
+        if links and asked.options["dropout"]:
             raise ValueError("edit: weights cannot be changed with dropout of the attention weights; use model.eval()")
         if links:
 
             def again(scaled: Operand) -> Operand:
                 return proceed(replace(asked, value=scaled, is_repeat=True))
 
-            output = _with_factors(links, output, value, again, tokens)
-        for where, matrix in matrices:
-            output = _with_matrix(where, matrix, output, value, tokens)
+            output = _with_factors(links, output, asked.value, again, tokens)
+        for where, change in self.weights:
+            if isinstance(change, Tensor):
+                output = _with_matrix(where, change, output, asked.value, tokens)
         return output
 
 
@@ -300,11 +282,11 @@ def _rows(x: Ragged) -> Tensor:
     return torch.repeat_interleave(x.lengths, output_size=x.values.shape[0])
 
 
-def _inside(positions: Tensor, listed: Any) -> Tensor:
-    """Bool, of the shape of positions; listed None: all."""
-    if listed is None:
+def _inside(positions: Tensor, chosen: Any) -> Tensor:
+    """Bool, of the shape of positions; chosen None: all."""
+    if chosen is None:
         return torch.ones_like(positions, dtype=torch.bool)
-    return torch.isin(positions, torch.tensor(listed, dtype=positions.dtype, device=positions.device))
+    return torch.isin(positions, torch.tensor(chosen, dtype=positions.dtype, device=positions.device))
 
 
 def _for_output(inside: Tensor, x: Operand) -> Tensor:
@@ -320,22 +302,20 @@ def _of_heads(where: Where, heads: int, x: Operand) -> Tensor:
 
 
 def _put(x: Operand, at: Tensor, source: Tensor) -> Operand:
-    values = torch.where(at, source, values_of(x))
-    return x.with_values(values) if isinstance(x, Ragged) else values
+    return map_values(lambda values: torch.where(at, source, values), x)
 
 
 def _links_mask(links: Sequence[tuple[Where, Links]], tokens: _Tokens) -> Mask:
     """All pairs but these links: a pair is visible if its query or its key is not of the link, in O(H (Q + K)) memory for each link; or
     of many links a dense mask, where that is smaller or small."""
     queries, keys = tokens.grids()
-    by_head = [[each for where, each in links if where.head in (None, head)] for head in range(tokens.heads)]
+    by_head = [[link for where, link in links if where.head in (None, head)] for head in range(tokens.heads)]
     is_many = max(map(len, by_head)) > MANY_LINKS
     if is_many:
-        by_head = [_joined(each) for each in by_head]
+        by_head = list(map(_joined, by_head))
     count = max(map(len, by_head))
-    dense, apart = (
-        tokens.heads * size for size in (queries.numel() * keys.shape[-1], count * (queries.numel() + keys.shape[-1]))
-    )
+    dense = tokens.heads * queries.numel() * keys.shape[-1]
+    apart = tokens.heads * count * (queries.numel() + keys.shape[-1])
     is_dense = is_many and dense <= max(apart, SMALL_MASK_BYTES)
     if is_many and (size := dense if is_dense else apart) > MAX_MASK_BYTES:
         raise ValueError(
@@ -345,9 +325,9 @@ def _links_mask(links: Sequence[tuple[Where, Links]], tokens: _Tokens) -> Mask:
     masks: list[Mask] = []
     bits: Tensor | None = None
     for n in range(count):
-        nth = [each[n] if n < len(each) else Links((), ()) for each in by_head]
-        rows = torch.stack([~_inside(queries, each.queries) for each in nth], -2)[..., None]  # (..., H, Q, 1)
-        columns = torch.stack([~_inside(keys, each.keys) for each in nth])[:, None]  # (H, 1, K)
+        nth = [of_head[n] if n < len(of_head) else Links((), ()) for of_head in by_head]
+        rows = torch.stack([~_inside(queries, link.queries) for link in nth], -2)[..., None]  # (..., H, Q, 1)
+        columns = torch.stack([~_inside(keys, link.keys) for link in nth])[:, None]  # (H, 1, K)
         if not is_dense:
             masks.append(Either(left=DenseMask(bits=rows), right=DenseMask(bits=columns)))
         elif bits is None:
@@ -361,8 +341,8 @@ def _joined(links: list[Links]) -> list[Links]:
     """The same links, with those of equal queries in one, and then those of equal keys."""
     for same, other in (("queries", "keys"), ("keys", "queries")):
         groups: dict[Any, list[Any]] = {}
-        for each in links:
-            groups.setdefault(getattr(each, same), []).append(getattr(each, other))
+        for link in links:
+            groups.setdefault(getattr(link, same), []).append(getattr(link, other))
         links = [
             Links(**{same: positions, other: None if None in parts else tuple(dict.fromkeys(chain(*parts)))})
             for positions, parts in groups.items()
@@ -391,13 +371,12 @@ def _patched(where: Where, patch: Patch, x: Operand, positions: Tensor) -> Opera
         raise ValueError(
             f"edit: patch {where}: the source {tuple(source.shape)} is of {source.shape[0]} texts, the batch of {rows}"
         )
-    listed = torch.tensor(patch.positions, dtype=torch.int64, device=values.device)
+    patched = torch.tensor(patch.positions, dtype=torch.int64, device=values.device)
     source = source.to(values)
-    if not len(listed):
+    if not len(patched):
         return x
-    order = listed.argsort()
-    ascending = listed[order]
-    at = torch.searchsorted(ascending, positions).clamp(max=len(listed) - 1)
+    ascending, order = patched.sort()
+    at = torch.searchsorted(ascending, positions).clamp(max=len(patched) - 1)
     inside, index = ascending[at] == positions, order[at]
     if isinstance(x, Ragged):
         vectors = source[index] if source.dim() == 2 else source[_rows(x), index]
@@ -422,29 +401,28 @@ def _with_factors(
     Queries that are in the same links share a call of attention, and so do heads with different keys and values.
     """
     queries, keys = tokens.query_positions, tokens.key_positions
-    sets = list(dict.fromkeys(each.queries for _, each in links))
-    member = torch.stack([_inside(queries, listed) for listed in sets], -1)  # (..., sets)
+    sets = list(dict.fromkeys(link.queries for _, link in links))
+    member = torch.stack([_inside(queries, positions) for positions in sets], -1)  # (..., sets)
     group = heads_of(output) // heads_of(value)
     for signature in member.reshape(-1, len(sets)).unique(dim=0):
-        active = [(where, each) for where, each in links if bool(signature[sets.index(each.queries)])]
+        active = [(where, link) for where, link in links if bool(signature[sets.index(link.queries)])]
         if not active:
             continue
         at = _for_output((member == signature).all(-1), output)
         for slot in range(group):
             factors, meant = [], []
             for head in range(slot, heads_of(output), group):
-                of_head = [each for where, each in active if where.head in (None, head)]
+                of_head = [link for where, link in active if where.head in (None, head)]
                 factor = torch.ones(keys.shape, dtype=values_of(value).dtype, device=keys.device)
-                for each in of_head:
-                    factor = torch.where(_inside(keys, each.keys), factor * each.factor, factor)
+                for link in of_head:
+                    factor = torch.where(_inside(keys, link.keys), factor * link.factor, factor)
                 factors.append(factor)
                 meant += [head] if of_head else []
             if not meant:
                 continue
             factor_G = torch.stack(factors, -1 if isinstance(value, Ragged) else 0)[..., None]
             # Not a product where the factor is 0: a value may be infinite or NaN.
-            scaled = values_of(value) * factor_G
-            scaled = scaled.masked_fill(factor_G == 0, 0.0)
+            scaled = (values_of(value) * factor_G).masked_fill(factor_G == 0, 0.0)
             changed = again(value.with_values(scaled) if isinstance(value, Ragged) else scaled)
             for head in meant:
                 one = _of_heads(Where("", 0, head), heads_of(output), output)
@@ -470,12 +448,10 @@ def _with_matrix(where: Where, matrix: Tensor, output: Operand, value: Operand, 
             f"{keys} keys of {batch} texts"
         )
     rows = matrix[..., first : first + queries, :keys].to(value)
-    each = range(heads_of(output)) if where.head is None else (where.head,)
-    for head in each:
-        own = _weighted(rows, value[..., head * heads_of(value) // heads_of(output), :, :])
-        replaced = _put(output, _of_heads(Where("", 0, head), heads_of(output), output), own[..., None, :, :])
-        assert isinstance(replaced, Tensor)
-        output = replaced
+    heads = heads_of(output)
+    for head in range(heads) if where.head is None else (where.head,):
+        of_head = _weighted(rows, value[..., head * heads_of(value) // heads, :, :])
+        output = values_of(_put(output, _of_heads(Where("", 0, head), heads, output), of_head[..., None, :, :]))
     return output
 
 
@@ -498,9 +474,8 @@ def _with_heads(
     count, is_ragged = heads_of(output), isinstance(output, Ragged)
     scale = [1.0] * count
     for where, value in heads:
-        each = range(count) if where.head is None else (where.head,)
         if isinstance(value, float):
-            for head in each:
+            for head in range(count) if where.head is None else (where.head,):
                 scale[head] *= value
             continue
         if isinstance(value, Tensor):
@@ -515,7 +490,7 @@ def _with_heads(
         values = torch.where(_of_heads(where, count, output), vector, values)
     factors = torch.tensor(scale, dtype=values.dtype, device=values.device)
     factors = factors[:, None] if is_ragged else factors[:, None, None]
-    if any(each != 1.0 for each in scale):
+    if any(factor != 1.0 for factor in scale):
         values = values * factors
     if 0.0 in scale:
         values = values.masked_fill(factors == 0, 0.0)
@@ -546,7 +521,7 @@ def _real_tokens(where: Where, mask: Mask | Tensor | None, tokens: _Tokens) -> T
         return None
     mask = as_mask(mask)
     if isinstance(mask, Both):
-        parts = [part for each in (mask.left, mask.right) if (part := _real_tokens(where, each, tokens)) is not None]
+        parts = [part for side in (mask.left, mask.right) if (part := _real_tokens(where, side, tokens)) is not None]
         return None if not parts else parts[0] & parts[-1]
     if isinstance(mask, KeyLengths):
         return tokens.key_positions < mask.lengths.reshape(-1, 1)

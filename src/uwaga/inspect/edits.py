@@ -9,7 +9,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple, TypeGuard, TypeVar
+from itertools import chain
+from typing import Annotated, Any, Literal, NamedTuple, TypeGuard
 
 import torch
 from annotated_types import Ge, Le
@@ -67,7 +68,9 @@ class Links:
     def __post_init__(self) -> None:
         for name in ("queries", "keys"):
             object.__setattr__(self, name, _positions(f"Links: {name}", getattr(self, name)))
-        object.__setattr__(self, "factor", _number("Links: factor", self.factor))
+        if not _is_finite(self.factor):
+            raise ValueError(f"Links: factor must be a finite number, not {short(self.factor)}")
+        object.__setattr__(self, "factor", float(self.factor))
 
     def __repr__(self) -> str:
         last = "" if self.factor == 0 else f", factor={self.factor!r}"
@@ -100,13 +103,11 @@ class Patch:
         if not isinstance(self.source, Tensor) or self.source.dim() not in (2, 3):
             result = tuple(self.source.shape) if isinstance(self.source, Tensor) else type(self.source).__name__
             raise ValueError(f"Patch: source must be a tensor (P, D) or (B, P, D), not {result}")
-        listed = _positions("Patch: positions", self.positions)
-        listed = tuple(range(self.source.shape[-2])) if listed is None else listed
-        if len(listed) != self.source.shape[-2]:
-            raise ValueError(
-                f"Patch: there are {len(listed)} positions for {self.source.shape[-2]} vectors of the source"
-            )
-        object.__setattr__(self, "positions", listed)
+        positions, vectors = _positions("Patch: positions", self.positions), self.source.shape[-2]
+        positions = tuple(range(vectors)) if positions is None else positions
+        if len(positions) != vectors:
+            raise ValueError(f"Patch: there are {len(positions)} positions for {vectors} vectors of the source")
+        object.__setattr__(self, "positions", positions)
 
     @classmethod
     def of(
@@ -196,7 +197,6 @@ class _DescribedEdits:
 
 Ablation = float | str | Tensor
 WeightChange = Links | Tensor
-_Change = TypeVar("_Change")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -226,33 +226,27 @@ class Edits:
     patch: Mapping[HeadKey, Patch | Sequence[Patch]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        heads = {_where("heads", key): _ablation(key, value) for key, value in _pairs("heads", self.heads)}
-        object.__setattr__(self, "heads", heads)
-        for name, types, wanted in (
-            ("scores", (Links,), "uwaga.Links"),
-            ("weights", (Links, Tensor), "uwaga.Links or a matrix"),
-            ("patch", (Patch,), "uwaga.Patch"),
-        ):
-            results = {}
-            for key, value in _pairs(name, getattr(self, name)):
-                results[_where(name, key)] = _changes(name, key, value, types, wanted)
-            object.__setattr__(self, name, results)
+        for name in ("heads", "scores", "weights", "patch"):
+            changes = getattr(self, name)
+            if not isinstance(changes, Mapping):
+                raise ValueError(f"edit: {name} must be a dict from (kind, layer, head), not {type(changes).__name__}")
+            checked = {_where(name, key): _changes(name, key, value) for key, value in changes.items()}
+            object.__setattr__(self, name, checked)
         for where, links in self.scores.items():
-            if any(each.factor != 0 for each in links):  # type: ignore[union-attr]
+            if any(link.factor != 0 for link in links):  # type: ignore[union-attr]
                 raise ValueError(
                     f"edit: scores {where}: Links with a factor belong to weights: before softmax links are only blocked"
                 )
         for where, changes in self.weights.items():
-            for each in changes:  # type: ignore[union-attr]
-                if isinstance(each, Tensor) and each.dim() not in (2, 3):
+            for change in changes:  # type: ignore[union-attr]
+                if isinstance(change, Tensor) and change.dim() not in (2, 3):
                     raise ValueError(
-                        f"edit: weights {where}: a matrix must be (Q, K) or (B, Q, K), not {tuple(each.shape)}"
+                        f"edit: weights {where}: a matrix must be (Q, K) or (B, Q, K), not {tuple(change.shape)}"
                     )
 
     def wheres(self) -> list[Where]:
         """All heads that are changed, each once."""
-        named = [where for each in (self.heads, self.scores, self.weights, self.patch) for where in each]
-        return list(dict.fromkeys(named))  # type: ignore[arg-type]
+        return list(dict.fromkeys(chain(self.heads, self.scores, self.weights, self.patch)))  # type: ignore[arg-type]
 
     def __bool__(self) -> bool:
         return bool(self.wheres())
@@ -274,8 +268,8 @@ class Edits:
         for where, value in self.heads.items():
             result["heads"].append(Where(*where)._asdict() | {"value": value})
         for name, changes in (("scores", self.scores), ("weights", self.weights)):
-            for where, listed in changes.items():
-                for links in listed:  # type: ignore[union-attr]
+            for where, several in changes.items():
+                for links in several:  # type: ignore[union-attr]
                     entry = Where(*where)._asdict()
                     for side in ("queries", "keys"):
                         positions = getattr(links, side)
@@ -325,15 +319,9 @@ class Edits:
     def _check_plain(self, method: str) -> None:
         for name in ("heads", "weights", "patch"):
             for where, value in getattr(self, name).items():
-                listed = value if isinstance(value, tuple) else (value,)
-                if any(isinstance(each, Tensor | Patch) for each in listed):
+                changes = value if isinstance(value, tuple) else (value,)
+                if any(isinstance(change, Tensor | Patch) for change in changes):
                     raise ValueError(f"Edits.{method}: {name} {where} holds a tensor, which has no description")
-
-
-def _pairs(name: str, given: object) -> Iterable[tuple[Any, Any]]:
-    if not isinstance(given, Mapping):
-        raise ValueError(f"edit: {name} must be a dict from (kind, layer, head), not {type(given).__name__}")
-    return given.items()
 
 
 def _where(name: str, key: object) -> Where:
@@ -361,46 +349,46 @@ def _ablation(key: object, value: object) -> Ablation:
     raise ValueError(f'edit: heads {short(key)} must be a finite number, "mean" or a floating tensor (E,), not {shown}')
 
 
-def _changes(name: str, key: object, value: Any, types: tuple[type[_Change], ...], wanted: str) -> tuple[_Change, ...]:
-    listed = tuple(value) if isinstance(value, list | tuple) else (value,)
-    wrong = [each for each in listed if not isinstance(each, types)]
-    if wrong or not listed:
+# What the values of each kind of change may be, and their description for messages.
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "scores": ((Links,), "uwaga.Links"),
+    "weights": ((Links, Tensor), "uwaga.Links or a matrix"),
+    "patch": ((Patch,), "uwaga.Patch"),
+}
+
+
+def _changes(name: str, key: object, value: Any) -> Ablation | tuple[Any, ...]:
+    if name == "heads":
+        return _ablation(key, value)
+    types, described = _TYPES[name]
+    changes = tuple(value) if isinstance(value, list | tuple) else (value,)
+    wrong = [change for change in changes if not isinstance(change, types)]
+    if wrong or not changes:
         result = type(wrong[0]).__name__ if wrong else "an empty list"
-        raise ValueError(f"edit: {name} {short(key)} must be {wanted}, or a list of them, not {result}")
-    return listed
+        raise ValueError(f"edit: {name} {short(key)} must be {described}, or a list of them, not {result}")
+    return changes
 
 
-def _positions(name: str, given: object) -> tuple[int, ...] | None:
-    if given is None:
+def _positions(name: str, positions: object) -> tuple[int, ...] | None:
+    if positions is None:
         return None
-    if (
-        isinstance(given, Tensor)
-        and not given.dtype.is_floating_point
-        and given.dtype != torch.bool
-        and given.dim() <= 1
-    ):
-        given = given.tolist()
-    listed = (given,) if isinstance(given, int) else given
-    if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):
-        raise ValueError(f"{name} must be integers from 0, or None for all, not {short(given)}")
-    result = tuple(listed)
-    wrong = [each for each in result if not _is_count(each)]
+    if isinstance(positions, Tensor) and positions.dim() <= 1:
+        positions = positions.tolist()
+    several = (positions,) if isinstance(positions, int) else positions
+    if isinstance(several, str | bytes | Mapping) or not isinstance(several, Iterable):
+        raise ValueError(f"{name} must be integers from 0, or None for all, not {short(positions)}")
+    result = tuple(several)
+    wrong = [position for position in result if not _is_count(position)]
     if wrong:
         raise ValueError(f"{name} must be integers from 0, not {short(wrong[0])}")
     if len(set(result)) < len(result):
-        repeated = next(each for each, count in Counter(result).items() if count > 1)
+        repeated = next(position for position, count in Counter(result).items() if count > 1)
         raise ValueError(f"{name} must be different integers, and {repeated} is there twice")
     return result
 
 
 def _is_finite(x: object) -> TypeGuard[float]:
     return isinstance(x, int | float) and not isinstance(x, bool) and abs(x) <= sys.float_info.max
-
-
-def _number(name: str, given: object) -> float:
-    if not _is_finite(given):
-        raise ValueError(f"{name} must be a finite number, not {short(given)}")
-    return float(given)
 
 
 def _listed(positions: Positions) -> str:
