@@ -251,13 +251,8 @@ def _dense_bias(
         return None
     result = by_distance(bias, count)
     if result is not None:
-        return _of_heads(result, heads, dtype)
+        return dataclasses.replace(result, values=_copied(result.values, 0, heads, dtype))
     return _of_scores(bias, heads).to(dtype or bias.dtype)
-
-
-def _of_heads(bias: VectorBias, heads: list[int] | None, dtype: torch.dtype | None) -> VectorBias:
-    """The bias of the given heads."""
-    return dataclasses.replace(bias, values=_copied(bias.values, 0, heads, dtype))
 
 
 def _distance_bias(bias: DistanceBias, heads: list[int] | None) -> DistanceBias:
@@ -279,5 +274,5 @@ def tensors(kept: object) -> Iterator[Tensor]:
     elif isinstance(kept, dict):
         yield from tensors(kept.values())
     elif isinstance(kept, Iterable) and not isinstance(kept, str):
-        for each in kept:
-            yield from tensors(each)
+        for part in kept:
+            yield from tensors(part)

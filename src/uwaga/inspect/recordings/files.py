@@ -217,17 +217,18 @@ class _Writer:
             return self._tensor(part, name)
         if type(part) in types:
             fields = {
-                each.name: self._part(getattr(part, each.name), f"{name}.{each.name}", types)
-                for each in dataclasses.fields(cast("Any", part))
+                field.name: self._part(getattr(part, field.name), f"{name}.{field.name}", types)
+                for field in dataclasses.fields(cast("Any", part))
             }
             return {"type": type(part).__name__, **fields}
         try:
             return int(cast("Any", part))
         except (TypeError, ValueError):
-            which, known = name.split(".")[2], ", ".join(each.__name__ for each in types if each is not VectorBias)
+            kind, layer, which, *_ = name.split(".")
+            written = ", ".join(x.__name__ for x in types if x is not VectorBias)
             raise ValueError(
-                f"Recording.save: {' '.join(name.split('.')[:2])}: a {which} of the type {type(part).__name__} cannot be "
-                f"written; {known} and tensors can"
+                f"Recording.save: {kind} {layer}: a {which} of the type {type(part).__name__} cannot be "
+                f"written; {written} and tensors can"
             ) from None
 
 
@@ -318,12 +319,12 @@ class _Reader:
     def saved(self) -> Saved:
         described = {kind: getattr(self._described.stacks, kind) for kind in ("encoder", "decoder")}
         stacks = {kind: self._texts(kind, stack) for kind, stack in described.items() if stack is not None}
-        for each in self._described.attentions:
-            where = AttentionId(each.kind, each.layer)
+        for saved in self._described.attentions:
+            where = AttentionId(saved.kind, saved.layer)
             texts = stacks.get(where.stacks[0])
             if texts is None or where in texts.attentions:
                 raise ValueError(f"{where} is there twice, or without its stack")
-            texts.attentions[where] = self._attention(each, where, texts)
+            texts.attentions[where] = self._attention(saved, where, texts)
         return self._described.model, stacks
 
     def _texts(self, kind: str, stack: _SavedStack) -> StackTexts:
@@ -350,18 +351,18 @@ class _Reader:
             rows.append((text, [(start, end) for start, end in pairs]))
         return rows
 
-    def _attention(self, each: _SavedAttention, where: AttentionId, texts: StackTexts) -> RecordedAttention:
-        attention = RecordedAttention(where, HeadSelection(each.heads, each.key_heads, each.pairs))
-        query, key = self._operand(each.query), self._operand(each.key)
-        value = None if each.value is None else self._operand(each.value)
-        _check(all(pair < heads_of(key) for pair in each.pairs or ()), f"pairs of {where} are out of range")
+    def _attention(self, saved: _SavedAttention, where: AttentionId, texts: StackTexts) -> RecordedAttention:
+        attention = RecordedAttention(where, HeadSelection(saved.heads, saved.key_heads, saved.pairs))
+        query, key = self._operand(saved.query), self._operand(saved.key)
+        value = None if saved.value is None else self._operand(saved.value)
+        _check(all(pair < heads_of(key) for pair in saved.pairs or ()), f"pairs of {where} are out of range")
         _check(value is None or _sizes(value) == _sizes(key), f"the values of {where} do not fit its keys")
         attention.queries, attention.keys, attention.values = [query], [key], [] if value is None else [value]
-        mask, bias = self._part(each.mask, _MASKS), self._part(each.bias, _BIASES)
+        mask, bias = self._part(saved.mask, _MASKS), self._part(saved.bias, _BIASES)
         _check(mask is None or isinstance(mask, Mask | Tensor), f"the mask of {where} is none")
         _check(bias is None or isinstance(bias, DistanceBias | Tensor), f"the bias of {where} is none")
-        sinks = None if each.sinks is None else self._tensor(each.sinks.tensor)
-        attention.options = MapOptions(mask=mask, bias=bias, scale=each.scale, softcap=each.softcap, sinks=sinks)
+        sinks = None if saved.sinks is None else self._tensor(saved.sinks.tensor)
+        attention.options = MapOptions(mask=mask, bias=bias, scale=saved.scale, softcap=saved.softcap, sinks=sinks)
         attention.starts = [0] * len(texts.lengths) if where.kind == "cross" else texts.starts
         counts = [n - start for start, n in zip(texts.starts, texts.lengths, strict=True)]
         _check(lengths(as_batch(query)) == counts, f"the queries of {where} are not those of its texts")
@@ -391,11 +392,11 @@ class _Reader:
         return self._parts[name]
 
     def _made(self, described: dict, types: tuple[type, ...]) -> object:
-        of = next((each for each in types if each.__name__ == described.get("type")), None)
-        names = set() if of is None else {each.name for each in dataclasses.fields(of)}
+        of = next((x for x in types if x.__name__ == described.get("type")), None)
+        names = set() if of is None else {field.name for field in dataclasses.fields(of)}
         if of is None or set(described) != {"type", *names}:
             raise ValueError(f"{printable(repr(described.get('type')))} is no mask or bias with these fields")
-        fields = {each: self._part(described[each], types) for each in names}
+        fields = {name: self._part(described[name], types) for name in names}
         allowed: Mapping[str, Callable[[object], bool]] = {
             "left": lambda x: isinstance(x, Mask) or of is Window,
             "right": lambda x: isinstance(x, Mask) or of is Window,
@@ -404,10 +405,9 @@ class _Reader:
             "lowest": lambda x: type(x) is int,
             "values": lambda x: isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point() and x.shape[1] > 0,
         }
-        for each, value in fields.items():
-            _check(
-                each not in allowed or allowed[each](value), f"the field {each} of a {of.__name__} is something else"
-            )
+        for name, value in fields.items():
+            fits = name not in allowed or allowed[name](value)
+            _check(fits, f"the field {name} of a {of.__name__} is something else")
         return of(**fields)
 
     def _numbers(self, described: _SavedTensor, *sizes: int) -> Tensor:

@@ -11,6 +11,8 @@ Letters: R rows, B batch, H query heads, G key/value heads, Q queries, K keys, D
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +22,7 @@ from uwaga._base.arguments import integer
 from uwaga.inspect.recordings.copies import Copier, VectorBias
 from uwaga.maps.map import MapOptions
 from uwaga.nn.attention_id import AttentionId
+from uwaga.nn.operand import map_values, values_of
 from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
 from uwaga.ops.mask_program import Start
 from uwaga.ops.masks import Both, Causal, Documents, Either, KeyLengths, Mask, Window
@@ -69,11 +72,8 @@ class SequenceTree:
         """
         fingerprints = _fingerprints(key, [start + more for start, more in zip(starts, added, strict=True)])
         old_keys = [mark[:start] for mark, start in zip(fingerprints, starts, strict=True)]
-        parents = [
-            parent
-            for row, old in enumerate(old_keys)
-            if (parent := _find_parent(row, old, self._fingerprints)) is not None
-        ]
+        matches = [_find_parent(row, old, self._fingerprints) for row, old in enumerate(old_keys)]
+        parents = [match for match in matches if match is not None]
         if len(parents) < len(old_keys):
             return False
         self._before, self._old = self._fingerprints, old_keys
@@ -233,8 +233,8 @@ def new_tokens(key: Operand, this: Pass) -> Operand:
 
 def join(passes: Sequence[Operand], paths: Sequence[Sequence[PassSlice]]) -> list[Tensor]:
     """The operands of all passes joined along each path, (T, H, D) each."""
-    listed = [rows(x) for x in passes]
-    return [torch.cat([listed[p.step][p.row][: p.tokens] for p in path]) for path in paths]
+    by_pass = [rows(x) for x in passes]
+    return [torch.cat([by_pass[p.step][p.row][: p.tokens] for p in path]) for path in paths]
 
 
 def join_ids(passes: Sequence[Tensor | None], path: Sequence[PassSlice], device: torch.device) -> Tensor:
@@ -295,9 +295,9 @@ def padded_pass_mask(mask: Mask | Tensor | None, batch: int, queries: int, keys:
 
 def ragged_pass_mask(mask: Mask | Tensor | None) -> PassMask | None:
     """The same for a ragged pass, which has no ids of tokens."""
-    atoms = _atoms(mask)
-    bands = frozenset(band for atom in atoms if (band := _without_start(atom)) is not None)
-    return PassMask(bands) if all(_without_start(atom) is not None for atom in atoms) else None
+    bands = [_without_start(atom) for atom in _atoms(mask)]
+    found = frozenset(band for band in bands if band is not None)
+    return None if None in bands else PassMask(found)
 
 
 def joined_mask(bands: frozenset[Mask], key_ids: Tensor | None, query_ids: Tensor | None) -> Mask | None:
@@ -305,12 +305,7 @@ def joined_mask(bands: frozenset[Mask], key_ids: Tensor | None, query_ids: Tenso
     results: list[Mask] = sorted(bands, key=repr)
     if key_ids is not None and query_ids is not None and not (bool((key_ids == 1).all() & (query_ids == 1).all())):
         results.append(Documents(key_ids, query_ids=query_ids))
-    if not results:
-        return None
-    mask = results[0]
-    for other in results[1:]:
-        mask = mask & other
-    return mask
+    return reduce(and_, results) if results else None
 
 
 def _atoms(mask: Mask | Tensor | None) -> list[Mask | Tensor]:
@@ -390,9 +385,9 @@ class RecordedAttention:
             self._extend(kept, query, key, this)
             if not self.is_cross:
                 new = [None if x is None else new_tokens(x, this) for x in (key, value)]
-        for listed, x in zip((self.keys, self.values), new, strict=False):
+        for passes, x in zip((self.keys, self.values), new, strict=False):
             if x is not None:
-                listed.append(copier.operand(x, self.heads.key))
+                passes.append(copier.operand(x, self.heads.key))
         self.queries.append(copier.operand(query, self.heads.query))
 
     @property
@@ -439,9 +434,8 @@ class RecordedAttention:
         """The heads of a key or value that the map has."""
         if self.heads.pairs is None:
             return x
-        if isinstance(x, Ragged):
-            return x.with_values(x.values.index_select(1, torch.tensor(self.heads.pairs, device=x.values.device)))
-        return x.index_select(-3, torch.tensor(self.heads.pairs, device=x.device))
+        pairs = torch.tensor(self.heads.pairs, device=values_of(x).device)
+        return map_values(lambda values: values.index_select(1 if isinstance(x, Ragged) else -3, pairs), x)
 
     def _mask(
         self,
@@ -450,7 +444,7 @@ class RecordedAttention:
         is_padded: bool,
         device: torch.device,
     ) -> Mask | None:
-        if all(each.key_ids is None for each in self.seen):
+        if all(mask.key_ids is None for mask in self.seen):
             return joined_mask(self.seen[0].bands, None, None)
         put = torch.stack if is_padded else torch.cat
         query_ids = put([join_ids([x.query_ids for x in self.seen], path, device) for path in query_paths])

@@ -49,9 +49,9 @@ class TokenStrings:
             kind: tokenizer.get(kind) if isinstance(tokenizer, Mapping) else tokenizer
             for kind in ("encoder", "decoder")
         }
-        for each in self._tokenizers.values():
-            _converter(each)  # raises ValueError
-        self._given = tokens
+        for of_stack in self._tokenizers.values():
+            _converter(of_stack)  # raises ValueError
+        self._strings = tokens
         self._patches: list[str] = []
 
     def name_patches(self, names: list[str]) -> None:
@@ -69,7 +69,7 @@ class TokenStrings:
             ids: the token ids per row, or None.
             kinds: the recorded kinds.
         """
-        if self._given is not None:
+        if self._strings is not None:
             return self._checked(kind, lengths, kinds)
         if ids is None:
             is_picture = kind == "encoder" and self._patches and set(lengths) == {len(self._patches)}
@@ -78,33 +78,34 @@ class TokenStrings:
         return [strings(row) for row in ids]
 
     def _checked(self, kind: str, lengths: list[int], kinds: list[str]) -> list[list[str]] | None:
-        given = self._given
-        if isinstance(given, Mapping):
-            if kind not in given:
+        strings = self._strings
+        if isinstance(strings, Mapping):
+            if kind not in strings:
                 return None
-            given = given[kind]
+            strings = strings[kind]
         elif len(kinds) > 1:
             raise ValueError(
                 'watch: an encoder and a decoder were recorded: pass tokens as {"encoder": ..., "decoder": ...}'
             )
-        assert given is not None
-        listed = [list(given)] if all(isinstance(token, str) for token in given) else [list(row) for row in given]
-        if [len(row) for row in listed] != lengths:
-            actual = f"{[len(row) for row in listed]}, and {lengths} were recorded"
+        assert strings is not None
+        is_one = all(isinstance(token, str) for token in strings)
+        rows = [[str(token) for token in row] for row in ([strings] if is_one else strings)]
+        if (counts := [len(row) for row in rows]) != lengths:
+            actual = f"{counts}, and {lengths} were recorded"
             raise ValueError(f"watch: tokens must be one string per token of the {kind}, but rows have {actual}")
-        return [[str(token) for token in row] for row in listed]
+        return rows
 
 
 def _converter(tokenizer: object) -> Callable[[list[int]], list[str]]:
     if tokenizer is None:
-        return lambda ids: [str(each) for each in ids]
+        return lambda ids: list(map(str, ids))
     if hasattr(tokenizer, "convert_ids_to_tokens"):
         return lambda ids: [str(token) for token in tokenizer.convert_ids_to_tokens(ids)]
     if hasattr(tokenizer, "id_to_token"):
 
         def by_id(ids: list[int]) -> list[str]:
-            names = ((each, tokenizer.id_to_token(each)) for each in ids)
-            return [str(each) if name is None else name for each, name in names]
+            names = map(tokenizer.id_to_token, ids)
+            return [str(token) if name is None else name for token, name in zip(ids, names, strict=True)]
 
         return by_id
     if callable(tokenizer):
@@ -193,10 +194,10 @@ class RecordedStack:
         """The token ids of each path, or for None of each row of the one pass; None if they are unknown."""
         if any(ids is None for ids in self.ids) or any(self.old_lengths()):
             return None
-        listed = self._listed()
+        by_pass = self._ids_by_pass()
         if paths is None:
-            return listed[0]
-        return [[x for p in path for x in listed[p.step][p.row][: p.tokens]] for path in paths]
+            return by_pass[0]
+        return [[x for p in path for x in by_pass[p.step][p.row][: p.tokens]] for path in paths]
 
     def tokens(self, paths: list[list[PassSlice]] | None) -> list[int]:
         """The number of tokens of each path, or for None of each row of the one pass."""
@@ -208,7 +209,7 @@ class RecordedStack:
         """The path from one of these rows of the first pass with the longest common prefix with a text, and its length."""
         assert self.tree is not None
         best, where, before = 0, (0, 0), [0 if row in first_rows else -1 for row in range(len(self.old_lengths()))]
-        for number, (step, ids) in enumerate(zip(self.tree.steps, self._listed(), strict=True)):
+        for number, (step, ids) in enumerate(zip(self.tree.steps, self._ids_by_pass(), strict=True)):
             same = [
                 min(before[parent], kept)
                 for parent, kept in zip(step.parents or range(len(before)), step.kept, strict=True)
@@ -221,10 +222,10 @@ class RecordedStack:
             before = same
         return first_tokens(self.tree.path(*where), best), best
 
-    def _listed(self) -> list[list[list[int]]]:
+    def _ids_by_pass(self) -> list[list[list[int]]]:
         """The token ids of each row of each pass whose ids are known."""
-        known = [ids for ids in self.ids if ids is not None]
-        return [[row.tolist() for row in x.to_list()] if isinstance(x, Ragged) else x.tolist() for x in known]
+        known_ids = (ids for ids in self.ids if ids is not None)
+        return [[row.tolist() for row in (x.to_list() if isinstance(x, Ragged) else x)] for x in known_ids]
 
 
 def _common_prefix(ids: list[int], others: list[int]) -> int:
@@ -276,9 +277,8 @@ class Recording:
         place = None if device is None else _device(device)
         self._stacks = {kind: RecordedStack(kind, dtype, place, max_bytes, taken) for kind in ("encoder", "decoder")}
         self._chosen: list[list[PassSlice]] | None = None  # of the decoder
-        self._read: dict[
-            tuple[AttentionId, bool], Any
-        ] = {}  # the maps, and with True the values, that were read since a call
+        # The maps, and with True the values, that were read since a call.
+        self._read: dict[tuple[AttentionId, bool], Any] = {}
         self.has_candidates = False  # whether speculative decoding may have read candidate tokens that were rejected
         self.model = model
         self.written: dict[str, list[tuple[str, Sequence[tuple[int, int]]]]] = {}
@@ -323,15 +323,15 @@ class Recording:
         stack = self._stacks["decoder"]
         if not stack.passes or stack.ids_of_paths([]) is None:
             raise ValueError("Recording.of: the token ids of the decoder are unknown")
-        listed = [list(map(int, text)) for text in (texts.to_list() if isinstance(texts, Ragged) else texts)]
+        by_text = [list(map(int, text)) for text in (texts.to_list() if isinstance(texts, Ragged) else texts)]
         paths = []
-        for number, ids in enumerate(listed):
-            path, same = stack.follow(ids, self._first_pass_rows(number, len(listed)))
+        for number, ids in enumerate(by_text):
+            path, same = stack.follow(ids, self._first_pass_rows(number, len(by_text)))
             if same < max(len(ids) - 1, 1):
                 raise ValueError(f"Recording.of: text {number} was recorded for {same} of its {len(ids)} tokens")
             paths.append(path)
         chosen = copy(self)
-        chosen._stacks = {kind: copy(each) for kind, each in self._stacks.items()}
+        chosen._stacks = {kind: copy(stack) for kind, stack in self._stacks.items()}
         chosen._chosen, chosen._read = paths, {}
         chosen.maps, chosen.values = _OfLayers(chosen, is_values=False), _OfLayers(chosen, is_values=True)
         return chosen
@@ -432,8 +432,8 @@ class Recording:
             raise ValueError(
                 f"Recording.of: {texts} texts of the decoder cannot belong to {rows} rows of the encoder, the same number to each"
             )
-        row, each = text * rows // texts, first_rows // rows
-        return range(row * each, (row + 1) * each)
+        row, beams = text * rows // texts, first_rows // rows
+        return range(row * beams, (row + 1) * beams)
 
     def _paths(self, kind: str) -> list[list[PassSlice]] | None:
         """The segments of each row's text; None if there is one pass."""
