@@ -7,7 +7,7 @@ Framework for Transformer Circuits", 2021; Wang et al., "Interpretability in the
 Letters: B batch, H query heads, Q tokens, E value width, L layers, M model width, V vocabulary, T most likely tokens.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -31,13 +31,13 @@ _SUPPORTED = (
 
 
 # A layer of a residual stream, its attentions as ((kind, layer), the attention, its output map), and its feed-forward layer.
-Block = tuple[nn.Module, list[tuple[tuple[str, int], nn.Module, nn.Module]], nn.Module]
+Block = tuple[nn.Module, Sequence[tuple[tuple[str, int], nn.Module, Any]], nn.Module]
 
 
 class ResidualStream(NamedTuple):
     """The parts of a pre-norm language model."""
 
-    blocks: list[Block]
+    blocks: Sequence[Block]
     norm: nn.Module  # the final one
     weight_VM: Tensor  # of the logits
     bias_V: Tensor | None
@@ -46,10 +46,7 @@ class ResidualStream(NamedTuple):
     @staticmethod
     def of(model: nn.Module) -> "ResidualStream":
         """Raises ValueError: a model of another architecture."""
-        if isinstance(model, Transformer):
-            result = _of_this_package(model)
-        else:
-            result = _of_transformers(model)
+        result = _of_this_package(model) if isinstance(model, Transformer) else _of_transformers(model)
         if result is None:
             raise ValueError(
                 f"interpret: {type(model).__name__} has no residual stream that is known here, with one final norm before its logits; "
@@ -160,7 +157,7 @@ def logit_attribution(
         outputs[module] = output = proceed(asked.whole())
         return output
 
-    hooks: dict[nn.Module, Hook] = {module: keep for _, listed, _ in stream.blocks for _, module, _ in listed}
+    hooks: dict[nn.Module, Hook] = {module: keep for _, attentions, _ in stream.blocks for _, module, _ in attentions}
     with _residuals(stream) as (states, feed_forwards), hooking(model, hooks):
         model(*inputs, **options)
     last = states[-1]
@@ -176,7 +173,9 @@ def logit_attribution(
     for n, (_, attentions, _) in enumerate(stream.blocks):
         for where, module, output in attentions:
             z_BHQE = _plain(outputs[module])
-            weight_HEM = _weight(output).unflatten(0, (z_BHQE.shape[1], -1))
+            # (H E, M): of torch.nn.Linear transposed, of transformers' Conv1D as it is.
+            weight = output.weight.T if isinstance(output, nn.Linear) else output.weight
+            weight_HEM = weight.unflatten(0, (z_BHQE.shape[1], -1))
             # <z W_O^h, share> as <z, W_O^h share>: nothing of size H x M is made for each token.
             result[where] = torch.einsum("bhqe,hem,bqm->bhq", z_BHQE, weight_HEM, share_BQM)
             output_bias = getattr(output, "bias", None)
@@ -196,14 +195,14 @@ def logit_attribution(
 def _direction(stream: ResidualStream, name: str, ids: int | Tensor, rows: int) -> tuple[Tensor, Tensor]:
     """(B, M) and (B,): the rows of the vocabulary, and their biases."""
     vocabulary = stream.weight_VM.shape[0]
-    listed = torch.as_tensor(ids, device=stream.weight_VM.device)
-    if listed.dtype.is_floating_point or listed.dtype == torch.bool or listed.shape not in ((), (rows,)):
+    ids_B = torch.as_tensor(ids, device=stream.weight_VM.device)
+    if ids_B.dtype.is_floating_point or ids_B.dtype == torch.bool or ids_B.shape not in ((), (rows,)):
         raise ValueError(f"logit_attribution: {name} must be a token id or one for each of {rows} rows, not {ids!r}")
-    if bool(((listed < 0) | (listed >= vocabulary)).any()):
+    if bool(((ids_B < 0) | (ids_B >= vocabulary)).any()):
         raise ValueError(f"logit_attribution: {name} must be ids of the {vocabulary} tokens, not {ids!r}")
-    listed = listed.long().expand(rows)
-    bias = stream.weight_VM.new_zeros(rows) if stream.bias_V is None else stream.bias_V[listed]
-    return stream.weight_VM[listed], bias
+    ids_B = ids_B.long().expand(rows)
+    bias = stream.weight_VM.new_zeros(rows) if stream.bias_V is None else stream.bias_V[ids_B]
+    return stream.weight_VM[ids_B], bias
 
 
 @contextmanager
@@ -216,8 +215,8 @@ def _residuals(stream: ResidualStream) -> Iterator[tuple[list[Tensor], dict[int,
         here = stack.enter_context(calling_here())
 
         @here
-        def before(_: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> None:
-            states.append(_plain(given[0] if given else options["hidden_states"]))
+        def before(_: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+            states.append(_plain(arguments[0] if arguments else options["hidden_states"]))
 
         for n, (layer, _, feed_forward) in enumerate(stream.blocks):
             stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
@@ -237,30 +236,19 @@ def _plain(x: Any) -> Tensor:
     return x
 
 
-def _weight(output: nn.Module) -> Tensor:
-    """(H E, M) of the output map: of torch.nn.Linear transposed, of transformers' Conv1D as it is."""
-    weight: Any = output.weight
-    return weight.T if isinstance(output, nn.Linear) else weight
-
-
 def _of_this_package(model: Transformer) -> ResidualStream | None:
     decoder, head = model.decoder, model.lm_head
     # An encoder's logits are of the token itself, and norms of outputs stand between a head and the stream.
     if decoder is None or decoder.norm is None or head is None or model.config.output_norms:
         return None
-    layers, norm = decoder.layers, decoder.norm
     blocks: list[Block] = []
-    for n, layer in enumerate(layers):
-        attentions: list[tuple[tuple[str, int], nn.Module, nn.Module]] = []
-        for name in ("attention", "cross_attention"):
-            module = getattr(layer, name, None)
-            if isinstance(module, MultiHeadAttention):
-                where = ("cross" if name == "cross_attention" else "decoder", n)
-                attentions.append((where, module, module.output))
-        feed_forward: Any = layer.feed_forward
-        blocks.append((layer, attentions, feed_forward))
+    layer: Any
+    for n, layer in enumerate(decoder.layers):
+        modules = {"decoder": layer.attention, "cross": getattr(layer, "cross_attention", None)}
+        attentions = [((kind, n), x, x.output) for kind, x in modules.items() if isinstance(x, MultiHeadAttention)]
+        blocks.append((layer, attentions, layer.feed_forward))
     words = model.output_embeddings.token_embedding.weight if head.decoder is None else head.decoder.weight
-    return ResidualStream(blocks, norm, words, head.bias, head.factor)
+    return ResidualStream(blocks, decoder.norm, words, head.bias, head.factor)
 
 
 def _of_transformers(model: Any) -> ResidualStream | None:

@@ -191,32 +191,28 @@ def image_grids(
     >>> image_grids([9, 9, 9, 9, 9, 9, 9, 9], 9, shapes=[(1, 2), (2, 3)])[1].span
     (2, 8)
     """
-    listed = torch.as_tensor(ids)
-    if listed.dim() != 1:
-        raise ValueError(f"image_grids: ids must be those of one sequence, (T,), not {tuple(listed.shape)}")
-    positions = (listed == image_token_id).nonzero().flatten()
+    ids_T = torch.as_tensor(ids)
+    if ids_T.dim() != 1:
+        raise ValueError(f"image_grids: ids must be those of one sequence, (T,), not {tuple(ids_T.shape)}")
+    positions = (ids_T == image_token_id).nonzero().flatten()
     if shapes is None:
         starts = [0, *((positions.diff() != 1).nonzero().flatten() + 1).tolist(), len(positions)]
         runs = [stop - start for start, stop in pairwise(starts) if stop > start]
-        sides = [round(run**0.5) for run in runs]
-        for run, side in zip(runs, sides, strict=True):
+        shapes = [(round(run**0.5),) * 2 for run in runs]
+        for run, (side, _) in zip(runs, shapes, strict=True):
             if side * side != run:
                 raise ValueError(f"image_grids: a picture of {run} tokens is no square: pass shapes")
-        shapes = [(side, side) for side in sides]
     sizes = [tuple(integer(size, "image_grids: a shape") for size in shape) for shape in shapes]
-    wanted = sum(rows * columns for rows, columns in sizes)
-    if wanted != len(positions):
+    counts = [rows * columns for rows, columns in sizes]
+    if sum(counts) != len(positions):
         raise ValueError(
-            f"image_grids: {len(sizes)} pictures of {wanted} tokens in all, and the ids have {len(positions)}"
+            f"image_grids: {len(sizes)} pictures of {sum(counts)} tokens in all, and the ids have {len(positions)}"
         )
     grids: list[PatchGrid] = []
-    at = 0
-    for rows, columns in sizes:
-        own = positions[at : at + rows * columns]
-        if len(own) and int(own[-1] - own[0]) + 1 != len(own):
-            raise ValueError(f"image_grids: the {len(own)} tokens of picture {len(grids)} are not side by side")
-        grids.append(PatchGrid(rows=rows, columns=columns, start=int(own[0]) if len(own) else 0))
-        at += rows * columns
+    for (rows, columns), part in zip(sizes, positions.split(counts), strict=True):
+        if len(part) and int(part[-1] - part[0]) + 1 != len(part):
+            raise ValueError(f"image_grids: the {len(part)} tokens of picture {len(grids)} are not side by side")
+        grids.append(PatchGrid(rows=rows, columns=columns, start=int(part[0]) if len(part) else 0))
     return grids
 
 
@@ -229,25 +225,24 @@ def luminance(picture: Any, name: str = "picture") -> "NDArray[np.float64]":
         ("I", "F")
     ):  # of PIL, and its bytes no numbers of a palette
         picture = picture.convert("RGB")
-    given = np.asarray(picture)
-    if given.ndim == 3 and given.shape[0] in (1, 3) and given.shape[2] not in (1, 3, 4):
-        given = np.moveaxis(given, 0, 2)
-    if given.ndim == 3 and given.shape[2] == 1:
-        given = given[..., 0]
-    if given.ndim == 3 and given.shape[2] == 4:  # transparency
-        given = given[..., :3]
-    is_picture = given.ndim == 2 or (given.ndim == 3 and given.shape[2] == 3)
-    if not is_picture or not given.size or given.dtype.kind not in "uif":
-        kind = f"{given.shape} of {given.dtype}"
+    array = np.asarray(picture)
+    if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3, 4):
+        array = np.moveaxis(array, 0, 2)
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[..., 0]
+    if array.ndim == 3 and array.shape[2] == 4:  # transparency
+        array = array[..., :3]
+    is_picture = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)
+    if not is_picture or not array.size or array.dtype.kind not in "uif":
+        kind = f"{array.shape} of {array.dtype}"
         raise ValueError(
             f"{name}: picture must be (height, width, 3), (height, width) or (3, height, width), not {kind}"
         )
-    scaled = given.astype(np.float64) / (255.0 if given.dtype.kind in "ui" else 1.0)
+    scaled = array.astype(np.float64) / (255.0 if array.dtype.kind in "ui" else 1.0)
     if not (np.isfinite(scaled).all() and scaled.min() >= 0.0 and scaled.max() <= 1.0):
+        least, most = scaled.min(), scaled.max()
         rule = "numbers of a picture must be 0 to 1, or bytes 0 to 255"
-        raise ValueError(
-            f"{name}: {rule}, not {scaled.min():g} to {scaled.max():g}: undo the processor's normalization"
-        )
+        raise ValueError(f"{name}: {rule}, not {least:g} to {most:g}: undo the processor's normalization")
     # Luminance (ITU-R BT.709), without gamma: it is a background.
     grey: NDArray[np.float64] = scaled if scaled.ndim == 2 else scaled @ np.array([0.2126, 0.7152, 0.0722])
     return grey

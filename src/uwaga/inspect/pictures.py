@@ -164,8 +164,8 @@ def record_picture(
     model: Any = reader.model
     height, width = read.shape[-2:]
     options = {}
-    own = getattr(model.config, "image_size", None)
-    if (height, width) != (own, own) and "interpolate_pos_encoding" in inspect.signature(model.forward).parameters:
+    side = getattr(model.config, "image_size", None)
+    if (height, width) != (side, side) and "interpolate_pos_encoding" in inspect.signature(model.forward).parameters:
         options["interpolate_pos_encoding"] = True
     attentions = list(attention_layers(model))
     with reporting_errors(), torch.no_grad():
@@ -191,42 +191,42 @@ def _naming(path: Path) -> Iterator[None]:
 
 def _check_numbers(file: Path, value: Any) -> None:
     """Bound what an image processor may be asked to allocate. Raises CheckpointError."""
-    for each in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
-        if isinstance(each, int | float) and not abs(each) <= MAX_SIDE:
-            raise CheckpointError(f"{file}: {each} is more than {MAX_SIDE}, the most pixels of a side")
-        _check_numbers(file, each)
+    for part in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        if isinstance(part, int | float) and not abs(part) <= MAX_SIDE:
+            raise CheckpointError(f"{file}: {part} is more than {MAX_SIDE}, the most pixels of a side")
+        _check_numbers(file, part)
 
 
 def _sizes(reader: VisionModel, picture: Any, resolution: int | None) -> dict[str, Any]:
     """Options of the image processor for a resolution. Raises RecordError."""
     processor = reader.processor
-    given = {
+    sizes = {
         name: dict(size)
         for name, uses in (("size", "do_resize"), ("crop_size", "do_center_crop"))
         if getattr(processor, uses, None) and (size := getattr(processor, name, None))
     }
-    if not all(side is None or isinstance(side, int | float) for size in given.values() for side in size.values()):
+    if not all(side is None or isinstance(side, int | float) for size in sizes.values() for side in size.values()):
         raise CheckpointError(
-            f"{reader.folder}: the sizes of its image processor are no numbers: {printable(str(given))}"
+            f"{reader.folder}: the sizes of its image processor are no numbers: {printable(str(sizes))}"
         )
     if resolution is not None:
         if not 1 <= resolution <= MAX_SIDE:
             raise RecordError(f"the resolution must be 1 to {MAX_SIDE} pixels, not {resolution}")
-        base = min((side for side in (given.get("crop_size") or given.get("size") or {}).values() if side), default=0)
+        base = min((side for side in (sizes.get("crop_size") or sizes.get("size") or {}).values() if side), default=0)
         if not base:
             raise RecordError(f"{reader.title} reads pictures at their own size, which no resolution changes")
-        given = {
+        sizes = {
             name: {key: side and round(side * resolution / base) for key, side in size.items()}
-            for name, size in given.items()
+            for name, size in sizes.items()
         }
-    shortest = given.get("size", {}).get("shortest_edge")
+    shortest = sizes.get("size", {}).get("shortest_edge")
     least, most = min(picture.size), max(picture.size)
     if shortest and shortest**2 * most > MAX_PIXELS * least:
         rule = f"resized to a shorter side of {shortest} it would have more than {MAX_PIXELS:,} pixels"
         raise RecordError(
             f"the picture has {picture.size[0]:,} by {picture.size[1]:,} pixels (width by height): {rule}"
         )
-    return {} if resolution is None else given
+    return {} if resolution is None else sizes
 
 
 def _as_bytes(seen: "NDArray[np.float64]", processor: Any) -> "NDArray[np.uint8]":

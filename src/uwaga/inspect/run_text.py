@@ -117,12 +117,13 @@ def run_text(
 
     from uwaga.inspect.watching import watch
 
-    has_both, own, target_own = reader.config.has_both, reader.tokenizer.backend, reader.target_tokenizer.backend
+    has_both = reader.config.has_both
     if target is not None and not has_both:
         raise RecordError(f"{reader.title} reads one text; a target is for models with an encoder and a decoder")
     generates = has_both and target is None
     ids = _ids(reader, reader.tokenizer, text, "the text", truncate, max_tokens, generates=generates)
-    called = {"encoder": own, "decoder": target_own if has_both else own}
+    of_decoder = reader.target_tokenizer if has_both else reader.tokenizer
+    tokenizers = {"encoder": reader.tokenizer.backend, "decoder": of_decoder.backend}
     with reporting_errors(), torch.no_grad():
         inputs: list[Tensor] = [torch.tensor([ids])]
         written_ids: list[int] | None = None
@@ -141,7 +142,10 @@ def run_text(
 
                 editing.enter_context(_before_each_attention(reader, lambda: report(0.0)))
                 editing.enter_context(edit(reader, edits))
-            with watch(reader, layers=layers, tokenizer=called) as recording, after_each_layer(reader.steps, report):
+            with (
+                watch(reader, layers=layers, tokenizer=tokenizers) as recording,
+                after_each_layer(reader.steps, report),
+            ):
                 states = reader.read(*inputs)
     recording.model = reader.title
     recording.written = _written(reader, recording, text, target if isinstance(target, str) else None)
@@ -175,20 +179,9 @@ def read_again(reader: "Model", recording: "Recording", *, max_bytes: int, repor
     return result
 
 
-def record_text(
-    reader: "Model",
-    text: str,
-    *,
-    target: str | None = None,
-    new_tokens: int = NEW_TOKENS,
-    truncate: bool = False,
-    layers: Sequence[int] | None = None,
-    report: Report = lambda fraction: None,
-) -> "Recording":
+def record_text(reader: "Model", text: str, **options: Any) -> "Recording":
     """The recording of `run_text`, whose arguments and errors it has."""
-    return run_text(
-        reader, text, target=target, new_tokens=new_tokens, truncate=truncate, layers=layers, report=report
-    ).recording
+    return run_text(reader, text, **options).recording
 
 
 def _written(
@@ -261,10 +254,10 @@ def _ids(
         text.encode()
     except UnicodeError as error:
         raise RecordError(f"{name} has a lone surrogate, which no text in UTF-8 has") from error
-    own = tokenizer.encode([text], with_offsets=False)[0].ids
-    if not own:
+    ids = tokenizer.encode([text], with_offsets=False)[0].ids
+    if not ids:
         raise RecordError(f"{name} is empty: it has no tokens")
-    total = len(own) + tokenizer.num_special_tokens
+    total = len(ids) + tokenizer.num_special_tokens
     if max_tokens is not None and total > max_tokens and (room is None or room > max_tokens):
         if not truncate:
             said = f"{name} has {total:,} tokens, special ones included; a page may run {max_tokens:,}"
@@ -275,5 +268,5 @@ def _ids(
             raise TextTooLongError(
                 f"{name} has {total:,} tokens, special ones included, and {reader.title} {rule.format(room)}", room
             )
-        own = own[: room - tokenizer.num_special_tokens]
-    return [*tokenizer.prefix_ids, *own, *tokenizer.suffix_ids]
+        ids = ids[: room - tokenizer.num_special_tokens]
+    return [*tokenizer.prefix_ids, *ids, *tokenizer.suffix_ids]

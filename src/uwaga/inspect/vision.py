@@ -1,6 +1,5 @@
 """Models of transformers that read pictures as patches: which tokens they put before the patches, and how many patches there are."""
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from uwaga._base.errors import CheckpointError
 from uwaga._base.threads import calling_here
 from uwaga.inspect.patches import PatchGrid
+from uwaga.integrations.transformers.inside import outermost
 
 # By model_type, the names of what comes before the registers (Darcet et al., "Vision Transformers Need Registers", 2024) and patches.
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
@@ -54,15 +54,7 @@ def patch_grid(model: nn.Module, pixel_values: Tensor) -> PatchGrid:
 
 def vision_models(model: nn.Module) -> list[Any]:
     """The vision transformers of these families in a model, none inside of another one."""
-    library = sys.modules.get("transformers")
-    if library is None:
-        return []
-    found: list[tuple[str, Any]] = []
-    for path, module in model.named_modules():
-        is_inside = any(outer == "" or path.startswith(outer + ".") for outer, _ in found)
-        if isinstance(module, library.PreTrainedModel) and module.config.model_type in _SPECIAL and not is_inside:
-            found.append((path, module))
-    return [module for _, module in found]
+    return [module for _, module in outermost(model, lambda module: module.config.model_type in _SPECIAL)]
 
 
 def vision_part(model: nn.Module, folder: Path) -> Any:
@@ -88,9 +80,9 @@ def naming(model: nn.Module, named: Callable[[list[str]], None]) -> Iterator[set
 
 
 def _name_tokens(
-    named: Callable[[list[str]], None], module: Any, given: tuple[Any, ...], by_name: Mapping[str, Any]
+    named: Callable[[list[str]], None], module: Any, arguments: tuple[Any, ...], by_name: Mapping[str, Any]
 ) -> None:
-    pixel_values = given[0] if given else by_name.get("pixel_values")
+    pixel_values = arguments[0] if arguments else by_name.get("pixel_values")
     if isinstance(pixel_values, Tensor) and pixel_values.dim() >= 2:
         named(_grid(module.config, pixel_values).tokens)
 

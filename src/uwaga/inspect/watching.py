@@ -70,11 +70,10 @@ def watch(
             attention that ran without being recorded; in the forward pass, more to keep than max_bytes; a model of transformers that computes attention by itself.
     """
     found = attention_layers(model)
-    wanted = select(found.values(), name_of(model), layers, kinds)
+    chosen = select(found.values(), name_of(model), layers, kinds)
     strings = TokenStrings(tokenizer, tokens)
-    name = getattr(
-        getattr(model, "config", None), "name_or_path", ""
-    )  # the directory or hub id of a model of transformers
+    # The directory or hub id of a model of transformers.
+    name = getattr(getattr(model, "config", None), "name_or_path", "")
     recording = Recording(
         heads=heads,
         dtype=dtype,
@@ -91,7 +90,7 @@ def watch(
         begins = recording.record(where, query, key, options, ids)
         if begins and ids is not None and (where.kind != "encoder" or _number_of_tokens(query) == ids.numel()):
             embedded_ids.clear()
-        if where in wanted:
+        if where in chosen:
             recording.store(where, query, key, options, asked.value if values else None)
 
     with ExitStack() as stack:
@@ -99,8 +98,8 @@ def watch(
         here = stack.enter_context(threads.calling_here())
 
         @here
-        def on_embedding(_: nn.Module, given: tuple[Any, ...]) -> None:
-            embedded_ids.append(values_of(given[0]))
+        def on_embedding(_: nn.Module, arguments: tuple[Any, ...]) -> None:
+            embedded_ids.append(values_of(arguments[0]))
 
         for embedding in token_embeddings(model):
             stack.callback(embedding.register_forward_pre_hook(on_embedding).remove)
@@ -109,10 +108,9 @@ def watch(
         stack.enter_context(computing(model))
         stack.enter_context(hooked(dict.fromkeys(found, looking(record)), only_look=True))
         # transformers removes rejected candidates from its cache without a forward pass.
-        generating = [each for each in model.modules() if hasattr(each, "_get_candidate_generator")]
-        stack.enter_context(
-            threads.block([(each, partial(setattr, recording, "has_candidates", True)) for each in generating])
-        )
+        generating = [module for module in model.modules() if hasattr(module, "_get_candidate_generator")]
+        note = partial(setattr, recording, "has_candidates", True)
+        stack.enter_context(threads.block([(module, note) for module in generating]))
         yield recording
     if not recording.maps:
         raise ValueError(

@@ -261,9 +261,9 @@ def cross_gradient_rollout(
     row = one_hot(name, decoder[-1], token)
     result: PerToken | None = None
     for layer in reversed(range(len(decoder))):
-        added = times_mean(_normalized_times(decoder[: layer + 1], row), cross[layer], cross[layer].received)
+        added = times_mean(_normalized_times(decoder[: layer + 1], row), cross[layer])
         result = added if result is None else map_values(torch.add, result, added)
-        row = map_values(torch.add, row, times_mean(row, decoder[layer], decoder[layer].received))
+        row = map_values(torch.add, row, times_mean(row, decoder[layer]))
     assert result is not None
     return _times_normalized(result, encoder)
 
@@ -301,7 +301,7 @@ def _times_relevance(row: PerToken, layers: list[GradientMap]) -> PerToken:
     """row (R - I), with R = (I + A_bar_L) ... (I + A_bar_1). Without I, beside which small relevances would be rounded away."""
     result = map_values(torch.zeros_like, row)
     for m in reversed(layers):
-        result = map_values(torch.add, result, times_mean(map_values(torch.add, row, result), m, m.received))
+        result = map_values(torch.add, result, times_mean(map_values(torch.add, row, result), m))
     return result
 
 

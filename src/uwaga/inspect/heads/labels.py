@@ -19,7 +19,6 @@ from uwaga._base.arguments import integer
 from uwaga.inspect.heads.table import HeadTable
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.maps.base import WeightMap
-from uwaga.maps.map import AttentionMap
 from uwaga.models.tokenizers.token_text import SPECIAL_TOKEN
 from uwaga.nn.attention_id import KINDS, AttentionId
 
@@ -183,8 +182,8 @@ class LabelShares:
         left_H = self._squares - (sum_HD.square() / count_HD.clamp_min(1)).sum(1)
         total_H = self._squares - sum_HD.sum(1).square() / number_H.clamp_min(1)
         ratio_H = (left_H / (number_H - places_H)) / (total_H / (number_H - 1))
-        known = (number_H > places_H) & (total_H > 1e-12)
-        return torch.where(known, (1 - ratio_H).clamp(0.0, 1.0), torch.nan)
+        has_ratio = (number_H > places_H) & (total_H > 1e-12)
+        return torch.where(has_ratio, (1 - ratio_H).clamp(0.0, 1.0), torch.nan)
 
 
 def common_labels(labels: Sequence[str]) -> set[str]:
@@ -230,7 +229,9 @@ def head_labels(recording: Recording, *, row: int = 0, specials: Collection[str]
     rows: list[dict[str, Any]] = []
     for (kind, layer), m in recording.maps.items():
         queries, keys = (_row_of(tokens, stack, row) for stack in AttentionId(kind, layer).stacks)
-        for head, found in enumerate(_labels_of(_map_of_row(m, row), kind, queries, keys, specials)):
+        for head, found in enumerate(
+            _labels_of(m.select(row) if len(m.shape) > 3 else m, kind, queries, keys, specials)
+        ):
             where = {"kind": kind, "layer": layer, "head": head, "least": LEAST.get(found.label, math.nan)}
             rows.append(found._asdict() | where)
     for kind in KINDS:
@@ -249,13 +250,6 @@ def _row_of(tokens: dict[str, list[list[str]]], stack: str, row: int) -> list[st
             f"head_labels: the recording has no tokens of the {stack}; record them: uwaga.watch(model, tokenizer=...)"
         )
     return tokens[stack][integer(row, "head_labels: row", 0, len(tokens[stack]) - 1)]
-
-
-def _map_of_row(m: WeightMap, row: int) -> WeightMap:
-    parts = m.parts()
-    if parts is not None:
-        return parts[row]
-    return m.select(row) if isinstance(m, AttentionMap) and len(m.shape) > 3 else m
 
 
 def _labels_of(

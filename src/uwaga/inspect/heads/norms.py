@@ -13,6 +13,7 @@ from uwaga._base.tracing import without_autocast
 from uwaga.maps.base import WeightMap, shallow
 from uwaga.maps.derived import DerivedMap
 from uwaga.maps.spec import Selection
+from uwaga.nn.operand import values_of
 from uwaga.ops.attention.call import compute_dtype
 from uwaga.ops.ragged import Ragged
 
@@ -43,7 +44,7 @@ def value_norms(value: Tensor | Ragged, output_projection: Tensor) -> PerKey:
     dense = value.values.transpose(0, 1) if isinstance(value, Ragged) else value
     v_GKE = dense if dense.dim() > 2 else dense[None]
     _check(v_GKE, output_projection, is_matrix=dense.dim() == 2)
-    compute = compute_dtype(value.values.dtype if isinstance(value, Ragged) else value.dtype)
+    compute = compute_dtype(dense.dtype)
     w_HEM = output_projection.to(compute).unflatten(0, (-1, v_GKE.shape[-1]))
     # W_O^h = R^T P with orthonormal rows in P, so that |v R^T| = |v W_O^h|: nothing of size K x M is made.
     v_HKE = v_GKE.to(compute).repeat_interleave(w_HEM.shape[0] // v_GKE.shape[-3], dim=-3)
@@ -86,12 +87,11 @@ class ScaledMap(DerivedMap):
     __slots__ = ("scale",)
 
     def __init__(self, map: WeightMap, scale: PerKey) -> None:
-        results = [tuple(part.shape) for part in _per_sequence(scale)]
-        wanted = [(*shape[:-2], shape[-1]) for shape in map.shapes]
-        if results != wanted:
-            raise ValueError(f"ScaledMap: scale must have one factor per head and key, shape {wanted}, not {results}")
-        device = scale.values.device if isinstance(scale, Ragged) else scale.device
-        if device != map.device:
+        shapes = [tuple(part.shape) for part in _per_sequence(scale)]
+        expected = [(*shape[:-2], shape[-1]) for shape in map.shapes]
+        if shapes != expected:
+            raise ValueError(f"ScaledMap: scale must have one factor per head and key, shape {expected}, not {shapes}")
+        if (device := values_of(scale).device) != map.device:
             raise ValueError(f"ScaledMap: the scale is on {device}, the map on {map.device}")
         self.map, self.scale = shallow("ScaledMap", map), scale
 
@@ -100,9 +100,8 @@ class ScaledMap(DerivedMap):
 
     def read(self, selection: Selection, keys: Tensor) -> Tensor:
         weights_BHQK = self.map.read(selection, keys)
-        assert isinstance(self.scale, Tensor)  # `read` is of dense maps
         heads, width = self.shape[-3] if len(self.shape) > 2 else 1, self.shape[-1]
-        scale_BHK = self.scale.to(self.dtype).reshape(-1, heads, width)
+        scale_BHK = values_of(self.scale).to(self.dtype).reshape(-1, heads, width)
         scale_BHK = scale_BHK[list(selection.sequences)][:, list(selection.heads)][..., keys]
         return torch.where(weights_BHQK == 0, 0.0, weights_BHQK * scale_BHK[:, :, None])
 

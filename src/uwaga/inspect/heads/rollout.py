@@ -5,7 +5,7 @@ Letters: H heads, Q queries = K keys = N tokens.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ def rollout(
         raise ValueError(f"rollout: residual must be between 0 and 1, not {residual}")
     row = one_hot("rollout", layers[-1], token)
     for m in reversed(layers):
-        row = map_values(lambda x, read: residual * x + (1 - residual) * read, row, times_mean(row, m, m.received))
+        row = map_values(lambda x, read: residual * x + (1 - residual) * read, row, times_mean(row, m))
     return row
 
 
@@ -70,15 +70,9 @@ def check_layers(name: str, layers: Sequence[WeightMap]) -> None:
             raise ValueError(f"{name}: {rule}, where layer 0 is {first.shape}")
 
 
-class Received(Protocol):
-    """What a map receives from all queries: of an AttentionMap or a GradientMap."""
-
-    def __call__(self, *, weights: Operand) -> Operand: ...
-
-
-def times_mean(row: PerToken, m: WeightMap, received: Received) -> PerToken:
-    """row A, where A is the mean of the map over its heads."""
-    return mean_of_heads(m, received(weights=for_each_head(m, row)))
+def times_mean(row: PerToken, m: Any) -> PerToken:
+    """row A, where A is the mean over the heads of an AttentionMap or a GradientMap."""
+    return mean_of_heads(m, m.received(weights=for_each_head(m, row)))
 
 
 def for_each_head(m: WeightMap, x: PerToken) -> Operand:

@@ -21,6 +21,7 @@ from torch import Tensor
 from uwaga.maps.base import WeightMap, integers
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.per_head import has_visible_key, per_head
+from uwaga.nn.operand import values_of
 from uwaga.ops.masks import Causal, Documents
 from uwaga.ops.ragged import Ragged
 
@@ -71,7 +72,7 @@ def _score(m: AttentionMap, tokens: Tensor | Ragged, *, after: bool) -> Tensor:
     sizes = [(shape[-2], shape[-1]) for shape in m.shapes]
     _check(m, tokens, sizes)
     is_ragged = m.parts() is not None
-    ids = tokens.values if isinstance(tokens, Ragged) else tokens
+    ids = values_of(tokens)
     sizes = sizes if is_ragged else sizes * ids.shape[:-1].numel()
     queries, keys = torch.tensor(sizes, device=ids.device, dtype=torch.int64).reshape(-1, 2).unbind(1)
     # Of all sequences, one after another: the number of the sequence, a number that is equal for equal tokens, and the token's place.
@@ -96,7 +97,7 @@ def _score(m: AttentionMap, tokens: Tensor | Ragged, *, after: bool) -> Tensor:
 
 
 def _check(m: WeightMap, tokens: Tensor | Ragged, lengths: list[tuple[int, int]]) -> None:
-    ids = tokens.values if isinstance(tokens, Ragged) else tokens
+    ids = values_of(tokens)
     integers(ids, "head scores: tokens")
     keys = sum(k for _, k in lengths)
     fits = [(keys,)] if m.parts() is not None else [(keys,), (*m.shape[:-3], keys)]
@@ -105,7 +106,6 @@ def _check(m: WeightMap, tokens: Tensor | Ragged, lengths: list[tuple[int, int]]
     if isinstance(tokens, Ragged) and tokens.lengths.tolist() != [k for _, k in lengths]:
         actual = f"{[k for _, k in lengths]}, not {tokens.lengths.tolist()}"
         raise ValueError(f"head scores: tokens must have the lengths of the map's keys, {actual}")
-    for q, k in lengths:
-        if q > k:
-            rule = f"queries must be the last of the keys' positions, but there are {q} queries and {k} keys"
-            raise ValueError(f"head scores: {rule}")
+    if more := [(q, k) for q, k in lengths if q > k]:
+        rule = "queries must be the last of the keys' positions, but there are {} queries and {} keys"
+        raise ValueError(f"head scores: {rule.format(*more[0])}")

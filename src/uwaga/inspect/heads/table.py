@@ -15,8 +15,9 @@ from uwaga.inspect.heads import scores
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.maps.derived import DifferenceMap
 from uwaga.maps.map import AttentionMap
-from uwaga.maps.per_head import PerQuery, by_head, has_visible_key, per_head
+from uwaga.maps.per_head import PerQuery, has_visible_key, per_head
 from uwaga.nn.attention_id import AttentionId
+from uwaga.nn.operand import map_values
 from uwaga.ops.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -100,15 +101,12 @@ class HeadTable:
 
     def _text(self) -> list[list[str]]:
         """The column names, then the cells of the rows."""
-        return [list(self.columns), *([_cell(value) for value in row.values()] for row in self.rows)]
+        cells = ([f"{x:.4f}" if isinstance(x, float) else str(x) for x in row.values()] for row in self.rows)
+        return [list(self.columns), *cells]
 
     def _column(self, name: str) -> list:
         choice(name, "HeadTable: a column", self.columns)
         return self.columns[name]
-
-
-def _cell(value: object) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 @torch.no_grad()
@@ -144,18 +142,17 @@ def head_table(
     """
     rows: list[dict[str, object]] = []
     for layer, (m, tokens_of_layer) in _layers(maps, tokens, "head_table").items():
-        by_name = _statistics(m, tokens_of_layer)
+        by_name = {name: values_H.tolist() for name, values_H in _statistics(m, tokens_of_layer).items()}
         where: dict[str, object] = {"layer": layer}
-        picked = None
+        heads: Sequence[int] | None = None
         if isinstance(maps, Recording) and isinstance(layer, tuple):
             where = {"kind": layer[0], "layer": layer[1]}
-            picked = maps.picked_heads(AttentionId(*layer))
+            heads = maps.picked_heads(AttentionId(*layer))
             if layer[0] == "cross":
                 by_name = {name: values for name, values in by_name.items() if name not in _OF_ONE_TEXT}
-        for at, values in enumerate(zip(*(values_H.tolist() for values_H in by_name.values()), strict=True)):
-            rows.append(
-                where | {"head": at if picked is None else picked[at]} | dict(zip(by_name, values, strict=True))
-            )
+        count = len(by_name["entropy"])
+        for head, *values in zip(heads or range(count), *by_name.values(), strict=True):
+            rows.append(where | {"head": head} | dict(zip(by_name, values, strict=True)))
     return HeadTable.of_rows(rows, () if rows else ("layer", "head"))
 
 
@@ -188,9 +185,8 @@ def head_changes(
             raise ValueError(
                 f"head_changes: {_name(layer)} has the shape {sizes}; compare the same number of tokens and heads"
             )
-        seen = [by_head(has_visible_key(m)) for m in (left, right)]
-        change_HN = by_head(DifferenceMap(right, left).total_variation())
-        columns["total_variation"] += per_head(change_HN, seen[0] | seen[1]).tolist()
+        seen = map_values(torch.logical_or, has_visible_key(left), has_visible_key(right))
+        columns["total_variation"] += per_head(DifferenceMap(right, left).total_variation(), seen).tolist()
     if tables[0].columns["head"] != tables[1].columns["head"]:
         raise ValueError("head_changes: the two recordings have other heads; give watch the same heads=")
     for name in shared:
@@ -207,12 +203,9 @@ def _layers(
 ) -> dict[Hashable, tuple[AttentionMap, Tensor | Ragged | None]]:
     """The maps by layer, with the ids of their keys' tokens."""
     if not isinstance(maps, Recording):
-        named = (
-            dict(maps)
-            if isinstance(maps, Mapping)
-            else dict(enumerate([maps] if isinstance(maps, AttentionMap) else maps))
-        )
-        return {layer: (m, tokens) for layer, m in named.items()}
+        several = [maps] if isinstance(maps, AttentionMap) else maps
+        by_layer = several if isinstance(several, Mapping) else dict(enumerate(several))
+        return {layer: (m, tokens) for layer, m in by_layer.items()}
     if tokens is not None:
         raise ValueError(f"{operation}: a recording has tokens of its own; tokens= is for maps")
     strings = maps.tokens
@@ -227,13 +220,13 @@ def _ids(rows: list[list[str]] | None, m: AttentionMap) -> Tensor | Ragged | Non
     if rows is None or any(q > k for q, k in (shape[-2:] for shape in m.shapes)):
         return None
     numbers: dict[str, int] = {}
-    listed = [torch.tensor([numbers.setdefault(token, len(numbers)) for token in row], device=m.device) for row in rows]
+    ids = [torch.tensor([numbers.setdefault(token, len(numbers)) for token in row], device=m.device) for row in rows]
     if m.parts() is not None:
         fits = [len(row) for row in rows] == [shape[-1] for shape in m.shapes]
-        return Ragged.from_list(listed) if fits else None
+        return Ragged.from_list(ids) if fits else None
     if len(m.shape) > 4 or {len(row) for row in rows} != {m.shape[-1]}:
         return None
-    return torch.stack(listed) if len(m.shape) == 4 else listed[0]
+    return torch.stack(ids) if len(m.shape) == 4 else ids[0]
 
 
 def _name(layer: object) -> str:
@@ -257,8 +250,6 @@ def _statistics(m: AttentionMap, tokens: Tensor | Ragged | None) -> dict[str, Te
     by_name = {name: per_head(values, counted) for name, values in per_query.items()}
     by_name["previous_token"] = scores.previous_token(m)
     if tokens is not None:
-        by_name |= {
-            "duplicate_token": scores.duplicate_token(m, tokens),
-            "induction": scores.induction(m, tokens),
-        }
+        by_name["duplicate_token"] = scores.duplicate_token(m, tokens)
+        by_name["induction"] = scores.induction(m, tokens)
     return by_name

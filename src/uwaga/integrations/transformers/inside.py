@@ -20,15 +20,15 @@ from uwaga.nn.positions import roberta_positions, token_positions
 from uwaga.ops.ragged import Ragged
 
 
-def outermost(model: nn.Module) -> list[tuple[str, Any]]:
-    """The paths and modules of transformers models that are not part of another one."""
+def outermost(model: nn.Module, is_meant: Callable[[Any], bool] = lambda _: True) -> list[tuple[str, Any]]:
+    """The paths and modules of the transformers models that are meant, without those that are part of another one."""
     library = sys.modules.get("transformers")
     if library is None:  # then there are no models of it
         return []
     results: list[tuple[str, Any]] = []
     for path, module in model.named_modules():
         is_inside = any(outer == "" or path.startswith(outer + ".") for outer, _ in results)
-        if isinstance(module, library.PreTrainedModel) and not is_inside:
+        if isinstance(module, library.PreTrainedModel) and is_meant(module) and not is_inside:
             results.append((path, module))
     return results
 
@@ -43,9 +43,9 @@ def computing(model: nn.Module, operation: str = "watch") -> AbstractContextMana
     models = [module for _, module in outermost(model)]
     if not models:
         return nullcontext()
-    for each in models:
-        if not each._can_set_attn_implementation():
-            raise own_attention_error(each, operation)
+    for part in models:
+        if not part._can_set_attn_implementation():
+            raise own_attention_error(part, operation)
     register_with_transformers()
     return threads.block((config, NAME) for config in configs_of(models))
 
@@ -153,11 +153,11 @@ def keeps_apart(
     """
     texts = example_text(3, vocabulary), example_text(4, vocabulary, 1)
     try:
-        each = [alone(torch.tensor([ids], device=device)) for ids in texts]
+        by_text = [alone(torch.tensor([ids], device=device)) for ids in texts]
         result = together(texts)
     except (KeyError, ValueError, NotImplementedError):  # a layer that says so itself, or looks for attention_mask
         return False
-    expected = {name: torch.cat([of_text[name] for of_text in each]) for name in each[0]}
+    expected = {name: torch.cat([states[name] for states in by_text]) for name in by_text[0]}
     return all(name in result and is_close(result[name], x) for name, x in expected.items())
 
 
