@@ -57,3 +57,9 @@ def choice(value: object, name: str, choices: Collection[object]) -> None:
     """Raise ValueError if the value is not one of the choices."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {short(value)}")
+
+
+def check(holds: object, message: str) -> None:
+    """Raise ValueError with this message unless the condition holds."""
+    if not holds:
+        raise ValueError(message)
