@@ -112,11 +112,11 @@ def _run(
     if (name := choose.engine_name(call, impl)) == "cpu":
         output, lse = run(call, name)
         assert lse is not None
-        known = arguments.of_lse(lse)
+        normalizer = arguments.of_lse(lse)
         rows = (
-            _rows(qk_call, engine, request)._replace(normalizer=known)
+            _rows(qk_call, engine, request)._replace(normalizer=normalizer)
             if request != RowStatisticsRequest()
-            else RowStatistics(known)
+            else RowStatistics(normalizer)
         )
         return output, lse, rows
     # The other engines have no lse, or compute it from the whole matrix.

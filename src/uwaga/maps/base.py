@@ -180,6 +180,30 @@ class WeightMap(ABC):
             raise TypeError(f"{self.kind}.{name}: a ragged map has one per sequence; use m[r].{name}(...)")
 
 
+class DerivedMap(WeightMap):
+    """A map with the shape, dtype and device of another one, `map`, which a subclass sets."""
+
+    __slots__ = ("map",)
+
+    map: WeightMap
+
+    @property
+    def nesting(self) -> int:
+        return 1 + self.map.nesting
+
+    @property
+    def shape(self) -> Shape:
+        return self.map.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.map.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.map.device
+
+
 # Positions of one dimension.
 
 
@@ -251,9 +275,8 @@ def _positions(part: object, size: int, axis: str, kind: str) -> Positions:
             raise _out_of_range(at, size, axis, kind)
         return Positions(torch.tensor([at % size], device="cpu"), None, True)
     if isinstance(part, (list, range)) or hasattr(part, "__array__"):
-        return _of_list(
-            torch.as_tensor(part if not isinstance(part, range) else list(part), device="cpu"), size, axis, kind
-        )
+        positions = torch.as_tensor(list(part) if isinstance(part, range) else part, device="cpu")
+        return _of_list(positions, size, axis, kind)
     raise TypeError(
         f"{kind}: an index of {axis} must be an int, a slice, a list or a 1-D tensor, not {type(part).__name__}"
     )
@@ -267,26 +290,22 @@ def _of_range(positions: range) -> Positions:
     return Positions(torch.arange(positions.start, stop, positions.step, device="cpu"), None, False)
 
 
-def _of_list(listed: Tensor, size: int, axis: str, kind: str) -> Positions:
-    if listed.dim() != 1:
-        raise IndexError(f"{kind}: an index of {axis} must have one dimension, not {listed.dim()}")
-    if listed.dtype == torch.bool:
-        if len(listed) != size:
-            raise IndexError(f"{kind}: a bool index of {len(listed)} for {axis} of size {size}")
-        return Positions(listed.nonzero().squeeze(-1), None, False)
-    if len(listed) and (listed.dtype.is_floating_point or listed.dtype.is_complex):
-        raise TypeError(f"{kind}: an index of {axis} must hold integers or bools, not {listed.dtype}")
-    unique, order = _normalized(listed.long(), size, axis, kind).unique(return_inverse=True)
-    is_rising = len(unique) == len(listed) and bool((order.diff() > 0).all())
-    return Positions(unique, None if is_rising else order, False)
-
-
-def _normalized(listed: Tensor, size: int, axis: str, kind: str) -> Tensor:
-    """Positions counted from the front. Raises IndexError for one that is out of range."""
-    outside = listed[(listed < -size) | (listed >= size)]
+def _of_list(index: Tensor, size: int, axis: str, kind: str) -> Positions:
+    if index.dim() != 1:
+        raise IndexError(f"{kind}: an index of {axis} must have one dimension, not {index.dim()}")
+    if index.dtype == torch.bool:
+        if len(index) != size:
+            raise IndexError(f"{kind}: a bool index of {len(index)} for {axis} of size {size}")
+        return Positions(index.nonzero().squeeze(-1), None, False)
+    if len(index) and (index.dtype.is_floating_point or index.dtype.is_complex):
+        raise TypeError(f"{kind}: an index of {axis} must hold integers or bools, not {index.dtype}")
+    index = index.long()
+    outside = index[(index < -size) | (index >= size)]
     if len(outside):
         raise _out_of_range(int(outside[0]), size, axis, kind)
-    return torch.where(listed < 0, listed + size, listed)
+    unique, order = torch.where(index < 0, index + size, index).unique(return_inverse=True)
+    is_rising = len(unique) == len(index) and bool((order.diff() > 0).all())
+    return Positions(unique, None if is_rising else order, False)
 
 
 def _out_of_range(at: int, size: int, axis: str, kind: str) -> IndexError:
@@ -301,6 +320,11 @@ def shallow(name: str, m: WeightMap) -> WeightMap:
     if m.nesting >= MAX_NESTING:
         raise ValueError(f"{name}: more than {MAX_NESTING} maps are computed one from another")
     return m
+
+
+def count_heads(m: WeightMap) -> int:
+    """H of a dense map; 1 of a map (Q, K)."""
+    return int(m.shape[-3]) if len(m.shape) > 2 else 1
 
 
 def packed(
@@ -355,9 +379,7 @@ def _diagonal(m: WeightMap, offset: int, start: int | Tensor | None) -> Tensor:
         return _band(m, range(math.prod(batch)), first + offset).reshape((*leading, queries))
     firsts = per_sequence(start, tuple(batch), f"{m.kind}.diagonal: start")
     results = [_band(m, range(b, b + 1), first + offset) for b, first in enumerate(firsts)]
-    return (
-        torch.cat(results).reshape((*leading, queries)) if results else _band(m, range(0), 0).reshape(*leading, queries)
-    )
+    return torch.cat([_band(m, range(0), 0), *results]).reshape((*leading, queries))
 
 
 def _gather(m: WeightMap, indices: list[Positions]) -> Tensor:
@@ -365,8 +387,8 @@ def _gather(m: WeightMap, indices: list[Positions]) -> Tensor:
     *leading, queries, keys = [positions.unique for positions in indices]
     heads = leading.pop().tolist() if leading else [0]
     flat = torch.zeros(1, dtype=torch.int64, device="cpu")
-    for size, listed in zip(m.shape, leading, strict=False):
-        flat = (flat[:, None] * size + listed).flatten()
+    for size, chosen in zip(m.shape, leading, strict=False):
+        flat = (flat[:, None] * size + chosen).flatten()
     sizes = [len(positions.unique) for positions in indices]
     if all(sizes):
         selection = Selection(tuple(flat.tolist()), tuple(heads), queries.to(m.device))
@@ -381,8 +403,8 @@ def _gather(m: WeightMap, indices: list[Positions]) -> Tensor:
 
 def _band(m: WeightMap, sequences: range, shift: int) -> Tensor:
     """(sequences, H, Q): the weight of every query i on key i + shift, read in square blocks."""
-    *leading, queries, keys = m.shape
-    heads = tuple(range(leading[-1] if leading else 1))
+    queries, keys = m.shape[-2:]
+    heads = tuple(range(count_heads(m)))
     result = torch.zeros((len(sequences), len(heads), queries), dtype=m.dtype, device=m.device)
     if not result.numel():
         return result

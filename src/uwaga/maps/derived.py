@@ -11,8 +11,8 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from uwaga._base.arguments import choice, integer
-from uwaga.maps.base import Shape, WeightMap, expand, packed, shallow
+from uwaga._base.arguments import check, choice, integer
+from uwaga.maps.base import DerivedMap, Shape, WeightMap, count_heads, expand, packed, shallow
 from uwaga.maps.map import Pooled, TopK
 from uwaga.maps.spec import Selection
 from uwaga.maps.statistics.pooling import Bins, bin_edges
@@ -21,30 +21,6 @@ from uwaga.ops.ragged import Ragged
 _MAX_WEIGHTS = 1 << 22  # read at once
 # Which tokens are a word: an id per token (None for a special token), or (start, stop) pairs.
 Words = Sequence[int | None] | Sequence[tuple[int, int]]
-
-
-class DerivedMap(WeightMap):
-    """A map with the shape, dtype and device of another one, `map`, which a subclass sets."""
-
-    __slots__ = ("map",)
-
-    map: WeightMap
-
-    @property
-    def nesting(self) -> int:
-        return 1 + self.map.nesting
-
-    @property
-    def shape(self) -> Shape:
-        return self.map.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.map.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.map.device
 
 
 class DifferenceMap(DerivedMap):
@@ -61,12 +37,14 @@ class DifferenceMap(DerivedMap):
     __slots__ = ("right",)
 
     def __init__(self, left: WeightMap, right: WeightMap) -> None:
-        left, right = (shallow("DifferenceMap", each) for each in (left, right))
+        left, right = (shallow("DifferenceMap", m) for m in (left, right))
         if left.shapes != right.shapes:
             shapes = (left.shape, right.shape) if left.shape != right.shape else (left.shapes, right.shapes)
             raise ValueError(f"DifferenceMap: the maps differ in shape: {shapes[0]} and {shapes[1]}")
-        if left.device != right.device:
-            raise ValueError(f"DifferenceMap: the maps are on different devices: {left.device} and {right.device}")
+        check(
+            left.device == right.device,
+            f"DifferenceMap: the maps are on different devices: {left.device} and {right.device}",
+        )
         self.map, self.right = left, right
 
     @property
@@ -154,15 +132,13 @@ class DifferenceMap(DerivedMap):
 
     def _blocks(self, sequences: int, first: int = 0, last: int | None = None) -> Iterator[Tensor]:
         """Positions of consecutive queries whose rows are read at once."""
-        heads = self.shape[-3] if len(self.shape) > 2 else 1
-        height = max(_MAX_WEIGHTS // max(sequences * heads * self.shape[-1], 1), 1)
+        height = max(_MAX_WEIGHTS // max(sequences * count_heads(self) * self.shape[-1], 1), 1)
         last = self.shape[-2] if last is None else last
         for at in range(first, last, height):
             yield torch.arange(at, min(at + height, last), device=self.device)
 
     def _selection(self, sequences: range, queries: Tensor) -> Selection:
-        heads = self.shape[-3] if len(self.shape) > 2 else 1
-        return Selection(tuple(sequences), tuple(range(heads)), queries)
+        return Selection(tuple(sequences), tuple(range(count_heads(self))), queries)
 
     def _top(self, k: int) -> tuple[Tensor, Tensor]:
         """`topk` of a dense map."""
@@ -175,7 +151,7 @@ class DifferenceMap(DerivedMap):
         shape = (*self.shape[:-1], min(k, len(keys)))
         if not blocks or 0 in shape:
             blocks = [(torch.zeros(shape, dtype=self.dtype, device=self.device),) * 2]
-        weights, positions = (torch.cat(each, -2).reshape(shape) for each in zip(*blocks, strict=True))
+        weights, positions = (torch.cat(parts, -2).reshape(shape) for parts in zip(*blocks, strict=True))
         missing = (0, k - shape[-1])
         pad = torch.nn.functional.pad
         return pad(weights, missing), pad(positions.long(), missing, value=-1)
@@ -185,7 +161,7 @@ class DifferenceMap(DerivedMap):
         keys = torch.arange(int(column_edges[0]), int(column_edges[-1]), device=self.device)
         # The last of equal edges: a position is in no empty range.
         column = torch.searchsorted(column_edges, keys, right=True) - 1
-        heads, cols = self.shape[-3] if len(self.shape) > 2 else 1, len(column_edges) - 1
+        heads, cols = count_heads(self), len(column_edges) - 1
         cells = torch.zeros(heads, len(row_edges) - 1, cols, dtype=torch.float64, device=self.device)
         positions = torch.full((*cells.shape, 2), -1, dtype=torch.int64, device=self.device)
         if not len(keys):
@@ -197,7 +173,7 @@ class DifferenceMap(DerivedMap):
                     sums_HK = block_HQK.double().sum(1) / (last - first)
                     cells[:, row].index_add_(1, column, sums_HK)
                     continue
-                sizes_HK, at_HK = _first_maximum(block_HQK.abs())
+                sizes_HK, at_HK = block_HQK.abs().max(1)  # of each key, and the first query that has it
                 found_HC = sizes_HK.new_full((heads, cols), -1.0).scatter_reduce(
                     1, column.expand(heads, -1), sizes_HK, "amax"
                 )
@@ -211,12 +187,6 @@ class DifferenceMap(DerivedMap):
                 place = torch.stack((queries[query_HC.clamp(min=0)], keys[key_HC.clamp(min=0)]), -1)
                 positions[:, row] = torch.where(better[..., None], place, positions[:, row])
         return cells.to(self.dtype), positions
-
-
-def _first_maximum(sizes_HQK: Tensor) -> tuple[Tensor, Tensor]:
-    """(H, K) the largest of each key and the first query that has it."""
-    at_HK = sizes_HQK.argmax(1)
-    return sizes_HQK.gather(1, at_HK[:, None])[:, 0], at_HK
 
 
 def _first_of(sizes_HK: Tensor, at_HK: Tensor, found_HC: Tensor, column_K: Tensor) -> tuple[Tensor, Tensor]:
@@ -255,11 +225,11 @@ class SubsetMap(DerivedMap):
     def __init__(self, map: WeightMap, queries: Sequence[int], keys: Sequence[int] | None = None) -> None:
         if map.parts() is not None:
             raise ValueError("SubsetMap: a ragged map has other tokens in each sequence; use SubsetMap(m[r], ...)")
-        wanted = [list(queries), list(queries if keys is None else keys)]
-        rows, columns = expand(tuple(wanted), map.shape[-2:], ["queries", "keys"], "SubsetMap")
+        kept = (list(queries), list(queries if keys is None else keys))
+        rows, columns = expand(kept, map.shape[-2:], ["queries", "keys"], "SubsetMap")
         self.map = shallow(type(self).__name__, map)
         self._queries, self._keys = (x.unique.to(map.device) for x in (rows, columns))
-        sizes = (torch.Size(map.shape[:-3]).numel(), map.shape[-3] if len(map.shape) > 2 else 1, len(self._queries))
+        sizes = (math.prod(map.shape[:-3]), count_heads(map), len(self._queries))
         self._sums = torch.zeros(sizes, dtype=torch.float64, device=map.device)
         self._known = torch.zeros(sizes, dtype=torch.bool, device=map.device)
 
@@ -345,12 +315,12 @@ class WordMap(DerivedMap):
             self.spans = word_spans(cast("Words", words), queries)
             self.key_spans = word_spans(cast("Words", key_words), keys)
             return
-        for given in (words, key_words):
-            if len(given) != len(parts):
-                rule = f"a ragged map of {len(parts)} sequences needs one list of words per sequence, not {len(given)}"
+        for lists in (words, key_words):
+            if len(lists) != len(parts):
+                rule = f"a ragged map of {len(parts)} sequences needs one list of words per sequence, not {len(lists)}"
                 raise ValueError(f"WordMap: {rule}")
         per_sequence = zip(parts, cast("Sequence[Words]", words), cast("Sequence[Words]", key_words), strict=True)
-        self._parts = [WordMap(*each) for each in per_sequence]
+        self._parts = [WordMap(*part) for part in per_sequence]
 
     @property
     def shape(self) -> Shape:
@@ -416,8 +386,10 @@ def word_spans(words: Words, tokens: int) -> list[tuple[int, int]]:
     [(0, 1), (1, 2), (2, 4), (4, 5), (5, 6)]
     """
     if all(word is None or isinstance(word, int) for word in words):
-        if len(words) != tokens:
-            raise ValueError(f"WordMap: there must be one word id for each of the {tokens} tokens, not {len(words)}")
+        check(
+            len(words) == tokens,
+            f"WordMap: there must be one word id for each of the {tokens} tokens, not {len(words)}",
+        )
         starts = [i for i, word in enumerate(words) if i == 0 or word is None or word != words[i - 1]]
         return list(zip(starts, [*starts, tokens][1:], strict=True))
     spans = [(int(start), int(stop)) for start, stop in cast("Sequence[tuple[int, int]]", words)]

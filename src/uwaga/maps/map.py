@@ -18,7 +18,7 @@ from uwaga._base import keywords
 from uwaga._base.arguments import choice, integer
 from uwaga._base.tracing import is_recorded, may_branch_on
 from uwaga.maps import paged
-from uwaga.maps.base import Shape, WeightMap, integers, packed
+from uwaga.maps.base import DerivedMap, Shape, WeightMap, integers, packed
 from uwaga.maps.engines import available, reference, tiles
 from uwaga.maps.spec import Normalizer, RowStatisticsRequest, Selection
 from uwaga.maps.statistics import arguments, gradients
@@ -67,7 +67,7 @@ class Pooled(NamedTuple):
     positions: Tensor | None
 
 
-class ScoreMap(WeightMap):
+class ScoreMap(DerivedMap):
     """The scores s_ij = softcap(q_i . k_j * scale) + bias of an `AttentionMap`; -inf where key j is hidden.
 
     Computed in PyTorch when they are read, at any length. The kernels sum in another order, so that exp(s_ij - lse_i) agrees
@@ -80,32 +80,22 @@ class ScoreMap(WeightMap):
             [0., 4.]])
     """
 
-    __slots__ = ("_call", "_described", "_parts", "_shape")
+    __slots__ = ()
+    map: "AttentionMap"
 
-    def __init__(self, call: Call, shape: Shape, described: str, parts: "Sequence[ScoreMap] | None") -> None:
-        self._call, self._shape, self._described, self._parts = call, shape, described, parts
-
-    @property
-    def shape(self) -> Shape:
-        return self._shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return compute_dtype(self._call.query.dtype)
-
-    @property
-    def device(self) -> torch.device:
-        return self._call.query.device
+    def __init__(self, map: "AttentionMap") -> None:
+        self.map = map
 
     def describe(self) -> str:
-        return self._described
+        return self.map.describe()
 
     def read(self, selection: Selection, keys: Tensor) -> Tensor:
         with torch.no_grad():
-            return reference.scores(self._call, selection, keys)
+            return reference.scores(self.map._call, selection, keys)
 
-    def parts(self) -> "Sequence[WeightMap] | None":
-        return self._parts
+    def parts(self) -> "Sequence[ScoreMap] | None":
+        parts = self.map.parts()
+        return None if parts is None else [part.scores for part in parts]
 
 
 class MapOptions(TypedDict):
@@ -174,8 +164,8 @@ class AttentionMap(WeightMap):
         call = make_call(
             query, key, None, AttentionOptions(mask, bias, scale, "softmax", softcap, sinks), wants_lse=True
         )
-        known = None if lse is None else arguments.normalizer(lse, query, call)
-        self._set(query, key, describe_mask(mask), RowCache(call, available.choose(call, impl), known))
+        normalizer = None if lse is None else arguments.normalizer(lse, query, call)
+        self._set(query, key, describe_mask(mask), RowCache(call, available.choose(call, impl), normalizer))
 
     @classmethod
     def of_paged(
@@ -288,8 +278,8 @@ class AttentionMap(WeightMap):
             queries, keys = _sequences(self._query), _sequences(self._key)
             normalizers = _split_normalizer(self._rows.known, self._query)
             self._parts = [
-                self._of(query, key, self._mask, RowCache(call, self._rows.engine, known))
-                for query, key, call, known in zip(queries, keys, split(self._call), normalizers, strict=True)
+                self._of(query, key, self._mask, RowCache(call, self._rows.engine, normalizer))
+                for query, key, call, normalizer in zip(queries, keys, split(self._call), normalizers, strict=True)
             ]
         return self._parts
 
@@ -307,15 +297,13 @@ class AttentionMap(WeightMap):
             return parts[result[0]].select(*result[1:]) if result else self
         assert isinstance(self._query, Tensor)
         assert isinstance(self._key, Tensor)
-        query, key, call, known = _part(self._query, self._key, self._call, self._rows.known, result)
-        return self._of(query, key, self._mask, RowCache(call, self._rows.engine, known))
+        query, key, call, normalizer = _part(self._query, self._key, self._call, self._rows.known, result)
+        return self._of(query, key, self._mask, RowCache(call, self._rows.engine, normalizer))
 
     @property
     def scores(self) -> ScoreMap:
         """The scores before softmax as an array like this one: m.scores[..., i, j], -inf where key j is hidden."""
-        parts = self.parts()
-        inner = None if parts is None else [part.scores for part in parts]
-        return ScoreMap(self._call, self.shape, self.describe(), inner)
+        return ScoreMap(self)
 
     def diagonal(self, offset: int = 0, start: Start = None) -> Operand:
         """See `WeightMap.diagonal`; computed in one pass over the tiles of the diagonal."""
@@ -339,7 +327,8 @@ class AttentionMap(WeightMap):
         """
         value = gradients.attach(gradients.ENTROPY, self._rows.entropy(), self._call)
         if normalize:
-            most = self._log_visible_keys()
+            # The logarithm of the number of keys that a query sees; -inf for none.
+            most = tiles.log_sum_exp(RowCache(_visible_keys_call(self._call), self._rows.engine).normalizer())
             sees_two = most > 0.5  # log 2 is 0.69
             value = torch.where(sees_two, value / torch.where(sees_two, most, 1.0), 0.0)
         return self._per_query(value)
@@ -520,10 +509,6 @@ class AttentionMap(WeightMap):
         with torch.no_grad():
             return self._rows.engine.mass(self._call, normalizer, *program)
 
-    def _log_visible_keys(self) -> Tensor:
-        """(B, H, Q): the logarithm of the number of keys that a query sees; -inf for none."""
-        return tiles.log_sum_exp(RowCache(_visible_keys_call(self._call), self._rows.engine).normalizer())
-
     @property
     def _top_of_effective_count(self) -> int:
         """How many largest weights tell whether a query sees a key: with a learned sink all squares may underflow to 0."""
@@ -568,16 +553,16 @@ def _leading_indices(at: Sequence[int], leading: Sequence[int]) -> tuple[int, ..
     return tuple(index % size for index, size in zip(chosen, leading, strict=False))
 
 
-def _part(query: Tensor, key: Tensor, call: Call, known: Normalizer | None, at: tuple[int, ...]) -> _Part:
+def _part(query: Tensor, key: Tensor, call: Call, normalizer: Normalizer | None, at: tuple[int, ...]) -> _Part:
     """The query (..., H, Q, D), the key (..., G, K, D), the call and the normalizer of its rows, at leading indices."""
     batch, heads = query.shape[:-3], call.query.shape[1]
     first, count = _flat_sequences(at[: len(batch)], batch)
     chosen = range(at[-1], at[-1] + 1) if len(at) > len(batch) else range(heads)
-    if known is not None:
-        known = Normalizer(*(x[first : first + count, chosen.start : chosen.stop] for x in known))
+    if normalizer is not None:
+        normalizer = Normalizer(*(x[first : first + count, chosen.start : chosen.stop] for x in normalizer))
     of_key = (*at[: len(batch)], *(head // call.heads_per_key_head for head in at[len(batch) :]))
     some = tiles.select_heads(call, tuple(range(first, first + count)), tuple(chosen))
-    return query[at], key[of_key], some, known
+    return query[at], key[of_key], some, normalizer
 
 
 def _flat_sequences(at: tuple[int, ...], batch: Sequence[int]) -> tuple[int, int]:
@@ -594,12 +579,12 @@ def _sequences(operand: Ragged) -> list[Tensor]:
     return [x.movedim(0, -2) for x in operand.to_list()]
 
 
-def _split_normalizer(known: Normalizer | None, query: Ragged) -> list[Normalizer | None]:
+def _split_normalizer(normalizer: Normalizer | None, query: Ragged) -> list[Normalizer | None]:
     """The normalizer of every sequence, from that of a ragged map."""
-    if known is None:
+    if normalizer is None:
         return [None] * len(query)
     lengths = query.lengths.tolist()
-    return [Normalizer(*x) for x in zip(*(x.split(lengths, dim=2) for x in known), strict=True)]
+    return [Normalizer(*x) for x in zip(*(x.split(lengths, dim=2) for x in normalizer), strict=True)]
 
 
 def _sink_share(normalizer: Normalizer, sinks_H: Tensor | None) -> Tensor:

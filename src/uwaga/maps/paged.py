@@ -7,6 +7,7 @@ tokens, D query/key width.
 import torch
 from torch import Tensor
 
+from uwaga._base.arguments import check
 from uwaga._base.shapes import NamedShape, bind, shape_error
 from uwaga.ops.attention.call import Call, KeyPages
 from uwaga.ops.ragged import Operand, Ragged
@@ -50,9 +51,9 @@ def operands(
 
 def check_no_gradients(call: Call, key_cache: Tensor) -> None:
     """ValueError where autograd would record the map: the gradient of a page would be that of several requests."""
-    given = {"query": call.query, "bias": call.bias, "relative bias": call.relative, "sinks": call.sinks}
-    given |= {"key_cache": key_cache}
-    for name, x in given.items():
+    operands_by_name = {"query": call.query, "bias": call.bias, "relative bias": call.relative, "sinks": call.sinks}
+    operands_by_name |= {"key_cache": key_cache}
+    for name, x in operands_by_name.items():
         if torch.is_grad_enabled() and x is not None and x.requires_grad:
             raise ValueError(f"{_NAME}: {name} requires a gradient, and maps of pages have none: pass {name}.detach()")
 
@@ -64,19 +65,19 @@ def read_keys(key: Operand, call: Call) -> Operand:
     if not isinstance(key, Ragged):
         keys_BGKD = call.key_pages.read(torch.arange(call.key.shape[2], device=call.key.device))
         return keys_BGKD.reshape(key.shape)
-    table, each = call.key_pages.table, []
+    table, rows = call.key_pages.table, []
     for row, length in enumerate(key.lengths.tolist()):
         one = call.key_pages._replace(table=table[row : row + 1])
-        each.append(one.read(torch.arange(length, device=table.device))[0].transpose(0, 1))
-    return key.with_values(torch.cat([call.key.new_empty(0, *key.values.shape[1:]), *each]))
+        rows.append(one.read(torch.arange(length, device=table.device))[0].transpose(0, 1))
+    return key.with_values(torch.cat([call.key.new_empty(0, *key.values.shape[1:]), *rows]))
 
 
 def _queries(query: Operand) -> Ragged:
     """Ragged (N, H, D)."""
     values = query.values if isinstance(query, Ragged) else query
     if not isinstance(values, Tensor) or values.dim() != 3:
-        given = f"{tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
-        raise invalid(_NAME, "query", "Ragged with values (N, H, D), or a tensor (R, H, D)", given)
+        kind = f"{tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+        raise invalid(_NAME, "query", "Ragged with values (N, H, D), or a tensor (R, H, D)", kind)
     if isinstance(query, Ragged):
         return query
     return Ragged(query, torch.arange(len(query) + 1, device=query.device), max_length=1)
@@ -87,8 +88,10 @@ def _check_kinds(query: Tensor, key_cache: Tensor, block_table: Tensor, lengths:
     for name, x, dimensions in (("key_cache", key_cache, 4), ("block_table", block_table, 2), ("lengths", lengths, 1)):
         if check_tensor(_NAME, name, x).dim() != dimensions:
             raise invalid(_NAME, name, f"of {dimensions} dimensions", f"{tuple(x.shape)}")
-        if x.device != query.device:
-            raise ValueError(f"{_NAME}: {name} must be on {query.device}, where the query is, not on {x.device}")
+        check(
+            x.device == query.device,
+            f"{_NAME}: {name} must be on {query.device}, where the query is, not on {x.device}",
+        )
     check_integers(_NAME, "block_table", block_table)
     check_integers(_NAME, "lengths", lengths)
     if key_cache.dtype != query.dtype:

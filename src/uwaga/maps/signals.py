@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga._base.arguments import integer
+from uwaga._base.arguments import check, integer
 from uwaga.maps.map import AttentionMap, TopK
 from uwaga.maps.statistics.pooling import members, span_edges
 from uwaga.ops.ragged import Ragged
@@ -71,13 +71,15 @@ def request_signals(
 
 def _bounds(spans: Sequence[Sequence[tuple[int, int]]] | None, keys: list[int], sinks: int) -> list[Tensor]:
     """For each request (S+1, 2) int64: the span of the sinks, then its own spans."""
-    given = [[]] * len(keys) if spans is None else _listed(spans, "spans")
-    if len(given) != len(keys):
-        raise ValueError(f"{_NAME}: spans must be one list for each of the {len(keys)} requests, not {len(given)}")
+    lists = [[]] * len(keys) if spans is None else _listed(spans, "spans")
+    check(
+        len(lists) == len(keys),
+        f"{_NAME}: spans must be one list for each of the {len(keys)} requests, not {len(lists)}",
+    )
     bounds = []
-    for r, (own, length) in enumerate(zip(given, keys, strict=True)):
+    for r, (of_request, length) in enumerate(zip(lists, keys, strict=True)):
         pairs = []
-        for n, span in enumerate(_listed(own, f"spans of request {r}")):
+        for n, span in enumerate(_listed(of_request, f"spans of request {r}")):
             pair = [integer(x, f"{_NAME}: a span of request {r}") for x in _listed(span, f"a span of request {r}")]
             pairs.append(pair)
             if len(pair) != 2 or not 0 <= pair[0] <= pair[1] <= length:

@@ -27,8 +27,8 @@ def named(impl: str, names: Iterable[str], refusal: Refusal, *, function: str, w
 
 
 def check_name(where: str, name: str, names: Iterable[str], more: str = " or None") -> None:
-    if name not in (known := tuple(names)):
-        raise ValueError(f"{where} must be one of {', '.join(map(repr, known))}{more}, not {name!r}")
+    if name not in (choices := tuple(names)):
+        raise ValueError(f"{where} must be one of {', '.join(map(repr, choices))}{more}, not {name!r}")
 
 
 def refusals(names: Iterable[str], refusal: Refusal) -> dict[str, str]:

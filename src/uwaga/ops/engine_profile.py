@@ -175,11 +175,11 @@ def _orders(path: Path, operation: str, value: object) -> dict[str, tuple[str, .
         raise ProfileError(f"{path}: {operation} must be an object with the keys {', '.join(DTYPES)} or some of them")
     results = {}
     for dtype, entry in value.items():
-        what, known = f"{operation}.{dtype}", ENGINES[operation]
+        what, choices = f"{operation}.{dtype}", ENGINES[operation]
         table = _table(path, entry, what, ("order", "ratios"))
         engines = table["order"]
-        if not (isinstance(engines, list) and engines and all(engine in known for engine in engines)):
-            raise ProfileError(f"{path}: {what}.order must be a list of {', '.join(known)}, not {_shown(engines)}")
+        if not (isinstance(engines, list) and engines and all(engine in choices for engine in engines)):
+            raise ProfileError(f"{path}: {what}.order must be a list of {', '.join(choices)}, not {_shown(engines)}")
         if len(set(engines)) < len(engines):
             raise ProfileError(f"{path}: {what}.order names an engine twice")
         results[dtype] = tuple(engines)

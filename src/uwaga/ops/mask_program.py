@@ -8,7 +8,7 @@ Letters: B sequences, H query heads, Q queries, K keys, N packed tokens.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from uwaga._base.tracing import is_readable
 from uwaga.ops.score_shape import ScoreShape
-from uwaga.ops.validation import MAX_DISTANCE, check_integers, plain_integer
+from uwaga.ops.validation import MAX_DISTANCE, check_integers, check_same_device, plain_integer
 
 # Where query 0 stands among the keys, and how masks are combined: numbers of native/include/uwaga/c_api.h.
 START_LAST, START_VALUE, START_PER_ROW = 0, 1, 2
@@ -38,9 +38,8 @@ class CallPart(NamedTuple):
 
     sequences: Tensor | slice  # of B
     heads: Tensor | None = None  # of H; None: all
-    queries: slice | None = (
-        None  # of N packed queries, and of N packed keys, where one sequence of a ragged call is meant
-    )
+    # Of N packed queries, and of N packed keys, where one sequence of a ragged call is meant.
+    queries: slice | None = None
     keys: slice | None = None
 
     def of_scores(self, tensor: Tensor) -> Tensor:
@@ -70,11 +69,11 @@ class Atom(MaskOperation, ABC):
         """Replace its tensors by those of a part of the call."""
 
     @abstractmethod
-    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, known: Known) -> Interval:
+    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, memory: Known) -> Interval:
         """An interval of keys outside which none of these queries of a dense call sees any; it need not be within 0..K."""
 
     @abstractmethod
-    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, known: Known) -> Interval:
+    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, memory: Known) -> Interval:
         """An interval of queries outside which none sees any of these keys; it need not be within 0..Q."""
 
     @abstractmethod
@@ -116,12 +115,12 @@ class Band(Atom):
         if self.starts is not None:
             tensors[self.starts] = tensors[self.starts][part.sequences]
 
-    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, known: Known) -> Interval:
+    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, memory: Known) -> Interval:
         least, most = self._bounds(tensors, sizes)
         first = 0 if self.low <= -UNBOUNDED else rows[0] + least + self.low
         return first, sizes[1] if self.high >= UNBOUNDED else rows[1] + most + self.high
 
-    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, known: Known) -> Interval:
+    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, memory: Known) -> Interval:
         least, most = self._bounds(tensors, sizes)
         first = 0 if self.high >= UNBOUNDED else columns[0] - most - self.high
         return first, sizes[0] if self.low <= -UNBOUNDED else columns[1] - least - self.low
@@ -158,10 +157,10 @@ class Lengths(Atom):
     def select(self, tensors: list[Tensor], part: CallPart) -> None:
         tensors[self.lengths] = tensors[self.lengths][part.sequences]
 
-    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, known: Known) -> Interval:
+    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, memory: Known) -> Interval:
         return 0, self._longest(tensors)
 
-    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, known: Known) -> Interval:
+    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, memory: Known) -> Interval:
         return 0, sizes[0] if columns[0] < self._longest(tensors) else 0
 
     def rectangle(self, tensors: list[Tensor], sizes: Sizes, rows: Interval, columns: Interval) -> Atom:
@@ -196,12 +195,12 @@ class SameDocument(Atom):
                 ids = tensors[index]
                 tensors[index] = _select(ids, 0, part.sequences) if tokens is None else ids[None, tokens]
 
-    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, known: Known) -> Interval:
-        places = _places_of_ids((self, "keys"), tensors[self.ids], known)
+    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, memory: Known) -> Interval:
+        places = _places_of_ids((self, "keys"), tensors[self.ids], memory)
         return _hull_of_ids(places, self._of_queries(tensors, sizes)[:, slice(*rows)])
 
-    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, known: Known) -> Interval:
-        places = _places_of_ids((self, "queries"), self._of_queries(tensors, sizes), known)
+    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, memory: Known) -> Interval:
+        places = _places_of_ids((self, "queries"), self._of_queries(tensors, sizes), memory)
         return _hull_of_ids(places, tensors[self.ids][:, slice(*columns)])
 
     def rectangle(self, tensors: list[Tensor], sizes: Sizes, rows: Interval, columns: Interval) -> Atom:
@@ -231,10 +230,10 @@ class Dense(Atom):
     def select(self, tensors: list[Tensor], part: CallPart) -> None:
         tensors[self.bits] = part.of_scores(tensors[self.bits])
 
-    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, known: Known) -> Interval:
+    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, memory: Known) -> Interval:
         return 0, sizes[1]  # the exact answer would read the bits of all pairs
 
-    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, known: Known) -> Interval:
+    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, memory: Known) -> Interval:
         return 0, sizes[0]
 
     def rectangle(self, tensors: list[Tensor], sizes: Sizes, rows: Interval, columns: Interval) -> Atom:
@@ -271,6 +270,12 @@ class MaskProgramBuilder:
     def program(self) -> MaskProgram:
         return tuple(self.operations)
 
+    def built(self, name: str, query: Tensor) -> tuple[MaskProgram, tuple[Tensor, ...]]:
+        """The program and its tensors. Raises ValueError, about an argument of this name: they are not on the query's device."""
+        for tensor in self.tensors:
+            check_same_device(name, tensor, query)
+        return self.program, tuple(self.tensors)
+
     def band(self, low: int | None, high: int | None, start: Start) -> None:
         """Keys at low <= j - p <= high; None is unbounded."""
         low = -UNBOUNDED if low is None else low
@@ -299,10 +304,6 @@ class MaskProgramBuilder:
     def dense(self, bits: Tensor) -> None:
         """Keys where a bool tensor that broadcasts to the scores is true."""
         self.operations.append(Dense(self._add(self.shape.per_score("mask", bits))))
-
-    def combine(self, operation: And | Or) -> None:
-        """AND or OR of the last two results."""
-        self.operations.append(operation)
 
     def _add(self, tensor: Tensor) -> int:
         self.tensors.append(tensor)
@@ -420,38 +421,38 @@ def select(program: MaskProgram, tensors: Sequence[Tensor], part: CallPart) -> t
 
 
 def keys_seen(
-    program: MaskProgram, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, known: Known | None = None
+    program: MaskProgram, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, memory: Known | None = None
 ) -> Interval:
     """An interval of keys, within 0..K, outside which queries `rows` of a dense call see none; (0, 0) where they see none at all.
 
     It is exact for one band or length, and may hold keys between those that are seen for documents and combinations.
 
-    known: what was found of these tensors before, for other rows, and is kept for the next ones.
+    memory: what was found of these tensors before, for other rows, and is kept for the next ones.
     """
-    known = {} if known is None else known
-    return _interval(program, lambda atom: atom.keys_seen(tensors, sizes, rows, known), rows, sizes[1])
+    memory = {} if memory is None else memory
+    return _interval(program, lambda atom: atom.keys_seen(tensors, sizes, rows, memory), rows, sizes[1])
 
 
 def queries_that_see(
-    program: MaskProgram, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, known: Known | None = None
+    program: MaskProgram, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, memory: Known | None = None
 ) -> Interval:
-    """An interval of queries, within 0..Q, outside which none sees any of the keys `columns`; (0, 0) where none does. known: as above."""
-    known = {} if known is None else known
-    return _interval(program, lambda atom: atom.queries_that_see(tensors, sizes, columns, known), columns, sizes[0])
+    """An interval of queries, within 0..Q, outside which none sees any of the keys `columns`; (0, 0) where none does. memory: as above."""
+    memory = {} if memory is None else memory
+    return _interval(program, lambda atom: atom.queries_that_see(tensors, sizes, columns, memory), columns, sizes[0])
 
 
 def rectangle(
     program: MaskProgram, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, columns: Interval
 ) -> tuple[MaskProgram, tuple[Tensor, ...]]:
     """The program, and its tensors, that mask queries `rows` and keys `columns` of a dense call as a dense call of their own."""
-    own = list(tensors)
-    made = [x.rectangle(own, sizes, rows, columns) if isinstance(x, Atom) else x for x in program]
-    return tuple(made), tuple(own)
+    of_part = list(tensors)
+    made = [x.rectangle(of_part, sizes, rows, columns) if isinstance(x, Atom) else x for x in program]
+    return tuple(made), tuple(of_part)
 
 
-def _interval(program: MaskProgram, atom: Callable[[Atom], Interval], given: Interval, size: int) -> Interval:
-    """What a program makes of the intervals of its records, within 0..size."""
-    if given[0] >= given[1]:
+def _interval(program: MaskProgram, atom: Callable[[Atom], Interval], others: Interval, size: int) -> Interval:
+    """What a program makes of the intervals of its records, within 0..size; (0, 0) where the interval of the other axis is empty."""
+    if others[0] >= others[1]:
         return 0, 0
 
     def clamped(interval: Interval) -> Interval:
@@ -485,24 +486,24 @@ class _Places(NamedTuple):
         return _Places(ids, first.scatter_reduce(0, of_place, at, "amin"), last.scatter_reduce(0, of_place, at, "amax"))
 
 
-def _places_of_ids(name: object, ids_BN: Tensor, known: Known) -> list[_Places]:
+def _places_of_ids(name: object, ids_BN: Tensor, memory: Known) -> list[_Places]:
     """Of each sequence; found once for each name."""
-    if name not in known:
-        known[name] = [_Places.of(ids_N) for ids_N in ids_BN]
-    places: list[_Places] = known[name]
+    if name not in memory:
+        memory[name] = [_Places.of(ids_N) for ids_N in ids_BN]
+    places: list[_Places] = memory[name]
     return places
 
 
-def _hull_of_ids(places: Sequence[_Places], wanted_BN: Tensor) -> Interval:
-    """The interval of those positions, of any sequence, whose id is one of the wanted ones of that sequence."""
+def _hull_of_ids(places: Sequence[_Places], ids_BN: Tensor) -> Interval:
+    """The interval of those positions, of any sequence, whose id is one of the `ids_BN` of that sequence."""
     begin, end = 1 << 62, 0
-    for n in range(max(len(places), wanted_BN.shape[0])):
+    for n in range(max(len(places), len(ids_BN))):
         ids, first, last = places[n if len(places) > 1 else 0]
-        wanted = _row(wanted_BN, n).unique()
-        if not len(ids) or not len(wanted):
+        sought = ids_BN[n if len(ids_BN) > 1 else 0].unique()
+        if not len(ids):
             continue
-        at = torch.searchsorted(ids, wanted).clamp(max=len(ids) - 1)
-        at = at[ids[at] == wanted]
+        at = torch.searchsorted(ids, sought).clamp(max=len(ids) - 1)
+        at = at[ids[at] == sought]
         if len(at):
             begin, end = min(begin, int(first[at].min())), max(end, int(last[at].max()) + 1)
     return begin, end
@@ -529,50 +530,30 @@ def _from_zero(tokens: slice | None) -> slice | None:
     return None if tokens is None else slice(tokens.stop - tokens.start)
 
 
-def _row(tensor: Tensor, index: int) -> Tensor:
-    return tensor[index if tensor.shape[0] > 1 else 0]
-
-
-# A registered operator accepts no records as arguments: there a program is a list of integers, six to a record,
-# (code, start mode, start or tensor of query ids, low, high, tensor), where -1 is no tensor.
+# A registered operator accepts no records as arguments: there a program is a list of integers, six to a record: its code and its fields,
+# of which the last one may be None, as -1; then zeros.
 
 _PACKED = 6
+_TYPES: dict[int, Any] = {record.code: record for record in (Band, Lengths, SameDocument, Dense, And, Or)}
 
 
 def pack(program: MaskProgram) -> list[int]:
     """The integers of a program."""
-    return [number for operation in program for number in _pack(operation)]
-
-
-def _pack(operation: MaskOperation) -> tuple[int, ...]:
-    if isinstance(operation, Band):
-        tensor = -1 if operation.starts is None else operation.starts
-        return operation.code, operation.start_mode, operation.start, operation.low, operation.high, tensor
-    if isinstance(operation, Lengths):
-        return operation.code, START_LAST, 0, 0, 0, operation.lengths
-    if isinstance(operation, SameDocument):
-        queries = -1 if operation.query_ids is None else operation.query_ids
-        return operation.code, START_VALUE, queries, 0, 0, operation.ids
-    if isinstance(operation, Dense):
-        return operation.code, START_LAST, 0, 0, 0, operation.bits
-    return operation.code, 0, 0, 0, 0, -1
+    numbers: list[int] = []
+    for operation in program:
+        fields = [getattr(operation, name) for name in _TYPES[operation.code].__match_args__]
+        numbers += [operation.code, *(-1 if x is None else x for x in fields)]
+        numbers += [0] * (-len(numbers) % _PACKED)
+    return numbers
 
 
 def unpack(numbers: Sequence[int]) -> MaskProgram:
     """The program of these integers."""
-    return tuple(_unpacked(numbers))
-
-
-def _unpacked(numbers: Sequence[int]) -> Iterator[MaskOperation]:
+    program = []
     for at in range(0, len(numbers), _PACKED):
-        code, mode, start, low, high, tensor = numbers[at : at + _PACKED]
-        if code == Band.code:
-            yield Band(low, high, mode, start, None if tensor == -1 else tensor)
-        elif code == Lengths.code:
-            yield Lengths(tensor)
-        elif code == SameDocument.code:
-            yield SameDocument(tensor, None if start == -1 else start)
-        elif code == Dense.code:
-            yield Dense(tensor)
-        else:
-            yield And() if code == And.code else Or()
+        record = _TYPES[int(numbers[at])]
+        fields: list[int | None] = list(numbers[at + 1 : at + 1 + len(record.__match_args__)])
+        if fields and fields[-1] == -1:
+            fields[-1] = None
+        program.append(record(*fields))
+    return tuple(program)

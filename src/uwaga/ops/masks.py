@@ -11,6 +11,7 @@ Letters: B batch, H query heads, Q queries, K keys, N packed tokens.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -32,10 +33,8 @@ MAX_NESTING = 200  # of & and |: masks are read by recursion, and Python has a t
 class Mask(ABC):
     """The base class of masks. A subclass implements `encode`. Masks combine by & and |, also with bool tensors."""
 
-    __slots__ = (
-        "_nesting",
-        "cached_layout",
-    )  # no fields: neither compared by == nor stored; see attention/mask_cache.py
+    # No fields: neither compared by == nor stored; see attention/mask_cache.py.
+    __slots__ = ("_nesting", "cached_layout")
 
     @property
     def nesting(self) -> int:
@@ -162,45 +161,39 @@ class DenseMask(Mask):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Both(Mask):
+class _Pair(Mask):
+    """Two masks and what combines them."""
+
+    operation: ClassVar[type[And | Or]]
+    left: Mask
+    right: Mask
+
+    def __post_init__(self) -> None:
+        nesting = 1 + max(self.left.nesting, self.right.nesting)
+        if nesting > MAX_NESTING:
+            raise ValueError(
+                f"mask: & and | are nested deeper than {MAX_NESTING}; combine many masks in pairs, or into one bool tensor"
+            )
+        object.__setattr__(self, "_nesting", nesting)
+
+    def encode(self, builder: MaskProgramBuilder) -> None:
+        self.left.encode(builder)
+        self.right.encode(builder)
+        builder.operations.append(self.operation())
+
+
+class Both(_Pair):
     """Keys that are visible in both masks: left & right. Raises ValueError: nested deeper than MAX_NESTING."""
 
-    left: Mask
-    right: Mask
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_nesting", _nesting(self.left, self.right))
-
-    def encode(self, builder: MaskProgramBuilder) -> None:
-        self.left.encode(builder)
-        self.right.encode(builder)
-        builder.combine(And())
+    __slots__ = ()
+    operation = And
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Either(Mask):
+class Either(_Pair):
     """Keys that are visible in at least one of the masks: left | right. Raises ValueError: nested deeper than MAX_NESTING."""
 
-    left: Mask
-    right: Mask
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_nesting", _nesting(self.left, self.right))
-
-    def encode(self, builder: MaskProgramBuilder) -> None:
-        self.left.encode(builder)
-        self.right.encode(builder)
-        builder.combine(Or())
-
-
-def _nesting(left: Mask, right: Mask) -> int:
-    """How deep the combination of two masks is nested."""
-    result = 1 + max(left.nesting, right.nesting)
-    if result > MAX_NESTING:
-        raise ValueError(
-            f"mask: & and | are nested deeper than {MAX_NESTING}; combine many masks in pairs, or into one bool tensor"
-        )
-    return result
+    __slots__ = ()
+    operation = Or
 
 
 def as_mask(mask: object) -> Mask:

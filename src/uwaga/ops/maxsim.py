@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from uwaga._base.arguments import check
 from uwaga._base.errors import ShapeError
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.ragged import Ragged
@@ -39,8 +40,8 @@ def maxsim(query_tokens: Ragged, document_tokens: Ragged) -> Tensor:
     """
     _check(query_tokens, document_tokens)
     both = (query_tokens, document_tokens)
-    dtype = torch.float64 if torch.float64 in (each.values.dtype for each in both) else torch.float32
-    queries, documents = (each.values.to(dtype) for each in both)
+    dtype = torch.float64 if torch.float64 in (batch.values.dtype for batch in both) else torch.float32
+    queries, documents = (batch.values.to(dtype) for batch in both)
     if not len(query_tokens) or not len(document_tokens):
         return queries.new_zeros(len(query_tokens), len(document_tokens))
     records = torch.is_grad_enabled() and (queries.requires_grad or documents.requires_grad)
@@ -72,26 +73,27 @@ def _scores(query_tM: Tensor, values_NM: Tensor, every_N: Tensor, offsets: Tenso
 
 
 def _check(query_tokens: Ragged, document_tokens: Ragged) -> None:
-    for name, each in (("query_tokens", query_tokens), ("document_tokens", document_tokens)):
-        if not isinstance(each, Ragged):
-            raise ValueError(f"maxsim: {name} must be Ragged, a row for each text, not {type(each).__name__}")
-        if each.values.dim() != 2:
-            raise ShapeError(f"maxsim: {name} must have values (tokens, M), not {tuple(each.values.shape)}")
-        if not each.values.is_floating_point():
-            raise ValueError(f"maxsim: {name} must be of a floating dtype, not {each.values.dtype}")
+    for name, tokens in (("query_tokens", query_tokens), ("document_tokens", document_tokens)):
+        if not isinstance(tokens, Ragged):
+            raise ValueError(f"maxsim: {name} must be Ragged, a row for each text, not {type(tokens).__name__}")
+        if tokens.values.dim() != 2:
+            raise ShapeError(f"maxsim: {name} must have values (tokens, M), not {tuple(tokens.values.shape)}")
+        check(
+            tokens.values.is_floating_point(), f"maxsim: {name} must be of a floating dtype, not {tokens.values.dtype}"
+        )
     if query_tokens.values.shape[1] != document_tokens.values.shape[1]:
         raise ShapeError(
             f"maxsim: query_tokens and document_tokens disagree on the width M of a vector: {query_tokens.values.shape[1]} and "
             f"{document_tokens.values.shape[1]}"
         )
-    if query_tokens.values.device != document_tokens.values.device:
-        raise ValueError(
-            f"maxsim: query_tokens are on {query_tokens.values.device} and document_tokens on {document_tokens.values.device}"
-        )
-    for name, each in (("query", query_tokens), ("document", document_tokens)):
-        if bool((each.lengths == 0).any()):
-            raise ValueError(f"maxsim: {name} {int((each.lengths == 0).nonzero()[0])} has no tokens, and so no score")
-        if not bool((is_finite_N := each.values.detach().isfinite().all(-1)).all()):
+    check(
+        query_tokens.values.device == document_tokens.values.device,
+        f"maxsim: query_tokens are on {query_tokens.values.device} and document_tokens on {document_tokens.values.device}",
+    )
+    for name, tokens in (("query", query_tokens), ("document", document_tokens)):
+        if bool((tokens.lengths == 0).any()):
+            raise ValueError(f"maxsim: {name} {int((tokens.lengths == 0).nonzero()[0])} has no tokens, and so no score")
+        if not bool((is_finite_N := tokens.values.detach().isfinite().all(-1)).all()):
             at = int((~is_finite_N).nonzero()[0])
-            row = int(torch.searchsorted(each.offsets, at, right=True)) - 1
+            row = int(torch.searchsorted(tokens.offsets, at, right=True)) - 1
             raise ValueError(f"maxsim: {name} {row} has a vector with an entry that is NaN or infinite")

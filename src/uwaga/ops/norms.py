@@ -187,8 +187,8 @@ def _composed_backward(
             for t in (total, weight, bias)
         ]
         output = _composed(cast(Tensor, read[0]), rule.kind, read[1], read[2], rule.eps)
-        wanted = [t for t in read if t is not None]
-        result = iter(torch.autograd.grad(output, wanted, grad, create_graph=create_graph))
+        leaves = [t for t in read if t is not None]
+        result = iter(torch.autograd.grad(output, leaves, grad, create_graph=create_graph))
     grads = [None if t is None else next(result) for t in read]
     first = cast(Tensor, grads[0])
     return first if grad_total is None else first + grad_total, grads[1], grads[2]

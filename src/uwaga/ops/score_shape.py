@@ -46,14 +46,14 @@ class ScoreShape:
         check_integers("attention", name, tensor)
         if tensor.shape == self.batch and len(self.batch) == 1:
             return tensor.long().contiguous()
-        if not _broadcasts(tensor.shape, self.batch):
+        if not broadcasts(tensor.shape, self.batch):
             raise self.misfit(name, tensor, f"{name} must broadcast to the batch dimensions {self.batch}")
         return tensor.broadcast_to(self.batch).reshape(-1).long().contiguous()
 
     def per_score(self, name: str, tensor: Tensor) -> Tensor:
         """A view of four dimensions that broadcasts to (B, H, Q, K), from a tensor that broadcasts to the scores."""
         check_strided("attention", name, tensor)
-        if not _broadcasts(tensor.shape, self.scores):
+        if not broadcasts(tensor.shape, self.scores):
             raise self.misfit(name, tensor, f"{name} must broadcast to the scores {self.scores}")
         if tensor.dim() <= 4 and len(self.batch) <= 1:
             return tensor[(None,) * (4 - tensor.dim())]
@@ -68,6 +68,7 @@ class ScoreShape:
         return shape_error("attention", rule, (*self.operands(), culprit), name, note)
 
 
-def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """Whether a tensor of one shape broadcasts to another shape."""
     tail = to[len(to) - len(shape) :]
     return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(shape, tail, strict=True))

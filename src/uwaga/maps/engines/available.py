@@ -44,7 +44,7 @@ def _order(call: Call) -> tuple[str, ...]:
 
 def name(engine: ModuleType) -> str:
     """The name of an engine."""
-    return next(known for known, module in _ENGINES.items() if module is engine)
+    return next(key for key, module in _ENGINES.items() if module is engine)
 
 
 def restored(call: Call, impl: str) -> ModuleType:

@@ -166,7 +166,7 @@ def run(name: str, call: Call, *arguments: bytes | int | ctypes.Array[Any] | Non
     del alive
 
 
-def _check(*given: Tensor | None) -> None:
+def _check(*tensors: Tensor | None) -> None:
     """The conditions of `refusal` again: tracers and transforms may have become active since the map was made.
 
     Raises:
@@ -178,7 +178,7 @@ def _check(*given: Tensor | None) -> None:
             "AttentionMap: tracers cannot record the engine 'cpu', which serves this map; make the map inside the "
             "traced function, or with impl='reference'"
         )
-    if not all(map(_has_memory, given)):
+    if not all(map(_has_memory, tensors)):
         raise TypeError(
             "AttentionMap: the engine 'cpu', which serves this map, takes plain tensors only; impl='reference' takes all"
         )
@@ -212,8 +212,8 @@ def _selection(selection: Selection | None) -> tuple[bytes | None, tuple[Tensor,
     """A struct uwaga_selection, and the tensors that it points into."""
     if selection is None:
         return None, ()
-    listed = (torch.tensor(numbers, dtype=torch.int64, device="cpu") for numbers in selection[:2])
-    numbers = (*listed, selection.queries.long().contiguous())
+    indices = (torch.tensor(numbers, dtype=torch.int64, device="cpu") for numbers in selection[:2])
+    numbers = (*indices, selection.queries.long().contiguous())
     return SELECTION.pack(*(field for x in numbers for field in numbers_fields(x))), numbers
 
 

@@ -34,9 +34,9 @@ class PartSums(NamedTuple):
 def rows(call: Call, request: RowStatisticsRequest, result: RowStatistics, sums: PartSums, is_last: bool) -> None:
     """Continue the statistics of these queries by these keys, in order; fill in `result`, which is the same in all calls, by the last one. Positions
     are those of the whole: `call.options.dropout_origin` says where this part is."""
-    given = _ROW_SUMS.pack(*sums.fields(), is_last)
+    packed_sums = _ROW_SUMS.pack(*sums.fields(), is_last)
     output = FORWARD_RESULT.pack(*tensor_fields(result.output), *row_fields(None))
-    cpu.run("uwaga_rows_part", call, output, cpu.packed_statistics(result, request), given)
+    cpu.run("uwaga_rows_part", call, output, cpu.packed_statistics(result, request), packed_sums)
 
 
 def new_row_sums(call: Call, request: RowStatisticsRequest) -> Tensor:
@@ -56,8 +56,8 @@ def mass(
 ) -> None:
     """Continue the mass of these queries, (B, H, Q) float64, by these keys, in order; fill in `out` (B, H, Q) where it is given."""
     other = cpu.second_mask(program, tensors)
-    given = _WEIGHT_SUMS.pack(*sums.fields(), 0)
-    cpu.run("uwaga_mass_part", call, cpu.softmax(normalizer), *other, TENSOR.pack(*row_fields(out)), given)
+    packed_sums = _WEIGHT_SUMS.pack(*sums.fields(), 0)
+    cpu.run("uwaga_mass_part", call, cpu.softmax(normalizer), *other, TENSOR.pack(*row_fields(out)), packed_sums)
 
 
 def received(
@@ -65,23 +65,23 @@ def received(
 ) -> None:
     """Continue the weights that these keys receive, (B, H, K) float64, by these queries, in order; fill in `out` (B, H, K) where it is given."""
     weights, result = (TENSOR.pack(*row_fields(x)) for x in (row_weights, out))
-    given = _WEIGHT_SUMS.pack(*sums.fields(), 0)
-    cpu.run("uwaga_received_part", call, cpu.softmax(normalizer), weights, result, given)
+    packed_sums = _WEIGHT_SUMS.pack(*sums.fields(), 0)
+    cpu.run("uwaga_received_part", call, cpu.softmax(normalizer), weights, result, packed_sums)
 
 
 def diagonal_sums(call: Call, normalizer: Normalizer, sums: Tensor, first: int) -> None:
     """Add the sums of the diagonals of these queries and keys to `sums` (B, H, n, 3), as `new_exact_sums` makes them, from the diagonal
     `first` on, in any order."""
-    own = sums[:, :, first:]
-    given = _EXACT_SUMS.pack(own.data_ptr(), sums.numel() - first * _WORDS, sums.shape[2])
-    cpu.run("uwaga_diagonal_sums_part", call, cpu.softmax(normalizer), given)
+    from_first = sums[:, :, first:]
+    packed_sums = _EXACT_SUMS.pack(from_first.data_ptr(), sums.numel() - first * _WORDS, sums.shape[2])
+    cpu.run("uwaga_diagonal_sums_part", call, cpu.softmax(normalizer), packed_sums)
 
 
 def pool(call: Call, normalizer: Normalizer, query_edges: Tensor, key_edges: Tensor, sums: Tensor) -> None:
     """Add the sums of the cells of these queries and keys to `sums` (B, H, rows * cols, 3), in any order."""
     arguments = cpu.packed_pooling("sum", query_edges, key_edges, None, None)
-    given = _EXACT_SUMS.pack(*numbers_fields(sums), sums.shape[2])
-    cpu.run("uwaga_pool_part", call, cpu.softmax(normalizer), arguments, given)
+    packed_sums = _EXACT_SUMS.pack(*numbers_fields(sums), sums.shape[2])
+    cpu.run("uwaga_pool_part", call, cpu.softmax(normalizer), arguments, packed_sums)
 
 
 def new_exact_sums(*sizes: int) -> Tensor:

@@ -41,17 +41,19 @@ def mass(call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tupl
         return _dense_mass(call, normalizer, program, tensors)
     second = replace(call, mask_tensors=tensors, options=replace(call.options, mask_program=program))
     parts = zip(_split(call, normalizer), split(second), strict=True)
-    results = [_dense_mass(part, known, program, other.mask_tensors) for (part, known), other in parts]
+    results = [_dense_mass(part, softmax, program, other.mask_tensors) for (part, softmax), other in parts]
     return torch.cat([normalizer.sum[:, :, :0], *results], dim=2)
 
 
 def received(call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
     if call.query_offsets is None:
         return _dense_received(call, normalizer, row_weights)
-    given: Sequence[Tensor | None] = [None] * call.sequences
+    of_sequences: Sequence[Tensor | None] = [None] * call.sequences
     if row_weights is not None:
-        given = row_weights.split(call.query_offsets.diff().tolist(), dim=2)
-    results = [_dense_received(*part, weights) for part, weights in zip(_split(call, normalizer), given, strict=True)]
+        of_sequences = row_weights.split(call.query_offsets.diff().tolist(), dim=2)
+    results = [
+        _dense_received(*part, weights) for part, weights in zip(_split(call, normalizer), of_sequences, strict=True)
+    ]
     return torch.cat([normalizer.sum[:, :, :0], *results], dim=2)
 
 
@@ -99,8 +101,8 @@ def _split(call: Call, normalizer: Normalizer) -> list[tuple[Call, Normalizer]]:
     tiles.check_lengths()
     assert call.query_offsets is not None
     lengths = call.query_offsets.diff().tolist()
-    known = zip(*(x.split(lengths, dim=2) for x in normalizer), strict=True)
-    return [(part, Normalizer(*x)) for part, x in zip(split(call), known, strict=True)]
+    softmax = zip(*(x.split(lengths, dim=2) for x in normalizer), strict=True)
+    return [(part, Normalizer(*x)) for part, x in zip(split(call), softmax, strict=True)]
 
 
 def _dense_rows(call: Call, request: RowStatisticsRequest) -> RowStatistics:
@@ -113,12 +115,12 @@ def _dense_rows(call: Call, request: RowStatisticsRequest) -> RowStatistics:
         [_row_tile(part, tile, request) for tile in tiles.tiles(part, height, tiles.starts(queries, height))]
     )
     places = tiles.blocks(queries, height, call.query.shape[2])
-    return _each(lambda x: _place(x, call, selection, places), some)
+    return each_field(lambda x: _place(x, call, selection, places), some)
 
 
 def _join_rows(parts: Sequence[RowStatistics]) -> RowStatistics:
     """The rows of consecutive parts."""
-    return _each(lambda *x: torch.cat(x, dim=2), *parts)
+    return each_field(lambda *x: torch.cat(x, dim=2), *parts)
 
 
 def _dense_mass(call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
@@ -182,7 +184,7 @@ def _selected(call: Call, selection: Selection, keys: Tensor) -> Iterator[tuple[
         yield inside, Tile(selection.queries[inside], result, seen)
 
 
-def _each(function: Callable[..., Tensor], *parts: RowStatistics) -> RowStatistics:
+def each_field(function: Callable[..., Tensor], *parts: RowStatistics) -> RowStatistics:
     """The function applied to every field that is not None."""
     normalizers, *others = zip(*parts, strict=True)
     normalizer = Normalizer(*(function(*x) for x in zip(*normalizers, strict=True)))

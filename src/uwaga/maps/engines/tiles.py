@@ -70,14 +70,14 @@ def tiles(call: Call, rows: int, at: Sequence[int] | None = None) -> Iterator[Ti
         yield tile(call, keys, torch.arange(start, min(start + rows, queries), device=call.query.device))
 
 
-def prepare(call: Call, wanted: Tensor | None = None) -> Keys:
+def prepare(call: Call, chosen: Tensor | None = None) -> Keys:
     """The keys, one per query head; those that are not finite apart, since 0 * NaN would spread to all queries.
 
     All keys, or the blocks with the wanted ones (ascending).
     """
     columns, key_BGKD = None, call.key
-    if wanted is not None:
-        columns = blocks(wanted, _BLOCK, call.key.shape[2])
+    if chosen is not None:
+        columns = blocks(chosen, _BLOCK, call.key.shape[2])
     if call.key_pages is not None:
         every = torch.arange(call.key.shape[2], device=call.key.device)
         key_BGKD = call.key_pages.read(every if columns is None else columns)
@@ -93,15 +93,15 @@ def prepare(call: Call, wanted: Tensor | None = None) -> Keys:
     return Keys(finite_BHKD, j_J, key_BHKD.index_select(2, j_J), columns)
 
 
-def starts(wanted: Tensor, rows: int) -> list[int]:
+def starts(chosen: Tensor, rows: int) -> list[int]:
     """The first rows of the tiles with wanted rows."""
-    return ((wanted // rows).unique() * rows).tolist()
+    return ((chosen // rows).unique() * rows).tolist()
 
 
-def blocks(wanted: Tensor, size: int, end: int) -> Tensor:
+def blocks(chosen: Tensor, size: int, end: int) -> Tensor:
     """All positions of the blocks with wanted positions."""
-    first = (wanted // size).unique() * size
-    every = (first[:, None] + torch.arange(size, device=wanted.device)).flatten()
+    first = (chosen // size).unique() * size
+    every = (first[:, None] + torch.arange(size, device=chosen.device)).flatten()
     return every[every < end]
 
 

@@ -253,8 +253,8 @@ def weights(call: Call, normalizer: Normalizer, selection: Selection, keys: Tens
 class _Launch:
     """One pass over a call: its operands as kernels take them, and tile sizes."""
 
-    def __init__(self, call: Call, *given: Tensor | None) -> None:
-        _check(*given)
+    def __init__(self, call: Call, *tensors: Tensor | None) -> None:
+        _check(*tensors)
         self.kernels = _kernels()
         self._call = call
         self._alive: list[Tensor] = []  # what kernels read by address
@@ -382,7 +382,7 @@ class _Launch:
         )
 
 
-def _check(*given: Tensor | None) -> None:
+def _check(*tensors: Tensor | None) -> None:
     """The conditions of `refusal` again: tracers may have become active since the map was made.
 
     Raises:
@@ -394,7 +394,7 @@ def _check(*given: Tensor | None) -> None:
             "AttentionMap: tracers cannot record the engine 'triton', which serves this map; make the map inside the "
             "traced function, or with impl='reference'"
         )
-    if not all(map(_has_memory, given)):
+    if not all(map(_has_memory, tensors)):
         raise TypeError(
             "AttentionMap: the engine 'triton', which serves this map, takes plain tensors only; impl='reference' takes all"
         )

@@ -13,7 +13,7 @@ from uwaga.ops.attention.call import Call, compute_dtype
 from uwaga.ops.mask_program import MaskProgram, MaskProgramBuilder, Start
 from uwaga.ops.masks import as_mask
 from uwaga.ops.ragged import Operand, Ragged
-from uwaga.ops.score_shape import ScoreShape
+from uwaga.ops.score_shape import ScoreShape, broadcasts
 from uwaga.ops.validation import check_same_device
 
 # A mask program and its tensors.
@@ -30,26 +30,21 @@ def lengths(call: Call) -> tuple[Tensor, Tensor]:
 
 def program(mask: object, sizes: ScoreShape, call: Call) -> Program:
     """A mask as a second mask program over the scores of the call."""
-    made = as_mask(mask).over(sizes)
-    for tensor in made.tensors:
-        check_same_device("mask", tensor, call.query)
-    return made.program, tuple(made.tensors)
+    return as_mask(mask).over(sizes).built("mask", call.query)
 
 
 def first_key(sizes: ScoreShape, keys_B: Tensor) -> Program:
     """The mask in which only the first key of every sequence is visible."""
     made = MaskProgramBuilder(sizes)
     made.lengths(keys_B.clamp(max=1).reshape(sizes.batch))
-    return made.program, tuple(made.tensors)
+    return made.built("lengths", keys_B)
 
 
 def diagonal(offset: int, start: Start, sizes: ScoreShape, call: Call) -> Program:
     """The mask in which query i sees only key i + start + offset."""
     made = MaskProgramBuilder(sizes)
     made.band(offset, offset, start)
-    for tensor in made.tensors:
-        check_same_device("start", tensor, call.query)
-    return made.program, tuple(made.tensors)
+    return made.built("start", call.query)
 
 
 def normalizer(lse: Operand, query: Operand, call: Call) -> Normalizer:
@@ -81,14 +76,14 @@ def row_weights(
     Raises:
         ShapeError, ValueError: weights that do not broadcast to the queries, or `last` below 1.
     """
-    given = None if weights is None else _row_weights(weights, query, call)
+    values = None if weights is None else _row_weights(weights, query, call)
     if last is None:
-        return given
+        return values
     # Compared with an int64 that is larger than any sequence.
     is_last = _from_end(call) + following < min(integer(last, "AttentionMap.received: last", 1, 1 << 80), 2**62)
-    if given is None:
+    if values is None:
         return is_last.to(compute_dtype(call.query.dtype)).expand(call.query.shape[:3])
-    return torch.where(is_last, given, 0.0)
+    return torch.where(is_last, values, 0.0)
 
 
 def _row_weights(weights: Operand, query: Operand, call: Call) -> Tensor:
@@ -98,26 +93,26 @@ def _row_weights(weights: Operand, query: Operand, call: Call) -> Tensor:
     shape = tuple(operand.shape[:-1])
     if isinstance(query, Ragged) and values.dim() == 1:
         values = values.reshape(-1, *(1,) * (len(shape) - 1))  # one per token, for all heads
-    if not _broadcasts(values.shape, shape):
+    if not broadcasts(values.shape, shape):
         raise _misfit("weights", values, operand, f"must broadcast to {shape}", "does not broadcast")
     return _lowered(values.resolve_neg().to(compute_dtype(operand.dtype)).expand(shape), call)
 
 
-def _values(name: str, given: Operand, query: Operand) -> tuple[Tensor, Tensor]:
+def _values(name: str, argument: Operand, query: Operand) -> tuple[Tensor, Tensor]:
     """The argument and the query as tensors, packed if they are ragged. Raises ValueError unless both are ragged or dense."""
-    if isinstance(given, Ragged) != isinstance(query, Ragged):
-        kinds = ["Ragged" if isinstance(x, Ragged) else type(x).__name__ for x in (given, query)]
+    if isinstance(argument, Ragged) != isinstance(query, Ragged):
+        kinds = ["Ragged" if isinstance(x, Ragged) else type(x).__name__ for x in (argument, query)]
         rule = f"{name} must be Ragged where the query is"
         raise ValueError(f"AttentionMap: {rule}, but {name} is {kinds[0]}, query {kinds[1]}")
-    if isinstance(given, Ragged) and isinstance(query, Ragged):
-        if not torch.equal(given.offsets, query.offsets):
+    if isinstance(argument, Ragged) and isinstance(query, Ragged):
+        if not torch.equal(argument.offsets, query.offsets):
             raise ValueError(f"AttentionMap: {name} must have the query's offsets")
-        given, query = given.values, query.values
-    if not isinstance(given, Tensor):
-        raise ValueError(f"AttentionMap: {name} must be a tensor, not {type(given).__name__}")
+        argument, query = argument.values, query.values
+    if not isinstance(argument, Tensor):
+        raise ValueError(f"AttentionMap: {name} must be a tensor, not {type(argument).__name__}")
     assert isinstance(query, Tensor)
-    check_same_device(name, given, query)
-    return given, query
+    check_same_device(name, argument, query)
+    return argument, query
 
 
 def _lowered(values: Tensor, call: Call) -> Tensor:
@@ -134,11 +129,6 @@ def _from_end(call: Call) -> Tensor:
         return call.query.shape[2] - 1 - queries
     ends = call.query_offsets[1:].repeat_interleave(call.query_offsets.diff())
     return ends - 1 - queries
-
-
-def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    tail = to[len(to) - len(shape) :]
-    return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(shape, tail, strict=True))
 
 
 def _misfit(name: str, values: Tensor, operand: Tensor, rule: str, note: str) -> ValueError:

@@ -16,7 +16,8 @@ from uwaga._base.tracing import is_recorded, is_transformed, without_autocast
 from uwaga.maps.engines import tiles
 from uwaga.maps.engines.tiles import Tile
 from uwaga.maps.spec import Selection
-from uwaga.ops.attention.call import DIFFERENTIABLE, Call, Options
+from uwaga.ops.attention.call import Call, Options
+from uwaga.ops.attention.gradients import grad_or_zeros, with_operands
 from uwaga.ops.attention.sequences import split
 
 LSE, ENTROPY, RECEIVED = "lse", "entropy", "received"
@@ -76,15 +77,15 @@ class _Weights(torch.autograd.Function):
                     None if x is None else x.detach().requires_grad_(need)
                     for x, need in zip(call.operands, needs, strict=True)
                 ]
-                call = _with_operands(call, leaves)
+                call = with_operands(call, leaves)
             inputs = _needed(call.operands, needs)
             totals = [torch.zeros_like(x) for x in inputs]
             for inside, weights in _selected_weights(call, ctx.selection, ctx.keys):
-                result = _grad([weights], inputs, [grad[:, :, inside]], create_graph=creates)
+                result = grad_or_zeros([weights], inputs, [grad[:, :, inside]], create_graph=creates)
                 totals = [total + more for total, more in zip(totals, result, strict=True)]
-        each = iter(totals)
-        found_all = [next(each) if need else None for need in needs]
-        return None, None, None, None, *found_all, *(None,) * (len(call.tensors) - len(found_all))
+        grads = iter(totals)
+        of_operands = [next(grads) if need else None for need in needs]
+        return None, None, None, None, *of_operands, *(None,) * (len(call.tensors) - len(of_operands))
 
 
 def _selected_weights(call: Call, selection: Selection, keys: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -135,7 +136,7 @@ def _differentiate(
         for tile in tiles.tiles(part.call, tiles.height(part.call)):
             outputs.append(_of_tile(statistic, part.call, tile, part.row_weights))
             grads.append(_grad_of_tile(statistic, part.grad, tile))
-    result = iter(_grad(outputs, inputs, grads, create_graph=True))
+    result = iter(grad_or_zeros(outputs, inputs, grads, create_graph=True))
     return [next(result) if needed else None for needed in needs]
 
 
@@ -146,7 +147,7 @@ def _accumulate(
     operands = (*call.operands, row_weights)
     totals = [torch.zeros_like(x) if needed and x is not None else x for x, needed in zip(operands, needs, strict=True)]
     parts = _parts(statistic, call, row_weights, grad)
-    targets = _parts(statistic, _with_operands(call, totals[:-1]), totals[-1], grad)  # views of the totals
+    targets = _parts(statistic, with_operands(call, totals[:-1]), totals[-1], grad)  # views of the totals
     for part, target in zip(parts, targets, strict=True):
         _add(statistic, part, needs, _needed((*target.call.operands, target.row_weights), needs))
     return [x if needed else None for x, needed in zip(totals, needs, strict=True)]
@@ -159,12 +160,12 @@ def _add(statistic: str, part: _DenseCall, needs: Sequence[bool], totals: list[T
         leaves = [
             None if x is None else x.detach().requires_grad_(needed) for x, needed in zip(operands, needs, strict=True)
         ]
-        call, inputs = _with_operands(part.call, leaves[:-1]), _needed(leaves, needs)
+        call, inputs = with_operands(part.call, leaves[:-1]), _needed(leaves, needs)
         height = tiles.height(call)
         for at in range(0, max(call.query.shape[2], 1), height):
             (tile,) = tiles.tiles(call, height, [at])  # its graph is freed before the next tile
             output = _of_tile(statistic, call, tile, leaves[-1])
-            result = _grad([output], inputs, [_grad_of_tile(statistic, part.grad, tile)])
+            result = grad_or_zeros([output], inputs, [_grad_of_tile(statistic, part.grad, tile)])
             for total, gradient in zip(totals, result, strict=True):
                 total.add_(gradient)
 
@@ -178,12 +179,7 @@ def _parts(statistic: str, call: Call, row_weights: Tensor | None, grad: Tensor)
     weights: Sequence[Tensor | None] = [None] * call.sequences
     if row_weights is not None:
         weights = row_weights.split(call.query_offsets.diff().tolist(), dim=2)
-    return [_DenseCall(*each) for each in zip(split(call), weights, grads, strict=True)]
-
-
-def _with_operands(call: Call, operands: Sequence[Tensor | None]) -> Call:
-    """The call with other operands, in the order of DIFFERENTIABLE."""
-    return Call.of((*operands, *call.tensors[len(DIFFERENTIABLE) :]), call.options)
+    return [_DenseCall(*part) for part in zip(split(call), weights, grads, strict=True)]
 
 
 def _needed(tensors: Sequence[Tensor | None], needs: Sequence[bool]) -> list[Tensor]:
@@ -212,14 +208,3 @@ def _of_tile(statistic: str, call: Call, tile: Tile, row_weights: Tensor | None)
 
 def _grad_of_tile(statistic: str, grad: Tensor, tile: Tile) -> Tensor:
     return grad if statistic == RECEIVED else grad[:, :, tile.rows]
-
-
-def _grad(
-    outputs: list[Tensor], inputs: list[Tensor], grads: list[Tensor], create_graph: bool = False
-) -> Sequence[Tensor]:
-    """torch.autograd.grad, with zeros for outputs without a graph."""
-    live = [(y, g) for y, g in zip(outputs, grads, strict=True) if y.requires_grad]
-    if not live:
-        return [torch.zeros_like(x) for x in inputs]
-    ys, gs = zip(*live, strict=True)
-    return torch.autograd.grad(ys, inputs, gs, create_graph=create_graph, allow_unused=True, materialize_grads=True)

@@ -31,25 +31,25 @@ def bin_edges(
     if isinstance(bins, int) and not isinstance(bins, bool):
         bins = integer(bins, f"{where}: {name}", 1, _MAX_BINS)
         return torch.arange(bins + 1, device=sizes_B.device) * sizes_B[:, None] // bins
-    given = _integers(bins, sizes_B, f"{where}: {name} must be a number or a list of ascending edges")
-    if given.shape[-1:] == (0,) or not _fits(given.shape[:-1], batch) or given.dim() == 0:
+    edges = _integers(bins, sizes_B, f"{where}: {name} must be a number or a list of ascending edges")
+    if edges.shape[-1:] == (0,) or not _fits(edges.shape[:-1], batch) or edges.dim() == 0:
         want = "(n+1,)" if not batch else f"(n+1,) or {(*batch, 'n+1')}".replace("'", "")
-        raise ValueError(f"{where}: edges of {name} must be {want}, not {tuple(given.shape)}")
-    result = given.expand(*batch, given.shape[-1]).reshape(len(sizes_B), given.shape[-1])
+        raise ValueError(f"{where}: edges of {name} must be {want}, not {tuple(edges.shape)}")
+    result = edges.expand(*batch, edges.shape[-1]).reshape(len(sizes_B), edges.shape[-1])
     if bool((result.diff() < 0).any()):
-        raise ValueError(f"{where}: edges of {name} must be ascending, not {given.tolist()}")
+        raise ValueError(f"{where}: edges of {name} must be ascending, not {edges.tolist()}")
     _check_inside(result, sizes_B, f"{where}: edges of {name}")
     return result.contiguous()
 
 
-def span_bounds(given: Spans, sizes_B: Tensor, batch: tuple[int, ...], name: str) -> Tensor:
+def span_bounds(spans: Spans, sizes_B: Tensor, batch: tuple[int, ...], name: str) -> Tensor:
     """(B, S, 2) int64 from S pairs (start, stop), or one list of pairs per sequence, (batch..., S, 2).
 
     Raises:
         ValueError: not pairs, a stop before its start, or a span outside a sequence.
     """
     rule = f"AttentionMap.between: {name} must be pairs (start, stop)"
-    pairs = _integers(given, sizes_B, rule)
+    pairs = _integers(spans, sizes_B, rule)
     if pairs.dim() < 2 or pairs.shape[-1] != 2 or not _fits(pairs.shape[:-2], batch):
         raise ValueError(f"{rule}, (S, 2), not of the shape {tuple(pairs.shape)}")
     result = pairs.expand(*batch, *pairs.shape[-2:]).reshape(len(sizes_B), *pairs.shape[-2:])
@@ -84,11 +84,11 @@ def members(spans_BS2: Tensor, edges_BP: Tensor) -> Tensor:
     return (spans_BS2[..., :1] <= first_B1P) & (last_B1P <= spans_BS2[..., 1:]) & (first_B1P < last_B1P)
 
 
-def _integers(given: object, like: Tensor, rule: str) -> Tensor:
+def _integers(value: object, like: Tensor, rule: str) -> Tensor:
     try:
-        result = torch.as_tensor(given, device=like.device)
+        result = torch.as_tensor(value, device=like.device)
     except (TypeError, ValueError, RuntimeError):  # not numbers, or lists of different lengths
-        raise ValueError(f"{rule}, not {given!r}") from None
+        raise ValueError(f"{rule}, not {value!r}") from None
     if result.numel() and (result.dtype.is_floating_point or result.dtype == torch.bool):
         raise ValueError(f"{rule}, of integers, not {result.dtype}")
     return result.long()

@@ -199,10 +199,7 @@ def _extras(
     of_call: dict[str, Any] = {}
     of_options: dict[str, Any] = {}
     if mask is not None:
-        made = as_mask(mask).over(shape)
-        for tensor in made.tensors:
-            check_same_device("mask", tensor, q)
-        of_call["mask_tensors"], of_options["mask_program"] = tuple(made.tensors), made.program
+        of_options["mask_program"], of_call["mask_tensors"] = as_mask(mask).over(shape).built("mask", q)
     if bias is not None:
         _check_bias(bias, shape, q)
         if isinstance(bias, Tensor):
@@ -244,10 +241,10 @@ def _check_dense(query: Tensor, key: Tensor, value: Tensor | None) -> None:
 
 def _checked_ragged(query: Operand, key: Operand, value: Operand | None) -> tuple[Ragged, Ragged, Ragged | None]:
     """The same for three ragged batches, or two where there is no value."""
-    given = _given(query, key, value)
+    operands = _given(query, key, value)
     if not (isinstance(query, Ragged) and isinstance(key, Ragged) and (value is None or isinstance(value, Ragged))):
-        listed = ", ".join(f"{name} is {type(x).__name__}" for name, x in given.items())
-        raise ValueError(f"attention: {_listed(given)} must all be Ragged or none of them, but {listed}")
+        kinds = ", ".join(f"{name} is {type(x).__name__}" for name, x in operands.items())
+        raise ValueError(f"attention: {_listed(operands)} must all be Ragged or none of them, but {kinds}")
     if not _fits_ragged(query, key, key if value is None else value):
         _explain_ragged(query, key, value)
     return query, key, value
@@ -270,9 +267,9 @@ def _fits_ragged(query: Ragged, key: Ragged, value: Ragged) -> bool:
 
 def _explain_ragged(query: Ragged, key: Ragged, value: Ragged | None) -> None:
     """Check three ragged batches slowly, one rule after the other, and raise at the first that is broken."""
-    given = _given(query, key, value)
-    _explain({name: x.values for name, x in given.items()}, is_ragged=True)
-    offsets = [NamedShape.of(f"{name}.offsets", x.offsets.shape, "R+1") for name, x in given.items()]
+    operands = _given(query, key, value)
+    _explain({name: x.values for name, x in operands.items()}, is_ragged=True)
+    offsets = [NamedShape.of(f"{name}.offsets", x.offsets.shape, "R+1") for name, x in operands.items()]
     bind("attention", offsets)
     if value is not None and _differ(key.offsets, value.offsets):
         rule = "key and value must have the same offsets"
@@ -338,8 +335,8 @@ def _check_bias(bias: DistanceBias | Tensor, shape: ScoreShape, query: Tensor) -
 
 def _named_shapes(query: Operand, key: Operand, value: Operand | None) -> tuple[NamedShape, ...]:
     """The operands with their letters."""
-    given = _given(query, key, value)
-    tensors = {name: x.values if isinstance(x, Ragged) else x for name, x in given.items()}
+    operands = _given(query, key, value)
+    tensors = {name: x.values if isinstance(x, Ragged) else x for name, x in operands.items()}
     return _named(tensors, is_ragged=isinstance(query, Ragged))
 
 
@@ -348,36 +345,32 @@ def _given(query: _Given, key: _Given, value: _Given | None) -> dict[str, _Given
     return {"query": query, "key": key} | ({} if value is None else {"value": value})
 
 
-def _listed(given: Iterable[str]) -> str:
-    *first, last = given
+def _listed(names: Iterable[str]) -> str:
+    *first, last = names
     return f"{', '.join(first)} and {last}"
 
 
-def _named(given: dict[str, Tensor], *, is_ragged: bool) -> tuple[NamedShape, ...]:
-    rank = given["query"].dim()
-    letters = zip(_OPERANDS, _letters_ragged(rank) if is_ragged else _letters(rank), strict=True)
-    return tuple(NamedShape.of(name, given[name].shape, x) for name, x in letters if name in given)
+def _named(operands: dict[str, Tensor], *, is_ragged: bool) -> tuple[NamedShape, ...]:
+    letters = zip(_OPERANDS, _letters(operands["query"].dim(), is_ragged=is_ragged), strict=True)
+    return tuple(NamedShape.of(name, operands[name].shape, x) for name, x in letters if name in operands)
 
 
-def _letters(rank: int) -> tuple[str, str, str]:
+def _letters(rank: int, *, is_ragged: bool) -> tuple[str, str, str]:
+    if is_ragged:  # N1 packed tokens of queries, N2 of keys: cross-attention has different numbers
+        return ("N1 D", "N2 D", "N2 E") if rank == 2 else ("N1 H D", "N2 G D", "N2 G E")
     if rank == 2:
         return "Q D", "K D", "K E"
     leading = {3: "", 4: "B"}.get(rank, " ".join(f"B{n + 1}" for n in range(rank - 3)))
     return f"{leading} H Q D", f"{leading} G K D", f"{leading} G K E"
 
 
-def _letters_ragged(rank: int) -> tuple[str, str, str]:
-    # N1 packed tokens of queries, N2 of keys: cross-attention has different numbers.
-    return ("N1 D", "N2 D", "N2 E") if rank == 2 else ("N1 H D", "N2 G D", "N2 G E")
-
-
-def _explain(given: dict[str, Tensor], *, is_ragged: bool = False) -> None:
+def _explain(operands: dict[str, Tensor], *, is_ragged: bool = False) -> None:
     """Check query, key and value slowly, one rule after the other, and raise at the first that is broken."""
-    for name, x in given.items():
+    for name, x in operands.items():
         if not isinstance(x, Tensor):
             raise ValueError(f"attention: {name} must be a tensor or Ragged, not {type(x).__name__}")
-    query = given["query"]
-    tensors = _named(given, is_ragged=is_ragged)
+    query = operands["query"]
+    tensors = _named(operands, is_ragged=is_ragged)
     if query.dim() < 2 or (is_ragged and query.dim() > 3):
         forms = "(N, H, D) or (N, D)" if is_ragged else "(..., H, Q, D) or (Q, D)"
         bare = [NamedShape(name=t.name, shape=t.shape, letters=("",) * len(t.shape)) for t in tensors]
@@ -389,20 +382,22 @@ def _explain(given: dict[str, Tensor], *, is_ragged: bool = False) -> None:
         raise shape_error("attention", rule, tensors, "key", f"H={heads} is not a multiple of G={groups}")
     if sizes["D"] == 0:
         raise shape_error("attention", "head width D must be at least 1", tensors, "query", "has D=0")
-    _check_kinds(given)
+    _check_kinds(operands)
 
 
-def _check_kinds(given: dict[str, Tensor]) -> None:
-    dtypes = [str(x.dtype) for x in given.values()]
+def _check_kinds(operands: dict[str, Tensor]) -> None:
+    dtypes = [str(x.dtype) for x in operands.values()]
     if len(set(dtypes)) > 1:
-        raise ValueError(f"attention: {_listed(given)} must have one dtype, not {', '.join(dtypes)}")
-    if given["query"].dtype not in DTYPES:
-        raise ValueError(f"attention: query must be float32, bfloat16, float16 or float64, not {given['query'].dtype}")
-    for name, x in given.items():
+        raise ValueError(f"attention: {_listed(operands)} must have one dtype, not {', '.join(dtypes)}")
+    if operands["query"].dtype not in DTYPES:
+        raise ValueError(
+            f"attention: query must be float32, bfloat16, float16 or float64, not {operands['query'].dtype}"
+        )
+    for name, x in operands.items():
         check_strided("attention", name, x)
-    devices = [str(x.device) for x in given.values()]
+    devices = [str(x.device) for x in operands.values()]
     if len(set(devices)) > 1:
-        raise ValueError(f"attention: {_listed(given)} must be on one device, not {', '.join(devices)}")
+        raise ValueError(f"attention: {_listed(operands)} must be on one device, not {', '.join(devices)}")
 
 
 def _same_kind(query: Tensor, key: Tensor, value: Tensor) -> bool:

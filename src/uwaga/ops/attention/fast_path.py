@@ -107,7 +107,8 @@ def attend(
     seed = int(torch.randint(2**63 - 1, (), device="cpu")) if dropout else 0
     lse: Tensor | None
     if records:
-        output, lse = _record(layout, dropout, seed, wants_lse, q, k, v, *offsets)
+        recorded = _apply(layout, dropout, seed, wants_lse, q, k, v, *offsets)
+        output, lse = recorded if wants_lse else (recorded, None)
     else:
         output, lse = _forward(layout, dropout, seed, wants_lse, q, k, v)
     if type(query) is Ragged:
@@ -321,14 +322,6 @@ def _forward(
     lse = q.new_empty_strided(*layout.lse, dtype=torch.float32) if wants_lse else None
     native_structs.run_forward(layout.problem.pack(q, k, v, dropout, seed), layout.result.pack(output, lse))
     return output, lse
-
-
-def _record(
-    layout: PreparedCall, dropout: float, seed: int, wants_lse: bool, q: Tensor, k: Tensor, v: Tensor, *offsets: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """`_forward`, recorded for autograd."""
-    result = _apply(layout, dropout, seed, wants_lse, q, k, v, *offsets)
-    return result if wants_lse else (result, None)
 
 
 class PlainAttention(torch.autograd.Function):

@@ -6,14 +6,13 @@ Letters as in call.py.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from uwaga._base.tracing import without_autocast
 from uwaga.ops.attention import choose, reference
-from uwaga.ops.attention.call import Attend, Call, Gradients
+from uwaga.ops.attention.call import DIFFERENTIABLE, Attend, Call, Gradients
 from uwaga.ops.attention.engines import cpu
 
 # The dispatch key under which autograd records what a kind of device computes.
@@ -56,7 +55,7 @@ def double_backward(
     with _recording(call.query.device):
         grad_output, grad_lse = grad_output.detach().requires_grad_(), _leaf(grad_lse, True)
         inputs = [*(_leaf(x, True) for x in call.operands), grad_output, grad_lse]
-        repeated = _with_operands(call, inputs[:6])
+        repeated = with_operands(call, inputs[:6])
         first = _differentiate(reference.attend, repeated, grad_output, grad_lse, needs, create_graph=True)
         pairs = [(x, y) for x, y in zip(first, cotangents, strict=True) if x is not None and y is not None]
         return _grad([x for x, _ in pairs], [y for _, y in pairs], inputs, [x is not None for x in inputs])
@@ -75,7 +74,7 @@ def _differentiate(
         inputs = call.operands
         if not create_graph:
             inputs = tuple(_leaf(x, needed) for x, needed in zip(inputs, needs, strict=True))
-        output, lse = attend(_with_operands(call, inputs))
+        output, lse = attend(with_operands(call, inputs))
         outputs, weights = [output], [grad_output]
         if grad_lse is not None:
             assert lse is not None
@@ -84,12 +83,9 @@ def _differentiate(
         return _grad(outputs, weights, inputs, needs, create_graph)
 
 
-def _with_operands(call: Call, operands: Sequence[Tensor | None]) -> Call:
-    query, key, value, relative, bias, sinks = operands
-    assert query is not None
-    assert key is not None
-    assert value is not None
-    return replace(call, query=query, key=key, value=value, relative=relative, bias=bias, sinks=sinks)
+def with_operands(call: Call, operands: Sequence[Tensor | None]) -> Call:
+    """The call with other operands, in the order of DIFFERENTIABLE."""
+    return Call.of((*operands, *call.tensors[len(DIFFERENTIABLE) :]), call.options)
 
 
 def _grad(
@@ -100,17 +96,21 @@ def _grad(
     create_graph: bool = False,
 ) -> Gradients:
     """torch.autograd.grad for the needed inputs; zeros where no output depends on one, None where not needed."""
-    wanted = [x for x, needed in zip(inputs, needs, strict=True) if needed and x is not None]
-    live = [(y, w) for y, w in zip(outputs, weights, strict=True) if y.requires_grad]
-    if not wanted or not live:
-        result = iter([torch.zeros_like(x) for x in wanted])
-    else:
-        ys, ws = zip(*live, strict=True)
-        grads = torch.autograd.grad(
-            ys, wanted, ws, create_graph=create_graph, allow_unused=True, materialize_grads=True
-        )
-        result = iter(grads)
-    return tuple(next(result) if needed and x is not None else None for x, needed in zip(inputs, needs, strict=True))
+    is_asked = [needed and x is not None for x, needed in zip(inputs, needs, strict=True)]
+    asked = [x for x, is_one in zip(inputs, is_asked, strict=True) if is_one and x is not None]
+    result = iter(grad_or_zeros(outputs, asked, weights, create_graph))
+    return tuple(next(result) if is_one else None for is_one in is_asked)
+
+
+def grad_or_zeros(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], grads: Sequence[Tensor], create_graph: bool = False
+) -> Sequence[Tensor]:
+    """torch.autograd.grad of the outputs that have a graph; zeros where no output depends on an input."""
+    live = [(y, g) for y, g in zip(outputs, grads, strict=True) if y.requires_grad]
+    if not live or not inputs:
+        return [torch.zeros_like(x) for x in inputs]
+    ys, gs = zip(*live, strict=True)
+    return torch.autograd.grad(ys, inputs, gs, create_graph=create_graph, allow_unused=True, materialize_grads=True)
 
 
 @contextmanager

@@ -333,8 +333,8 @@ def _register_autograd(name: str, setup: Callable[..., None], backward: Callable
 
     class Recorded(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *given: Any) -> tuple[Tensor, ...]:
-            *arguments, keyset = given
+        def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+            *arguments, keyset = inputs
             # Gradients are off in a function's forward, and the next transform of torch.func would record nothing.
             with torch.enable_grad():
                 result = below(keyset, *arguments)

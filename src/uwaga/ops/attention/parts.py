@@ -60,8 +60,8 @@ def forward(call: Call, sums: Tensor, continues: bool, output: Tensor | None = N
     """Continue the sums of these queries by these keys; fill in `output` and `lse` where they are given, after the last keys."""
     packed, alive = problem(call)
     result = FORWARD_RESULT.pack(*tensor_fields(output), *row_fields(lse))
-    given = _FORWARD_SUMS.pack(*numbers_fields(sums, torch.float32), continues, 0)
-    native.check(native.library().functions.uwaga_forward_part(packed, result, given))
+    packed_sums = _FORWARD_SUMS.pack(*numbers_fields(sums, torch.float32), continues, 0)
+    native.check(native.library().functions.uwaga_forward_part(packed, result, packed_sums))
     del alive
 
 
@@ -110,12 +110,12 @@ def backward(call: Call, rows: Rows, sums: Sums, results: Results) -> None:
         *numbers_fields(results.sinks, torch.float32),
         *tensor_fields(results.bias),
     )
-    given = _BACKWARD_SUMS.pack(
+    packed_sums = _BACKWARD_SUMS.pack(
         *numbers_fields(sums.query, torch.float32),
         *numbers_fields(sums.key, torch.float32),
         *numbers_fields(sums.value, torch.float32),
         sums.continues_queries,
         sums.continues_keys,
     )
-    native.check(native.library().functions.uwaga_backward_part(packed, arguments, given))
+    native.check(native.library().functions.uwaga_backward_part(packed, arguments, packed_sums))
     del alive

@@ -50,11 +50,11 @@ def _per_sequence(starts: Tensor, queries: int, length: int) -> tuple[int, Tenso
     return 0, -behind - (queries - 1), (offsets - starts[:, None]).flatten()
 
 
-def zero(mode: int, start: int, given: int, queries: int, keys: int) -> int:
-    """The index of distance 0 in the vector of a dense call; `given` where there is a start per sequence."""
+def zero(mode: int, start: int, first: int, queries: int, keys: int) -> int:
+    """The index of distance 0 in the vector of a dense call; `first` where there is a start per sequence."""
     if mode == START_LAST:
         return keys - 1
-    return queries - 1 + start if mode == START_VALUE else given
+    return queries - 1 + start if mode == START_VALUE else first
 
 
 def relative_scores(call: Call, rows: Tensor | None = None, columns: Tensor | None = None) -> Tensor:

@@ -169,8 +169,8 @@ def _values_like(x: Ragged, residual: Operand | None) -> Tensor | None:
 def _check(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, residual: Tensor | None) -> Operands:
     """The operands; ValueError or ShapeError unless they fit together. Under autocast, which converts them, dtypes may differ."""
     if activation is not None and not (isinstance(activation, str) and activation in ACTIVATIONS):
-        listed = ", ".join(map(repr, ACTIVATIONS))
-        raise invalid("linear", "activation", f"one of {listed} or None", repr(activation))
+        choices = ", ".join(map(repr, ACTIVATIONS))
+        raise invalid("linear", "activation", f"one of {choices} or None", repr(activation))
     named = {"x": x, "weight": weight, "bias": bias, "residual": residual}
     for name, tensor in named.items():
         if not isinstance(tensor, Tensor) and (tensor is not None or name in ("x", "weight")):

@@ -14,6 +14,7 @@ from torch import Tensor
 from uwaga._base.tracing import is_recorded
 from uwaga.ops.activations import ACTIVATIONS
 from uwaga.ops.linear.choose import NATIVE
+from uwaga.ops.linear.engines import torch_linear
 
 torch.library.define(
     "uwaga::linear", "(Tensor x, Tensor weight, Tensor? bias, Tensor? residual, str activation, str engine) -> Tensor"
@@ -40,9 +41,7 @@ def _linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, activation: str, engine: str
 ) -> Tensor:
     if x.numel() == 0 or weight.numel() == 0:  # a compiled graph may meet an empty batch
-        mapped = torch.nn.functional.linear(x, weight, bias)
-        mapped = ACTIVATIONS[activation](mapped) if activation else mapped
-        return mapped if residual is None else residual + mapped
+        return torch_linear.linear(x, weight, bias, activation or None, residual, batch_invariant=False)
     return NATIVE[engine].product(x, weight, bias=bias, activation=activation or None, residual=residual)
 
 

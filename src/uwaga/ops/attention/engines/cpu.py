@@ -65,16 +65,12 @@ def backward(
 def _new_gradients(call: Call, needs: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
     """Uninitialised gradients; those that the kernels add to start at zero."""
     query, key, value, relative, bias, sinks = needs
+    scores = (call.sequences, call.query.shape[1], call.options.max_queries, call.options.max_keys)
     return (
         torch.empty_like(call.query) if query else None,
         torch.empty_like(call.key) if key else None,
         torch.empty_like(call.value) if value else None,
         torch.zeros_like(call.relative) if relative and call.relative is not None else None,
-        _new_bias_gradient(call) if bias else None,
+        torch.zeros(scores, dtype=torch.float32) if bias else None,
         torch.zeros_like(call.sinks) if sinks and call.sinks is not None else None,
     )
-
-
-def _new_bias_gradient(call: Call) -> Tensor:
-    sizes = (call.sequences, call.query.shape[1], call.options.max_queries, call.options.max_keys)
-    return torch.zeros(sizes, dtype=torch.float32)

@@ -233,7 +233,8 @@ class _Either:
     right: Any
 
 
-_Node = _Interval | _Same | _Element | _Both | _Either
+_Leaf = _Interval | _Same | _Element
+_Node = _Leaf | _Both | _Either
 
 
 class _Mask(NamedTuple):
@@ -296,8 +297,8 @@ def _build(call: Call) -> _Mask:
         _block_lists(_states(node, tensors, queries, keys)),
         all_queries_see,
         all_keys_are_seen,
-        yes if all_queries_see else _may_see(node, tensors),
-        yes if all_keys_are_seen else _may_be_seen(node, tensors, keys),
+        yes if all_queries_see else _combined(node, lambda leaf: _may_see(leaf, tensors)),
+        yes if all_keys_are_seen else _combined(node, lambda leaf: _may_be_seen(leaf, tensors, keys)),
     )
 
 
@@ -403,11 +404,7 @@ def _states(node: _Node, tensors: Sequence[Tensor], queries: int, keys: int) -> 
     last_Y = (first_Y + _BLOCK).clamp(max=keys) - 1
     blocks = -(-queries // _BLOCK), len(first_Y)
 
-    def state_of(node: _Node) -> Tensor:
-        if isinstance(node, _Both):
-            return torch.minimum(state_of(node.left), state_of(node.right))
-        if isinstance(node, _Either):
-            return torch.maximum(state_of(node.left), state_of(node.right))
+    def state_of(node: _Leaf) -> Tensor:
         if isinstance(node, _Interval):
             (low_least, low_most), (high_least, high_most) = (
                 [x[:, None, :, None] for x in _ranges(tensors[at])] for at in (node.low, node.high)
@@ -419,19 +416,16 @@ def _states(node: _Node, tensors: Sequence[Tensor], queries: int, keys: int) -> 
             least_Y, most_Y = (x[:, None, None, :] for x in _ranges(tensors[node.ids]))
             some = (least_X <= most_Y) & (least_Y <= most_X)
             return _state(some, (least_X == most_Y) & (least_Y == most_X))
-        bits = tensors[node.at]
         if node.tokens is not None:
-            return torch.full((1, 1, *blocks), _PARTIAL, dtype=torch.int8, device=bits.device)
-        for dimension, axis in enumerate("bhqk"):
-            bits = bits if axis in node.axes else bits.unsqueeze(dimension)
-        some, whole = bits, bits
+            return torch.full((1, 1, *blocks), _PARTIAL, dtype=torch.int8, device=first_Y.device)
+        some = whole = bits = _with_axes(tensors[node.at], node.axes)
         for dimension in (2, 3):
             if bits.shape[dimension] > 1:
                 some = _blocks_of(some, dimension).any(dimension + 1)
                 whole = _blocks_of(whole, dimension).all(dimension + 1)
         return _state(some, whole)
 
-    states = state_of(node).expand(-1, -1, *blocks).clone()
+    states = _combined(node, state_of, torch.minimum, torch.maximum).expand(-1, -1, *blocks).clone()
     # A block with less than all its tokens is tested: the kernels leave nothing out of a full one.
     if queries % _BLOCK:
         states[:, :, -1].clamp_(max=_PARTIAL)
@@ -474,12 +468,21 @@ def _block_lists(states_BHXY: Tensor) -> tuple[Tensor | None, ...]:
     return tuple(lists)
 
 
-def _may_see(node: _Node, tensors: Sequence[Tensor]) -> Tensor:
+def _combined(
+    node: _Node,
+    leaf: Callable[[_Leaf], Tensor],
+    both: Callable[[Tensor, Tensor], Tensor] = torch.logical_and,
+    either: Callable[[Tensor, Tensor], Tensor] = torch.logical_or,
+) -> Tensor:
+    """What an expression makes of the tensors of its leaves."""
+    if not isinstance(node, _Both | _Either):
+        return leaf(node)
+    combine = both if isinstance(node, _Both) else either
+    return combine(_combined(node.left, leaf, both, either), _combined(node.right, leaf, both, either))
+
+
+def _may_see(node: _Leaf, tensors: Sequence[Tensor]) -> Tensor:
     """Bool that broadcasts to (B, H, Q): false where a query surely sees no key."""
-    if isinstance(node, _Both):
-        return _may_see(node.left, tensors) & _may_see(node.right, tensors)
-    if isinstance(node, _Either):
-        return _may_see(node.left, tensors) | _may_see(node.right, tensors)
     if isinstance(node, _Interval):
         sees = tensors[node.low] <= tensors[node.high]
         return sees[:, None] if sees.ndim == 2 else sees[None, None]
@@ -488,12 +491,8 @@ def _may_see(node: _Node, tensors: Sequence[Tensor]) -> Tensor:
     return torch.ones((1, 1, 1), dtype=torch.bool, device=tensors[0].device)
 
 
-def _may_be_seen(node: _Node, tensors: Sequence[Tensor], keys: int) -> Tensor:
+def _may_be_seen(node: _Leaf, tensors: Sequence[Tensor], keys: int) -> Tensor:
     """Bool that broadcasts to (B, H, K): false where a key is surely seen by no query."""
-    if isinstance(node, _Both):
-        return _may_be_seen(node.left, tensors, keys) & _may_be_seen(node.right, tensors, keys)
-    if isinstance(node, _Either):
-        return _may_be_seen(node.left, tensors, keys) | _may_be_seen(node.right, tensors, keys)
     if isinstance(node, _Interval):
         low, high = (x if x.ndim == 2 else x[None] for x in (tensors[node.low], tensors[node.high]))
         # One more query from `low` on, one less behind `high`; an empty interval counts nothing.
@@ -607,15 +606,15 @@ def _is_kept(row_key: Tensor, j: Tensor, threshold: int) -> Tensor:
 
 def _visible(node: _Node, tensors: Sequence[Tensor], b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
     """Whether a query sees a key."""
-    if isinstance(node, _Both):
-        return _visible(node.left, tensors, b, h, q, k) & _visible(node.right, tensors, b, h, q, k)
-    if isinstance(node, _Either):
-        return _visible(node.left, tensors, b, h, q, k) | _visible(node.right, tensors, b, h, q, k)
-    if isinstance(node, _Interval):
-        return (_of_query(tensors[node.low], b, q) <= k) & (k <= _of_query(tensors[node.high], b, q))
-    if isinstance(node, _Same):
-        return _of_query(tensors[node.query_ids], b, q) == _of_query(tensors[node.ids], b, k)
-    return _read(node, tensors, b, h, q, k)
+
+    def sees(leaf: _Leaf) -> Tensor:
+        if isinstance(leaf, _Interval):
+            return (_of_query(tensors[leaf.low], b, q) <= k) & (k <= _of_query(tensors[leaf.high], b, q))
+        if isinstance(leaf, _Same):
+            return _of_query(tensors[leaf.query_ids], b, q) == _of_query(tensors[leaf.ids], b, k)
+        return _read(leaf, tensors, b, h, q, k)
+
+    return _combined(node, sees)
 
 
 def _of_query(tensor: Tensor, b: Tensor, q: Tensor) -> Tensor:

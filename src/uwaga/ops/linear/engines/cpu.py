@@ -11,8 +11,8 @@ from torch import Tensor
 
 from uwaga._base import native
 from uwaga._base.native_layout import struct_of
+from uwaga.ops.attention.native_structs import DTYPES
 
-DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # UWAGA_FLOAT32, ...
 _ACTIVATIONS = {None: 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "silu": 4}  # UWAGA_IDENTITY, ...
 _ARGUMENTS = struct_of("uwaga_matmul_args")
 _NO_MATRIX = (0, 0, 0, 0, 0, 0, 0, 0)
@@ -73,11 +73,7 @@ def product(
         residual = residual.contiguous()
     arguments = _ARGUMENTS.pack(
         a.shape[0], columns, depth,
-        *_matrix(a), *_matrix(b),
-        *(_NO_MATRIX if bias is None else _vector(bias)),
-        *(_NO_MATRIX if residual is None else _matrix(residual)),
-        *(_NO_MATRIX if preactivation is None else _matrix(preactivation)),
-        *_matrix(written),
+        *_matrix(a), *_matrix(b), *_matrix(bias), *_matrix(residual), *_matrix(preactivation), *_matrix(written),
         _ACTIVATIONS[activation],
         native.threads(),
     )  # fmt: skip
@@ -93,30 +89,10 @@ def product_and_preactivation(
     return product(a, b, bias=bias, activation=activation, residual=residual, preactivation=h), h
 
 
-def _matrix(x: Tensor) -> tuple[int, ...]:
-    """A uwaga_tensor of two dimensions, whose batch and head are not read."""
-    item = x.itemsize
-    return (
-        x.data_ptr(),
-        x.untyped_storage().nbytes() - int(x.storage_offset()) * item,
-        0,
-        0,
-        *x.stride(),
-        DTYPES[x.dtype],
-        0,
-    )
-
-
-def _vector(x: Tensor) -> tuple[int, ...]:
-    """A uwaga_tensor of one row."""
-    item = x.itemsize
-    return (
-        x.data_ptr(),
-        x.untyped_storage().nbytes() - int(x.storage_offset()) * item,
-        0,
-        0,
-        0,
-        x.stride(0),
-        DTYPES[x.dtype],
-        0,
-    )
+def _matrix(x: Tensor | None) -> tuple[int, ...]:
+    """A uwaga_tensor of two dimensions, or of one row; batch and head are not read."""
+    if x is None:
+        return _NO_MATRIX
+    size = x.untyped_storage().nbytes() - int(x.storage_offset()) * x.itemsize
+    strides = x.stride() if x.dim() == 2 else (0, x.stride(0))
+    return x.data_ptr(), size, 0, 0, *strides, DTYPES[x.dtype], 0
