@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from uwaga._base.arguments import is_int
 from uwaga._base.tracing import has_tangent, is_intercepted, is_recorded, is_transformed
 from uwaga.ops.attention.arguments import AttentionOptions, make_call
 from uwaga.ops.attention.call import Call
@@ -22,8 +23,8 @@ from uwaga.ops.ragged import Ragged
 from uwaga.sequence_parallel.division import Division, Rows
 from uwaga.sequence_parallel.exchange import Group, ProcessGroupError, known_to_all
 
-OPERANDS, OPTIONS, BACKWARD, MODEL, ROWS, MASS, RECEIVED, DIAGONALS, POOL, ENTRIES, LARGEST, ARGUMENTS = range(12)
-_STAGES = (
+# What processes agree on: a header has its number.
+_SUBJECTS = (
     "its operands",
     "its mask and options",
     "its backward pass",
@@ -95,7 +96,7 @@ def divide(
 
 def agree_on_sizes(group: Group, number: int, header: Sequence[int], refusal: "Refusal") -> list[list[int]]:
     """What follows SIZES in the headers of all processes, which have the same sizes."""
-    result = agree(group, OPERANDS, number, header, refusal.error)
+    result = agree(group, "its operands", number, header, refusal.error)
     for name, sizes in zip(SIZES, zip(*result, strict=True), strict=False):
         check_equal(name, [_NAMES[name][n] for n in sizes] if name in _NAMES else sizes)
     return [x[len(SIZES) : len(header)] for x in result]
@@ -120,7 +121,7 @@ def agree_on_options(
         records = is_recorded(*call.operands)
     kind = 2 if operands[2] is None else int(request is not None)
     header = [checksum, int(records), seed, kind, zlib.crc32(repr(request).encode())]
-    result = agree(group, OPTIONS, number, header, refusal.error)
+    result = agree(group, "its mask and options", number, header, refusal.error)
     check_equal("the kind of call", [_KINDS[x[3]] for x in result])
     check_equal("entropy or topk of attend (checksums)", [x[4] for x in result])
     check_equal("mask, bias, scale, softcap, sinks, normalize or dropout (checksums)", [x[0] for x in result])
@@ -179,20 +180,21 @@ class Refusal:
         return isinstance(error, Exception)
 
 
-def agree(group: Group, stage: int, number: int, header: Sequence[int], failure: Exception | None) -> list[list[int]]:
-    """The headers of all processes, which are at the same call; an error of one process is one in all of them."""
-    result = group.headers(f"call {number}, {_STAGES[stage]}", [stage, number, failure is not None, *header])
+def agree(group: Group, subject: str, number: int, header: Sequence[int], failure: Exception | None) -> list[list[int]]:
+    """The headers of all processes, which are at the same call; an error of one process is one in all of them. subject: of _SUBJECTS."""
+    at = _SUBJECTS.index(subject)
+    result = group.headers(f"call {number}, {subject}", [at, number, failure is not None, *header])
     if failure is not None:
         raise known_to_all(failure)
-    for rank, (their_stage, their_number, failed, *_) in enumerate(result):
+    for rank, (their_at, their_number, failed, *_) in enumerate(result):
         if failed:
             raise ProcessGroupError(
                 f"uwaga.sequence_parallel: rank {rank} refused its arguments; its own error says why"
             )
-        if (their_stage, their_number) != (stage, number):
+        if (their_at, their_number) != (at, number):
             raise ProcessGroupError(
-                f"uwaga.sequence_parallel: rank {rank} is at {_STAGES[their_stage]} of call {their_number}, and rank {group.rank} at "
-                f"{_STAGES[stage]} of call {number}: all processes must make the same calls in the same order"
+                f"uwaga.sequence_parallel: rank {rank} is at {_SUBJECTS[their_at]} of call {their_number}, and rank {group.rank} at "
+                f"{subject} of call {number}: all processes must make the same calls in the same order"
             )
     return [x[3:] for x in result]
 
@@ -217,6 +219,13 @@ def _checksum(call: Call) -> int:
         if tensor is not None:
             result = checksum_of(tensor, result)
     return result
+
+
+def checksum_of_argument(x: object, checksum: int) -> int:
+    """`checksum` continued by an argument of any type."""
+    if isinstance(x, Tensor) and not is_int(x):
+        return checksum_of(x, checksum)
+    return zlib.crc32(repr(int(x) if is_int(x) else x).encode(), checksum)
 
 
 def checksum_of(tensor: Tensor, checksum: int) -> int:

@@ -47,7 +47,7 @@ def doctor(group: dist.ProcessGroup | None = None) -> list[Process]:
     result = Group.of(group)
     result.headers("who is there", [])
     rates = [_rate(result, rank) for rank in range(result.size)]
-    own = {
+    this_process = {
         "rank": result.rank,
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -57,11 +57,11 @@ def doctor(group: dist.ProcessGroup | None = None) -> list[Process]:
     }
     is_part_of_whole, checksum = _small_call(result)
     gathered: list[Any] = [None] * result.size
-    dist.all_gather_object(gathered, (own, rates, is_part_of_whole, checksum), group=result.group)
+    dist.all_gather_object(gathered, (this_process, rates, is_part_of_whole, checksum), group=result.group)
     _, rates, _, checksum = gathered[0]
     return [
-        Process(**each, megabytes_per_second=rate, has_same_bits=is_part and its_checksum == checksum)
-        for (each, _, is_part, its_checksum), rate in zip(gathered, rates, strict=True)
+        Process(**process, megabytes_per_second=rate, has_same_bits=is_part and its_checksum == checksum)
+        for (process, _, is_part, its_checksum), rate in zip(gathered, rates, strict=True)
     ]
 
 
@@ -75,10 +75,10 @@ def _rate(group: Group, other: int) -> float:
     for _ in range(_ROUNDS if group.rank in (0, other) else 0):
         began = time.perf_counter()
         for owner, receiver in ((0, other), (other, 0)):
-            held, wanted = (
+            held, needed = (
                 [[everything if rank == x else nothing] for rank in range(group.size)] for x in (owner, receiver)
             )
-            group.rows("bandwidth", [rows if group.rank == owner else rows[:0]], held, wanted)
+            group.rows("bandwidth", [rows if group.rank == owner else rows[:0]], held, needed)
         fastest = min(fastest, time.perf_counter() - began)
     return 2 * rows.nbytes / 1e6 / fastest
 
@@ -92,12 +92,12 @@ def _small_call(group: Group) -> tuple[bool, int]:
     with torch.inference_mode(False), torch.enable_grad():
         whole = [torch.randn(1, 2, tokens, 32, generator=generator) for _ in range(4)]
         parts = [x[:, :, first:last] for x in whole]
-        own, all_of_it = ([x.clone().requires_grad_() for x in each[:3]] for each in (parts, whole))
-        output = attention(own[0], own[1], own[2], mask=Causal(), group=group.group)
+        of_part, all_of_it = ([x.clone().requires_grad_() for x in tensors[:3]] for tensors in (parts, whole))
+        output = attention(of_part[0], of_part[1], of_part[2], mask=Causal(), group=group.group)
         exact = attention_in_one_process(*all_of_it, mask=Causal(), impl="cpu")
         assert isinstance(output, torch.Tensor)
         assert isinstance(exact, torch.Tensor)
-        results = [output, *torch.autograd.grad(output, own, parts[3])]
+        results = [output, *torch.autograd.grad(output, of_part, parts[3])]
         expected = [exact, *torch.autograd.grad(exact, all_of_it, whole[3])]
     checksum = zlib.crc32(torch.cat([x.detach().flatten() for x in expected]).view(torch.uint8).numpy().data)
     return all(torch.equal(x, y[:, :, first:last]) for x, y in zip(results, expected, strict=True)), checksum

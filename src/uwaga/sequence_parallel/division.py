@@ -110,9 +110,9 @@ class Rows:
         assert isinstance(key, Ragged)
         counts = [x[2] for x in headers]
         held = list(pairwise([0, *accumulate(counts)]))
-        own = torch.stack([query.lengths, key.lengths], 1)
+        lengths_here = torch.stack([query.lengths, key.lengths], 1)
         (lengths,) = group.rows(
-            f"call {number}, lengths of rows", [own], [[x] for x in held], [[(0, sum(counts))]] * group.size
+            f"call {number}, lengths of rows", [lengths_here], [[x] for x in held], [[(0, sum(counts))]] * group.size
         )
         is_new = torch.ones(len(lengths), dtype=torch.bool)
         for (first, _), (*_, of_query, _) in zip(held, headers, strict=True):
@@ -175,12 +175,12 @@ class Rows:
     def following(self) -> Tensor:
         """(n,) of each of this process's queries how many of its row are in later processes."""
         first, last = self.held[self.group.rank]
-        own = self.lengths[first:last, 0]
-        later = torch.zeros_like(own)
-        if len(own):
+        counts = self.lengths[first:last, 0]
+        later = torch.zeros_like(counts)
+        if len(counts):
             is_later = self.row[last:] == self.row[last - 1]
             later[-1] = self.lengths[last:, 0][is_later].sum()
-        return later.repeat_interleave(own)
+        return later.repeat_interleave(counts)
 
     def parts_of(self, row: int) -> list[list[int]]:
         """The queries, and the keys, of a row that each process has."""

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from uwaga._base.arguments import check
 from uwaga.ops.mask_program import Interval
 
 # Tags keep messages of different kinds apart: a process that is at another call is found by its header, and never takes rows for one.
@@ -52,10 +53,10 @@ class Group(NamedTuple):
     @classmethod
     def of(cls, group: dist.ProcessGroup | None) -> "Group":
         """The group, or all processes for None. ValueError where there is no group, or this process is not in it."""
-        if not dist.is_available() or not dist.is_initialized():
-            raise ValueError(
-                "uwaga.sequence_parallel: there is no process group: call torch.distributed.init_process_group('gloo') first"
-            )
+        check(
+            dist.is_available() and dist.is_initialized(),
+            "uwaga.sequence_parallel: there is no process group: call torch.distributed.init_process_group('gloo') first",
+        )
         group = dist.group.WORLD if group is None else group
         rank = dist.get_rank(group)
         if group is None or rank < 0:
@@ -109,50 +110,49 @@ class Group(NamedTuple):
 
     def headers(self, what: str, header: Sequence[int]) -> list[list[int]]:
         """The header of every process, by rank: integers, and zeros up to _HEADER_LENGTH."""
-        own = torch.zeros(_HEADER_LENGTH, dtype=torch.int64)
-        own[: len(header)] = torch.tensor(header, dtype=torch.int64)
-        results = [own if rank == self.rank else torch.empty_like(own) for rank in range(self.size)]
+        this_header = torch.zeros(_HEADER_LENGTH, dtype=torch.int64)
+        this_header[: len(header)] = torch.tensor(header, dtype=torch.int64)
+        results = [this_header if rank == self.rank else torch.empty_like(this_header) for rank in range(self.size)]
         self._transfer(
-            what, _HEADER, [(rank, own) for rank in self.others], [(rank, results[rank]) for rank in self.others]
+            what,
+            _HEADER,
+            [(rank, this_header) for rank in self.others],
+            [(rank, results[rank]) for rank in self.others],
         )
         return [x.tolist() for x in results]
 
     def rows(
         self,
         what: str,
-        own: Sequence[Tensor],
+        tensors: Sequence[Tensor],
         held: Sequence[Sequence[Interval]],
-        wanted: Sequence[Sequence[Interval]],
+        needed: Sequence[Sequence[Interval]],
         into: Sequence[Tensor] | None = None,
     ) -> list[Tensor]:
-        """The rows `wanted[rank]` of a tensor whose rows lie with several processes.
+        """The rows `needed[rank]` of a tensor whose rows lie with several processes.
 
         Args:
             what: the name of the tensor, for messages.
-            own: for each interval of held[rank] its rows, (n, ...), in any strides.
+            tensors: for each interval of held[rank] its rows, (n, ...), in any strides.
             held: for each process the intervals of the whole tensor that it has, at least one; no row is in two.
-            wanted: for each process the intervals that it receives here; the same in all processes.
-            into: for each interval of wanted[rank] where its rows are to be, in any strides. Rows that are there already stay.
+            needed: for each process the intervals that it receives here; the same in all processes.
+            into: for each interval of needed[rank] where its rows are to be, in any strides. Rows that are there already stay.
 
         Returns:
-            `into`; without it for each interval of wanted[rank] its rows, (n, ...): views of `own` where one interval has them all.
+            `into`; without it for each interval of needed[rank] its rows, (n, ...): views of `tensors` where one interval has them all.
         """
-        intervals, places = held[self.rank], wanted[self.rank]
-        results = [rows_within(own, intervals, place) for place in places] if into is None else list(into)
-        results = [
-            own[0].new_empty((last - first, *own[0].shape[1:])) if x is None else x
-            for x, (first, last) in zip(results, places, strict=True)
-        ]
-        for interval, x in zip(intervals, own, strict=True):
+        intervals, places = held[self.rank], needed[self.rank]
+        results = rows_or_memory(tensors, intervals, places) if into is None else list(into)
+        for interval, x in zip(intervals, tensors, strict=True):
             for result, place in zip(results, places, strict=True):
                 for part, at in shared_rows(interval, place):
                     if result[at].data_ptr() != x[part].data_ptr():
                         result[at] = x[part]
         sends = [
             (rank, x[part].contiguous())
-            for interval, x in zip(intervals, own, strict=True)
+            for interval, x in zip(intervals, tensors, strict=True)
             for rank in self.others
-            for place in wanted[rank]
+            for place in needed[rank]
             for part, _ in shared_rows(interval, place)
         ]
         arriving = [
@@ -415,17 +415,26 @@ def _within(seconds: float, call: Callable[[], Any]) -> Any:
     return results[0] if results else None
 
 
-def rows_within(own: Sequence[Tensor], held: Sequence[Interval], wanted: Interval) -> Tensor | None:
-    """The rows of an interval as a view of what a process has of it, `own` of the intervals `held`; None where no interval has them all."""
-    for x, (first, last) in zip(own, held, strict=True):
-        if first <= wanted[0] and wanted[1] <= last:
-            return x[wanted[0] - first : wanted[1] - first]
+def rows_within(tensors: Sequence[Tensor], held: Sequence[Interval], needed: Interval) -> Tensor | None:
+    """The rows of an interval as a view of what a process has of it, `tensors` of the intervals `held`; None where no interval has them all."""
+    for x, (first, last) in zip(tensors, held, strict=True):
+        if first <= needed[0] and needed[1] <= last:
+            return x[needed[0] - first : needed[1] - first]
     return None
 
 
-def shared_rows(held: Interval, wanted: Interval) -> list[tuple[slice, slice]]:
+def rows_or_memory(tensors: Sequence[Tensor], held: Sequence[Interval], needed: Sequence[Interval]) -> list[Tensor]:
+    """The rows of each wanted interval as `rows_within` gives them; where no interval has them all, memory for them."""
+    views = [rows_within(tensors, held, interval) for interval in needed]
+    return [
+        tensors[0].new_empty((last - first, *tensors[0].shape[1:])) if x is None else x
+        for x, (first, last) in zip(views, needed, strict=True)
+    ]
+
+
+def shared_rows(held: Interval, needed: Interval) -> list[tuple[slice, slice]]:
     """What two intervals have in common, from the beginning of each; empty where that is nothing."""
-    first, last = max(held[0], wanted[0]), min(held[1], wanted[1])
+    first, last = max(held[0], needed[0]), min(held[1], needed[1])
     if first >= last:
         return []
-    return [(slice(first - held[0], last - held[0]), slice(first - wanted[0], last - wanted[0]))]
+    return [(slice(first - held[0], last - held[0]), slice(first - needed[0], last - needed[0]))]

@@ -44,18 +44,20 @@ def backward(
     needs: Sequence[bool],
 ) -> Gradients:
     """As `ring.backward`; relative and sinks have the gradients of the heads that are computed here. output, lse: of this process's queries."""
-    own = {"query": call.query, "output": output, "lse": lse, "grad_output": grad_output, "grad_lse": grad_lse}
+    of_queries = {"query": call.query, "output": output, "lse": lse, "grad_output": grad_output, "grad_lse": grad_lse}
     # (B, G, R, n, ...), of keys with R = 1
-    given = {k: x.detach().unflatten(1, (-1, call.heads_per_key_head)) for k, x in own.items() if x is not None}
-    given |= {"key": call.key.detach()[:, :, None], "value": call.value.detach()[:, :, None]}
+    operands = {
+        k: x.detach().unflatten(1, (-1, call.heads_per_key_head)) for k, x in of_queries.items() if x is not None
+    }
+    operands |= {"key": call.key.detach()[:, :, None], "value": call.value.detach()[:, :, None]}
     home = {
-        k: torch.empty(given[k].shape, dtype=call.query.dtype)
+        k: torch.empty(operands[k].shape, dtype=call.query.dtype)
         for k, needed in zip(_NAMES, needs, strict=False)
         if needed
     }
     relative = torch.zeros_like(call.relative) if needs[3] and call.relative is not None else None
     sinks = torch.zeros_like(call.sinks) if needs[5] and call.sinks is not None else None
-    for sequence, heads, whole, results in _exchanged(division, call, given, home):
+    for sequence, heads, whole, results in _exchanged(division, call, operands, home):
         of_heads = CallPart(slice(sequence, sequence + 1), torch.arange(heads.start, heads.stop))
         part = part_of(call, of_heads, whole["query"], whole["key"], whole["value"])
         of_head = (x if x is None else x[heads] for x in (relative, sinks))
@@ -68,7 +70,7 @@ def backward(
 
 
 def _exchanged(
-    division: Division, call: Call, given: _Operands, home: _Operands
+    division: Division, call: Call, operands: _Operands, home: _Operands
 ) -> Iterator[tuple[int, slice, _Operands, _Operands]]:
     """For each of this process's key heads in each sequence: the sequence, its query heads, their operands (1, R, N, ...), and gradients to be
     filled in before the next one, whose parts go home. A process has all sequences of its heads: they may be of any lengths."""
@@ -76,12 +78,12 @@ def _exchanged(
     of_rank = [range(heads * rank // size, heads * (rank + 1) // size) for rank in range(size)]
     # A head of each process at a time, while it has some.
     rounds = [
-        [(rank, sequence, own[n]) for rank, own in enumerate(of_rank) if n < len(own)]
+        [(rank, sequence, numbers[n]) for rank, numbers in enumerate(of_rank) if n < len(numbers)]
         for n in range(max(map(len, of_rank)))
         for sequence in range(batch)
     ]
     queries, keys = ([slice(*x) for x in pairwise(starts)] for starts in (division.query_starts, division.key_starts))
-    places = {name: keys if name in ("key", "value") else queries for name in given}
+    places = {name: keys if name in ("key", "value") else queries for name in operands}
     with RelayedMessages(division.group, f"call {division.number}, heads of the backward pass") as messages:
         sent: list[list[Message | None]] = []  # of each round: what is waited for is given up
 
@@ -93,7 +95,7 @@ def _exchanged(
             arriving: list[Message | None] = []
             sent.append([])
             for rank, sequence, head in units:
-                for name, x in given.items():
+                for name, x in operands.items():
                     if rank != me:
                         send(rank, x[sequence, head], _THERE)
                         continue
@@ -119,7 +121,7 @@ def _exchanged(
             for _, sequence, head in (unit for unit in units if unit[0] == me):
                 of_key = slice(head * call.heads_per_key_head, (head + 1) * call.heads_per_key_head)
                 results = {name: torch.empty_like(whole[name]) for name in home}
-                batched, filled = ({name: x[None] for name, x in each.items()} for each in (whole, results))
+                batched, filled = ({name: x[None] for name, x in by_name.items()} for by_name in (whole, results))
                 yield sequence, of_key, batched, filled
                 for name, x in results.items():
                     for other, place in enumerate(places[name]):

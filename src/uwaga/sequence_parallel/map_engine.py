@@ -5,7 +5,6 @@ Sums of a row go through the blocks of keys in their order, sums of a key throug
 so that each process adds up what it computes and all add up what each has.
 """
 
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import wraps
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from uwaga.maps.engines import cpu, parts
+from uwaga.maps.engines.reference import each_field
 from uwaga.maps.spec import Normalizer, RowStatistics, RowStatisticsRequest, Selection
 from uwaga.ops import mask_program
 from uwaga.ops.attention.call import Call
@@ -54,18 +54,23 @@ class MapEngine:
             queries, keys = self.division.sizes
             start = (START_VALUE, keys - queries, None)
         self._agree(
-            agreement.ROWS, request.entropy, request.squares, request.top, start and start[:2], start and start[2]
+            "the rows of its map",
+            request.entropy,
+            request.squares,
+            request.top,
+            start and start[:2],
+            start and start[2],
         )
         results: dict[int, RowStatistics] = {}
         memory: dict[int, Tensor] = {}
         plan = ring.plan_of_queries(self.division, call)
         for visit in self._over_keys(call, plan):
             part, at = visit.part, visit.at
-            own = replace(request, selection=None, distance=start and _moved_start(start, visit))
+            of_visit = replace(request, selection=None, distance=start and _moved_start(start, visit))
             if visit.is_first:
-                memory[at] = parts.new_row_sums(part, own)
-                results[at] = cpu.new_rows(part, own)
-            parts.rows(part, own, results[at], parts.PartSums(memory[at], not visit.is_first), visit.is_last)
+                memory[at] = parts.new_row_sums(part, of_visit)
+                results[at] = cpu.new_rows(part, of_visit)
+            parts.rows(part, of_visit, results[at], parts.PartSums(memory[at], not visit.is_first), visit.is_last)
             if visit.is_last:
                 del memory[at]
         return self._of_pieces(call, plan, request, [results[at] for at in sorted(results)])
@@ -73,7 +78,7 @@ class MapEngine:
     @told
     def mass(self, call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
         """(B, H, n), of this process's queries; the second mask is that of the whole."""
-        self._agree(agreement.MASS, program, *tensors)
+        self._agree("the mass of its map", program, *tensors)
         results: dict[int, Tensor] = {}
         memory: dict[int, Tensor] = {}
         plan = ring.plan_of_queries(self.division, call, (program, tensors))
@@ -93,7 +98,7 @@ class MapEngine:
     @told
     def received(self, call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
         """(B, H, m), of this process's keys; the weights are those of its queries."""
-        self._agree(agreement.RECEIVED, row_weights is None)
+        self._agree("the received weights of its map", row_weights is None)
         division = self.division
         plan = ring.plan_of_keys(division, call)
         homes, pieces = ring.home_intervals(division.key_starts), ring.plan_intervals(division, plan)
@@ -101,9 +106,9 @@ class MapEngine:
         results = [torch.empty(len(x), *call.query.shape[:2], dtype=torch.float32) for x in key]
         memory: dict[int, Tensor] = {}
         travelling = [call.query, *normalizer, *(() if row_weights is None else (row_weights,))]
-        own = [[ring.by_rows(x) for x in travelling]]
+        by_interval = [[ring.by_rows(x) for x in travelling]]
         for at, keys, block, (query, *of_rows), is_first, is_last in ring.all_visits(
-            division, plan, "queries", own, ring.home_intervals(division.query_starts)
+            division, plan, "queries", by_interval, ring.home_intervals(division.query_starts)
         ):
             part = ring.part_of(division, call, (query, key[at], key[at][..., :0]), block, keys)
             if is_first:
@@ -119,7 +124,7 @@ class MapEngine:
     @told
     def diagonal_sums(self, call: Call, normalizer: Normalizer) -> Tensor:
         """(B, H, Q+K-1), of the whole, in every process."""
-        self._agree(agreement.DIAGONALS)
+        self._agree("the diagonals of its map")
         queries, keys = self.division.sizes
         shared, sums = self._new_sums(*call.query.shape[:2], max(queries + keys - 1, 0))
         for visit in self._over_keys(call, ring.plan_of_queries(self.division, call), normalizer):
@@ -133,7 +138,7 @@ class MapEngine:
         self, call: Call, normalizer: Normalizer, pooling: str, query_edges: Tensor, key_edges: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """Cells (B, H, rows, cols), and positions where "max" is wanted, of the whole, in every process; edges are those of the whole."""
-        self._agree(agreement.POOL, pooling, query_edges, key_edges)
+        self._agree("the cells of its map", pooling, query_edges, key_edges)
         sizes = (*call.query.shape[:2], query_edges.shape[1] - 1, key_edges.shape[1] - 1)
         best = torch.zeros(sizes), torch.full((*sizes, 2), -1)
         shared, sums = self._new_sums(*sizes[:2], sizes[2] * sizes[3] if pooling == "sum" else 0)
@@ -160,21 +165,21 @@ class MapEngine:
     @told
     def weights(self, call: Call, normalizer: Normalizer, selection: Selection, keys: Tensor) -> Tensor:
         """(sequences, heads, queries, keys) of a selection of the whole, in every process."""
-        self._agree(agreement.ENTRIES, selection.sequences, selection.heads, selection.queries, keys)
+        self._agree("the entries of its map", selection.sequences, selection.heads, selection.queries, keys)
         division, group = self.division, self.group
-        runs, own = _runs(selection.queries), division.own(division.key_starts)
+        runs, interval = _runs(selection.queries), division.own(division.key_starts)
         homes = ring.home_intervals(division.query_starts)
         queries, maxima, totals = (
             group.rows(f"call {division.number}, rows", [ring.by_rows(x)], homes, [runs] * group.size)
             for x in (call.query, *normalizer)
         )
         counts = [int(((keys >= first) & (keys < last)).sum()) for first, last in pairwise(division.key_starts)]
-        listed = keys[(keys >= own[0]) & (keys < own[1])] - own[0]
-        found = [torch.zeros(len(listed), len(selection.sequences), len(selection.heads), 0)]
+        keys_here = keys[(keys >= interval[0]) & (keys < interval[1])] - interval[0]
+        found = [torch.zeros(len(keys_here), len(selection.sequences), len(selection.heads), 0)]
         for rows, query, *of_rows in zip(runs, queries, maxima, totals, strict=True):
-            part = division.part(call, ring.by_heads(query), call.key, call.value, rows, own)
+            part = division.part(call, ring.by_heads(query), call.key, call.value, rows, interval)
             some = selection._replace(queries=torch.arange(rows[1] - rows[0]))
-            weights = cpu.weights(part, Normalizer(*map(ring.by_heads, of_rows)), some, listed)
+            weights = cpu.weights(part, Normalizer(*map(ring.by_heads, of_rows)), some, keys_here)
             found.append(weights.movedim(3, 0))
         held = ring.home_intervals([0, *accumulate(counts)])
         everything = [[(0, len(keys))]] * group.size
@@ -183,61 +188,56 @@ class MapEngine:
     @told
     def largest(self, logits_BH: Tensor) -> Tensor:
         """(B, H): the largest number that a process has, NaN before all others."""
-        self._agree(agreement.LARGEST)
+        self._agree("the largest logit of its map")
         return self._gathered("largest logits", logits_BH).amax(0)
 
-    def _agree(self, stage: int, *arguments: object) -> None:
+    def _agree(self, subject: str, *arguments: object) -> None:
         """All processes are at the same function, with the same arguments."""
         checksum = 0
         for x in arguments:
-            checksum = (
-                agreement.checksum_of(x, checksum) if isinstance(x, Tensor) else zlib.crc32(repr(x).encode(), checksum)
-            )
-        agreed = agreement.agree(self.group, stage, self.division.number, [checksum], None)
+            checksum = agreement.checksum_of_argument(x, checksum)
+        agreed = agreement.agree(self.group, subject, self.division.number, [checksum], None)
         agreement.check_equal("the arguments of a map (checksums)", [x[0] for x in agreed])
 
     def _over_keys(self, call: Call, plan: Plan, normalizer: Normalizer | None = None) -> "Iterator[_Visit]":
         """The blocks of keys at the queries that this process computes, and the normalizer of these."""
         division = self.division
         homes, pieces = ring.home_intervals(division.query_starts), ring.plan_intervals(division, plan)
-        query, *known = (
+        query, *softmax = (
             ring.move_rows(division, "query", [ring.by_rows(x)], homes, pieces)
             for x in (call.query, *(normalizer or ()))
         )
         for at, rows, keys, (key, value), is_first, is_last in ring.key_visits(division, call, plan, "keys"):
             part = ring.part_of(division, call, (query[at], key, value), rows, keys)
-            yield _Visit(at, rows, keys, part, [ring.by_heads(x[at]) for x in known], is_first, is_last)
+            yield _Visit(at, rows, keys, part, [ring.by_heads(x[at]) for x in softmax], is_first, is_last)
 
-    def _home(self, call: Call, plan: Plan, name: str, own: Sequence[Tensor]) -> Tensor:
+    def _home(self, call: Call, plan: Plan, name: str, computed: Sequence[Tensor]) -> Tensor:
         """(B, H, n, ...) of this process's queries, from those that it computed, piece by piece."""
         division = self.division
         pieces = ring.plan_intervals(division, plan)
-        own = own or [torch.empty(*call.query.shape[:2], 0)]
-        return ring.by_heads(
-            ring.move_rows(
-                division, name, [ring.by_rows(x) for x in own], pieces, ring.home_intervals(division.query_starts)
-            )[0]
-        )
+        rows = [ring.by_rows(x) for x in computed or [torch.empty(*call.query.shape[:2], 0)]]
+        (at_home,) = ring.move_rows(division, name, rows, pieces, ring.home_intervals(division.query_starts))
+        return ring.by_heads(at_home)
 
     def _of_pieces(
-        self, call: Call, plan: Plan, request: RowStatisticsRequest, own: Sequence[RowStatistics]
+        self, call: Call, plan: Plan, request: RowStatisticsRequest, computed: Sequence[RowStatistics]
     ) -> RowStatistics:
         """The statistics of this process's queries."""
-        own = own or [cpu.new_rows(replace(call, query=call.query[:, :, :0]), request)]
-        maximum, total = (self._home(call, plan, "softmax", [x.normalizer[n] for x in own]) for n in range(2))
+        computed = computed or [cpu.new_rows(replace(call, query=call.query[:, :, :0]), request)]
+        maximum, total = (self._home(call, plan, "softmax", [x.normalizer[n] for x in computed]) for n in range(2))
         others = {
-            name: self._home(call, plan, name, [getattr(x, name) for x in own])
+            name: self._home(call, plan, name, [getattr(x, name) for x in computed])
             for name in RowStatistics._fields[1:]
-            if getattr(own[0], name) is not None
+            if getattr(computed[0], name) is not None
         }
         return RowStatistics(Normalizer(maximum, total), **others)
 
-    def _gathered(self, name: str, own: Tensor) -> Tensor:
+    def _gathered(self, name: str, tensor: Tensor) -> Tensor:
         """(P, ...): the tensors of all processes, in every process."""
         group = self.group
         held = [[(rank, rank + 1)] for rank in range(group.size)]
         what = f"call {self.division.number}, {name}"
-        return group.rows(what, [own[None]], held, [[(0, group.size)]] * group.size)[0]
+        return group.rows(what, [tensor[None]], held, [[(0, group.size)]] * group.size)[0]
 
     def _new_sums(self, *sizes: int) -> tuple[Tensor, Tensor]:
         """Exact sums that are 0: a share for each process, (P, n, 3), and a view of these as (..., 3)."""
@@ -249,9 +249,9 @@ class MapEngine:
         """(...) float64, in every process: the exact sums of all processes, of which each adds up its share."""
         size, what = self.group.size, f"call {self.division.number}, {name}"
         every = [(rank * size, (rank + 1) * size) for rank in range(size)]
-        wanted = [[(first + rank, first + rank + 1) for first, _ in every] for rank in range(size)]
-        own = parts.total(self.group.rows(what, [shares], [[x] for x in every], wanted))
-        return self._gathered(name, own[0]).flatten()[: prod(sizes)].view(*sizes)
+        needed = [[(first + rank, first + rank + 1) for first, _ in every] for rank in range(size)]
+        sums = parts.total(self.group.rows(what, [shares], [[x] for x in every], needed))
+        return self._gathered(name, sums[0]).flatten()[: prod(sizes)].view(*sizes)
 
 
 class _Visit(NamedTuple):
@@ -261,13 +261,13 @@ class _Visit(NamedTuple):
     rows: Interval
     keys: Interval
     part: Call
-    known: Sequence[Tensor]  # the normalizer of the rows, where there is one
+    softmax: Sequence[Tensor]  # the normalizer of the rows, where there is one
     is_first: bool
     is_last: bool
 
     @property
     def normalizer(self) -> Normalizer:
-        return Normalizer(*self.known)
+        return Normalizer(*self.softmax)
 
 
 def _moved_start(start: tuple[int, int, Tensor | None], visit: _Visit) -> tuple[int, int, Tensor | None]:
@@ -309,17 +309,8 @@ class RaggedMapEngine:
                 return request
             return replace(request, distance=(*request.distance[:2], request.distance[2][rows].contiguous()))
 
-        results = [
-            cpu.rows(part, of_rows(rows)) if division is None else MapEngine(division).rows(part, of_rows(rows))
-            for division, part, rows in pieces
-        ]
-        normalizer = Normalizer(*map(joined, zip(*(x.normalizer for x in results), strict=True)))
-        others = {
-            name: joined(getattr(x, name) for x in results)
-            for name in RowStatistics._fields[1:]
-            if getattr(results[0], name) is not None
-        }
-        return RowStatistics(normalizer, **others)
+        results = [_engine(division).rows(part, of_rows(rows)) for division, part, rows in pieces]
+        return each_field(lambda *parts: joined(parts), *results)
 
     @told
     def mass(self, call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
@@ -327,22 +318,24 @@ class RaggedMapEngine:
         with_second = replace(call, options=replace(call.options, mask_program=program), mask_tensors=tensors)
         second = self._rows.parts_of_call(with_second)
         results = []
-        for (division, part, _), (_, other, _), known in zip(pieces, second, _split(pieces, normalizer), strict=True):
-            engine = cpu if division is None else MapEngine(division)
-            results.append(engine.mass(part, Normalizer(*known), program, other.mask_tensors))
+        for (division, part, _), (_, other, _), softmax in zip(pieces, second, _split(pieces, normalizer), strict=True):
+            results.append(_engine(division).mass(part, Normalizer(*softmax), program, other.mask_tensors))
         return joined(results)
 
     @told
     def received(self, call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
         pieces = self._rows.parts_of_call(call)
-        given = [*normalizer, *(() if row_weights is None else (row_weights,))]
         results = []
-        for (division, part, _), (*known, weights) in zip(
-            pieces, _split(pieces, [*given, *[None] * (3 - len(given))]), strict=True
+        for (division, part, _), (*softmax, weights) in zip(
+            pieces, _split(pieces, [*normalizer, row_weights]), strict=True
         ):
-            engine = cpu if division is None else MapEngine(division)
-            results.append(engine.received(part, Normalizer(*known), weights))
+            results.append(_engine(division).received(part, Normalizer(*softmax), weights))
         return joined(results)
+
+
+def _engine(division: Division | None) -> Any:
+    """The engine of a part: that of one process where it is no row of several."""
+    return cpu if division is None else MapEngine(division)
 
 
 def _split(pieces: list[RowPart], of_tokens: Sequence[Tensor | None]) -> list[Any]:

@@ -13,10 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from uwaga._base.arguments import check
 from uwaga._base.tracing import is_autocast
 from uwaga.ops.dropout import rows_from
 from uwaga.ops.ragged import Operand, PartOfBatch, Ragged, part_of
-from uwaga.sequence_parallel.agreement import MODEL, Refusal, agree, check_equal, checksum_of
+from uwaga.sequence_parallel.agreement import Refusal, agree, check_equal, checksum_of
 from uwaga.sequence_parallel.exchange import Group
 from uwaga.sequence_parallel.sequence import sequence_parallel
 
@@ -46,8 +47,8 @@ def part(tokens: Operand, *, group: dist.ProcessGroup | None = None) -> PartOfBa
     Raises:
         ValueError: tokens of more than two dimensions; no process group.
     """
-    own = Group.of(group)
-    return part_of(_ragged(tokens), own.rank, own.size)
+    processes = Group.of(group)
+    return part_of(_ragged(tokens), processes.rank, processes.size)
 
 
 def forward(model: nn.Module, tokens: Operand, *, group: dist.ProcessGroup | None = None, **options: Any) -> Any:
@@ -78,17 +79,17 @@ def forward(model: nn.Module, tokens: Operand, *, group: dist.ProcessGroup | Non
             single tokens, or in a model of transformers.
         ShapeError, ValueError, ProcessGroupError, NotImplementedError: as the model, and `attention`.
     """
-    own = Group.of(group)
+    processes = Group.of(group)
     prepare = _of_transformers if hasattr(getattr(model, "config", None), "_attn_implementation") else _of_uwaga
-    number, refusal = own.next_call(), Refusal()
+    number, refusal = processes.next_call(), Refusal()
     header, call = [0] * len(_SAME), None
     with refusal:
-        call, header = prepare(model, tokens, own, options)
-    headers = agree(own, MODEL, number, header, refusal.error)
+        call, header = prepare(model, tokens, processes, options)
+    headers = agree(processes, "the tokens of a model", number, header, refusal.error)
     for name, checksums in zip(_SAME, zip(*headers, strict=True), strict=False):
         check_equal(name, checksums)
     assert call is not None
-    with sequence_parallel(own.group), own.errors_told():
+    with sequence_parallel(processes.group), processes.errors_told():
         return call()
 
 
@@ -133,12 +134,14 @@ def _of_transformers(model: Any, tokens: Operand, group: Group, options: dict[st
     name, arguments = type(model).__name__, inspect.signature(model.forward).parameters
     if isinstance(tokens, Ragged):
         raise ValueError(f"{_AT} {name} takes no Ragged tokens")
-    if model.config._attn_implementation != "uwaga":
-        raise ValueError(
-            f"{_AT} {name} has attn_implementation={model.config._attn_implementation!r}; only 'uwaga' is computed by several processes"
-        )
-    if "position_ids" not in arguments:
-        raise ValueError(f"{_AT} {name} takes no position_ids: a part of a text would be read as its beginning")
+    check(
+        model.config._attn_implementation == "uwaga",
+        f"{_AT} {name} has attn_implementation={model.config._attn_implementation!r}; only 'uwaga' is computed by several processes",
+    )
+    check(
+        "position_ids" in arguments,
+        f"{_AT} {name} takes no position_ids: a part of a text would be read as its beginning",
+    )
     if getattr(model, "base_model", model) is not model and not name.endswith(_HEADS):
         raise ValueError(
             f"{_AT} {name} has a head that may read single tokens; served are {', '.join(_HEADS)}, and models without a head"

@@ -27,7 +27,7 @@ from uwaga.ops.attention.call import Call, Gradients, new_lse, new_output
 from uwaga.ops.attention.parts import PART_KEYS, PART_QUERIES
 from uwaga.ops.mask_program import Interval, MaskProgram
 from uwaga.sequence_parallel.division import Division, rectangle_of
-from uwaga.sequence_parallel.exchange import Message, RelayedMessages, rows_within, shared_rows
+from uwaga.sequence_parallel.exchange import Message, RelayedMessages, rows_or_memory, rows_within, shared_rows
 from uwaga.sequence_parallel.schedule import Plan, Steps, make_plan
 
 # Messages of travelling blocks have tags from here on, one for each block.
@@ -65,7 +65,7 @@ def forward(division: Division, call: Call) -> tuple[Tensor, Tensor, Rows]:
     query = move_rows(division, "query", [by_rows(call.query)], homes, pieces)
     at_home, lse_at_home = new_output(call), new_lse(call)
     # A piece of queries that are at home is computed where its results belong.
-    output, lse = (_rows_for(by_rows(x), homes[rank], pieces[rank]) for x in (at_home, lse_at_home))
+    output, lse = (rows_or_memory([by_rows(x)], homes[rank], pieces[rank]) for x in (at_home, lse_at_home))
     sums: dict[int, Tensor] = {}
     for at, rows, block, (key, value), is_first, is_last in key_visits(division, call, plan, "keys and values"):
         part = part_of(division, call, (query[at], key, value), rows, block)
@@ -123,8 +123,8 @@ def _backward_of_queries(
             sinks=sinks if is_first else None,
             bias=pairs,
         )
-        given = parts.Sums(sums[at], None, None, not is_first, False)
-        parts.backward(part, parts.Rows(*map(by_heads, of_rows)), given, result)
+        part_sums = parts.Sums(sums[at], None, None, not is_first, False)
+        parts.backward(part, parts.Rows(*map(by_heads, of_rows)), part_sums, result)
         if bias is not None and pairs is not None:
             of_part = rectangle_of(bias, rows, block)
             of_part += pairs.sum_to_size(of_part.shape)
@@ -145,7 +145,7 @@ def _backward_of_keys(
     key, value = (
         move_rows(division, name, [by_rows(x)], homes, pieces) for name, x in (("key", call.key), ("value", call.value))
     )
-    grad_key, grad_value = ([torch.empty_like(x) for x in each] for each in (key, value))
+    grad_key, grad_value = ([torch.empty_like(x) for x in tensors] for tensors in (key, value))
     sums: dict[int, tuple[Tensor, Tensor]] = {}
     for at, keys, block, (query, *of_rows), is_first, is_last in all_visits(
         division, plan, "queries of the backward pass", read, plan_intervals(division, plan_of_queries)
@@ -158,8 +158,8 @@ def _backward_of_keys(
         result = (
             parts.Results(key=by_heads(grad_key[at]), value=by_heads(grad_value[at])) if is_last else parts.Results()
         )
-        given = parts.Sums(None, *sums[at], False, not is_first)
-        parts.backward(part, parts.Rows(*map(by_heads, of_rows)), given, result)
+        part_sums = parts.Sums(None, *sums[at], False, not is_first)
+        parts.backward(part, parts.Rows(*map(by_heads, of_rows)), part_sums, result)
         if is_last:
             del sums[at]
     (own_key,) = move_rows(division, "gradient of the key", grad_key, pieces, homes)
@@ -179,28 +179,28 @@ class _Visit(NamedTuple):
 
 
 def all_visits(
-    division: Division, plan: Plan, what: str, own: Sequence[Sequence[Tensor]], held: Intervals
+    division: Division, plan: Plan, what: str, tensors: Sequence[Sequence[Tensor]], held: Intervals
 ) -> Iterator[_Visit]:
     """The blocks that this process's pieces need, in order; an empty one, once, for a piece that needs none. Arguments as of `_travel`."""
     numbers = plan.pieces_of(division.group.rank)
     pieces = [(at, plan.pieces[n].rows, plan.blocks_of(n)) for at, n in enumerate(numbers)]
-    for b, block, operands in _travel(division, plan, what, own, held):
+    for b, block, operands in _travel(division, plan, what, tensors, held):
         for at, piece, blocks in pieces:
             if b in blocks:
                 yield _Visit(at, piece, block, operands, b == blocks[0], b == blocks[-1])
     for at, piece, blocks in pieces:
         if not blocks:
-            yield _Visit(at, piece, (0, 0), [x[:0] for x in own[0]], True, True)
+            yield _Visit(at, piece, (0, 0), [x[:0] for x in tensors[0]], True, True)
 
 
 def key_visits(division: Division, call: Call, plan: Plan, what: str) -> Iterator[_Visit]:
     """Those of keys and values."""
-    own = [[by_rows(x) for x in (call.key, call.value)]]
-    return all_visits(division, plan, what, own, home_intervals(division.key_starts))
+    tensors = [[by_rows(x) for x in (call.key, call.value)]]
+    return all_visits(division, plan, what, tensors, home_intervals(division.key_starts))
 
 
 def _travel(
-    division: Division, plan: Plan, what: str, own: Sequence[Sequence[Tensor]], held: Intervals
+    division: Division, plan: Plan, what: str, tensors: Sequence[Sequence[Tensor]], held: Intervals
 ) -> Iterator[tuple[int, Interval, list[Tensor]]]:
     """The blocks that this process needs, in order: their number, their interval, and the rows of each operand, (n, ...), until the next one.
 
@@ -209,7 +209,7 @@ def _travel(
     one before it in the block's order, or for the one after it to take an earlier block, and blocks are taken in order.
 
     Args:
-        own: for each interval of held[rank] its rows of all operands, in any strides.
+        tensors: for each interval of held[rank] its rows of all operands, in any strides.
     """
     group = division.group
     orders = []
@@ -218,7 +218,7 @@ def _travel(
         orders.append(plan.visits(b, first, group.size))
     needed = [b for b, visits in enumerate(orders) if group.rank in visits]
     longest = max((last - first for first, last in plan.blocks), default=0)
-    buffers = [[x.new_empty((longest, *x.shape[1:])) for x in own[0]] for _ in range(min(len(needed), 2))]
+    buffers = [[x.new_empty((longest, *x.shape[1:])) for x in tensors[0]] for _ in range(min(len(needed), 2))]
     leaving: dict[int, list[Message | None]] = {}  # blocks on their way to the next process
     with RelayedMessages(group, f"call {division.number}, {what}") as messages:
 
@@ -232,7 +232,7 @@ def _travel(
 
         def operands_here(b: int) -> list[Tensor]:
             """Those of a block that begins its way here, if all of it is in one interval; else empty."""
-            found = [rows_within(x, held[group.rank], plan.blocks[b]) for x in zip(*own, strict=True)]
+            found = [rows_within(x, held[group.rank], plan.blocks[b]) for x in zip(*tensors, strict=True)]
             return [x for x in found if x is not None] if orders[b][:1] == [group.rank] else []
 
         def take(n: int) -> _Block:
@@ -250,14 +250,14 @@ def _travel(
                     for part, place in shared_rows(interval, (first, last)):
                         for m, x in enumerate(block.operands):
                             if rank == group.rank:
-                                x[place] = own[k][m][part]
+                                x[place] = tensors[k][m][part]
                             else:
                                 block.arriving.append(messages.receive(rank, x[place], _TRAVEL + b))
             return block
 
         for b, visits in enumerate(orders):
             if visits and visits[0] != group.rank:
-                for interval, operands in zip(held[group.rank], own, strict=True):
+                for interval, operands in zip(held[group.rank], tensors, strict=True):
                     for part, _ in shared_rows(interval, plan.blocks[b]):
                         send(visits[0], b, [x[part] for x in operands])
         early, late = turns_of(orders, group.rank)
@@ -316,12 +316,12 @@ def part_of(
 def plan_of_queries(division: Division, call: Call, second: tuple[MaskProgram, Sequence[Tensor]] = ((), ())) -> Plan:
     """Queries stay, keys travel: those that a second mask, of the whole, shows too."""
     masks = (call.options.mask_program, call.mask_tensors), second
-    known: list[mask_program.Known] = [{}, {}]
+    memories: list[mask_program.Known] = [{}, {}]
 
     def seen(rows: Interval) -> Interval:
         (begin, end), (also_begin, also_end) = (
             mask_program.keys_seen(*mask, division.sizes, rows, memory)
-            for mask, memory in zip(masks, known, strict=True)
+            for mask, memory in zip(masks, memories, strict=True)
         )
         begin = max(begin, also_begin)
         return begin, max(begin, min(end, also_end))
@@ -332,11 +332,11 @@ def plan_of_queries(division: Division, call: Call, second: tuple[MaskProgram, S
 def plan_of_keys(division: Division, call: Call) -> Plan:
     """Keys stay, queries travel."""
     queries, keys = division.sizes
-    known: mask_program.Known = {}
+    memory: mask_program.Known = {}
 
     def seen(columns: Interval) -> Interval:
         mask = call.options.mask_program, call.mask_tensors
-        return mask_program.queries_that_see(*mask, division.sizes, columns, known)
+        return mask_program.queries_that_see(*mask, division.sizes, columns, memory)
 
     return make_plan(seen, keys, queries, Steps(KEY_STEP, PART_QUERIES), division.group.size)
 
@@ -344,22 +344,13 @@ def plan_of_keys(division: Division, call: Call) -> Plan:
 def move_rows(
     division: Division,
     name: str,
-    own: Sequence[Tensor],
+    tensors: Sequence[Tensor],
     held: Intervals,
-    wanted: Intervals,
+    needed: Intervals,
     into: Sequence[Tensor] | None = None,
 ) -> list[Tensor]:
     """Rows of a tensor from where they are to where they are wanted: see `Group.rows`."""
-    return division.group.rows(f"call {division.number}, {name}", [x.detach() for x in own], held, wanted, into)
-
-
-def _rows_for(at_home: Tensor, homes: Sequence[Interval], pieces: Sequence[Interval]) -> list[Tensor]:
-    """Memory of each piece's rows: where they belong, if that is here."""
-    found = [rows_within([at_home], homes, piece) for piece in pieces]
-    return [
-        at_home.new_empty((last - first, *at_home.shape[1:])) if x is None else x
-        for x, (first, last) in zip(found, pieces, strict=True)
-    ]
+    return division.group.rows(f"call {division.number}, {name}", [x.detach() for x in tensors], held, needed, into)
 
 
 def home_intervals(starts: Sequence[int]) -> Intervals:

@@ -27,7 +27,7 @@ from uwaga.ops.engine_choice import Choice
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand
 from uwaga.sequence_parallel import heads, ring
-from uwaga.sequence_parallel.agreement import BACKWARD, Divided, Refusal, agree, call_of_part, divide
+from uwaga.sequence_parallel.agreement import Divided, Refusal, agree, call_of_part, divide
 from uwaga.sequence_parallel.division import Division, joined
 from uwaga.sequence_parallel.exchange import Group
 
@@ -219,9 +219,9 @@ class _Attention(torch.autograd.Function):
         with refusal:
             _check_backward(grad_output, grad_lse)
             saved = ctx.saved_tensors
-        by_rank = agree(division.group, BACKWARD, division.number, header, refusal.error)
+        by_rank = agree(division.group, "its backward pass", division.number, header, refusal.error)
         call, computed = Call.of(saved[:operands], division.options), saved[operands:]
-        *needed, has_grad_lse = (any(x) for x in zip(*(each[: len(header)] for each in by_rank), strict=True))
+        *needed, has_grad_lse = (any(x) for x in zip(*(of_rank[: len(header)] for of_rank in by_rank), strict=True))
         if grad_output is None:
             grad_output = call.query.new_zeros((*call.query.shape[:3], call.value.shape[3]))
         if grad_lse is None and has_grad_lse:

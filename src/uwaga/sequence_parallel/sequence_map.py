@@ -4,7 +4,6 @@ Letters as in sequence.py; R rows of a Ragged batch.
 """
 
 import inspect
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,7 +26,7 @@ from uwaga.ops.biases import DistanceBias
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand, Ragged
 from uwaga.ops.score_shape import ScoreShape
-from uwaga.sequence_parallel.agreement import ARGUMENTS, Divided, agree, check_equal, checksum_of, divide
+from uwaga.sequence_parallel.agreement import Divided, agree, check_equal, checksum_of_argument, divide
 from uwaga.sequence_parallel.division import Division
 from uwaga.sequence_parallel.exchange import Group
 from uwaga.sequence_parallel.map_engine import MapEngine, RaggedMapEngine
@@ -71,7 +70,7 @@ class AgreedEngine:
 
     @contextmanager
     def reading(self, method: str) -> Iterator[None]:
-        """A read of one of READS; `given` says with what arguments."""
+        """A read of one of READS; the method `given` gets its arguments."""
         with self._group.errors_told():
             self._header = [READS.index(method), 0]
             try:
@@ -86,13 +85,13 @@ class AgreedEngine:
         """Arguments of the present read in the form that engines take."""
         if self._header is not None:
             for x in arguments:
-                self._header[1] = _checksum(x, self._header[1])
+                self._header[1] = checksum_of_argument(x, self._header[1])
 
     def _agree(self, failure: Exception | None = None) -> None:
         if self._header is None:
             return
         header, self._header = self._header, None
-        by_rank = agree(self._group, ARGUMENTS, self._number, header, failure)
+        by_rank = agree(self._group, "the arguments of its map", self._number, header, failure)
         check_equal("what they read of a map", [READS[x[0]] for x in by_rank])
         check_equal("the arguments of a map (checksums)", [x[1] for x in by_rank])
 
@@ -101,12 +100,6 @@ class AgreedEngine:
             raise AttributeError(name)
         self._agree()
         return getattr(self._engine, name)
-
-
-def _checksum(x: object, checksum: int) -> int:
-    if isinstance(x, Tensor) and not is_int(x):
-        return checksum_of(x, checksum)
-    return zlib.crc32(repr(int(x) if is_int(x) else x).encode(), checksum)
 
 
 class WholeMap(NamedTuple):
@@ -276,9 +269,9 @@ class _DividedMap(AttentionMap):
         return self._of_whole.lengths
 
     def _row_weights(self, last: int | None, weights: Operand | None) -> Tensor | None:
-        given = arguments.row_weights(last, weights, self._query, self._call, self._of_whole.following)
+        of_rows = arguments.row_weights(last, weights, self._query, self._call, self._of_whole.following)
         self._of_whole.engine.given(last, weights is None)
-        return None if given is None else given.detach()
+        return None if of_rows is None else of_rows.detach()
 
     def _score_shape(self) -> ScoreShape:
         return replace(score_shape(self._query, self._key, self._call), **self._of_whole.score_shape)
@@ -314,8 +307,8 @@ def attention_map(
     Raises:
         ShapeError, ValueError, ProcessGroupError, NotImplementedError: as `uwaga.sequence_parallel.attention`.
     """
-    own, options = Group.of(group), AttentionOptions(mask, bias, scale, "softmax", softcap, sinks)
-    with torch.no_grad(), own.errors_told():
-        divided = divide(own, (query, key, None), options, None)
+    processes, options = Group.of(group), AttentionOptions(mask, bias, scale, "softmax", softcap, sinks)
+    with torch.no_grad(), processes.errors_told():
+        divided = divide(processes, (query, key, None), options, None)
         whole = WholeMap.of(divided)
         return SequenceMap(query, key, RowCache(call_of_map(divided.call), whole.engine), whole)
