@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from uwaga._base.arguments import check
 from uwaga.integrations.transformers import inside
 from uwaga.integrations.transformers.inside import keeps_apart, packed_row, position_padding
 from uwaga.integrations.transformers.register import NAME, register_with_transformers
@@ -54,9 +55,8 @@ def unpad(model: Model) -> Model:
             _pack(transformer, _following(model, transformer))
     from sentence_transformers import SentenceTransformer
 
-    for (
-        module
-    ) in model.modules():  # encode() reads vectors of tokens by their attention mask, which a packed row does not have
+    # encode() reads vectors of tokens by their attention mask, which a packed row does not have.
+    for module in model.modules():
         if isinstance(module, SentenceTransformer) and _pad not in module._forward_hooks.values():
             module.register_forward_hook(_pad)
     return model
@@ -70,8 +70,7 @@ def _transformers(model: nn.Module) -> "list[Transformer]":
             "sentence_transformers.unpad: needs the package 'sentence-transformers', version 6 or newer"
         ) from error
     modules = [module for module in model.modules() if isinstance(module, Transformer)]
-    if not modules:
-        raise ValueError(f"sentence_transformers.unpad: {type(model).__name__} has no Transformer module")
+    check(modules, f"sentence_transformers.unpad: {type(model).__name__} has no Transformer module")
     return modules
 
 

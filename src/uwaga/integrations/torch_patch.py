@@ -325,9 +325,9 @@ def _replacement_of_varlen(original: Callable) -> Replacement:
         same_heads = enable_gqa or query.shape[1] == key.shape[1]
         derives = is_differentiable(query, key, value) and Transform.Vmap not in transforms()
         offsets = (torch.int32, torch.int64)
-        known = block_table is None and len(window_size) == 2
-        known = known and all(isinstance(x, Tensor) and x.dtype in offsets for x in (cu_seq_q, cu_seq_k))
-        if not (is_supported(query, key, value) and derives and same_heads and known):
+        has_options = block_table is None and len(window_size) == 2
+        has_offsets = all(isinstance(x, Tensor) and x.dtype in offsets for x in (cu_seq_q, cu_seq_k))
+        if not (is_supported(query, key, value) and derives and same_heads and has_options and has_offsets):
             extras = {"seqused_k": seqused_k, "block_table": block_table, "num_splits": num_splits}
             options = {"return_aux": return_aux, "scale": scale, "window_size": window_size, "enable_gqa": enable_gqa}
             return original(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, **options, **extras)

@@ -85,15 +85,14 @@ def uwaga_attention(
         # The mask is that of the packed queries alone; without one, `is_causal` and `sliding_window` count in each document.
         key, value, cu_seq_lens_k = _from_pages(module, key, value, cache, cu_seq_lens_k, others)
         attention_mask = None
+    if is_causal is None:  # classes of bidirectional layers may say True, or nothing
+        is_causal = cu_seq_lens_q is not None and bool(getattr(module, "is_causal", False))
     layer = LayerArguments(
         module=module,
         mask=attention_mask,
         plan=plan_of(attention_mask),
         position_bias=position_bias,
-        # None: classes of bidirectional layers may say True, or nothing.
-        is_causal=(cu_seq_lens_q is not None and bool(getattr(module, "is_causal", False)))
-        if is_causal is None
-        else is_causal,
+        is_causal=is_causal,
         sliding_window=sliding_window,
         query_offsets=cu_seq_lens_q,
         key_offsets=cu_seq_lens_k,
@@ -105,7 +104,7 @@ def uwaga_attention(
     check_documents(layer, others.get("position_ids"))
     wants_map = _wants("attentions", others)
     call = attention_call(layer, (query, key, value))
-    own = {"scale": scaling, "softcap": softcap, "sinks": s_aux, "dropout": dropout}
+    layer_options = {"scale": scaling, "softcap": softcap, "sinks": s_aux, "dropout": dropout}
     computed: list[Operand] = []
 
     def whole() -> Asked:
@@ -115,7 +114,7 @@ def uwaga_attention(
             query=all_query,
             key=all_key,
             value=all_value,
-            options={"mask": mask, "bias": bias} | own,
+            options={"mask": mask, "bias": bias} | layer_options,
             start=_start(layer, mask, bias),
             has_positions=layer.query_offsets is None,
         )
@@ -131,7 +130,7 @@ def uwaga_attention(
     seen: list[Asked] = []
     if wants_map:
         of_layer = (looking(lambda asked, _: seen.append(asked)), *of_layer)
-    options = {"mask": call.mask, "bias": call.bias} | own
+    options = {"mask": call.mask, "bias": call.bias} | layer_options
     asked = Asked(query=call.query, key=call.key, value=call.value, options=options, whole_batch=whole)
     output = around(of_layer, asked, module, compute)
     expected = _as_expected(layer, call, output, query.shape[2], others)
@@ -207,9 +206,8 @@ def _from_pages(
 
     if not isinstance(cache, PagedAttentionCache):
         raise _refusal(module, "cache")
-    options: dict[str, Any] = dict(
-        others, cu_seq_lens_k=key_offsets
-    )  # `update` puts the offsets of this type of layer in their place
+    # `update` puts the offsets of this type of layer in the place of these.
+    options: dict[str, Any] = dict(others, cu_seq_lens_k=key_offsets)
     key, value = cache.update(key, value, module.layer_idx, options)
     return key, value, options["cu_seq_lens_k"]
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from uwaga._base.arguments import check
 from uwaga._base.tracing import is_intercepted
 from uwaga.integrations.torch_patch import autocast, is_supported
 from uwaga.integrations.transformers.mask_functions import has_documents, reach
@@ -61,12 +62,11 @@ def whole_mask(layer: LayerArguments, query: Tensor, key: Tensor) -> tuple[Mask 
     inside = band(layer)
     if inside is None:
         return same, layer.position_bias
-    if not torch.equal(of_queries, of_keys):
-        # The distance of a query and a key of one document is then another one in each of them.
-        raise ValueError(
-            f"attn_implementation='uwaga': {type(layer.module).__name__} attends causally or in a window over a packed "
-            "batch whose cu_seq_lens_q and cu_seq_lens_k differ; neither a map nor a position bias is supported there"
-        )
+    check(
+        torch.equal(of_queries, of_keys),
+        f"attn_implementation='uwaga': {type(layer.module).__name__} attends causally or in a window over a packed "
+        "batch whose cu_seq_lens_q and cu_seq_lens_k differ; neither a map nor a position bias is supported there",
+    )
     return same & inside, layer.position_bias
 
 
@@ -95,15 +95,11 @@ def _mask_and_bias(layer: LayerArguments, query: Tensor) -> tuple[Mask | None, T
     if isinstance(mask, LazyMask):
         mask = mask.dense()
     if mask.is_floating_point():
-        return None, _added(mask if bias is None else mask + bias, query.dtype)
+        added = mask if bias is None else mask + bias
+        # Eager attention adds a mask of any dtype to scores.
+        is_same = added.dtype == query.dtype
+        return None, added if is_same else added.to(torch.promote_types(query.dtype, torch.float32))
     return as_mask(mask), bias
-
-
-def _added(mask: Tensor, to: torch.dtype) -> Tensor:
-    """A mask in a dtype that can be added to scores of dtype `to`: eager attention accepts any."""
-    if mask.dtype == to:
-        return mask
-    return mask.to(torch.promote_types(to, torch.float32))
 
 
 def _ids(offsets: Tensor, tokens: int) -> Tensor:

@@ -45,9 +45,7 @@ class MaskRegion:
     key_offset: int = 0
     positions: Tensor | None = None  # (B, Q) inside a packed document, where these stand for the indices; Q = K there
     relative: bool = False  # the queries are the last of the keys, whatever their number
-    starts: Tensor | None = (
-        None  # (B,) position of the first query of each sequence among its keys; overrides the offsets
-    )
+    starts: Tensor | None = None  # (B,) positions of the first queries among their keys; they override the offsets
 
     @property
     def start(self) -> Start:

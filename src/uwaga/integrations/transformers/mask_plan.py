@@ -66,9 +66,8 @@ class MaskPlan:
 
     mask: Mask | None  # None: every query sees every key
     segments: Segments | None = None  # the same mask, except for padded queries, where Q and K are the same tokens
-    is_self_attention: bool = (
-        False  # Q and K are the same tokens; else two sequences of equal length may have been combined
-    )
+    # Q and K are the same tokens; else two sequences of equal length may have been combined.
+    is_self_attention: bool = False
     tokens: Tensor | None = None  # (B, N) bool, False in padding that is not computed, where there is some
     last: LastQueries | None = None  # computed by a separate call, where there are segments
     is_packed: bool = False  # it keeps documents of a packed batch apart
@@ -137,9 +136,8 @@ class LazyMask(Tensor):
     tensors, and passes its result to attention.
     """
 
-    plan: (
-        MaskPlan | str
-    )  # or why there is none, which is an error when a layer reads it: transformers makes masks that no layer reads
+    # A text says why there is none, which is an error when a layer reads it: transformers makes masks that no layer reads.
+    plan: MaskPlan | str
     row: Tensor | None  # the dense form for a single query, used under torch.compile in place of the plan
     materialized: Tensor | None  # the dense form, once there is a view of it that may be written to
 

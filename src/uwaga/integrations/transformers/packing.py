@@ -49,10 +49,8 @@ _BY_ROW = frozenset({
 })  # fmt: skip
 # Numbers that PyTorch computes at a time, in two vectors of the narrowest kind of the widest processor.
 _VECTORS = 64
-_GRAINS = (
-    32768,
-    2048,
-)  # numbers of the smallest share of a thread: at::internal::GRAIN_SIZE, and that of functions of MKL
+# Numbers of the smallest share of a thread: at::internal::GRAIN_SIZE, and that of functions of MKL.
+_GRAINS = (32768, 2048)
 # What a model may raise of tokens alone, or of another attention.
 CANNOT = (TypeError, ValueError, NotImplementedError, RuntimeError, IndexError, AttributeError)
 _FIXED_ROTATIONS = ("default", "linear", "llama3", "yarn")  # functions of the position alone
@@ -109,21 +107,20 @@ class Packing:
         if self.choice.engine == PACKED:
             return ids.with_values(self._together(ids, token_types))
         types = [None] * len(ids) if token_types is None else ids.with_values(token_types).to_list()
-        alone = [self.states_alone(*each) for each in zip(ids.to_list(), types, strict=True)]
+        alone = [self.states_alone(text, of_text) for text, of_text in zip(ids.to_list(), types, strict=True)]
         return ids.with_values(torch.cat(alone))
 
     def states_alone(self, ids_N: Tensor, token_types: Tensor | None = None) -> Tensor:
         """(N, M): the states of one text, as the model itself computes them."""
-        given = {"input_ids": ids_N[None], "attention_mask": torch.ones_like(ids_N)[None]}
-        if self._types is not None:
-            own = self._token_types(Ragged.from_list([ids_N])) if token_types is None else token_types[None]
-            given["token_type_ids"] = own
-        states: Tensor = self.model(**given, **self._options)[0][0]
-        return states
+        return self._states({"attention_mask": torch.ones_like(ids_N)[None]}, Ragged.from_list([ids_N]), token_types)
 
     def _together(self, ids: Ragged, token_types: Tensor | None = None) -> Tensor:
         """(N, M): the states of all texts, in one row."""
-        row = packed_row(ids, self._padding)
+        return self._states(packed_row(ids, self._padding), ids, token_types)
+
+    def _states(self, row: dict[str, Any], ids: Ragged, token_types: Tensor | None) -> Tensor:
+        """(N, M): what the model makes of one row of the texts, whose other arguments these are."""
+        row["input_ids"] = ids.values[None]
         if self._types is not None:
             row["token_type_ids"] = self._token_types(ids) if token_types is None else token_types[None]
         states: Tensor = self.model(**row, **self._options)[0][0]
@@ -166,7 +163,7 @@ class Packing:
         register_with_transformers()
         if not model._can_set_attn_implementation():
             return f"{name} computes attention by itself"
-        own = model.config._attn_implementation
+        before = model.config._attn_implementation
         try:
             model.set_attn_implementation(NAME)
             if is_close(self.states_alone(text), expected):
@@ -174,7 +171,7 @@ class Packing:
             why = f"{name} has other states with uwaga's attention"
         except (TypeError, ValueError, NotImplementedError, RuntimeError) as error:
             why = f"{name} cannot use uwaga's attention: {error}"
-        model.set_attn_implementation(own)
+        model.set_attn_implementation(before)
         return why
 
     def _why_not_packed(self, vocabulary: int) -> str | None:
@@ -282,25 +279,22 @@ def _is_activation(module: nn.Module) -> bool:
 
 def _is_fixed(module: Any) -> bool:
     kinds = getattr(module, "rope_type", None)  # of some models a dict by the type of layer
-    listed = set(kinds.values()) if isinstance(kinds, dict) else {kinds}
-    return listed <= {*_FIXED_ROTATIONS} and "position_ids" in inspect.signature(module.forward).parameters
+    every = set(kinds.values()) if isinstance(kinds, dict) else {kinds}
+    return every <= {*_FIXED_ROTATIONS} and "position_ids" in inspect.signature(module.forward).parameters
 
 
 @contextlib.contextmanager
 def _operators(model: nn.Module) -> Iterator[set[str]]:
     """The names of PyTorch's operators that are called, but for those inside of modules whose rows are known to be independent."""
-    known = [
-        each
-        for each in model.modules()
-        if is_packed(each) or isinstance(each, _InFullVectors | _RotationsInFullVectors)
-    ]
-    for module in known:
+    kinds = _InFullVectors | _RotationsInFullVectors
+    by_row = [module for module in model.modules() if is_packed(module) or isinstance(module, kinds)]
+    for module in by_row:
         module.forward = partial(_unseen, module.forward)  # of this instance, until the end
     try:
         with _Noting() as noting:
             yield noting.names
     finally:
-        for module in known:
+        for module in by_row:
             del module.forward
 
 

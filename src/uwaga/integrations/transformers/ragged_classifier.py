@@ -57,8 +57,7 @@ class RaggedClassifier(nn.Module):
         self.choice = body.choice
         if why_not is not None:
             self._body = None
-            own = body.choice.refused.get(PACKED, why_not)
-            self.choice = Choice(ONE_BY_ONE, body.choice.reason, {PACKED: own})
+            self.choice = Choice(ONE_BY_ONE, body.choice.reason, {PACKED: body.choice.refused.get(PACKED, why_not)})
 
     def forward(self, ids: Ragged, token_types: Tensor | None = None) -> Tensor:
         """(P,): the number before any activation; ids: values (N,), no text may be empty. token_types: (N,), ignored by a model that is
@@ -66,15 +65,15 @@ class RaggedClassifier(nn.Module):
         types = torch.zeros_like(ids.values) if token_types is None else token_types
         by_text = zip(ids.to_list(), ids.with_values(types).to_list(), strict=True)
         if self._body is None:
-            return torch.stack([self._run(text, own) for text, own in by_text])
+            return torch.stack([self._run(text, of_text) for text, of_text in by_text])
         states = self._body.states(ids, types).to_list()
-        return torch.stack([self._classify(text, own, x) for (text, own), x in zip(by_text, states, strict=True)])
+        return torch.stack([self._classify(*text, x) for text, x in zip(by_text, states, strict=True)])
 
     def _run(self, ids_N: Tensor, types_N: Tensor, model: Any = None) -> Tensor:
-        given = {"input_ids": ids_N[None], "attention_mask": torch.ones_like(ids_N)[None]}
+        inputs = {"input_ids": ids_N[None], "attention_mask": torch.ones_like(ids_N)[None]}
         if self._takes_types:
-            given["token_type_ids"] = types_N[None]
-        logits = (model or self.model)(**given, **self._options).logits
+            inputs["token_type_ids"] = types_N[None]
+        logits = (model or self.model)(**inputs, **self._options).logits
         if logits.shape != (1, 1):
             raise CheckpointError(f"{type(self.model).__name__} of transformers does not give one number to a text")
         result: Tensor = logits[0, 0]
@@ -101,11 +100,9 @@ class RaggedClassifier(nn.Module):
             result = self._classify(ids_N, types_N, body.states_alone(ids_N, types_N))
         except CANNOT as error:
             return f"the classifier of {name} reads more than the states of its body: {error}"
-        return (
-            None
-            if torch.equal(result, expected)
-            else f"the classifier of {name} reads more than the states of its body"
-        )
+        if torch.equal(result, expected):
+            return None
+        return f"the classifier of {name} reads more than the states of its body"
 
 
 class _GivenStates(nn.Module):

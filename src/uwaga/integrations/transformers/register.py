@@ -59,24 +59,24 @@ def register_with_transformers() -> None:
         _allow_continuous_batching(ContinuousBatchingManager)
 
 
-def _replace(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Replace a function of a class or module by `around`, which gets the function before its arguments."""
-    own = getattr(owner, name)
-    setattr(owner, name, wraps(own)(lambda *args, **kwargs: around(own, *args, **kwargs)))
+def _replace(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    """Replace a function of a class or module by `wrapper`, which gets the function before its arguments."""
+    original = getattr(owner, name)
+    setattr(owner, name, wraps(original)(lambda *args, **kwargs: wrapper(original, *args, **kwargs)))
 
 
 def _check_when_chosen(base: Any) -> None:
     """Make models that ignore the attention interface raise ValueError. transformers itself accepts any name when a model is
     made, and only logs a warning when the implementation is changed."""
 
-    def made(own: Callable, self: Any, requested: str | None, is_init_check: bool = False) -> str:
-        result: str = own(self, requested, is_init_check)
+    def made(original: Callable, self: Any, requested: str | None, is_init_check: bool = False) -> str:
+        result: str = original(self, requested, is_init_check)
         _check(self, result)
         return result
 
-    def changed(own: Callable, self: Any, attn_implementation: str | dict, *others: Any, **more: Any) -> None:
+    def changed(original: Callable, self: Any, attn_implementation: str | dict, *others: Any, **more: Any) -> None:
         _check(self, attn_implementation.get("") if isinstance(attn_implementation, dict) else attn_implementation)
-        own(self, attn_implementation, *others, **more)
+        original(self, attn_implementation, *others, **more)
 
     _replace(base, "get_correct_attn_implementation", made)
     _replace(base, "set_attn_implementation", changed)
@@ -101,10 +101,10 @@ def _answer_by_context(base: Any) -> None:
 def _tell_of_candidates(base: Any) -> None:
     """Call what acts at a model when it begins speculative decoding (assisted generation), which reads tokens that it may reject."""
 
-    def generator(own: Callable, self: Any, *args: Any, **kwargs: Any) -> object:
+    def generator(original: Callable, self: Any, *args: Any, **kwargs: Any) -> object:
         for note in threads.acting(self):
             note()
-        return own(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
     _replace(base, "_get_candidate_generator", generator)
 
@@ -112,33 +112,33 @@ def _tell_of_candidates(base: Any) -> None:
 def _find_documents(masks: Any) -> None:
     """Let causal masks of this attention separate the documents of a packed row with a mask of ones, or an empty cache, too. transformers
     looks for them only without either, except in FlashAttention, which finds them by itself."""
-    own = getattr(masks, "_preprocess_mask_arguments", None)
-    if own is None:
+    present = getattr(masks, "_preprocess_mask_arguments", None)
+    if present is None:
         warnings.warn(
             "register_with_transformers: this version of transformers makes masks in another way, so documents that position_ids alone "
             "separate see each other where there is a mask or a cache; give cu_seq_lens_q, or no attention_mask",
             stacklevel=3,
         )
         return
-    names = list(inspect.signature(own).parameters)
+    names = list(inspect.signature(present).parameters)
 
-    def with_documents(own: Callable, *args: Any, **kwargs: Any) -> tuple:
-        result: tuple = own(*args, **kwargs)
-        given = dict(zip(names, args, strict=False)) | kwargs
+    def with_documents(original: Callable, *args: Any, **kwargs: Any) -> tuple:
+        result: tuple = original(*args, **kwargs)
+        arguments = dict(zip(names, args, strict=False)) | kwargs
         is_done, padding, documents, queries, keys, query_offset, key_offset = result
-        if is_intercepted() or is_done or given["config"]._attn_implementation != NAME:
+        if is_intercepted() or is_done or arguments["config"]._attn_implementation != NAME:
             return result
-        if isinstance(padding, Tensor) and given.get("encoder_hidden_states") is None:
+        if isinstance(padding, Tensor) and arguments.get("encoder_hidden_states") is None:
             padding = padding.view_as(padding)  # a tensor of this mask alone
             setattr(padding, OF_ITSELF, True)
             result = (is_done, padding, *result[2:])
-        position_ids = given.get("position_ids")
+        position_ids = arguments.get("position_ids")
         if documents is not None or not isinstance(position_ids, Tensor) or position_ids.dim() != 2:
             return result
         is_whole = queries == keys == position_ids.shape[1] and int(query_offset) == key_offset == 0
         if not is_whole or not (padding is None or bool(padding.all())):
             return result
-        documents = documents_of_positions(position_ids.expand(given["inputs_embeds"].shape[0], -1))
+        documents = documents_of_positions(position_ids.expand(arguments["inputs_embeds"].shape[0], -1))
         return result if documents is None else (is_done, None, documents, queries, keys, query_offset, key_offset)
 
     _replace(masks, "_preprocess_mask_arguments", with_documents)
@@ -147,10 +147,10 @@ def _find_documents(masks: Any) -> None:
 def _allow_continuous_batching(manager: Any) -> None:
     """Let `generate_batch` run with this attention: transformers has a fixed list of names there, and no registry."""
 
-    def switch(own: Callable, self: Any, model: Any, *others: Any, **more: Any) -> None:
+    def switch(original: Callable, self: Any, model: Any, *others: Any, **more: Any) -> None:
         # It computes in another thread, where the model is neither watched nor edited.
         if vars(model.config).get(_OWN) != NAME:
-            own(self, model, *others, **more)
+            original(self, model, *others, **more)
 
     _replace(manager, "switch_to_cb_friendly_attn", switch)
 
