@@ -102,8 +102,8 @@ def _draw_line(ax: Axes | None, lines: Sequence[Arc], tokens: Sequence[str], _: 
     band = text.half_height * (top + bottom) / max(height - 2 * text.half_height, text.half_height)
     others = [line for line in lines if line.i != line.j]
     _add(ax, [_arc(line, band) for line in others], others, color)
-    own = [line for line in lines if line.i == line.j]
-    ax.scatter([line.i for line in own], [band] * len(own), s=[25 * line.strength for line in own], color=color, lw=0)
+    dots = [line for line in lines if line.i == line.j]
+    ax.scatter([dot.i for dot in dots], [band] * len(dots), s=[25 * dot.strength for dot in dots], color=color, lw=0)
     for position, word in enumerate(words):
         # In the middle where there are arcs on both sides, else close to the arcs.
         y, side = (0.0, "center") if ahead > 0 else (band * (1 - labels.GAP / text.half_height), "top")

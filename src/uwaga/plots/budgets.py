@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from uwaga._base.arguments import choice
+from uwaga._base.arguments import check, choice
 from uwaga.plots import figures
 
 if TYPE_CHECKING:
@@ -58,12 +58,11 @@ def cache_budgets(
     choice(statistic, "cache_budgets: statistic", study.means)
     choice(by, "cache_budgets: by", ("budget", "kept"))
     shown = _largest(study) if heads is None else []
-    for given in heads or ():
-        head: Any = tuple(given) if isinstance(given, Sequence) else given
+    for pair in heads or ():
+        head: Any = tuple(pair) if isinstance(pair, Sequence) else pair
         choice(head, "cache_budgets: (layer, head)", study.heads)
         shown.append(study.heads.index(head))
-    if not shown:
-        raise ValueError("cache_budgets: heads must have one (layer, head) at least")
+    check(shown, "cache_budgets: heads must have one (layer, head) at least")
     columns = min(_PER_ROW, len(shown))
     rows = -(-len(shown) // columns)
     figure = figures.new_figure(columns * _WIDTH + _LEGEND, rows * _HEIGHT + 0.4, layout="constrained")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from torch import Tensor
 
-from uwaga._base.arguments import choice, integer
+from uwaga._base.arguments import check, choice, integer
 from uwaga._base.durable import atomic_replace
 from uwaga.inspect.heads.table import head_changes
 from uwaga.inspect.patching import PatchingResult
@@ -111,8 +111,7 @@ def _draw_cells(ax: Axes, drawn: MatrixData, norm: Normalize) -> AxesImage:
 
 def _color_scale(matrices: ndarray, vmax: float | None, gamma: float) -> Normalize:
     """The colour scale from 0 to vmax, or from -vmax to vmax where a weight is below zero."""
-    if gamma <= 0:
-        raise ValueError(f"plots: gamma must be above 0, not {gamma}")
+    check(gamma > 0, f"plots: gamma must be above 0, not {gamma}")
     vmax = _largest(matrices) if vmax is None else vmax
     if not (matrices < 0).any():
         return figures.import_matplotlib("matplotlib.colors").PowerNorm(gamma, vmin=0.0, vmax=vmax)
@@ -174,7 +173,7 @@ def head_grid(
         at = (sequence,) if len(weights.shape) > 3 else ()
         selected = select_matrix("head_grid", weights, at, remaining=1)
         drawn.append(matrix_data("head_grid", selected, MAX_PANEL_SIZE, pooling))
-    most = max(len(each.matrices) for each in drawn)
+    most = max(len(data.matrices) for data in drawn)
     # The heads of a single layer go over several rows.
     columns = most if len(drawn) > 1 else min(most, _PANELS_PER_ROW)
     rows = len(drawn) if len(drawn) > 1 else -(-most // columns)
@@ -183,13 +182,11 @@ def head_grid(
     axes = figure.subplots(rows, columns, squeeze=False)
     for ax in axes.flat:
         ax.set_axis_off()
-    largest = max(_largest(each.matrices) for each in drawn)
-    for row, (layer, each) in enumerate(zip(layers, drawn, strict=True)):
-        for head, matrix in enumerate(each.matrices):
+    largest = max(_largest(data.matrices) for data in drawn) if shared else None
+    for row, (layer, data) in enumerate(zip(layers, drawn, strict=True)):
+        for head, matrix in enumerate(data.matrices):
             ax = axes[row, head] if len(drawn) > 1 else axes.flat[head]
-            image = _draw_cells(
-                ax, each._replace(matrices=matrix), _color_scale(matrix, largest if shared else None, gamma)
-            )
+            image = _draw_cells(ax, data._replace(matrices=matrix), _color_scale(matrix, largest, gamma))
             ax.set_axis_on()
             ax.set(xticks=[], yticks=[])
             ax.set_title(f"head {head}" * (row == 0), fontsize=figures.SMALL, pad=2)
@@ -206,8 +203,7 @@ def _by_layer(maps: Weights | Sequence[Weights] | Mapping[object, Weights]) -> M
     if isinstance(maps, WeightMap | Tensor):
         return {None: maps}
     result: Mapping[object, Weights] = maps if isinstance(maps, Mapping) else dict[object, Weights](enumerate(maps))
-    if not result:
-        raise ValueError("head_grid: there are no maps to draw")
+    check(result, "head_grid: there are no maps to draw")
     return result
 
 
@@ -363,24 +359,18 @@ def patching_effects(result: PatchingResult, *, head: int | None = None) -> Figu
     if result.heads is not None and result.spans is not None:
         head = integer(head, "patching_effects: with heads and positions, head", 0, len(result.heads) - 1)
         effects = effects[:, head : head + 1]
-    matrix = effects[:, 0] if result.spans is not None else effects[..., 0]
-    columns = (
-        [_span_label(span) for span in result.spans]
-        if result.spans is not None
-        else ["all"]
-        if result.heads is None
-        else [str(each) for each in result.heads]
-    )
+    if result.spans is not None:
+        matrix = effects[:, 0]
+        columns = [str(span[0]) if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in result.spans]
+    else:
+        matrix = effects[..., 0]
+        columns = ["all"] if result.heads is None else list(map(str, result.heads))
     figure = heatmap(matrix, [str(layer) for layer in result.layers], key_tokens=columns)
     cells, bar = figure.axes[:2]
     cells.set_xlabel("head" if result.spans is None else "position")
     cells.set_ylabel(f"{result.kind} layer")
     bar.set_ylabel("restored part of the metric")
     return figure
-
-
-def _span_label(span: list[int]) -> str:
-    return str(span[0]) if len(span) == 1 else f"{span[0]}-{span[-1]}"
 
 
 # Animations: one head through all layers, or row by row as a text is written.
@@ -429,8 +419,7 @@ def animate(
         ModuleNotFoundError: matplotlib is not installed; Pillow comes with it.
         OSError: the file cannot be written.
     """
-    if not seconds > 0:
-        raise ValueError(f"animate: seconds must be above 0, not {seconds!r}")
+    check(seconds > 0, f"animate: seconds must be above 0, not {seconds!r}")
     choice(over, "animate: over", ("layers", "queries"))
     if over == "queries":
         if not isinstance(maps, WeightMap):
@@ -439,16 +428,15 @@ def animate(
     else:
         chosen, tokens, key_tokens = _layers(maps, kind, at, tokens, key_tokens)
     drawn = [matrix_data("animate", select_matrix("animate", m, at), MAX_HEATMAP_SIZE, "sum") for _, m in chosen]
-    if len({(each.queries, each.keys) for each in drawn}) > 1:
-        sizes = ", ".join(f"{each.queries} x {each.keys}" for each in drawn)
+    if len({(data.queries, data.keys) for data in drawn}) > 1:
+        sizes = ", ".join(f"{data.queries} x {data.keys}" for data in drawn)
         raise ValueError(f"animate: the maps must have one size, not {sizes}")
-    matrices = [np.asarray(each.matrices) for each in drawn]
+    matrices = [np.asarray(data.matrices) for data in drawn]
     titles = [name for name, _ in chosen]
     if over == "queries":
         matrices = [_until(matrices[0], row) for row in range(1, len(matrices[0]) + 1)]
         titles = [""] * len(matrices)
-    if len(matrices) > MAX_FRAMES:
-        raise ValueError(f"animate: {len(matrices)} frames are more than {MAX_FRAMES}")
+    check(len(matrices) <= MAX_FRAMES, f"animate: {len(matrices)} frames are more than {MAX_FRAMES}")
     largest = max(map(_largest, matrices))
     _write(Path(path), chosen[0][1], matrices, titles, tokens, key_tokens, at, vmax or largest, gamma, seconds, dpi)
     return len(matrices)
@@ -476,8 +464,7 @@ def _layers(
         raise ValueError("animate: over='layers' takes a recording or several maps; of one map take over='queries'")
     else:
         results = list(maps.items()) if isinstance(maps, Mapping) else list(enumerate(maps))
-    if not results:
-        raise ValueError("animate: there are no maps")
+    check(results, "animate: there are no maps")
     return [(labels.layer_name(name), m) for name, m in results], tokens, key_tokens
 
 

@@ -63,11 +63,11 @@ def select_matrix(operation: str, weights: Weights, at: int | tuple[int, ...], *
     """
     at = at if isinstance(at, tuple) else (at,)
     leading = tuple(weights.shape[:-2])
-    wanted = len(leading) - remaining
-    if len(at) > wanted or any(size != 1 for size in leading[len(at) : max(wanted, 0)]) or wanted < 0:
+    count = len(leading) - remaining
+    if len(at) > count or any(size != 1 for size in leading[len(at) : max(count, 0)]) or count < 0:
         rule = f"at must select one matrix of the weights {tuple(weights.shape)}, and {at} does not"
         raise ValueError(f"{operation}: {rule}")
-    at = at + (0,) * (wanted - len(at))
+    at = at + (0,) * (count - len(at))
     if isinstance(weights, WeightMap) and weights.parts() is not None:
         return SelectedMatrix(map_of_sequence(weights, at[0]), at[1:])
     return SelectedMatrix(weights, at)
@@ -91,10 +91,8 @@ def matrix_data(operation: str, selected: SelectedMatrix, max_size: int, pooling
     elif max(queries, keys) <= max_size:
         matrices = read_rectangle(weights, at)
     else:
-        matrices, label = (
-            pooled(weights, at, min(queries, max_size), min(keys, max_size), pooling),
-            COLOR_LABELS[pooling],
-        )
+        matrices = pooled(weights, at, min(queries, max_size), min(keys, max_size), pooling)
+        label = COLOR_LABELS[pooling]
     return MatrixData(matrices.detach().to("cpu", torch.float64).numpy(), queries, keys, label)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from uwaga._base.arguments import integer
+from uwaga._base.arguments import check, integer
 from uwaga.inspect.patches import Cell, PatchGrid, luminance
 from uwaga.maps.base import WeightMap
 from uwaga.plots import figures
@@ -73,8 +73,10 @@ def patch_attention(
     position = (grid.position(*query) if isinstance(query, tuple) else integer(query, f"{_NAME}: query")) % tokens
     every_HIJ = every_HIJ[None] if every_HIJ.dim() == 2 else every_HIJ
     chosen = list(range(len(every_HIJ))) if heads is None else list(heads)
-    if not chosen or not all(0 <= head < len(every_HIJ) for head in chosen):
-        raise ValueError(f"{_NAME}: heads must be some of 0 to {len(every_HIJ) - 1}, not {chosen}")
+    check(
+        chosen and all(0 <= head < len(every_HIJ) for head in chosen),
+        f"{_NAME}: heads must be some of 0 to {len(every_HIJ) - 1}, not {chosen}",
+    )
     weights_HIJ = every_HIJ[chosen].detach().double().cpu().numpy()
     largest = float(np.nanmax(weights_HIJ, initial=0.0)) if vmax is None else vmax
     shown = chosen if len(chosen) > 1 else []  # beside the large picture
