@@ -4,8 +4,6 @@ watching     uwaga.watch: record the attention of every layer while the model ru
 recordings   what is recorded, pass by pass; its maps and files
 editing      uwaga.edit: run a model with changed attention
 edits        the changes: which heads, which weights, whose values
-adapters     models that read texts, of this package or of transformers
-layers       the attention layers of a model of this package or of transformers
 heads        of each head: activations, gradients, scores, labels, rollouts, the pronouns that it follows
 logits       logit lens and direct logit attribution
 attribution  a score of attention as the sum of what each pair of parts of the model contributes

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from uwaga._base.arguments import integer
+from uwaga._base.arguments import check, integer
 from uwaga.inspect.edits import Ablation, Edits, HeadKey, Links, Patch, WeightChange, Where
 from uwaga.inspect.recordings.passes import heads_of, start_of
 from uwaga.integrations.transformers.inside import computing
@@ -103,11 +103,11 @@ def hooking(model: nn.Module, hooks: Mapping[nn.Module, Hook]) -> Iterator[None]
 
 def _check_heads(model: nn.Module, edits: Edits, layers: Mapping[nn.Module, AttentionId]) -> None:
     name, modules = name_of(model), {where: module for module, where in layers.items()}
-    if not modules:
-        raise ValueError(
-            f"edit: {name} has no attention that can be edited: neither uwaga.nn.MultiHeadAttention nor a model of "
-            "transformers that offers attn_implementation"
-        )
+    check(
+        modules,
+        f"edit: {name} has no attention that can be edited: neither uwaga.nn.MultiHeadAttention nor a model of "
+        "transformers that offers attn_implementation",
+    )
     for where in edits.wheres():
         module = modules.get(AttentionId(where.kind, where.layer))
         if module is None:
@@ -152,10 +152,10 @@ class LayerEditor:
     def __call__(self, asked: Asked, _: object, proceed: Proceed) -> Operand:
         if self.needs_operands:
             asked = asked.whole()
-            if not asked.has_positions:
-                raise ValueError(
-                    "edit: a packed batch (cu_seq_lens_q) has no positions of texts; only outputs of heads can be edited in it"
-                )
+            check(
+                asked.has_positions,
+                "edit: a packed batch (cu_seq_lens_q) has no positions of texts; only outputs of heads can be edited in it",
+            )
         query, key, value, options, start = asked.query, asked.key, asked.value, asked.options, asked.start
         first = self._start(query, key, options["mask"], start) if self.needs_operands else 0
         if self.layer.kind == "decoder":
@@ -513,10 +513,10 @@ def _mean(where: Where, output: Operand, tokens: _Tokens, mask: Mask | Tensor | 
 
 def _real_tokens(where: Where, mask: Mask | Tensor | None, tokens: _Tokens) -> Tensor | None:
     """(B, K) bool: the keys that the mask does not hide from every query; None: all. Of self-attention these are its tokens."""
-    if where.kind == "cross":
-        raise ValueError(
-            f'edit: heads {where}: "mean" cannot tell padding of the decoder in cross-attention; give the vector'
-        )
+    check(
+        where.kind != "cross",
+        f'edit: heads {where}: "mean" cannot tell padding of the decoder in cross-attention; give the vector',
+    )
     if mask is None:
         return None
     mask = as_mask(mask)

@@ -16,7 +16,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from uwaga._base.arguments import choice, integer
+from uwaga._base.arguments import check, choice, integer
 from uwaga._base.options import Integer, ListOf, Real, options, read
 from uwaga._base.terminal import short
 from uwaga.inspect.recordings.passes import rows
@@ -68,8 +68,7 @@ class Links:
     def __post_init__(self) -> None:
         for name in ("queries", "keys"):
             object.__setattr__(self, name, _positions(f"Links: {name}", getattr(self, name)))
-        if not _is_finite(self.factor):
-            raise ValueError(f"Links: factor must be a finite number, not {short(self.factor)}")
+        check(_is_finite(self.factor), f"Links: factor must be a finite number, not {short(self.factor)}")
         object.__setattr__(self, "factor", float(self.factor))
 
     def __repr__(self) -> str:
@@ -105,8 +104,10 @@ class Patch:
             raise ValueError(f"Patch: source must be a tensor (P, D) or (B, P, D), not {result}")
         positions, vectors = _positions("Patch: positions", self.positions), self.source.shape[-2]
         positions = tuple(range(vectors)) if positions is None else positions
-        if len(positions) != vectors:
-            raise ValueError(f"Patch: there are {len(positions)} positions for {vectors} vectors of the source")
+        check(
+            len(positions) == vectors,
+            f"Patch: there are {len(positions)} positions for {vectors} vectors of the source",
+        )
         object.__setattr__(self, "positions", positions)
 
     @classmethod

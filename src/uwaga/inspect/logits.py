@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from uwaga._base.arguments import choice, integer
+from uwaga._base.arguments import check, choice, integer
 from uwaga._base.threads import calling_here
 from uwaga.inspect.attribution.streams import Scale
 from uwaga.inspect.editing import hooking
@@ -161,8 +161,7 @@ def logit_attribution(
     with _residuals(stream) as (states, feed_forwards), hooking(model, hooks):
         model(*inputs, **options)
     last = states[-1]
-    if last.dim() != 3:
-        raise ValueError("logit_attribution: the model must be given a padded batch (B, Q), not a ragged one")
+    check(last.dim() == 3, "logit_attribution: the model must be given a padded batch (B, Q), not a ragged one")
     direction, bias = _direction(stream, "answer", answer, len(last))
     if other is not None:
         less, less_bias = _direction(stream, "other", other, len(last))
@@ -198,8 +197,10 @@ def _direction(stream: ResidualStream, name: str, ids: int | Tensor, rows: int) 
     ids_B = torch.as_tensor(ids, device=stream.weight_VM.device)
     if ids_B.dtype.is_floating_point or ids_B.dtype == torch.bool or ids_B.shape not in ((), (rows,)):
         raise ValueError(f"logit_attribution: {name} must be a token id or one for each of {rows} rows, not {ids!r}")
-    if bool(((ids_B < 0) | (ids_B >= vocabulary)).any()):
-        raise ValueError(f"logit_attribution: {name} must be ids of the {vocabulary} tokens, not {ids!r}")
+    check(
+        not ((ids_B < 0) | (ids_B >= vocabulary)).any(),
+        f"logit_attribution: {name} must be ids of the {vocabulary} tokens, not {ids!r}",
+    )
     ids_B = ids_B.long().expand(rows)
     bias = stream.weight_VM.new_zeros(rows) if stream.bias_V is None else stream.bias_V[ids_B]
     return stream.weight_VM[ids_B], bias
@@ -224,10 +225,10 @@ def _residuals(stream: ResidualStream) -> Iterator[tuple[list[Tensor], dict[int,
             stack.callback(feed_forward.register_forward_hook(hook).remove)
         stack.callback(stream.norm.register_forward_pre_hook(before, with_kwargs=True).remove)
         yield states, feed_forwards
-    if len(states) != len(stream.blocks) + 1:
-        raise ValueError(
-            f"interpret: one pass over {len(stream.blocks)} layers was expected, and {len(states)} states were seen"
-        )
+    check(
+        len(states) == len(stream.blocks) + 1,
+        f"interpret: one pass over {len(stream.blocks)} layers was expected, and {len(states)} states were seen",
+    )
 
 
 def _plain(x: Any) -> Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from uwaga._base.arguments import integer
+from uwaga._base.arguments import check, integer
 from uwaga.maps.base import WeightMap
 
 if TYPE_CHECKING:
@@ -192,16 +192,14 @@ def image_grids(
     (2, 8)
     """
     ids_T = torch.as_tensor(ids)
-    if ids_T.dim() != 1:
-        raise ValueError(f"image_grids: ids must be those of one sequence, (T,), not {tuple(ids_T.shape)}")
+    check(ids_T.dim() == 1, f"image_grids: ids must be those of one sequence, (T,), not {tuple(ids_T.shape)}")
     positions = (ids_T == image_token_id).nonzero().flatten()
     if shapes is None:
         starts = [0, *((positions.diff() != 1).nonzero().flatten() + 1).tolist(), len(positions)]
         runs = [stop - start for start, stop in pairwise(starts) if stop > start]
         shapes = [(round(run**0.5),) * 2 for run in runs]
         for run, (side, _) in zip(runs, shapes, strict=True):
-            if side * side != run:
-                raise ValueError(f"image_grids: a picture of {run} tokens is no square: pass shapes")
+            check(side * side == run, f"image_grids: a picture of {run} tokens is no square: pass shapes")
     sizes = [tuple(integer(size, "image_grids: a shape") for size in shape) for shape in shapes]
     counts = [rows * columns for rows, columns in sizes]
     if sum(counts) != len(positions):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from uwaga._base.arguments import integer
+from uwaga._base.arguments import check, integer
 from uwaga._base.options import Count, ListOf, Real, options, read
 from uwaga.inspect.editing import edit
 from uwaga.inspect.edits import Patch
@@ -59,8 +59,10 @@ class PatchingResult:
         Raises:
             ValueError: the metrics of both texts are equal, so that there is nothing to restore.
         """
-        if self.clean == self.corrupted:
-            raise ValueError(f"PatchingResult: the metric of both texts is {self.clean}: there is nothing to restore")
+        check(
+            self.clean != self.corrupted,
+            f"PatchingResult: the metric of both texts is {self.clean}: there is nothing to restore",
+        )
         return (self.values - self.corrupted) / (self.clean - self.corrupted)
 
     def to_dict(self) -> dict[str, Any]:
@@ -121,8 +123,10 @@ def activation_patching(
         ValueError: texts of different shapes; a metric that is no finite number; a `resume` of other patches or metrics.
         ValueError: as `uwaga.edit` and `uwaga.watch`: unknown layers, heads and positions.
     """
-    if model.training:
-        raise ValueError("activation_patching: the model is in training mode, where runs may differ; call model.eval()")
+    check(
+        not model.training,
+        "activation_patching: the model is in training mode, where runs may differ; call model.eval()",
+    )
     with activations(model, kinds=[kind], layers=layers) as kept:
         clean_value = _number(metric(_run(model, clean)), "clean")
     outputs = {layer: kept[kind, layer].output for _, layer in sorted(kept)}
@@ -134,8 +138,7 @@ def activation_patching(
     if resume is not None:
         for name in _SETTINGS:
             before, now = getattr(resume, name), getattr(result, name)
-            if before != now:
-                raise ValueError(f"activation_patching: resume has {name} {before!r}, and this call {now!r}")
+            check(before == now, f"activation_patching: resume has {name} {before!r}, and this call {now!r}")
         result = resume
     todo = result.values.isnan().nonzero().tolist()
     total, done = result.values.numel(), result.values.numel() - len(todo)
@@ -173,8 +176,7 @@ def _number(value: Tensor | float, name: str) -> float:
     if isinstance(value, Tensor) and value.numel() != 1:
         raise ValueError(f"activation_patching: the metric must be one number, not a tensor {tuple(value.shape)}")
     result = float(value)
-    if not isfinite(result):
-        raise ValueError(f"activation_patching: the metric of the {name} run is {result}")
+    check(isfinite(result), f"activation_patching: the metric of the {name} run is {result}")
     return result
 
 

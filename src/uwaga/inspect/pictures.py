@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from uwaga._base import install, untrusted
+from uwaga._base.arguments import check
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.inspect.run_text import RecordError, Report, after_each_layer, reporting_errors
@@ -83,8 +84,10 @@ def in_rgb(opened: Callable[[], Any], name: str) -> Any:
                 upright = ImageOps.exif_transpose(picture)
                 if upright.mode.startswith(("I", "F")):  # of 16 bits, which Pillow would cut off at 255
                     numbers = np.asarray(upright, np.float64)
-                    if not 0 <= numbers.min() <= numbers.max() <= 65535:
-                        raise ValueError("its pixels are numbers of 32 bits, of which white is not known")
+                    check(
+                        0 <= numbers.min() <= numbers.max() <= 65535,
+                        "its pixels are numbers of 32 bits, of which white is not known",
+                    )
                     white = 1 if upright.mode == "F" and numbers.max() <= 1 else 65535
                     upright = Image.fromarray((numbers / (white / 255)).astype(np.uint8))
                 return upright.convert("RGB")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from uwaga._base.arguments import choice, integer
+from uwaga._base.arguments import check, choice, integer
 from uwaga.inspect.attribution.streams import BYTES, NAME, Finish, Part, Reader, StreamStack, stacks
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.watching import watch
@@ -32,6 +32,15 @@ _CELLS = 256  # that are read at once, of the outer product of their queries and
 _MASKS = ("lengths", "attention_mask", "key_lengths")
 _TYPES = ("token_types", "token_type_ids")
 _SIDES = ("query", "key")
+_OF_SCORES = (
+    "cells",
+    "scores",
+    "weights",
+    "query",
+    "key",
+    "distance",
+    "rounding",
+)  # fields with an entry for each score
 
 
 class Share(NamedTuple):
@@ -83,9 +92,8 @@ class ScoreAttribution:
     head: int
     row: int
     cells: tuple[tuple[int, int], ...]  # C of (query, key)
-    than: (
-        tuple[int, ...] | None
-    )  # C keys whose scores are subtracted: then all below is of the difference, but `weights`
+    # C keys whose scores are subtracted: then all below is of the difference, but `weights`.
+    than: tuple[int, ...] | None
     scores: Tensor  # (C,) float64: q . k * scale + distance of the recorded queries and keys, before a softcap
     weights: Tensor  # (C,): the attention weights
     query_parts: tuple[Part, ...]  # P
@@ -103,18 +111,8 @@ class ScoreAttribution:
     def __getitem__(self, c: int) -> "ScoreAttribution":
         """One of the scores."""
         c = _index(c, len(self), "a score")
-        at = slice(c, c + 1)
-        return replace(
-            self,
-            cells=self.cells[at],
-            than=None if self.than is None else self.than[at],
-            scores=self.scores[at],
-            weights=self.weights[at],
-            query=self.query[at],
-            key=self.key[at],
-            distance=self.distance[at],
-            rounding=self.rounding[at],
-        )
+        of_score: dict[str, Any] = {name: getattr(self, name)[c : c + 1] for name in _OF_SCORES}
+        return replace(self, than=None if self.than is None else self.than[c : c + 1], **of_score)
 
     def __iter__(self) -> Iterator["ScoreAttribution"]:
         return (self[c] for c in range(len(self)))
@@ -185,7 +183,8 @@ class ScoreAttribution:
         top, parts = integer(top, f"{NAME}: back: top", 1), integer(parts, f"{NAME}: back: parts", 1)
         shares, weights_N, share_of = _back(self, part, side, other)
         tokens = shares.abs().argsort(descending=True, stable=True)[:top]
-        value = self.reader.operand(*_head(part), tokens.tolist())
+        where, head = _head(part)
+        value = self.reader.operand(where, "value", head, tokens.tolist())
         results = []
         for n, token in enumerate(tokens.tolist()):
             of_parts = share_of(value.values[n], tokens[n : n + 1].expand(len(value.parts)))
@@ -214,12 +213,13 @@ class ScoreAttribution:
 _DISTANCE = Part("distance")
 
 
-def _head(part: Part) -> tuple[AttentionId, str, int]:
-    """What was read of a head, as `Reader.operand` takes it."""
-    assert part.kind is not None
-    assert part.layer is not None
-    assert part.head is not None
-    return AttentionId(part.kind, part.layer), "value", part.head
+def _head(part: Part) -> tuple[AttentionId, int]:
+    """The attention and the number of a head."""
+    _, kind, layer, head = part
+    assert kind is not None
+    assert layer is not None
+    assert head is not None
+    return AttentionId(kind, layer), head
 
 
 @torch.no_grad()
@@ -228,16 +228,14 @@ def _back(
 ) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor], Tensor]]:
     """One step back from a head's output at the query or the key of a score: the shares (N,) of the tokens that it read, its weights (N,), and
     the share (n,) of any values (n, E) at tokens (n,)."""
-    if len(of) != 1:
-        raise ValueError(f"{NAME}: back is of one score, and there are {len(of)}; take one of them by its index")
+    check(len(of) == 1, f"{NAME}: back is of one score, and there are {len(of)}; take one of them by its index")
     choice(side, f"{NAME}: side", _SIDES)
     sides = {"query": (of.query_parts, of.query[0]), "key": (of.key_parts, of.key[0])}
     other_parts, other_PD = sides[_SIDES[1 - _SIDES.index(side)]]
     for one, there, name in ((part, sides[side][0], side), (other, other_parts, "other side")):
         if one is not None and one not in there:
             raise ValueError(f"{NAME}: {one} is no part of the {name}; there are {', '.join(map(str, there))}")
-    if part.name != "head":
-        raise ValueError(f"{NAME}: {part} has brought nothing from other tokens: only heads have")
+    check(part.name == "head", f"{NAME}: {part} has brought nothing from other tokens: only heads have")
     # The share of x is <finish(x), u_D>.
     u_D = (other_PD.sum(0) if other is None else other_PD[other_parts.index(other)]) * of.scale
     tokens = [of.cells[0][_SIDES.index(side)]]
@@ -247,7 +245,6 @@ def _back(
     readers: list[tuple[Tensor, Tensor, Finish]] = []
     for token in tokens:
         weights_N, reached, finish = of.reader.sources(AttentionId(of.kind, of.layer), side, of.head, token, part)
-        assert reached.map_nWD is not None
         readers.append((weights_N, reached.map_nWD[reached.write.parts.index(part)] * reached.factor_T, finish))
 
     def share_of(x_nE: Tensor, at: Tensor) -> Tensor:
@@ -256,7 +253,7 @@ def _back(
         )
         return first - others[0] if others else first
 
-    source, _, head = _head(part)
+    source, head = _head(part)
     value_GNE = of.reader.values(source)
     value_NE = value_GNE[head * len(value_GNE) // of.reader.map(source).shape[0]]
     every = torch.arange(len(value_NE)).split(2**14)
@@ -328,15 +325,14 @@ def score_attribution(
     """
     ours = _of_this_package(model)
     unknown = sorted(set(options) - set(_TYPES) - set(() if isinstance(inputs, Recording) else _MASKS))
-    if unknown:
-        raise ValueError(f"{NAME}: unknown options: {', '.join(unknown)}")
+    check(not unknown, f"{NAME}: unknown options: {', '.join(unknown)}")
     parts = stacks(ours)
     where = _where(parts, kind, layer, model)
     recording = inputs if isinstance(inputs, Recording) else _recorded(model, inputs, where, options)
-    if where not in recording.maps:
-        raise ValueError(
-            f"{NAME}: the recording has no {where.kind} {layer}; there are {describe_layers(recording.maps)}"
-        )
+    check(
+        where in recording.maps,
+        f"{NAME}: the recording has no {where.kind} {layer}; there are {describe_layers(recording.maps)}",
+    )
     shape = recording.maps[where].shape
     rows = shape[0] if len(shape) == 4 else 1  # (H, Q, K) is of one text
     row = _index(row, rows, "row")
@@ -401,8 +397,7 @@ def _than(than: Any, count: int, keys: int) -> list[int] | None:
         return None
     several = _listed(than)
     several = [than] * count if several is None else several
-    if len(several) != count:
-        raise ValueError(f"{NAME}: than must be one key, or one for each of {count} scores, not {len(several)}")
+    check(len(several) == count, f"{NAME}: than must be one key, or one for each of {count} scores, not {len(several)}")
     return [_index(key, keys, "a key") for key in several]
 
 
@@ -411,8 +406,10 @@ def _cells(m: AttentionMap, i: Any, j: Any, most: int) -> list[tuple[int, int]]:
     queries, keys = m.shape
     if i is not None and j is not None:
         of_i, of_j = ([x] if (several := _listed(x)) is None else several for x in (i, j))
-        if len(of_i) != len(of_j) or not of_i:
-            raise ValueError(f"{NAME}: i and j must be as many, and at least one, not {len(of_i)} and {len(of_j)}")
+        check(
+            len(of_i) == len(of_j) and of_i,
+            f"{NAME}: i and j must be as many, and at least one, not {len(of_i)} and {len(of_j)}",
+        )
         return [(_index(a, queries, "i"), _index(b, keys, "j")) for a, b in zip(of_i, of_j, strict=True)]
     most = integer(most, f"{NAME}: most", 1)
     for name, position in (("i", i), ("j", j)):
@@ -427,8 +424,7 @@ def _cells(m: AttentionMap, i: Any, j: Any, most: int) -> list[tuple[int, int]]:
     else:
         found = _strongest(m, most)
     result = [(query, key) for weight, query, key in sorted(found, key=_by_weight) if weight > 0]
-    if not result:
-        raise ValueError(f"{NAME}: no key is seen there")
+    check(result, f"{NAME}: no key is seen there")
     return result
 
 
@@ -489,15 +485,15 @@ def _weights(m: AttentionMap, cells: list[tuple[int, int]]) -> Tensor:
 
 def _of_this_package(model: nn.Module) -> Transformer:
     """The model itself, or one of transformers as the model of this package that it is, with the same weights."""
-    if model.training:
-        raise ValueError(
-            f"{NAME}: {name_of(model)} is in training mode, in which dropout changes what it computes; call model.eval()"
-        )
+    check(
+        not model.training,
+        f"{NAME}: {name_of(model)} is in training mode, in which dropout changes what it computes; call model.eval()",
+    )
     device = next((x.device for x in model.parameters()), torch.device("cpu"))
-    if device.type != "cpu":
-        raise ValueError(
-            f"{NAME}: the model must be on the CPU, not on {device}; of a recording, watch(..., device='cpu')"
-        )
+    check(
+        device.type == "cpu",
+        f"{NAME}: the model must be on the CPU, not on {device}; of a recording, watch(..., device='cpu')",
+    )
     if isinstance(model, Transformer):
         return model
     found = outermost(model)
@@ -513,10 +509,10 @@ def _where(parts: dict[str, StreamStack], kind: str | None, layer: int, model: n
     existing = [sub.where for stack in parts.values() for sub in stack.sublayers if sub.where is not None]
     kind = kind if kind is not None else "decoder" if "decoder" in parts else "encoder"
     where = AttentionId(kind, integer(layer, f"{NAME}: layer"))
-    if where not in existing:
-        raise ValueError(
-            f"{NAME}: {name_of(model)} has no layer {layer!r} of kind {kind!r}; there are {describe_layers(existing)}"
-        )
+    check(
+        where in existing,
+        f"{NAME}: {name_of(model)} has no layer {layer!r} of kind {kind!r}; there are {describe_layers(existing)}",
+    )
     return where
 
 

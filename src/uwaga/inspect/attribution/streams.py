@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from uwaga._base.arguments import check
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.maps.map import AttentionMap
 from uwaga.models.transformer import Embeddings, Transformer
@@ -211,9 +212,8 @@ class Reached(NamedTuple):
     """A write with the map from what was written to an operand: `values @ map * factor`."""
 
     write: Write
-    map_nWD: Tensor | None  # None: a constant, (T, D) as `constant`
+    map_nWD: Tensor
     factor_T: Tensor
-    constant_TD: Tensor | None = None
 
 
 def reach(tape: Tape, weight_DM: Tensor, bias_D: Tensor | None, tokens: int) -> Iterator[Reached]:
@@ -221,15 +221,15 @@ def reach(tape: Tape, weight_DM: Tensor, bias_D: Tensor | None, tokens: int) -> 
 
     tokens: T.
     """
-    nothing = Write((Part("bias"),), weight_DM.new_zeros(tokens, 1, 0))
+    one = Write((Part("bias"),), weight_DM.new_ones(tokens, 1, 1))  # whose map is the constant
     map_DM, factor_T = weight_DM, weight_DM.new_ones(tokens)
 
     def constant(bias: Tensor | None, of: Tensor, factor: Tensor) -> Iterator[Reached]:
         if bias is not None:
-            yield Reached(nothing, None, factor, factor[:, None] * (of @ bias))
+            yield Reached(one, (of @ bias)[None, None], factor)
 
     if bias_D is not None:
-        yield Reached(nothing, None, factor_T, bias_D.expand(tokens, -1))
+        yield Reached(one, bias_D[None, None], factor_T)
     for entry in reversed(tape):
         if isinstance(entry, Scale):
             yield from constant(entry.bias, map_DM, factor_T)
@@ -354,11 +354,11 @@ class Reader:
 
     def map(self, where: AttentionId, head: int | None = None) -> AttentionMap:
         """(H, Q, K) of the row, or (Q, K) of one of its heads."""
-        if where not in self.recording.maps:
-            raise ValueError(
-                f"{NAME}: the recording has no {where.kind} {where.layer}, which wrote into what is asked for; there are "
-                f"{describe_layers(self.recording.maps)}"
-            )
+        check(
+            where in self.recording.maps,
+            f"{NAME}: the recording has no {where.kind} {where.layer}, which wrote into what is asked for; there are "
+            f"{describe_layers(self.recording.maps)}",
+        )
         whole = self.recording.maps[where]
         heads = self.attention(where).num_heads
         if whole.shape[-3] != heads:
@@ -376,10 +376,10 @@ class Reader:
 
     def values(self, where: AttentionId) -> Tensor:
         """(G, N, E) of the row."""
-        if where not in self.recording.values:
-            raise ValueError(
-                f"{NAME}: the recording has no values of {where}; uwaga.watch(model, values=True) keeps them"
-            )
+        check(
+            where in self.recording.values,
+            f"{NAME}: the recording has no values of {where}; uwaga.watch(model, values=True) keeps them",
+        )
         value = self.recording.values[where]
         if isinstance(value, Ragged):
             return _row(value, self.row).transpose(0, 1)
@@ -546,18 +546,12 @@ def _rotation(rotary: Any, tokens: Sequence[int]) -> Rotation:
 
 def _arrived(reached: Reached) -> list[tuple[Part, Tensor]]:
     """What each part of a write gives, (T, D)."""
-    if reached.constant_TD is not None:
-        return [(reached.write.parts[0], reached.constant_TD)]
-    assert reached.map_nWD is not None
     x_nTD = reached.write.values.transpose(0, 1) @ reached.map_nWD * reached.factor_T[:, None]
     return list(zip(reached.write.parts, x_nTD, strict=True))
 
 
 def _size(reached: Reached) -> Tensor:
     """(T, D): the sum of the sizes of all terms."""
-    if reached.constant_TD is not None:
-        return reached.constant_TD.abs()
-    assert reached.map_nWD is not None
     return (reached.write.values.transpose(0, 1).abs() @ reached.map_nWD.abs()).sum(0) * reached.factor_T[:, None]
 
 

@@ -71,10 +71,10 @@ class CacheLayer:
     def sees_later(self) -> int | None:
         """The first query that sees a later key, in any head; None where all are causal."""
         program, tensors, tokens = self._call.options.mask_program, self._call.mask_tensors, self.tokens
-        known: Known = {}
+        memory: Known = {}
         for rows in torch.arange(tokens, device=self.device).split(height(max(tokens, 1))):
             first, last = int(rows[0]), int(rows[-1])
-            end = keys_seen(program, tensors, (tokens, tokens), (first, last + 1), known)[1]
+            end = keys_seen(program, tensors, (tokens, tokens), (first, last + 1), memory)[1]
             keys = torch.arange(first + 1, max(end, first + 1), device=self.device)
             is_later_C = (tiles.seen(self._call, rows, keys)[0] & (keys > rows[:, None])).any(0).any(-1)
             if bool(is_later_C.any()):

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from uwaga._base.arguments import choice, integer
+from uwaga._base.arguments import check, choice, integer
 from uwaga.inspect.cache.kept import Chosen, Evicted, Kept, KeptKeys, Lines, largest
 from uwaga.inspect.cache.layer import MOST_ROWS, CacheLayer, height, softmax
 
@@ -109,8 +109,7 @@ def pyramid_kv(
         ValueError: as `snap_kv`; a beta below 1.
     """
     votes = _votes("pyramid_kv", layer, budget, observed, kernel_size, pooling)
-    if beta < 1:
-        raise ValueError(f"pyramid_kv: beta must be at least 1, not {beta}")
+    check(beta >= 1, f"pyramid_kv: beta must be at least 1, not {beta}")
     mean = budget - observed
     least = mean / beta
     most = 2 * mean - least
@@ -136,8 +135,7 @@ def quest(layer: CacheLayer, budget: int, *, page: int = 16) -> Kept:
     Raises:
         ValueError: a budget below `page`.
     """
-    if page < 1 or budget < page:
-        raise ValueError(f"quest: a budget of {budget} is less than a page of {page} keys")
+    check(page >= 1 and budget >= page, f"quest: a budget of {budget} is less than a page of {page} keys")
     whole = layer.tokens // page
     key_GPpD = layer.key[:, : whole * page].to(layer.dtype).nan_to_num(0.0, 0.0, 0.0).unflatten(1, (whole, page))
     least_GPD, most_GPD = key_GPpD.amin(2), key_GPpD.amax(2)
@@ -181,8 +179,7 @@ def vertical_slash(layer: CacheLayer, budget: int, *, columns: float = 0.5, last
     Raises:
         ValueError: a part outside 0 to 1, or `last` below 1.
     """
-    if not 0 <= columns <= 1:
-        raise ValueError(f"vertical_slash: columns must be a part of the budget, 0 to 1, not {columns}")
+    check(0 <= columns <= 1, f"vertical_slash: columns must be a part of the budget, 0 to 1, not {columns}")
     last = None if last is None else integer(last, "vertical_slash: last", 1)
     of_keys, of_distances = (layer.received, layer.by_distance) if last is None else _sums_of_last(layer, last)
     count = layer.tokens if budget >= layer.tokens else round(budget * columns)
@@ -231,10 +228,11 @@ def _of_key_heads(name: str, layer: CacheLayer, x: Tensor) -> Tensor:
 
 def _votes(name: str, layer: CacheLayer, budget: int, observed: int, kernel_size: int, pooling: str) -> Tensor:
     """(G, P - observed): the pooled weight that the prompt's last queries give to the keys before them. Raises ValueError: as `snap_kv`."""
-    if budget <= observed or observed < 1:
-        raise ValueError(f"{name}: a budget of {budget} has no key left beside the last {observed} of the prompt")
-    if kernel_size < 1 or kernel_size % 2 == 0:
-        raise ValueError(f"{name}: kernel_size must be an odd number, not {kernel_size}")
+    check(
+        budget > observed and observed >= 1,
+        f"{name}: a budget of {budget} has no key left beside the last {observed} of the prompt",
+    )
+    check(kernel_size >= 1 and kernel_size % 2 != 0, f"{name}: kernel_size must be an odd number, not {kernel_size}")
     choice(pooling, f"{name}: pooling", ("max", "mean"))
     prompt = layer.prompt
     before = max(prompt - observed, 0)

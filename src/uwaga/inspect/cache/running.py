@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from uwaga._base.arguments import choice, integer
+from uwaga._base.arguments import check, choice, integer
 from uwaga.inspect.cache.kept import Kept
 from uwaga.inspect.cache.layer import CacheLayer, height
 from uwaga.inspect.cache.policies import Policy
@@ -52,8 +52,7 @@ def cache_edit(
     budget = integer(budget, "cache_edit: budget", 1)
     found = attention_layers(model, "edit")
     numbers = {where.layer: module for module, where in found.items() if where.kind == "decoder"}
-    if not numbers:
-        raise ValueError(f"cache_edit: {type(model).__name__} has no self-attention of a decoder")
+    check(numbers, f"cache_edit: {type(model).__name__} has no self-attention of a decoder")
     hooks: dict[nn.Module, Hook] = {}
     for number in sorted(numbers if layers is None else layers):
         choice(number, "cache_edit: a layer", numbers)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from uwaga._base.arguments import choice, integer
+from uwaga._base.arguments import check, choice, integer
 from uwaga.inspect.cache.kept import Kept, KeptKeys
 from uwaga.inspect.cache.layer import CacheLayer, height, softmax
 from uwaga.inspect.cache.policies import POLICIES, Policy
@@ -244,13 +244,16 @@ def cache_study(
     prompt = None if prompt is None else integer(prompt, "cache_study: prompt", 0)
     every = integer(every, "cache_study: every", 1)
     budgets = [integer(budget, "cache_study: a budget", 1) for budget in budgets]
-    if not budgets or sorted(set(budgets)) != budgets:
-        raise ValueError(f"cache_study: budgets must be ascending, and one at least, not {budgets!r}")
-    if not all(0 <= level <= 1 for level in quantiles):
-        raise ValueError(f"cache_study: quantiles must be between 0 and 1, not {list(quantiles)!r}")
+    check(
+        budgets and sorted(set(budgets)) == budgets,
+        f"cache_study: budgets must be ascending, and one at least, not {budgets!r}",
+    )
+    check(
+        all(0 <= level <= 1 for level in quantiles),
+        f"cache_study: quantiles must be between 0 and 1, not {list(quantiles)!r}",
+    )
     numbers = [number for kind, number in recording.maps if kind == _KIND]
-    if not numbers:
-        raise ValueError("cache_study: the recording has no self-attention of a decoder")
+    check(numbers, "cache_study: the recording has no self-attention of a decoder")
     ran = recording._stacks[_KIND]._called  # recorded or not; none of a file
     least = 1 + max(*numbers, *(where.layer for where in ran if where.kind == _KIND), 0)
     layers = least if layers is None else integer(layers, "cache_study: layers", least)
@@ -267,8 +270,7 @@ def cache_study(
 
     for number in numbers:
         texts = list(_texts(recording, number, prompt, layers))
-        if not texts:
-            raise ValueError("cache_study: the recording has no texts")
+        check(texts, "cache_study: the recording has no texts")
         prompts = [layer.prompt for layer, _ in texts]
         total = total or len(numbers) * (len(sets) * len(texts) + texts[0][0].heads)
         kept: list[list[Kept]] = []
@@ -314,11 +316,9 @@ def causal_layer(
     """
     queries, keys = weights.shape[-2:]
     where = f"{_KIND} {number}"
-    if queries != keys:
-        raise ValueError(f"{name}: {where} has {queries} queries and {keys} keys: give one pass over the whole text")
+    check(queries == keys, f"{name}: {where} has {queries} queries and {keys} keys: give one pass over the whole text")
     prompt = keys // 2 if prompt is None else prompt
-    if prompt >= keys:
-        raise ValueError(f"{name}: the prompt of {prompt} tokens leaves no query in a text of {keys}")
+    check(prompt < keys, f"{name}: the prompt of {prompt} tokens leaves no query in a text of {keys}")
     layer = CacheLayer(weights, prompt, number=number, layers=layers, head_numbers=head_numbers)
     if (row := layer.sees_later()) is not None:
         raise ValueError(f"{name}: {where} is not causal: query {row} sees later keys")
@@ -328,10 +328,10 @@ def causal_layer(
 def _texts(recording: Recording, number: int, prompt: int | None, layers: int) -> Iterator[tuple[CacheLayer, Tensor]]:
     """The layer over each text, and its values (G, N, E)."""
     where = (_KIND, number)
-    if where not in recording.values:
-        raise ValueError(
-            f"cache_study: the recording has no values of {_KIND} {number}; uwaga.watch(model, values=True) keeps them"
-        )
+    check(
+        where in recording.values,
+        f"cache_study: the recording has no values of {_KIND} {number}; uwaga.watch(model, values=True) keeps them",
+    )
     m, value = recording.maps[where], recording.values[where]
     if isinstance(value, Ragged):
         values = [x.movedim(0, 1) for x in value.to_list()]
@@ -388,8 +388,8 @@ def _named(policies: Sequence[Policy] | Mapping[str, Policy] | None) -> dict[str
         if nameless:
             raise ValueError(f"cache_study: {nameless[0]!r} has no name: give policies as a dict of names")
         named = {policy.__name__: policy for policy in functions}
-        if len(named) < len(functions):
-            raise ValueError("cache_study: two policies have the same name: give them as a dict of names")
-    if not named:
-        raise ValueError("cache_study: there is no policy")
+        check(
+            len(named) >= len(functions), "cache_study: two policies have the same name: give them as a dict of names"
+        )
+    check(named, "cache_study: there is no policy")
     return named

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from uwaga._base.arguments import check
 from uwaga.inspect.heads.labels import MIN_QUERIES
 from uwaga.inspect.heads.table import HeadTable
 from uwaga.inspect.run_text import RecordError
@@ -133,11 +134,10 @@ def coreference_heads(model: "str | os.PathLike[str] | Model", pairs: Sequence[W
         ValueError: no pairs; a model that cannot be read (CheckpointError), that takes fewer tokens than a sentence has, or whose tokenizer does
             not say which characters a token stands for (RecordError).
     """
-    if not pairs:
-        raise ValueError("coreference_heads: there are no pairs")
+    check(pairs, "coreference_heads: there are no pairs")
     reader = open_model(model, dtype="float32") if isinstance(model, str | os.PathLike) else model
     shifts = _shifts(reader, pairs)
-    total = sum(each.shape[1] for each in shifts.values())
+    total = sum(values_of_layer.shape[1] for values_of_layer in shifts.values())
     rows = []
     for (kind, layer), values in shifts.items():
         for head, shift in enumerate(values.double().unbind(1)):

@@ -10,6 +10,7 @@ Letters: B sequences, H query heads, G key/value heads, Q queries, K keys, C que
 R ragged rows.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -17,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from uwaga._base.arguments import check
 from uwaga._base.tracing import without_autocast
 from uwaga.inspect.heads.rollout import PerToken, check_layers, for_each_head, mean_of_heads, one_hot, times_mean
-from uwaga.maps.base import packed
-from uwaga.maps.derived import DerivedMap
+from uwaga.maps.base import DerivedMap, count_heads, packed
 from uwaga.maps.engines import tiles
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.spec import Selection
@@ -109,15 +110,12 @@ class GradientMap(DerivedMap):
     def _received(self, weights: Tensor | None) -> Tensor:
         sequences, heads, queries, keys = self._sizes()
         found_BHK = torch.zeros((sequences, heads, keys), dtype=self.dtype, device=self.device)
-        row_BHQ = None
-        if weights is not None:
-            row_BHQ = weights.to(self.dtype).expand(*self.shape[:-1]).reshape(sequences, heads, queries)
+        weights = torch.ones((), device=self.device) if weights is None else weights
+        row_BHQ = weights.to(self.dtype).expand(*self.shape[:-1]).reshape(sequences, heads, queries)
         with torch.no_grad():
             for b, h in product(range(sequences), range(heads)):
-                chosen = None if row_BHQ is None else row_BHQ[b, h].nonzero().squeeze(-1)
-                for rows, columns, part_CK in self._blocks(b, h, chosen):
-                    row_C = part_CK.new_ones(len(rows)) if row_BHQ is None else row_BHQ[b, h, rows]
-                    found_BHK[b, h, columns] += row_C @ part_CK
+                for rows, columns, part_CK in self._blocks(b, h, row_BHQ[b, h].nonzero().squeeze(-1)):
+                    found_BHK[b, h, columns] += row_BHQ[b, h, rows] @ part_CK
         return found_BHK.reshape(*self.shape[:-2], keys)
 
     def _row_sums(self, weights: Tensor | None) -> Tensor:
@@ -128,21 +126,17 @@ class GradientMap(DerivedMap):
             column_BHK = weights.to(self.dtype).expand(*self.shape[:-2], keys).reshape(sequences, heads, keys)
         with torch.no_grad():
             for b, h in product(range(sequences), range(heads)):
-                for rows, columns, part_CK in self._blocks(b, h, None):
+                for rows, columns, part_CK in self._blocks(b, h, torch.arange(queries, device=self.device)):
                     sums_C = part_CK.sum(-1) if column_BHK is None else part_CK @ column_BHK[b, h, columns]
                     found_BHQ[b, h, rows] += sums_C
         return found_BHQ.reshape(self.shape[:-1])
 
-    def _blocks(self, b: int, h: int, chosen: Tensor | None) -> Iterator[tuple[Tensor, slice, Tensor]]:
-        """Queries (C,), a slice of keys and the entries of one head there, without blocks that the mask empties.
-
-        chosen: (n,) the queries that are wanted, ascending; None: all.
-        """
-        _, _, queries, keys = self._sizes()
+    def _blocks(self, b: int, h: int, queries: Tensor) -> Iterator[tuple[Tensor, slice, Tensor]]:
+        """Some of these queries (n,), which ascend, a slice of keys and the entries of one head there, without blocks that the mask empties."""
+        keys = self.shape[-1]
         value_KE, grad_QE = self._value(b, h), self._grad(b, h)
-        every = torch.arange(queries, device=self.device) if chosen is None else chosen
         is_finite = bool(value_KE.isfinite().all() & grad_QE.isfinite().all())
-        for rows in every.split(_ROWS):
+        for rows in queries.split(_ROWS):
             first, last = self._visible(b, int(rows[0]), int(rows[-1]) + 1, keys) if len(rows) else (0, 0)
             if first == last:
                 continue
@@ -188,9 +182,7 @@ class GradientMap(DerivedMap):
 
     def _sizes(self) -> tuple[int, int, int, int]:
         """B, H, Q and K."""
-        *leading, queries, keys = self.shape
-        heads = leading.pop() if leading else 1
-        return torch.Size(leading).numel(), heads, queries, keys
+        return math.prod(self.shape[:-3]), count_heads(self), *self.shape[-2:]
 
     def _value(self, b: int, h: int) -> Tensor:
         """(K, E) of one query head."""
@@ -343,7 +335,7 @@ def _check(m: AttentionMap, value: Operand, grad_output: Operand) -> None:
         raise ValueError(
             f"GradientMap: value and gradient of the output must be (..., G, K, E) and (..., H, Q, E) for the map {m.shape}, not {shapes}"
         )
-    if values.device != m.device or grads.device != m.device:
-        raise ValueError(
-            f"GradientMap: the map is on {m.device}, value and gradient on {values.device} and {grads.device}"
-        )
+    check(
+        values.device == m.device and grads.device == m.device,
+        f"GradientMap: the map is on {m.device}, value and gradient on {values.device} and {grads.device}",
+    )

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga._base.arguments import integer
+from uwaga._base.arguments import check, integer
 from uwaga.inspect.heads.table import HeadTable
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.maps.base import WeightMap
@@ -245,10 +245,10 @@ def head_labels(recording: Recording, *, row: int = 0, specials: Collection[str]
 
 
 def _row_of(tokens: dict[str, list[list[str]]], stack: str, row: int) -> list[str]:
-    if stack not in tokens:
-        raise ValueError(
-            f"head_labels: the recording has no tokens of the {stack}; record them: uwaga.watch(model, tokenizer=...)"
-        )
+    check(
+        stack in tokens,
+        f"head_labels: the recording has no tokens of the {stack}; record them: uwaga.watch(model, tokenizer=...)",
+    )
     return tokens[stack][integer(row, "head_labels: row", 0, len(tokens[stack]) - 1)]
 
 

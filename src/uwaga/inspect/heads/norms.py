@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from uwaga._base.arguments import check
 from uwaga._base.shapes import NamedShape, shape_error
 from uwaga._base.tracing import without_autocast
-from uwaga.maps.base import WeightMap, shallow
-from uwaga.maps.derived import DerivedMap
+from uwaga.maps.base import DerivedMap, WeightMap, count_heads, shallow
 from uwaga.maps.spec import Selection
 from uwaga.nn.operand import values_of
 from uwaga.ops.attention.call import compute_dtype
@@ -89,8 +89,10 @@ class ScaledMap(DerivedMap):
     def __init__(self, map: WeightMap, scale: PerKey) -> None:
         shapes = [tuple(part.shape) for part in _per_sequence(scale)]
         expected = [(*shape[:-2], shape[-1]) for shape in map.shapes]
-        if shapes != expected:
-            raise ValueError(f"ScaledMap: scale must have one factor per head and key, shape {expected}, not {shapes}")
+        check(
+            shapes == expected,
+            f"ScaledMap: scale must have one factor per head and key, shape {expected}, not {shapes}",
+        )
         if (device := values_of(scale).device) != map.device:
             raise ValueError(f"ScaledMap: the scale is on {device}, the map on {map.device}")
         self.map, self.scale = shallow("ScaledMap", map), scale
@@ -100,8 +102,7 @@ class ScaledMap(DerivedMap):
 
     def read(self, selection: Selection, keys: Tensor) -> Tensor:
         weights_BHQK = self.map.read(selection, keys)
-        heads, width = self.shape[-3] if len(self.shape) > 2 else 1, self.shape[-1]
-        scale_BHK = values_of(self.scale).to(self.dtype).reshape(-1, heads, width)
+        scale_BHK = values_of(self.scale).to(self.dtype).reshape(-1, count_heads(self), self.shape[-1])
         scale_BHK = scale_BHK[list(selection.sequences)][:, list(selection.heads)][..., keys]
         return torch.where(weights_BHQK == 0, 0.0, weights_BHQK * scale_BHK[:, :, None])
 

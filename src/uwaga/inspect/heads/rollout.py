@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from uwaga._base.arguments import check
 from uwaga.maps.base import WeightMap, integers, per_sequence
 from uwaga.maps.map import AttentionMap
 from uwaga.nn.operand import map_values
@@ -50,8 +51,7 @@ def rollout(
     """
     layers = list(maps.values()) if isinstance(maps, Mapping) else list(maps)
     check_layers("rollout", layers)
-    if not 0 <= residual <= 1:
-        raise ValueError(f"rollout: residual must be between 0 and 1, not {residual}")
+    check(0 <= residual <= 1, f"rollout: residual must be between 0 and 1, not {residual}")
     row = one_hot("rollout", layers[-1], token)
     for m in reversed(layers):
         row = map_values(lambda x, read: residual * x + (1 - residual) * read, row, times_mean(row, m))
@@ -60,8 +60,7 @@ def rollout(
 
 def check_layers(name: str, layers: Sequence[WeightMap]) -> None:
     """Raises ValueError: no maps, or maps that are not square or of different tokens."""
-    if not layers:
-        raise ValueError(f"{name}: there are no maps")
+    check(layers, f"{name}: there are no maps")
     first = layers[0]
     for layer, m in enumerate(layers):
         square = [(shape[-1], shape[-1]) for shape in first.shapes]

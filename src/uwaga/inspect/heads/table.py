@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base import install
-from uwaga._base.arguments import choice
+from uwaga._base.arguments import check, choice
 from uwaga.inspect.heads import scores
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.maps.derived import DifferenceMap
@@ -187,8 +187,10 @@ def head_changes(
             )
         seen = map_values(torch.logical_or, has_visible_key(left), has_visible_key(right))
         columns["total_variation"] += per_head(DifferenceMap(right, left).total_variation(), seen).tolist()
-    if tables[0].columns["head"] != tables[1].columns["head"]:
-        raise ValueError("head_changes: the two recordings have other heads; give watch the same heads=")
+    check(
+        tables[0].columns["head"] == tables[1].columns["head"],
+        "head_changes: the two recordings have other heads; give watch the same heads=",
+    )
     for name in shared:
         if name not in _NAMES_OF_HEADS:
             pairs = zip(tables[0].columns[name], tables[1].columns[name], strict=True)

@@ -28,6 +28,7 @@ from annotated_types import Ge, Lt, MinLen
 from torch import Tensor
 
 from uwaga._base import durable, safetensors_files, untrusted
+from uwaga._base.arguments import check
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.options import Integer, ListOf, Real, Text, options, read
 from uwaga._base.terminal import printable, short
@@ -134,8 +135,7 @@ class _Writer:
     def described(self, saved: Saved) -> dict[str, object]:
         """Raises ValueError."""
         model, of_stack = saved
-        if not any(texts.attentions for texts in of_stack.values()):
-            raise ValueError("Recording.save: nothing was recorded")
+        check(any(texts.attentions for texts in of_stack.values()), "Recording.save: nothing was recorded")
         stacks, attentions = {}, []
         for kind, texts in of_stack.items():
             stacks[kind] = {
@@ -329,7 +329,7 @@ class _Reader:
 
     def _texts(self, kind: str, stack: _SavedStack) -> StackTexts:
         starts, counts = stack.starts, stack.lengths
-        _check(
+        check(
             len(starts) == len(counts) and all(map(le, starts, counts)),
             f"starts and lengths of the {kind} contradict each other",
         )
@@ -339,15 +339,15 @@ class _Reader:
 
     def _tokens(self, described: _SavedTokens, counts: list[int]) -> list[list[str]]:
         numbers = self._numbers(described.numbers, sum(counts))
-        _check(((numbers >= 0) & (numbers < len(described.strings))).all(), "token numbers are out of range")
+        check(((numbers >= 0) & (numbers < len(described.strings))).all(), "token numbers are out of range")
         return [[described.strings[number] for number in row] for row in _rows(numbers, counts)]
 
     def _written(self, described: _SavedTexts, counts: list[int]) -> list[Source]:
         offsets = self._numbers(described.offsets, sum(counts), 2)
-        _check(len(described.texts) == len(counts), "written texts are not one per row")
+        check(len(described.texts) == len(counts), "written texts are not one per row")
         rows: list[Source] = []
         for text, pairs in zip(described.texts, _rows(offsets, counts), strict=True):
-            _check(all(0 <= start <= end <= len(text) for start, end in pairs), "offsets are not of their text")
+            check(all(0 <= start <= end <= len(text) for start, end in pairs), "offsets are not of their text")
             rows.append((text, [(start, end) for start, end in pairs]))
         return rows
 
@@ -355,34 +355,34 @@ class _Reader:
         attention = RecordedAttention(where, HeadSelection(saved.heads, saved.key_heads, saved.pairs))
         query, key = self._operand(saved.query), self._operand(saved.key)
         value = None if saved.value is None else self._operand(saved.value)
-        _check(all(pair < heads_of(key) for pair in saved.pairs or ()), f"pairs of {where} are out of range")
-        _check(value is None or _sizes(value) == _sizes(key), f"the values of {where} do not fit its keys")
+        check(all(pair < heads_of(key) for pair in saved.pairs or ()), f"pairs of {where} are out of range")
+        check(value is None or _sizes(value) == _sizes(key), f"the values of {where} do not fit its keys")
         attention.queries, attention.keys, attention.values = [query], [key], [] if value is None else [value]
         mask, bias = self._part(saved.mask, _MASKS), self._part(saved.bias, _BIASES)
-        _check(mask is None or isinstance(mask, Mask | Tensor), f"the mask of {where} is none")
-        _check(bias is None or isinstance(bias, DistanceBias | Tensor), f"the bias of {where} is none")
+        check(mask is None or isinstance(mask, Mask | Tensor), f"the mask of {where} is none")
+        check(bias is None or isinstance(bias, DistanceBias | Tensor), f"the bias of {where} is none")
         sinks = None if saved.sinks is None else self._tensor(saved.sinks.tensor)
         attention.options = MapOptions(mask=mask, bias=bias, scale=saved.scale, softcap=saved.softcap, sinks=sinks)
         attention.starts = [0] * len(texts.lengths) if where.kind == "cross" else texts.starts
         counts = [n - start for start, n in zip(texts.starts, texts.lengths, strict=True)]
-        _check(lengths(as_batch(query)) == counts, f"the queries of {where} are not those of its texts")
+        check(lengths(as_batch(query)) == counts, f"the queries of {where} are not those of its texts")
         AttentionMap(query, attention.of_pairs(key), **attention.options)  # checks operands and options
         return attention
 
     def _operand(self, described: _SavedTensor | _SavedRagged) -> Operand:
         if isinstance(described, _SavedRagged):
             values = self._tensor(described.values)
-            _check(values.dim() == 3, "a ragged operand has another shape than (N, H, D)")
+            check(values.dim() == 3, "a ragged operand has another shape than (N, H, D)")
             return Ragged(values, self._tensor(described.offsets))
         result = self._tensor(described.tensor)
-        _check(result.dim() >= 3, "an operand has another shape than (..., H, Q, D)")
+        check(result.dim() >= 3, "an operand has another shape than (..., H, Q, D)")
         return result
 
     def _part(self, described: Any, types: tuple[type, ...]) -> Any:
         """A mask, a bias, or a field of one. Equal descriptions give the same object, as layers share them."""
         if not isinstance(described, dict):
             is_plain = described is None or (isinstance(described, int) and abs(described) <= _MAX_INTEGER)
-            _check(is_plain, f"{printable(short(described))} is no mask, no bias and no field of one")
+            check(is_plain, f"{printable(short(described))} is no mask, no bias and no field of one")
             return described
         if "tensor" in described:
             return self._tensor(described["tensor"])
@@ -407,14 +407,14 @@ class _Reader:
         }
         for name, value in fields.items():
             fits = name not in allowed or allowed[name](value)
-            _check(fits, f"the field {name} of a {of.__name__} is something else")
+            check(fits, f"the field {name} of a {of.__name__} is something else")
         return of(**fields)
 
     def _numbers(self, described: _SavedTensor, *sizes: int) -> Tensor:
         """int32 of this shape."""
         numbers = self._tensor(described.tensor)
         fits = numbers.dtype == torch.int32 and numbers.shape == sizes
-        _check(fits, f"the tensor {printable(described.tensor)} is not one number, or two, for each token")
+        check(fits, f"the tensor {printable(described.tensor)} is not one number, or two, for each token")
         return numbers
 
     def _tensor(self, name: object) -> Tensor:
@@ -424,11 +424,6 @@ class _Reader:
         if name not in self._tensors:
             self._tensors[name] = self._file.get(name)
         return self._tensors[name]
-
-
-def _check(holds: object, rule: str) -> None:
-    if not holds:
-        raise ValueError(rule)
 
 
 def _rows(x: Tensor, counts: list[int]) -> list[Any]:

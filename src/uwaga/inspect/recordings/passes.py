@@ -123,10 +123,6 @@ class SequenceTree:
                 ends[root] = (number, row)
         return ends
 
-    def nodes(self) -> list[tuple[int, int]]:
-        """(step, row) of all rows of all passes, the last pass first."""
-        return [(n, row) for n in reversed(range(len(self.steps))) for row in range(len(self.steps[n].added))]
-
 
 def _find_parent(
     row: int, old: Tensor, fingerprints: list[Tensor], among: Sequence[int] | None = None

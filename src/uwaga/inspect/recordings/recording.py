@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from uwaga._base.arguments import check
 from uwaga.inspect.recordings import files
 from uwaga.inspect.recordings.copies import Copier, tensors
 from uwaga.inspect.recordings.passes import (
@@ -327,8 +328,10 @@ class Recording:
         paths = []
         for number, ids in enumerate(by_text):
             path, same = stack.follow(ids, self._first_pass_rows(number, len(by_text)))
-            if same < max(len(ids) - 1, 1):
-                raise ValueError(f"Recording.of: text {number} was recorded for {same} of its {len(ids)} tokens")
+            check(
+                same >= max(len(ids) - 1, 1),
+                f"Recording.of: text {number} was recorded for {same} of its {len(ids)} tokens",
+            )
             paths.append(path)
         chosen = copy(self)
         chosen._stacks = {kind: copy(stack) for kind, stack in self._stacks.items()}
