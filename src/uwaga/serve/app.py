@@ -98,8 +98,8 @@ class Service:
 
     def close(self) -> None:
         """After the last response: end the threads."""
-        for each in (self._readers, self._large_reader):
-            each.shutdown(wait=True, cancel_futures=True)
+        for threads in (self._readers, self._large_reader):
+            threads.shutdown(wait=True, cancel_futures=True)
         self.scheduler.close()
 
     def prepare(self, path: str, body: bytes) -> Prepared:
@@ -115,20 +115,20 @@ class Service:
     def _embeddings(self, request: OpenAIEmbeddings | TeiEmbeddings) -> Prepared:
         model, prompt, budget = self.model, request.prompt_name, TokenBudget(self.limits.tokens)
         normalize = request.normalize if isinstance(request, TeiEmbeddings) else None
-        given = texts_of(request, request.key, self.limits, truncates=self._truncate, from_left=model.truncates_left)
+        texts = texts_of(request, request.key, self.limits, truncates=self._truncate, from_left=model.truncates_left)
         if request.dimensions is not None and request.dimensions > model.width:
             message = f"dimensions must be a whole number from 1 to {model.width:,}, not {request.dimensions}"
             raise ApiError(422, message, param="dimensions")
         if prompt is not None and prompt not in model.prompts:
-            known = ", ".join(map(printable, model.prompts))
-            raise ApiError(422, f"prompt_name must be one of {known}, not {short(prompt)}", param="prompt_name")
-        if not isinstance(given.texts[0], str):
-            given = given._replace(texts=model.texts_of(given, self.limits))
-        own = None if prompt is None else model.prompts[prompt]
-        job = model.work(given, prompt=own, budget=budget, normalize=normalize)
+            names = ", ".join(map(printable, model.prompts))
+            raise ApiError(422, f"prompt_name must be one of {names}, not {short(prompt)}", param="prompt_name")
+        if not isinstance(texts.texts[0], str):
+            texts = texts._replace(texts=model.texts_of(texts, self.limits))
+        prompt_text = None if prompt is None else model.prompts[prompt]
+        job = model.work(texts, prompt=prompt_text, budget=budget, normalize=normalize)
 
         def reply(rows: Sequence[np.ndarray]) -> Iterable[bytes]:
-            check_finite(rows[0], given, "vector")
+            check_finite(rows[0], texts, "vector")
             vectors = model.shortened(rows[0], request.dimensions, normalize)
             if isinstance(request, TeiEmbeddings):
                 return _list_of_lists(vectors)
@@ -144,11 +144,11 @@ class Service:
             for key in ("query", request.key)
         )
         most_tokens, most_chunks = (getattr(request, key, None) for key in ("max_tokens_per_doc", "max_chunks_per_doc"))
-        jobs, given, counts = model.ranking(query, passages, budget, most_tokens, most_chunks)
+        jobs, texts, counts = model.ranking(query, passages, budget, most_tokens, most_chunks)
 
         def reply(rows: Sequence[np.ndarray]) -> list[bytes]:
             is_raw = isinstance(request, TeiRerank) and request.raw_scores
-            parts = iter(model.scores(rows, given, raw=is_raw))
+            parts = iter(model.scores(rows, texts, raw=is_raw))
             scores = [max(islice(parts, count)) for count in counts]
             ranked = _ranked(request, passages.texts, scores, name=self.name, tokens=budget.spent)
             return [json.dumps(ranked).encode()]
@@ -324,7 +324,7 @@ def _access_line(scope: "Scope", status: int, seconds: float) -> str:
     """Time, client, method, path, status and milliseconds of a request. A path is logged as it was sent, without its query."""
     host = scope["client"][0] if scope["client"] else "-"
     now = datetime.now().astimezone().isoformat(timespec="milliseconds")
-    what = " ".join(printable(each) for each in (host, scope["method"], scope["raw_path"].decode("latin-1")))
+    what = " ".join(printable(part) for part in (host, scope["method"], scope["raw_path"].decode("latin-1")))
     return f"{now} {what} {status or '-'} {1e3 * seconds:.1f} ms"  # no status: the client left
 
 
@@ -369,12 +369,12 @@ def _ranked(
 ) -> object:
     """The response of a ranking. Of passages with the same score, the first comes first."""
     order = sorted(range(len(scores)), key=lambda index: -scores[index])
-    own: list[dict[str, Any]]
+    extra: list[dict[str, Any]]
     if isinstance(request, TeiRerank):
-        own = [{"text": text} if request.return_text else {} for text in texts]
-        return [{"index": index, "score": scores[index], **own[index]} for index in order]
-    own = [{"document": {"text": text}} if request.return_documents else {} for text in texts]
-    results = [{"index": index, "relevance_score": scores[index], **own[index]} for index in order[: request.top_n]]
+        extra = [{"text": text} if request.return_text else {} for text in texts]
+        return [{"index": index, "score": scores[index], **extra[index]} for index in order]
+    extra = [{"document": {"text": text}} if request.return_documents else {} for text in texts]
+    results = [{"index": index, "relevance_score": scores[index], **extra[index]} for index in order[: request.top_n]]
     # Cohere's keys and Jina's; what one of them does not know, it does not read.
     units = {"api_version": {"version": "1"}, "billed_units": {"search_units": 1}}
     usage = {"total_tokens": tokens, "prompt_tokens": tokens}
@@ -416,7 +416,7 @@ def _error(path: str, error: ApiError) -> Response:
 def _document(service: Service) -> dict[str, Any]:
     """The OpenAPI description: the schemas of the bodies, and what this model and these limits add to them."""
     has_keys, most = service.keys is not None, {"maxItems": service.limits.items}
-    own: dict[str, dict[str, Any]] = {
+    added: dict[str, dict[str, Any]] = {
         "model": {"enum": [service.name, None]},
         "dimensions": {"maximum": service.model.width},
         "documents": most,
@@ -426,8 +426,8 @@ def _document(service: Service) -> dict[str, Any]:
 
     def schema(kind: Any) -> dict[str, Any]:
         made = TypeAdapter(kind).json_schema()
-        for name in own.keys() & made["properties"].keys():
-            made["properties"][name] |= own[name]
+        for name in added.keys() & made["properties"].keys():
+            made["properties"][name] |= added[name]
         return made | {"patternProperties": unread}
 
     def operation(summary: str, asks_for_key: bool) -> dict[str, Any]:
@@ -435,7 +435,7 @@ def _document(service: Service) -> dict[str, Any]:
         return {"summary": summary, "security": security, "responses": {"200": {"description": "done"}}}
 
     paths = {}
-    errors = {str(status): {"description": each[0]} for status, each in ERRORS.items() if has_keys or status != 401}
+    errors = {str(status): {"description": why[0]} for status, why in ERRORS.items() if has_keys or status != 401}
     for path, (summary, kinds) in POSTED.items():
         content = {"application/json": {"schema": {"oneOf": [schema(kind) for kind in kinds]}}}
         posted = operation(summary, True) | {"requestBody": {"required": True, "content": content}}

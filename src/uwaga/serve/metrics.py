@@ -38,12 +38,12 @@ class Metrics(Collector):
 
     Args:
         records: of all processes; None: of this one alone.
-        own: the index of this process's record.
+        number: the index of this process's record.
     """
 
-    def __init__(self, records: np.ndarray | None = None, own: int = 0) -> None:
+    def __init__(self, records: np.ndarray | None = None, number: int = 0) -> None:
         self._records = np.zeros(1, _RECORD) if records is None else records
-        self._own = self._records[own]
+        self._own = self._records[number]
 
     @classmethod
     def shared(cls, count: int) -> "list[Metrics]":
@@ -52,9 +52,9 @@ class Metrics(Collector):
         return [cls(records, number) for number in range(count)]
 
     def answered(self, path: str, status: int, seconds: float) -> None:
-        known = PATHS.index(path if path in PATHS else _OTHER)
-        self._own["requests"][known, _STATUSES.index(status)] += 1
-        _observe(self._own["seconds"][known], _SECONDS, seconds)
+        row = PATHS.index(path if path in PATHS else _OTHER)
+        self._own["requests"][row, _STATUSES.index(status)] += 1
+        _observe(self._own["seconds"][row], _SECONDS, seconds)
 
     def gone(self) -> None:
         self._own["disconnects"] += 1

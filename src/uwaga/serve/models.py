@@ -24,13 +24,13 @@ _AT_CUT = 256  # tokens that a piece may have more than its part of the whole ha
 _PAIRS = object()  # the kind of pairs for a cross-encoder
 
 
-def check_finite(rows_RE: np.ndarray, given: Texts, what: str) -> None:
+def check_finite(rows_RE: np.ndarray, texts: Texts, what: str) -> None:
     """Raises ApiError: a row, of one of these texts, has an entry that is NaN or infinite. JSON has no such numbers."""
     is_finite_R = np.isfinite(rows_RE).all(1)
     if not is_finite_R.all():
-        place = given.places[is_finite_R.argmin()]
+        place = texts.places[is_finite_R.argmin()]
         instead = "leave it out, or start the server with --dtype float32 or another model"
-        raise ApiError(422, f"{place} has a {what} that is NaN or infinite; {instead}", param=given.key)
+        raise ApiError(422, f"{place} has a {what} that is NaN or infinite; {instead}", param=texts.key)
 
 
 class TokenBudget:
@@ -66,33 +66,33 @@ class EmbeddingModel:
         self.width, self.has_unit_vectors = encoder.embedding_dim, encoder.has_unit_vectors
         self.max_tokens = encoder.max_tokens  # of a text, special ones not counted
 
-    def work(self, given: Texts, *, prompt: str | None, budget: TokenBudget, normalize: bool | None = None) -> Job:
+    def work(self, texts: Texts, *, prompt: str | None, budget: TokenBudget, normalize: bool | None = None) -> Job:
         """Texts whose vectors are computed. Raises ApiError, which names the text: it is empty or too long.
 
         Args:
-            given: the texts; where they may be truncated, the first `max_tokens` tokens of a longer one are read, or the last
+            texts: what is read; if they may be truncated, the first `max_tokens` tokens of a longer one are read, or the last
                 ones if the model's directory says so.
             prompt: before every text; None: the model's default.
             budget: for the tokens of the request.
             normalize: as `TextEncoder.encode`.
         """
-        own = self._encoder.config.prompt if prompt is None else prompt
+        prefix = self._encoder.config.prompt if prompt is None else prompt
         most, tokenizer, items, tokens = self.max_tokens, self.tokenizer, list[TokenizedText](), list[int]()
         needs, kept = (sys.maxsize, slice(-most, None)) if self.truncates_left else (most, slice(most))
         found = encodings(
-            given,
+            texts,
             budget,
             tokenizer,
             most,
-            whole=lambda text: self._encoder.whole_text(text, own),
-            beside=len(own),
+            whole=lambda text: self._encoder.whole_text(text, prefix),
+            beside=len(prefix),
             needs=needs,
         )
-        for text, encoding in zip(given.texts, found, strict=True):
+        for text, encoding in zip(texts.texts, found, strict=True):
             items.append(TokenizedText(text, array("l", encoding.ids[kept])))
             tokens.append(len(items[-1]) + tokenizer.num_special_tokens)
             budget.spend(tokens[-1])
-        return Job(items, tokens, (own, normalize))
+        return Job(items, tokens, (prefix, normalize))
 
     def ranking(
         self, query: Texts, passages: Texts, budget: TokenBudget, most_tokens: int | None, most_chunks: int | None
@@ -129,45 +129,45 @@ class EmbeddingModel:
             budget.spend(tokens[-1])
         return [Job([(asked, text) for text in parts.texts], tokens, _PAIRS)], [query, parts], counts
 
-    def texts_of(self, given: Texts, limits: Limits) -> list[str]:
+    def texts_of(self, source: Texts, limits: Limits) -> list[str]:
         """The texts of token ids. Raises ApiError, also where they are more than a request may hold."""
-        TokenBudget(limits.tokens).check(sum(map(len, given.texts)))
+        TokenBudget(limits.tokens).check(sum(map(len, source.texts)))
         most = self.max_tokens + self.tokenizer.num_special_tokens
         texts, characters = [], 0
-        for number, own in enumerate(given.texts):
-            if len(own) > most and not given.is_cut:
-                _refuse_long(given, number, f"{len(own):,} token ids, special ones included", most)
-            texts.append(self.text_of(own, given, number))
+        for number, ids in enumerate(source.texts):
+            if len(ids) > most and not source.is_cut:
+                _refuse_long(source, number, f"{len(ids):,} token ids, special ones included", most)
+            texts.append(self.text_of(ids, source.places[number], source.key))
             characters += len(texts[-1])
             if characters > limits.body_bytes:  # a token of one number may be a hundred characters
                 raise ApiError(
-                    413, f"{given.key} is a text of more than {limits.body_bytes:,} characters", param=given.key
+                    413, f"{source.key} is a text of more than {limits.body_bytes:,} characters", param=source.key
                 )
         return texts
 
-    def text_of(self, ids: Sequence[int], given: Texts, number: int) -> str:
-        """The text, in this place of the request, of which the model's own tokenizer makes these ids, given with its special tokens or without them.
+    def text_of(self, ids: Sequence[int], place: str, key: str) -> str:
+        """The text of which the model's own tokenizer makes these ids, with its special tokens or without them.
 
-        Raises ApiError: there is none. So ids of another tokenizer never become the vector of something else.
+        Raises ApiError, which names the place and the key: there is none. So ids of another tokenizer never become the vector of something else.
         """
         tokenizer = self.tokenizer
         before, behind = tokenizer.prefix_ids, tokenizer.suffix_ids
-        own = list(ids)
-        if before + behind and own[: len(before)] == before and own[len(own) - len(behind) :] == behind:
-            own = own[len(before) : len(own) - len(behind)]
-        if own and max(own) < tokenizer.vocab_size:
-            tokens = [tokenizer.backend.id_to_token(number) or "" for number in own]
+        inside = list(ids)
+        if before + behind and inside[: len(before)] == before and inside[len(inside) - len(behind) :] == behind:
+            inside = inside[len(before) : len(inside) - len(behind)]
+        if inside and max(inside) < tokenizer.vocab_size:
+            tokens = [tokenizer.backend.id_to_token(number) or "" for number in inside]
             # By the tokenizer's own decoder; not every file has one.
-            texts = [tokenizer.decode(own, skip_special_tokens=False), join_tokens(token_text(tokens), 0, len(own))]
-            for text in dict.fromkeys(texts):
+            decoded = tokenizer.decode(inside, skip_special_tokens=False)
+            for text in dict.fromkeys([decoded, join_tokens(token_text(tokens), 0, len(inside))]):
                 (again,) = tokenizer.encode([text], with_offsets=False)
-                if again.ids == own:
+                if again.ids == inside:
                     return text
         raise ApiError(
             422,
-            f"{given.places[number]} is not what this model's tokenizer makes of a text: send strings, or ids of its own tokenizer "
+            f"{place} is not what this model's tokenizer makes of a text: send strings, or ids of its own tokenizer "
             "(a client that tokenizes for OpenAI's models sends others; LangChain's has check_embedding_ctx_length=False)",
-            param=given.key,
+            param=key,
         )
 
     def run(self, items: Sequence[Any], kind: Any) -> np.ndarray:
@@ -197,16 +197,16 @@ class EmbeddingModel:
         norms = np.sqrt(np.square(first.astype(np.float64)).sum(1, keepdims=True))
         return (first / np.maximum(norms, np.finfo(np.float64).tiny)).astype(np.float32)
 
-    def scores(self, rows: Sequence[np.ndarray], given: Sequence[Texts], *, raw: bool) -> list[float]:
+    def scores(self, rows: Sequence[np.ndarray], sides: Sequence[Texts], *, raw: bool) -> list[float]:
         """For each part of a passage a number, from the rows of each job: the cosine of its vector and the query's, or the reranker's score;
-        higher is better. given: the query and the parts. raw: before any sigmoid. Raises ApiError: one is NaN or infinite."""
+        higher is better. sides: the query and the parts. raw: before any sigmoid. Raises ApiError: one is NaN or infinite."""
         if self._reranker is not None:
-            check_finite(rows[0], given[1], "score")
+            check_finite(rows[0], sides[1], "score")
             logits = rows[0][:, 0]
             return (sigmoid(logits) if self._reranker.has_sigmoid and not raw else logits).tolist()
-        for each, texts in zip(rows, given, strict=True):
-            check_finite(each, texts, "vector")
-        query, passages = (each.astype(np.float64) for each in rows)
+        for vectors, texts in zip(rows, sides, strict=True):
+            check_finite(vectors, texts, "vector")
+        query, passages = (vectors.astype(np.float64) for vectors in rows)
         # A row is summed by itself, so that its score does not depend on the other passages, as that of a matrix product might.
         dots = (passages * query).sum(1)
         norms = np.sqrt(np.square(passages).sum(1)) * np.sqrt(np.square(query).sum())
@@ -214,7 +214,7 @@ class EmbeddingModel:
 
 
 def encodings(
-    given: Texts,
+    source: Texts,
     budget: TokenBudget,
     tokenizer: Tokenizer,
     most: int,
@@ -227,7 +227,7 @@ def encodings(
     """The tokens of each text, some texts at a time. Raises ApiError, which names the text: it is empty or too long.
 
     Args:
-        given: the texts.
+        source: the texts.
         budget: whose limit holds for a text that is read whole before it is truncated.
         tokenizer: of the texts.
         most: tokens that the model takes.
@@ -236,22 +236,22 @@ def encodings(
         beside: characters that are tokenized with each text.
         needs: the first tokens that are read of a text that is truncated.
     """
-    for group in _groups([beside + len(text) for text in given.texts]):
-        texts = [whole(text) for text in given.texts[group]]
+    for group in _groups([beside + len(text) for text in source.texts]):
+        texts = [whole(text) for text in source.texts[group]]
         for number, text in enumerate(texts, start=group.start):
-            if is_blank(given.texts[number]):
-                _refuse_empty(given, number)
-            if given.is_cut:
+            if is_blank(source.texts[number]):
+                _refuse_empty(source, number)
+            if source.is_cut:
                 texts[number - group.start] = beginning(tokenizer, text, needs, budget)
             elif (count := least_tokens(tokenizer, text, most)) > most:
-                _refuse_long(given, number, f"more than {count:,} tokens", most)
+                _refuse_long(source, number, f"more than {count:,} tokens", most)
         found = tokenizer.encode(texts, with_offsets=False) if pairs is None else pairs(texts)
         for number, encoding in enumerate(found, start=group.start):
             if not len(encoding):
-                _refuse_empty(given, number)
-            if len(encoding) > most and not given.is_cut:
+                _refuse_empty(source, number)
+            if len(encoding) > most and not source.is_cut:
                 has = f"{len(encoding):,} tokens" + " with the query" * (pairs is not None)
-                _refuse_long(given, number, has, most)
+                _refuse_long(source, number, has, most)
             yield encoding
 
 
@@ -305,16 +305,16 @@ def passage_parts(
         (encoding,) = tokenizer.encode([text], with_offsets=True)
         ends = [0, *(stop for _, stop in encoding.offsets)]
         ends = ends[: read + 1] if len(encoding) > read else [*ends[:-1], len(text)]
-        own = [text[: ends[-1]]]
+        pieces = [text[: ends[-1]]]
         if chunks is not None:
-            own = []
+            pieces = []
             for chunk, size in islice(_chunks(text, ends, length, most), chunks):
                 tokens += size
                 budget.check(tokens)
-                own.append(chunk)
-        parts += own or [text]
-        places += [place] * max(1, len(own))
-        counts.append(max(1, len(own)))
+                pieces.append(chunk)
+        parts += pieces or [text]
+        places += [place] * max(1, len(pieces))
+        counts.append(max(1, len(pieces)))
     return passages._replace(texts=parts, places=places), counts
 
 
@@ -334,13 +334,13 @@ def is_blank(text: str) -> bool:
     return not text or text.isspace()
 
 
-def _refuse_empty(given: Texts, number: int) -> NoReturn:
-    raise ApiError(422, f"{given.places[number]} is empty: it has no tokens", param=given.key)
+def _refuse_empty(texts: Texts, number: int) -> NoReturn:
+    raise ApiError(422, f"{texts.places[number]} is empty: it has no tokens", param=texts.key)
 
 
-def _refuse_long(given: Texts, number: int, has: str, most: int) -> NoReturn:
-    message = f"{given.places[number]} has {has}, and the model takes at most {most:,}"
-    raise ApiError(413, f"{message}; send {given.truncation_key}: true to truncate it", param=given.key)
+def _refuse_long(texts: Texts, number: int, has: str, most: int) -> NoReturn:
+    message = f"{texts.places[number]} has {has}, and the model takes at most {most:,}"
+    raise ApiError(413, f"{message}; send {texts.truncation_key}: true to truncate it", param=texts.key)
 
 
 def _groups(sizes: Sequence[int]) -> Iterator[slice]:

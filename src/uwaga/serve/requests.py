@@ -3,7 +3,7 @@ the OpenAPI description is made of them."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Ge, MinLen
@@ -35,28 +35,15 @@ _INSTEAD = {
 }
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
-    """A request that is refused, or failed.
+    """A request that is rejected, or failed."""
 
-    Attributes:
-        status: of HTTP.
-        message: for people.
-        param: the key of the request that is wrong.
-        code: a word for programs.
-        headers: of the response.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
-        headers: Mapping[str, str] = {},
-    ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.param, self.code, self.headers = status, message, param, code, headers
+    status: int  # of HTTP
+    message: str  # for people
+    param: str | None = None  # the key of the request that is wrong
+    code: str | None = None  # a word for programs
+    headers: Mapping[str, str] = field(default_factory=dict)  # of the response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,16 +213,16 @@ def read_body(path: str, body: bytes, unread_keys: Sequence[str] = UNREAD_KEYS) 
         table = untrusted.json_of(body, "the request")
     except CheckpointError as error:
         raise ApiError(422, str(error)) from error
-    kind: Any = max(POSTED[path][1], key=lambda each: each.key in table)
-    known = field_rules(kind)
+    kind: Any = max(POSTED[path][1], key=lambda body_type: body_type.key in table)
+    rules = field_rules(kind)
     # Before pydantic reads the values: it makes an error of each unknown key, and keeps them all.
     for key in table:
-        if key not in known and key not in unread_keys:
-            said = _INSTEAD.get(key) or unknown_key(printable(key), known)
+        if key not in rules and key not in unread_keys:
+            said = _INSTEAD.get(key) or unknown_key(printable(key), rules)
             message = f"{said}; the server's option --ignore-key lets a key through unread"
             raise ApiError(422, message, param=printable(key))
     try:
-        request: Request = read(kind, {key: table[key] for key in known if table.get(key) is not None})
+        request: Request = read(kind, {key: table[key] for key in rules if table.get(key) is not None})
     except OptionError as error:
         raise ApiError(422, str(error), param=re.split(r"[.[]", error.path)[0]) from error
     return request
@@ -252,9 +239,9 @@ def texts_of(request: Request, key: str, limits: Limits, *, truncates: bool, fro
         truncates: if the request does not say.
         from_left: whether the beginning of a long text is what the model loses.
     """
-    given, cut = getattr(request, key), getattr(request, request.truncation_key)
-    is_one, is_cut = isinstance(given, str) or isinstance(given[0], int), truncates if cut is None else cut
-    texts = [given] if is_one else given
+    value, cut = getattr(request, key), getattr(request, request.truncation_key)
+    is_one, is_cut = isinstance(value, str) or isinstance(value[0], int), truncates if cut is None else cut
+    texts = [value] if is_one else value
     if len(texts) > limits.items:
         raise ApiError(413, f"{key} has {len(texts):,} entries, more than the limit of {limits.items:,}", param=key)
     side, direction = "Left" if from_left else "Right", getattr(request, "truncation_direction", None)

@@ -78,8 +78,8 @@ class FairQueue:
             taken[job] = slice(first, job.taken)
             if job.taken < len(job.items):
                 self._push(job, tag)
-        for each in aside:
-            heapq.heappush(self._heap, each)
+        for entry in aside:
+            heapq.heappush(self._heap, entry)
         return taken
 
     def _push(self, job: Job, after: int) -> None:

@@ -84,14 +84,14 @@ def run(service: Service, listening: socket.socket, say: Say = lambda message: N
     server = uvicorn_server(application(service, reaper), reaper, backlog=_BACKLOG, timeout_keep_alive=_KEEP_ALIVE)
     # uvicorn handles signals only while it serves: one that comes before is for these, which stop it as its own do. It raises
     # the signals again when it has stopped.
-    before = {each: signal.signal(each, server.handle_exit) for each in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         asyncio.run(_serve(server, reaper, listening, say))
     finally:
         service.close()
         say(_STOPPED)
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def run_processes(
@@ -121,38 +121,38 @@ def run_processes(
     # The write end is open in this process alone, so that the read end comes to its end when this process does.
     reader, writer = os.pipe()
 
-    def child(own: Metrics) -> None:
+    def child(metrics: Metrics) -> None:
         os.close(writer)
         threading.Thread(target=_end_with_parent, args=(reader,), daemon=True).start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, waited)
-        run(make(own), listening)
+        run(make(metrics), listening)
 
-    def start(own: Metrics) -> BaseProcess:
-        own.held(QueueSize())  # an earlier process may have ended with requests
-        process = context.Process(target=child, args=(own,), name="uwaga-serve")
+    def start(metrics: Metrics) -> BaseProcess:
+        metrics.held(QueueSize())  # an earlier process may have ended with requests
+        process = context.Process(target=child, args=(metrics,), name="uwaga-serve")
         process.start()
         return process
 
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     # Where the action is the default one, some systems drop the signal even if it is waited for.
     handler = signal.signal(signal.SIGCHLD, lambda *_: None)
-    processes = [start(own) for own in metrics]
+    processes = list(map(start, metrics))
     try:
         while signal.sigwait(waited) == signal.SIGCHLD:
-            for at, each in enumerate(processes):
-                if each.exitcode is None:
+            for at, process in enumerate(processes):
+                if process.exitcode is None:
                     continue
-                if each.exitcode > 0:
+                if process.exitcode > 0:
                     raise ChildProcessError(
-                        f"process {each.pid} of the server ended with code {each.exitcode}; its messages say why"
+                        f"process {process.pid} of the server ended with code {process.exitcode}; its messages say why"
                     )
                 processes[at] = start(metrics[at])
-                number = -each.exitcode or int(
+                number = -process.exitcode or int(
                     signal.SIGTERM
                 )  # by SIGTERM it answers what it has accepted, and ends with 0
                 _LOG.warning(
                     "uwaga serve: process %d was ended by signal %d; process %d replaces it",
-                    each.pid, number, processes[at].pid,
+                    process.pid, number, processes[at].pid,
                 )  # fmt: skip
         say(_STOPPING)
     finally:
@@ -170,17 +170,17 @@ def _end_with_parent(reader: int) -> None:
 
 
 def _stop(processes: Sequence[BaseProcess], grace: float) -> None:
-    for each in processes:
-        each.terminate()  # SIGTERM
+    for process in processes:
+        process.terminate()  # SIGTERM
     end = time.monotonic() + grace
-    for each in processes:
-        each.join(max(0.0, end - time.monotonic()))
-        if each.exitcode is None:
+    for process in processes:
+        process.join(max(0.0, end - time.monotonic()))
+        if process.exitcode is None:
             _LOG.warning(
-                "uwaga serve: process %d was killed, as it did not end within %g seconds of SIGTERM", each.pid, grace
+                "uwaga serve: process %d was killed, as it did not end within %g seconds of SIGTERM", process.pid, grace
             )
-            each.kill()
-            each.join()
+            process.kill()
+            process.join()
 
 
 async def _serve(server: uvicorn.Server, reaper: IdleConnectionReaper, listening: socket.socket, say: Say) -> None:
