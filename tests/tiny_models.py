@@ -6,6 +6,7 @@ Letters: B batch, N tokens of a sequence.
 import copy
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import transformers
@@ -15,7 +16,7 @@ from torch import Tensor
 VOCABULARY = 64
 SHARED = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
 _WIDE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
-_GROUPED = _WIDE | {"num_key_value_heads": 2, "max_position_embeddings": 64}
+GROUPED = _WIDE | {"num_key_value_heads": 2, "max_position_embeddings": 64}
 _BOTH = {
     "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
     "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 64, "decoder_start_token_id": 1,
@@ -36,11 +37,11 @@ ENCODERS = {
 }
 DECODERS = {
     "gpt2": {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64},
-    "llama": _GROUPED,
-    "mistral": _GROUPED | {"sliding_window": 3},
-    "gemma2": _GROUPED | _SMALL_HEADS | {"sliding_window": 3, "attn_logit_softcapping": 2.0},
-    "gemma3_text": _GROUPED | _SMALL_HEADS | {"sliding_window": 3},
-    "gpt_oss": _GROUPED | _EXPERTS,
+    "llama": GROUPED,
+    "mistral": GROUPED | {"sliding_window": 3},
+    "gemma2": GROUPED | _SMALL_HEADS | {"sliding_window": 3, "attn_logit_softcapping": 2.0},
+    "gemma3_text": GROUPED | _SMALL_HEADS | {"sliding_window": 3},
+    "gpt_oss": GROUPED | _EXPERTS,
 }
 PAIRS = {"t5": _T5, "bart": _BOTH}
 # What makes any family small: as many of these as its config knows.
@@ -95,6 +96,11 @@ def theirs(family: str, implementation: str = "eager") -> torch.nn.Module:
     )
     model.set_attn_implementation(implementation)
     return model
+
+
+def implementation_of(model: Any) -> str:
+    """The attention that a model of transformers computes with in this thread."""
+    return model.config._attn_implementation
 
 
 def small(family: str) -> dict[str, float]:
