@@ -9,7 +9,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 import uwaga
-from uwaga.ops import mask_program
 from uwaga.sequence_parallel.map_engine import MapEngine
 
 
@@ -40,7 +39,7 @@ def test_the_graph_saves_its_tensors_where_hooks_see_them(goes_by: str) -> None:
     gradients = torch.autograd.grad(output.sum(), [query, key, value])
     for mine, theirs in zip(gradients, torch.autograd.grad(expected.sum(), [query, key, value]), strict=True):
         assert torch.equal(mine, theirs)
-    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+    with pytest.raises(RuntimeError, match="through the graph a second time"):
         output.sum().backward()
 
 
@@ -76,14 +75,3 @@ def test_a_query_with_distances_and_without_keys() -> None:
     assert not output.any()
     assert [x.shape for x in gradients] == [query.shape, key.shape, table.shape]
     assert not any(x.any() for x in gradients)
-
-
-def test_documents_are_searched_once_for_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[int] = []
-    of = mask_program._Places.of
-    monkeypatch.setattr(mask_program._Places, "of", lambda ids_N: found.append(len(ids_N)) or of(ids_N))
-    x = torch.randn(1, 2, 9000, 8)
-    mask = uwaga.Causal() & uwaga.Documents(torch.arange(9000) // 700)
-    output = uwaga.sequence_parallel.attention(x, x, x, mask=mask)
-    assert torch.equal(output, uwaga.attention(x, x, x, mask=mask, impl="cpu"))
-    assert found == [9000]

@@ -18,16 +18,18 @@ from ragged_cases import (
     output_of,
 )
 from sequence_cases import check_sums
+from stress import mostly_stress
 
 import uwaga
 from uwaga.ops.ragged import part_of
 
 IN_GATE = ["ragged:2", "models:2"]
+SIZES = mostly_stress((1, 2, 3), lambda size: size == 2)
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", CASES)
 def test_parts_have_the_bits_of_one_process(name: str, size: int, result: Callable[[str], list[Any]]) -> None:
     call = CASES[name]()
@@ -41,7 +43,7 @@ def test_parts_have_the_bits_of_one_process(name: str, size: int, result: Callab
         check_sums(torch.stack(pieces), exact, len(call.query.values) + len(call.key.values))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", MODELS)
 def test_models_have_the_bits_of_one_process(name: str, size: int, result: Callable[[str], list[Any]]) -> None:
     """In training, with dropout where the model has any."""
@@ -57,7 +59,7 @@ def test_models_have_the_bits_of_one_process(name: str, size: int, result: Calla
                 torch.testing.assert_close(torch.stack(parts).sum(0), exact, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", [*FOREIGN, *HEADS])
 def test_models_of_transformers_have_the_bits_of_one_process(
     name: str, size: int, result: Callable[[str], list[Any]]
@@ -69,7 +71,7 @@ def test_models_of_transformers_have_the_bits_of_one_process(
     assert torch.equal(torch.cat([of_rank[name] for of_rank in result(f"models:{size}")], dim=1), exact)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", SIZES)
 def test_outputs_of_first_tokens_where_each_row_lies_with_one_process(
     size: int, result: Callable[[str], list[Any]]
 ) -> None:
