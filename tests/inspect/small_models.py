@@ -11,8 +11,6 @@ import torch
 import transformers
 from tiny_transformer import WRITERS, made, ragged
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import uwaga
 from uwaga.models import generate
@@ -206,21 +204,6 @@ def with_dense_matrices(model: Small, where: tuple[str, int], steps: Steps) -> T
     return model.run(model.form)
 
 
-class Largest(TorchDispatchMode):
-    """The bytes of the largest tensor that an operation makes."""
-
-    bytes = 0
-
-    def __torch_dispatch__(
-        self, function: Callable, types: object, args: tuple = (), kwargs: dict | None = None
-    ) -> object:
-        result = function(*args, **(kwargs or {}))
-        for x in tree_leaves(result):
-            if isinstance(x, Tensor) and not function.is_view:
-                self.bytes = max(self.bytes, x.untyped_storage().nbytes())
-        return result
-
-
 def ask(
     recording: uwaga.Recording,
     where: AttentionId,
@@ -235,8 +218,3 @@ def ask(
     recording.record(where, query, key, given, ids)
     recording.store(where, query, key, given, value)
     return recording
-
-
-def implementation_of(model: Any) -> str:
-    """The attention that a model of transformers computes with in this thread."""
-    return model.config._attn_implementation

@@ -229,7 +229,6 @@ import os, sys, threading, torch
 sys.path.insert(0, {folder!r})
 from test_hooks import EDIT, OTHER, edited, run
 from tiny_models import theirs
-from tiny_transformer import made
 import uwaga
 
 def fork(check):
@@ -239,7 +238,7 @@ def fork(check):
     return os.waitpid(child, 0)[1] == 0
 
 torch.set_num_threads(1)
-model = {make}
+model = theirs("llama", "sdpa")
 plain, right, other = run(model), edited(model), edited(model, OTHER)
 with uwaga.edit(model, **EDIT):
     assert torch.equal(run(model), right)
@@ -256,12 +255,11 @@ assert torch.equal(run(model), plain)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
-@pytest.mark.parametrize("make", ['made("gpt2")', 'theirs("llama", "sdpa")'])
-def test_a_fork_goes_on_where_its_thread_was(make: str) -> None:
+def test_a_fork_goes_on_where_its_thread_was() -> None:
     folder = os.path.dirname(__file__)
     path = os.pathsep.join([os.path.dirname(folder), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    code = _FORK.format(folder=folder, make=make)
+    code = _FORK.format(folder=folder)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], env=environment, capture_output=True, text=True, timeout=HANG
     )
@@ -277,7 +275,7 @@ def test_compiled_code_is_hooked_between_two_graphs_and_never_in_one(model: nn.M
     other = torch.compile(copy.deepcopy(model), backend="eager", fullgraph=True)
     with uwaga.edit(model, **EDIT), uwaga.watch(model) as recording:
         torch.testing.assert_close(run(other), plain)
-        with pytest.raises(torch._dynamo.exc.Unsupported):  # no result is better than one without the hooks
+        with pytest.raises(RuntimeError):  # no result is better than one without the hooks
             run(whole)
         torch.testing.assert_close(run(parts), right)
         assert len(recording.maps) == 3

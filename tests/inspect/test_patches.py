@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from small_models import Largest
+from largest import Largest
 from tiny_vision import INNER, WIDE, randomized
 from tolerance import assert_as_exact, once
 from torch import Tensor, nn
@@ -118,14 +118,6 @@ def test_other_resolutions_and_pictures_that_are_not_square(family: str) -> None
     assert (grid.rows, grid.columns) == (5, 9)
     assert recording.tokens["encoder"] == [grid.tokens]
     assert grid.looks_at(recording.maps["encoder", 0], 0).shape == (4, 5, 9)
-
-
-def test_a_recording_keeps_the_names_in_its_file(tmp_path) -> None:
-    model = make("dinov2 with registers")
-    with uwaga.watch(model) as recording, torch.no_grad():
-        model(pixel_values=pictures(1))
-    recording.save(tmp_path / "picture.safetensors")
-    assert uwaga.Recording.load(tmp_path / "picture.safetensors").tokens["encoder"][0][:5] == [*_REGISTERS, "0,0"]
 
 
 def test_names_that_are_given_are_taken() -> None:

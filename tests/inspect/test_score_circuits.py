@@ -3,10 +3,9 @@
 import json
 import math
 
-import numpy as np
 import pytest
 import torch
-from small_models import Largest
+from largest import Largest
 from test_score_attribution import IDS, SHORT, alibi
 from tiny_models import DECODERS, PAIRS, make
 from tiny_transformer import drawn, made, ragged, tiny
@@ -93,7 +92,7 @@ def test_the_circuit_of_the_trained_model_copyist_is_found() -> None:
             assert (by_distance[nearest:-1] > by_distance[nearest + 1 :]).all()
 
 
-@pytest.mark.parametrize("most", [1, 3, 12, 100, 10_000])
+@pytest.mark.parametrize("most", [1, 12, 10_000])
 @torch.no_grad()
 def test_the_strongest_of_a_head_a_row_and_a_column_are_those_of_the_dense_map(
     most: int, monkeypatch: pytest.MonkeyPatch
@@ -143,20 +142,6 @@ def test_a_generation_and_ragged_and_padded_texts_are_read_as_alone() -> None:
 
 
 @torch.no_grad()
-def test_positions_are_integers_of_numpy_and_pytorch_too_and_lists_are_arrays_and_tensors() -> None:
-    model = made("gpt2")
-    right = score_attribution(model, IDS, 2, 1, [5, 4], [3, 2], than=[1, 0], row=1)
-    for one, several in ((np.int64, np.array), (torch.tensor, torch.tensor)):
-        found = score_attribution(
-            model, IDS, one(2), one(1), several([5, 4]), several([3, -5]), than=several([1, 0]), row=one(1), most=one(3)
-        )
-        assert found.cells == ((5, 3), (4, 2))
-        assert torch.equal(found[one(1)].shares(), right[1].shares())
-        assert found.top(one(2)) == right.top(2)
-        assert score_attribution(model, IDS, 2, 1, one(5), one(3)).cells == ((5, 3),)
-
-
-@torch.no_grad()
 def test_results_are_plain_data_and_shown_in_short() -> None:
     found = score_attribution(made("gpt2"), IDS, 1, 0, most=5)
     assert len(found) == 5
@@ -201,5 +186,5 @@ def test_transformers_that_cannot_be_read_say_so() -> None:
     ):
         score_attribution(make("bart", PAIRS["bart"], transformers.AutoModel), (IDS, SHORT), 0, 0)
     unsupported = make("gpt2", DECODERS["gpt2"] | {"add_cross_attention": True}, transformers.AutoModel)
-    with pytest.raises(CheckpointError, match="add_cross_attention is True; only False is supported"):
+    with pytest.raises(CheckpointError, match="add_cross_attention is True"):
         score_attribution(unsupported, IDS, 0, 0)

@@ -14,7 +14,6 @@ from torch import Tensor
 import uwaga
 from uwaga.inspect import cache
 from uwaga.inspect.cache import CacheLayer
-from uwaga.inspect.cache import layer as layers
 from uwaga.inspect.cache.kept import largest
 from uwaga.inspect.cache.running import fill
 
@@ -59,14 +58,6 @@ def test_a_budget_of_the_whole_text_keeps_everything(name: str) -> None:
 def test_a_budget_of_one_is_the_query_itself(name: str) -> None:
     layer = brute_force.plain_layer(2, 2, 12, 3)
     assert torch.equal(kept(layer, POLICIES[name], 1)[:, 3:], torch.eye(12, dtype=torch.bool)[3:].expand(2, -1, -1))
-
-
-@pytest.mark.parametrize("name", ["h2o", "tova"])
-def test_simulated_caches_do_not_depend_on_the_size_of_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = brute_force.plain_layer(4, 2, 60, 20)
-    at_once = kept(layer, POLICIES[name], 16)
-    monkeypatch.setattr(layers, "MOST_ROWS", 7)
-    assert torch.equal(kept(layer, POLICIES[name], 16), at_once)
 
 
 @pytest.mark.parametrize(
@@ -136,32 +127,6 @@ def test_other_policies_read_the_heads_that_there_are(name: str) -> None:
     whole = brute_force.plain_layer(2, 2, 40, 10)
     some = CacheLayer(whole.map, 10, head_numbers=[1, 3])
     assert torch.equal(kept(some, POLICIES[name], 8), kept(whole, POLICIES[name], 8))
-
-
-def test_quest_spends_its_pages_on_those_that_the_layer_s_window_shows() -> None:
-    generator = torch.Generator().manual_seed(5)
-    query, key = (torch.randn(2, 200, 8, generator=generator, dtype=torch.float64) for _ in range(2))
-    mask = uwaga.Causal() & uwaga.Window(left=31, right=0)
-    layer = CacheLayer(uwaga.AttentionMap(query, key, mask=mask), 100)
-    seen = layer.map.scores[:] > -float("inf")
-    read = (kept(layer, partial(cache.quest, page=8), 32) & seen)[:, 100:].sum(-1)
-    # Of the five pages that 32 keys lie in, four are read: all but the one with the smallest bound, of 8 keys at the most.
-    assert int(read.min()) >= 24
-    ends = torch.arange(100, 200) % 8 == 7  # where the window is four whole pages
-    assert set(read[:, ends].flatten().tolist()) == {32}
-
-
-@pytest.mark.parametrize("name", ["h2o", "vertical_slash"])
-def test_under_a_window_fewer_keys_are_read_than_the_budget_where_others_hold_its_places(name: str) -> None:
-    """Key 0 has nearly all the weight of the queries that see it, and then the window passes it."""
-    query, key = torch.ones(1, 40, 1), torch.zeros(1, 40, 1)
-    key[0, 0] = 50.0
-    mask = uwaga.Causal() & uwaga.Window(left=11, right=0)
-    layer = CacheLayer(uwaga.AttentionMap(query, key, mask=mask, scale=1.0), 10)
-    bits = kept(layer, POLICIES[name], 6)
-    assert bool(bits[0, 10:, 0].all())
-    read = (bits & (layer.map.scores[:] > -float("inf")))[0, :, 0]
-    assert (bool(read[11]), bool(read[12])) == (True, False)
 
 
 def test_quest_ranks_pages_with_hidden_keys_that_are_no_numbers() -> None:

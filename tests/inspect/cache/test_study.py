@@ -10,7 +10,7 @@ from typing import Any
 import brute_force
 import pytest
 import torch
-from small_models import Largest
+from largest import Largest
 from test_policies import BUDGETS, POLICIES
 from tiny_models import theirs
 from tiny_transformer import made, ragged
@@ -172,14 +172,6 @@ def test_queries_that_see_nothing_do_not_count() -> None:
     assert result.kept[1:].tolist() == [1, 2, 3, 3, 3, 3, 3]  # its own key is hidden
 
 
-def test_equal_weights_overlap_with_any_of_them() -> None:
-    zeros = torch.zeros(1, 6, 2, dtype=torch.float64)
-    layer = CacheLayer(uwaga.AttentionMap(zeros, zeros, mask=uwaga.Causal()), 0)
-    block = study.ExactRows(layer, 0, torch.arange(6), torch.ones(6, 2, dtype=torch.float64))
-    result = block.losses(cache.window(layer, 2).read(0, torch.arange(6), block.weights))
-    assert result.overlap.tolist() == [1.0] * 6
-
-
 def test_the_table_has_a_row_for_each_policy_budget_and_head() -> None:
     result = cache_study(recorded(made("gpt2")), [cache.window, cache.oracle], budgets=[8, 16], quantiles=[0.9])
     table = result.table()
@@ -190,15 +182,6 @@ def test_the_table_has_a_row_for_each_policy_budget_and_head() -> None:
     assert set(some.columns["policy"]) == {"oracle"}
     assert some.columns["error"] == result.mean("error", "oracle")[1].tolist()
     assert repr(result) == "CacheStudy(window, oracle; budgets 8, 16; 6 heads, 20 queries)"
-
-
-def test_progress_counts_every_set_and_head() -> None:
-    calls: list[tuple[int, int]] = []
-    cache_study(
-        recorded(made("gpt2")), [cache.window, cache.tova], budgets=[8, 9, 10], progress=lambda *at: calls.append(at)
-    )
-    total = 3 * (2 * 3 + 2)  # layers, and in each of them the sets and the heads
-    assert calls == [(n, total) for n in range(1, total + 1)]
 
 
 def test_a_policy_of_ones_own() -> None:
@@ -212,9 +195,7 @@ def test_a_policy_of_ones_own() -> None:
     assert bool((result.means["kept"] == 6).all())
 
 
-@pytest.mark.parametrize("row", [1, 19, 21, 38])
-@pytest.mark.parametrize("head", [0, 1])
-@pytest.mark.parametrize("kind", ["mask", "bias", "documents"])
+@pytest.mark.parametrize(("kind", "head", "row"), [("mask", 0, 1), ("bias", 1, 19), ("documents", 1, 38)])
 def test_every_row_and_head_is_causal(kind: str, head: int, row: int) -> None:
     """One query of one head sees the key after it, as in a span of a picture's tokens that all see each other."""
     x = torch.randn(2, 40, 4)
@@ -227,8 +208,7 @@ def test_every_row_and_head_is_causal(kind: str, head: int, row: int) -> None:
         span = torch.arange(40)
         span[row + 1] = row
         options = {"mask": uwaga.Causal() | uwaga.Documents(span)}
-    message = f"cache_study: decoder 0 is not causal: query {row} sees later keys"
-    with pytest.raises(ValueError, match=f"^{message}$"):
+    with pytest.raises(ValueError, match=f"query {row} sees later keys"):
         study.causal_layer("cache_study", uwaga.AttentionMap(x, x, **options), 2, number=0, layers=1)
 
 
@@ -237,14 +217,6 @@ def test_causal_masks_of_every_kind() -> None:
     bits = torch.tril(torch.ones((40, 40), dtype=torch.bool))
     for mask in (uwaga.Causal(), bits, uwaga.Causal() & uwaga.Documents(torch.arange(40) // 9), uwaga.Window(3, 0)):
         study.causal_layer("cache_study", uwaga.AttentionMap(x, x, mask=mask), 2, number=0, layers=1)
-
-
-def test_a_causal_mask_is_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    read, own = [], layers.tiles.seen
-    monkeypatch.setattr(layers.tiles, "seen", lambda *given: read.append(own(*given)) or read[-1])
-    x = torch.randn(2, 2_000, 4)
-    study.causal_layer("cache_study", uwaga.AttentionMap(x, x, mask=uwaga.Causal()), 2, number=0, layers=1)
-    assert sum(bits.numel() for bits in read) < 2 * 2_000 * layers.MOST_ROWS  # of 8,000,000
 
 
 @pytest.mark.parametrize("hidden", [torch.nan, torch.inf])
@@ -283,12 +255,3 @@ def test_pyramids_of_some_layers_are_those_of_the_model(recorded_layers: list[in
         some = cache_study(each, policies, budgets=[12], prompt=30, **options)
         assert some.heads == [whole.heads[n] for n in at]
         assert torch.equal(some.means["kept"], whole.means["kept"][..., at])
-
-
-def test_heads_of_a_file_keep_their_numbers(tmp_path: Path) -> None:
-    model = made("llama").double()
-    with uwaga.watch(model, values=True, heads=[3, 1]) as recording, torch.no_grad():
-        model(IDS)
-    recording.save(tmp_path / "some.safetensors")
-    loaded = uwaga.Recording.load(tmp_path / "some.safetensors")
-    assert cache_study(loaded, [cache.window], budgets=[8]).heads == [(0, 3), (0, 1), (1, 3), (1, 1)]

@@ -50,7 +50,7 @@ def test_one_head_of_minilm_follows_pronouns() -> None:
     assert labelled[0]["right"] > 5 * labelled[0]["wrong"]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.stress)])
 def test_no_head_of_a_random_model_does(seed: int) -> None:
     reader = uwaga.models.open("minilm", dtype="float32")
     torch.manual_seed(seed)

@@ -60,7 +60,7 @@ def test_the_map_is_that_of_autograd_on_the_dense_matrix_in_float64(name: str, p
     torch.testing.assert_close(m.row_sums(rows[:, :1]), (right @ rows[:, :1, :, None])[..., 0], **exactly)
 
 
-@pytest.mark.parametrize("size", [5, 700, 1500])
+@pytest.mark.parametrize("size", [5, 1500])
 @pytest.mark.parametrize("name", ["none", "causal", "window"])
 def test_blocks_of_long_maps_are_joined(name: str, size: int) -> None:
     torch.manual_seed(0)

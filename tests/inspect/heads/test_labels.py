@@ -65,22 +65,6 @@ def test_heads_made_by_construction(name: str, weight: Weight) -> None:
     assert result.sink > 0.5
 
 
-def test_an_induction_head_of_two_layers() -> None:
-    """Queries that are a token's code, and keys that are the code of the token before: what the second layer of an induction circuit
-    computes from the first."""
-    torch.manual_seed(0)
-    ids = torch.randint(0, 12, (40,))
-    code = torch.nn.functional.one_hot(ids, 13).double()
-    before = torch.nn.functional.one_hot(torch.cat((torch.tensor([12]), ids[:-1])), 13).double()
-    m = uwaga.AttentionMap(code[None] * 100, before[None], mask=uwaga.Causal(), scale=1.0)
-    shares = LabelShares(1, "decoder", ids, ids, torch.zeros(40, dtype=torch.bool), torch.zeros(40, dtype=torch.bool))
-    weights = m[:, :, :]
-    assert isinstance(weights, Tensor)
-    shares.add(range(40), weights)
-    (result,) = shares.labels()
-    assert (result.label, result.share > 0.9, result.by_position < 0.2) == ("induction", True, True)
-
-
 def test_random_heads_have_no_label() -> None:
     torch.manual_seed(0)
     for kind in ("encoder", "decoder"):

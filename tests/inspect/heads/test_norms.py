@@ -34,12 +34,6 @@ def test_rows_are_the_lengths_of_what_each_key_adds_to_the_output() -> None:
     torch.testing.assert_close(parts_HQKM.sum((0, 2)), output)
 
 
-def test_a_plain_matrix() -> None:
-    x, v, w_o = torch.randn(5, 3).double(), torch.randn(5, 2).double(), torch.randn(2, MODEL).double()
-    m = ScaledMap(AttentionMap(x, x), value_norms(v, w_o))
-    torch.testing.assert_close(m[2], AttentionMap(x, x)[2] * (v @ w_o).norm(dim=-1))
-
-
 def test_a_ragged_batch() -> None:
     lengths, w_o = [2, 4], torch.randn(HEADS * WIDTH, MODEL).double()
     q, k, v = (uwaga.Ragged.from_list([torch.randn(n, HEADS, WIDTH).double() for n in lengths]) for _ in range(3))
@@ -64,9 +58,3 @@ def test_what_a_mask_hides_stays_hidden() -> None:
     m = ScaledMap(AttentionMap(x, x, mask=uwaga.Causal()), scale)
     assert m[0, :3].isfinite().all()
     assert m[0, 3, 3].isnan()
-
-
-def test_it_says_what_it_is() -> None:
-    x = torch.randn(1, 4, 3)
-    m = ScaledMap(AttentionMap(x, x), torch.ones(1, 4))
-    assert repr(m) == "ScaledMap(shape=(1, 4, 4), mask=None, scaled per key, float32, 64 bytes as a dense matrix)"

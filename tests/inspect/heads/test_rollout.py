@@ -56,12 +56,6 @@ def test_a_ragged_batch_gives_each_sequence_its_own() -> None:
         torch.testing.assert_close(result[r], dense_product([m[r].to_dense() for m in maps])[-1])
 
 
-def test_a_plain_matrix_is_one_head() -> None:
-    x = torch.randn(5, 4).double()
-    m = AttentionMap(x, x)
-    torch.testing.assert_close(rollout([m, m], 2), dense_product([m.to_dense()[None]] * 2)[2])
-
-
 def test_rows_that_the_token_cannot_reach_are_not_read() -> None:
     """A causal token does not depend on what comes after it, nan included."""
     query, key = torch.randn(2, 3, 7, 4).double()

@@ -50,11 +50,6 @@ def test_every_query_of_a_batch_counts_once_whatever_its_sequence() -> None:
         torch.testing.assert_close(score, mass.transpose(0, 1)[:, counted].mean(-1), msg=name)
 
 
-def test_one_line_of_tokens_serves_a_whole_batch() -> None:
-    m = random_map(3)
-    assert torch.equal(induction(m, TOKENS), induction(m, TOKENS.expand(3, 8)))
-
-
 def test_ragged_scores_pool_the_queries_of_all_sequences() -> None:
     lengths, tokens = [3, 0, 5], torch.tensor([4, 4, 1, 6, 4, 6, 6, 4])
     query, key = ([torch.randn(n, 2, 4).double() for n in lengths] for _ in range(2))
@@ -74,13 +69,6 @@ def test_queries_of_a_cache_are_the_last_positions() -> None:
     m = random_map(queries=3)
     for name, score in scores(m, TOKENS).items():
         torch.testing.assert_close(score, expected(m.to_dense(), patterns(TOKENS)[name][-3:]), msg=name)
-
-
-def test_a_plain_matrix_has_one_head() -> None:
-    x = torch.randn(8, 4).double()
-    m = AttentionMap(x, x)
-    for name, score in scores(m, TOKENS).items():
-        torch.testing.assert_close(score, expected(m.to_dense()[None], patterns(TOKENS)[name]), msg=name)
 
 
 def test_a_head_that_does_nothing_else_scores_one() -> None:

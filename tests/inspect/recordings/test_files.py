@@ -201,10 +201,7 @@ def test_what_cannot_be_described_is_refused_before_anything_is_written(tmp_path
     recording = recorded(*operands(), mask=uwaga.Causal() & Odd())
     with pytest.raises(ValueError) as raised:
         recording.save(tmp_path / "a")
-    assert str(raised.value) == (
-        "Recording.save: encoder 0: a mask of the type Odd cannot be written; Causal, Window, KeyLengths, Documents, "
-        "DenseMask, Both, Either and tensors can"
-    )
+    assert "a mask of the type Odd cannot be written" in str(raised.value)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -248,7 +245,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(3)}, path)
     with pytest.raises(DataError) as raised:
         uwaga.Recording.load(path)
-    assert str(raised.value) == f"{path}: a safetensors file, but no recording of uwaga"
+    assert "no recording of uwaga" in str(raised.value)
     path.write_text("once upon a time")
     with pytest.raises(DataError, match="is not a valid safetensors file"):
         uwaga.Recording.load(path)

@@ -11,7 +11,6 @@ from small_models import ask
 from torch import Tensor
 
 import uwaga
-from uwaga.inspect.recordings import copies
 from uwaga.inspect.recordings.recording import TokenStrings
 from uwaga.nn.attention_id import AttentionId
 
@@ -151,7 +150,7 @@ def test_a_map_that_there_is_not_is_named() -> None:
     ask(recording, AttentionId("cross", 1), query, key)
     with pytest.raises(KeyError) as caught:
         recording.maps[("encoder", 0)]
-    assert caught.value.args == ("Recording: there is no map of ('encoder', 0); there are cross 0, 1",)
+    assert "there are cross 0, 1" in str(caught.value)
     assert repr(recording) == "Recording(cross 0, 1; 7.2 kB)"
     assert ("cross", 1) in recording.maps
     assert repr(recording.maps) == "Maps(cross 0, 1)"
@@ -234,88 +233,6 @@ def test_a_recording_that_is_too_large_has_no_part_of_the_pass() -> None:
     assert (list(recording.maps), recording.nbytes) == ([], 0)
     ask(recording, ENCODER, query, key)
     torch.testing.assert_close(recording.maps[ENCODER].lse, uwaga.AttentionMap(query, key).lse)
-
-
-@pytest.mark.parametrize("kind", ["padded", "ragged"])
-def test_all_that_is_kept_is_on_the_device_that_was_named(kind: str) -> None:
-    query, key = operands(heads=2)
-    if kind == "ragged":
-        query, key = (uwaga.Ragged.from_list(list(x.transpose(1, 2))) for x in (query, key))
-    mask = uwaga.Causal() & uwaga.KeyLengths(torch.tensor([7, 5]))
-    recording = uwaga.Recording(device="meta", heads=[1])
-    ask(recording, ENCODER, query, key, mask=mask, bias=uwaga.AlibiBias(torch.ones(2)), sinks=torch.ones(2))
-    kept = list(copies.tensors(recording._stacks["encoder"].attentions[ENCODER].kept))
-    assert len(kept) == {"padded": 5, "ragged": 7}[kind]  # query, key, lengths, slopes, sinks; offsets
-    assert {x.device.type for x in kept} == {"meta"}
-
-
-def test_copies_from_a_gpu_go_on_in_the_background_until_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    streams: list[_Stream] = []
-    copy = torch.Tensor.copy_
-    empty = torch.empty
-
-    def copy_later(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-        if not non_blocking:
-            return copy(target, source)
-        assert streams[-1].is_active
-        streams[-1].work.append(lambda: copy(target, source))
-        return target
-
-    def pinned(*size, pin_memory: bool = False, **options) -> Tensor:
-        return empty(*size, **options).fill_(torch.nan) if pin_memory else empty(*size, **options)
-
-    def made(device: torch.device) -> _Stream:
-        streams.append(_Stream())
-        return streams[-1]
-
-    query, key = operands(heads=2)
-    with monkeypatch.context() as gpu:
-        gpu.setattr(torch.Tensor, "is_cuda", property(lambda x: True))
-        gpu.setattr(torch.Tensor, "copy_", copy_later)
-        gpu.setattr(torch.Tensor, "record_stream", lambda x, stream: stream.sources.append(x))
-        gpu.setattr(torch, "empty", pinned)
-        gpu.setattr(torch.cuda, "Stream", made)
-        gpu.setattr(torch.cuda, "Event", _Event)
-        gpu.setattr(torch.cuda, "current_stream", lambda device: "the model's")
-        gpu.setattr(torch.cuda, "stream", lambda stream: stream)
-        recording = uwaga.Recording(device="cpu")
-        for layer in (0, 1):
-            ask(recording, AttentionId("encoder", layer), query, key, mask=uwaga.Causal())
-    (stream,) = streams
-    assert stream.waited == ["the model's"] * 4
-    assert len(stream.work) == len(stream.sources) == 4
-    stored = recording._stacks["encoder"].attentions[ENCODER].queries[0]
-    assert stored.isnan().all()
-    assert stream.sources[0].data_ptr() not in (query.data_ptr(), key.data_ptr())  # which the model may write into
-    result = recording.maps[ENCODER].lse
-    assert torch.equal(stored, query)
-    assert torch.equal(result, uwaga.AttentionMap(query, key, mask=uwaga.Causal()).lse)
-    assert not stream.work
-
-
-class _Stream:
-    """A stream of a GPU that works when it is waited for."""
-
-    def __init__(self) -> None:
-        self.work, self.waited, self.sources, self.is_active = [], [], [], False
-
-    def wait_stream(self, other: object) -> None:
-        self.waited.append(other)
-
-    def __enter__(self) -> None:
-        self.is_active = True
-
-    def __exit__(self, *error: object) -> None:
-        self.is_active = False
-
-
-class _Event:
-    def record(self, stream: _Stream) -> None:
-        self.stream, self.last = stream, stream.work[-1]
-
-    def synchronize(self) -> None:
-        while self.last in self.stream.work:
-            self.stream.work.pop(0)()
 
 
 @pytest.mark.parametrize("batch", [1, 2])
