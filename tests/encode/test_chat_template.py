@@ -154,21 +154,6 @@ def test_scores_of_a_classifier(write, kind: str) -> None:
     np.testing.assert_allclose(scores, right, rtol=1e-4, atol=2e-5)
 
 
-def test_a_text_has_the_same_bits_alone_and_in_the_server(write) -> None:
-    from uwaga.serve.models import EmbeddingModel, TokenBudget
-    from uwaga.serve.requests import Texts
-
-    encoder = TextEncoder.load(write())
-    vectors = encoder.encode(TEXTS, overflow="truncate")
-    assert [encoder.encode([text], overflow="truncate")[0].tobytes() for text in TEXTS] == [
-        x.tobytes() for x in vectors
-    ]
-    served = EmbeddingModel(encoder)
-    given = Texts("input", TEXTS, "truncate", True, [f"input[{n}]" for n in range(len(TEXTS))])
-    work = served.work(given, prompt=None, budget=TokenBudget(2**16))
-    np.testing.assert_allclose(served.run(work.items, work.kind), vectors, rtol=1e-5, atol=1e-6)
-
-
 def test_the_report_has_what_was_read(write) -> None:
     encoder = TextEncoder.load(write())
     encoder.encode(TEXTS, overflow="truncate")

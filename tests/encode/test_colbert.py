@@ -241,26 +241,3 @@ def test_an_encoder_without_a_head_gives_its_hidden_states(plain: Path) -> None:
     assert torch.equal(states, encoder.encode(DOCUMENTS, output="tokens").values)
     scaled = encoder.encode(DOCUMENTS, output="tokens", normalize=True).values
     assert torch.equal(scaled, torch.nn.functional.normalize(states, dim=-1))
-
-
-def test_other_classes_and_commands_name_what_takes_it(make, prefixed: Path, tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
-    from uwaga.cli import app
-
-    saved = make()
-    with pytest.raises(CheckpointError, match="holds a ColBERT model"):
-        uwaga.Reranker.load(write_pylate(prefixed))
-    (tmp_path / "docs.txt").write_text("the cat\n")
-    says = f"{saved} holds a ColBERT model, which gives a vector to every token and none to a "
-    for command, kind in [
-        (
-            ["encode", str(tmp_path / "docs.txt"), "-o", str(tmp_path / "out.parquet"), "--model", str(saved)],
-            "document",
-        ),
-        (["serve", str(saved), "--port", "0"], "text"),
-    ]:
-        result = CliRunner().invoke(app, command)
-        assert result.exit_code == 1
-        assert f"{says}{kind}; `uwaga store add` takes it" in result.stderr
-    assert not (tmp_path / "out.parquet.parts").exists()

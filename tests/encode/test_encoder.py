@@ -6,13 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_tokenizer import write_tokenizer
 
 from uwaga import Ragged, TextEncoder
 from uwaga.encode.preprocessing import TokenizedText
 from uwaga.encode.progress import Progress, time_left
 from uwaga.encode.report import DocumentError
-from uwaga.models import Transformer, config, save
 from uwaga.nn import EncoderLayer
 
 TEXTS = ["the cat sat", "a dog ran away from the house .", "unbelievable", "the mat , the cat and the dog"]
@@ -41,23 +39,6 @@ def test_every_text_gets_the_mean_of_its_own_tokens_in_any_packing(encoder: Text
     vectors = encoder.encode(TEXTS, tokens_per_batch=tokens_per_batch)
     assert vectors.dtype == np.float32
     assert close(vectors, one_by_one(encoder, TEXTS))
-
-
-def test_a_decoder_that_transformers_does_not_have(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    sizes = {
-        "vocab_size": 64,
-        "d_model": 16,
-        "num_layers": 2,
-        "num_heads": 2,
-        "d_ff": 32,
-        "max_position_embeddings": 12,
-    }
-    save(Transformer(config("gpt2", band=2, **sizes)), tmp_path)
-    write_tokenizer(tmp_path)
-    encoder = TextEncoder.load(tmp_path)
-    assert encoder.model.config.model_type == "uwaga-gpt3"
-    assert close(encoder.encode(TEXTS), one_by_one(encoder, TEXTS))
 
 
 def test_no_texts_give_no_rows(encoder: TextEncoder) -> None:

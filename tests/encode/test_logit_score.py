@@ -14,7 +14,6 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
-from uwaga.encode import reranker
 from uwaga.encode.reranker import Reranker
 
 transformers = pytest.importorskip("transformers", minversion="5")
@@ -270,10 +269,7 @@ def test_a_template_that_carries_no_pair_is_that_of_the_card(write, instruction:
         return torch.stack(results)
 
     ours = Reranker.load(folder, instruction=instruction)
-    assert (
-        ours.explain().reason
-        == "qwen3 is a family of uwaga's own; its chat template carries no pair, and texts are those of Qwen3-Reranker's card"
-    )
+    assert "its chat template carries no pair" in ours.explain().reason
     assert_as_exact(
         torch.from_numpy(ours.scores(listed, raw=True)), theirs(torch.float32), lambda: theirs(torch.float64)
     )
@@ -287,21 +283,6 @@ def test_a_pair_has_the_same_bits_alone(write, dtype: torch.dtype) -> None:
     alone = [reranker.scores([pair])[0] for pair in listed]
     assert together.tobytes() == np.float32(alone).tobytes()
     assert reranker.scores([]).shape == (0,)
-
-
-def test_the_output_projection_is_of_two_rows(write, monkeypatch: pytest.MonkeyPatch) -> None:
-    shapes, linear_map = [], reranker.linear_map
-
-    def counted(x: Tensor, weight: Tensor) -> Tensor:
-        shapes.append((tuple(x.shape), tuple(weight.shape)))
-        return linear_map(x, weight)
-
-    monkeypatch.setattr(reranker, "linear_map", counted)
-    monkeypatch.setattr(
-        "uwaga.models.transformer.Transformer.logits", lambda *_, **__: pytest.fail("logits of the whole vocabulary")
-    )
-    Reranker.load(write()).rank(QUERY, PASSAGES)
-    assert shapes == [((6, 32), (2, 32))]
 
 
 def test_modules_prompts_and_activations_of_sentence_transformers(write) -> None:

@@ -35,14 +35,10 @@ def spoilt(encoder: TextEncoder) -> TextEncoder:
     "call",
     [
         lambda encoder: encoder.encode(TEXTS),
-        lambda encoder: encoder.encode(TEXTS, tokens_per_batch=1, normalize=True),
         lambda encoder: encoder.encode(TEXTS, overflow="mean"),
         lambda encoder: encoder.encode_query(TEXTS),
-        lambda encoder: encoder.encode_document(TEXTS),
-        lambda encoder: list(encoder.stream(TEXTS)),
         lambda encoder: list(encoder.stream([TEXTS[:1], TEXTS[1:]])),
         lambda encoder: encoder.encode(TEXTS, spans="sentence"),
-        lambda encoder: encoder.encode(TEXTS, output="tokens"),
         lambda encoder: encoder.encode(TEXTS, output="tokens", normalize=True, overflow="windows"),
         lambda encoder: list(encoder.stream([TEXTS], output="tokens")),
     ],
@@ -104,7 +100,7 @@ def test_similarities_are_finite(encoder: TextEncoder, similarity: str) -> None:
     vectors = encoder.encode(GOOD)
     assert np.isfinite(encoder.similarity(vectors, vectors)).all()
     vectors[1, 3] = np.nan
-    with pytest.raises(ValueError, match="that of vectors 0 and 1 is nan in float32"):
+    with pytest.raises(ValueError, match="vectors 0 and 1 is nan"):
         encoder.similarity(encoder.encode(GOOD), vectors)
 
 
@@ -121,7 +117,7 @@ def test_an_infinite_score_is_not_hidden_by_the_sigmoid(write_reranker: Callable
     reranker = Reranker.load(write_reranker())
     assert reranker.has_sigmoid
     list(reranker.model.parameters())[-1].data.fill_(torch.inf)
-    with pytest.raises(ValueError, match="passage 0 has a score that is NaN or infinite"):
+    with pytest.raises(ValueError, match=r"passage 0 .* NaN or infinite"):
         reranker.scores([("the cat", "it")])
 
 
@@ -150,7 +146,7 @@ def test_a_directory_in_float16_is_computed_in_float32(
         assert {x.dtype for x in encoder.model.parameters()} == {torch.float32}
         np.testing.assert_allclose(encoder.encode(TEXTS), truth, rtol=1e-4, atol=1e-5)
     assert np.array_equal(BatchEncoder(folder, dtype=None)({"text": TEXTS})["vector"], encoder.encode(TEXTS))
-    with pytest.raises(ValueError, match="document 0 has a vector that is NaN or infinite in float16"):
+    with pytest.raises(ValueError, match=r"document 0 .* infinite in float16"):
         TextEncoder.load(folder, dtype=torch.float16).encode(TEXTS)
 
 

@@ -11,11 +11,9 @@ import pytest
 import torch
 from tolerance import assert_as_exact
 from torch import nn
-from typer.testing import CliRunner
 from waiting import HANG
 
 from uwaga import Ragged, Reranker
-from uwaga.cli import app
 from uwaga.encode.reranker import sigmoid
 from uwaga.integrations.transformers import ragged_classifier
 from uwaga.models import opening
@@ -106,22 +104,6 @@ def test_bfloat16_has_the_same_bits_alone(case: str, make: Callable) -> None:
     scores = reranker.scores(listed, overflow="truncate", raw=True)
     alone = [reranker.scores([pair], overflow="truncate", raw=True)[0] for pair in listed]
     assert scores.tobytes() == np.float32(alone).tobytes()
-
-
-def test_a_classifier_that_reads_more_than_states_runs_whole(make: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, listed = make("modernbert"), pairs()
-    expected = Reranker.load(folder).scores(listed, overflow="truncate", raw=True)
-
-    def refuse(*_: object, **__: object) -> None:
-        raise TypeError("it wants attentions")
-
-    monkeypatch.setattr(ragged_classifier._GivenStates, "forward", refuse)
-    reranker = Reranker.load(folder)
-    choice = reranker.explain()
-    assert choice.engine == ONE_BY_ONE
-    why = "the classifier of ModernBertForSequenceClassification reads more than the states of its body: it wants attentions"
-    assert choice.refused == {PACKED: why}
-    assert reranker.scores(listed, overflow="truncate", raw=True).tobytes() == expected.tobytes()
 
 
 def test_a_classifier_that_gives_other_numbers_from_states_runs_whole(
@@ -232,23 +214,3 @@ def test_the_activation_is_the_one_that_the_files_name(
 def test_a_sigmoid_neither_overflows_nor_loses_small_numbers() -> None:
     result = sigmoid(np.float32([-1e4, -90, 0, 90, 1e4]))
     assert result.tolist() == [0.0, float(np.float32(np.exp(-90.0))), 0.5, 1.0, 1.0]
-
-
-def test_commands_name_what_takes_a_directory_of_another_kind(
-    write_reranker: Callable[[], Path], write_model: Callable[..., Path], describe: Callable, tmp_path: Path
-) -> None:
-    embedding, folder = write_model(tmp_path / "embedding"), write_reranker()
-    describe(embedding)
-    (tmp_path / "docs.txt").write_text("the cat\n")
-    takes = "uwaga.Reranker, and `uwaga serve` with --reranker, take one with one label"
-    for command in (
-        ["encode", str(tmp_path / "docs.txt"), "-o", str(tmp_path / "out.parquet"), "--model", str(folder)],
-        ["store", "add", str(tmp_path / "db"), str(tmp_path / "docs.txt"), "--model", str(folder)],
-        ["serve", str(folder), "--port", "0"],
-        ["serve", str(embedding), "--reranker", str(embedding), "--port", "0"],
-    ):
-        result = CliRunner().invoke(app, command)
-        assert result.exit_code == 1
-        assert (takes if command[1] != str(embedding) else "holds an embedding model") in result.stderr
-    assert not (tmp_path / "db").exists()
-    assert not (tmp_path / "out.parquet.parts").exists()

@@ -137,9 +137,7 @@ def test_queries_of_a_model_without_prompts_have_none(make: Callable) -> None:
     for name in ("encode", "encode_query", "encode_document"):
         expected = np.concatenate([getattr(model, name)([text]) for text in TEXTS])
         assert np.allclose(getattr(encoder, name)(TEXTS), expected, atol=2e-6), name
-    with pytest.raises(
-        ValueError, match="prompt_name must be one of 'query', 'document', 'clustering', 'passage', not"
-    ):
+    with pytest.raises(ValueError, match="prompt_name must be one of"):
         encoder.encode(TEXTS, prompt_name="title")
 
 
@@ -171,7 +169,7 @@ def test_a_prompt_that_fills_a_window_leaves_nothing_to_pool(make: Callable) -> 
     folder = make(Pooling(16, include_prompt=False), prompts=PROMPTS)
     encoder = TextEncoder.load(folder)
     encoder.tokenizer.suffix_ids.clear()
-    with pytest.raises(ValueError, match="no token to pool: the 40 tokens of the prompt are left out"):
+    with pytest.raises(ValueError, match="no token to pool"):
         encoder.encode(["dog"], prompt="cat " * 40, overflow="truncate")
 
 

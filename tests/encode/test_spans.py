@@ -149,12 +149,6 @@ def test_heads_lengths_and_widths_are_those_of_encode(encoder: TextEncoder, desc
     assert torch.equal(cut[0], states[first].amax(0)[:4])
 
 
-def test_no_texts_give_no_rows(encoder: TextEncoder) -> None:
-    result = encoder.encode([], spans=[])
-    assert result.values.shape == (0, 16)
-    assert len(result) == 0
-
-
 def test_the_report_counts_what_no_span_has(encoder: TextEncoder) -> None:
     encoder.encode([TEXT, "the cat"], spans=[[(8, 23), (0, 7)], [(0, 7)]])
     assert encoder.report.cut.tolist() == [0]

@@ -36,7 +36,7 @@ def test_a_file_that_is_no_tokenizer(folder: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(CheckpointError) as caught:
         TextEncoder.load(folder)
-    assert str(caught.value) == f"{path} is not a valid tokenizer: {caught.value.__cause__}"
+    assert f"{path} is not a valid tokenizer" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -146,14 +146,6 @@ def test_a_model_that_was_not_loaded_has_no_tokenizer(tmp_path: Path) -> None:
 )
 def test_characters_that_a_vocabulary_lacks(model: str, text: str, unknown: list[str]) -> None:
     assert of_model(model).unknown_characters(text) == unknown
-
-
-def test_characters_that_no_token_covers_are_unknown_too(tmp_path: Path) -> None:
-    """Byte-pair encoding without an unknown token leaves them out."""
-    from tokenizers import models
-
-    bare = Tokenizer(Backend(models.BPE({"a": 0, "b": 1}, [])))
-    assert bare.unknown_characters("axb y\n") == ["x", "y"]
 
 
 def test_texts_with_unknown_characters_are_a_warning() -> None:
