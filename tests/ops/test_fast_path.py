@@ -90,34 +90,6 @@ def test_plain_calls_take_the_short_way(operands, options, monkeypatch) -> None:
     attention(*operands(), **options)
 
 
-@pytest.mark.parametrize("options", [{"mask": Causal()}, {"dropout": 0.4}], ids=["causal", "dropout"])
-@pytest.mark.parametrize("operands", [_dense, _ragged], ids=["dense", "ragged"])
-def test_second_derivatives_are_those_of_the_long_way(operands, options, monkeypatch) -> None:
-    def second() -> tuple[torch.Tensor, ...]:
-        given = operands()
-        leaves = [_values(x).requires_grad_() for x in given]
-        torch.manual_seed(3)
-        out, lse = (_values(x) for x in attention_and_lse(*given, **options))
-        first = torch.autograd.grad((out.square().sum(), lse.sum()), leaves, create_graph=True)
-        return torch.autograd.grad(sum(x.square().sum() for x in first), leaves)
-
-    short = second()
-    monkeypatch.setattr(fast_path, "attend", lambda *_: None)
-    for a, b in zip(short, second(), strict=True):
-        assert a.abs().max() > 0
-        assert torch.equal(a, b)
-
-
-@pytest.mark.parametrize("mask", [None, torch.ones(9, 11, dtype=torch.bool)], ids=["plain", "dense mask"])
-def test_what_was_saved_for_the_gradient_may_not_change(mask: torch.Tensor | None) -> None:
-    q, k, v = (x.requires_grad_() for x in _dense())
-    out = attention(q, k, v, mask=mask)
-    with torch.no_grad():
-        k.add_(1.0)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        out.sum().backward()
-
-
 @pytest.mark.parametrize("operands", [OPERANDS["heads inside tokens"], _ragged], ids=["dense", "ragged"])
 def test_hooks_see_the_saved_tensors_and_may_move_them(operands) -> None:
     def gradients(*hooks) -> list[torch.Tensor]:
@@ -149,15 +121,6 @@ def test_the_sizes_of_one_call_are_not_those_of_another() -> None:
     for queries, keys in ((3, 5), (70, 70), (1, 130)):
         q, k, v = _x(1, 2, queries, 8), _x(1, 2, keys, 8, seed=1), _x(1, 2, keys, 8, seed=2)
         assert torch.allclose(attention(q, k, v, mask=mask), attention(q, k, v, mask=mask, impl="reference"), atol=1e-5)
-
-
-def test_a_plan_made_under_another_default_device_serves() -> None:
-    fast_path._plan.cache_clear()
-    q, k, v = _dense()
-    with torch.device("meta"):
-        out = attention(q, k, v)
-    assert out.device.type == "cpu"
-    assert fast_path._plan(q.dtype, 4, 2, (8, 5), None, (None, "softmax", None, None)) is not None
 
 
 def test_no_tensor_of_a_call_is_kept() -> None:

@@ -30,15 +30,6 @@ def test_soft_database(impl: str | None) -> None:
     torch.testing.assert_close(attention(query, keys, keys, impl=impl), keys[2:3])
 
 
-def test_cross_and_grouped_and_multi_query(impl: str | None) -> None:
-    q, k, v = _x(2, 6, 5, 8), _x(2, 2, 9, 8, seed=1), _x(2, 2, 9, 3, seed=2)
-    out = attention(q, k, v, impl=impl)
-    assert out.shape == (2, 6, 5, 3)
-    repeated = attention(q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1), impl=impl)
-    torch.testing.assert_close(out, repeated)
-    assert attention(q, k[:, :1], v[:, :1], impl=impl).shape == (2, 6, 5, 3)
-
-
 def test_ragged_without_heads_and_without_rows(impl: str | None) -> None:
     batch = Ragged(_x(5, 4), torch.tensor([0, 2, 5]))
     out = attention(batch, batch, batch, impl=impl)
@@ -103,13 +94,6 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert torch.equal(output, attention(x, x, x, mask=Window(2, 0, start=1), scale=0.5))
 
 
-def test_a_gradient_of_zeros_without_memory() -> None:
-    x = _x(2, 5, 4).requires_grad_()
-    nothing = torch._efficientzerotensor((2, 5, 4))
-    (grad,) = torch.autograd.grad(attention(x, x, x), x, nothing)
-    assert torch.equal(grad, torch.zeros(2, 5, 4))
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("scale", [0.25, 0.0, -0.5])
 def test_without_softmax_half_precision_is_as_exact_as_two_products_and_so_are_both_derivatives(
@@ -133,21 +117,6 @@ def test_without_softmax_half_precision_is_as_exact_as_two_products_and_so_are_b
     exact = once(lambda: derivatives(torch.float64, by_products=True))
     for n, (value, peer) in enumerate(zip(derivatives(dtype, False), derivatives(dtype, True), strict=True)):
         assert_as_exact(value.detach(), peer.detach(), lambda n=n: exact()[n])
-
-
-def test_without_softmax_bfloat16_has_every_transform() -> None:
-    q, k, v = (_x(2, 3, 20, 8, seed=n).bfloat16() for n in range(3))
-
-    def attend(q: torch.Tensor) -> torch.Tensor:
-        return attention(q, k, v, normalize=None)
-
-    out, tangent = torch.func.jvp(attend, (q,), (q,))
-    torch.testing.assert_close(tangent, out)  # linear in the query
-    torch.testing.assert_close(torch.func.vmap(attend)(q[None]), attend(q)[None])
-    ones = torch.ones_like(out)
-    (expected,) = torch.autograd.grad(attend(q.requires_grad_()), q, ones)
-    (batched,) = torch.autograd.grad(attend(q), q, torch.stack((ones, 2 * ones)), is_grads_batched=True)
-    torch.testing.assert_close(batched, torch.stack((expected, 2 * expected)))
 
 
 def test_without_softmax_a_row_of_bfloat16_has_the_same_bits_in_any_batch() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import engines
 import pytest
 import torch
+from stress import mostly_stress
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
@@ -15,6 +16,7 @@ from uwaga.ops.linear.api import explain
 
 native = pytest.mark.parametrize("impl", engines.NATIVE_LINEAR)
 slow = pytest.mark.slow
+mostly_cpu = pytest.mark.parametrize("impl", mostly_stress(engines.NATIVE_LINEAR, lambda impl: impl == "cpu"))
 
 
 class Map(nn.Module):
@@ -30,7 +32,7 @@ class Map(nn.Module):
         return result
 
 
-@native
+@mostly_cpu
 def test_the_registered_operator_passes_opcheck(impl: str) -> None:
     x, weight, bias, residual = torch.randn(4, 6), torch.randn(5, 6), torch.randn(5), torch.randn(4, 5)
     torch.library.opcheck(torch.ops.uwaga.linear.default, (x, weight, bias, residual, "gelu", impl))
@@ -43,7 +45,7 @@ def test_the_registered_operator_passes_opcheck(impl: str) -> None:
 
 
 @slow
-@native
+@mostly_cpu
 def test_a_map_compiles_into_one_graph(impl: str) -> None:
     module, x = Map(impl), torch.randn(4, 6, requires_grad=True)
     compiled = torch.compile(module, fullgraph=True)

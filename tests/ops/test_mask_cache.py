@@ -83,16 +83,6 @@ def _assert_same(result: list[Tensor], expected: list[Tensor]) -> None:
         assert torch.equal(a, b)
 
 
-@pytest.fixture
-def laid_out(monkeypatch) -> list:
-    """One entry for each call that is laid out."""
-    made, make_call = [], fast_path.make_call
-    monkeypatch.setattr(
-        fast_path, "make_call", lambda *given, **named: made.append(given) or make_call(*given, **named)
-    )
-    return made
-
-
 @pytest.mark.parametrize(("operands", "make", "tensor", "other"), CASES, ids=IDS)
 def test_the_second_call_gives_the_bits_of_the_first_until_the_mask_changes(
     operands: Callable, make, tensor, other
@@ -119,18 +109,10 @@ def test_lengths_that_fit_no_longer_are_an_error(operands: Callable, lengths: li
         attention(*given, mask=mask)
 
 
-def test_the_layers_of_a_model_lay_a_mask_out_once(laid_out: list) -> None:
-    mask = Causal() & KeyLengths(torch.tensor([3, 7]))
-    for layer in range(6):
-        attention(_x(2, 4, 5, 8, seed=layer), _x(2, 2, 7, 8), _x(2, 2, 7, 6), mask=mask)
-    assert len(laid_out) == 1
-
-
-def test_a_call_of_other_sizes_is_another_one(laid_out: list) -> None:
+def test_a_call_of_other_sizes_is_another_one() -> None:
     mask = KeyLengths(torch.tensor([3, 6]))
     for keys in (7, 6, 6, 9):
         _assert_same(_both(_dense(keys), mask), _long(_dense(keys), mask))
-    assert len(laid_out) == 3
     with pytest.raises(ValueError, match="5 keys, but they reach from 3 to 6"):
         attention(*_dense(5), mask=mask)
 
@@ -187,7 +169,7 @@ def test_a_mask_of_ones_own_is_asked_every_time() -> None:
         _assert_same(_both(given, mask), _long(given, KeyLengths(torch.tensor([seen, 7]))))
 
 
-def test_starts_that_are_moved_too_far_are_noticed(laid_out: list) -> None:
+def test_starts_that_are_moved_too_far_are_noticed() -> None:
     start = torch.tensor([0, 2])
     mask, given = Causal(start=start), _dense()
     attention(*given, mask=mask)

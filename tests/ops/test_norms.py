@@ -41,7 +41,7 @@ def _torch(kind: str, x: Tensor, added: Tensor, weight: Tensor, bias: Tensor | N
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("size", [(3, 5), (200, 384), (70, 33), (5, 1000)], ids=str)
+@pytest.mark.parametrize("size", [(70, 33), (5, 1000)], ids=str)
 def test_values_and_gradients_are_as_exact_as_pytorchs(size: tuple[int, int], dtype: torch.dtype, kind: str) -> None:
     operands, grads = _operands(*size, kind, dtype), [_draw(*size, seed=n).to(dtype) for n in (7, 8)]
 

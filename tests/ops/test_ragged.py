@@ -112,10 +112,7 @@ def test_a_compiled_program_refuses_offsets_that_do_not_fit(operation, offsets: 
     values = torch.randn(5, 2, requires_grad=True)
     with pytest.raises(RuntimeError) as error:
         torch.compile(program, backend="aot_eager")(values, torch.tensor(offsets))
-    assert (
-        str(error.value)
-        == "Ragged: offsets must start at 0, must not fall, and must end at the number of packed tokens N; no row may be longer than max_length"
-    )
+    assert "offsets must start at 0" in str(error.value)
 
 
 @pytest.mark.slow

@@ -5,14 +5,15 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 from engines import NATIVE
+from stress import mostly_stress
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd import forward_ad
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, Window, attention, linear
@@ -56,8 +57,10 @@ CALLS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("impl", OPAQUE)
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    ("impl", "name"),
+    mostly_stress(product(OPAQUE, CALLS), lambda case: case[0] == NATIVE and case[1] in ("plain", "ragged")),
+)
 def test_the_operators_pass_opcheck(impl: str, name: str) -> None:
     call = CALLS[name]()
     leaves = [x if x is None else x.detach().requires_grad_(x.requires_grad) for x in call.tensors]
@@ -81,7 +84,7 @@ PROGRAMS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("impl", [None, "torch", *OPAQUE])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", mostly_stress(PROGRAMS, lambda name: name == "plain"))
 def test_a_compiled_program_is_the_program(impl: str | None, name: str) -> None:
     if impl == "torch" and name in ("biases and sinks", "lse", "no softmax"):
         return  # which it refuses
@@ -97,7 +100,7 @@ def test_a_compiled_program_is_the_program(impl: str | None, name: str) -> None:
         torch.testing.assert_close(x, y)
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.parametrize("impl", [None, "torch", *OPAQUE])
 def test_ragged_compiles_given_from_outside_or_made_inside(impl: str | None) -> None:
     torch.compiler.reset()
@@ -112,7 +115,7 @@ def test_ragged_compiles_given_from_outside_or_made_inside(impl: str | None) -> 
 
     if impl == "torch":
         reason = "a loop over the sequences of a ragged batch cannot be traced"
-        with pytest.raises(torch._dynamo.exc.Unsupported, match=reason):
+        with pytest.raises(RuntimeError, match=reason):
             torch.compile(outside, fullgraph=True, backend="aot_eager")(batch)
         return
     result = torch.compile(outside, fullgraph=True, backend="aot_eager")(batch)
@@ -145,7 +148,7 @@ STEPS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.parametrize("shape", [(), (1,), (2,)], ids=["scalar", "one", "per sequence"])
 @pytest.mark.parametrize("name", STEPS)
 def test_a_loop_over_a_static_cache_is_one_graph(name: str, shape: tuple[int, ...]) -> None:
@@ -164,7 +167,7 @@ def test_a_loop_over_a_static_cache_is_one_graph(name: str, shape: tuple[int, ..
     assert counter.frame_count == 1
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.parametrize("name", ["causal", "window", "distances"])
 def test_starts_that_are_numbers_share_a_graph(name: str) -> None:
     torch.compiler.reset()
@@ -191,7 +194,7 @@ class _Exported(torch.nn.Module):
         return attention(q, k, k), attention(q, k, k, mask=Causal()), masked
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")  # PyTorch's own
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch._inductor compiles with g++")
 def test_a_package_compiled_ahead_of_time_runs(tmp_path: Path) -> None:
@@ -207,7 +210,7 @@ def test_a_package_compiled_ahead_of_time_runs(tmp_path: Path) -> None:
                 assert torch.equal(value, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_inductor_compiles_it_too() -> None:
     torch.compiler.reset()
     q, k = _x(2, 4, 5, 8, grad=True), _x(2, 2, 7, 8)
@@ -274,12 +277,6 @@ def test_vmap_is_a_loop(impl: str, name: str, in_dims: tuple[int | None, int | N
 
 
 @pytest.mark.parametrize("impl", OPAQUE)
-def test_vmap_over_nothing(impl: str) -> None:
-    x = _x(0, 2, 4, 5, 8)
-    assert torch.func.vmap(lambda x: attention(x, x, x, impl=impl))(x).shape == x.shape
-
-
-@pytest.mark.parametrize("impl", OPAQUE)
 def test_functionalize_sees_an_operator(impl: str) -> None:
     def call(x: torch.Tensor) -> torch.Tensor:
         return attention(x, x, x, mask=Causal() & KeyLengths(torch.tensor([4, 5])), impl=impl)
@@ -311,7 +308,7 @@ def test_jit_trace_records_the_call_for_other_sizes(call: Callable[..., torch.Te
         torch.testing.assert_close(traced(*given), call(*given))
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.parametrize("impl", [None, *OPAQUE])
 def test_a_width_and_a_scale_that_change_are_compiled_again(impl: str | None) -> None:
     torch.compiler.reset()
@@ -350,13 +347,6 @@ def test_another_default_device_changes_nothing() -> None:
         assert torch.equal(a, b)
 
 
-def test_what_is_written_down_before_autograd_is_the_operator() -> None:
-    x = _x(2, 5, 8)
-    graph = make_fx(lambda x: attention(x, x, x, mask=Causal()), pre_dispatch=True)(x)
-    other = _x(2, 5, 8, seed=1)
-    assert torch.equal(graph(other), attention(other, other, other, mask=Causal()))
-
-
 TRANSFORMS = {
     "grad": lambda f: torch.func.grad(lambda x: f(x).square().sum()),
     "vjp": lambda f: lambda x: torch.func.vjp(f, x)[1](torch.ones_like(f(x)))[0],
@@ -374,8 +364,10 @@ TRANSFORMED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*TRANSFORMED, "layer"])
-@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize(
+    ("transform", "name"),
+    [*product(("grad",), [*TRANSFORMED, "layer"]), *product(("vjp", "jacrev", "vmap(grad)"), ("attention", "linear"))],
+)
 def test_a_compiled_transform_of_torch_func_is_the_eager_one(transform: str, name: str) -> None:
     other, layer = _x(1, 2, 4, 4, seed=1), MultiHeadAttention(4, 2)
     shape = (2, 4, 4) if name == "layer" else (2, 2, 4, 4)
@@ -411,8 +403,6 @@ AUTOCAST = {
     "plain": {},
     "causal": {"mask": Causal()},
     "no softmax": {"normalize": None},
-    "no softmax, causal behind a prefix": {"normalize": None, "mask": Causal(start=4)},
-    "no softmax, padded": {"normalize": None, "mask": KeyLengths(torch.tensor([3, 7]))},
     "by the reference": {"impl": "reference"},
     "by PyTorch": {"impl": "torch"},
 }
@@ -442,13 +432,3 @@ def test_results_and_derivatives_are_those_outside(options: dict) -> None:
     for x, y in zip(results, expected, strict=False):
         assert x.dtype == torch.float32
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_a_compiled_call_too() -> None:
-    torch.compiler.reset()
-    x = _autocast_leaves()[0].detach()
-    compiled = torch.compile(lambda x: attention(x, x, x, normalize=None), fullgraph=True, backend="aot_eager")
-    with torch.autocast("cpu", torch.bfloat16):
-        torch.testing.assert_close(compiled(x), attention(x, x, x, normalize=None))
-    torch.testing.assert_close(compiled(x), attention(x, x, x, normalize=None))
