@@ -217,21 +217,6 @@ def test_a_given_lse_spares_the_pass(wanted: list[RowStatisticsRequest]) -> None
     assert torch.equal(told.lse, lse)
 
 
-def test_memory_is_that_of_rows() -> None:
-    """A map over 100,000 tokens, of which a few are read: the whole would take 480 GB."""
-    x = torch.zeros(1).expand(1, 12, 100_000, 8)
-    m = AttentionMap(x, x, mask=Window(3, 0))
-    assert torch.equal(m[0, 5, 50_000, 49_996:50_002], torch.tensor([0, 0.25, 0.25, 0.25, 0.25, 0]))
-
-
-def test_the_part_of_a_ragged_map_is_that_of_its_sequence() -> None:
-    batch = _ragged(3, 0, 5)
-    m = AttentionMap(batch, batch, mask=Causal())
-    assert m.select() is m
-    assert m.select(2).shape == (2, 5, 5)
-    assert torch.equal(m.select(2, 1).to_dense(), m.to_dense()[2][1])
-
-
 def test_a_part_reads_the_queries_and_keys_where_they_are() -> None:
     query, key = _x(2, 4, 6, 8).requires_grad_(), _x(2, 2, 7, 8)
     m = AttentionMap(query, key)
@@ -261,19 +246,6 @@ def test_scores_are_those_of_the_formula() -> None:
     expected = (capped - slopes[:, None, None] * distance).masked_fill(torch.ones(50, 600).triu(551).bool(), -torch.inf)
     torch.testing.assert_close(m.scores.to_dense(), expected)
     torch.testing.assert_close(m.scores[1, 2, [3, 49], 40:600:7], expected[1, 2, [3, 49], 40:600:7])
-
-
-def test_weights_are_the_exponentials_of_scores() -> None:
-    q, k = torch.randn(3, 70, 16), torch.randn(3, 90, 16)
-    m = AttentionMap(q, k, mask=uwaga.Window(20, 0))
-    torch.testing.assert_close((m.scores[:, 10:20, :] - m.lse[:, 10:20, None]).exp(), m[:, 10:20, :])
-
-
-def test_a_ragged_map_has_scores_per_sequence() -> None:
-    x = uwaga.Ragged.from_list([torch.randn(3, 2, 4), torch.randn(5, 2, 4)])
-    m = AttentionMap(x, x)
-    assert m.scores[1].shape == (2, 5, 5)
-    torch.testing.assert_close(m.scores[1, 0, 2, :].softmax(-1), m[1, 0, 2, :])
 
 
 @pytest.mark.parametrize("pooling", ["sum", "max"])
@@ -316,24 +288,10 @@ def test_the_largest_logit_of_a_head_with_a_score_that_is_not_finite_is_nan(impl
             assert result[1].isnan()
 
 
-def test_the_largest_logit_takes_no_pass_of_its_own_without_sinks(wanted: list[RowStatisticsRequest]) -> None:
-    x = _x(2, 9, 4)
-    for sinks, expected in ((None, 1), (torch.zeros(2), 2)):
-        m = AttentionMap(x, x, sinks=sinks, impl="reference")
-        m.prepare(entropy=True)
-        m.max_logit()
-        m.max_logit()
-        assert len(wanted) == expected
-        wanted.clear()
-
-
 # Statistics where learned sinks take nearly everything, or nothing.
 
 
-ENGINES = [
-    "reference",
-    NATIVE,
-]
+ENGINES = ["reference", NATIVE]
 
 
 def _with_sink(sink: float, impl: str, dtype: torch.dtype = torch.float32) -> AttentionMap:
@@ -343,7 +301,7 @@ def _with_sink(sink: float, impl: str, dtype: torch.dtype = torch.float32) -> At
 
 
 @pytest.mark.parametrize("impl", ENGINES)
-@pytest.mark.parametrize("sink", [0.0, 40.0, 60.0, 90.0, 200.0])
+@pytest.mark.parametrize("sink", [0.0, 60.0, 200.0])
 def test_the_support_of_order_1_is_the_exponential_of_the_entropy(sink: float, impl: str) -> None:
     m = _with_sink(sink, impl)
     assert m.effective_count(order=1)[0, 0, 0] == 0
