@@ -176,14 +176,15 @@ def test_unpacking_a_module_that_other_code_changed_changes_nothing() -> None:
     expected = model(X)
     parametrizations.weight_norm(model[0])
     torch.testing.assert_close(model(X), expected)
-    with pytest.raises(ValueError, match="its class is now ParametrizedPackedLinear"):
+    with pytest.raises(ValueError, match="ParametrizedPackedLinear"):
         unpack_linear(model)
     parametrize.remove_parametrizations(model[0], "weight")
     assert unpack_linear(model) == 2
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
+@pytest.mark.parametrize(
+    ("family", "copied"), [("bert", copy.deepcopy), ("gpt2", lambda model: pickle.loads(pickle.dumps(model)))]
+)
 def test_copies_and_pickles_are_packed_and_independent(family: str, copied: Callable[[nn.Module], nn.Module]) -> None:
     model = model_of(family)
     pack_linear(model)
@@ -207,25 +208,6 @@ def test_a_saved_model_loads_as_any_other(family: str, tmp_path: Path) -> None:
     assert PackedLinear not in classes(loaded)
     assert torch.equal(run(loaded), expected)
     assert loaded.config.to_dict().keys() == model.config.to_dict().keys()
-
-
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_autocast(family: str) -> None:
-    model = model_of(family)
-    exact = oracle(model)
-    with torch.autocast("cpu", torch.bfloat16):
-        plain = run(model)
-        pack_linear(model)
-        result = run(model)
-    assert_as_exact(result, plain, lambda: run(exact))
-
-
-def test_a_replica_of_data_parallel_computes_with_its_own_weights() -> None:
-    module = nn.Linear(16, 8)
-    pack_linear(module)
-    replica = module._replicate_for_data_parallel()
-    replica.weight, replica.bias = module.weight.detach() * 2, module.bias.detach() * 2
-    torch.testing.assert_close(replica(X), 2 * module(X))
 
 
 @pytest.fixture
@@ -259,9 +241,10 @@ def test_under_fsdp(packed_first: bool) -> None:
     torch.testing.assert_close(model(X), expected)
 
 
-@pytest.mark.parametrize("packed_first", [True, False])
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # which peft asks for
-@pytest.mark.parametrize(("family", "targets"), [("bert", ["query", "value"]), ("gpt2", ["c_attn"])])
+@pytest.mark.parametrize(
+    ("family", "targets", "packed_first"), [("bert", ["query", "value"], True), ("gpt2", ["c_attn"], False)]
+)
 def test_with_adapters(family: str, targets: list[str], packed_first: bool) -> None:
     """LoRA by peft: what an adapter adds, its gradients, and merging."""
     peft = pytest.importorskip("peft")
@@ -293,7 +276,7 @@ def test_with_adapters(family: str, targets: list[str], packed_first: bool) -> N
     assert not {PackedLinear, PackedConv1D} & classes(merged).keys()
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_torch_compile(family: str) -> None:
     """One graph, also when the model is packed after it was compiled."""
@@ -303,19 +286,6 @@ def test_torch_compile(family: str) -> None:
     run(compiled)
     pack_linear(compiled)
     assert_as_exact(run(compiled), expected, lambda: run(exact))
-
-
-@pytest.mark.parametrize("family", ["bert", "gpt2"])
-def test_an_exported_model_holds_operators_of_pytorch(family: str) -> None:
-    """So that it runs elsewhere."""
-    model = model_of(family)
-    ids = tokens(2, 7)
-    expected = model(ids)[0]
-    pack_linear(model)
-    model.config.use_cache = False
-    program = torch.export.export(model, (ids,), strict=False)
-    torch.testing.assert_close(program.module()(ids)[0], expected)
-    assert not any("uwaga" in str(node.target) for node in program.graph.nodes)
 
 
 def _per_sample_gradients(model: nn.Module) -> Tensor:

@@ -11,7 +11,7 @@ import tiny_models as tiny  # noqa: E402
 
 from uwaga.integrations import register_with_transformers  # noqa: E402
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.usefixtures("one_thread")
 register_with_transformers()
 
 
@@ -19,6 +19,7 @@ def padded(*lengths: int) -> Tensor:
     return (torch.arange(6) < torch.tensor(lengths)[:, None]).long()
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("compiled", [(0,), (1,), (2,), (0, 1, 2)])
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_layers_one_by_one(family: str, compiled: tuple[int, ...]) -> None:
@@ -35,18 +36,19 @@ def test_layers_one_by_one(family: str, compiled: tuple[int, ...]) -> None:
 
     plain = run()
     layers = model.layers if family == "llama" else model.encoder.layer
-    torch._dynamo.reset()
+    torch.compiler.reset()
     for index in compiled:
         layers[index].compile(backend="aot_eager")
     torch.testing.assert_close(run(), plain)
 
 
-@pytest.mark.parametrize("family", ["bert", "llama"])
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["bert", pytest.param("llama", marks=pytest.mark.stress)])
 def test_one_graph(family: str) -> None:
     model = tiny.make(family, (tiny.ENCODERS | tiny.DECODERS)[family], transformers.AutoModel, num_hidden_layers=1)
     model.set_attn_implementation("uwaga")
     ids, mask = tiny.tokens(3, 6), (torch.arange(6) < torch.tensor([6, 4, 1])[:, None]).long()
-    torch._dynamo.reset()
+    torch.compiler.reset()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
         result, plain = (run(input_ids=ids, attention_mask=mask)[0][mask.bool()] for run in (compiled, model))
@@ -73,6 +75,7 @@ def generated(model: torch.nn.Module, side: str, **options: object) -> Tensor:
     )  # fmt: skip
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     ("family", "whose", "side"),
     [("llama", "generate", "none"), ("llama", "user", "left"), ("gpt2", "generate", "left"), ("gpt2", "user", "none")],
@@ -84,7 +87,7 @@ def test_a_generation_with_a_static_cache_is_one_graph(family: str, whose: str, 
     model.set_attn_implementation("uwaga")
     backend, graphs = counting()
     compiler = {"backend": backend, "dynamic": False, "fullgraph": True}
-    torch._dynamo.reset()
+    torch.compiler.reset()
     if whose == "user":
         model.forward = torch.compile(model.forward, **compiler)
         result = generated(model, side)
@@ -96,6 +99,7 @@ def test_a_generation_with_a_static_cache_is_one_graph(family: str, whose: str, 
     assert torch.equal(result, theirs)
 
 
+@pytest.mark.stress
 def test_a_window_in_a_static_cache_makes_no_more_graphs_than_eager_attention() -> None:
     """transformers counts the tokens of such a cache in a number, on which a graph depends."""
     model = tiny.make("mistral", tiny.DECODERS["mistral"], transformers.AutoModelForCausalLM, num_hidden_layers=1)
@@ -105,7 +109,7 @@ def test_a_window_in_a_static_cache_makes_no_more_graphs_than_eager_attention() 
         backend, made = counting()
         config = transformers.CompileConfig(backend=backend, fullgraph=True, mode=None)
         config._compile_all_devices = True
-        torch._dynamo.reset()
+        torch.compiler.reset()
         texts.append(generated(model, "left", compile_config=config))
         graphs.append(len(made))
     assert graphs[0] == graphs[1] > 0

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from stress import mostly_stress
 from torch import Tensor, nn
 
 from uwaga import AttentionMap
@@ -46,7 +47,9 @@ def agree(model: nn.Module, run: Callable[[nn.Module], Tensor]) -> None:
 
 
 @pytest.mark.parametrize("side", MASKS)
-@pytest.mark.parametrize("family", ONE_STACK)
+@pytest.mark.parametrize(
+    "family", mostly_stress(ONE_STACK, lambda family: family in ("bert", "modernbert", "llama", "gemma2", "gpt_oss"))
+)
 def test_the_weights_of_every_layer(family: str, side: str) -> None:
     model = tiny.make(family, ONE_STACK[family], transformers.AutoModel)
     mask = MASKS[side]
@@ -189,15 +192,6 @@ def test_maps_come_out_of_generate(family: str, maker: str) -> None:
     if family == "bart":
         assert made.cross_attentions[2][1].shape == (3, 4, 1, LENGTH)
         assert made.encoder_attentions[0].shape == (3, 4, LENGTH, LENGTH)
-
-
-def test_maps_carry_gradients_where_the_model_does() -> None:
-    """An entropy as a regulariser."""
-    model = tiny.make("bert", tiny.ENCODERS["bert"], transformers.AutoModel)
-    model.set_attn_implementation("uwaga")
-    made = model(input_ids=IDS, attention_mask=RIGHT, output_attentions=True)
-    made.attentions[0].entropy().sum().backward()
-    assert model.encoder.layer[0].attention.self.query.weight.grad.abs().sum() > 0
 
 
 RETAINING = ["bert", "gpt2", "llama", "t5", "bart"]

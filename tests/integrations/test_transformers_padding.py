@@ -143,7 +143,7 @@ def test_windows_that_no_layer_takes() -> None:
     config._experts_implementation = "eager"
     assert config.sliding_window == 0
     torch.manual_seed(0)
-    model = transformers.Qwen2MoeModel._from_config(config, attn_implementation="eager").eval()
+    model = AutoModel.from_config(config, attn_implementation="eager").eval()
     for side in ("none", "right"):
         tiny.agrees(model, states(tiny.tokens(BATCH, LENGTH), mask_of(side)))
 
@@ -182,9 +182,13 @@ def test_a_sequence_of_padding_alone_gives_finite_states() -> None:
 
 
 @pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("family", ["bert", "roberta", "electra", "modernbert", "llama", "gemma3_text"])
+@pytest.mark.parametrize(
+    ("family", "packed", "side"),
+    [
+        ("bert", False, "right"), ("bert", True, "left"), ("roberta", True, "right"), ("electra", False, "left"),
+        ("modernbert", True, "right"), ("llama", False, "left"), ("llama", True, "right"), ("gemma3_text", False, "right"),
+    ],
+)  # fmt: skip
 def test_layers_between_attentions_see_no_padding(family: str, packed: bool, side: str) -> None:
     """Those before the first attention and behind the last cannot know of it. Of a causal batch they see the last position. Linear maps by
     uwaga.linear keep it out too."""
@@ -231,9 +235,9 @@ def test_padding_that_may_be_of_another_sequence_is_masked() -> None:
     torch.testing.assert_close(uwaga_attention(nn.Identity(), query, key, value, mask)[0], expected.transpose(1, 2))
 
 
-@pytest.mark.parametrize("hidden", [(0, 0), (2, 1)])
-@pytest.mark.parametrize("records", [False, True])
-@pytest.mark.parametrize("family", ["llama", "gpt2", "mistral"])
+@pytest.mark.parametrize(
+    ("family", "records", "hidden"), [("llama", False, (0, 0)), ("gpt2", True, (0, 0)), ("mistral", False, (2, 1))]
+)
 def test_the_last_position_is_that_of_eager_attention_though_it_is_padding(
     family: str, records: bool, hidden: tuple[int, int]
 ) -> None:
@@ -313,8 +317,10 @@ def test_masks_of_the_caller() -> None:
     torch.testing.assert_close(run(model, seen), run(model, added), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("of_model", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("of_mask", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize(
+    ("of_mask", "of_model"),
+    [(torch.float32, torch.bfloat16), (torch.float64, torch.float16), (torch.bfloat16, torch.float64)],
+)
 def test_masks_of_the_caller_of_another_type_than_the_model(of_mask: torch.dtype, of_model: torch.dtype) -> None:
     query, key, value = torch.randn(3, 2, 2, 5, 8, generator=torch.Generator().manual_seed(0)).to(of_model)
     seen = torch.ones(5, 5, dtype=torch.bool).tril()

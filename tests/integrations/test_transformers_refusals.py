@@ -36,7 +36,7 @@ def test_families_that_compute_attention_by_themselves(family: str) -> None:
     if model._can_set_attn_implementation():  # CodeGen and GPT-J since transformers 5.24
         serves(model)
         return
-    with pytest.raises(ValueError, match="computes attention by itself and would ignore it"):
+    with pytest.raises(ValueError, match="computes attention by itself"):
         transformers.AutoModel.from_config(config, attn_implementation="uwaga")
     model.set_attn_implementation("eager")
 
@@ -56,5 +56,5 @@ def test_attentions_of_a_whole_model_are_asked_for_call_by_call() -> None:
 
 
 def test_a_transformers_without_the_place_where_documents_are_found_is_a_warning() -> None:
-    with pytest.warns(UserWarning, match="documents that position_ids alone separate see each other"):
+    with pytest.warns(UserWarning, match="documents that position_ids"):
         register._find_documents(SimpleNamespace())

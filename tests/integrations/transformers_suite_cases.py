@@ -41,16 +41,16 @@ class Tester:
     hidden_size, vocab_size = 32, tiny.VOCABULARY
 
     def __init__(self, parent, family: str, options: dict) -> None:
-        self.parent, self._family, self._options = parent, family, options
+        self.parent, self.family, self.options = parent, family, options
 
     def get_config(self):
-        options = {name: 2 if name in tiny.LAYERS else value for name, value in self._options.items()}
-        return transformers.AutoConfig.for_model(self._family, **tiny.SHARED | options)
+        options = {name: 2 if name in tiny.LAYERS else value for name, value in self.options.items()}
+        return transformers.AutoConfig.for_model(self.family, **tiny.SHARED | options)
 
     def prepare_config_and_inputs_for_common(self):
         ids = common.ids_tensor([self.batch_size, self.seq_length], self.vocab_size - 4) + 3
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        if self._family in tiny.PAIRS:
+        if self.family in tiny.PAIRS:
             inputs["decoder_input_ids"] = common.ids_tensor([self.batch_size, self.seq_length], self.vocab_size - 4) + 3
         return self.get_config(), inputs
 
@@ -72,7 +72,7 @@ def _case(family: str, options: dict, heads: dict) -> type:
     return Case
 
 
-_DECODERS = dict.fromkeys(("qwen2", "qwen3", "phi3"), tiny._GROUPED) | tiny.DECODERS
+_DECODERS = dict.fromkeys(("qwen2", "qwen3", "phi3"), tiny.GROUPED) | tiny.DECODERS
 for _families, _heads in (
     (tiny.ENCODERS, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES),
     (_DECODERS, modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
