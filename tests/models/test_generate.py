@@ -4,9 +4,12 @@ are in test_families.py.
 Letters: R rows, V vocabulary, T tokens.
 """
 
+from itertools import product
+
 import pytest
 import tiny_families
 import torch
+from stress import mostly_stress
 from tiny_families import Twins
 from torch import Tensor
 
@@ -72,12 +75,16 @@ def _until_end(row: list[int], ends: tuple[int, ...]) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", BEAMS.values(), ids=BEAMS.keys())
+@pytest.mark.parametrize(
+    ("twins", "beams"),
+    mostly_stress(product(CASES, BEAMS), lambda case: case in ((CASES[0], "plain"), (CASES[1], "early"))),
+    indirect=["twins"],
+)
 @pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS.keys())
 def test_the_best_of_several_beams_is_that_of_transformers(
-    twins, prompts: list[list[int]], ends: tuple[int, ...], options: dict
+    twins, prompts: list[list[int]], ends: tuple[int, ...], beams: str
 ) -> None:
-    options = options | {"max_new_tokens": 9, "num_beams": 3}
+    options = BEAMS[beams] | {"max_new_tokens": 9, "num_beams": 3}
     assert generate(twins.ours, prompts, eos_token_ids=ends, **options) == theirs(twins, prompts, ends, **options)
 
 
@@ -277,10 +284,3 @@ def test_greedy_takes_nothing_from_pytorchs_generator(model: Transformer) -> Non
 def test_the_last_position_is_used() -> None:
     """The last new token is written and not read: it needs no position."""
     assert len(generate(gpt2(), [[3] * 6], max_new_tokens=5)[0]) == 5
-
-
-def test_int32_prompts_are_those_of_int64() -> None:
-    packed = Ragged(torch.tensor([3, 4, 5]), torch.tensor([0, 2, 3]))
-    expected = generate(gpt2(), packed, max_new_tokens=3)
-    result = generate(gpt2(), packed.with_values(packed.values.int()), max_new_tokens=3)
-    assert torch.equal(result.values, expected.values)

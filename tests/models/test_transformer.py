@@ -131,33 +131,6 @@ def test_gradients_reach_every_weight_of_a_ragged_batch(make: Callable[[], Trans
 # Layers: those that share weights, and those that see a band.
 
 
-def test_layers_of_albert_share_their_parameters(tmp_path: Path) -> None:
-    """As modules each is watched and edited by its number; training moves one set of weights."""
-    sizes = _SHORT | {
-        "num_layers": 3,
-        "embedding_size": 4,
-        "num_hidden_groups": 2,
-        "inner_group_num": 2,
-        "pad_token_id": 0,
-    }
-    save(made("albert", **sizes), tmp_path)
-    model = load(tmp_path)
-    assert model.config.layer_weights == (0, 1, 0, 1, 2, 3)
-    layers = model.encoder.layers
-    for name, parameter in layers[0].named_parameters():
-        assert layers[2].get_parameter(name) is parameter, name
-        assert layers[1].get_parameter(name) is not parameter, name
-    with uwaga.watch(model) as recording:
-        model(IDS)
-    assert [layer for _, layer in recording.maps] == [0, 1, 2, 3, 4, 5]
-    model.train()(IDS).last_hidden_state.square().sum().backward()
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-    save(model, tmp_path / "trained")
-    again = load(tmp_path / "trained").eval()
-    with torch.no_grad():
-        assert torch.equal(again(IDS).last_hidden_state, model.eval()(IDS).last_hidden_state)
-
-
 def test_every_second_layer_of_a_gpt3_sees_a_band() -> None:
     model = gpt2(num_layers=4, band=3)
     assert model.config.model_type == "uwaga-gpt3"
@@ -262,24 +235,6 @@ def _copy_to_torch(model: Transformer, peer: nn.Transformer) -> None:
             torchs.linear2.load_state_dict(mine.feed_forward.down.state_dict())
             for number, norm in enumerate(norms, start=1):
                 getattr(torchs, f"norm{number}").load_state_dict(norm.state_dict())
-
-
-@torch.no_grad()
-def test_text_behind_another_is_far_away_for_alibi() -> None:
-    """Where one stands does not matter, only how far apart: what is read is the same anywhere."""
-    model = paper(position_encoding="alibi", num_layers=0, num_decoder_layers=1)
-    logits = model(torch.randint(30, (1, 6)).repeat(1, 700)).logits
-    torch.testing.assert_close(logits[:, -6:], logits[:, -606:-600], atol=1e-5, rtol=1e-5)
-
-
-@torch.no_grad()
-def test_a_head_of_slope_0_has_no_positions() -> None:
-    """Without a mask its output is the same for tokens in any order; that of a head with a slope is not."""
-    words = torch.randint(30, (1, 9))
-    for slopes, is_same in (((0.0, 0.0), True), ((0.0, 0.5), False)):
-        model = paper(num_layers=1, num_decoder_layers=0, position_encoding="alibi", alibi_slopes=slopes).double()
-        as_is, rolled = (model(x).last_hidden_state for x in (words, words.roll(4, 1)))
-        assert torch.allclose(as_is, rolled.roll(-4, 1), rtol=0, atol=1e-12) == is_same
 
 
 @pytest.mark.parametrize("more", [x for name, x in VARIANTS["uwaga-transformer"].items() if name != "encoder"])

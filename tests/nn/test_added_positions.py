@@ -58,12 +58,6 @@ def test_gradients_reach_the_learned_places_that_were_taken() -> None:
     assert gradient.sum(-1).tolist() == [8, 8, 8, 0, 0, 0]
 
 
-def test_no_tokens_get_no_codes() -> None:
-    assert SinusoidalPositions(4)(torch.zeros(2, 0, 4)).shape == (2, 0, 4)
-    batch = Ragged(torch.zeros(0, 4), torch.tensor([0, 0]))
-    assert SinusoidalPositions(4)(batch).values.shape == (0, 4)
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_codes_are_added_in_the_arithmetic_of_the_dtype(dtype: torch.dtype) -> None:
     x = torch.randn(3, 4, dtype=dtype)

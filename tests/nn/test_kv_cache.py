@@ -3,8 +3,6 @@
 Letters: R rows, Q new tokens, K tokens so far, H heads, G key heads, D, E widths of a head, M width, N packed tokens.
 """
 
-from itertools import pairwise
-
 import pytest
 import torch
 
@@ -123,17 +121,6 @@ def test_rows_are_rewound_each_to_its_own_length() -> None:
         torch.testing.assert_close(out, encoder(row, mask=Causal())[-1:])
 
 
-def test_a_cache_that_is_rewound_to_nothing_is_a_new_one() -> None:
-    encoder, cache = _encoder(), KeyValueCache(2)
-    first, second = Ragged.from_list(_rows(*LENGTHS)), Ragged.from_list(_rows(2, 5, 3, seed=7))
-    encoder(first, mask=Causal(), cache=cache)
-    cache.rewind(0)
-    assert cache.start == 0
-    torch.testing.assert_close(
-        encoder(second, mask=Causal(), cache=cache).values, encoder(second, mask=Causal()).values
-    )
-
-
 @pytest.mark.parametrize("order", [[2, 0, 1], [1, 1, 0, 2, 1], [2]])
 def test_reordered_rows_go_on_as_the_rows_they_became(order: list[int]) -> None:
     encoder, rows, cache = _encoder(), _rows(*LENGTHS), KeyValueCache(2)
@@ -144,23 +131,6 @@ def test_reordered_rows_go_on_as_the_rows_they_became(order: list[int]) -> None:
     result = encoder(more, mask=Causal(), cache=cache)
     for row, token, out in zip(order, more, result, strict=True):
         torch.testing.assert_close(out, encoder(torch.cat((rows[row], token)), mask=Causal())[-1:])
-
-
-def test_rows_of_one_length_are_reordered_too() -> None:
-    encoder, x, cache = _encoder(), _x(3, 5, 12), KeyValueCache(2)
-    encoder(x[:, :4], mask=Causal(), cache=cache)
-    cache.reorder(torch.tensor([2, 2]))
-    assert cache.start == 4
-    result = encoder(x[:2, 4:], mask=Causal(), cache=cache)
-    expected = encoder(torch.cat((x[[2, 2], :4], x[:2, 4:]), 1), mask=Causal())[:, 4:]
-    torch.testing.assert_close(result, expected)
-
-
-def test_packed_prompts_of_one_length_are_rows_of_one_length() -> None:
-    encoder, cache = _encoder(), KeyValueCache(2)
-    encoder(Ragged.from_list(_rows(3, 3)), mask=Causal(), cache=cache)
-    assert cache.start == 3  # a number: no mask of lengths, and a dense mask is over what there is
-    encoder(_x(2, 1, 12), mask=torch.ones(1, 4, dtype=torch.bool), cache=cache)
 
 
 def test_a_dense_mask_is_over_the_longest_row() -> None:
@@ -203,30 +173,12 @@ def test_documents_with_ids_of_the_queries_and_lengths_of_keys() -> None:
         torch.testing.assert_close(out, layer(token, torch.cat((row, token)), mask=visible))
 
 
-def test_room_is_made_once_where_the_caller_knows_how_much() -> None:
-    def moves(capacity: int) -> int:
-        cache = KeyValueCache(1, capacity=capacity)[0].attention
-        places = [cache.append(*[_x(1, 2, 1, 4)] * 2).key.data_ptr() for _ in range(33)]
-        return sum(a != b for a, b in pairwise(places))
-
-    assert moves(capacity=33) == 0
-    assert 0 < moves(capacity=0) <= 6  # doublings from 1 to more than 33
-
-
 def test_kept_keys_are_copies() -> None:
     cache, key = KeyValueCache(1)[0].attention, _x(1, 2, 3, 4)
     before = key.clone()
     cache.append(key, key)
     key.zero_()
     assert torch.equal(cache.append(key[:, :, :0], key[:, :, :0]).key, before)
-
-
-def test_a_new_cache_is_empty() -> None:
-    cache = KeyValueCache(3)
-    assert (len(cache), cache.start, cache.lengths.tolist()) == (3, 0, [])
-    cache.reorder(torch.tensor([], dtype=torch.int64))
-    cache.rewind(0)
-    assert cache.start == 0
 
 
 def _filled(*lengths: int) -> KeyValueCache:

@@ -166,17 +166,6 @@ def test_numbers_are_dropped_in_training_only(name: str) -> None:
     assert torch.equal(layer(x), layer(x))
 
 
-def test_another_module_may_stand_where_dropout_is() -> None:
-    torch.manual_seed(0)
-    layer = EncoderLayer(LayerSpec(d_model=8, num_heads=2, d_ff=16)).eval()
-    x = torch.randn(2, 5, 8)
-    expected = layer(x)
-    layer.dropout = layer.feed_forward.dropout = nn.Identity()
-    assert torch.equal(layer(x), expected)
-    layer.dropout = nn.Dropout(0.5).train()
-    assert not torch.equal(layer(x), expected)
-
-
 # Decoders.
 
 
@@ -192,14 +181,6 @@ def test_packed_rows_of_a_decoder_are_the_padded_rows(norm: str) -> None:
     packed = decoder(Ragged.from_padded(x, lengths), Ragged.from_padded(memory, MEMORY_LENGTHS), mask=Causal())
     expected = decoder(x, memory, mask=Causal(start=0), memory_mask=KeyLengths(MEMORY_LENGTHS))
     torch.testing.assert_close(packed.values, Ragged.from_padded(expected, lengths).values)
-
-
-def test_a_decoder_is_its_layers_and_a_last_norm_where_norms_stand_before() -> None:
-    x, memory = _x(5, 8), _x(6, 8, seed=1)
-    post, pre = _decoder(), _decoder(norm="pre")
-    assert post.norm is None
-    torch.testing.assert_close(post(x, memory), post.layers[1](post.layers[0](x, memory), memory))
-    torch.testing.assert_close(pre(x, memory), pre.norm(pre.layers[1](pre.layers[0](x, memory), memory)))
 
 
 def test_biases_and_masks_reach_the_attention_that_they_are_for() -> None:

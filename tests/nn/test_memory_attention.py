@@ -9,7 +9,6 @@ import torch
 from tolerance import assert_as_exact
 from torch import Tensor
 
-import uwaga
 from uwaga import SoftDatabase
 from uwaga.nn import MemoryAttention
 
@@ -72,30 +71,6 @@ def test_more_queries_than_share_a_pass_have_the_gradients_of_each_alone(tmp_pat
         assert db.attend(query, top=2).lse.requires_grad is False
 
 
-def test_it_learns_to_ask(tmp_path: Path) -> None:
-    """Queries of another basis than the keys: a matrix before the layer is learned that turns them."""
-    torch.manual_seed(0)
-    key, turn = (
-        torch.nn.functional.normalize(torch.randn(64, WIDTH), dim=-1),
-        torch.linalg.qr(torch.randn(WIDTH, WIDTH))[0],
-    )
-    with SoftDatabase.create(tmp_path / "db", key_width=WIDTH) as db:
-        db.append(key)
-        layer, ask = MemoryAttention(db, scale=4.0, gate=2.0), torch.nn.Linear(WIDTH, WIDTH, bias=False)
-        optimizer = torch.optim.Adam([*layer.parameters(), *ask.parameters()], lr=0.05)
-        losses = []
-        for _ in range(60):
-            optimizer.zero_grad()
-            result = layer(ask(key @ turn)[None, None], torch.zeros(1, 1, 64, WIDTH))
-            loss = (result[0, 0] - key).square().sum(-1).mean()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    assert losses[-1] < 0.1 * losses[0]
-    assert layer.log_scale.exp().item() > 8
-    assert layer.gate.item() > 2
-
-
 def test_a_database_without_rows_says_zeros(tmp_path: Path) -> None:
     with SoftDatabase.create(tmp_path / "db", key_width=WIDTH, value_width=3) as db:
         local = torch.ones(1, 1, 5, 3)
@@ -126,10 +101,3 @@ def test_a_layer_and_a_function_that_reads_can_be_compiled(database: SoftDatabas
             assert torch.equal(result, plain)
             parts = [torch.autograd.grad(each, query, retain_graph=True)[0] for each in (result, plain)]
             assert torch.equal(*parts)
-
-
-def test_what_is_shown_and_stored(database: SoftDatabase) -> None:
-    layer = MemoryAttention(database)
-    assert set(layer.state_dict()) == {"log_scale", "gate"}
-    assert "rows=4285" in repr(layer)
-    assert uwaga.nn.MemoryAttention is MemoryAttention

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from uwaga import Causal, Ragged
+from uwaga import Ragged
 from uwaga.nn import MultiHeadAttention, RotaryPositions
 from uwaga.nn.rotary_scaling import RotaryScaling
 from uwaga.ops.rotary import rotate_halves
@@ -103,34 +103,12 @@ def test_where_the_kernel_does_not_serve() -> None:
     assert rotation.rotate(torch.zeros(0, 5, 3, 4)).shape == (0, 5, 3, 4)
 
 
-@pytest.mark.parametrize("layout", ["interleaved", "halves"])
-def test_attention_sees_distances_and_not_places(layout: str) -> None:
-    rotary = RotaryPositions(4, layout=layout)
-    layer = MultiHeadAttention(12, 4, num_kv_heads=2, d_k=6, dtype=torch.float64)
-    x = _x(2, 7, 12)
-    near = layer(x, rotary=rotary(x), mask=Causal())
-    torch.testing.assert_close(layer(x, rotary=rotary(x, start=100), mask=Causal()), near)
-    assert not torch.allclose(layer(x, mask=Causal()), near)
-
-
 def test_query_and_key_are_turned_and_the_value_is_not() -> None:
     rotary, layer, x = RotaryPositions(6), MultiHeadAttention(12, 2, dtype=torch.float64), _x(7, 12)
     plain, heads = layer.project(x, x, x), layer.project(x, x, x, rotary(x))
     for value, before in zip(heads[:2], plain[:2], strict=True):
         torch.testing.assert_close(value.transpose(0, 1), turned(before.transpose(0, 1), list(range(7))))
     assert torch.equal(heads.value, plain.value)
-
-
-def test_heads_stay_inside_tokens_when_they_are_turned() -> None:
-    """Else joining them after attention would copy."""
-    layer, x = MultiHeadAttention(12, 2), _x(2, 7, 12).float()
-    query = layer.project(x, x, x, RotaryPositions(6)(x)).query
-    assert query.transpose(-3, -2).is_contiguous()
-
-
-def test_gradients_go_through_the_rotation() -> None:
-    rotation = RotaryPositions(4, layout="halves")(torch.zeros(3, 1).double(), start=2)
-    assert torch.autograd.gradcheck(rotation.rotate, (_x(3, 2, 6).requires_grad_(),))
 
 
 def test_linear_scaling_is_positions_divided_by_the_factor() -> None:
