@@ -197,7 +197,7 @@ def assert_same_bits(answer: Answer, result: reading.PassResult) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", [History, History16])
+@pytest.mark.parametrize("machine", [History, pytest.param(History16, marks=pytest.mark.stress)])
 def test_random_histories(machine: type[History]) -> None:
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
     wanted = settings(

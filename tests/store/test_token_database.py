@@ -310,7 +310,7 @@ def test_files_are_added_and_asked(colbert: Path, tmp_path: Path) -> None:
 
 def test_late_chunking_gives_no_vectors_of_tokens(colbert: Path, tmp_path: Path) -> None:
     db = TokenDatabase.create(tmp_path / "tokens", width=D)
-    with db, pytest.raises(ValueError, match="late chunking gives one vector to a passage"):
+    with db, pytest.raises(ValueError, match="late chunking gives one vector"):
         add_files(db, [], TextEncoder.load(colbert), late_chunking=True)
     soft = SoftDatabase.create(tmp_path / "soft", key_width=D)
     with soft, pytest.raises(ValueError, match="needs a TokenDatabase"):
@@ -343,9 +343,7 @@ def test_the_command_takes_a_colbert_directory(colbert: Path, tmp_path: Path) ->
     assert said[1].strip() == TEXTS[1]
     assert re.fullmatch(r" +a: \S+ -?\d\.\d\d, cat: \S+ -?\d\.\d\d, ran: \S+ -?\d\.\d\d", said[2])
     assert run("ask", db, "cat", "--model", colbert, "--where", "part = 9") == "no passage meets the condition\n"
-    assert run("ask", db, "cat", "--model", colbert, "--scale", 3, code=1) == (
-        f"ask: --scale is of cosines before softmax, and {db} has vectors of tokens"
-    )
+    assert "--scale is of cosines" in run("ask", db, "cat", "--model", colbert, "--scale", 3, code=1)
     assert run("check", db) == "3 rows: no damage\n"
     assert "tokens" in run("stats", db)
     assert run("export", db, tmp_path / "out.parquet") == f"{tmp_path / 'out.parquet'}: 3 rows\n"

@@ -215,10 +215,7 @@ def test_who_writes_past_the_lock_is_found_before_anything_is_changed(db: SoftDa
     with SoftDatabase.open(db.path) as other:
         assert other.append(**rows(60, 5)) == range(60, 65)
         said = refused(lambda: db.append(**rows(60, 9)))
-        assert said == (
-            f"{db.path}/catalog.sqlite: another process has written it, whatever holds lock; this call changed nothing, and the next one "
-            "reads what is there now"
-        )
+        assert "another process has written it" in said
         assert len(db) == 63
         assert db.append(**rows(65, 9)) == range(65, 74)
         for call in (lambda: other.delete([60]), other.compact):
@@ -238,10 +235,7 @@ def test_ids_that_are_there_are_not_given_again(db: SoftDatabase) -> None:
         entry = Entry(first, last, last - first + 1, "000000000000-0000000000000000.safetensors", b"")
         with pytest.raises(SoftDatabaseError) as caught, catalog.transaction():
             catalog.add_segment(entry)
-        assert (
-            str(caught.value)
-            == f"{db.path}/catalog.sqlite: rows {first} to {last} are in it already; nothing is changed"
-        )
+        assert "are in it already" in str(caught.value)
     assert catalog.segments() == before
     catalog.close()
     with SoftDatabase.open(db.path) as again:
