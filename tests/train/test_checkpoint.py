@@ -51,7 +51,7 @@ def test_a_folder_that_is_not_a_checkpoint_is_neither_replaced_nor_removed(tmp_p
     with pytest.raises(durable.PathConflictError) as caught, new_checkpoint(tmp_path, 1):
         pass
     assert caught.value.filename == str(tmp_path / "step-000001")
-    assert caught.value.strerror == "cannot be used: it has other files than those of a checkpoint; move it away"
+    assert "it has other files" in caught.value.strerror
     assert sorted(path.name for path in (tmp_path / "step-000001").iterdir()) == ["notes.txt", checkpoint.STATE]
     assert [path.name for path in tmp_path.glob(".*")] == []
 

@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from stress import mostly_stress
 from trainings import Trainings, assert_same, lines
 
 pytestmark = pytest.mark.slow
@@ -53,6 +54,7 @@ MORE = {
 }
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("name", MORE)
 def test_every_way_agrees_with_one_process(name: str, tmp_path: Path) -> None:
     family, size, context, both = MORE[name]
@@ -79,7 +81,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", mostly_stress(FAULTS, lambda name: name == "killed in forward"))
 def test_the_others_end_and_name_the_rank_that_is_lost(name: str, tmp_path: Path) -> None:
     rank, size, *fault = FAULTS[name]
     context = f"parallel.context={2 if size == 2 else 1}"

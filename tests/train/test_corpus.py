@@ -249,15 +249,6 @@ def test_questions_have_every_target_of_the_held_out_words(words: str, make_corp
     assert all(target.startswith("K A") and "1" not in target[:5] for _, targets in questions for target in targets)
 
 
-def test_all_tensors_of_a_batch_move_to_a_device(words: str, make_corpus: Make) -> None:
-    corpus = make_corpus("encoder-decoder", [words], "data.pair_format=cmudict")
-    batch = corpus.train.batch(corpus.train.micro_batches(0)[0])
-    (ids, decoder_ids, labels, positions), scored = batch.inputs(torch.device("meta"))
-    assert {labels.device.type, ids.values.device.type, decoder_ids.offsets.device.type} == {"meta"}
-    assert (positions, scored) == (None, len(labels))
-    assert batch.tokens == batch.ids.values.numel() + batch.labels.numel()
-
-
 _CHANGING = (
     "run.seed=1", "data.context_length=8", "batch.tokens_per_batch=128", "tokenizer.lowercase=true", "data.validation_fraction=0.3",
 )  # fmt: skip

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from trainings import Trainings, assert_same, lines
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.stress
 
 
 @pytest.fixture(scope="module")

@@ -79,10 +79,6 @@ def test_the_nearest_reference_counts() -> None:
     assert error_rates(["R EH D", "", "K AE T"], references) == (6 / 12, 1 / 3, 3)
 
 
-def test_an_error_rate_can_exceed_one() -> None:
-    assert error_rates(["A B C D"], [["K"]]) == (4.0, 1.0, 1)
-
-
 # Attention statistics, compared with those of a recording by uwaga.watch.
 
 

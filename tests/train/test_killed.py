@@ -72,6 +72,7 @@ def test_a_training_that_is_killed_twice_resumes_and_ends_with_the_same_bits(tmp
     assert without_times(tmp_path / "alone") == without_times(tmp_path / "chosen")
 
 
+@pytest.mark.stress
 def test_killed_runs_finish_in_the_end(killed: dict) -> None:
     for name in ("random", "every"):
         codes = killed["codes"][name]
@@ -80,6 +81,7 @@ def test_killed_runs_finish_in_the_end(killed: dict) -> None:
     assert len(killed["codes"]["every"]) > 10
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("name", ["random", "every"])
 def test_weights_and_optimizer_states_are_bit_identical(killed: dict, name: str) -> None:
     assert_same_weights(killed["folder"], name)
@@ -93,6 +95,7 @@ def assert_same_weights(folder: Path, name: str) -> None:
             assert (alone / file).read_bytes() == (other / file).read_bytes(), file
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("name", ["random", "every"])
 def test_metrics_are_identical_except_for_times(killed: dict, name: str) -> None:
     alone, other = (without_times(killed["folder"] / each) for each in ("alone", name))
@@ -100,6 +103,7 @@ def test_metrics_are_identical_except_for_times(killed: dict, name: str) -> None
     assert len(alone) > 20
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("name", ["random", "every"])
 def test_the_same_checkpoints_are_kept_and_no_unfinished_ones(killed: dict, name: str) -> None:
     alone, other = ({path.name for path in (killed["folder"] / each).iterdir()} for each in ("alone", name))

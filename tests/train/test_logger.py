@@ -1,6 +1,5 @@
 """metrics.jsonl, TensorBoard and the progress display."""
 
-import io
 from pathlib import Path
 
 import pytest
@@ -62,15 +61,3 @@ def test_no_display_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     display.message("nothing")
     display.close()
     assert capsys.readouterr().err == ""
-
-
-def test_the_bar_names_no_loss_before_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rich.console import Console
-
-    shown = io.StringIO()
-    monkeypatch.setattr("rich.console.Console", lambda **_: Console(file=shown, force_terminal=True, width=160))
-    display = Display(10, 0)
-    display.progress(5, 1.25, 12345.0)
-    display.close()
-    assert "nan" not in shown.getvalue()
-    assert "loss 1.2500" in shown.getvalue()

@@ -79,7 +79,7 @@ def test_the_digest_does_not_depend_on_paths(tmp_path: Path, verses: str, make_c
     assert Corpus.prepare(make_config("language-model", ["moved.txt"], _LINES), tmp_path / "run").digest == first
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_killed_preparation_leaves_no_partial_data(tmp_path: Path, words: str, make_config: Make) -> None:
     given = ("data.pair_format=cmudict", "tokenizer.kind=byte-pair", "tokenizer.vocab_size=300")
     config = make_config("encoder-decoder", [words], *given)
@@ -104,7 +104,7 @@ def test_folders_that_uwaga_did_not_make_are_not_touched(tmp_path: Path, verses:
     with pytest.raises(FileExistsError) as caught:
         Corpus.prepare(config, other)
     assert caught.value.filename == str(other / f"{name}.unfinished")
-    assert caught.value.strerror == "cannot be used: it already exists; move it away"
+    assert "it already exists" in caught.value.strerror
     assert [path.read_text() for path in other.glob("*/*")] == ["mine"] * 3
     (other / f"{name}.unfinished").rename(other / name)
     (other / name / "metadata.json").rename(other / name / "notes")

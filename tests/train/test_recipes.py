@@ -86,7 +86,7 @@ def test_recipes_agree_on_the_sources_that_they_share() -> None:
             assert known.setdefault(key, source) == source
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 @pytest.mark.parametrize("name", [name for name in _RECIPES if not name.startswith("copyist")])
 def test_a_recipe_with_its_real_data(name: str, prepared: Callable[[str], tuple[Config, Corpus]]) -> None:
     config, corpus = prepared(name)
@@ -101,7 +101,7 @@ def test_a_recipe_with_its_real_data(name: str, prepared: Callable[[str], tuple[
     )
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_the_held_out_words_are_as_many_as_the_readme_says(prepared: Callable[[str], tuple[Config, Corpus]]) -> None:
     _, corpus = prepared("speller.toml")
     questions = list(corpus.questions())
@@ -112,7 +112,7 @@ def test_the_held_out_words_are_as_many_as_the_readme_says(prepared: Callable[[s
     }
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_the_error_rates_of_the_bundled_speller(
     prepared: Callable[[str], tuple[Config, Corpus]],
 ) -> None:
@@ -124,7 +124,7 @@ def test_the_error_rates_of_the_bundled_speller(
     assert result.word <= 0.30
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_the_bundled_bards_loss_is_that_of_its_card(prepared: Callable[[str], tuple[Config, Corpus]]) -> None:
     config, corpus = prepared("bard.toml")
     card = (directories.bundled_folder("bard") / "README.md").read_text()
@@ -152,6 +152,7 @@ def test_peps_py_writes_the_public_domain_peps_of_a_checkout(tmp_path: Path, mon
         program.main()
 
 
+@pytest.mark.stress
 def test_repetitions_py_writes_the_data_of_the_copyist_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Byte by byte."""
     sources_of = [str(_data() / file) for file in ("tinyshakespeare.txt", "peps.jsonl.gz")]

