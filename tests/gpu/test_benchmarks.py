@@ -8,6 +8,7 @@ import pytest
 import torch
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
+pytestmark = pytest.mark.stress
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("device", "__main__"))
 
 
@@ -32,14 +33,7 @@ def test_without_a_gpu_there_is_one_line_that_says_so(
     assert capsys.readouterr().err == f"{said}: needs a GPU: {why} (torch {torch.__version__})\n"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.stress] * (name in ("watching", "__main__")))
-        for name in (*NAMES, "__main__")
-    ],
-)
+@pytest.mark.parametrize("name", [*NAMES, "__main__"])
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore")  # of transformers, about tiny models
 def test_on_the_cpu_it_runs_and_says_that_the_figures_mean_nothing(
@@ -63,6 +57,4 @@ def test_the_conformance_suite_on_a_gpu_that_is_not_there_is_an_error(monkeypatc
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(pytest.UsageError) as error:
         runpy.run_path(str(FOLDER.parents[1] / "tests" / "conformance" / "conftest.py"))
-    assert str(error.value) == (
-        f"UWAGA_CONFORMANCE_DEVICE=cuda: PyTorch sees no CUDA device (torch {torch.__version__})"
-    )
+    assert "sees no CUDA device" in str(error.value)
