@@ -103,11 +103,6 @@ _WORDS = {"do_lower_case": True, "tokenize_chinese_chars": True, "strip_accents"
 # tokenizer_config.json of published models: the family, which of its tokenizers, and whether the file lists the added tokens.
 PUBLISHED: Mapping[str, tuple[str, int, bool, dict[str, Any]]] = {
     "bert-base-uncased": ("bert", 0, False, {"do_lower_case": True, "model_max_length": 512}),
-    "bert-base-cased": ("bert", 0, False, {"do_lower_case": False, "model_max_length": 512}),
-    "all-MiniLM-L6-v2": ("bert", 0, False, _WORDS | _BERT | {
-        "name_or_path": "nreimers/MiniLM-L6-H384-uncased", "do_basic_tokenize": True, "never_split": None, "tokenizer_class": "BertTokenizer",
-        "model_max_length": 512, "special_tokens_map_file": "/root/.cache/torch/special_tokens_map.json",
-    }),
     "bge-small-en-v1.5": ("bert", 0, True, _WORDS | _BERT | {
         "clean_up_tokenization_spaces": True, "do_basic_tokenize": True, "model_max_length": 512, "never_split": None,
         "tokenizer_class": "BertTokenizer",
@@ -116,7 +111,6 @@ PUBLISHED: Mapping[str, tuple[str, int, bool, dict[str, Any]]] = {
         "unk_token": "[UNK]", "mask_token": "<mask>", "model_max_length": 512, "special_tokens_map_file": None,
         "name_or_path": "microsoft/mpnet-base", "tokenizer_class": "MPNetTokenizer",
     }),
-    "roberta-base": ("roberta", 0, False, {"model_max_length": 512}),
     "all-distilroberta-v1": ("roberta", 0, False, {
         **{key: marked(token, normalized=True) for key, token in _XLM.items()}, "mask_token": marked("<mask>", lstrip=True, normalized=True),
         "add_prefix_space": False, "errors": "replace", "trim_offsets": True, "tokenizer_class": "RobertaTokenizer",
@@ -124,23 +118,11 @@ PUBLISHED: Mapping[str, tuple[str, int, bool, dict[str, Any]]] = {
     "multilingual-e5-base": ("xlm-roberta", 0, False, _XLM | {
         "mask_token": marked("<mask>", lstrip=True), "model_max_length": 512, "tokenizer_class": "XLMRobertaTokenizer", "sp_model_kwargs": {},
     }),
-    "bge-m3": ("xlm-roberta", 0, True, _XLM | {
-        "mask_token": "<mask>", "clean_up_tokenization_spaces": True, "model_max_length": 8192, "sp_model_kwargs": {},
-        "tokenizer_class": "XLMRobertaTokenizer",
-    }),
     "Qwen3-Embedding-0.6B": ("qwen3", 0, True, {
         "add_bos_token": False, "add_prefix_space": False, "additional_special_tokens": ["<|im_start|>", "<|im_end|>"], "bos_token": None,
         "chat_template": "{{ messages }}", "clean_up_tokenization_spaces": False, "eos_token": "<|im_end|>", "errors": "replace",
         "model_max_length": 131072, "pad_token": "<|endoftext|>", "split_special_tokens": False, "tokenizer_class": "Qwen2Tokenizer",
         "unk_token": None,
-    }),
-    "ModernBERT-base": ("modernbert", 0, True, _BERT | {
-        "clean_up_tokenization_spaces": True, "extra_special_tokens": {}, "model_input_names": ["input_ids", "attention_mask"],
-        "model_max_length": 8192, "tokenizer_class": "PreTrainedTokenizerFast",
-    }),
-    "Llama-3.2-1B": ("llama", 1, True, {
-        "bos_token": "<s>", "eos_token": "</s>", "clean_up_tokenization_spaces": True, "model_max_length": 131072,
-        "model_input_names": ["input_ids", "attention_mask"], "tokenizer_class": "PreTrainedTokenizerFast",
     }),
     "DeepSeek-R1-Distill-Llama-8B": ("llama", 1, False, {
         "add_bos_token": True, "add_eos_token": False, "bos_token": marked("<s>", normalized=True), "eos_token": marked("</s>"),
@@ -154,10 +136,6 @@ PUBLISHED: Mapping[str, tuple[str, int, bool, dict[str, Any]]] = {
     "gemma-2-2b": ("gemma2", 0, True, {
         "add_bos_token": True, "add_eos_token": False, "bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>",
         "sp_model_kwargs": {}, "spaces_between_special_tokens": False, "tokenizer_class": "GemmaTokenizer", "use_default_system_prompt": False,
-    }),
-    "t5-small": ("t5", 0, False, {
-        "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", "extra_ids": 4, "model_max_length": 512, "name_or_path": "t5-small",
-        "additional_special_tokens": [f"<extra_id_{number}>" for number in range(4)],
     }),
 }  # fmt: skip
 

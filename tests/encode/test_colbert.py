@@ -97,17 +97,6 @@ def test_queries_lengthened_by_mask_tokens(make, strategy: str, attend: bool) ->
     agrees(folder)
 
 
-@pytest.mark.parametrize("attend", [False, True])
-def test_queries_lengthened_for_an_encoder_with_relative_positions(make, plain: Path, attend: bool) -> None:
-    torch.manual_seed(0)
-    sizes = {"d_model": 16, "d_kv": 8, "num_layers": 2, "num_heads": 2, "d_ff": 32}
-    described = transformers.T5Config(vocab_size=64, pad_token_id=0, eos_token_id=3, **sizes)
-    transformers.T5EncoderModel(described).save_pretrained(plain)
-    named = json.loads((plain / "tokenizer_config.json").read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
-    (plain / "tokenizer_config.json").write_text(json.dumps(named))
-    agrees(make(query_expansion=EXPANSION | {"attend": attend}))
-
-
 def test_without_mask_tokens_and_with_other_lists(make) -> None:
     agrees(make(mask=MultiVectorMask(skiplist_words=["the", "[UNK]"], skiplist_tasks=["query", "document"])))
     agrees(make(mask=MultiVectorMask(keep_only_token_ids=[2, 5, 7]), document_length=20))

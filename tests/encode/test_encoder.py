@@ -182,13 +182,6 @@ def test_progress_counts_documents_and_tokens(encoder: TextEncoder) -> None:
     assert told[-1].seconds_left == 0
 
 
-def test_progress_estimates_what_is_left() -> None:
-    half = Progress(documents=5, tokens=600, seconds=3.0, total=10)
-    assert (half.tokens_per_second, half.seconds_left) == (200.0, 3.0)
-    assert half._replace(total=None).seconds_left is None
-    assert half._replace(documents=0).seconds_left is None
-
-
 def test_a_bar_is_shown_on_standard_error_alone(encoder: TextEncoder, capsys: pytest.CaptureFixture[str]) -> None:
     encoder.encode(TEXTS, progress=True)
     shown = capsys.readouterr()
