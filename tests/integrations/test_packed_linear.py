@@ -339,17 +339,3 @@ def test_a_model_without_transformers_does_not_import_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["1", "False"]
-
-
-def test_the_vectors_of_minilm(minilm: Path) -> None:
-    """A real model: the vectors of sentence-transformers before and after, and undone."""
-    peer = pytest.importorskip("sentence_transformers", minversion="6")
-    texts = ["A cat sat on the mat.", "Exact attention, without padding, on a CPU.", "", "cat " * 60]
-    model = peer.SentenceTransformer(str(minilm), device="cpu")
-    plain = model.encode(texts)
-    exact = copy.deepcopy(model).double()
-    assert pack_linear(model) == 37  # six maps of six layers, and the pooler
-    result = model.encode(texts)
-    assert_as_exact(*map(torch.from_numpy, (result, plain)), lambda: exact.encode(texts, convert_to_tensor=True))
-    assert unpack_linear(model) == 37
-    assert (model.encode(texts) == plain).all()

@@ -224,12 +224,6 @@ def test_modules_that_cannot_read_a_packed_row(kind: str, make: Callable) -> Non
     assert not model[0].can_flatten_inputs
 
 
-@pytest.mark.slow
-def test_real_weights(minilm: Path) -> None:
-    model = peer.SentenceTransformer(str(minilm), device="cpu")
-    agrees(model, [*TEXTS, "Attention is all you need. " * 20, "Zażółć gęślą jaźń."])
-
-
 def test_what_is_refused_is_not_changed(make: Callable) -> None:
     good, bad = make("bert"), make("mpnet")
     both = nn.ModuleList([good, bad])

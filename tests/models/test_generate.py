@@ -231,18 +231,6 @@ def test_what_may_be_drawn_is_what_transformers_leaves(transformers, given: dict
     assert torch.equal(process_logits(logits_RV, _options(**given)), expected_RV)
 
 
-def test_tokens_are_drawn_as_often_as_they_are_likely(model: Transformer) -> None:
-    draws, prompt = 4000, [3, 4, 5]
-    written = generate(model, [prompt] * draws, max_new_tokens=1, do_sample=True, temperature=0.8, top_k=6, seed=11)
-    counts_V = torch.bincount(torch.tensor(written).flatten(), minlength=12).double()
-    with torch.no_grad():
-        logits_RV = model(torch.tensor([prompt])).logits[:, -1]
-    chance_V = process_logits(logits_RV, _options(temperature=0.8, top_k=6)).double().softmax(-1)[0]
-    assert (chance_V > 0).sum() == 6
-    # Four standard deviations of a binomial count, and nothing where there is no chance.
-    assert ((counts_V - draws * chance_V).abs() <= 4 * (draws * chance_V * (1 - chance_V)).sqrt()).all()
-
-
 def test_a_share_is_in_the_token_that_it_falls_into() -> None:
     chance_V = torch.tensor([0.0, 0.25, 0.0, 0.75, 0.0]).double()
     shares = torch.tensor([0.0, 0.2499, 0.25, 1 - 2**-53], dtype=torch.float64)

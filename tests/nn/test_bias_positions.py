@@ -1,11 +1,8 @@
 """ALiBi's slopes and T5's buckets as modules. Letters: H heads, Q queries, K keys."""
 
-import math
-
 import pytest
 import torch
 
-import uwaga
 from uwaga import Causal
 from uwaga.nn import AlibiPositions, MultiHeadAttention, RelativePositions
 
@@ -29,39 +26,6 @@ def test_slopes_bias_attention_by_distance_and_are_not_saved() -> None:
     distance_QK = (torch.arange(5) - torch.arange(5)[:, None]).abs()
     expected = layer(x, bias=-positions.slopes.double()[:, None, None] * distance_QK, mask=Causal())
     torch.testing.assert_close(layer(x, bias=positions(), mask=Causal()), expected)
-
-
-def bucket(distance: int, buckets: int, max_distance: int, bidirectional: bool) -> int:
-    """T5's bucket of one distance j - p (Raffel et al. 2020, section 2.1, and the authors' code)."""
-    first = 0
-    if bidirectional:
-        buckets //= 2
-        first = buckets if distance > 0 else 0
-        away = abs(distance)
-    else:
-        away = max(-distance, 0)
-    exact = buckets // 2
-    if away < exact:
-        return first + away
-    wider = math.log(away / exact) / math.log(max_distance / exact) * (buckets - exact)
-    return first + min(exact + int(wider), buckets - 1)
-
-
-@pytest.mark.parametrize("bidirectional", [True, False])
-@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (8, 20)])
-def test_buckets_are_t5s(buckets: int, max_distance: int, bidirectional: bool) -> None:
-    positions = RelativePositions(3, num_buckets=buckets, max_distance=max_distance, bidirectional=bidirectional)
-    with torch.no_grad():
-        positions.weight.copy_(torch.randn(buckets, 3))
-    length = 150
-    # Values that are the unit vectors show the weights, and from them the bias, up to a constant per row.
-    query = torch.zeros(3, length, 2)
-    weights = uwaga.attention(query, query, torch.eye(length).expand(3, -1, -1), bias=positions())
-    expected_HQK = torch.stack([
-        positions.weight[[bucket(j - p, buckets, max_distance, bidirectional) for j in range(length)]].T
-        for p in range(length)
-    ], dim=1)  # fmt: skip
-    torch.testing.assert_close(weights, expected_HQK.softmax(-1))
 
 
 def test_buckets_are_learned_from_zero() -> None:

@@ -1,7 +1,6 @@
 """What can be seen in a group of one process: what the graph holds, and when maps compute."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 import uwaga
-from uwaga.sequence_parallel.map_engine import MapEngine
 
 
 @pytest.fixture(autouse=True)
@@ -41,22 +39,6 @@ def test_the_graph_saves_its_tensors_where_hooks_see_them(goes_by: str) -> None:
         assert torch.equal(mine, theirs)
     with pytest.raises(RuntimeError, match="through the graph a second time"):
         output.sum().backward()
-
-
-def test_a_map_computes_what_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    passes: list[Any] = []
-    rows = MapEngine.rows
-    monkeypatch.setattr(MapEngine, "rows", lambda *arguments: passes.append(arguments[2]) or rows(*arguments))
-    query, key = torch.randn(2, 1, 2, 300, 8).unbind(0)
-    exact = uwaga.AttentionMap(query, key, impl="cpu")
-    m = uwaga.sequence_parallel.attention_map(query, key)
-    assert not passes
-    m.prepare(entropy=True, topk=3)
-    for name in ("entropy", "peak", "received", "diagonal_sums"):
-        for mine, theirs in zip(getattr(m, name)(), getattr(exact, name)(), strict=True):
-            assert torch.equal(mine, theirs)
-    assert torch.equal(m.lse, exact.lse)
-    assert len(passes) == 1
 
 
 def test_results_are_detached() -> None:

@@ -54,28 +54,6 @@ def test_one_long_document_is_divided_among_all() -> None:
     assert max(work) < 1.4 * sum(work) / 4
 
 
-def test_even_work_stays_in_the_order_of_the_queries() -> None:
-    plan = make_plan(lambda rows: (0, 8192), 7600, 8192, STEPS, 2)
-    assert plan.intervals(2) == [[(0, 1920), (1920, 3840)], [(3840, 5760), (5760, 7600)]]
-
-
-def test_a_window_stays_in_the_order_of_the_queries() -> None:
-    """Its first rows see less, by which one of two processes has 3 % less to do: nothing is moved for that, but the rows that pieces' steps cut off."""
-    plan = make_plan(lambda rows: (max(rows[0] - 1023, 0), rows[1]), 16_384, 16_384, STEPS, 2)
-    assert [x.rank for x in plan.pieces] == [0, 0, 1, 1]
-    assert [plan.visits(b, b // 4, 2) for b in range(8)] == [[0], [0], [0], [0, 1], [1, 0], [1], [1], [1]]
-
-
-def test_a_block_leaves_before_a_process_that_takes_it_first_would_wait() -> None:
-    """Under a window the last block of each process is the first one of the next: sent in its turn, each would begin when the one before it ends."""
-    window = [[0], [0], [0, 1], [1, 0], [1], [1, 2], [2, 1], [2]]
-    assert ring.turns_of(window, 0) == ({0: [2]}, {3: [2]})
-    assert ring.turns_of(window, 1) == ({0: [5]}, {4: [3, 5]})
-    assert ring.turns_of(window, 2) == ({}, {5: [6]})
-    full = [[0, 1], [0, 1], [1, 0], [1, 0]]
-    assert ring.turns_of(full, 0) == ({}, {1: [0], 2: [1]})
-
-
 def test_a_block_visits_only_those_who_see_it() -> None:
     def window(rows: Interval) -> Interval:
         return max(rows[0] - 100, 0), rows[1]

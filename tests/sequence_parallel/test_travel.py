@@ -95,9 +95,13 @@ def plan_of(random: Random, size: int) -> tuple[Plan, ring.Intervals]:
     return Plan(pieces, blocks, work), held
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_every_block_arrives(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ring, "RelayedMessages", Messages)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_block_arrives(seed: int) -> None:
     random, size, post = Random(seed), 2 + seed % 4, Post()
     plan, held = plan_of(random, size)
     x = torch.arange(plan.blocks[-1][1] * 6.0).view(-1, 2, 3)
@@ -121,9 +125,8 @@ def test_every_block_arrives(seed: int, monkeypatch: pytest.MonkeyPatch) -> None
         list(threads.map(run, range(size)))
 
 
-def test_few_blocks_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_blocks_are_on_their_way() -> None:
     """Of a process that has 40 and is faster than the next one."""
-    monkeypatch.setattr(ring, "RelayedMessages", Messages)
     blocks = tuple(pairwise(range(81)))
     plan = Plan((Piece((0, 1), 0), Piece((1, 2), 1)), blocks, ((1,) * 80,) * 2)
     post, held = Post(), [[(0, 40)], [(40, 80)]]

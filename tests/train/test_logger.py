@@ -53,11 +53,3 @@ def test_without_a_terminal_progress_is_lines_without_a_bar(
         "[bold]as<U+001B>[2J it is[/bold]",
         "step 110 of 1,000: loss 1.2500, 12,345 tokens/s, 59 min left",
     ]
-
-
-def test_no_display_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    display = Display(10, 0, shown=False)
-    display.progress(1, 1.0, 1.0)
-    display.message("nothing")
-    display.close()
-    assert capsys.readouterr().err == ""

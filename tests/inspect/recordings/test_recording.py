@@ -22,7 +22,7 @@ def operands(length: int = 7, heads: int = 6, key_heads: int = 2) -> tuple[Tenso
     return tuple(torch.randn(2, n, length, 8, generator=generator) for n in (heads, key_heads))
 
 
-@pytest.mark.parametrize("heads", [[0], [5], [1, 4], [0, 1, 2], [5, 0, 3], [0, 1, 5], [2, 2]])
+@pytest.mark.parametrize("heads", [[0], [0, 1, 2], [5, 0, 3], [2, 2]])
 @pytest.mark.parametrize("kind", ["padded", "ragged"])
 def test_picked_heads_are_those_of_the_whole_map(heads: list[int], kind: str) -> None:
     query, key = operands()
