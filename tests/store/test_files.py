@@ -101,6 +101,12 @@ def test_late_chunking_reads_documents_whole(long_model: Path, tmp_path: Path, s
         assert add_files(db, files, encoder, split=split, late_chunking=True) == AddedFiles(0, before, [])
 
 
+@pytest.fixture
+def _two_texts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uwaga.store.texts._AT_ONCE", 2)
+
+
+@pytest.mark.usefixtures("_two_texts_at_once")
 def test_late_chunking_resumes_within_a_document(
     long_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +117,6 @@ def test_late_chunking_resumes_within_a_document(
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = {"split": "sentence", "late_chunking": True, "skip_invalid": True}
     with SoftDatabase.create(tmp_path / "late", key_width=16, model=model_name(long_model)) as db:
-        monkeypatch.setattr("uwaga.store.texts._AT_ONCE", 2)
         append = SoftDatabase.append
 
         def interrupted(self: SoftDatabase, keys: torch.Tensor, *, records: list) -> object:
@@ -132,10 +137,10 @@ def test_late_chunking_resumes_within_a_document(
             add_files(db, [file], encoder, split="paragraph", late_chunking=True)
 
 
+@pytest.mark.usefixtures("_two_texts_at_once")
 def test_progress_counts_what_is_added_and_tells_it_from_what_was_there(
-    db: SoftDatabase, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    db: SoftDatabase, model: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("uwaga.store.texts._AT_ONCE", 2)
     encoder, shares, rows = encoder_of(db, model), [], []
     file, others = tmp_path / "a.txt", tmp_path / "b.txt"
     file.write_text("\n\n".join(["the cat sat on the mat"] * 6))

@@ -135,29 +135,35 @@ def test_the_bundled_bards_loss_is_that_of_its_card(prepared: Callable[[str], tu
     assert loss == pytest.approx(float(stated[1]), abs=0.002)
 
 
-def test_peps_py_writes_the_public_domain_peps_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Run a program of recipes/ with arguments."""
+
+    def main(name: str, *arguments: object) -> None:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
+        _program(name).main()
+
+    return main
+
+
+def test_peps_py_writes_the_public_domain_peps_of_a_checkout(tmp_path: Path, run: Callable[..., None]) -> None:
     (tmp_path / "peps").mkdir()
     free = "PEP: 1\nTitle: On naïve é\n\nThis document is placed in the public\ndomain or under the CC0-1.0-Universal license.\n"
     (tmp_path / "peps" / "pep-0001.rst").write_text(free)
     (tmp_path / "peps" / "pep-0002.rst").write_text("PEP: 2\nTitle: Other\n\nOpen Publication License.\n")
-    program = _program("peps")
     target = tmp_path / "peps.jsonl.gz"
-    monkeypatch.setattr(sys, "argv", ["peps.py", str(tmp_path), str(target)])
-    program.main()
+    run("peps", tmp_path, target)
     with gzip.open(target, "rt", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
     assert rows == [{"id": "pep-0001", "title": "On naïve é", "text": free}]
-    monkeypatch.setattr(sys, "argv", ["peps.py", str(tmp_path / "peps"), str(target)])
     with pytest.raises(SystemExit, match=r"there are no peps/pep-\*\.rst"):
-        program.main()
+        run("peps", tmp_path / "peps", target)
 
 
 @pytest.mark.stress
-def test_repetitions_py_writes_the_data_of_the_copyist_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repetitions_py_writes_the_data_of_the_copyist_recipes(tmp_path: Path, run: Callable[..., None]) -> None:
     """Byte by byte."""
-    sources_of = [str(_data() / file) for file in ("tinyshakespeare.txt", "peps.jsonl.gz")]
-    monkeypatch.setattr(sys, "argv", ["repetitions.py", *sources_of, str(tmp_path)])
-    _program("repetitions").main()
+    run("repetitions", *(_data() / file for file in ("tinyshakespeare.txt", "peps.jsonl.gz")), tmp_path)
     for recipe in ("copyist.toml", "copyist-256.toml"):
         ((name, source),) = Config.read(_FOLDER / recipe).data.sources.items()
         assert sources.sha256(tmp_path / f"{name}.txt") == source.sha256
