@@ -98,7 +98,18 @@ def _port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "uwaga.cli", "serve", "minilm", "--name", "model", "--truncate", "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "uwaga.cli",
+        "serve",
+        "minilm",
+        "--name",
+        "model",
+        "--truncate",
+        "--port",
+        str(port),
+    ]
     _servers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
     while True:
         try:

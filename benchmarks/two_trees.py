@@ -34,7 +34,11 @@ class Worker:
     def __init__(self, tree: Path, *options: str) -> None:
         python = tree / ".venv/bin/python"
         self._process = subprocess.Popen(
-            [python if tree != THIS and python.exists() else sys.executable, THIS / "benchmarks/tree_calls.py", *options],
+            [
+                python if tree != THIS and python.exists() else sys.executable,
+                THIS / "benchmarks/tree_calls.py",
+                *options,
+            ],
             cwd=tree,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
@@ -54,7 +58,9 @@ class Worker:
         self._process.communicate()
 
 
-def questions(chosen: argparse.Namespace, folder: Path) -> Iterator[tuple[str, str, tuple[object, ...], tuple[object, ...]]]:
+def questions(
+    chosen: argparse.Namespace, folder: Path
+) -> Iterator[tuple[str, str, tuple[object, ...], tuple[object, ...]]]:
     """The size and the type of each row, and the question to each of the two checkouts, which get folders of their own."""
     for dtype, tokens, width, name in itertools.product(chosen.dtype, chosen.n, chosen.d, _ATTENTION):
         if name in chosen.calls:
@@ -99,7 +105,9 @@ if __name__ == "__main__":
     parser.add_argument("--other", type=Path, default=THIS, help="the other checkout")
     parser.add_argument("--rounds", type=int, default=40, help="answers of each process to a row")
     parser.add_argument("--calls", type=some_of(CALLS), default=list(_ATTENTION), help="with commas between them")
-    parser.add_argument("--texts", type=int, default=64, help="of encoding, reranking and serving, at most 150 words each")
+    parser.add_argument(
+        "--texts", type=int, default=64, help="of encoding, reranking and serving, at most 150 words each"
+    )
     chosen = parse(parser)
     chosen.other, chosen.model, chosen.corpus, chosen.documents = chosen.other.resolve(), None, None, chosen.texts
     if chosen.quick:

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from uwaga import TextEncoder
+from uwaga._base import untrusted
 from uwaga.models import opening
 from uwaga.models.checkpoints.directories import fingerprint, model_files
 
