@@ -141,7 +141,7 @@ def command(arguments: list[str], database: tuple[Path, Path]) -> list[str]:
     ("arguments", "where", "said"),
     [
         (["view", "cat", "--model", "speller"], "uwaga.viewer.texts.run_text", "view: stopped"),
-        (["generate", "Once"], "uwaga.models.generation.generate.generate", "generate: interrupted"),
+        (["generate", "Once"], "uwaga.models.generating.generate", "generate: interrupted"),
     ],
 )
 def test_an_interrupt_ends_quietly(

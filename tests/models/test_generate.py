@@ -15,7 +15,7 @@ from torch import Tensor
 
 from uwaga import Ragged
 from uwaga.models import Transformer, config, generate
-from uwaga.models.generation.sampling import GenerationOptions, inverse_cdf, process_logits
+from uwaga.models.generating import GenerationOptions, inverse_cdf, process_logits
 
 CASES = [
     "gpt2-GPT2LMHeadModel",

@@ -80,7 +80,7 @@ def _load(name: str, dtype: str) -> "Transformer":
 
 
 def _write(model: "Transformer", texts: Sequence[str], options: dict[str, Any], *, as_json: bool) -> None:
-    from uwaga.models.generation.generate import generate, unknown_text
+    from uwaga.models.generating import generate, unknown_text
 
     prompts = model.tokenizer.with_special_tokens(texts)
     for number, (text, ids) in enumerate(zip(texts, prompts, strict=True)):

@@ -1,7 +1,7 @@
 """Whole Transformers, from files that Hugging Face's transformers wrote, and back.
 
 families/ has a table for each model type: what the keys of config.json and the names of weights are in a `Transformer`. checkpoints/ loads and
-saves, tokenizers/ has texts to token ids, generation/ continues texts.
+saves, tokenizers/ has texts to token ids, generating continues texts.
 """
 
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from uwaga.models.checkpoints.load_save import save as save
     from uwaga.models.configuration import Config as Config
     from uwaga.models.families import config as config
-    from uwaga.models.generation.generate import generate as generate
+    from uwaga.models.generating import generate as generate
     from uwaga.models.model import Model as Model
     from uwaga.models.opening import open as open
     from uwaga.models.tokenizers.loading import tokenizer as tokenizer

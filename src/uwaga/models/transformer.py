@@ -217,7 +217,7 @@ class Transformer(Model):
         self(ids, ids if self.config.has_both else None, outputs=())
 
     def continuation(self, ids: Sequence[int], max_new_tokens: int) -> list[int]:
-        from uwaga.models.generation.generate import generate
+        from uwaga.models.generating import generate
 
         return cast("list[list[int]]", generate(self, [list(ids)], max_new_tokens=max_new_tokens))[0]
 

@@ -13,7 +13,7 @@ import torch
 from uwaga.maps.map import AttentionMap, map_options
 from uwaga.maps.per_head import has_visible_key, per_head
 from uwaga.models.attention_layers import attention_layers
-from uwaga.models.generation.generate import generate
+from uwaga.models.generating import generate
 from uwaga.models.transformer import Transformer
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.attention.hooks import Asked, hooked, looking
