@@ -118,8 +118,8 @@ class Config:
 
     def _broken_rules(self) -> Iterator[str]:
         heads = {self.num_heads, self.num_decoder_heads or self.num_heads}
-        if self.d_k is None and any(self.d_model % each for each in heads):
-            yield f"d_model {self.d_model} is not a multiple of {next(each for each in heads if self.d_model % each)} heads"
+        if self.d_k is None and any(self.d_model % count for count in heads):
+            yield f"d_model {self.d_model} is not a multiple of {next(count for count in heads if self.d_model % count)} heads"
         if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
             yield f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
         if self.head_width % 2 and self.ropes:

@@ -130,10 +130,10 @@ def generate(
     if isinstance(prompts, str):
         raise ValueError("generate: prompts must be a list, also for one text: [text]")
     writer: Tokenizer | None = None
-    if isinstance(prompts, Sequence) and prompts and all(isinstance(each, str) for each in prompts):
+    if isinstance(prompts, Sequence) and prompts and all(isinstance(prompt, str) for prompt in prompts):
         reader, writer = (of_model(model, decoder=which) for which in (False, True))
         prompts = _ids_of_texts(cast(Sequence[str], prompts), reader)
-    given = (eos_token_ids,) if isinstance(eos_token_ids, int) else tuple(eos_token_ids or ())
+    ends = (eos_token_ids,) if isinstance(eos_token_ids, int) else tuple(eos_token_ids or ())
     options = _options(
         max_new_tokens=max_new_tokens,
         do_sample=do_sample,
@@ -144,9 +144,9 @@ def generate(
         length_penalty=length_penalty,
         early_stopping=early_stopping,
         seed=seed,
-        eos_token_ids=model.config.eos_token_ids if eos_token_ids is None else given,
+        eos_token_ids=model.config.eos_token_ids if eos_token_ids is None else ends,
     )
-    ids = {"eos_token_ids": given, "pad_token_id": () if pad_token_id is None else (pad_token_id,)}
+    ids = {"eos_token_ids": ends, "pad_token_id": () if pad_token_id is None else (pad_token_id,)}
     packed = _as_ragged(cast(Ids, prompts), lengths, next(model.parameters()).device)
     check_ids("generate", "prompts", packed, model.config.vocab_size)
     is_padded = isinstance(prompts, Tensor)
@@ -165,8 +165,8 @@ def generate(
         fill = model.config.pad_token_id if pad_token_id is None else pad_token_id
         # Without end tokens all rows have the same length.
         return tokens.to_padded(fill=(*options.eos_token_ids, 0)[0] if fill is None else fill)
-    written = [each.tolist() for each in tokens.to_list()]
-    return written if writer is None else [writer.decode(each) for each in written]
+    written = [row.tolist() for row in tokens.to_list()]
+    return written if writer is None else [writer.decode(row) for row in written]
 
 
 def _options(**values: object) -> GenerationOptions:
@@ -212,7 +212,7 @@ def _as_ragged(prompts: Ids, lengths: Tensor | None, device: torch.device) -> Ra
 def _is_ids(prompt: object) -> bool:
     if isinstance(prompt, Tensor):
         return prompt.dim() == 1 and not prompt.dtype.is_floating_point
-    return isinstance(prompt, Sequence) and all(type(each) is int for each in prompt)
+    return isinstance(prompt, Sequence) and all(type(number) is int for number in prompt)
 
 
 def _broken_rules(
@@ -231,10 +231,10 @@ def _broken_rules(
         yield "lengths need prompts that are a padded tensor (R, T)"
     if ids["pad_token_id"] and not is_padded:
         yield "pad_token_id needs prompts that are a tensor"
-    for name, given in ids.items():
-        for each in given:
-            if type(each) is not int or not 0 <= each < model.config.output_vocab_size:
-                yield f"{name} must be an id from 0 to {model.config.output_vocab_size - 1}, not {each!r}"
+    for name, numbers in ids.items():
+        for number in numbers:
+            if type(number) is not int or not 0 <= number < model.config.output_vocab_size:
+                yield f"{name} must be an id from 0 to {model.config.output_vocab_size - 1}, not {number!r}"
     for number in (prompts.lengths == 0).nonzero().flatten().tolist():
         yield f"prompt {number} is empty"
     most, is_causal, new = model.config.max_tokens, model.config.is_causal, options.max_new_tokens
@@ -291,7 +291,7 @@ def sampler(options: GenerationOptions, prompts: Ragged) -> NextToken:
     prompts in the batch and the position among them do not change them.
     """
     seed = int(torch.randint(2**63 - 1, ())) if options.seed is None else options.seed
-    uniform_RT = torch.stack([_uniform(each, options.max_new_tokens) for each in _seeds(seed, prompts)])
+    uniform_RT = torch.stack([_uniform(row_seed, options.max_new_tokens) for row_seed in _seeds(seed, prompts)])
     uniform_RT = uniform_RT.to(prompts.values.device)
 
     def sample(logits_RV: Tensor, step: int, rows: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ from uwaga.ops.ragged import Operand, Ragged
 _NAME = "Transformer"
 _OF_FIRST_TOKEN = {"pooled", "sequence"}  # outputs
 # Options of a layer that a configuration has under the same names.
-_SHARED = [each.name for each in fields(LayerSpec) if each.name in Config.__dataclass_fields__]
+_SHARED = [option.name for option in fields(LayerSpec) if option.name in Config.__dataclass_fields__]
 _ACTIVATIONS: dict[str | None, Any] = {"tanh": torch.tanh, "gelu": functional.gelu, "relu": torch.relu}
 
 
@@ -147,15 +147,15 @@ class Transformer(Model):
                 token is pooled; padding together with a cache, or a cache of an encoder; `only` with padded ids, with outputs of other
                 tokens, with output_hidden_states or in a model with both stacks.
         """
-        config, wanted = self.config, self._wanted(outputs)
+        config, requested = self.config, self._wanted(outputs)
         has_both = config.has_both
         if only is not None:
             tokens_of_rows(_NAME, ids, only)
         is_padded = any(x is not None for x in (lengths, attention_mask, key_lengths))
-        given = {name for name, x in (("decoder_ids", decoder_ids), ("token_types", token_types)) if x is not None}
-        if given or only is not None or cache is not None:
+        extras = {name for name, x in (("decoder_ids", decoder_ids), ("token_types", token_types)) if x is not None}
+        if extras or only is not None or cache is not None:
             for rule in self._broken_rules(
-                given, wanted, cache, only, states=output_hidden_states, is_padded=is_padded
+                extras, requested, cache, only, states=output_hidden_states, is_padded=is_padded
             ):
                 raise ValueError(f"{_NAME}: {rule}")
         check_ids(_NAME, "ids", ids, config.vocab_size, config.max_tokens)
@@ -176,9 +176,9 @@ class Transformer(Model):
                 return result
             states, every = self._decode(decoder_ids, states, padding, None, states=output_hidden_states)
             result = result._replace(last_hidden_state=states, hidden_states=every)
-        if not wanted:
+        if not requested:
             return result
-        return result._replace(**self._heads(states, wanted, attention_mask, batch_invariant=cache is None))
+        return result._replace(**self._heads(states, requested, attention_mask, batch_invariant=cache is None))
 
     def decode(
         self, decoder_ids: Operand, memory: Operand | None = None, *, cache: KeyValueCache | None = None
@@ -278,19 +278,19 @@ class Transformer(Model):
         return decoder(x, padding, memory=memory, cache=cache, states=states, start=start)
 
     def _heads(
-        self, hidden: Operand, wanted: Collection[str], attention_mask: Tensor | None, *, batch_invariant: bool
+        self, hidden: Operand, requested: Collection[str], attention_mask: Tensor | None, *, batch_invariant: bool
     ) -> dict[str, Any]:
         results: dict[str, Any] = {}
-        if _OF_FIRST_TOKEN & set(wanted):
+        if _OF_FIRST_TOKEN & set(requested):
             first_BM = _first_tokens(hidden, attention_mask)
             pooled_BM = None if self.pooler is None else self.pooler(first_BM)
-            if "pooled" in wanted:
+            if "pooled" in requested:
                 results["pooled"] = pooled_BM
-            if "sequence" in wanted and self.sequence is not None:
+            if "sequence" in requested and self.sequence is not None:
                 results["sequence"] = self.sequence(pooled_BM if self.config.classifier == "pooled" else first_BM)
-        if "logits" in wanted:
+        if "logits" in requested:
             results["logits"] = map_values(partial(self.logits, batch_invariant=batch_invariant), hidden)
-        if "tokens" in wanted and self.tokens is not None:
+        if "tokens" in requested and self.tokens is not None:
             results["tokens"] = map_values(self.tokens, hidden)
         return results
 
@@ -309,8 +309,8 @@ class Transformer(Model):
 
     def _broken_rules(
         self,
-        given: Collection[str],
-        wanted: Collection[str],
+        extras: Collection[str],
+        requested: Collection[str],
         cache: KeyValueCache | None,
         only: str | None,
         *,
@@ -319,9 +319,9 @@ class Transformer(Model):
     ) -> Iterator[str]:
         """Of the arguments of `forward`."""
         config = self.config
-        if "decoder_ids" in given and not config.has_both:
+        if "decoder_ids" in extras and not config.has_both:
             yield "this model has one stack, which reads ids: decoder_ids must be None"
-        if "token_types" in given and self.embeddings.token_types is None:
+        if "token_types" in extras and self.embeddings.token_types is None:
             yield f"this {config.model_type} model has no token types"
         if cache is not None and not config.is_causal:
             yield "a cache is for a model with a decoder alone; `decode` takes that of both"
@@ -333,7 +333,7 @@ class Transformer(Model):
             yield f"only={only!r} leaves out states that output_hidden_states asks for"
         if only is not None and config.has_both:
             yield f"only={only!r} is for a model with one stack"
-        others = sorted(set(wanted) - {"logits"} - (_OF_FIRST_TOKEN if only == "first" else set()))
+        others = sorted(set(requested) - {"logits"} - (_OF_FIRST_TOKEN if only == "first" else set()))
         if only is not None and others:
             yield f"with only={only!r} there is no output {', '.join(others)}, of other tokens"
 
@@ -410,8 +410,8 @@ def _broken_padding_rules(
         yield "key_lengths is for Ragged ids; padded ids have lengths"
         return
     if key_lengths.dtype not in INTEGERS or key_lengths.shape != (len(ids),):
-        given = f"{key_lengths.dtype} {tuple(key_lengths.shape)}"
-        yield f"key_lengths must be int64 or int32 ({len(ids)},), one for each row, not {given}"
+        found = f"{key_lengths.dtype} {tuple(key_lengths.shape)}"
+        yield f"key_lengths must be int64 or int32 ({len(ids)},), one for each row, not {found}"
     if is_readable(key_lengths) and bool((wrong := (key_lengths < 0) | (key_lengths > ids.lengths)).any()):
         row = int(wrong.int().argmax())
         yield f"key_lengths of row {row} is {int(key_lengths[row])}, and the row has {int(ids.lengths[row])} tokens"
@@ -576,7 +576,7 @@ class Stack(nn.Module):
         self.masks: list[Mask | None] = [Causal() if self.is_causal else None] * count
         if config.windows:
             window = (lambda n: Window(n - 1, 0)) if self.is_causal else lambda n: Window(n, n)
-            self.masks = [self.masks[0] if each is None else window(each) for each in config.windows]
+            self.masks = [self.masks[0] if width is None else window(width) for width in config.windows]
         self.rotary = {
             rope: RotaryPositions(config.head_width, base=rope.base, layout="halves", scaling=rope.scaling)
             for rope in dict.fromkeys(config.ropes)
@@ -611,13 +611,13 @@ class Stack(nn.Module):
         ropes = self.config.ropes
         for n, layer in enumerate(self.layers):
             mask: Mask | Tensor | None = self.masks[n]
-            told: dict[str, Any] = {"bias": bias, "cache": None if cache is None else cache[n]}
+            options: dict[str, Any] = {"bias": bias, "cache": None if cache is None else cache[n]}
             if self.crosses:
-                x = layer(x, memory, mask=mask, memory_mask=padding, **told)
+                x = layer(x, memory, mask=mask, memory_mask=padding, **options)
             else:
                 mask = mask if padding is None else padding if mask is None else mask & padding
                 last = {"only": only} if only and n == len(self.layers) - 1 else {}
-                x = layer(x, mask=mask, rotary=rotations[ropes[n]] if ropes else None, **told, **last)
+                x = layer(x, mask=mask, rotary=rotations[ropes[n]] if ropes else None, **options, **last)
             if states:
                 every.append(x)
         x = x if self.norm is None else map_values(self.norm, x)
@@ -704,7 +704,7 @@ class NoInitialisation(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        given = kwargs or {}
+        options = kwargs or {}
         if getattr(func, "__module__", None) == "torch.nn.init":
-            return args[0] if args else given["tensor"]
-        return func(*args, **given)
+            return args[0] if args else options["tensor"]
+        return func(*args, **options)

@@ -66,22 +66,22 @@ class TransformersModel(Model):
             wrong = "is in training mode, in which dropout changes what it computes; call model.eval()"
         if wrong:
             raise ValueError(f"{name} {wrong}")
-        starts = (getattr(config, each, None) for each in ("decoder_start_token_id", "bos_token_id", "pad_token_id"))
+        starts = (getattr(config, key, None) for key in ("decoder_start_token_id", "bos_token_id", "pad_token_id"))
         eos = getattr(config, "eos_token_id", None)
         has_both = bool(config.is_encoder_decoder)
-        known = Known(
+        described = Known(
             model_type=config.model_type,
             d_model=0,
             vocab_size=inside.vocab_size(model) or 0,
             has_both=has_both,
-            is_causal=not has_both and any(getattr(each, "is_causal", False) is True for each in model.modules()),
+            is_causal=not has_both and any(getattr(module, "is_causal", False) is True for module in model.modules()),
             max_tokens=inside.max_tokens(model),
             eos_token_ids=eos if isinstance(eos, list) else [] if eos is None else [eos],
-            start_token_id=next((each for each in starts if isinstance(each, int)), None),
+            start_token_id=next((number for number in starts if isinstance(number, int)), None),
             label=name,
         )
         super().__init__()
-        self.config, self.label, self.continues = known, name, known.has_both or known.is_causal
+        self.config, self.label, self.continues = described, name, described.has_both or described.is_causal
         self.model, self._types, self.training = model, types, False
         self._packing: Packing | None = None
 
@@ -200,18 +200,18 @@ class TransformersModel(Model):
         # OPT's head calls the decoder inside of its body, without the body.
         model, has_both = self.model, self.config.has_both
         stacks = [model.get_decoder()] if has_both else [model.base_model, model.get_decoder()]
-        bodies = {id(each): each for each in stacks if isinstance(each, nn.Module) and each is not model}
+        bodies = {id(body): body for body in stacks if isinstance(body, nn.Module) and body is not model}
         one = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
-        given = {"input_ids": one, "attention_mask": torch.ones_like(one)} | (
+        inputs = {"input_ids": one, "attention_mask": torch.ones_like(one)} | (
             {"decoder_input_ids": one} if has_both else {}
         )
         with ExitStack() as stack, torch.no_grad():
             here = stack.enter_context(calling_here())  # others may run a text meanwhile
-            for each in bodies.values():
-                stack.callback(each.register_forward_hook(here(replaced)).remove)
-            output = model(**given, **inside.without_cache(model))
+            for body in bodies.values():
+                stack.callback(body.register_forward_hook(here(replaced)).remove)
+            output = model(**inputs, **inside.without_cache(model))
         return cast("Tensor", output.logits[0].cpu()) if calls else None
 
 
-def _called(module: Any, **given: Any) -> Tensor:
-    return cast("Tensor", module(**given, **inside.without_cache(module)).last_hidden_state)
+def _called(module: Any, **inputs: Any) -> Tensor:
+    return cast("Tensor", module(**inputs, **inside.without_cache(module)).last_hidden_state)

@@ -36,7 +36,7 @@ def load_tokenizer(folder: Path, *, lowercase: bool = False, allows_types: bool 
         first = backend.normalizer
         described = state(first)
         # As sentence-transformers, which adds none to a tokenizer that has one already.
-        if "Lowercase" not in [each.get("type") for each in described.get("normalizers", [described])]:
+        if "Lowercase" not in [step.get("type") for step in described.get("normalizers", [described])]:
             backend.normalizer = Lowercase() if first is None else Chain([Lowercase(), first])
     with library_errors(path):
         result = Tokenizer(backend, path, allows_types=allows_types, defaults=defaults)
@@ -123,7 +123,7 @@ def _misfits(tokenizer: Tokenizer, sizes: Sequence[str], *, has_ids: bool) -> It
             yield path, f"its {name} {printable(token)!r} is token {result}, not {expected}"
     if last >= rows:
         # As the files write it; id_to_token gives it as the normalizer leaves it.
-        token = next(each for each, number in backend.get_vocab().items() if number == last)
+        token = next(name for name, number in backend.get_vocab().items() if number == last)
         yield _origin(path, token), f"the token {printable(token)!r} has the id {last}, but {key} is {size}"
 
 
