@@ -18,6 +18,7 @@ from uwaga._base.terminal import printable
 from uwaga.models.checkpoints.config_json import setting
 from uwaga.models.checkpoints.sentence_files import TransformerSettings
 from uwaga.models.tokenizers import auto_tokenizer
+from uwaga.models.tokenizers.tokenizer import content_of
 
 FILE, FOLDER = "chat_template.jinja", "additional_chat_templates"
 _TEMPLATE_BYTES = 2**16
@@ -238,11 +239,7 @@ def _tokens(folder: Path, source: str) -> dict[str, Any]:
     extra = named.get("extra_special_tokens")
     tokens = {key: value for key, value in named.items() if key.endswith("_token")}
     tokens |= extra if isinstance(extra, dict) else {}
-    result: dict[str, Any] = {}
-    for key, value in tokens.items():
-        content = value.get("content") if isinstance(value, dict) else value
-        if isinstance(content, str):
-            result[key] = content
+    result: dict[str, Any] = {key: text for key, token in tokens.items() if (text := content_of(token)) is not None}
     if others := [key for key in auto_tokenizer.SPECIAL if key in source and key not in tokens]:
         known = auto_tokenizer.special_tokens(folder)
         reason = f"{path} does not say it, so that it depends on the tokenizer's class; add it there, or null"

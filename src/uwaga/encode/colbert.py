@@ -26,6 +26,7 @@ from uwaga.models.checkpoints import sentence_files
 from uwaga.models.checkpoints.config_json import ModelSize, setting
 from uwaga.models.checkpoints.sentence_files import SentenceModule
 from uwaga.models.families.bert import COLBERT
+from uwaga.models.tokenizers.tokenizer import content_of
 
 MODEL_TYPES = ("MultiVectorEncoder", "ColBERT")  # of config_sentence_transformers.json
 TASKS = ("query", "document")
@@ -213,8 +214,7 @@ def expansion_id(backend: Backend, expansion: Expansion, names: Mapping[str, Any
     """The token that lengthens queries. names: of special tokens, by their keys in tokenizer_config.json. Raises CheckpointError."""
     candidates = [expansion.token] if expansion.token is not None else [names.get("mask_token"), names.get("eos_token")]
     for name in candidates:
-        token = name.get("content") if isinstance(name, dict) else name
-        if isinstance(token, str):
+        if (token := content_of(name)) is not None:
             number = backend.token_to_id(token)
             if number is None:
                 raise CheckpointError(

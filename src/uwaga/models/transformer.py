@@ -478,7 +478,7 @@ class Embeddings(nn.Module):
     def forward(self, ids: Operand, token_types: Operand | None = None, start: int | Tensor = 0) -> Operand:
         """(..., Q, M), or Ragged (N, M), from ids (..., Q), or Ragged (N,). token_types None: all 0. start: the position of the first
         token, as in `uwaga.nn.LearnedPositions`."""
-        x = self._one_operation(ids, token_types) if self._is_plain() else self._sum(ids, token_types, start)
+        x = self._one_operation(ids, token_types, start) if self._is_plain() else self._sum(ids, token_types, start)
         x = apply_dropout(self.dropout, x)
         x = x if self.projection is None else apply_linear(self.projection, x)
         return ids.with_values(x) if isinstance(ids, Ragged) else x
@@ -504,7 +504,7 @@ class Embeddings(nn.Module):
         if self.token_types is not None:
             x = x + self.token_types(torch.zeros_like(values) if token_types is None else values_of(token_types))
         if self.padding_position is not None and self.positions is not None:
-            x = x + functional.embedding(self.position_ids(ids), self.positions.weight)
+            x = x + functional.embedding(self.position_ids(ids, start), self.positions.weight)
         elif self.positions is not None:
             x = values_of(self.positions(ids.with_values(x) if isinstance(ids, Ragged) else x, start))
         return x if self.norm is None else self.norm(x)
@@ -522,7 +522,7 @@ class Embeddings(nn.Module):
             and not any(x.max_norm or x.sparse or x.scale_grad_by_freq for x in tables)
         )
 
-    def _one_operation(self, ids: Operand, token_types: Operand | None) -> Tensor:
+    def _one_operation(self, ids: Operand, token_types: Operand | None, start: int | Tensor) -> Tensor:
         """The norm of the sum of the embeddings, in one operation: its bits are not those of several."""
         types = None
         if self.token_types is not None:
@@ -530,7 +530,7 @@ class Embeddings(nn.Module):
         return embedding_norm(
             Lookup(self.token_embedding.weight, values_of(ids)),
             types,
-            Lookup(self.positions.weight, self.position_ids(ids)),
+            Lookup(self.positions.weight, self.position_ids(ids, start)),
             weight=self.norm.weight,
             bias=self.norm.bias,
             eps=self.norm.eps,

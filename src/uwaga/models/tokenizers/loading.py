@@ -16,7 +16,7 @@ from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import directories, sentence_files
 from uwaga.models.tokenizers import auto_tokenizer
-from uwaga.models.tokenizers.tokenizer import FILE, Tokenizer, library_errors, read, state
+from uwaga.models.tokenizers.tokenizer import FILE, Tokenizer, content_of, library_errors, read, state
 
 TARGET_FILE = f"target_{FILE}"
 
@@ -114,7 +114,7 @@ def _misfits(tokenizer: Tokenizer, sizes: Sequence[str], *, has_ids: bool) -> It
     size = None if key is None else config[key]
     rows = size if isinstance(size, int) else sys.maxsize
     for name in auto_tokenizer.SPECIAL:
-        if (token := _content(named.get(name))) is None:
+        if (token := content_of(named.get(name))) is None:
             continue
         result, expected = backend.token_to_id(token), config.get(f"{name}_id")
         if result is None or result >= rows:  # transformers adds it after the others
@@ -134,9 +134,3 @@ def _origin(path: Path, token: str) -> Path:
         if (named := untrusted.read_json(beside, missing_ok=True)) and token in json.dumps(named, ensure_ascii=False):
             return beside
     return path
-
-
-def _content(token: object) -> str | None:
-    """The text of a special token, which is written as a string or as an object with options."""
-    content = token.get("content") if isinstance(token, dict) else token
-    return content if isinstance(content, str) else None

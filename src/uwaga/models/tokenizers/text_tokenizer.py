@@ -20,7 +20,7 @@ from uwaga._base.durable import atomic_replace
 from uwaga._base.errors import CheckpointError, ConfigError
 from uwaga.models.checkpoints.directories import checkpoint_of_run
 from uwaga.models.tokenizers import auto_tokenizer
-from uwaga.models.tokenizers.tokenizer import FILE, Tokenizer, library_errors, read, state
+from uwaga.models.tokenizers.tokenizer import FILE, Tokenizer, content_of, library_errors, read, state
 
 # Special tokens by role of the tokenizers that are trained here, in the order of their ids; GPT-2, T5 and BERT have these names.
 SPECIAL_TOKENS: Mapping[str, Mapping[str, str]] = {
@@ -92,9 +92,8 @@ def _token_id(
     backend: Backend, named: Mapping[str, Any], config: Mapping[str, Any], keys: tuple[str, ...]
 ) -> int | None:
     for key in keys:
-        token = named.get(key)
-        token = token.get("content") if isinstance(token, dict) else token
-        if isinstance(token, str) and (result := backend.token_to_id(token)) is not None:
+        token = content_of(named.get(key))
+        if token is not None and (result := backend.token_to_id(token)) is not None:
             return int(result)
         number = config.get(f"{key}_id")
         if type(number) is int and 0 <= number < 2**31 and backend.id_to_token(number) is not None:

@@ -166,6 +166,12 @@ def _splits_at_spaces(backend: Backend) -> bool:
     return kinds in (["BertNormalizer", "BertPreTokenizer"], [None, "ByteLevel"])
 
 
+def content_of(token: object) -> str | None:
+    """The text of a special token, which is written as a string or as an object with options."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
+
+
 def lone_surrogate(text: str) -> str | None:
     """What is wrong with a text that UTF-8 cannot write, and no tokenizer reads; None: nothing."""
     try:
