@@ -29,7 +29,7 @@ const clientSlowAfter = 10_000;
  * @param {{maxBytes?: number, slowAfter?: number, wait?: (milliseconds: number) => Promise<void>}} [options]
  * @returns {Client}
  */
-export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientSlowAfter, wait = clientSleep } = {}) {
+export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientSlowAfter, wait = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds)) } = {}) {
   const cache = makeReplyCache(maxBytes);
   /** @type {Map<string, Job>} */
   const jobs = new Map();
@@ -48,7 +48,7 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientS
     // While the host is unreachable, one request at a time probes whether it has recovered.
     while (!paused && !disposed && inFlight < (unreachableCount ? 1 : clientMaxInFlight)) {
       let next = null;
-      for (const job of jobs.values()) if (!job.inFlight && (!next || clientBefore(job, next))) next = job;
+      for (const job of jobs.values()) if (!job.inFlight && (!next || job.priority > next.priority || (job.priority === next.priority && job.number < next.number))) next = job;
       if (!next) break;
       send(next);
     }
@@ -192,11 +192,6 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientS
   };
 }
 
-/** @param {Job} left @param {Job} right @returns {boolean} */
-function clientBefore(left, right) {
-  return left.priority !== right.priority ? left.priority > right.priority : left.number < right.number;
-}
-
 /**
  * Failures are reported to the client's subscribers: a caller that ignores the rejection causes no unhandled rejection.
  * @template Value
@@ -206,11 +201,6 @@ function clientBefore(left, right) {
 function clientHandled(promise) {
   promise.catch(() => {});
   return promise;
-}
-
-/** @param {number} milliseconds @returns {Promise<void>} */
-function clientSleep(milliseconds) {
-  return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }
 
 // The LRU cache of replies.

@@ -93,10 +93,6 @@ const legendLines = [
   [tr("Before you conclude"), tr("a weight says where a head reads from, not what it does with what it read, nor that the answer depends on it.")],
 ];
 
-function makeLegend() {
-  return el("dl", { class: "uwaga-legend" }, legendLines.flatMap(([term, meaning]) => [el("dt", { text: term }), el("dd", { text: meaning })]));
-}
-
 /** @param {App} app @returns {{element: HTMLDialogElement, toggle: () => void}} */
 export function makeHelp(app) {
   const single = el("input", { type: "checkbox", on: { change: () => app.store.set({ shortcuts: single.checked }) } });
@@ -108,7 +104,7 @@ export function makeHelp(app) {
     keydown: (/** @type {KeyboardEvent} */ event) => { if (event.key === "?") element.close(); event.stopPropagation(); },
   } },
     el("div", { class: "uwaga-dialog-head" }, title, el("button", { type: "button", text: tr("Close"), on: { click: () => element.close() } })),
-    makeLegend(), body, el("p", { class: "uwaga-help-note" }, el("label", {}, single, ` ${tr("Single keys run commands (turn off for speech input)")}`)));
+    el("dl", { class: "uwaga-legend" }, legendLines.flatMap(([term, meaning]) => [el("dt", { text: term }), el("dd", { text: meaning })])), body, el("p", { class: "uwaga-help-note" }, el("label", {}, single, ` ${tr("Single keys run commands (turn off for speech input)")}`)));
 
   function fill() {
     single.checked = app.store.get().shortcuts;

@@ -7,7 +7,7 @@
 const pageLanguage = languageOfPage();
 const pluralRules = new Intl.PluralRules(pageLanguage.language);
 /** The forms of a language in the order of its table. */
-const pluralOrder = ["zero", "one", "two", "few", "many", "other"].filter((form) => pluralForms().includes(form));
+const pluralOrder = ["zero", "one", "two", "few", "many", "other"].filter((form) => pluralRules.resolvedOptions().pluralCategories.some((one) => one === form));
 
 /** @returns {LanguageTable} */
 function languageOfPage() {
@@ -15,11 +15,6 @@ function languageOfPage() {
   if (given) return given;
   const element = typeof document === "undefined" ? null : document.querySelector("script[data-uwaga-language]");
   return element ? JSON.parse(element.textContent ?? "") : { language: "en", messages: {} };
-}
-
-/** @returns {string[]} */
-function pluralForms() {
-  return /** @type {string[]} */ (pluralRules.resolvedOptions().pluralCategories);
 }
 
 /** The language of the page, and whether another can be chosen. */

@@ -13,7 +13,7 @@ export function answerView(app) {
     el("h2", { dir: "auto", text: question }),
     el("p", { class: "uwaga-answer-note", text: tr("Each passage with its share of all attention, which is 100% over the whole database.") }),
     list,
-    others > 0 && el("p", { class: "uwaga-answer-others" }, el("b", { text: percentText(unlisted) }), ` ${othersText(others)}`));
+    others > 0 && el("p", { class: "uwaga-answer-others" }, el("b", { text: percentText(unlisted) }), ` ${trN("on {count} other passage", "on {count} other passages", others)}`));
 
   /** @param {Answer["passages"][number]} passage */
   function passageElement({ key, share, text, origin }) {
@@ -26,9 +26,4 @@ export function answerView(app) {
   }
 
   return { element, show() {}, hide() {}, dispose() {} };
-}
-
-/** @param {number} others @returns {string} */
-function othersText(others) {
-  return trN("on {count} other passage", "on {count} other passages", others);
 }

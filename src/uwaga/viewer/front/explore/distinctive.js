@@ -107,7 +107,7 @@ export async function askDistinctive(app, signal) {
       return { ...one, label: "coreference", sentence: labelSentences.coreference, link: linkOf(coreference.link), evidence: coreferenceText(coreference),
         worth: 2 + linkOf(coreference.link).weight };
     const isNamed = one.label !== "" && !common.has(one.label), label = isNamed ? one.label : "";
-    const sentence = !isNamed ? linkSentence(one.link, queries, keys)
+    const sentence = !isNamed ? tr("“{labels}” looks at “{labels2}”", { labels: briefText(queries.labels[one.link.query]), labels2: briefText(keys.labels[one.link.key]) })
       : gathers ? tr("Most words look at “{gathers}”", { gathers }) : labelSentences[one.label];
     return { ...one, label, evidence: isNamed ? one.evidence : "", sentence, worth: isTelling ? one.worth : isExact ? 0 : worthOf({ ...one, label }, keys.labels) };
   }).sort((one, other) => other.worth - one.worth || one.layer - other.layer || one.head - other.head);
@@ -123,11 +123,6 @@ export function sinkNames(keys, kind) {
 /** @param {[number, number, number]} link @returns {Link} */
 function linkOf([query, key, weight]) {
   return { query, key, weight };
-}
-
-/** @param {Link} link @param {Items} queries @param {Items} keys */
-function linkSentence({ query, key }, queries, keys) {
-  return tr("“{labels}” looks at “{labels2}”", { labels: briefText(queries.labels[query]), labels2: briefText(keys.labels[key]) });
 }
 
 /**

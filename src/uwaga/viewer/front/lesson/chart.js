@@ -58,7 +58,8 @@ export function makeChart(lesson, chart) {
   const names = chart.lines.map((c, which) => el("li", { class: `lesson-line-${which}` },
     svgEl("svg", { viewBox: "0 0 28 8", class: "lesson-sample", "aria-hidden": "true" },
       svgEl("line", { class: `lesson-line lesson-line-${which}`, x1: 0, x2: 28, y1: 4, y2: 4 })),
-    formulaText(columnName(matrix.columns, c))));
+    // A name that continues the one before it is completed.
+    formulaText(matrix.columns[c].replace(/^\u2026/, () => matrix.columns[c - 1]))));
   return el("figure", { class: "lesson-figure" }, el("figcaption", {}, formulaText(chart.title)),
     picture, el("ul", { class: "lesson-legend" }, names));
 }
@@ -85,11 +86,6 @@ function lineElements(places, values, which, x, y, chart) {
   const dots = known.length > 20 ? []
     : known.map(({ place, value }) => svgEl("circle", { class: `lesson-dot lesson-line-${which}`, cx: x(place), cy: y(value), r: 3 }));
   return [svgEl("polyline", { class: `lesson-line lesson-line-${which}`, points: points.join(" ") }), ...dots];
-}
-
-/** @param {string[]} columns @param {number} c @returns {string} its name, completed if it continues the column before */
-function columnName(columns, c) {
-  return columns[c].startsWith("\u2026") ? `${columns[c - 1]}${columns[c].slice(1)}` : columns[c];
 }
 
 /** @param {number} tick @param {boolean} log @returns {string} */

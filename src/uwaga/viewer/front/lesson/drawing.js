@@ -32,7 +32,7 @@ export function makeDrawing(open, isNarrow) {
     light();
   });
 
-  const kept = () => (shown ? partsOf(shown, model) : []);
+  const kept = () => shown?.parts.filter(({ id }) => !shown?.models[model].without.includes(id)) ?? [];
 
   function stop() {
     player.stop();
@@ -101,11 +101,6 @@ function repeatedFrame(first, last, isLeftOut) {
   return svgEl("g", { class: isLeftOut ? "lesson-left-out" : "" },
     svgEl("rect", { class: "lesson-repeated", x, y: last.y - 10, width, height: first.y + first.height - last.y + 26, rx: 10 }),
     svgEl("text", { class: "lesson-times", x: isLeft ? x + 8 : x + width - 8, y: last.y - 16, "text-anchor": isLeft ? "start" : "end", text: "N \u00d7" }));
-}
-
-/** The parts that a model has, in the order of the data. @param {Drawing} drawing @param {number} model @returns {Part[]} */
-function partsOf({ parts, models }, model) {
-  return parts.filter(({ id }) => !models[model].without.includes(id));
 }
 
 /**

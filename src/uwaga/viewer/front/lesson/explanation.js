@@ -31,9 +31,6 @@ function joinParts(parts, between) {
 /** @param {Cell} cell @returns {CalculationPart[]} */
 const cellPart = (cell) => [{ cell }];
 
-/** @param {Lesson} lesson @param {Cell[]} cells @returns {Cell[]} */
-const unmaskedCells = (lesson, cells) => cells.filter((cell) => !Number.isNaN(valueAt(lesson, cell)));
-
 /** @type {{[op: string]: (terms: Cell[][], rule: Rule, lesson: Lesson) => CalculationPart[]}} */
 const writers = {
   typed: () => [],
@@ -62,7 +59,7 @@ const writers = {
   },
   share: ([own, row]) => [{ cell: own[0] }, " / (", ...joinParts(row.map(cellPart), " + "), ")"],
   softmax([own, row], _rule, lesson) {
-    const seen = unmaskedCells(lesson, row);
+    const seen = row.filter((cell) => !Number.isNaN(valueAt(lesson, cell)));
     if (Number.isNaN(valueAt(lesson, own[0]))) return withCells(tr("0, since {number} is hidden"), { number: own[0] });
     const sum = joinParts(seen.map((cell) => ["exp(", { cell }, ")"]), " + ");
     return ["exp(", { cell: own[0] }, ") / (", ...sum, ")"];
@@ -140,7 +137,7 @@ export function makeExplanation(actions) {
     back.disabled = known.length < 2;
     close.hidden = back.hidden = !cell;
     trail.hidden = known.length < 2;
-    trail.replaceChildren(...known.slice(0, -1).map((one) => el("li", {}, formulaText(cellEquation(lesson, one)))));
+    trail.replaceChildren(...known.slice(0, -1).map((one) => el("li", {}, formulaText(`${cellName(lesson, one)} = ${cellNumber(matrixOf(lesson, one.of), one, valueAt(lesson, one), 2)}`))));
     if (!cell) {
       heading.textContent = tr("Where a number comes from");
       body.replaceChildren(el("p",
@@ -190,12 +187,6 @@ function cellNumber(matrix, cell, value, least) {
 export function operandText(text) {
   const point = decimalText(0.5, 1)[1], [whole, decimals] = text.split(point);
   return decimals ? `${whole}${point}${decimals.replace(/^(\d\d\d*?)0+$/, "$1")}` : text;
-}
-
-/** @param {Lesson} lesson @param {Cell} cell @returns {string} */
-function cellEquation(lesson, cell) {
-  const value = valueAt(lesson, cell);
-  return `${cellName(lesson, cell)} = ${cellNumber(matrixOf(lesson, cell.of), cell, value, 2)}`;
 }
 
 /**

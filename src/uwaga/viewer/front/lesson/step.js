@@ -17,7 +17,7 @@ import { ledgerAt, matrixOf } from "./reply.js";
 /** @import { SettingActions } from "./controls.js" */
 /** @import { MatrixActions, MatrixTable } from "./matrix_table.js" */
 /** @import { PictureActions } from "./pictures.js" */
-/** @import { Cell, Finding, Head, Lesson, Matrix, Question, Section } from "./reply.js" */
+/** @import { Cell, Finding, Head, Lesson, Question, Section } from "./reply.js" */
 
 /**
  * @typedef {object} StepPage
@@ -64,7 +64,7 @@ export function makeStepPage(lesson, step, query, actions) {
   // Without a model, the last step alone says how to load one.
   const isLast = own === "model", isMissing = noModelText(actions.app) !== "";
   const heads = isLast || !isMissing ? stepHeads(lesson, step).slice(0, isMissing ? 1 : undefined).map((head) => makeModelHead(actions.app, head)) : [];
-  const drawing = plan ? makeDrawing(actions.open, isNarrow) : null, question = first ? makeQuestion(actions, () => showNumbers(), asksByWord(lesson, step)) : null, ledger = makeLedger();
+  const drawing = plan ? makeDrawing(actions.open, isNarrow) : null, question = first ? makeQuestion(actions, () => showNumbers(), !!first.tap && pictures.some(({ matrices }) => matrices[0] === first.tap)) : null, ledger = makeLedger();
   const element = el("article", { class: "lesson-page" }, heading, words, stages.length ? stage : null, question?.element, told, drawing?.element, placeSections(parts, sections, isNarrow),
     ledger.element, codeLine,
     heads.length ? el("section", { class: "lesson-section", "aria-label": tr("In a real model") },
@@ -130,12 +130,6 @@ export function makeStepPage(lesson, step, query, actions) {
       heads.forEach((head) => head.dispose());
     },
   };
-}
-
-/** Whether the words of a step's picture are the choices of its question. @param {Lesson} lesson @param {number} step @returns {boolean} */
-function asksByWord(lesson, step) {
-  const { question, pictures } = lesson.steps[step];
-  return !!question?.tap && pictures.some(({ matrices }) => matrices[0] === question.tap);
 }
 
 /**
@@ -261,9 +255,9 @@ function makeSection(lesson, step, at, query, actions) {
   const charts = el("div", { class: "lesson-charts" });
   const pictures = section.pictures.map((picture) => makePicture(picture, actions));
   const tables = grids.map((grid) => {
-    const matrix = matrixOf(lesson, grid.id);
-    // What is drawn as a curve, and differences that are all zero.
-    const isFolded = matrix.rows.length > 12 || isZero(matrix) || section.charts.some((chart) => chart.matrix === grid.id);
+    const matrix = matrixOf(lesson, grid.id), { rows, shade, source, data } = matrix;
+    // What is drawn as a curve, and differences that have nothing but rounding errors.
+    const isFolded = rows.length > 12 || (shade === "none" && source.op === "minus" && data.every((value) => Math.abs(value) < 1e-5)) || section.charts.some((chart) => chart.matrix === grid.id);
     return isFolded ? el("details", { class: "lesson-folded lesson-as-table" },
       el("summary", {}, sentenceText(tr("As table: {title}", { title: matrix.title }))), grid.element) : grid.element;
   });
@@ -329,11 +323,6 @@ export function isSectionOpen(lesson, step, at, isNarrow) {
   const answers = sections.findIndex(({ matrices, folded, told }) => !folded && !told && matrices.includes(of ?? ""));
   const open = answers < 0 ? sections.findIndex(({ folded, told }) => !folded && !told) : answers;
   return at === open || (!isNarrow && (sections[at].told || (!!sections[at].form && !!sections[open].form)));
-}
-
-/** Whether a matrix of differences has nothing but rounding errors. @param {Matrix} matrix @returns {boolean} */
-function isZero({ shade, data, source }) {
-  return shade === "none" && source.op === "minus" && data.every((value) => Math.abs(value) < 1e-5);
 }
 
 /** @param {Finding} finding @param {StepActions} actions @returns {HTMLElement} */

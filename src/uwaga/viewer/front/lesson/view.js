@@ -195,7 +195,7 @@ function makeReader(app, element, main, message, first, numbers) {
     open: (id) => goToStep(now.lesson.steps.findIndex((one) => one.id === id)),
   };
   const sentence = makeSentenceInput({ write: (text) => numbers.edit((request) => withText(request, text), 0), reset });
-  const steps = makeStepNavigation(goToStep, { print: printAll, ask: setAsking, number: (all) => main.classList.toggle("lesson-all-numbers", all) });
+  const steps = makeStepNavigation(goToStep, { print: () => { print(true); window.print(); hidePrinted(); }, ask: setAsking, number: (all) => main.classList.toggle("lesson-all-numbers", all) });
   const explanation = makeExplanation({ follow, back, close, go: showCellInStep, mark: (cells) => showSelection(cells ?? undefined), isNarrow: () => actions.place().isNarrow });
   const pipeline = makePipeline({ open: showMatrix });
   const own = numbers.isSaved ? el("div", { class: "lesson-own" }, el("p", { class: "lesson-note", text: savedNote }), sentence.button)
@@ -402,12 +402,6 @@ function makeReader(app, element, main, message, first, numbers) {
     place.replaceChildren(page.element);
     if (beforePrint.focused instanceof HTMLElement) beforePrint.focused.focus({ preventScroll: true });
     element.scrollTop = beforePrint.top;
-  }
-
-  function printAll() {
-    print(true);
-    window.print();
-    hidePrinted();
   }
 
   // What is wider than its place is scrolled by the keyboard too: where nothing in it takes the focus, it does.

@@ -73,7 +73,8 @@ export function glRenderer(canvas, onRestored) {
     if (colouring.version === colouringVersion) return;
     colouringVersion = colouring.version;
     gl.uniform4f(program.u_range, colouring.low, colouring.high, colouring.threshold, logFloor(colouring));
-    setColour(gl, program.u_unknown, colouring.unknown);
+    const { unknown } = colouring;
+    gl.uniform4f(program.u_unknown, (unknown & 255) / 255, ((unknown >> 8) & 255) / 255, ((unknown >> 16) & 255) / 255, 1);
     if (colouring.table === table) return;
     table = colouring.table;
     gl.activeTexture(gl.TEXTURE1);
@@ -223,11 +224,6 @@ function glTexture(gl) {
   for (const name of [gl.TEXTURE_MIN_FILTER, gl.TEXTURE_MAG_FILTER]) gl.texParameteri(gl.TEXTURE_2D, name, gl.NEAREST);
   for (const name of [gl.TEXTURE_WRAP_S, gl.TEXTURE_WRAP_T]) gl.texParameteri(gl.TEXTURE_2D, name, gl.CLAMP_TO_EDGE);
   return texture;
-}
-
-/** @param {WebGL2RenderingContext} gl @param {WebGLUniformLocation | null} at @param {number} colour */
-function setColour(gl, at, colour) {
-  gl.uniform4f(at, (colour & 255) / 255, ((colour >> 8) & 255) / 255, ((colour >> 16) & 255) / 255, 1);
 }
 
 // The renderer without WebGL2: the same pixels on a 2D canvas.

@@ -53,7 +53,8 @@ export function mapView(app, { renderer = "auto" } = {}) {
 
   const stage = makeStage({ display, renderer, onBeforeFrame: updateColours, onFrame: report });
   const tiles = makeTiles({ client: app.client, onTile: onTile, onForget: stage.forget, onFail: () => report() });
-  const navigation = makeNavigation({ display, store, moved, pointed });
+  // The readout is updated with the next frame: a drag hovers many cells between two frames, and each text costs a layout.
+  const navigation = makeNavigation({ display, store, moved, pointed: stage.requestOverlay });
   const hoverReadout = makeReadout({ app, title: tr("Here"), name: "here", empty: tr("Point at a cell, or move with the arrow keys."),
     onText: (text, query, key) => { if (byKeys && !showActiveCell(text, query, key)) app.announce(text); } });
   const selectedReadout = makeReadout({ app, title: tr("Picked"), name: "picked", empty: tr("Click a cell, or press Enter."), onText: () => {} });
@@ -135,11 +136,6 @@ export function mapView(app, { renderer = "auto" } = {}) {
     store.set({ view: publishedView });
   }
 
-  /** The readout is updated with the next frame: a drag hovers many cells between two frames, and each text costs a layout. */
-  function pointed() {
-    stage.requestOverlay();
-  }
-
   function rebuildPanels() {
     changed = false;
     for (const panel of display.panels) if (panel.layer) tiles.abandon(panel.layer);
@@ -190,9 +186,16 @@ export function mapView(app, { renderer = "auto" } = {}) {
     }
   }
 
+  /** @returns {{rows: [number, number], columns: [number, number]} | null} the items in view */
+  function block() {
+    if (!width || !display.panels.length) return null;
+    const [top, bottom, left, right] = navigation.block();
+    return { rows: [top, bottom], columns: [left, right] };
+  }
+
   function showTable() {
-    const [top, bottom, left, right] = width && display.panels.length ? navigation.block() : [0, 0, 0, 0];
-    table.show(display.panels, bottom > top ? { rows: [top, bottom], columns: [left, right] } : null);
+    const shown = block();
+    table.show(display.panels, shown && shown.rows[1] > shown.rows[0] ? shown : null);
   }
 
   /** Cut links are hatched as soon as they are asked for, before the model has run again. */
@@ -296,14 +299,10 @@ export function mapView(app, { renderer = "auto" } = {}) {
       display.query = query;
       display.key = key;
       byKeys = false;
-      pointed();
+      stage.requestOverlay();
     },
     scene: async () => mapScene(display, stage.context),
-    block() {
-      if (!width || !display.panels.length) return null;
-      const [top, bottom, left, right] = navigation.block();
-      return { rows: [top, bottom], columns: [left, right] };
-    },
+    block,
     requests: () => display.panels.flatMap((panel) => {
       const { layer } = panel;
       if (!layer) return [];

@@ -3,6 +3,7 @@
 import {
   colourPosition, colourScaleMax, colourTable, signedColourPosition, signedColourTable, unknownColour,
 } from "../colours.js";
+import { layerCells } from "../explore/every_head.js";
 import { recordingContext } from "../export/record.js";
 import { tr } from "../languages.js";
 import { sinkColumns, sinksOf } from "../weights.js";
@@ -42,21 +43,13 @@ export function makeDrawing(app, canvas, loading) {
     return scaleMax;
   }
 
-  /** @param {Row} row @returns {Cells | null} */
-  function cellsOf(row) {
-    const array = loading.peek(row)?.arrays[0];
-    if (!array) return null;
-    const [heads, rows, columns] = array.shape;
-    return { data: /** @type {Float32Array} */ (array.data), heads, rows, columns };
-  }
-
   /** @param {Row[]} rows */
   function updateSharedScale(rows) {
     const { pooling, merge, specials, colour, compare, side } = app.store.get();
     const of = [pooling, merge, specials, colour.hideSink, compare === "difference", side === "difference"].join();
     if (of !== shared.of) shared = { of, high: 0 };
     for (const row of rows) {
-      const cells = cellsOf(row);
+      const cells = layerCells(loading.peek(row));
       if (cells) shared.high = Math.max(shared.high, ...scaleMaxOf(cells, hiddenColumns(app, row, cells.columns)));
     }
   }
@@ -65,7 +58,7 @@ export function makeDrawing(app, canvas, loading) {
    * @param {Row} row @param {boolean} [mayDraw] @returns {{canvas: HTMLCanvasElement | null, cells: Cells, stale: boolean} | null}
    */
   function imageOf(row, mayDraw = true) {
-    const cells = cellsOf(row), { overviewScale } = app.store.get();
+    const cells = layerCells(loading.peek(row)), { overviewScale } = app.store.get();
     if (!cells) return null;
     const colouringOfRow = colouring(row, cells), scaleMax = scaleMaxOf(cells, colouringOfRow.hidden);
     const high = (/** @type {number} */ head) => colouringOfRow.colour.high ?? (overviewScale === "all" ? shared.high : scaleMax[head]);

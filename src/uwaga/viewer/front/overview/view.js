@@ -201,17 +201,13 @@ export function overviewView(app) {
     showActive(true);
   };
   const removeCommands = [
-    ...Object.entries({ Left: tr("Small map to the left"), Right: tr("Small map to the right"), Up: tr("Small map above"),
-      Down: tr("Small map below") }).map(([way, title]) => app.commands.add({ id: `overview.${way}`, title,
-      keys: [`Arrow${way}`], group: tr("Overview"), when: isShown, run: enter(`Arrow${way}`) })),
-    app.commands.add({ id: "overview.open", title: tr("Open the small map"), keys: ["Enter"],
-      group: tr("Overview"), when: isShown, run: () => open(active) }),
-    app.commands.add({ id: "overview.larger", title: tr("Larger maps"), keys: ["+", "="],
-      group: tr("Overview"), when: isShown, run: () => resize(1) }),
-    app.commands.add({ id: "overview.smaller", title: tr("Smaller maps"), keys: ["-"], group: tr("Overview"), when: isShown, run: () => resize(-1) }),
-    app.commands.add({ id: "overview.scale", title: tr("Colours per head or shared"), keys: ["a"], group: tr("Overview"), when: isShown,
-      run: () => store.set({ overviewScale: store.get().overviewScale === "all" ? "head" : "all" }) }),
-  ];
+    ...Object.entries({ Left: tr("Small map to the left"), Right: tr("Small map to the right"), Up: tr("Small map above"), Down: tr("Small map below") })
+      .map(([way, title]) => ({ id: `overview.${way}`, title, keys: [`Arrow${way}`], run: enter(`Arrow${way}`) })),
+    { id: "overview.open", title: tr("Open the small map"), keys: ["Enter"], run: () => open(active) },
+    { id: "overview.larger", title: tr("Larger maps"), keys: ["+", "="], run: () => resize(1) },
+    { id: "overview.smaller", title: tr("Smaller maps"), keys: ["-"], run: () => resize(-1) },
+    { id: "overview.scale", title: tr("Colours per head or shared"), keys: ["a"], run: () => store.set({ overviewScale: store.get().overviewScale === "all" ? "head" : "all" }) },
+  ].map((command) => app.commands.add({ ...command, group: tr("Overview"), when: isShown }));
   const unsubscribe = [
     store.subscribe(["side", "compare"], relayout),
     store.subscribe(["layer", "head", "pooling", "merge", "specials", "colour", "dark", "overviewScale"], schedule),
@@ -269,16 +265,10 @@ function headCard(app, changed) {
   /** @type {AbortController | null} */
   let pendingRequest = null, shown = "";
 
-  /** @param {Row} row @param {number} head */
-  function fill(row, head) {
-    const request = statisticsRequest(row), reply = app.client.peek(request);
-    title.textContent = headTitle(row, head, app);
-    const values = reply?.meta.columns ?? {};
-    list.replaceChildren(...app.about.statistics.filter(({ name }) => (values[name]?.[head] ?? null) !== null)
-      .flatMap(({ name, title: what }) => [el("dt", { text: tr(what) }), el("dd", { text: numberText(values[name][head]) })]));
-    const sampled = reply?.meta.sampled;
-    note.textContent = sampled ? tr("from a sample of {sampled} queries", { sampled }) : reply
-      ? "" : app.host.has(request) ? tr("loading statistics…") : "";
+  /** Titles and values of the statistics that are known. @param {Row} row @param {number} head @returns {[string, string][]} */
+  function known(row, head) {
+    const values = app.client.peek(statisticsRequest(row))?.meta.columns ?? {};
+    return app.about.statistics.filter(({ name }) => (values[name]?.[head] ?? null) !== null).map(({ name, title: what }) => [tr(what), numberText(values[name][head])]);
   }
   return {
     element,
@@ -287,13 +277,16 @@ function headCard(app, changed) {
      * @param {{left: number, right: number, top: number, bottom: number, width: number, height: number}} place
      */
     show(row, head, place) {
-      fill(row, head);
+      const request = statisticsRequest(row), reply = app.client.peek(request), sampled = reply?.meta.sampled;
+      title.textContent = headTitle(row, head, app);
+      list.replaceChildren(...known(row, head).flatMap(([what, value]) => [el("dt", { text: what }), el("dd", { text: value })]));
+      note.textContent = sampled ? tr("from a sample of {sampled} queries", { sampled }) : !reply && app.host.has(request) ? tr("loading statistics…") : "";
       element.hidden = false;
       const { offsetWidth: width, offsetHeight: height } = element;
       const left = place.right + width + 8 <= place.width ? place.right + 8 : Math.max(4, place.left - width - 8);
       element.style.setProperty("left", `${Math.min(left, Math.max(4, place.width - width - 4))}px`);
       element.style.setProperty("top", `${Math.max(4, Math.min(place.top, place.height - height - 4))}px`);
-      const request = statisticsRequest(row), name = JSON.stringify(request);
+      const name = JSON.stringify(request);
       if (name === shown && pendingRequest) return;
       pendingRequest?.abort();
       pendingRequest = null;
@@ -310,13 +303,7 @@ function headCard(app, changed) {
       shown = "";
     },
     /** @param {Row} row @param {number} head @returns {string} as text for screen readers */
-    words(row, head) {
-      const values = app.client.peek(statisticsRequest(row))?.meta.columns;
-      const known = values ? app.about.statistics.filter(({ name }) => (values[name]?.[head] ?? null) !== null).map(({ name,
-        title: what }) => `${tr(what)} ${numberText(values[name][head])}`) : [];
-      return [headTitle(row, head, app), ...known].join("; ");
-    },
-    fill,
+    words: (row, head) => [headTitle(row, head, app), ...known(row, head).map((parts) => parts.join(" "))].join("; "),
   };
 }
 
