@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import rich.console  # noqa: F401  # keeps time.monotonic as it is when it is imported, which a test replaces
 
 from uwaga.train import TrainingError
 from uwaga.train.logger import Display, open_metrics, tensorboard_writer
