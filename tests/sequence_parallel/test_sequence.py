@@ -16,7 +16,6 @@ import uwaga
 from uwaga._base import native
 
 SIZES = mostly_stress((1, 2, 3, 4), lambda size: size == 2)
-IN_GATE = ["cases:2", "layer:3", "doctor:2", "levels:2"]
 FAULTS = {"killed:3": 10.0, "stopped:3": 30.0}  # seconds within which it is told
 
 # What a process waits for while blocks travel, by where one fails.
@@ -36,14 +35,17 @@ WITHIN = {
     "Ragged": "keys",
 }
 KILLED_WITHIN = ["killed 0 in forward:3", "killed 1 in queries:3", "killed 0 in cells:3"]
+# What the others wait for where one has an error.
+FAILS = {
+    "fails in model:3": "call 4, its operands",
+    "fails in forward:3": "call 1, keys and values",
+    "fails in backward:3": "call 1, keys and values of the backward pass",
+    "fails in heads:3": "call 1, heads of the backward pass",
+}
+IN_GATE = ["cases:2", "layer:3", "doctor:2", "levels:2", *FAULTS, *KILLED_WITHIN, *FAILS, "fails in end:2"]
 GROUP_ERROR = "ProcessGroupError: uwaga.sequence_parallel:"
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def faults(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
-    return run(tmp_path_factory.mktemp("faults"), [*FAULTS, *KILLED_WITHIN, *FAILS, "fails in end:2"])
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -76,8 +78,8 @@ def test_a_layer_inside_sequence_parallel(result: Callable[[str], list[Any]]) ->
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_process_that_fails_is_named(fault: str, faults: Callable[[str], list[Any]]) -> None:
-    told = faults(fault)
+def test_a_process_that_fails_is_named(fault: str, result: Callable[[str], list[Any]]) -> None:
+    told = result(fault)
     assert len(told) == 2
     for message, _ in told:
         # One that was told, and has ended, may be named beside it.
@@ -96,8 +98,8 @@ def check_named(job: str, told: list[str], size: int) -> None:
 
 
 @pytest.mark.parametrize("job", KILLED_WITHIN)
-def test_a_process_that_ends_while_blocks_travel_is_named_by_all(job: str, faults: Callable[[str], list[Any]]) -> None:
-    check_named(job, faults(job), 3)
+def test_a_process_that_ends_while_blocks_travel_is_named_by_all(job: str, result: Callable[[str], list[Any]]) -> None:
+    check_named(job, result(job), 3)
 
 
 @pytest.mark.stress
@@ -110,34 +112,25 @@ def test_whoever_fails_while_blocks_travel_is_named_by_all(fault: str, place: st
         check_named(job, read(job), 4)
 
 
-# What the others wait for.
-FAILS = {
-    "fails in model:3": "call 4, its operands",
-    "fails in forward:3": "call 1, keys and values",
-    "fails in backward:3": "call 1, keys and values of the backward pass",
-    "fails in heads:3": "call 1, heads of the backward pass",
-}
-
-
 @pytest.mark.parametrize("job", FAILS)
-def test_an_error_of_one_process_alone_is_told_to_the_others(job: str, faults: Callable[[str], list[Any]]) -> None:
+def test_an_error_of_one_process_alone_is_told_to_the_others(job: str, result: Callable[[str], list[Any]]) -> None:
     """At once: the group's timeout is longer than the test's."""
-    (first,), (own,), (last,) = faults(job)
+    (first,), (own,), (last,) = result(job)
     assert own == "IndexError: index 80 is out of range"
     expected = f"{GROUP_ERROR} rank 1 failed ({FAILS[job]}): IndexError: index 80 is out of range"
     assert (first, last) == (expected, expected)
 
 
-def test_an_error_after_the_last_exchange_is_told_at_the_next_call(faults: Callable[[str], list[Any]]) -> None:
-    told = faults("fails in end:2")
+def test_an_error_after_the_last_exchange_is_told_at_the_next_call(result: Callable[[str], list[Any]]) -> None:
+    told = result("fails in end:2")
     again = f"{GROUP_ERROR} rank 1 failed (call 6, the tokens of a model): IndexError: index 80 is out of range"
     assert told == [["no error", again], ["IndexError: index 80 is out of range", again]]
 
 
 @pytest.mark.timing
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_process_that_fails_is_named_within_the_timeout(fault: str, faults: Callable[[str], list[Any]]) -> None:
-    assert max(took for _, took in faults(fault)) < FAULTS[fault]
+def test_a_process_that_fails_is_named_within_the_timeout(fault: str, result: Callable[[str], list[Any]]) -> None:
+    assert max(took for _, took in result(fault)) < FAULTS[fault]
 
 
 def test_doctor_says_who_is_there(result: Callable[[str], list[Any]]) -> None:

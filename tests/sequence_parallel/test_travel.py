@@ -114,8 +114,8 @@ def test_every_block_arrives(seed: int) -> None:
             (b, interval, [part.clone() for part in operands])
             for b, interval, operands in ring._travel(division, plan, "blocks", own, held)
         ]
-        wanted = [b for b in range(len(plan.blocks)) if any(b in plan.blocks_of(n) for n in plan.pieces_of(rank))]
-        assert [b for b, *_ in found] == wanted
+        expected = [b for b in range(len(plan.blocks)) if any(b in plan.blocks_of(n) for n in plan.pieces_of(rank))]
+        assert [b for b, *_ in found] == expected
         for b, (first, last), operands in found:
             assert (first, last) == plan.blocks[b]
             assert torch.equal(operands[0].transpose(1, 2), x[first:last])
