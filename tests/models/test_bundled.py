@@ -71,11 +71,11 @@ def test_it_is_small_and_has_a_card(name: str) -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_it_is_what_its_recipe_builds(name: str) -> None:
-    wanted = tomllib.loads((RECIPES / f"{name}.toml").read_text())["model"]
-    assert wanted.pop("family") == "transformer"
+    expected = tomllib.loads((RECIPES / f"{name}.toml").read_text())["model"]
+    assert expected.pop("family") == "transformer"
     if load(name).config.is_causal:
-        wanted["num_layers"] = 0
-    settings = {key: tuple(x) if isinstance(x, list) else x for key, x in wanted.items()}
+        expected["num_layers"] = 0
+    settings = {key: tuple(x) if isinstance(x, list) else x for key, x in expected.items()}
     one, other = load(name).config, config("uwaga-transformer", **settings)
     assert all(
         getattr(one, key) == getattr(other, key) for key in (*settings, "is_causal", "position_encoding", "norm")

@@ -76,8 +76,8 @@ def test_bfloat16_is_the_same_model_in_fewer_bits(minilm: Path, model, documents
     batch = uwaga.Ragged.from_list(documents)
     small = load(minilm, dtype=torch.bfloat16)
     assert {parameter.dtype for parameter in small.parameters()} == {torch.bfloat16}
-    result, wanted = (
+    result, expected = (
         torch.stack([row.float().mean(0) for row in m(batch, outputs=()).last_hidden_state.to_list()])
         for m in (small, model)
     )
-    assert torch.nn.functional.cosine_similarity(result, wanted).min() > 0.999
+    assert torch.nn.functional.cosine_similarity(result, expected).min() > 0.999
