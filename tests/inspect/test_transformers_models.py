@@ -7,6 +7,7 @@ import pytest
 import tiny_models
 import torch
 import transformers
+from stress import mostly_stress
 from tiny_tokenizer import word_tokenizer
 
 import uwaga
@@ -52,7 +53,11 @@ def given(reader: Model) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+IN_GATE = ("bert", "modernbert", "gpt2", "gpt_oss", "llama", "bart", "t5")
+mostly_families = pytest.mark.parametrize("family", mostly_stress(FAMILIES, lambda family: family in IN_GATE))
+
+
+@mostly_families
 def test_its_maps_are_those_of_the_whole_model(family: str, reader: Callable[[str], Model]) -> None:
     own = reader(family)
     reading, inputs = run_text(own, TEXT), given(own)
@@ -64,7 +69,7 @@ def test_its_maps_are_those_of_the_whole_model(family: str, reader: Callable[[st
     assert tiny_models.implementation_of(own.model) == "eager"  # as it was
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@mostly_families
 def test_its_predictions_are_those_of_its_head(
     family: str, reader: Callable[[str], Model], assert_as_exact: Callable[..., None]
 ) -> None:

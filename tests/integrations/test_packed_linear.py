@@ -331,7 +331,7 @@ def test_ways_of_computing(way: str) -> None:
     torch.testing.assert_close(WAYS[way](model), expected)
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_model_without_transformers_does_not_import_it() -> None:
     program = (
         "import sys, torch; from uwaga.integrations import pack_linear;"

@@ -151,7 +151,7 @@ def test_results_have_names_and_a_map_is_true() -> None:
 
 
 @pytest.fixture
-def wanted(monkeypatch: pytest.MonkeyPatch) -> list[RowStatisticsRequest]:
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[RowStatisticsRequest]:
     """What the reference is asked for."""
     result, rows = [], reference.rows
     monkeypatch.setattr(reference, "rows", lambda call, request: result.append(request) or rows(call, request))
@@ -159,7 +159,7 @@ def wanted(monkeypatch: pytest.MonkeyPatch) -> list[RowStatisticsRequest]:
 
 
 @pytest.fixture
-def m(wanted: list[RowStatisticsRequest]) -> AttentionMap:
+def m(requests: list[RowStatisticsRequest]) -> AttentionMap:
     return AttentionMap(_x(2, 3, 100, 4), _x(2, 3, 120, 4), impl="reference")
 
 
@@ -168,52 +168,52 @@ def _rows_of(request: RowStatisticsRequest) -> tuple:
     return (*request.selection[:2], request.selection.queries.tolist())
 
 
-def test_reading_a_few_rows_computes_these_rows_once(m: AttentionMap, wanted: list[RowStatisticsRequest]) -> None:
+def test_reading_a_few_rows_computes_these_rows_once(m: AttentionMap, requests: list[RowStatisticsRequest]) -> None:
     m[1, 2, 7:9]
-    assert [_rows_of(x) for x in wanted] == [((1,), (2,), [7, 8])]
+    assert [_rows_of(x) for x in requests] == [((1,), (2,), [7, 8])]
     m[1, 2, 7, 5]
-    assert len(wanted) == 1
+    assert len(requests) == 1
     m[1, 2, 6:9]
-    assert _rows_of(wanted[-1]) == ((1,), (2,), [6])
+    assert _rows_of(requests[-1]) == ((1,), (2,), [6])
     m[..., 7, 0]  # other heads of a row that is known of one head
-    assert _rows_of(wanted[-1]) == ((0, 1), (0, 1, 2), [7])
+    assert _rows_of(requests[-1]) == ((0, 1), (0, 1, 2), [7])
     m.lse  # noqa: B018
-    assert wanted[-1].selection is None
-    before = len(wanted)
+    assert requests[-1].selection is None
+    before = len(requests)
     m.to_dense()
     m.received()
-    assert len(wanted) == before
+    assert len(requests) == before
 
 
 def test_statistics_are_computed_once_and_together_where_asked(
-    m: AttentionMap, wanted: list[RowStatisticsRequest]
+    m: AttentionMap, requests: list[RowStatisticsRequest]
 ) -> None:
     m.prepare(entropy=True, effective_count=True, distance=True, topk=8)
-    assert wanted == [RowStatisticsRequest(entropy=True, squares=True, distance=(0, 0, None), top=8)]
+    assert requests == [RowStatisticsRequest(entropy=True, squares=True, distance=(0, 0, None), top=8)]
     for read in (m.entropy, m.effective_count, m.distance, m.peak, m.sink):
         read()
     m.effective_count(order=1)
     m.topk(8)
-    assert len(wanted) == 1
+    assert len(requests) == 1
     m.topk(9)
-    assert wanted[-1] == RowStatisticsRequest(top=9)
+    assert requests[-1] == RowStatisticsRequest(top=9)
     for start in (3, 3, torch.tensor([1, 2]), torch.tensor([1, 2]), torch.tensor([1, 3])):
         m.distance(start=start)
-    assert wanted[2] == RowStatisticsRequest(distance=(1, 3, None))
-    assert len(wanted) == 5
+    assert requests[2] == RowStatisticsRequest(distance=(1, 3, None))
+    assert len(requests) == 5
 
 
-def test_a_given_lse_spares_the_pass(wanted: list[RowStatisticsRequest]) -> None:
+def test_a_given_lse_spares_the_pass(requests: list[RowStatisticsRequest]) -> None:
     query, key = _x(2, 3, 100, 4), _x(2, 3, 120, 4)
     lse = AttentionMap(query, key, impl="reference").lse
-    wanted.clear()
+    requests.clear()
     told = AttentionMap(query, key, lse=lse, impl="reference")
     told[..., 3, :]
     told.received()
     assert torch.equal(told.lse, lse)
-    assert wanted == []
+    assert requests == []
     told.entropy()
-    assert len(wanted) == 1
+    assert len(requests) == 1
     assert torch.equal(told.lse, lse)
 
 
@@ -233,8 +233,8 @@ def test_received_reads_the_sign_of_a_view_and_any_last(impl: str | None) -> Non
     weights = torch.complex(torch.zeros(5), torch.rand(5)).conj().imag
     assert weights.is_neg()
     result = AttentionMap(query, query, impl=impl)
-    wanted = (result[:].double() * weights.clone().double()[:, None]).sum(-2)
-    torch.testing.assert_close(result.received(weights=weights).double(), wanted, atol=1e-6, rtol=1e-6)
+    requests = (result[:].double() * weights.clone().double()[:, None]).sum(-2)
+    torch.testing.assert_close(result.received(weights=weights).double(), requests, atol=1e-6, rtol=1e-6)
     assert torch.equal(result.received(last=2**63), result.received(last=5))
 
 
@@ -249,11 +249,11 @@ def test_scores_are_those_of_the_formula() -> None:
 
 
 @pytest.mark.parametrize("pooling", ["sum", "max"])
-def test_pooling_some_rows_looks_at_these_alone(pooling: str, wanted: list[RowStatisticsRequest]) -> None:
+def test_pooling_some_rows_looks_at_these_alone(pooling: str, requests: list[RowStatisticsRequest]) -> None:
     q, k = torch.randn(2, 300, 8), torch.randn(2, 500, 8)
     edges = [100, 120, 140]
     some = AttentionMap(q, k, impl="reference").pool(edges, 5, pooling=pooling)
-    assert all(request.selection is not None for request in wanted)
+    assert all(request.selection is not None for request in requests)
     whole = AttentionMap(q, k, impl="reference").pool([0, *edges, 300], 5, pooling=pooling)
     assert torch.equal(some.weights, whole.weights[:, 1:3])
 

@@ -159,8 +159,8 @@ def test_a_batch_of_gradients_is_a_loop(name: str, impl: str) -> None:
 
 @needs_native
 @pytest.mark.parametrize("hidden", [0.0, float("inf")])
-@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2)])
-def test_a_gradient_without_the_others_has_the_same_bits(wanted: tuple[int, ...], hidden: float) -> None:
+@pytest.mark.parametrize("chosen", [(0,), (1,), (2,), (0, 2)])
+def test_a_gradient_without_the_others_has_the_same_bits(chosen: tuple[int, ...], hidden: float) -> None:
     """A product of a gradient that nobody wants is not computed, also where the last key, which no query sees, is infinite."""
     generator = torch.Generator().manual_seed(0)
     operands = [torch.randn(1, 2, 130, 16, generator=generator) for _ in range(4)]
@@ -174,6 +174,6 @@ def test_a_gradient_without_the_others_has_the_same_bits(wanted: tuple[int, ...]
         return dict(zip(numbers, result, strict=True))
 
     together = gradients_of((0, 1, 2))
-    for n, gradient in gradients_of(wanted).items():
+    for n, gradient in gradients_of(chosen).items():
         assert torch.equal(gradient, together[n])
         assert gradient.isfinite().all()

@@ -67,12 +67,12 @@ def test_gradcheck(activation: str | None) -> None:
 
 
 @native
-@pytest.mark.parametrize("wanted", range(4))
-def test_only_what_is_wanted_gets_a_gradient(impl: str, wanted: int) -> None:
+@pytest.mark.parametrize("operand", range(4))
+def test_only_what_is_wanted_gets_a_gradient(impl: str, operand: int) -> None:
     given = [each.detach() for each in operands()]
-    given[wanted].requires_grad_()
+    given[operand].requires_grad_()
     ours(given, "gelu", impl).sum().backward()
-    assert [each.grad is not None for each in given] == [number == wanted for number in range(4)]
+    assert [each.grad is not None for each in given] == [number == operand for number in range(4)]
     with torch.no_grad():
         assert ours(given, "gelu", impl).grad_fn is None
 

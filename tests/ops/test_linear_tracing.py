@@ -1,6 +1,7 @@
 """The linear map under torch.compile, export, tracers, dispatch modes and torch.func."""
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import engines
@@ -45,10 +46,13 @@ def test_the_registered_operator_passes_opcheck(impl: str) -> None:
 
 
 @slow
-@mostly_cpu
-def test_a_map_compiles_into_one_graph(impl: str) -> None:
+@pytest.mark.parametrize(
+    ("impl", "backend"),
+    mostly_stress(product(engines.NATIVE_LINEAR, ("aot_eager", "inductor")), lambda case: case == ("cpu", "aot_eager")),
+)
+def test_a_map_compiles_into_one_graph(impl: str, backend: str) -> None:
     module, x = Map(impl), torch.randn(4, 6, requires_grad=True)
-    compiled = torch.compile(module, fullgraph=True)
+    compiled = torch.compile(module, fullgraph=True, backend=backend)
     for rows in (x, torch.randn(3, 7, 6)):
         expected, result = module(rows), compiled(rows)
         torch.testing.assert_close(result, expected)

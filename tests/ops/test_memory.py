@@ -109,7 +109,7 @@ def test_offsets_written_between_the_passes() -> None:
 @needs_native
 def test_offsets_written_by_another_thread() -> None:
     batch = _batch([0, 400, 800])
-    wanted = attention(batch, batch, batch).values
+    expected = attention(batch, batch, batch).values
     stop = threading.Event()
     numbers = batch.offsets.numpy()
 
@@ -127,7 +127,7 @@ def test_offsets_written_by_another_thread() -> None:
         except ValueError:
             refused += 1
         else:
-            served += torch.equal(output, wanted)
+            served += torch.equal(output, expected)
     stop.set()
     writer.join()
     assert served + refused > 0
@@ -270,8 +270,8 @@ def test_views_of_a_whole_storage_still_fit() -> None:
     whole = torch.randn(3, 50, 2, 16)
     query, key, value = (x[:, 7:29, :, 4:12].transpose(1, 2) for x in (whole, whole + 1, whole - 1))
     output = attention(query, key, value)
-    wanted = attention(query.contiguous(), key.contiguous(), value.contiguous())
-    assert torch.equal(output, wanted)
+    expected = attention(query.contiguous(), key.contiguous(), value.contiguous())
+    assert torch.equal(output, expected)
     last = torch.as_strided(whole, (1, 2, 3, 8), (0, 8, 16, 1), whole.numel() - 48)  # ends where the storage ends
     assert torch.equal(attention(last, last, last), attention(*[last.clone()] * 3))
 

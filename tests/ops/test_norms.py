@@ -51,10 +51,10 @@ def test_values_and_gradients_are_as_exact_as_pytorchs(size: tuple[int, int], dt
         return [x.detach().double() for x in (*outputs, *result)]
 
     exact = all_of(_torch, torch.float64)
-    for value, torchs, wanted in zip(all_of(_run, dtype), all_of(_torch, dtype), exact, strict=True):
+    for value, torchs, expected in zip(all_of(_run, dtype), all_of(_torch, dtype), exact, strict=True):
         # A rounding of the largest number: a few numbers may all be exact in PyTorch's order of summation, by chance.
-        rounding = torch.finfo(dtype).eps / 2 * wanted.abs().max()
-        assert (value - wanted).abs().max() <= 2 * (torchs - wanted).abs().max() + 2 * rounding
+        rounding = torch.finfo(dtype).eps / 2 * expected.abs().max()
+        assert (value - expected).abs().max() <= 2 * (torchs - expected).abs().max() + 2 * rounding
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -93,8 +93,8 @@ def test_gradients_of_gradients(kind: str) -> None:
         firsts = torch.autograd.grad((output.square() + total.sin()).sum(), leaves, create_graph=True)
         return list(torch.autograd.grad(sum(x.square().sum() for x in firsts), leaves))
 
-    for value, wanted in zip(second(_run, torch.float32), second(_torch, torch.float64), strict=True):
-        torch.testing.assert_close(value.double(), wanted, rtol=1e-3, atol=1e-4)
+    for value, expected in zip(second(_run, torch.float32), second(_torch, torch.float64), strict=True):
+        torch.testing.assert_close(value.double(), expected, rtol=1e-3, atol=1e-4)
     doubles = [x.double().requires_grad_() for x in operands]
     assert torch.autograd.gradcheck(lambda *leaves: _run(kind, *leaves), doubles)
 
@@ -105,8 +105,8 @@ def test_only_the_gradients_that_are_needed(kind: str) -> None:
     for index in range(3):
         leaves = [t.clone().requires_grad_(n == index) for n, t in enumerate((x, added, weight))]
         (result,) = torch.autograd.grad(_run(kind, *leaves)[0].square().sum(), leaves[index])
-        (wanted,) = torch.autograd.grad(_torch(kind, *leaves)[0].square().sum(), leaves[index])
-        torch.testing.assert_close(result, wanted)
+        (expected,) = torch.autograd.grad(_torch(kind, *leaves)[0].square().sum(), leaves[index])
+        torch.testing.assert_close(result, expected)
     leaf = x.clone().requires_grad_()
     torch.testing.assert_close(torch.autograd.grad(_run(kind, leaf, added, weight)[1].sum(), leaf)[0], torch.ones(5, 8))
 
@@ -134,13 +134,15 @@ def test_any_shape(shape: tuple[int, ...]) -> None:
 
 def test_transforms_autocast_and_other_dtypes() -> None:
     x, added, weight, bias = _operands(4, 8, "layer")
-    wanted = _torch("layer", x, added, weight, bias)
+    expected = _torch("layer", x, added, weight, bias)
 
     def run(x: Tensor) -> Tensor:
         return _run("layer", x, added, weight, bias)[0]
 
-    torch.testing.assert_close(torch.func.vmap(lambda x, y: _run("layer", x, y, weight, bias)[0])(x, added), wanted[0])
-    torch.testing.assert_close(torch.func.jvp(run, (x,), (added,))[0], wanted[0])
+    torch.testing.assert_close(
+        torch.func.vmap(lambda x, y: _run("layer", x, y, weight, bias)[0])(x, added), expected[0]
+    )
+    torch.testing.assert_close(torch.func.jvp(run, (x,), (added,))[0], expected[0])
     with torch.autocast("cpu", torch.bfloat16):
         assert run(x).dtype is _torch("layer", x, added, weight, bias)[0].dtype
     mixed = _run("layer", x.bfloat16().float(), added, weight, bias)[0]
@@ -167,10 +169,10 @@ def test_dropout_in_the_same_pass(kind: str) -> None:
     output, total = _run(kind, x, added, *weights, p=0.3)
     mask = torch.where((total - x).abs() > 1e-6, 1 / 0.7, 0.0)
     assert 0.6 < float(mask.count_nonzero()) / mask.numel() < 0.8
-    wanted, wanted_total = _torch(kind, x, added * mask, *weights)
-    torch.testing.assert_close((output, total), (wanted, wanted_total))
+    expected, wanted_total = _torch(kind, x, added * mask, *weights)
+    torch.testing.assert_close((output, total), (expected, wanted_total))
     grads = torch.autograd.grad(output.square().sum() + total.sin().sum(), operands)
-    wanted_grads = torch.autograd.grad(wanted.square().sum() + wanted_total.sin().sum(), operands)
+    wanted_grads = torch.autograd.grad(expected.square().sum() + wanted_total.sin().sum(), operands)
     torch.testing.assert_close(grads, wanted_grads, rtol=1e-4, atol=1e-4)
     torch.manual_seed(4)
     assert torch.equal(_run(kind, x, added, *weights, p=0.3)[0], output)

@@ -58,8 +58,8 @@ def test_a_row_is_of_one_document_and_its_labels_are_the_next_tokens(verses: str
     end = corpus.tokenizer.special.eos
     for batch in _epoch(corpus):
         assert batch.decoder_ids is None
-        for ids, wanted in zip(batch.ids.to_list(), batch.ids.with_values(batch.labels).to_list(), strict=True):
-            assert ids[1:].tolist() == wanted[:-1].tolist()
+        for ids, expected in zip(batch.ids.to_list(), batch.ids.with_values(batch.labels).to_list(), strict=True):
+            assert ids[1:].tolist() == expected[:-1].tolist()
             assert end not in ids[1:]
             assert len(ids) <= 64
     first = next(corpus.validation.evaluation_batches()).ids.to_list()[0]
@@ -74,8 +74,8 @@ def test_windows_start_anywhere_in_the_text(tmp_path: Path, make_corpus: Make) -
     for epoch in range(3):
         for batch in _epoch(corpus, epoch):
             assert batch.ids.lengths.tolist() == [16, 16, 16, 16]
-            for ids, wanted in zip(batch.ids.to_list(), batch.labels.split(16), strict=True):
-                assert wanted.tolist() == [number + 1 for number in range(int(ids[0]), int(ids[0]) + 16)]
+            for ids, expected in zip(batch.ids.to_list(), batch.labels.split(16), strict=True):
+                assert expected.tolist() == [number + 1 for number in range(int(ids[0]), int(ids[0]) + 16)]
                 starts.append(int(ids[0]) - 2)
     assert len(starts) == 3 * corpus.train.steps_per_epoch(0) * 8
     assert 0 <= min(starts) < 40

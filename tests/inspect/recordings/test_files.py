@@ -205,41 +205,6 @@ def test_what_cannot_be_described_is_refused_before_anything_is_written(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def spoiled(path: Path, change) -> Path:
-    """The file with another description."""
-    with safe_open(path, framework="pt") as file:
-        described = json.loads(file.metadata()["uwaga"])
-    stored = load_file(path)
-    described = change(described) or described
-    other = path.with_name("b.safetensors")
-    save_file(stored, other, metadata={"uwaga": json.dumps(described)})
-    return other
-
-
-REFUSED = {
-    "a recording in version 2 of the format; this uwaga reads version 1": lambda x: x.update(version=2),
-    "there is no tensor 'x'": lambda x: x["attentions"][0].update(query={"tensor": "x"}),
-    "the queries of encoder 0 are not those of its texts": lambda x: x["stacks"]["encoder"].update(lengths=[9, 8]),
-    "encoder 0 is there twice, or without its stack": lambda x: x["attentions"].append(x["attentions"][0]),
-    "'Odd' is no mask or bias with these fields": lambda x: x["attentions"][0].update(mask={"type": "Odd"}),
-    "the values of encoder 0 do not fit its keys": lambda x: x["attentions"][0].update(
-        value=x["attentions"][0]["query"]
-    ),
-    "pairs of encoder 0 are out of range": lambda x: x["attentions"][0].update(pairs=[2] * H),
-    "attentions must be a list that is not empty, each an object, not []": lambda x: x.update(attentions=[]),
-}
-
-
-@pytest.mark.parametrize("said", REFUSED)
-def test_a_description_that_contradicts_itself_is_refused(said: str, tmp_path: Path) -> None:
-    recorded(*operands(), mask=uwaga.Causal()).save(tmp_path / "a.safetensors")
-    path = spoiled(tmp_path / "a.safetensors", REFUSED[said])
-    with pytest.raises(DataError) as raised:
-        uwaga.Recording.load(path)
-    begins = "" if said.startswith("a recording") else "not a recording that can be read: "
-    assert str(raised.value) == f"{path}: {begins}{said}"
-
-
 def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     save_file({"a": torch.zeros(3)}, path)

@@ -235,6 +235,13 @@ def test_a_recording_that_is_too_large_has_no_part_of_the_pass() -> None:
     torch.testing.assert_close(recording.maps[ENCODER].lse, uwaga.AttentionMap(query, key).lse)
 
 
+def test_operands_are_kept_on_the_device_that_was_named() -> None:
+    recording = uwaga.Recording(device="meta", heads=[1])
+    ask(recording, ENCODER, *operands(heads=2), mask=uwaga.KeyLengths(torch.tensor([7, 5])), sinks=torch.ones(2))
+    m = recording.maps[ENCODER]
+    assert {x.device.type for x in (m.query, m.key)} == {"meta"}
+
+
 @pytest.mark.parametrize("batch", [1, 2])
 def test_a_pass_without_tokens(batch: int, tmp_path) -> None:
     query, key = (torch.empty(batch, heads, 0, 8) for heads in (6, 2))
