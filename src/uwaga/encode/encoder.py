@@ -510,11 +510,11 @@ class TextEncoder:
 _OPTIONS = list(field_rules(EncodeOptions))
 
 
-def _asked(**given: Any) -> EncodeOptions:
+def _asked(**values: Any) -> EncodeOptions:
     """Raises TypeError: a name that is no option; ValueError: a value that breaks its rule."""
-    if other := given.keys() - _OPTIONS:
+    if other := values.keys() - _OPTIONS:
         keywords.refuse(dict.fromkeys(sorted(other)), TextEncoder.encode, _OPTIONS)
-    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
     try:
         result: EncodeOptions = read(EncodeOptions, plain)
     except OptionError as error:
@@ -546,8 +546,10 @@ def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) ->
 
 def _check_fit(model: Model, tokenizer: Tokenizer, config: SentenceConfig) -> None:
     """Check that the files of a model agree. Raises CheckpointError, which names the file with the smallest limit."""
-    model_file, own, said = config.folder / "config.json", _positions(model), config.transformer.max_tokens
-    limit, file = (own, model_file) if said is None or own <= said else (said, config.transformer.limited_by)
+    model_file, positions, said = config.folder / "config.json", _positions(model), config.transformer.max_tokens
+    limit, file = (
+        (positions, model_file) if said is None or positions <= said else (said, config.transformer.limited_by)
+    )
     if limit <= tokenizer.num_special_tokens:
         raise CheckpointError(
             f"{file}: the limit of {limit} tokens leaves none for text beside {tokenizer.num_special_tokens} special tokens"

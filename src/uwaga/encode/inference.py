@@ -112,9 +112,9 @@ class Inference:
             if rows == done:
                 continue
             states_NM = torch.cat(held)
-            device, own = states_NM.device, group.spans[done:rows]
-            offsets = torch.from_numpy(np.cumsum([0, *map(len, own)], dtype=np.int64)).to(device)
-            of_spans = Ragged(states_NM[torch.from_numpy(np.concatenate(own) - first).to(device)], offsets)
+            device, places = states_NM.device, group.spans[done:rows]
+            offsets = torch.from_numpy(np.cumsum([0, *map(len, places)], dtype=np.int64)).to(device)
+            of_spans = Ragged(states_NM[torch.from_numpy(np.concatenate(places) - first).to(device)], offsets)
             pooled.append(self._pooled(of_spans, slice(None), None))
             begin = int(group.offsets[ends_R[rows - 1]])
             first, held, done = begin, [states_NM[begin - first :].clone()], rows
@@ -157,7 +157,7 @@ class Inference:
         if not self.preprocessor.skip_invalid:
             raise errors[0]
         kept_R = ~np.isin(group.report.document, numbers)
-        invalid = sorted([*group.invalid, *errors], key=lambda each: each.document)
+        invalid = sorted([*group.invalid, *errors], key=lambda error: error.document)
         kept = values[torch.from_numpy(kept_R[row_N]).to(values.device)]
         return Encoded(kept, None if lengths is None else lengths[kept_R], group.report.rows(kept_R), tuple(invalid))
 
@@ -175,8 +175,8 @@ class Inference:
                 # Told, the longest text need not be read from a GPU, which would wait for it.
                 longest = int(own_offsets.diff().max())
                 packed = Ragged(ids[first:last].to(device), own_offsets.to(device), max_length=longest)
-                own = {} if seen_S is None else {"key_lengths": seen_S[batch].to(device)}
-                output = self.model(packed, outputs=(), **own, **({"only": only} if only else {}))
+                options = {} if seen_S is None else {"key_lengths": seen_S[batch].to(device)}
+                output = self.model(packed, outputs=(), **options, **({"only": only} if only else {}))
             # Of an encoder-decoder the encoder alone has run.
             hidden = output.memory if output.last_hidden_state is None else output.last_hidden_state
             if count is not None:

@@ -75,7 +75,7 @@ class Report:
         """The report of concatenated arrays."""
         nothing = np.zeros(0, np.int64)
         joined: dict[str, Any] = {
-            name: np.concatenate([nothing, *(getattr(each, name) for each in reports)]) for name in COLUMNS
+            name: np.concatenate([nothing, *(getattr(report, name) for report in reports)]) for name in COLUMNS
         }
         return Report(**joined)
 

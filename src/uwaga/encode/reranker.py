@@ -265,7 +265,7 @@ class Reranker:
                     with library_errors(self.tokenizer.path):
                         encodings[number] = self._truncating.encode(self._system + pairs[number][0], pairs[number][1])
         logits = [torch.zeros(0)]
-        for batch in batches([min(len(each), self.max_tokens) for each in encodings], _TOKENS_PER_BATCH):
+        for batch in batches([min(len(encoding), self.max_tokens) for encoding in encodings], _TOKENS_PER_BATCH):
             logits.append(self._logits(encodings[batch]))
         return torch.cat(logits).numpy()
 
@@ -304,11 +304,11 @@ class Reranker:
     def _logits(self, encodings: Sequence[Encoding]) -> torch.Tensor:
         """(P,) float32 of P pairs, in one pass."""
         device = next(self.model.parameters()).device
-        rows = [self._whole(each.ids) for each in encodings]
+        rows = [self._whole(encoding.ids) for encoding in encodings]
         offsets = torch.tensor([0, *np.cumsum([len(row) for row in rows])], device=device)
-        of_types = [each.type_ids[: len(row)] for each, row in zip(encodings, rows, strict=True)]
+        of_types = [encoding.type_ids[: len(row)] for encoding, row in zip(encodings, rows, strict=True)]
         ids, types = (
-            Ragged(torch.tensor([number for each in columns for number in each], device=device), offsets)
+            Ragged(torch.tensor([number for column in columns for number in column], device=device), offsets)
             for columns in (rows, of_types)
         )
         with evaluation_mode(self.model):
@@ -341,8 +341,8 @@ def _prompt(
         raise CheckpointError(
             f"{root} holds an embedding model, which has no score for a pair: uwaga.TextEncoder, `uwaga encode` and `uwaga serve` take it"
         )
-    known = ("Dense", "LayerNorm", "Normalize", "Dropout") if modules.pooling else ("LogitScore",)
-    if unknown := [kind for kind in kinds if kind not in known]:
+    computed = ("Dense", "LayerNorm", "Normalize", "Dropout") if modules.pooling else ("LogitScore",)
+    if unknown := [kind for kind in kinds if kind not in computed]:
         raise CheckpointError(
             f"{root / 'modules.json'} has modules that Reranker does not compute: {', '.join(map(printable, unknown))}; "
             "sentence_transformers.CrossEncoder reads it"
@@ -408,7 +408,7 @@ def logit_score(folder: Path, modules: Sequence[SentenceModule], model: Transfor
     """
     if not (model.config.is_causal and "logits" in model.config.outputs):
         raise CheckpointError(f"{folder} has no logits of a next token, which a reranker of this family is read from")
-    path = next((each.folder / "config.json" for each in modules if each.kind == "LogitScore"), None)
+    path = next((module.folder / "config.json" for module in modules if module.kind == "LogitScore"), None)
     if path is None:
         true_id, false_id = backend.token_to_id("yes"), backend.token_to_id("no")
         if true_id is None or false_id is None:
@@ -485,5 +485,7 @@ def _has_sigmoid(path: Path, model: Mapping[str, Any], config: Path, described: 
         return True
     last = str(name).rpartition(".")[2]
     if not str(name).startswith("torch.") or last not in _ACTIVATIONS:
-        raise sentence_files.unsupported(file, key, name, " or ".join(f"torch.nn.{each}" for each in _ACTIVATIONS))
+        raise sentence_files.unsupported(
+            file, key, name, " or ".join(f"torch.nn.{activation}" for activation in _ACTIVATIONS)
+        )
     return _ACTIVATIONS[last]

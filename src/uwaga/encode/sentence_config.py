@@ -92,8 +92,8 @@ def read(folder: Path) -> SentenceConfig:
     settings = untrusted.read_json(path, missing_ok=True)
     model_type = settings.get("model_type", "SentenceTransformer")
     _refuse(folder, _OTHER_MODELS, [model_type])
-    listed = untrusted.read_json(folder / sentence_files.MODULES, of=list, missing_ok=True)
-    kinds = [str(module.get("type")).rpartition(".")[2] for module in listed if isinstance(module, dict)]
+    entries = untrusted.read_json(folder / sentence_files.MODULES, of=list, missing_ok=True)
+    kinds = [str(module.get("type")).rpartition(".")[2] for module in entries if isinstance(module, dict)]
     _refuse(folder, _OTHER_MODULES, kinds)
     modules = sentence_files.modules(folder)
     place = modules.transformer

@@ -48,11 +48,11 @@ def select(
             "transformers that offers attn_implementation"
         )
     of_kinds = {where for where in available if kinds is None or where.kind in kinds}
-    for name, wanted, existing in (
+    for name, chosen, existing in (
         ("kind", kinds, {where.kind for where in available}),
         ("layer", layers, {where.layer for where in of_kinds}),
     ):
-        missing = [] if wanted is None else [each for each in wanted if each not in existing]
+        missing = [] if chosen is None else [value for value in chosen if value not in existing]
         if missing:
             raise ValueError(f"watch: {model} has no {name} {missing[0]!r}; there are {describe_layers(available)}")
     return {where for where in of_kinds if layers is None or where.layer in layers}

@@ -218,13 +218,13 @@ def _read_module(folder: Path, dtype: "torch.dtype | None", part: Part, describe
 def _check_weights(folder: Path, model: Any, info: Mapping[str, Any]) -> None:
     """Raises CheckpointError: weights of the model are missing, left over, of another shape, NaN or infinite. Those of a head that is not
     computed may be left over, and those of the pooler of BERT's relatives missing, which is not part of what is shown."""
-    own = {name for name, _ in model.named_children()}
+    children = {name for name, _ in model.named_children()}
     body = model.base_model_prefix
-    left = [name for name in info["unexpected_keys"] if name.removeprefix(f"{body}.").split(".")[0] in own]
+    left = [name for name in info["unexpected_keys"] if name.removeprefix(f"{body}.").split(".")[0] in children]
     missing = [name for name in info["missing_keys"] if ".pooler." not in f".{name}"]
     lines = [f"  {printable(name)} is missing" for name in sorted(missing)]
     lines += [f"  {printable(name)} is no weight of the model" for name in sorted(left)]
-    lines += [f"  {printable(str(each[0]))} has another shape in the files" for each in info["mismatched_keys"]]
+    lines += [f"  {printable(str(keys[0]))} has another shape in the files" for keys in info["mismatched_keys"]]
     lines += [
         f"  {name} has values that are NaN or infinite"
         for name, weight in model.named_parameters()
@@ -272,7 +272,7 @@ def _maker(file: Path, described: Mapping[str, Any], *, is_classifier: bool) -> 
     elif described.get("is_encoder_decoder", getattr(config(), "is_encoder_decoder", False)):
         what = "is not run as a reranker" if is_classifier else "gives no vectors of a text"
         wrong = f", an encoder-decoder, which {what}"
-    elif not any("input_ids" in signature(each.forward).parameters for each in makers):
+    elif not any("input_ids" in signature(maker.forward).parameters for maker in makers):
         wrong = ", which does not read tokens"
     if wrong:
         raise CheckpointError(f"{file}: model_type is {shown}{wrong}")
@@ -361,16 +361,16 @@ def _tokenizer_of_directory(folder: Path) -> "Tokenizer":
     return _tokenizer_of(made, folder / "tokenizer.json")
 
 
-def _tokenizer_of(given: Any, path: Path = Path("tokenizer")) -> "Tokenizer":
+def _tokenizer_of(source: Any, path: Path = Path("tokenizer")) -> "Tokenizer":
     """A copy of a tokenizer of transformers or of tokenizers. Raises ValueError: it is neither, or has no Rust tokenizer inside."""
     from tokenizers import Tokenizer as Backend
 
     from uwaga.models.tokenizers.tokenizer import Tokenizer
 
-    backend = getattr(given, "backend_tokenizer", given)
+    backend = getattr(source, "backend_tokenizer", source)
     if not isinstance(backend, Backend):
         rule = "a tokenizer of tokenizers, or one of transformers that has a backend_tokenizer"
-        raise ValueError(f"tokenizer must be {rule}, not {type(given).__name__}")
+        raise ValueError(f"tokenizer must be {rule}, not {type(source).__name__}")
     return Tokenizer(Backend.from_str(backend.to_str()), path)
 
 

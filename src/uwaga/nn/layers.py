@@ -64,8 +64,8 @@ class FeedForward(nn.Module):
     ) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
-            listed = ", ".join(map(repr, ACTIVATIONS))
-            raise ValueError(f"FeedForward: activation must be one of {listed}, not {activation!r}")
+            names = ", ".join(map(repr, ACTIVATIONS))
+            raise ValueError(f"FeedForward: activation must be one of {names}, not {activation!r}")
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.activation = activation
         self.up = nn.Linear(d_model, d_ff, bias, **factory)
@@ -135,10 +135,10 @@ class LayerSpec:
     activation_dropout: float = 0.0  # in the feed-forward layer, after the activation
 
     def __post_init__(self) -> None:
-        for name, known in (("norm", ("post", "pre")), ("norm_type", ("layer", "rms", "zero_centered_rms"))):
-            given = getattr(self, name)
-            if given not in known:
-                raise ValueError(f"LayerSpec: {name} must be {' or '.join(map(repr, known))}, not {given!r}")
+        for name, choices in (("norm", ("post", "pre")), ("norm_type", ("layer", "rms", "zero_centered_rms"))):
+            value = getattr(self, name)
+            if value not in choices:
+                raise ValueError(f"LayerSpec: {name} must be {' or '.join(map(repr, choices))}, not {value!r}")
         if self.output_norms and self.norm != "pre":
             raise ValueError("LayerSpec: output_norms needs norm='pre'")
 
@@ -182,8 +182,8 @@ class LayerSpec:
         return nn.LayerNorm(self.d_model, eps=self.norm_eps, bias=_either(self.norm_bias, self.bias), **made)
 
 
-def _either(own: bool | None, shared: bool) -> bool:
-    return shared if own is None else own
+def _either(option: bool | None, shared: bool) -> bool:
+    return shared if option is None else option
 
 
 class EncoderLayer(nn.Module):

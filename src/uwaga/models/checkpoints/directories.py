@@ -169,9 +169,9 @@ def model_files(folder: Path) -> list[Path]:
     from uwaga.models.checkpoints import sentence_files
 
     places = sentence_files.folders(folder)
-    listed = {each for place in places for inner in (place, place / _TEMPLATES) for each in inner.glob("*")}
+    paths = {path for place in places for inner in (place, place / _TEMPLATES) for path in inner.glob("*")}
     return sorted(
-        each for each in listed if not each.is_dir() and not any(fnmatchcase(each.name, name) for name in _NOT_READ)
+        path for path in paths if not path.is_dir() and not any(fnmatchcase(path.name, name) for name in _NOT_READ)
     )
 
 
@@ -211,7 +211,7 @@ def _download(hub_id: str, revision: str | None) -> Path:
         from uwaga.models.checkpoints import sentence_files
 
         places = sentence_files.folders(folder)
-        inner = [escape(each.relative_to(folder).as_posix()) for each in places if each != folder]
+        inner = [escape(place.relative_to(folder).as_posix()) for place in places if place != folder]
         if inner:
             weights = [f"{place}/{name}" for place in inner for name in (_SAFETENSORS, _PICKLED)]
             folder = Path(
@@ -237,12 +237,12 @@ def cached_sha256() -> Iterator[Callable[[Path, int | None], str]]:
     last change of its content and of its metadata in nanoseconds, which no program can set to the past. A file that has just changed is not
     listed: another change within the resolution of the clock could not be told. What cannot be read or written is as if it were empty.
     """
-    known, added = _read_digests(), dict[str, object]()
+    digests, added = _read_digests(), dict[str, object]()
 
     def sha256(path: Path, most: int | None) -> str:
         before = _state(untrusted.stat_regular(path))
         name = str(path.absolute())
-        match known.get(name):
+        match digests.get(name):
             case [*state, str(digest)] if state == before and _SHA256.fullmatch(digest):
                 if most is None or before[2] <= most:
                     return digest
@@ -253,7 +253,7 @@ def cached_sha256() -> Iterator[Callable[[Path, int | None], str]]:
 
     yield sha256
     if added:
-        _write_digests(known | added)
+        _write_digests(digests | added)
 
 
 def _state(status: os.stat_result) -> list[int]:

@@ -41,11 +41,11 @@ def shared_file(folder: Path, dtype: torch.dtype | None) -> SharedFile:
     versions = (
         f"{sys.modules['uwaga'].__version__} {metadata.version('transformers') if find_spec('transformers') else ''}"
     )
-    known = fingerprint(folder)
+    content = fingerprint(folder)
     made_by = hashlib.sha256(versions.encode()).hexdigest()[:8]
     # Temporary files have the first letters of the name: they must tell the files apart.
-    path = env.data() / "weights" / f"{kind}-{made_by}-{known[:_DIGITS]}"
-    return SharedFile(path, lambda: fingerprint(folder) == known)
+    path = env.data() / "weights" / f"{kind}-{made_by}-{content[:_DIGITS]}"
+    return SharedFile(path, lambda: fingerprint(folder) == content)
 
 
 def mapped(file: SharedFile, make: Callable[[], Mapping[str, Tensor]], like: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -182,9 +182,9 @@ def folders(folder: Path) -> list[Path]:
     return list(dict.fromkeys([folder, *(place for _, place in modules)]))
 
 
-def _listed(path: Path, listed: list) -> list[SentenceModule]:
+def _listed(path: Path, entries: list) -> list[SentenceModule]:
     modules, names = [], list[object]()
-    for module in listed:
+    for module in entries:
         kind, place = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
         if not isinstance(kind, str) or not isinstance(place, str):
             raise CheckpointError(f"{path} must list modules with a type and a path")
@@ -231,19 +231,21 @@ def check(path: Path, settings: Mapping[str, Any], kind: str) -> None:
 def _check(path: Path, settings: Mapping[str, Any], rules: Rules, within: str) -> None:
     for key, value in settings.items():
         name, wrong = f"{within}{key}", ""
-        rule, is_object = rules.get(name), any(each.startswith(f"{name}.") for each in rules)
+        rule, is_object = rules.get(name), any(key_path.startswith(f"{name}.") for key_path in rules)
         if rule is None and is_object and isinstance(value, dict | None):
             _check(path, value or {}, rules, f"{name}.")
         elif rule is None and is_object:
             wrong = f"{printable(name)} must be a JSON object or null, not {printable(repr(value))}"
         elif rule is None:
-            siblings = {each.removeprefix(within).partition(".")[0] for each in rules if each.startswith(within)}
+            siblings = {
+                key_path.removeprefix(within).partition(".")[0] for key_path in rules if key_path.startswith(within)
+            }
             near = get_close_matches(key, siblings, n=1, cutoff=0.8)
             meant = f"did you mean {within}{near[0]}? " if near else ""
             wrong = (
                 f"the key {printable(name)} is unknown, and may change vectors; {meant}remove it if it has no effect"
             )
-        elif isinstance(rule, tuple) and not any(type(value) is type(each) and value == each for each in rule):
+        elif isinstance(rule, tuple) and not any(type(value) is type(allowed) and value == allowed for allowed in rule):
             raise unsupported(path, name, value, " or ".join(map(repr, rule)))
         if wrong:
             raise CheckpointError(f"{path}: {wrong}")
@@ -326,16 +328,16 @@ def _check_outputs(path: Path, settings: Mapping[str, Any], task: str) -> None:
     modalities = settings.get("modality_config")
     if modalities is None:
         # sentence-transformers replaces module_output_name too.
-        given = {"module_output_name": settings.get("module_output_name", name)}
+        outputs = {"module_output_name": settings.get("module_output_name", name)}
     else:
-        given = {
+        outputs = {
             f"modality_config.{kind}.{key}": (modalities.get(kind) or {}).get(key)
             for kind in ("text", *(["message"] if "message" in modalities else []))
             for key in ("method", "method_output_name")
         }
-        given["module_output_name"] = settings.get("module_output_name")
+        outputs["module_output_name"] = settings.get("module_output_name")
     expected = {"method": "forward", "method_output_name": output, "module_output_name": name}
-    for key, value in given.items():
+    for key, value in outputs.items():
         if value != (right := expected[key.rpartition(".")[2]]):
             raise unsupported(path, key, value, repr(right))
 

@@ -78,14 +78,14 @@ def reader(
     rows = table.rows()
     assert {name for row in rows for name in row.ours} == ours.keys(), "the table and the model disagree"
     stored_names, lines = _canonical(table, weights)
-    known = {row.theirs for row in rows} | table.tied.keys() | table.unread.keys()
+    declared = {row.theirs for row in rows} | table.tied.keys() | table.unread.keys()
     like = {name: x.detach().to("meta") for name, x in ours.items()}
     shapes = {row.theirs: tuple(row.write(tuple(like[name] for name in row.ours)).shape) for row in rows}  # in a file
     shapes |= {second: shapes[first] for second, first in table.tied.items()}
     lines += [
         ("missing", f"{name} {shapes[row.theirs]}") for name, row in table.saved() if row.theirs not in stored_names
     ]
-    lines += [("unexpected", _described(weights, name)) for bare, name in stored_names.items() if bare not in known]
+    lines += [("unexpected", _described(weights, name)) for bare, name in stored_names.items() if bare not in declared]
     lines += _wrong_shapes_and_dtypes(weights, stored_names, shapes)
     _raise(weights, lines)
     of_file = sorted({weights.stored[stored_names[row.theirs]].dtype for row in rows})
@@ -121,7 +121,7 @@ def reader(
 def write(table: Table, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The state dict by their names, without the second names of tied weights, as transformers saves it."""
     return {
-        name: row.write(tuple(ours[each].detach() for each in row.ours)).contiguous() for name, row in table.saved()
+        name: row.write(tuple(ours[part].detach() for part in row.ours)).contiguous() for name, row in table.saved()
     }
 
 
@@ -173,7 +173,7 @@ def _raise(weights: Weights, lines: Lines) -> None:
     if not lines:
         return
     width = max(len(kind) for kind, _ in lines)
-    said = [f"  {kind:<{width}}  {what}" for each in KINDS for kind, what in lines if kind == each]
+    said = [f"  {kind:<{width}}  {what}" for expected in KINDS for kind, what in lines if kind == expected]
     if len(said) > MOST_LINES:
         said[MOST_LINES:] = [f"  and {len(said) - MOST_LINES} more"]
     raise CheckpointError("\n".join([f"{weights.path} does not match the model of config.json", *said]))

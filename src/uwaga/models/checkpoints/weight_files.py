@@ -67,16 +67,16 @@ def check_no_shards(folder: Path) -> None:
 
 def _listed(index: Path) -> dict[str, str]:
     """The files of weights by name. Raises CheckpointError."""
-    listed = untrusted.read_json(index).get("weight_map")
-    if not isinstance(listed, dict) or not all(isinstance(file, str) for file in listed.values()):
+    files_by_name = untrusted.read_json(index).get("weight_map")
+    if not isinstance(files_by_name, dict) or not all(isinstance(file, str) for file in files_by_name.values()):
         raise CheckpointError(f"{index} has no weight_map of weights to files")
-    return listed
+    return files_by_name
 
 
 def _sharded(index: Path, single: str, open_one: Callable[[Path], Opened]) -> Weights:
     """The weights that an index lists; `single` is the name of the file where all are in one."""
-    listed = _listed(index)
-    files = sorted(set(listed.values()))
+    files_by_name = _listed(index)
+    files = sorted(set(files_by_name.values()))
     for rule in _broken_rules(index, single, files):
         raise CheckpointError(f"{index} {rule}")
     stored: dict[str, Stored] = {}
@@ -86,10 +86,12 @@ def _sharded(index: Path, single: str, open_one: Callable[[Path], Opened]) -> We
         twice += sorted(stored.keys() & held.keys())
         stored |= held
         readers |= dict.fromkeys(held, read)
-    absent = sorted(listed.keys() - stored.keys())
-    unlisted = sorted(stored.keys() - listed.keys())
+    absent = sorted(files_by_name.keys() - stored.keys())
+    unlisted = sorted(stored.keys() - files_by_name.keys())
     if twice or absent or unlisted:
-        lines = [f"  {printable(name)} is listed in {listed[name]}, which does not contain it" for name in absent]
+        lines = [
+            f"  {printable(name)} is listed in {files_by_name[name]}, which does not contain it" for name in absent
+        ]
         lines += [f"  {printable(name)} is in two files" for name in twice]
         lines += [f"  {printable(name)} is in the files and is not listed" for name in unlisted]
         raise CheckpointError("\n".join([f"{index} does not match its files", *lines]))

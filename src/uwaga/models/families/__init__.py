@@ -20,15 +20,15 @@ def model_types() -> tuple[str, ...]:
 
 @cache
 def _tables() -> dict[str, Family]:
-    modules = (import_module(f"{__name__}.{each.name}") for each in iter_modules(__path__))
+    modules = (import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__))
     return {kind: family for module in modules for kind, family in getattr(module, "FAMILIES", {}).items()}
 
 
 def family_of(model_type: object, where: str) -> Family:
     """The family of a model type; `where` is the file that has it, for messages. Raises CheckpointError."""
     if not isinstance(model_type, str) or model_type not in _tables():
-        known = ", ".join(model_types())
-        raise CheckpointError(f"{where}: model_type is {printable(repr(model_type))}; supported: {known}")
+        supported = ", ".join(model_types())
+        raise CheckpointError(f"{where}: model_type is {printable(repr(model_type))}; supported: {supported}")
     return _tables()[model_type]
 
 

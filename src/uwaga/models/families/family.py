@@ -21,7 +21,7 @@ from uwaga.models.checkpoints.tables import Table, WeightMapping
 from uwaga.models.configuration import OUTPUTS, Config
 
 _T = TypeVar("_T")
-_FIELDS = frozenset(each.name for each in fields(Config))
+_FIELDS = frozenset(option.name for option in fields(Config))
 _RULES = options.field_rules(Config)
 # Our modules -> the output that they are of.
 _HEADS = {"pooler": "pooled", "lm_head": "logits", "sequence": "sequence", "tokens": "tokens"}
@@ -98,7 +98,7 @@ class Family:
     unread_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     legacy: Mapping[str, str] = field(default_factory=dict)
     dropped: Collection[str] = ()
-    settle: Callable[[dict[str, Any], File], None] = lambda given, file: None
+    settle: Callable[[dict[str, Any], File], None] = lambda settings, file: None
     tokenizer: str | None = None
     forces_tokenizer: bool = False
     write: Callable[[Config], Mapping[str, object]] = lambda config: {}
@@ -109,14 +109,14 @@ class Family:
         """Those that a Python caller or a training may give."""
         return _FIELDS & {key.ours for key in self.keys.values()} | {*self.extra, "outputs"}
 
-    def read(self, model_type: str, file: File, given: Mapping[str, Any]) -> Config:
+    def read(self, model_type: str, file: File, overrides: Mapping[str, Any]) -> Config:
         """The configuration of a directory, or with an empty file that of a model with these settings.
 
         Raises:
             CheckpointError: of a file.
             ValueError: of settings; one that this model type does not have.
         """
-        for name in given:
+        for name in overrides:
             if name not in self.settings:
                 raise ValueError(
                     f"config: {model_type}: {unknown_key(name, self.settings).replace('key', 'setting', 1)}"
@@ -124,12 +124,12 @@ class Family:
         read = {key.ours: _value(file, name, key) for name, key in self.keys.items()}
         kept = self._kept(file)
         file = file._replace(names=None if file.names is None else frozenset(map(self.bare, file.names)))
-        for name, value in given.items():  # before `settle` computes with them
+        for name, value in overrides.items():  # before `settle` computes with them
             rule = self.keys[name].kind if name in self.keys else None
             if name in _RULES:
                 options.read(rule or _RULES[name], value, path=f"Config: {name}")
-        settings = {"model_type": model_type, **self.fixed, **read, **given, "kept": kept}
-        if "outputs" not in given:
+        settings = {"model_type": model_type, **self.fixed, **read, **overrides, "kept": kept}
+        if "outputs" not in overrides:
             settings["outputs"] = self.outputs if file.names is None else self._stored_outputs(file)
         self.settle(settings, file)
         try:
@@ -160,11 +160,11 @@ class Family:
             if config.get(second, expected) != expected:
                 rule = f"{second} is another name of {first}, which is {expected!r}"
                 raise CheckpointError(f"{file.where}: {rule}, not {printable(repr(config[second]))}: remove one")
-        kept = {name: each for name, each in config.items() if name not in self.keys}
+        kept = {name: value for name, value in config.items() if name not in self.keys}
         unknown = kept.keys() - only.keys() - set(self.harmless) - seconds.keys() - config_json.HARMLESS
         if unknown:
-            listed = ", ".join(sorted(map(printable, unknown)))
-            warnings.warn(f"{file.where} has unknown keys, which have no effect: {listed}")
+            names = ", ".join(sorted(map(printable, unknown)))
+            warnings.warn(f"{file.where} has unknown keys, which have no effect: {names}")
         return kept
 
     def written(self, config: Config) -> dict[str, object]:
@@ -189,10 +189,12 @@ class Family:
     def _stored_outputs(self, file: File) -> tuple[str, ...]:
         """The outputs whose weights are in the file."""
         if not self.any_class:
-            given = file.config.get("architectures")
-            if given and given not in ([name] for name in self.architectures):
-                known = ", ".join(self.architectures)
-                raise CheckpointError(f"{file.where}: architectures is {printable(repr(given))}; supported: {known}")
+            named = file.config.get("architectures")
+            if named and named not in ([name] for name in self.architectures):
+                supported = ", ".join(self.architectures)
+                raise CheckpointError(
+                    f"{file.where}: architectures is {printable(repr(named))}; supported: {supported}"
+                )
         of_class = self.architectures.get(_class_of(file.config), ())
         found = (
             ours
@@ -227,10 +229,10 @@ class Family:
         for theirs, text in self._named(config).items():
             for n in layers if "{n}" in theirs else (0,):
                 there, here = (x.replace("{n}", str(n)).replace("{stack}", stack) for x in (theirs, text))
-                rows += [row for each in here.split("/") for row in _rows(there, each, left)]
+                rows += [row for module in here.split("/") for row in _rows(there, module, left)]
         projection, bias = self.logits
-        own = next(name for name in _EMBEDDINGS if name in ours)
-        words = next(row.theirs for row in rows if row.ours[0] == own)
+        table = next(name for name in _EMBEDDINGS if name in ours)
+        words = next(row.theirs for row in rows if row.ours[0] == table)
         tied = dict(self.tied)
         if projection and config.tie_word_embeddings and "logits" in config.outputs:
             tied |= {f"{projection}.weight": words, f"{projection}.bias": bias}
@@ -240,13 +242,13 @@ class Family:
             bias = f"{projection}.bias"
         rows += _rows(f"{projection}.weight", "lm_head.decoder.weight", left) + _rows(bias, "lm_head.bias", left)
         assert not left, f"the table of {config.model_type} lacks {', '.join(left)}"
-        known = {row.theirs for row in rows}
+        stored = {row.theirs for row in rows}
         is_head = {row.theirs: _head(row.ours[0]) not in ("", "pooler") for row in rows}
         return Table(
             body=[row for row in rows if not is_head[row.theirs]],
             heads=[row for row in rows if is_head[row.theirs]],
             prefix=self.prefix if set(config.outputs) - {"pooled"} else "",
-            tied={second: first for second, first in tied.items() if first in known and second not in known},
+            tied={second: first for second, first in tied.items() if first in stored and second not in stored},
             unread={name.replace("{n}", str(n)): why for name, why in unread.items() for n in layers},
             bare=self.bare,
         )
@@ -307,7 +309,7 @@ def _layout(mark: str, sizes: list[int], part: str) -> tuple[Callable[..., Any],
     if mark == "~":
         return lambda x: (x[0],), lambda parts: parts[0][None]
     if mark == "^" and part == ".weight":  # as in GPT-2, (in, out)
-        return lambda x: [each.T for each in x.split(sizes, 1)], lambda parts: cat([each.T for each in parts], 1)
+        return lambda x: [part.T for part in x.split(sizes, 1)], lambda parts: cat([part.T for part in parts], 1)
     return (lambda x: x.split(sizes), lambda parts: cat(list(parts))) if len(sizes) > 1 else ()
 
 
@@ -334,7 +336,7 @@ def post_norm_layers(theirs: str, names: str, ours: str = "encoder.layers.{n}", 
 
 def without(table: Mapping[str, _T], *names: str) -> dict[str, _T]:
     """A table without some of its rows."""
-    return {name: each for name, each in table.items() if name not in names}
+    return {name: row for name, row in table.items() if name not in names}
 
 
 def classes(stem: str, heads: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:

@@ -58,7 +58,7 @@ class SpecialTokens(NamedTuple):
     mask: int | None = None
 
     def ids(self) -> set[int]:
-        return {each for each in self if each is not None}
+        return {number for number in self if number is not None}
 
 
 def special_token_ids(backend: Backend, names: Mapping[str, str]) -> SpecialTokens:
@@ -162,7 +162,7 @@ class TextTokenizer:
         if self._is_by_character:
             return [self._of_characters(text) for text in texts]
         result = self._checked.encode(texts, with_offsets=False)
-        return [np.array(each.ids, np.int64) for each in result]
+        return [np.array(encoding.ids, np.int64) for encoding in result]
 
     def parts(self, pieces: Iterable[str]) -> Iterator[str]:
         """The same text cut into other pieces, such that their tokens joined are those of the text.

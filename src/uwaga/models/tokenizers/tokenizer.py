@@ -75,8 +75,8 @@ class Tokenizer:
             vocabulary.pop(token, None)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
         before, behind = _special_tokens_around(backend, path, allows_types=allows_types)
-        self.prefix_ids, self.suffix_ids = [each[0] for each in before], [each[0] for each in behind]
-        self.prefix_types, self.suffix_types = [each[1] for each in before], [each[1] for each in behind]
+        self.prefix_ids, self.suffix_ids = [special[0] for special in before], [special[0] for special in behind]
+        self.prefix_types, self.suffix_types = [special[1] for special in before], [special[1] for special in behind]
         self.num_special_tokens = len(before) + len(behind)
         self.splits_at_spaces = _splits_at_spaces(backend)
 
@@ -112,7 +112,9 @@ class Tokenizer:
 
     def with_special_tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text as the model reads them. Raises CheckpointError as `encode`."""
-        return [[*self.prefix_ids, *each.ids, *self.suffix_ids] for each in self.encode(texts, with_offsets=False)]
+        return [
+            [*self.prefix_ids, *encoding.ids, *self.suffix_ids] for encoding in self.encode(texts, with_offsets=False)
+        ]
 
     def unknown_characters(self, text: str) -> list[str]:
         """The parts of a text that the model does not see, without repetitions: those that become the unknown token, and
@@ -126,7 +128,7 @@ class Tokenizer:
         ]
         if sum(stop - start for start, stop in encoding.offsets) < len(text):  # spaces as a rule
             # Alone: where a character is left out, the library's offsets of those after it are wrong.
-            letters = [each for each in dict.fromkeys(text) if each.isprintable() and not each.isspace()]
+            letters = [letter for letter in dict.fromkeys(text) if letter.isprintable() and not letter.isspace()]
             alone = self.encode(letters, with_offsets=False)
             results += [letter for letter, tokens in zip(letters, alone, strict=True) if not len(tokens)]
         return sorted(set(results), key=text.find)
@@ -146,18 +148,18 @@ def _special_tokens_around(
     backend: Backend, path: Path, *, allows_types: bool
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """The special tokens before and after a sequence, each with its type, found by encoding a sample with and without them."""
-    with_them, alone = (backend.encode("a", add_special_tokens=wanted) for wanted in (True, False))
-    own = [index for index, special in enumerate(with_them.special_tokens_mask) if not special]
-    start, stop = (own[0], own[-1] + 1) if own else (0, 0)
+    with_them, alone = (backend.encode("a", add_special_tokens=adds) for adds in (True, False))
+    inside = [index for index, special in enumerate(with_them.special_tokens_mask) if not special]
+    start, stop = (inside[0], inside[-1] + 1) if inside else (0, 0)
     types = with_them.type_ids[start:stop] if allows_types else with_them.type_ids
-    if not own or with_them.ids[start:stop] != alone.ids or any(types):
+    if not inside or with_them.ids[start:stop] != alone.ids or any(types):
         raise CheckpointError(f"{path}: {_AROUND}")
     tokens = list(zip(with_them.ids, with_them.type_ids, strict=True))
-    around = tokens[:start], tokens[stop:]
-    for number, _ in (*around[0], *around[1]):
+    ends = tokens[:start], tokens[stop:]
+    for number, _ in (*ends[0], *ends[1]):
         if backend.id_to_token(number) is None:
             raise CheckpointError(f"{path}: its post-processor adds token {number}, which is not in the vocabulary")
-    return around
+    return ends
 
 
 def _splits_at_spaces(backend: Backend) -> bool:
@@ -195,13 +197,13 @@ def encode_prefixes(tokenizer: Tokenizer, texts: Sequence[str], *, max_tokens: i
     if not tokenizer.splits_at_spaces:
         return tokenizer.encode(texts, with_offsets=True)
     results: dict[int, Encoding] = {}
-    wanted, length = list(range(len(texts))), max_tokens * _CHARACTERS_PER_TOKEN
-    while wanted:
-        ends = {number: prefix_end(texts[number], length) for number in wanted}
-        prefixes = [texts[number][: ends[number]] for number in wanted]
-        results.update(zip(wanted, tokenizer.encode(prefixes, with_offsets=True), strict=True))
-        wanted = [
-            number for number in wanted if ends[number] < len(texts[number]) and len(results[number]) <= max_tokens
+    left, length = list(range(len(texts))), max_tokens * _CHARACTERS_PER_TOKEN
+    while left:
+        ends = {number: prefix_end(texts[number], length) for number in left}
+        prefixes = [texts[number][: ends[number]] for number in left]
+        results.update(zip(left, tokenizer.encode(prefixes, with_offsets=True), strict=True))
+        left = [
+            number for number in left if ends[number] < len(texts[number]) and len(results[number]) <= max_tokens
         ]  # fmt: skip
         length *= _MORE
     return [results[number] for number in range(len(texts))]
@@ -295,8 +297,8 @@ def _broken_steps(backend: Backend) -> Iterator[str]:
 def _steps(part: Any) -> Iterator[dict[str, Any]]:
     """The steps of a part, those of sequences one by one."""
     if inside := next((part[name] for name in _LISTS if name in part), None):
-        for each in inside:
-            yield from _steps(each)
+        for step in inside:
+            yield from _steps(step)
     else:
         yield part
 
@@ -310,7 +312,9 @@ def _growth(step: dict[str, Any], part: str) -> int:
         # A table of SentencePiece is the size of a trie, the trie, and replacements that end with zeros.
         charsmap = base64.b64decode(step["precompiled_charsmap"])
         (size,) = struct.unpack_from("<I", charsmap)
-        return max(1, *(_length(each.decode(errors="replace")) for each in charsmap[4 + size :].split(b"\0")))
+        return max(
+            1, *(_length(replacement.decode(errors="replace")) for replacement in charsmap[4 + size :].split(b"\0"))
+        )
     if kind == "Prepend":  # to each part of a text between added tokens
         return 1 + _length(step["prepend"])
     if kind != "Replace":
@@ -332,10 +336,12 @@ def _broken_around(steps: list[dict[str, Any]]) -> Iterator[str]:
         tokens = step.get("special_tokens") or {}
         for form in ("single", "pair"):
             pieces = step.get(form) or []
-            texts = [each["Sequence"]["id"] for each in pieces if "Sequence" in each]
+            texts = [piece["Sequence"]["id"] for piece in pieces if "Sequence" in piece]
             if len(texts) > len(set(texts)):
                 yield _AROUND
-            for name, uses in Counter(each["SpecialToken"]["id"] for each in pieces if "SpecialToken" in each).items():
+            for name, uses in Counter(
+                piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece
+            ).items():
                 if name in tokens:
                     count += uses * len(tokens[name]["ids"])
                     characters += uses * sum(map(len, tokens[name]["tokens"]))
