@@ -6,6 +6,7 @@ from pathlib import Path
 from uwaga._base import connections, untrusted
 from uwaga.inspect import editing, edits, run_text
 from uwaga.models.checkpoints import weight_files
+from uwaga.models.tokenizers import tokenizer
 from uwaga.ops import engine_profile
 from uwaga.serve import app as serve_app
 from uwaga.serve.requests import Limits
@@ -26,8 +27,8 @@ def test_the_limits_of_reading_are_those_of_the_code() -> None:
     assert _row("bytes of a JSON file") == [untrusted.JSON_BYTES]
     assert _row("objects and lists of a JSON text") == [untrusted.JSON_CONTAINERS, untrusted.JSON_DEPTH]
     assert _row("values and keys of a JSON text") == [untrusted.JSON_VALUES]
-    tokenizer = [untrusted.TOKENIZER_BYTES, untrusted.TOKENIZER_CONTAINERS, untrusted.TOKENIZER_VALUES]
-    assert _row("bytes, objects and lists, values and keys of `tokenizer.json`") == tokenizer
+    sizes = [untrusted.TOKENIZER_BYTES, untrusted.TOKENIZER_CONTAINERS, untrusted.TOKENIZER_VALUES]
+    assert _row("bytes, objects and lists, values and keys of `tokenizer.json`") == sizes
     assert _row("bytes of a configuration of training") == [untrusted.TOML_BYTES, untrusted.TOML_KEY_PARTS]
     assert _row("bytes of an engine profile") == [engine_profile.PROFILE_BYTES]
     assert _row("bytes of a line of text") == [untrusted.LINE_BYTES]
