@@ -3,8 +3,8 @@
 Letters: S slices (one per query), R rows, C columns.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from torch import Tensor
@@ -26,9 +26,6 @@ class Chart:
     log_x: bool = False
     log_y: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        return {name: _listed(getattr(self, name)) for name in self.__slots__}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LessonFinding:
@@ -36,9 +33,6 @@ class LessonFinding:
 
     text: str
     cells: Sequence[tuple[str, int, int]] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {"text": self.text, "cells": [list(cell) for cell in self.cells]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,22 +56,12 @@ class Illustration:
     labels: Sequence[str] = ()
     sizes: Sequence[tuple[int, int]] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "title": self.title,
-            "description": self.description,
-            "matrices": [matrix.id for matrix in self.matrices],
-            "labels": list(self.labels),
-            "sizes": [list(size) for size in self.sizes],
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """What is wrong with the calculation as it stands at a step, measured there; or what has removed it.
 
-    numbers: those that were measured, which the problem's drawing shows.
+    numbers: those that were measured, to four digits, which the problem's drawing shows.
     """
 
     id: str
@@ -85,10 +69,6 @@ class Problem:
     text: str
     solved: bool
     numbers: Sequence[float] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        numbers = [float(f"{number:.4g}") for number in self.numbers]
-        return {"id": self.id, "title": self.title, "text": self.text, "solved": self.solved, "numbers": numbers}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,29 +82,15 @@ class Section:
     """
 
     title: str
-    matrices: Sequence[Matrix] = ()
-    text: Sequence[str] = ()
-    form: str = ""
-    charts: Sequence[Chart] = ()
-    findings: Sequence[LessonFinding] = ()
-    controls: Sequence[str] = ()
     folded: bool = False
     told: bool = False
     pictures: Sequence[Illustration] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "title": self.title,
-            "folded": self.folded,
-            "told": self.told,
-            "pictures": [picture.to_json() for picture in self.pictures],
-            "text": list(self.text),
-            "form": self.form,
-            "matrices": [matrix.id for matrix in self.matrices],
-            "charts": [chart.to_json() for chart in self.charts],
-            "findings": [finding.to_json() for finding in self.findings],
-            "controls": list(self.controls),
-        }
+    text: Sequence[str] = ()
+    form: str = ""
+    matrices: Sequence[Matrix] = ()
+    charts: Sequence[Chart] = ()
+    findings: Sequence[LessonFinding] = ()
+    controls: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,9 +106,6 @@ class DrawingPart:
     height: int = 34
     shape: str = ""  # of what leaves it
 
-    def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
@@ -150,7 +113,7 @@ class Drawing:
 
     bypasses: residual connections, from where they leave to where they are added.
     repeated: first and last part of what is stacked N times.
-    models: name, parts that the model leaves out, and a text.
+    models: for each its "name", the parts that it is "without", and a "text".
     """
 
     title: str
@@ -158,17 +121,7 @@ class Drawing:
     arrows: Sequence[tuple[str, str]]
     bypasses: Sequence[tuple[str, str]]
     repeated: Sequence[tuple[str, str]]
-    models: Sequence[tuple[str, Sequence[str], str]]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "title": self.title,
-            "parts": [part.to_json() for part in self.parts],
-            "arrows": [list(arrow) for arrow in self.arrows],
-            "bypasses": [list(arrow) for arrow in self.bypasses],
-            "repeated": [list(ends) for ends in self.repeated],
-            "models": [{"name": name, "without": list(without), "text": text} for name, without, text in self.models],
-        }
+    models: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,11 +146,6 @@ class Question:
     tap: str = ""
     token: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        return {name: _listed(getattr(self, name)) for name in self.__slots__} | {
-            "cells": [list(at) for at in self.cells]
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LessonStep:
@@ -213,32 +161,25 @@ class LessonStep:
 
     id: str
     title: str
-    text: Sequence[str]
-    sections: Sequence[Section]
     number: str = ""
-    code: str = ""
-    head: dict[str, str] = field(default_factory=dict)
-    drawing: Drawing | None = None
-    question: Question | None = None
+    text: Sequence[str]
     told: Sequence[str] = ()
     pictures: Sequence[Illustration] = ()
     ledger: Sequence[Problem] = ()
+    code: str = ""
+    head: Mapping[str, str] | None = None
+    drawing: Drawing | None = None
+    question: Question | None = None
+    sections: Sequence[Section]
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "title": self.title,
-            "number": self.number,
-            "text": list(self.text),
-            "told": list(self.told),
-            "pictures": [picture.to_json() for picture in self.pictures],
-            "ledger": [problem.to_json() for problem in self.ledger],
-            "code": self.code,
-            "head": dict(self.head) or None,
-            "drawing": None if self.drawing is None else self.drawing.to_json(),
-            "question": None if self.question is None else self.question.to_json(),
-            "sections": [section.to_json() for section in self.sections],
-        }
+
+def as_json(part: Any) -> Any:
+    """A part of the lesson as JSON: its fields in their order, and the id of a matrix."""
+    if isinstance(part, Matrix):
+        return part.id
+    if is_dataclass(part):
+        return {field.name: as_json(getattr(part, field.name)) for field in fields(part)}
+    return [as_json(item) for item in part] if isinstance(part, tuple | list) else part
 
 
 def difference_shade(difference: Tensor, of: Tensor) -> str:
@@ -267,7 +208,3 @@ def shown(number: float) -> str:
     if number == 0 or 0.005 <= size < 10_000:
         return decimal(number, 2)
     return integer(number) if 10_000 <= size < 1e7 else significant(number, 3)
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple | list) else value

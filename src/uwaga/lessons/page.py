@@ -81,7 +81,9 @@ class Page:
         """What is wrong with the calculation as it stands at this step, or what has removed it."""
         title = texts_of(current())["problems"][id]
         assert isinstance(title, str)
-        return Problem(id=id, title=title, text=text, solved=solved, numbers=numbers)
+        return Problem(
+            id=id, title=title, text=text, solved=solved, numbers=[float(f"{number:.4g}") for number in numbers]
+        )
 
     def picture(
         self, kind: str, key: str, *matrices: Matrix, values: Mapping[str, object] | None = None, **more: Any

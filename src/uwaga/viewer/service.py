@@ -19,7 +19,7 @@ from uwaga._base.options import Integer, Switch, Text, Words
 from uwaga.inspect.edits import Edits
 from uwaga.inspect.run_text import TextTooLongError
 from uwaga.lessons.build import build_steps
-from uwaga.lessons.document import matrices
+from uwaga.lessons.document import as_json, matrices
 from uwaga.lessons.example import (
     MAX_HEADS,
     MAX_NUMBER,
@@ -422,7 +422,7 @@ def answer_lesson(request: Mapping[str, object], language: str = "en") -> Reply:
 
     Returns:
         meta: {"request": the request with all defaults filled in, "limits": {...}, "steps": [...], "matrices": {id: {...}}},
-            as `to_json` of document.py gives them; arrays: float32, one per matrix.
+            as `as_json` and `Matrix.to_json` give them; arrays: float32, one per matrix.
 
     Raises:
         RequestError: an argument that is unknown, invalid or too large.
@@ -440,7 +440,7 @@ def _lesson_reply(example: Example) -> Reply:
     meta: dict[str, Any] = {
         "request": example.request(),
         "limits": _LIMITS,
-        "steps": [step.to_json() for step in steps],
+        "steps": as_json(steps),
         "matrices": {id: matrix.to_json(index) for index, (id, matrix) in enumerate(shown.items())},
     }
     arrays = tuple(

@@ -113,7 +113,10 @@ def _drawing(page: Page) -> Drawing:
         arrows=[*arrows, ("ff_norm", "cross")],
         bypasses=_BYPASSES,
         repeated=(("attention", "ff_norm"), ("own", "out_norm")),
-        models=[(name, without, text) for (name, without), text in zip(_WITHOUT.items(), texts, strict=True)],
+        models=[
+            {"name": name, "without": without, "text": text}
+            for (name, without), text in zip(_WITHOUT.items(), texts, strict=True)
+        ],
     )
 
 

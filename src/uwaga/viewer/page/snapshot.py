@@ -333,7 +333,7 @@ def groups(about: Mapping[str, Any], language: str = "en") -> Iterator[RequestGr
     Args:
         about: the meta of the reply to {"request": "about"}.
     """
-    yield RequestGroup(choices=(tuple(_statistics(about)),), needed=True)
+    yield RequestGroup(choices=(_by_layer(about, "statistics"),), needed=True)
     if about["lesson"]:
         asked: _NewRequest = {"request": "lesson", **({} if language == "en" else {"language": language})}
         yield RequestGroup(choices=((asked,),), needed=True)
@@ -350,10 +350,11 @@ def groups(about: Mapping[str, Any], language: str = "en") -> Iterator[RequestGr
     for variant in _variants(about) if about["sides"] else []:
         shown = dict(zip(("merge", "specials"), variant, strict=True))
         needed = variant in (("tokens", "show"), (about["start"]["merge"], "show"))
-        fixed = (*_items(about, shown), *_overviews(about, {"pooling": "sum", **shown}), *_labels(about, shown))
+        labels = (asked for asked in _by_layer(about, "labels", **shown) if asked["side"] != "difference")
+        fixed = (*_items(about, shown), *_by_layer(about, "overview", pooling="sum", **shown), *labels)
         yield RequestGroup(choices=_with(fixed, _whole_maps(about, "sum", shown)), needed=needed, name=names[variant])
         if variant == ("tokens", "show"):
-            largest = tuple(_overviews(about, {"pooling": "max", **shown}))
+            largest = _by_layer(about, "overview", pooling="max", **shown)
             yield RequestGroup(choices=_with(largest, _whole_maps(about, "max", shown)), name=tr("largest weights"))
     if more := tuple(_predictions(about, _PREDICTED, math.inf)):
         yield RequestGroup(choices=(more,), name=tr("predictions after {count} tokens", count=_PREDICTED))
@@ -422,11 +423,6 @@ def _items(about: Mapping[str, Any], variant: Mapping[str, str]) -> Iterator[_Ne
                 }
 
 
-def _statistics(about: Mapping[str, Any]) -> Iterator[_NewRequest]:
-    for where in _layers(about):
-        yield {"request": "statistics", **where}
-
-
 def _picture(about: Mapping[str, Any]) -> Iterator[RequestGroup]:
     """What a model of pictures saw, and rows of its tokens in every head: of the layer that the page opens with, then of the others, then its
     columns. What is too much for all patches is stored for every second, fourth, ... row and column of them."""
@@ -465,15 +461,9 @@ def _predictions(about: Mapping[str, Any], start: int, stop: float) -> Iterator[
             yield {"request": "predictions", "side": side, "first": first, "count": MAX_PREDICTED}
 
 
-def _labels(about: Mapping[str, Any], variant: Mapping[str, str]) -> Iterator[_NewRequest]:
-    for where in _layers(about):
-        if where["side"] != "difference":
-            yield {"request": "labels", **where, **variant}
-
-
-def _overviews(about: Mapping[str, Any], pooling: Mapping[str, object]) -> Iterator[_NewRequest]:
-    for where in _layers(about):
-        yield {"request": "overview", **where, **pooling}
+def _by_layer(about: Mapping[str, Any], name: str, **more: object) -> tuple[_NewRequest, ...]:
+    """A request for each layer of each side."""
+    return tuple({"request": name, **where, **more} for where in _layers(about))
 
 
 def _whole_maps(
@@ -493,7 +483,8 @@ def _whole_map_tiles(
 ) -> Iterator[_NewRequest]:
     for side in about["sides"]:
         for each in side["maps"]:
-            level = _level(max(_sizes(side, each["kind"], variant)), cells)
+            # The finest zoom level at which an axis has at most so many cells.
+            level = max(0, (max(_sizes(side, each["kind"], variant)) - 1) // cells).bit_length()
             if level == 0 and pooling == "max":
                 continue  # the weights themselves, which are requested as "sum"
             for head in range(each["heads"]):
@@ -503,11 +494,6 @@ def _whole_map_tiles(
 
 def _tile(where: Mapping[str, object], pooling: str, level: int, row: int, column: int) -> _NewRequest:
     return {"request": "tile", **where, "pooling": pooling, "level": level, "row": row, "column": column}
-
-
-def _level(size: int, cells: int) -> int:
-    """The finest zoom level at which an axis has at most so many cells."""
-    return max(0, ((size - 1) // cells).bit_length()) if size > 0 else 0
 
 
 def _sizes(side: Mapping[str, Any], kind: str, variant: Mapping[str, object]) -> tuple[int, int]:
