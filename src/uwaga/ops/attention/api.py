@@ -118,14 +118,13 @@ def attention(
     """
     if other:
         keywords.refuse(other, attention)
-    if override is not None:
-        options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
-        return override.attend(query, key, value, options, impl).output
-    if bias is None and sinks is None:
+    if override is None and bias is None and sinks is None:
         done = fast_path.attend(query, key, value, mask, scale, normalize, softcap, dropout, impl, False)
         if done is not None:
             return done[0]
     options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
+    if override is not None:
+        return override.attend(query, key, value, options, impl).output
     call = make_call(query, key, value, options, wants_lse=False)
     output, _ = run(call, choose.engine_name(call, impl))
     return unflatten_output(query, output)
@@ -160,16 +159,15 @@ def attention_and_lse(
     """
     if normalize != "softmax":
         raise ValueError("attention: the log-sum-exp needs normalize='softmax'")
-    if override is not None:
-        options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
-        return override.attend(query, key, value, options, impl)
-    if bias is None and sinks is None:
+    if override is None and bias is None and sinks is None:
         done = fast_path.attend(query, key, value, mask, scale, normalize, softcap, dropout, impl, True)
         if done is not None:
             output, lse = done
             assert lse is not None
             return AttendedLse(output, lse)
     options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
+    if override is not None:
+        return override.attend(query, key, value, options, impl)
     call = make_call(query, key, value, options, wants_lse=True)
     output_BHQE, lse_BHQ = run(call, choose.engine_name(call, impl))
     assert lse_BHQ is not None

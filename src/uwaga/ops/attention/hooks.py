@@ -25,7 +25,7 @@ class Asked:
     value: Operand
     options: dict[str, Any]  # of `uwaga.attention`, by name
     start: Tensor | int | None = (
-        None  # the position of the first query of each row; None: the last query is at the last key
+        None  # of each row, the position of its first query; None: the last one is at the last key
     )
     has_positions: bool = True  # False: one row of several documents
     is_repeat: bool = False  # a further call for the same tokens, which nobody records

@@ -5,6 +5,7 @@ Letters as in call.py.
 """
 
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -22,10 +23,12 @@ def split(call: Call) -> list[Call]:
     """
     queries = _numbers("query", call.query_offsets, call.query.shape[2])
     keys = _numbers("key", call.key_offsets, call.key.shape[2])
-    return [
-        _sequence(call, row, slice(queries[row], queries[row + 1]), slice(keys[row], keys[row + 1]))
-        for row in range(len(queries) - 1)
-    ]
+    parts = []
+    for row, (of_row, keys_of_row) in enumerate(zip(pairwise(queries), pairwise(keys), strict=True)):
+        q, k = slice(*of_row), slice(*keys_of_row)
+        part = CallPart(slice(row, row + 1), None, q, k)
+        parts.append(part_of(call, part, call.query[:, :, q], call.key[:, :, k], call.value[:, :, k]))
+    return parts
 
 
 def _numbers(name: str, offsets: Tensor | None, tokens: int) -> list[int]:
@@ -47,11 +50,6 @@ def join(call: Call, outputs: list[Tensor], lses: list[Tensor] | None) -> tuple[
     if lses is None:
         return output, None
     return output, torch.cat([none_1H0.to(compute_dtype(call.query.dtype)), *lses], dim=2)
-
-
-def _sequence(call: Call, row: int, queries: slice, keys: slice) -> Call:
-    part = CallPart(slice(row, row + 1), None, queries, keys)
-    return part_of(call, part, call.query[:, :, queries], call.key[:, :, keys], call.value[:, :, keys])
 
 
 def part_of(call: Call, part: CallPart, query: Tensor, key: Tensor, value: Tensor) -> Call:

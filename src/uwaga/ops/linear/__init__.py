@@ -1,4 +1,4 @@
-"""The linear map, residual + f(x W^T + b). Read in this order: api, choose, autograd, operators, engines."""
+"""The linear map, residual + f(x W^T + b). Read in this order: api, choose, autograd, engines."""
 
 from importlib import import_module
 

@@ -54,9 +54,10 @@ def linear(
     >>> linear(x, weight, activation="relu", residual=x)
     tensor([[ 2., -2.]])
     """
+    added = _values_like(x, residual)
     if type(x) is Ragged:
-        return x.with_values(linear_map(x.values, weight, bias, activation, _values_like(x, residual), impl))
-    return linear_map(x, weight, bias, activation, _tensor(residual), impl)
+        return x.with_values(linear_map(x.values, weight, bias, activation, added, impl))
+    return linear_map(x, weight, bias, activation, added, impl)
 
 
 def explain(
@@ -84,8 +85,7 @@ def explain(
     'torch'
     """
     values = x.values if isinstance(x, Ragged) else x
-    added = _values_like(x, residual) if isinstance(x, Ragged) else _tensor(residual)
-    return choose.choice(autograd.lowered(_check(values, weight, bias, activation, added)), impl)
+    return choose.choice(autograd.lowered(_check(values, weight, bias, activation, _values_like(x, residual))), impl)
 
 
 def linear_map(
@@ -147,16 +147,14 @@ def _is_readable(x: Tensor, dtype: torch.dtype) -> bool:
     )
 
 
-def _tensor(residual: Operand | None) -> Tensor | None:
-    if isinstance(residual, Ragged):
-        raise ValueError("linear: residual is Ragged, and x is not")
-    return residual
-
-
-def _values_like(x: Ragged, residual: Operand | None) -> Tensor | None:
-    """The values of a residual over the same sequences as x."""
+def _values_like(x: Operand, residual: Operand | None) -> Tensor | None:
+    """The residual as a tensor, where x is none the values of one over the same sequences."""
     if residual is None:
         return None
+    if not isinstance(x, Ragged):
+        if isinstance(residual, Ragged):
+            raise ValueError("linear: residual is Ragged, and x is not")
+        return residual
     if not isinstance(residual, Ragged):
         raise ValueError("linear: residual must be Ragged, as x is")
     if residual.offsets is not x.offsets and not (

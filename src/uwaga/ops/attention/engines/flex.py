@@ -23,6 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import and_, or_
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -471,8 +472,8 @@ def _block_lists(states_BHXY: Tensor) -> tuple[Tensor | None, ...]:
 def _combined(
     node: _Node,
     leaf: Callable[[_Leaf], Tensor],
-    both: Callable[[Tensor, Tensor], Tensor] = torch.logical_and,
-    either: Callable[[Tensor, Tensor], Tensor] = torch.logical_or,
+    both: Callable[[Tensor, Tensor], Tensor] = and_,
+    either: Callable[[Tensor, Tensor], Tensor] = or_,
 ) -> Tensor:
     """What an expression makes of the tensors of its leaves."""
     if not isinstance(node, _Both | _Either):
@@ -539,9 +540,8 @@ class _Scores(NamedTuple):
         threshold = 0
         if call.relative is not None:
             relative = 0
-            place = _place(
-                call, tokens, options.relative_start_mode, options.relative_start, call.relative_starts
-            )  # (Q,) or (B, Q)
+            start = (options.relative_start_mode, options.relative_start, call.relative_starts)
+            place = _place(call, tokens, *start)  # (Q,) or (B, Q)
             last = torch.full((), call.relative.shape[1] - 1, dtype=torch.int32, device=call.query.device)
             tensors += [call.relative, last, (place - options.relative_zero).int()]
         if call.bias is not None:
