@@ -316,9 +316,10 @@ class WordMap(DerivedMap):
             self.key_spans = word_spans(cast("Words", key_words), keys)
             return
         for lists in (words, key_words):
-            if len(lists) != len(parts):
-                rule = f"a ragged map of {len(parts)} sequences needs one list of words per sequence, not {len(lists)}"
-                raise ValueError(f"WordMap: {rule}")
+            check(
+                len(lists) == len(parts),
+                f"WordMap: a ragged map of {len(parts)} sequences needs one list of words per sequence, not {len(lists)}",
+            )
         per_sequence = zip(parts, cast("Sequence[Words]", words), cast("Sequence[Words]", key_words), strict=True)
         self._parts = [WordMap(*part) for part in per_sequence]
 

@@ -82,9 +82,10 @@ def _bounds(spans: Sequence[Sequence[tuple[int, int]]] | None, keys: list[int], 
         for n, span in enumerate(_listed(of_request, f"spans of request {r}")):
             pair = [integer(x, f"{_NAME}: a span of request {r}") for x in _listed(span, f"a span of request {r}")]
             pairs.append(pair)
-            if len(pair) != 2 or not 0 <= pair[0] <= pair[1] <= length:
-                rule = f"must be a pair (start, stop) with 0 <= start <= stop <= {length}, the number of its keys"
-                raise ValueError(f"{_NAME}: span {n} of request {r} {rule}, not {tuple(pair)}")
+            check(
+                len(pair) == 2 and 0 <= pair[0] <= pair[1] <= length,
+                f"{_NAME}: span {n} of request {r} must be a pair (start, stop) with 0 <= start <= stop <= {length}, the number of its keys, not {tuple(pair)}",
+            )
         bounds.append(torch.tensor([[0, min(sinks, length)], *pairs], dtype=torch.int64))
     return bounds
 

@@ -34,7 +34,7 @@ class Keys(NamedTuple):
     finite: Tensor  # (B, H, K, D) in the dtype of the arithmetic, zeros in place of the keys that are not finite
     bad: (
         Tensor | None
-    )  # (J,) int64: the keys that are not finite in some sequence and head; None under tracers and transforms
+    )  # (J,) int64: keys that are not finite in some sequence and head; None under tracers and transforms
     raw: Tensor  # (B, H, J, D): these keys as they are; all keys, (B, H, K, D), if `bad` is None
     columns: Tensor | None  # (K,) int64: their positions; None: all keys of the call
 
@@ -208,9 +208,8 @@ def select_heads(call: Call, sequences: tuple[int, ...], heads: tuple[int, ...])
     groups = h // call.heads_per_key_head
     part = CallPart(sequences=b, heads=h)
     pages = call.key_pages
-    if pages is not None and not _are_neighbours(
-        groups
-    ):  # key heads are repeated: a copy of these keys, not of all pages
+    # Where key heads are repeated: a copy of these keys, not of all pages.
+    if pages is not None and not _are_neighbours(groups):
         call, pages = _with_read_keys(call), None
     return replace(
         call,
