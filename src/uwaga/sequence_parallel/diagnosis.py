@@ -29,9 +29,7 @@ class Process(NamedTuple):
     level: str  # instruction set of its native kernels
     threads: int
     megabytes_per_second: float  # between rank 0 and this one, of 8 MB there and back; 0 for rank 0
-    has_same_bits: (
-        bool  # whether its part of a small call, forward and backward, has the bits that rank 0 computes alone
-    )
+    has_same_bits: bool  # whether its part of a small call, with gradients, has the bits that rank 0 computes alone
 
 
 def doctor(group: dist.ProcessGroup | None = None) -> list[Process]:

@@ -148,13 +148,13 @@ class _SequenceParallel:
                 cache = RowCache(call, whole.engine, arguments.of_lse(lse_BHn))
                 if request != RowStatisticsRequest():
                     cache.compute(request)
-                made = SequenceMap(query, key, cache, whole)
-                return unflatten_output(query, output), unflatten_lse(query, lse_BHn), made
-            with torch.no_grad():
-                rows = whole.engine.rows(divided.call, replace(request, output=True))
-            made = SequenceMap(query, key, RowCache.of_pass(call, whole.engine, request, rows, from_scores=True), whole)
-            lse_BHn = tiles.log_sum_exp(rows.normalizer)
-            return unflatten_output(query, rows.output), unflatten_lse(query, lse_BHn), made
+            else:
+                with torch.no_grad():
+                    rows = whole.engine.rows(divided.call, replace(request, output=True))
+                output, lse_BHn = rows.output, tiles.log_sum_exp(rows.normalizer)
+                cache = RowCache.of_pass(call, whole.engine, request, rows, from_scores=True)
+            made = SequenceMap(query, key, cache, whole)
+            return unflatten_output(query, output), unflatten_lse(query, lse_BHn), made
 
     def explain(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> Choice:
         """What would serve the call; the other processes need not ask too. Raises what `attend` raises for these arguments, but for mask, bias
