@@ -57,7 +57,10 @@ def cache_budgets(
     """
     choice(statistic, "cache_budgets: statistic", study.means)
     choice(by, "cache_budgets: by", ("budget", "kept"))
-    shown = _largest(study) if heads is None else []
+    shown: list[int] = []
+    if heads is None:  # those of which the policies and budgets forget the most weight on average
+        lost = study.means["forgotten"].mean((0, 1)).nan_to_num(0.0)
+        shown = torch.argsort(lost, descending=True, stable=True)[:_PANELS].tolist()
     for pair in heads or ():
         head: Any = tuple(pair) if isinstance(pair, Sequence) else pair
         choice(head, "cache_budgets: (layer, head)", study.heads)
@@ -93,9 +96,3 @@ def _draw(
     x = study.budgets if by == "budget" else study.mean("kept", policy)[:, at].tolist()
     y = study.mean(statistic, policy)[:, at].tolist()
     ax.plot(x, y, color=color, label=policy, linewidth=1.0, markersize=3.0, **style)  # type: ignore[attr-defined]
-
-
-def _largest(study: CacheStudy) -> list[int]:
-    """The heads with the largest weight forgotten, a mean over policies and budgets."""
-    lost = study.means["forgotten"].mean((0, 1)).nan_to_num(0.0)
-    return torch.argsort(lost, descending=True, stable=True)[:_PANELS].tolist()

@@ -87,7 +87,10 @@ def heatmap(
         key_tokens = tokens
     labels.check_count("heatmap", "tokens", tokens, drawn.queries, "queries")
     labels.check_count("heatmap", "key_tokens", key_tokens, drawn.keys, "keys")
-    ax = figures.axes_or_new(ax, *_heatmap_size(drawn))
+    # Inches: a line of text per token, within the width of a page.
+    most = figures.PAGE_WIDTH - _HEATMAP_MARGIN
+    width, height = (min(max(count * _TOKEN, 2.2), most) for count in (drawn.keys, drawn.queries))
+    ax = figures.axes_or_new(ax, width + _HEATMAP_MARGIN, height + _HEATMAP_MARGIN / 2)
     image = _draw_cells(ax, drawn, _color_scale(drawn.matrices, vmax, gamma))
     figures.add_color_bar(image, ax, ax.figure, drawn.color_label)
     _label_positions(ax)
@@ -131,14 +134,6 @@ def _label_positions(ax: Axes) -> None:
     ax.tick_params(labelsize=figures.SMALL, length=1.5)
     for spine in ax.spines.values():
         spine.set_linewidth(0.5)
-
-
-def _heatmap_size(drawn: MatrixData) -> tuple[float, float]:
-    """Width and height in inches: a line of text per token, within the width of a page."""
-    width, height = (
-        min(max(count * _TOKEN, 2.2), figures.PAGE_WIDTH - _HEATMAP_MARGIN) for count in (drawn.keys, drawn.queries)
-    )
-    return width + _HEATMAP_MARGIN, height + _HEATMAP_MARGIN / 2
 
 
 def head_grid(
@@ -321,19 +316,11 @@ def _draw_matrix(ax: Axes, name: str, matrix: ndarray, layers: Sequence[object])
         shown = range(0, len(names), labels.label_step(len(names), points))
         axis.set_ticks(shown, [str(names[place]) for place in shown], fontsize=figures.SMALL)
     ax.tick_params(length=1.5, pad=1.5)
-    if max(matrix.shape) <= _MAX_WRITTEN_HEADS:
-        _write_numbers(image, ax, matrix)
-
-
-def _write_numbers(image: AxesImage, ax: Axes, matrix: ndarray) -> None:
-    for layer, row in enumerate(matrix):
-        for head, value in enumerate(row):
-            if value == value:
-                red, green, blue, _ = image.cmap(float(np.asarray(image.norm(value))))
-                color = figures.text_color((red, green, blue))
-                ax.text(
-                    head, layer, _short_number(value), ha="center", va="center", fontsize=figures.SMALL - 1, color=color
-                )
+    for (layer, head), value in np.ndenumerate(matrix) if max(matrix.shape) <= _MAX_WRITTEN_HEADS else ():
+        if value == value:
+            red, green, blue, _ = image.cmap(float(np.asarray(image.norm(value))))
+            color, size = figures.text_color((red, green, blue)), figures.SMALL - 1
+            ax.text(head, layer, _short_number(value), ha="center", va="center", fontsize=size, color=color)
 
 
 def _short_number(value: float) -> str:
