@@ -163,23 +163,25 @@ class LayerEditor:
         if not self.is_changed:
             return proceed(asked)
         tokens = _Tokens(query, key, first)
-        most = (tokens.most_queries, tokens.most_keys) if self.needs_operands else (1, 1)
-        self.queries, self.keys = map(max, zip((self.queries, self.keys), most, strict=True))
+        if self.needs_operands:
+            self.queries, self.keys = max(self.queries, tokens.most_queries), max(self.keys, tokens.most_keys)
+        else:
+            self.queries = self.keys = 1
         for changes in (self.heads, self.scores, self.weights):
             for where, _ in changes:
                 _check_head(where, tokens.heads)
         operands: dict[str, Any] = {"query": query, "key": key, "value": value}
-        self._patch(operands, tokens)
+        self._put_patches(operands, tokens)
         if self.scores:
             links = _links_mask(self.scores, tokens)
             mask = options["mask"]
             options = options | {"mask": links if mask is None else as_mask(mask) & links}
         asked = replace(asked, **operands, options=options)
         results = {"output": self._with_weights(proceed(asked), proceed, asked, tokens)}
-        self._patch(results, tokens)
+        self._put_patches(results, tokens)
         return _with_heads(self.heads, results["output"], tokens, options["mask"])
 
-    def _patch(self, operands: dict[str, Any], tokens: "_Tokens") -> None:
+    def _put_patches(self, operands: dict[str, Any], tokens: "_Tokens") -> None:
         """Put the vectors of patches into those of these operands that they are for."""
         for where, patch in self.patch:
             if (name := patch.operand) in operands:

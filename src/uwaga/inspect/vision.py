@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from uwaga._base.arguments import check
 from uwaga._base.errors import CheckpointError
 from uwaga._base.threads import calling_here
 from uwaga.inspect.patches import PatchGrid
@@ -46,9 +47,10 @@ def patch_grid(model: nn.Module, pixel_values: Tensor) -> PatchGrid:
     PatchGrid(rows=3, columns=5, special=('[CLS]', '[REG 0]', '[REG 1]', '[REG 2]', '[REG 3]'), start=0, patch_size=(4, 4))
     """
     found = vision_models(model)
-    if len(found) != 1:
-        rule = f"needs a model with one vision transformer of {', '.join(FAMILIES)}"
-        raise ValueError(f"patch_grid: {rule}, and {type(model).__name__} has {len(found)}")
+    check(
+        len(found) == 1,
+        f"patch_grid: needs a model with one vision transformer of {', '.join(FAMILIES)}, and {type(model).__name__} has {len(found)}",
+    )
     return _grid(found[0].config, pixel_values)
 
 

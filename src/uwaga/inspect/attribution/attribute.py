@@ -329,10 +329,10 @@ def score_attribution(
     parts = stacks(ours)
     where = _where(parts, kind, layer, model)
     recording = inputs if isinstance(inputs, Recording) else _recorded(model, inputs, where, options)
-    check(
-        where in recording.maps,
-        f"{NAME}: the recording has no {where.kind} {layer}; there are {describe_layers(recording.maps)}",
-    )
+    if where not in recording.maps:
+        raise ValueError(
+            f"{NAME}: the recording has no {where.kind} {layer}; there are {describe_layers(recording.maps)}"
+        )
     shape = recording.maps[where].shape
     rows = shape[0] if len(shape) == 4 else 1  # (H, Q, K) is of one text
     row = _index(row, rows, "row")
@@ -485,10 +485,10 @@ def _weights(m: AttentionMap, cells: list[tuple[int, int]]) -> Tensor:
 
 def _of_this_package(model: nn.Module) -> Transformer:
     """The model itself, or one of transformers as the model of this package that it is, with the same weights."""
-    check(
-        not model.training,
-        f"{NAME}: {name_of(model)} is in training mode, in which dropout changes what it computes; call model.eval()",
-    )
+    if model.training:
+        raise ValueError(
+            f"{NAME}: {name_of(model)} is in training mode, in which dropout changes what it computes; call model.eval()"
+        )
     device = next((x.device for x in model.parameters()), torch.device("cpu"))
     check(
         device.type == "cpu",
@@ -509,10 +509,10 @@ def _where(parts: dict[str, StreamStack], kind: str | None, layer: int, model: n
     existing = [sub.where for stack in parts.values() for sub in stack.sublayers if sub.where is not None]
     kind = kind if kind is not None else "decoder" if "decoder" in parts else "encoder"
     where = AttentionId(kind, integer(layer, f"{NAME}: layer"))
-    check(
-        where in existing,
-        f"{NAME}: {name_of(model)} has no layer {layer!r} of kind {kind!r}; there are {describe_layers(existing)}",
-    )
+    if where not in existing:
+        raise ValueError(
+            f"{NAME}: {name_of(model)} has no layer {layer!r} of kind {kind!r}; there are {describe_layers(existing)}"
+        )
     return where
 
 

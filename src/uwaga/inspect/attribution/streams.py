@@ -354,11 +354,11 @@ class Reader:
 
     def map(self, where: AttentionId, head: int | None = None) -> AttentionMap:
         """(H, Q, K) of the row, or (Q, K) of one of its heads."""
-        check(
-            where in self.recording.maps,
-            f"{NAME}: the recording has no {where.kind} {where.layer}, which wrote into what is asked for; there are "
-            f"{describe_layers(self.recording.maps)}",
-        )
+        if where not in self.recording.maps:
+            raise ValueError(
+                f"{NAME}: the recording has no {where.kind} {where.layer}, which wrote into what is asked for; there are "
+                f"{describe_layers(self.recording.maps)}"
+            )
         whole = self.recording.maps[where]
         heads = self.attention(where).num_heads
         if whole.shape[-3] != heads:

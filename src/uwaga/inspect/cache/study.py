@@ -119,9 +119,8 @@ class ExactRows:
 
     def _overlap(self, weights: Tensor, is_kept: Tensor, count: Tensor) -> Tensor:
         keys = self.weights.shape[1]
-        bound = self.ascending.gather(
-            1, (keys - count).clamp(max=keys - 1)[:, None]
-        )  # the smallest of the largest `count`
+        # The smallest of the largest `count`.
+        bound = self.ascending.gather(1, (keys - count).clamp(max=keys - 1)[:, None])
         larger = keys - torch.searchsorted(self.ascending, bound, right=True)[:, 0]
         is_larger, is_equal = is_kept & (weights > bound), is_kept & (weights == bound)
         common = is_larger.sum(-1) + torch.minimum(is_equal.sum(-1), count - larger)

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 from torch import Tensor, nn
 
-from uwaga._base.arguments import check
 from uwaga.inspect.editing import hooking
 from uwaga.inspect.heads.gradients import GradientMap, cross_gradient_rollout, gradient_rollout
 from uwaga.inspect.heads.rollout import PerToken
@@ -61,7 +60,8 @@ class Activations(dict[tuple[str, int], HeadActivations]):
     def gradient_maps(self, kind: str, *, positive: bool = True) -> dict[int, GradientMap]:
         """The gradient maps of all layers of a kind, by layer. Raises ValueError: no such layers, or no backward pass."""
         by_layer = {layer: self[name, layer].gradient_map(positive=positive) for name, layer in self if name == kind}
-        check(by_layer, f"Activations: there are none of kind {kind!r}; there are {describe_layers(self)}")
+        if not by_layer:
+            raise ValueError(f"Activations: there are none of kind {kind!r}; there are {describe_layers(self)}")
         return by_layer
 
     def gradient_rollout(self, kind: str, token: int | Tensor = -1) -> PerToken:
@@ -112,4 +112,5 @@ def activations(
 
     with hooking(model, {module: keep for module, where in found.items() if where in chosen}):
         yield kept
-    check(kept, f"activations: nothing was kept: {name_of(model)} computed no attention in this thread")
+    if not kept:
+        raise ValueError(f"activations: nothing was kept: {name_of(model)} computed no attention in this thread")

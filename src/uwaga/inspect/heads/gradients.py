@@ -20,7 +20,15 @@ from torch import Tensor
 
 from uwaga._base.arguments import check
 from uwaga._base.tracing import without_autocast
-from uwaga.inspect.heads.rollout import PerToken, check_layers, for_each_head, mean_of_heads, one_hot, times_mean
+from uwaga.inspect.heads.rollout import (
+    PerToken,
+    check_layers,
+    for_each_head,
+    layers_of,
+    mean_of_heads,
+    one_hot,
+    times_mean,
+)
 from uwaga.maps.base import DerivedMap, count_heads, packed
 from uwaga.maps.engines import tiles
 from uwaga.maps.map import AttentionMap
@@ -212,7 +220,7 @@ def gradient_rollout(maps: Mapping[int, GradientMap] | Sequence[GradientMap], to
         ValueError: no maps, or maps that are not square or of different tokens.
         IndexError: a token that a sequence does not have.
     """
-    layers = _layers(maps)
+    layers = layers_of(maps)
     check_layers("gradient_rollout", layers)
     row = one_hot("gradient_rollout", layers[-1], token)
     return map_values(torch.add, row, _times_relevance(row, layers))
@@ -246,7 +254,7 @@ def cross_gradient_rollout(
         IndexError: a token that a sequence does not have.
     """
     name = "cross_gradient_rollout"
-    encoder, decoder, cross = _layers(encoder), _layers(decoder), _layers(cross)
+    encoder, decoder, cross = map(layers_of, (encoder, decoder, cross))
     check_layers(f"{name}: encoder", encoder)
     check_layers(f"{name}: decoder", decoder)
     _check_cross(name, encoder[0], decoder[0], cross, len(decoder))
@@ -306,10 +314,6 @@ def _relevance_times(layers: list[GradientMap], column: PerToken) -> PerToken:
     return result
 
 
-def _layers(maps: Mapping[int, GradientMap] | Sequence[GradientMap]) -> list[GradientMap]:
-    return list(maps.values()) if isinstance(maps, Mapping) else list(maps)
-
-
 def _of_sequences(x: Operand | None, count: int, axis: int) -> list[Any]:
     """What each sequence has of Ragged values (N, ...), with its tokens at the axis; None for each where x is None."""
     if x is None:
@@ -330,11 +334,10 @@ def _check(m: AttentionMap, value: Operand, grad_output: Operand) -> None:
         fits = tuple(grads.shape[:-1]) == m.shape[:-1] and tuple(values.shape[:-3]) == m.shape[:-3]
         fits = fits and values.dim() == grads.dim() and values.shape[-2] == m.shape[-1]
         fits = fits and (values.dim() < 3 or m.shape[-3] % values.shape[-3] == 0)
-    if not fits or values.shape[-1] != grads.shape[-1]:
-        shapes = f"{tuple(values.shape)} and {tuple(grads.shape)}"
-        raise ValueError(
-            f"GradientMap: value and gradient of the output must be (..., G, K, E) and (..., H, Q, E) for the map {m.shape}, not {shapes}"
-        )
+    check(
+        fits and values.shape[-1] == grads.shape[-1],
+        f"GradientMap: value and gradient of the output must be (..., G, K, E) and (..., H, Q, E) for the map {m.shape}, not {tuple(values.shape)} and {tuple(grads.shape)}",
+    )
     check(
         values.device == m.device and grads.device == m.device,
         f"GradientMap: the map is on {m.device}, value and gradient on {values.device} and {grads.device}",

@@ -5,7 +5,7 @@ Letters: H heads, Q queries = K keys = N tokens.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from uwaga.nn.operand import map_values
 from uwaga.ops.ragged import Operand, Ragged
 
 PerToken = Tensor | Ragged  # (..., N), or Ragged with values (N,)
+MapT = TypeVar("MapT", bound=WeightMap)
 
 
 def rollout(
@@ -49,7 +50,7 @@ def rollout(
             is not integers, one per sequence.
         IndexError: a position that a sequence does not have.
     """
-    layers = list(maps.values()) if isinstance(maps, Mapping) else list(maps)
+    layers = layers_of(maps)
     check_layers("rollout", layers)
     check(0 <= residual <= 1, f"rollout: residual must be between 0 and 1, not {residual}")
     row = one_hot("rollout", layers[-1], token)
@@ -58,15 +59,21 @@ def rollout(
     return row
 
 
+def layers_of(maps: Mapping[Any, MapT] | Sequence[MapT]) -> list[MapT]:
+    """The maps of a mapping or a sequence, in its order."""
+    return list(maps.values()) if isinstance(maps, Mapping) else list(maps)
+
+
 def check_layers(name: str, layers: Sequence[WeightMap]) -> None:
     """Raises ValueError: no maps, or maps that are not square or of different tokens."""
     check(layers, f"{name}: there are no maps")
     first = layers[0]
     for layer, m in enumerate(layers):
         square = [(shape[-1], shape[-1]) for shape in first.shapes]
-        if [shape[-2:] for shape in m.shapes] != square or m.shape[:-3] != first.shape[:-3]:
-            rule = f"layers must be square maps of the same tokens, and layer {layer} is {m.shape}"
-            raise ValueError(f"{name}: {rule}, where layer 0 is {first.shape}")
+        check(
+            [shape[-2:] for shape in m.shapes] == square and m.shape[:-3] == first.shape[:-3],
+            f"{name}: layers must be square maps of the same tokens, and layer {layer} is {m.shape}, where layer 0 is {first.shape}",
+        )
 
 
 def times_mean(row: PerToken, m: Any) -> PerToken:
