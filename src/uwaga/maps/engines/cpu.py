@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from uwaga._base import native
 from uwaga._base.tracing import has_tangent, is_plain_tensor, is_tracing, is_transformed
 from uwaga.maps.spec import Normalizer, RowStatistics, RowStatisticsRequest, Selection
 from uwaga.ops.attention.call import Call, new_output
@@ -27,8 +26,8 @@ from uwaga.ops.attention.native_structs import (
     entry_fields,
     mask_operations,
     numbers_fields,
-    problem,
     row_fields,
+    run,
     start_fields,
     tensor_fields,
 )
@@ -157,13 +156,6 @@ def weights(call: Call, normalizer: Normalizer, selection: Selection, keys: Tens
     )
     del alive
     return out
-
-
-def run(name: str, call: Call, *arguments: bytes | int | ctypes.Array[Any] | None) -> None:
-    """Call a function of the library, which raises what its status says."""
-    packed, alive = problem(call)
-    native.check(getattr(native.library().functions, name)(packed, *arguments))
-    del alive
 
 
 def _check(*tensors: Tensor | None) -> None:

@@ -12,7 +12,7 @@ from uwaga._base.native_layout import struct_of
 from uwaga.maps.engines import cpu
 from uwaga.maps.spec import Normalizer, RowStatistics, RowStatisticsRequest
 from uwaga.ops.attention.call import Call
-from uwaga.ops.attention.native_structs import FORWARD_RESULT, TENSOR, numbers_fields, row_fields, tensor_fields
+from uwaga.ops.attention.native_structs import FORWARD_RESULT, TENSOR, numbers_fields, row_fields, run, tensor_fields
 from uwaga.ops.attention.parts import new_sums, padded
 from uwaga.ops.mask_program import MaskProgram
 
@@ -36,7 +36,7 @@ def rows(call: Call, request: RowStatisticsRequest, result: RowStatistics, sums:
     are those of the whole: `call.options.dropout_origin` says where this part is."""
     packed_sums = _ROW_SUMS.pack(*sums.fields(), is_last)
     output = FORWARD_RESULT.pack(*tensor_fields(result.output), *row_fields(None))
-    cpu.run("uwaga_rows_part", call, output, cpu.packed_statistics(result, request), packed_sums)
+    run("uwaga_rows_part", call, output, cpu.packed_statistics(result, request), packed_sums)
 
 
 def new_row_sums(call: Call, request: RowStatisticsRequest) -> Tensor:
@@ -57,7 +57,7 @@ def mass(
     """Continue the mass of these queries, (B, H, Q) float64, by these keys, in order; fill in `out` (B, H, Q) where it is given."""
     other = cpu.second_mask(program, tensors)
     packed_sums = _WEIGHT_SUMS.pack(*sums.fields(), 0)
-    cpu.run("uwaga_mass_part", call, cpu.softmax(normalizer), *other, TENSOR.pack(*row_fields(out)), packed_sums)
+    run("uwaga_mass_part", call, cpu.softmax(normalizer), *other, TENSOR.pack(*row_fields(out)), packed_sums)
 
 
 def received(
@@ -66,7 +66,7 @@ def received(
     """Continue the weights that these keys receive, (B, H, K) float64, by these queries, in order; fill in `out` (B, H, K) where it is given."""
     weights, result = (TENSOR.pack(*row_fields(x)) for x in (row_weights, out))
     packed_sums = _WEIGHT_SUMS.pack(*sums.fields(), 0)
-    cpu.run("uwaga_received_part", call, cpu.softmax(normalizer), weights, result, packed_sums)
+    run("uwaga_received_part", call, cpu.softmax(normalizer), weights, result, packed_sums)
 
 
 def diagonal_sums(call: Call, normalizer: Normalizer, sums: Tensor, first: int) -> None:
@@ -74,14 +74,14 @@ def diagonal_sums(call: Call, normalizer: Normalizer, sums: Tensor, first: int) 
     `first` on, in any order."""
     from_first = sums[:, :, first:]
     packed_sums = _EXACT_SUMS.pack(from_first.data_ptr(), sums.numel() - first * _WORDS, sums.shape[2])
-    cpu.run("uwaga_diagonal_sums_part", call, cpu.softmax(normalizer), packed_sums)
+    run("uwaga_diagonal_sums_part", call, cpu.softmax(normalizer), packed_sums)
 
 
 def pool(call: Call, normalizer: Normalizer, query_edges: Tensor, key_edges: Tensor, sums: Tensor) -> None:
     """Add the sums of the cells of these queries and keys to `sums` (B, H, rows * cols, 3), in any order."""
     arguments = cpu.packed_pooling("sum", query_edges, key_edges, None, None)
     packed_sums = _EXACT_SUMS.pack(*numbers_fields(sums), sums.shape[2])
-    cpu.run("uwaga_pool_part", call, cpu.softmax(normalizer), arguments, packed_sums)
+    run("uwaga_pool_part", call, cpu.softmax(normalizer), arguments, packed_sums)
 
 
 def new_exact_sums(*sizes: int) -> Tensor:

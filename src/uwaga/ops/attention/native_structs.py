@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,7 +44,7 @@ INTEGERS = struct_of("uwaga_integers")
 FORWARD_RESULT = struct_of("uwaga_forward_result")
 _TENSOR_AFTER_ADDRESS = struct_of("uwaga_tensor", "bytes")  # a uwaga_tensor without its address
 _RESULT_IN_PARTS = struct.Struct("=" + f"Q{_TENSOR_AFTER_ADDRESS.size}s" * 2)
-BACKWARD_ARGUMENTS = struct_of("uwaga_backward_args")
+_BACKWARD_ARGUMENTS = struct_of("uwaga_backward_args")
 SOFTMAX = struct_of("uwaga_softmax")
 ROW_STATISTICS = struct_of("uwaga_row_statistics")
 SELECTION = struct_of("uwaga_selection")
@@ -185,6 +185,18 @@ def problem(call: Call) -> tuple[bytes, ctypes.Array[ctypes.c_char] | None]:
     return template.pack(query, key, value, options.dropout, seed, options.dropout_origin), result.mask
 
 
+def run(name: str, call: Call, *arguments: bytes | int | ctypes.Array[Any] | None) -> None:
+    """Call a function of the library, whose first argument is the uwaga_problem of a call.
+
+    Raises:
+        ValueError: the library refuses the problem.
+        MemoryError: there is no memory for its buffers.
+    """
+    packed, alive = problem(call)
+    native.check(getattr(native.library().functions, name)(packed, *arguments))
+    del alive
+
+
 def _check_sizes(call: Call) -> None:
     """ValueError: operands whose sizes changed after the call was made, by `x.data = y` or a saved-tensor hook."""
     (batch, heads, queries, width), (key_batch, groups, keys, key_width) = call.query.shape, call.key.shape
@@ -286,17 +298,26 @@ class ResultTemplate(NamedTuple):
 
 
 def run_forward(packed: bytes, result: bytes) -> None:
-    """Fill in the uwaga_forward_result of a uwaga_problem.
-
-    Raises:
-        ValueError: the library refuses the problem.
-        MemoryError: there is no memory for its buffers.
-    """
+    """Fill in the uwaga_forward_result of a uwaga_problem. Raises as `run`."""
     native.check(native.library().functions.uwaga_forward(packed, result))
 
 
 def run_backward(
     packed: bytes,
+    output: Tensor,
+    lse: Tensor | None,
+    grad_output: Tensor,
+    grad_lse: Tensor | None,
+    *gradients: Tensor | None,
+) -> None:
+    """Fill in the gradients of a uwaga_problem, those that are not None. Raises as `run`."""
+    if grad_output._is_zerotensor():  # PyTorch's zeros without memory
+        grad_output = torch.zeros_like(output)
+    arguments = backward_arguments(output, lse, grad_output, grad_lse, *gradients)
+    native.check(native.library().functions.uwaga_backward(packed, arguments))
+
+
+def backward_arguments(
     output: Tensor,
     lse: Tensor | None,
     grad_output: Tensor,
@@ -307,11 +328,9 @@ def run_backward(
     relative: Tensor | None = None,
     bias: Tensor | None = None,
     sinks: Tensor | None = None,
-) -> None:
-    """Fill in the gradients of a uwaga_problem, those that are given. Raises as `run_forward`."""
-    if grad_output._is_zerotensor():  # PyTorch's zeros without memory
-        grad_output = torch.zeros_like(output)
-    arguments = BACKWARD_ARGUMENTS.pack(
+) -> bytes:
+    """Return a uwaga_backward_args: which gradients are filled in, and what the backward pass reads beside the problem."""
+    return _BACKWARD_ARGUMENTS.pack(
         *tensor_fields(output),
         *tensor_fields(grad_output),
         *row_fields(lse),
@@ -323,7 +342,6 @@ def run_backward(
         *numbers_fields(sinks, torch.float32),
         *tensor_fields(bias),
     )
-    native.check(native.library().functions.uwaga_backward(packed, arguments))
 
 
 def start_fields(mode: int, value: int, starts: Tensor | None) -> tuple[int, ...]:

@@ -10,15 +10,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga._base import native
 from uwaga._base.native_layout import struct_of
 from uwaga.ops.attention.call import Call
 from uwaga.ops.attention.native_structs import (
-    BACKWARD_ARGUMENTS,
     FORWARD_RESULT,
+    backward_arguments,
     numbers_fields,
-    problem,
     row_fields,
+    run,
     tensor_fields,
 )
 
@@ -58,11 +57,9 @@ def key_sums(x_BGnD: Tensor) -> int:
 
 def forward(call: Call, sums: Tensor, continues: bool, output: Tensor | None = None, lse: Tensor | None = None) -> None:
     """Continue the sums of these queries by these keys; fill in `output` and `lse` where they are given, after the last keys."""
-    packed, alive = problem(call)
     result = FORWARD_RESULT.pack(*tensor_fields(output), *row_fields(lse))
     packed_sums = _FORWARD_SUMS.pack(*numbers_fields(sums, torch.float32), continues, 0)
-    native.check(native.library().functions.uwaga_forward_part(packed, result, packed_sums))
-    del alive
+    run("uwaga_forward_part", call, result, packed_sums)
 
 
 class Rows(NamedTuple):
@@ -91,25 +88,12 @@ class Results(NamedTuple):
     key: Tensor | None = None
     value: Tensor | None = None
     relative: Tensor | None = None
-    sinks: Tensor | None = None
     bias: Tensor | None = None  # (B, H, Q, K) float32 of these queries and keys: only visible pairs are written
+    sinks: Tensor | None = None
 
 
 def backward(call: Call, rows: Rows, sums: Sums, results: Results) -> None:
     """Continue the sums of gradients by these queries and these keys."""
-    packed, alive = problem(call)
-    arguments = BACKWARD_ARGUMENTS.pack(
-        *tensor_fields(rows.output),
-        *tensor_fields(rows.grad_output),
-        *row_fields(rows.lse),
-        *row_fields(rows.grad_lse),
-        *tensor_fields(results.query),
-        *tensor_fields(results.key),
-        *tensor_fields(results.value),
-        *numbers_fields(results.relative, torch.float32),
-        *numbers_fields(results.sinks, torch.float32),
-        *tensor_fields(results.bias),
-    )
     packed_sums = _BACKWARD_SUMS.pack(
         *numbers_fields(sums.query, torch.float32),
         *numbers_fields(sums.key, torch.float32),
@@ -117,5 +101,5 @@ def backward(call: Call, rows: Rows, sums: Sums, results: Results) -> None:
         sums.continues_queries,
         sums.continues_keys,
     )
-    native.check(native.library().functions.uwaga_backward_part(packed, arguments, packed_sums))
-    del alive
+    arguments = backward_arguments(rows.output, rows.lse, rows.grad_output, rows.grad_lse, *results)
+    run("uwaga_backward_part", call, arguments, packed_sums)

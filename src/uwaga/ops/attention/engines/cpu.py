@@ -12,8 +12,8 @@ from uwaga.ops.attention.native_structs import (
     MAX_WIDTH,
     problem,
     row_fields,
+    run,
     run_backward,
-    run_forward,
     tensor_fields,
 )
 
@@ -41,9 +41,7 @@ def refusal(call: Call) -> str | None:
 def forward(call: Call) -> tuple[Tensor, Tensor | None]:
     output = new_output(call)
     lse = new_lse(call) if call.options.wants_lse else None
-    packed, alive = problem(call)
-    run_forward(packed, FORWARD_RESULT.pack(*tensor_fields(output), *row_fields(lse)))
-    del alive
+    run("uwaga_forward", call, FORWARD_RESULT.pack(*tensor_fields(output), *row_fields(lse)))
     return output, lse
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from uwaga._base import native
 from uwaga._base.tracing import is_batch_of_gradients, is_plain_eager
 from uwaga.ops.attention.call import Call, Options, compute_dtype, no_forward_mode
-from uwaga.ops.attention.native_structs import DTYPES, FORWARD_RESULT, problem, row_fields, tensor_fields
+from uwaga.ops.attention.native_structs import DTYPES, FORWARD_RESULT, row_fields, run, tensor_fields
 from uwaga.ops.attention.sequences import join, split
 from uwaga.ops.mask_program import START_LAST, START_VALUE, UNBOUNDED, And, Band, Lengths, MaskProgram
 
@@ -206,10 +206,8 @@ def _native(
         scale=scale, softmax=False, mask_program=mask_program, max_queries=q_PQD.shape[1], max_keys=k_PKD.shape[1]
     )
     out_1PQE = q_PQD.new_empty((1, *q_PQD.shape[:2], v_PKE.shape[2]), dtype=dtype)
-    packed, alive = problem(Call(query=q_PQD[None], key=k_PKD[None], value=v_PKE[None], options=options))
-    result = FORWARD_RESULT.pack(*tensor_fields(out_1PQE), *row_fields(None))
-    native.check(native.library().functions.uwaga_linear_forward(packed, result))
-    del alive
+    call = Call(query=q_PQD[None], key=k_PKD[None], value=v_PKE[None], options=options)
+    run("uwaga_linear_forward", call, FORWARD_RESULT.pack(*tensor_fields(out_1PQE), *row_fields(None)))
     return out_1PQE[0]
 
 
