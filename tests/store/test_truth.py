@@ -129,7 +129,7 @@ def test_a_segment_that_is_found_truncated_is_never_in_no_list(db: SoftDatabase)
     path = sorted((db.path / "segments").iterdir())[1]
     os.truncate(path, 100)
     for step in range(60):
-        interrupted(db.ids, step)
+        interrupted(lambda: refused(db.ids), step)
         assert f"{path} (rows 20 to 39): was truncated while it was open" in refused(db.ids)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,10 +26,11 @@ from uwaga.cli.terminal import (
 from uwaga.data.documents import InvalidDocumentError
 from uwaga.models.checkpoints import directories
 from uwaga.models.tokenizers.token_text import SPECIAL_TOKEN
-from uwaga.store.texts import COSINE_SCALE, AddedFiles, Split, find_files
+from uwaga.store import texts
+from uwaga.store.texts import COSINE_SCALE, AddedFiles, Split, TokenAnswer, find_files
 
 if TYPE_CHECKING:
-    from uwaga.store import Answer, Match, SoftDatabase, TokenAnswer, TokenDatabase
+    from uwaga.store import Answer, Match, SoftDatabase, TokenDatabase
 
 _BAR = 30  # columns
 _Database = Annotated[Path, typer.Argument(help="The folder of the database.", metavar="DB")]
@@ -83,12 +83,10 @@ def ask(
     """What the database says: the passages with their exact shares of all attention, and how much is on the others; of vectors of
     tokens, those with the largest MaxSim, and which tokens match."""
     with _opened("store ask", database) as db:
-        from uwaga import store
-
         if db.has_tokens and scale != COSINE_SCALE:
             fail("store ask", f"--scale is of cosines before softmax, and {database} has vectors of tokens")
         factor = None if db.has_tokens else scale
-        answer = store.ask(db, question, store.encoder_of(db, model), scale=factor, where=where, top=top)
+        answer = texts.ask(db, question, texts.encoder_of(db, model), scale=factor, where=where, top=top)
     _show(answer, as_json=as_json)
 
 
@@ -137,19 +135,14 @@ COMMANDS: tuple[Callable[..., None], ...] = (add, ask, check, stats, compact, ex
 
 @contextmanager
 def _opened(command: str, database: Path) -> Iterator["SoftDatabase | TokenDatabase"]:
-    """The database of a command, which ends where it cannot be opened or read."""
+    """The database of a command, which ends if the database cannot be opened or read."""
+    if not database.is_dir():  # takes no time, while opening it imports PyTorch
+        fail(command, f"{database}: there is no such folder")
     with _errors(command):
-        check_folder(database)
-        from uwaga.store import open_database
+        from uwaga.store.token_database import open_database
 
         with open_database(database) as db:
             yield db
-
-
-def check_folder(database: str | os.PathLike[str]) -> None:
-    """Raises SoftDatabaseError: it is not there. Takes no time, where opening it would first import PyTorch."""
-    if not Path(database).is_dir():
-        raise SoftDatabaseError(f"{database}: there is no such folder")
 
 
 @contextmanager
@@ -187,40 +180,38 @@ def _add(database: Path, files: list[Path], model: str | None, dtype: str, optio
 
 def _show(answer: "Answer | TokenAnswer", *, as_json: bool) -> None:
     """Passages with their shares, and what is on the others; or with their scores, and what each token of the question found."""
-    from uwaga.store import TokenAnswer
-
     name, values, summary = "share", answer.top.weights, dict[str, float]()
     matches: list[list[Match]] = []
     if isinstance(answer, TokenAnswer):
         name, values, matches = "score", answer.top.scores, answer.matches
     else:
-        summary = {each: getattr(answer, each).item() for each in ("unlisted_weight", "effective_count", "entropy")}
+        summary = {field: getattr(answer, field).item() for field in ("unlisted_weight", "effective_count", "entropy")}
         summary["rows"] = answer.rows
     whole = zip(answer.top.ids.tolist(), values.tolist(), answer.top.records, strict=True)
-    listed = [(number, value, record) for number, value, record in whole if number >= 0]
+    rows = [(number, value, record) for number, value, record in whole if number >= 0]
     if as_json:
-        passages = [{"id": number, name: value, "record": record} for number, value, record in listed]
+        passages = [{"id": number, name: value, "record": record} for number, value, record in rows]
         for passage, found in zip(passages, matches, strict=False):
-            passage["matches"] = [each._asdict() for each in found]
+            passage["matches"] = [match._asdict() for match in found]
         echo_json(json.dumps({"passages": passages} | summary))
         return
-    if not listed:
+    if not rows:
         echo("no passage meets the condition")
         return
     block = "\u2588" if (sys.stdout.encoding or "").lower().startswith("utf") else "#"
-    for n, (_, value, record) in enumerate(listed):
+    for n, (_, value, record) in enumerate(rows):
         origin = " ".join(str(record[field]) for field in ("source", "document") if field in record)
-        bar = block * max(1, math.ceil(value / listed[0][1] * _BAR)) if summary else ""
+        bar = block * max(1, math.ceil(value / rows[0][1] * _BAR)) if summary else ""
         echo(f"{value:6.1%}  {bar:{_BAR}}  {origin}" if summary else f"{value:8.3f}  {origin}")
         margin = " " * (8 if summary else 10)
         for line in str(record.get("text", "")).splitlines():
             echo(margin + line)
         if matches:
-            shown = [each for each in matches[n] if not SPECIAL_TOKEN.fullmatch(each.token)]
-            echo(margin + ", ".join(f"{each.token}: {each.found} {each.product:.2f}" for each in shown))
+            shown = [match for match in matches[n] if not SPECIAL_TOKEN.fullmatch(match.token)]
+            echo(margin + ", ".join(f"{match.token}: {match.found} {match.product:.2f}" for match in shown))
     if summary:
         # exp(entropy) is the effective number of statistics: so many equal shares would be as uneven.
         echo(
-            f"{summary['unlisted_weight']:6.1%}  on {summary['rows'] - len(listed):,} other passages; as spread out as over "
+            f"{summary['unlisted_weight']:6.1%}  on {summary['rows'] - len(rows):,} other passages; as spread out as over "
             f"{summary['effective_count']:,.1f} equal ones"
         )

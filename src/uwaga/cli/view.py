@@ -17,7 +17,6 @@ import typer
 from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError, DataError, SoftDatabaseError
 from uwaga._base.languages import current, tr
-from uwaga.cli.store import check_folder
 from uwaga.cli.terminal import (
     NoBrowser,
     Port,
@@ -267,7 +266,8 @@ def _of_picture(
 
 def _of_question(folder: str, question: str, model: str | None) -> "ViewService":
     with _in_option_names("model"):
-        check_folder(folder)
+        if not Path(folder).is_dir():  # takes no time, while opening it imports PyTorch
+            raise SoftDatabaseError(f"{folder}: there is no such folder")
         from uwaga.store import open_database
         from uwaga.viewer.inputs import open_view
         from uwaga.viewer.shown import Question

@@ -271,7 +271,7 @@ class Catalog:
 
     def deleted(self) -> np.ndarray:
         """The ids of deleted rows that segments still have, int64, rising."""
-        return self._ids("SELECT id FROM deleted ORDER BY id", ())
+        return np.fromiter((row[0] for row in self._rows("SELECT id FROM deleted ORDER BY id")), np.int64)
 
     def unlisted(self) -> list[str]:
         """The names of the files that were announced, or that were those of removed segments, and that no segment has."""
@@ -291,9 +291,9 @@ class Catalog:
     def records(self, ids: Iterable[int]) -> dict[int, Record]:
         """The records of these ids, of those that have one."""
         results: dict[int, Record] = {}
-        wanted = sorted(set(ids))
-        for start in range(0, len(wanted), _AT_ONCE):
-            part = wanted[start : start + _AT_ONCE]
+        numbers = sorted(set(ids))
+        for start in range(0, len(numbers), _AT_ONCE):
+            part = numbers[start : start + _AT_ONCE]
             marks = ", ".join("?" * len(part))
             for row in self._rows(f"SELECT {self._columns()} FROM records WHERE id IN ({marks})", part):
                 results[row[0]] = self._record(row)
@@ -414,15 +414,15 @@ class Catalog:
     def check_fields(self, records: Iterable[Mapping[str, object]]) -> None:
         """Raises ValueError for a record that cannot be stored, with its number."""
         folded = {name.lower(): name for name in self.fields}
-        known = set(self.fields)
+        names = set(self.fields)
         for number, record in enumerate(records):
             if not isinstance(record, Mapping):
                 raise ValueError(f"SoftDatabase: record {number} must be a dictionary, not {type(record).__name__}")
             for name, value in record.items():
                 place = f"SoftDatabase: record {number}, field {printable(str(name))}"
-                if name not in known:
+                if name not in names:
                     _check_name(name, folded, place)
-                    known.add(name)
+                    names.add(name)
                     folded[name.lower()] = name
                 _check_value(value, place)
 
@@ -449,9 +449,6 @@ class Catalog:
         """Another number where another connection has written."""
         (number,) = self._execute("PRAGMA data_version").fetchone()
         return int(number)
-
-    def _ids(self, sql: str, parameters: Parameters) -> np.ndarray:
-        return np.fromiter((row[0] for row in self._rows(sql, parameters)), np.int64)
 
     def _rows(self, sql: str, parameters: Parameters = ()) -> Iterator[Sequence]:
         with self._errors():
@@ -560,7 +557,7 @@ def _plain(value: object, place: str) -> Value | None:
 _OPEN: WeakSet[Catalog] = WeakSet()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        after_in_child=lambda: [ctypes.pythonapi.Py_IncRef(ctypes.py_object(each)) for each in list(_OPEN)]
+        after_in_child=lambda: [ctypes.pythonapi.Py_IncRef(ctypes.py_object(opened)) for opened in list(_OPEN)]
     )
 
 
@@ -603,27 +600,27 @@ def _stamp(path: Path, *, write: bool = False) -> list[int]:
     name."""
     found = list[os.stat_result | None]()
     for ending in ("", "-wal", "-shm", "-journal"):
-        each = f"{path}{ending}"
+        file = f"{path}{ending}"
         try:
-            status = os.lstat(each)
+            status = os.lstat(file)
         except FileNotFoundError as error:
             if not ending:
                 raise SoftDatabaseError(f"{path}: cannot be read: {error.strerror}") from error
             found.append(None)
             continue
         except OSError as error:
-            raise SoftDatabaseError(f"{each}: cannot be read: {error.strerror or error}") from error
+            raise SoftDatabaseError(f"{file}: cannot be read: {error.strerror or error}") from error
         if not stat.S_ISREG(status.st_mode):
-            raise SoftDatabaseError(f"{each}: is a symbolic link or not a regular file")
+            raise SoftDatabaseError(f"{file}: is a symbolic link or not a regular file")
         if write and status.st_nlink > 1:
             raise SoftDatabaseError(
-                f"{each}: has a second name (a hard link), through which writing would change another database; copy the folder without "
+                f"{file}: has a second name (a hard link), through which writing would change another database; copy the folder without "
                 "links, as cp -a does, and open the copy"
             )
         found.append(status)
-    own, log, *_ = found
-    assert own is not None
-    return [own.st_dev, own.st_ino, *([log.st_ino] if log else [own.st_size, own.st_mtime_ns])]
+    catalog, log, *_ = found
+    assert catalog is not None
+    return [catalog.st_dev, catalog.st_ino, *([log.st_ino] if log else [catalog.st_size, catalog.st_mtime_ns])]
 
 
 def _reason(error: Exception) -> str:

@@ -317,10 +317,10 @@ class SoftDatabase(StoredDatabase):
         """
         return self._append_parquet(path, {"keys": key, "values": value})
 
-    def _checked_rows(self, given: Tensor, width: int | None, name: str) -> Tensor:
+    def _checked_rows(self, rows: Tensor, width: int | None, name: str) -> Tensor:
         """(n, H, width) in the dtype of the database."""
         place = f"SoftDatabase.append: {name}"
-        tensor = tensor_of(given, place, "; uwaga.store.add_files takes files of texts").detach().cpu()
+        tensor = tensor_of(rows, place, "; uwaga.store.add_files takes files of texts").detach().cpu()
         tail = self._tail(width)
         if tensor.dim() != 1 + len(tail) or tensor.shape[1:] != tail:
             sizes = ", ".join(map(str, tail))

@@ -57,15 +57,15 @@ def _vectors(rows: list[Any], name: str) -> Any:
 
     tensors = [getattr(row, name) for row in rows]
     flat = (
-        torch.cat([each.reshape(-1, each.shape[-1]) for each in tensors])
+        torch.cat([tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors])
         if name == "tokens"
         else torch.stack(tensors).flatten(1)
     )
-    listed = pa.FixedSizeListArray.from_arrays(pa.array(flat.float().flatten().numpy()), flat.shape[1])
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(flat.float().flatten().numpy()), flat.shape[1])
     if name != "tokens":
-        return listed
+        return vectors
     offsets = np.cumsum([0, *map(len, tensors)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), listed)
+    return pa.ListArray.from_arrays(pa.array(offsets), vectors)
 
 
 def read(
@@ -76,18 +76,18 @@ def read(
     names: of the column of each argument: "keys" and "values", or "tokens". Other columns are fields of the records. Raises DataError.
     """
     widths = {"keys": schema.key_width, "values": schema.value_width, "tokens": schema.key_width}
-    listed = {each: name for each, name in names.items() if widths[each] is not None}
+    columns_of = {argument: name for argument, name in names.items() if widths[argument] is not None}
     found, at_once = untrusted.ParquetRows(path, ()).names, _TOKEN_ROWS_AT_ONCE if schema.tokens else _AT_ONCE
-    for name in listed.values():
+    for name in columns_of.values():
         if name not in found:
             raise DataError(f"{path}: there is no column {printable(name)}")
-    left_out = {"id", _RECORD, *listed.values(), *(() if schema.tokens else ("value",))}
+    left_out = {"id", _RECORD, *columns_of.values(), *(() if schema.tokens else ("value",))}
     fields = [name for name in found if name not in left_out]
-    columns = [*listed.values(), *fields, *([_RECORD] if _RECORD in found else [])]
+    columns = [*columns_of.values(), *fields, *([_RECORD] if _RECORD in found else [])]
     rows = untrusted.ParquetRows(path, columns).rows(at_once)
     while part := list(islice(rows, at_once)):
         vectors: dict[str, Tensor | Ragged] = {}
-        for argument, name in listed.items():
+        for argument, name in columns_of.items():
             width = schema.heads * (widths[argument] or 0)
             tensors = [_numbers(place, name, row[name], width, several=schema.tokens) for place, row in part]
             if schema.tokens:
@@ -98,16 +98,16 @@ def read(
         yield vectors, [_record(place, row, fields) for place, row in part]
 
 
-def _numbers(place: str, name: str, given: object, width: int, *, several: bool) -> Tensor:
+def _numbers(place: str, name: str, value: object, width: int, *, several: bool) -> Tensor:
     """The vector of a row, (width,), or those of its tokens, (n, width). Raises DataError."""
-    is_good = _is_vector(given, width)
+    is_good = _is_vector(value, width)
     if several:
-        is_good = isinstance(given, list) and len(given) > 0 and all(_is_vector(each, width) for each in given)
+        is_good = isinstance(value, list) and len(value) > 0 and all(_is_vector(vector, width) for vector in value)
     if not is_good:
         what = f"vectors, one at least, each a list of {width} numbers" if several else f"{width} numbers"
         raise DataError(f"{place}: {printable(name)} must be a list of {what}")
     with np.errstate(over="ignore"):
-        result = np.array(given, np.float64).astype(np.float32)
+        result = np.array(value, np.float64).astype(np.float32)
     if not np.isfinite(result).all():
         raise DataError(f"{place}: {printable(name)} has a number that is NaN or infinite as float32")
     return torch.from_numpy(result)

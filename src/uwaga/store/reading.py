@@ -71,8 +71,8 @@ class LiveRows:
             end = min(stop, int(self.ends[n + 1]))
             first, last = start - int(self.ends[n]), end - int(self.ends[n])
             if last > first:
-                listed = self.rows[n]
-                yield n, slice(first, last) if listed is None else listed[first:last]
+                live = self.rows[n]
+                yield n, slice(first, last) if live is None else live[first:last]
             start, n = end, n + 1
 
     def ids(self, positions: np.ndarray) -> np.ndarray:
@@ -80,9 +80,9 @@ class LiveRows:
         result = np.empty(positions.shape, np.int64)
         numbers = np.searchsorted(self.ends, positions, "right") - 1
         for n in np.unique(numbers).tolist():
-            is_here, listed = numbers == n, self.rows[n]
+            is_here, live = numbers == n, self.rows[n]
             rows = positions[is_here] - self.ends[n]
-            result[is_here] = self.segments[n].id_of(rows if listed is None else listed[rows])
+            result[is_here] = self.segments[n].id_of(rows if live is None else live[rows])
         return result
 
     def keys(self, start: int, stop: int) -> Tensor:
@@ -100,14 +100,14 @@ class LiveRows:
     def chunks(self) -> tuple[np.ndarray, np.ndarray]:
         """For each block the chunks that its rows are in, counted over all segments; and where each block begins in that list."""
         firsts = np.cumsum([0, *(len(segment.radii) for segment in self.segments)])
-        listed: list[np.ndarray] = []
+        chunks: list[np.ndarray] = []
         for start in range(0, len(self), BLOCK):
             parts = []
             for n, rows in self.pieces(start, min(start + BLOCK, len(self))):
                 where = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
                 parts.append(firsts[n] + np.unique(where // CHUNK))
-            listed.append(np.concatenate(parts))
-        return np.concatenate(listed), np.cumsum([0, *map(len, listed[:-1])])
+            chunks.append(np.concatenate(parts))
+        return np.concatenate(chunks), np.cumsum([0, *map(len, chunks[:-1])])
 
     @cached_property
     def places(self) -> np.ndarray:
@@ -121,11 +121,11 @@ class LiveRows:
     @cached_property
     def balls(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Of each segment the chunks' centres (H, c, D), their radii and the largest norms in them (H, 1, c), float64."""
-        listed = []
+        balls = []
         for segment in self.segments:
             centres, radii = segment.centres.double().transpose(0, 1), segment.radii.double().T[:, None]
-            listed.append((centres, radii, centres.square().sum(-1).sqrt()[:, None] + radii))
-        return listed
+            balls.append((centres, radii, centres.square().sum(-1).sqrt()[:, None] + radii))
+        return balls
 
     @cached_property
     def largest_norm(self) -> float:
@@ -325,12 +325,12 @@ class _Pass:
     def _merge(self, results: Sequence[_BlockResults]) -> None:
         """Takes the results of some blocks, in their order."""
         found = [statistics for _, _, statistics in results]
-        maximum_nR = _joined([each.normalizer.maximum for each in found]).astype(np.float64)
-        sum_nR = _joined([each.normalizer.sum for each in found]).astype(np.float64)
+        maximum_nR = _joined([block.normalizer.maximum for block in found]).astype(np.float64)
+        sum_nR = _joined([block.normalizer.sum for block in found]).astype(np.float64)
         lse_nR = maximum_nR + np.log(sum_nR)
         if self._options.attention:
-            outputs = [each.output.flatten(1, 2) for each in found if each.output is not None]
-            entropies = [each.entropy for each in found if each.entropy is not None]
+            outputs = [block.output.flatten(1, 2) for block in found if block.output is not None]
+            entropies = [block.entropy for block in found if block.entropy is not None]
             self._add(lse_nR, torch.cat(outputs), _joined(entropies).astype(np.float64))
         if self._options.top:
             self._top.merge(results, maximum_nR, lse_nR)
@@ -373,10 +373,10 @@ class _Pass:
             weight_nR = np.exp(below_nR)
             below_nR = np.where(is_in, below_nR, 0.0)
             weighted = output * torch.from_numpy(weight_nR)[:, :, None]
-            listed = np.flatnonzero(is_in.any(1))
-            self._outputs[slot] = _added_to(self._outputs[slot], weighted, listed)
-            self._sums[slot] = _added(np.concatenate([self._sums[slot][None], weight_nR[listed]]))
-            terms = (weight_nR * (entropy_nR - below_nR))[listed]
+            blocks = np.flatnonzero(is_in.any(1))
+            self._outputs[slot] = _added_to(self._outputs[slot], weighted, blocks)
+            self._sums[slot] = _added(np.concatenate([self._sums[slot][None], weight_nR[blocks]]))
+            terms = (weight_nR * (entropy_nR - below_nR))[blocks]
             self._entropies[slot] = _added(np.concatenate([self._entropies[slot][None], terms]))
 
     def _bands(self) -> tuple[np.ndarray, np.ndarray]:
@@ -460,8 +460,8 @@ class _Top:
         is_known = weight > 0
         score = lse + np.where(is_known, np.log(np.where(is_known, weight, 1.0), dtype=np.float64), _UNDERFLOW)
         slack = (2 * self._rounding[r] + 1e-5)[:, None]
-        known = np.concatenate([self._scores[r], np.where(is_known, score, -np.inf)], axis=1)
-        enough = np.partition(known, -self.top, axis=1)[:, -self.top]
+        scores = np.concatenate([self._scores[r], np.where(is_known, score, -np.inf)], axis=1)
+        enough = np.partition(scores, -self.top, axis=1)[:, -self.top]
         is_near = is_row & (score + slack >= np.maximum(enough, lowest[r])[:, None])
         counts = is_near.sum(1)
         row, column = np.nonzero(is_near)
@@ -473,17 +473,17 @@ class _Top:
         result = _keys_at(results, at[row, column], r[row] // self._queries)
         query = self._query.reshape(len(lowest), -1)[r[row]]
         new = [np.full(shape, -np.inf), np.full(shape, 2**62), np.zeros(shape), np.full(shape, -np.inf)]
-        for each, candidates in zip(
+        for array, candidates in zip(
             new,
             ((result * query).sum(-1) * self._scale, at[row, column], weight[row, column], lse[row, column]),
             strict=True,
         ):
-            each[row, place] = candidates
+            array[row, place] = candidates
         olds = (self._scores, self._at, self._weights, self._lse)
-        joined = [np.concatenate([old[r], each], axis=1) for old, each in zip(olds, new, strict=True)]
+        joined = [np.concatenate([old[r], array], axis=1) for old, array in zip(olds, new, strict=True)]
         order = np.lexsort((joined[1], -joined[0]), axis=-1)[:, : self.top]
-        for old, each in zip(olds, joined, strict=True):
-            old[r] = np.take_along_axis(each, order, axis=1)
+        for old, array in zip(olds, joined, strict=True):
+            old[r] = np.take_along_axis(array, order, axis=1)
 
     def listed(self, lse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Weights and scores, (R, k)."""
@@ -510,12 +510,12 @@ def _bounds(live: LiveRows, query_HQD: Tensor, scale: float) -> tuple[np.ndarray
         reach = norm * (radii + largest * ((query.shape[2] + 2) * _ROUNDING))
         uppers.append((middle + reach).reshape(rows, -1).numpy())
         lowers.append((middle - reach).reshape(rows, -1).numpy())
-    listed, starts = live.chunks
+    chunks, starts = live.chunks
     # Squares of very large keys overflow: then a bound says nothing.
     high = np.nan_to_num(np.concatenate(uppers, axis=1), nan=_LARGEST, posinf=_LARGEST, neginf=-_LARGEST)
     low = np.nan_to_num(np.concatenate(lowers, axis=1), nan=-_LARGEST, posinf=_LARGEST, neginf=-_LARGEST)
-    upper = np.maximum.reduceat(high[:, listed], starts, axis=1)
-    lower = np.minimum.reduceat(low[:, listed], starts, axis=1)
+    upper = np.maximum.reduceat(high[:, chunks], starts, axis=1)
+    lower = np.minimum.reduceat(low[:, chunks], starts, axis=1)
     count = np.log(live.count(np.arange(live.blocks)))
     return upper, lower, upper + count + 1e-6 * (1 + np.abs(upper))
 
@@ -559,9 +559,9 @@ def _keys_at(results: Sequence[_BlockResults], positions: np.ndarray, heads: np.
     keys = np.empty((len(positions), results[0][1].shape[2]))
     part = np.searchsorted([first * BLOCK for first, _, _ in results], positions, "right") - 1
     for n in np.unique(part).tolist():
-        is_here, (first, own, _) = part == n, results[n]
+        is_here, (first, block_keys, _) = part == n, results[n]
         rows = positions[is_here] - first * BLOCK
-        keys[is_here] = own[torch.from_numpy(rows), torch.from_numpy(heads[is_here])].double().numpy()
+        keys[is_here] = block_keys[torch.from_numpy(rows), torch.from_numpy(heads[is_here])].double().numpy()
     return keys
 
 
@@ -591,10 +591,10 @@ def _order(weights_Rk: np.ndarray, scores_Rk: np.ndarray) -> None:
         weights_Rk[r] = np.concatenate(groups)
 
 
-def _added_to(whole: Tensor, terms_nRE: Tensor, listed: np.ndarray) -> Tensor:
-    """`whole` and the listed terms, one after another; the bits are the same either way."""
+def _added_to(whole: Tensor, terms_nRE: Tensor, blocks: np.ndarray) -> Tensor:
+    """`whole` and the terms of these blocks, one after another; the bits are the same either way."""
     if whole.numel() <= _SMALL:
-        return torch.from_numpy(_added(np.concatenate([whole[None].numpy(), terms_nRE.numpy()[listed]])))
-    for n in listed.tolist():
+        return torch.from_numpy(_added(np.concatenate([whole[None].numpy(), terms_nRE.numpy()[blocks]])))
+    for n in blocks.tolist():
         whole += terms_nRE[n]
     return whole

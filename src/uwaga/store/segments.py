@@ -194,10 +194,10 @@ def write(path: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None, offs
             _write_at(file, places[name] + part.start * rows[name][0].nbytes, rows[name][part])
         return _digest(*(rows[name][part] for name, part in parts.items()))
 
-    with durable.atomic_create(path) as file, threads(min(_THREADS, chunks)) as each:
+    with durable.atomic_create(path) as file, threads(min(_THREADS, chunks)) as mapped:
         file.write(header)
         file.flush()
-        digests = list(each(write_chunk, range(chunks)))
+        digests = list(mapped(write_chunk, range(chunks)))
         for name, x in bounds.items():
             _write_at(file, places[name], x)
     parts = [hashlib.sha256(header).digest(), _digest(*bounds.values()), *digests]

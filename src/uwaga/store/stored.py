@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -76,6 +75,7 @@ class StoredDatabase(ABC):
         self._is_closed = self._is_known = False  # whether the following is what the catalog says
         self._segments: dict[str, SegmentFile] = {}
         self._entries: list[Entry] = []
+        self._deleted = np.empty(0, np.int64)  # ids of deleted rows that segments still have
         self._broken: dict[str, str] = {}  # file: what is wrong
         self._live: LiveRows | None = None
         try:
@@ -143,9 +143,7 @@ class StoredDatabase(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def refresh(self) -> None:
@@ -162,7 +160,7 @@ class StoredDatabase(ABC):
         before: set[str] | None = None
         while not self._is_known:
             self._catalog.refresh()
-            self._entries = self._catalog.segments()
+            self._entries, self._deleted = self._catalog.segments(), self._catalog.deleted()
             self._map()
             self._live = None
             # The writer may have compacted between the catalog and the files; what is as broken at a later moment is damaged.
@@ -204,7 +202,7 @@ class StoredDatabase(ABC):
 
     def __len__(self) -> int:
         self._check_open()
-        return sum(entry.rows for entry in self._entries) - len(self._catalog.deleted())
+        return sum(entry.rows for entry in self._entries) - len(self._deleted)
 
     def ids(self) -> Tensor:
         """(n,) int64: the ids of all rows, rising."""
@@ -214,9 +212,9 @@ class StoredDatabase(ABC):
     def records(self, ids: Iterable[int]) -> list[Record]:
         """The records of rows, in the order of `ids`; empty for a row without one, or that is not in the database."""
         self._check_open()
-        listed = integers(ids, f"{type(self).__name__}.records")
-        records = self._catalog.records(number for number in listed if 0 <= number < MOST_IDS)
-        return [records.get(number, {}) for number in listed]
+        numbers = integers(ids, f"{type(self).__name__}.records")
+        records = self._catalog.records(number for number in numbers if 0 <= number < MOST_IDS)
+        return [records.get(number, {}) for number in numbers]
 
     def counts(self, field: str) -> dict[Value, int]:
         """How many rows have each value of a field of their records."""
@@ -230,8 +228,8 @@ class StoredDatabase(ABC):
         self._check_open()
         rows = len(self)
         return {
-            "rows": rows, "deleted": len(self._catalog.deleted()), "records": self._catalog.count(),
-            "segments": len(self._entries), "bytes": sum(each.nbytes for each in self._segments.values()), **catalog.settings(self.schema), "model": self.model,
+            "rows": rows, "deleted": len(self._deleted), "records": self._catalog.count(),
+            "segments": len(self._entries), "bytes": sum(segment.nbytes for segment in self._segments.values()), **catalog.settings(self.schema), "model": self.model,
             "fields": self.fields, "damaged": self.damaged,
         }  # fmt: skip
 
@@ -245,20 +243,20 @@ class StoredDatabase(ABC):
         self._drop_truncated()
         if where is None and self._live is not None:
             return self._live
-        ids = self._catalog.deleted() if where is None else self._catalog.select(where, parameters)
-        listed: list[SegmentFile] = []
+        ids = self._deleted if where is None else self._catalog.select(where, parameters)
+        intact: list[SegmentFile] = []
         rows: list[np.ndarray | None] = []
         for entry in self._entries:
             inside, segment = entry.among(ids), self._segments.get(entry.file)
             if segment is not None:
                 at = segment.row_of(inside)
-                listed.append(segment)
+                intact.append(segment)
                 rows.append(at if where is not None else np.delete(np.arange(entry.rows), at) if len(at) else None)
             elif len(inside) < entry.rows if where is None else len(inside):
                 raise SoftDatabaseError(
                     f"{self._broken[entry.file]}. Restore the file, or delete these rows to read the others"
                 )
-        live = LiveRows(listed, rows)
+        live = LiveRows(intact, rows)
         if where is None:
             self._live = live
         return live
@@ -362,19 +360,18 @@ class StoredDatabase(ABC):
         self._drop_truncated()
         if self._broken:  # it may have been restored
             self.refresh()
-        listed = np.unique(np.array([number for number in numbers if 0 <= number < MOST_IDS], np.int64))
-        deleted = self._catalog.deleted()
-        is_there, is_anywhere, is_lost = (np.zeros(len(listed), bool) for _ in range(3))
+        chosen = np.unique(np.array([number for number in numbers if 0 <= number < MOST_IDS], np.int64))
+        is_there, is_anywhere, is_lost = (np.zeros(len(chosen), bool) for _ in range(3))
         lost = []
         for entry in self._entries:
-            inside = (listed >= entry.first_id) & (listed <= entry.last_id)
+            inside = (chosen >= entry.first_id) & (chosen <= entry.last_id)
             is_anywhere |= inside
             if not inside.any():
                 continue
             segment, is_consecutive = self._segments.get(entry.file), entry.last_id - entry.first_id + 1 == entry.rows
             if segment is not None:
-                is_there |= inside if segment.ids is None else np.isin(listed, segment.ids)
-            elif np.union1d(listed[inside], entry.among(deleted)).size == entry.last_id - entry.first_id + 1:
+                is_there |= inside if segment.ids is None else np.isin(chosen, segment.ids)
+            elif np.union1d(chosen[inside], entry.among(self._deleted)).size == entry.last_id - entry.first_id + 1:
                 lost.append(entry)
                 is_lost |= inside
             elif is_consecutive:
@@ -384,19 +381,18 @@ class StoredDatabase(ABC):
                     f"{self._broken[entry.file]}. Which rows it had is not known: delete all of "
                     f"range({entry.first_id}, {entry.last_id + 1})"
                 )
-        is_there &= ~np.isin(listed, deleted)
-        missing = [number for number in numbers if not 0 <= number < MOST_IDS] + listed[~(is_there | is_lost)].tolist()
+        is_there &= ~np.isin(chosen, self._deleted)
+        missing = [number for number in numbers if not 0 <= number < MOST_IDS] + chosen[~(is_there | is_lost)].tolist()
         if missing and not missing_ok:
             raise ValueError(f"{type(self).__name__}.delete: row {min(missing)} is not in {self.path}")
         with self._change():
             for entry in lost:
                 self._catalog.remove_segment(entry)
                 self._catalog.remove_records(entry.first_id, entry.last_id)
-            self._catalog.delete(listed[is_there].tolist(), listed[~is_anywhere].tolist())
+            self._catalog.delete(chosen[is_there].tolist(), chosen[~is_anywhere].tolist())
+        self.refresh()
         if lost:
-            self.refresh()
             self._remove_unlisted()
-        self._live, self._is_known = None, True
 
     def compact(self) -> int:
         """Writes segments with deleted rows, and neighbouring small ones, anew; ids and answers stay as they are.
@@ -486,14 +482,14 @@ class StoredDatabase(ABC):
     ) -> None:
         """Announces the files of segments, writes them, then the transaction that makes them true and the replaced ones untrue."""
         folder, entries = self._segment_folder(), list[Entry]()
-        names = [segments.new_name(int(each[0][0])) for each in new]
+        names = [segments.new_name(int(rows[0][0])) for rows in new]
         try:
             with self._change():
                 self._catalog.set_unlisted([*self._catalog.unlisted(), *names])
             with segments.threads(
                 min(_WRITTEN_AT_ONCE, len(new))
-            ) as each:  # the disk writes one while the next one is computed
-                entries += each(lambda name, one: segments.write(folder / name, *one), names, new)
+            ) as mapped:  # the disk writes one while the next one is computed
+                entries += mapped(lambda name, rows: segments.write(folder / name, *rows), names, new)
             with self._change():
                 for entry in replaced:
                     self._catalog.remove_segment(entry)
@@ -526,14 +522,14 @@ class StoredDatabase(ABC):
 
     def _groups(self) -> list[list[Entry]]:
         """The neighbouring segments that are to become one, and those that have deleted rows."""
-        deleted, most = self._catalog.deleted(), self._segment_rows() * self._row_bytes
+        most = self._segment_rows() * self._row_bytes
         groups: list[list[Entry]] = []
         for entry in self._entries:
             if groups and sum(map(self._size, [*groups[-1], entry])) <= most:
                 groups[-1].append(entry)
             else:
                 groups.append([entry])
-        return [group for group in groups if len(group) > 1 or group[0].among(deleted).size]
+        return [group for group in groups if len(group) > 1 or group[0].among(self._deleted).size]
 
     def _rewrite(self, group: list[Entry]) -> None:
         live = self._rows()
@@ -604,5 +600,5 @@ def _index(value: object) -> int | None:
 def nested(ids: Any, records: Mapping[int, Record]) -> Any:
     """Records in the shape of their ids; None for an id of -1."""
     if isinstance(ids, list):
-        return [nested(each, records) for each in ids]
+        return [nested(part, records) for part in ids]
     return None if ids < 0 else records.get(ids, {})

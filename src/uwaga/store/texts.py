@@ -52,14 +52,14 @@ def encoder_of(db: "SoftDatabase | TokenDatabase", model: str | os.PathLike[str]
     from uwaga.encode.encoder import TextEncoder
 
     _check("encoder_of", db)
-    made, _, known = (db.model or "").rpartition("@")
+    made, _, expected = (db.model or "").rpartition("@")
     if model is None:
         if made not in directories.BUNDLED:
             raise DataError(f"{db.path}: was made with {made or 'no known model'}; give the option model to load it")
         model = made
     folder = directories.find(model, None)
     found = directories.fingerprint(folder)[:32]
-    if found != known:
+    if found != expected:
         raise DataError(
             f"{db.path}: its keys were made by {db.model}, not by {os.fspath(model)}@{found}: give the directory with the files that it had then, or make the database "
             "anew"
@@ -203,7 +203,7 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
             raise DataError(f"{path}: there is no such file or folder")
         inside = [path]
         if path.is_dir():
-            inside = sorted(each for each in path.rglob("*") if each.name.endswith(SUFFIXES) and not each.is_dir())
+            inside = sorted(file for file in path.rglob("*") if file.name.endswith(SUFFIXES) and not file.is_dir())
         if not inside:
             raise DataError(f"{path}: the folder has no file whose name ends in {', '.join(SUFFIXES)}")
         results += inside
@@ -257,7 +257,7 @@ def _texts(
         spans = split_spans(text, split)
         passages = [text[start:stop].strip() for start, stop in spans]
         of_file = {"source": str(path), "document": document.id}
-        records = [{"text": each, **of_file, "part": n, "file": key} for n, each in enumerate(passages, part)]
+        records = [{"text": passage, **of_file, "part": n, "file": key} for n, passage in enumerate(passages, part)]
         part += len(spans)
         if not late_chunking:
             yield from (_Text(p, [(0, len(p))], [r], share=share) for p, r in zip(passages, records, strict=True))
@@ -281,9 +281,9 @@ def _encoded(
 
     def strings() -> Iterator[list[str]]:
         numbers = itertools.count()
-        for group in groups(texts, lambda each: len(each.text), max_documents=_AT_ONCE):
-            waiting.update((next(numbers), each) for each in group)
-            yield [each.text for each in group]
+        for group in groups(texts, lambda text: len(text.text), max_documents=_AT_ONCE):
+            waiting.update((next(numbers), text) for text in group)
+            yield [text.text for text in group]
 
     def reason(error: DocumentError) -> str:
         record = waiting[error.document].records[0]
@@ -298,11 +298,11 @@ def _encoded(
     try:
         for encoded in encoder.stream(strings(), skip_invalid=skip_invalid, **options):
             skipped += [reason(error) for error in encoded.invalid]
-            listed = list(dict.fromkeys(encoded.report.document.tolist()))
-            is_new = [n >= waiting[each].known for each in listed for n in range(len(waiting[each].spans))]
-            records = [record for each in listed for record in waiting[each].records[waiting[each].known :]]
-            done = [waiting.pop(number) for number in (*listed, *(error.document for error in encoded.invalid))]
-            share = max((each.share for each in done), default=(0.0, 0.0))
+            encoded_texts = [waiting.pop(number) for number in dict.fromkeys(encoded.report.document.tolist())]
+            left_out = [waiting.pop(error.document) for error in encoded.invalid]
+            is_new = [n >= text.known for text in encoded_texts for n in range(len(text.spans))]
+            records = [record for text in encoded_texts for record in text.records[text.known :]]
+            share = max((text.share for text in encoded_texts + left_out), default=(0.0, 0.0))
             if not records:
                 continue
             if encoded.lengths is None:
@@ -394,9 +394,9 @@ def ask(
     for number, record in zip(ids.tolist(), records, strict=True):
         if number < 0:
             continue
-        own, text = db.matches(query.values, number), record.get("text")
+        row_matches, text = db.matches(query.values, number), record.get("text")
         names = _token_names(encoder, text, len(db.tokens(number)))
-        rows = zip(tokens, own.tokens.tolist(), own.products.tolist(), strict=True)
+        rows = zip(tokens, row_matches.tokens.tolist(), row_matches.products.tolist(), strict=True)
         matches.append([Match(token, names[at], product) for token, at, product in rows])
     return TokenAnswer(
         found._replace(ids=ids, weights=found.weights[0], scores=found.scores[0], records=records), matches

@@ -137,7 +137,7 @@ class TokenDatabase(StoredDatabase):
                 joined = np.concatenate([scores, block_QS], 1), np.concatenate([at, at_QS], 1)
                 # Stable: what came first has the smaller position; places without a row have -inf, which no score is.
                 order = np.argsort(-joined[0], axis=1, kind="stable")[:, :most]
-                scores, at = (np.take_along_axis(each, order, 1) for each in joined)
+                scores, at = (np.take_along_axis(array, order, 1) for array in joined)
         ids = np.where(at < 0, -1, live.ids(np.maximum(at, 0))) if len(live) else at
         records = self._catalog.records(ids[ids >= 0].tolist())
         top = torch.from_numpy(scores)
@@ -168,7 +168,7 @@ class TokenDatabase(StoredDatabase):
         number, live = integer(id, 0, "TokenDatabase.tokens: id"), self._rows()
         for segment in live.segments:
             if number < MOST_IDS and (at := segment.row_of(np.array([number]))).size:
-                if number in self._catalog.deleted():
+                if number in self._deleted:
                     break
                 return _tokens(segment, at).values
         raise ValueError(f"TokenDatabase.tokens: row {number} is not in {self.path}")
@@ -243,7 +243,7 @@ class TokenDatabase(StoredDatabase):
 
     def _copied(self, live: LiveRows) -> list[NewRows]:
         blocks = [block for _, block in _blocks(live, 0, len(live))]
-        tokens = _ragged([each.values for each in blocks], torch.cat([each.lengths for each in blocks]))
+        tokens = _ragged([part.values for part in blocks], torch.cat([part.lengths for part in blocks]))
         return self._new(live.ids(np.arange(len(live))), tokens)
 
 
@@ -263,12 +263,12 @@ def _blocks(live: LiveRows, start: int, stop: int) -> Iterator[tuple[int, Ragged
     """The live rows from `start` up to `stop`, as many at a time as _BLOCK_BYTES have room for: the first of them, and their tokens."""
     for n, rows in live.pieces(start, stop):
         segment = live.segments[n]
-        listed = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        live_rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         assert segment.offsets is not None
-        lengths = segment.offsets.diff().numpy()[listed]
+        lengths = segment.offsets.diff().numpy()[live_rows]
         for first, last in _cut(lengths, max(1, _BLOCK_BYTES // segment.keys[0].nbytes)):
-            yield start + first, _tokens(segment, listed[first:last])
-        start += len(listed)
+            yield start + first, _tokens(segment, live_rows[first:last])
+        start += len(live_rows)
 
 
 def _tokens(segment: SegmentFile, rows: np.ndarray) -> Ragged:
