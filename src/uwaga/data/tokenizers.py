@@ -7,7 +7,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 from tokenizers import Tokenizer as Backend
 
 from uwaga._base.errors import ConfigError
-from uwaga.models.tokenizers.text_tokenizer import SPECIAL_TOKENS, TextTokenizer, by_characters, special_token_ids
+from uwaga.models.tokenizers.text_tokenizer import CHARACTER, SPECIAL_TOKENS, SpecialTokens, TextTokenizer
 
 # The longest pre-token that byte pairs are learned from; a longer one is split. The library's trainer takes time quadratic in the
 # length of a pre-token: 2 s for 80,000 letters, minutes for a million. Encoding is linear and has no limit.
@@ -103,7 +103,8 @@ def as_target_tokenizer(tokenizer: TextTokenizer, objective: str, *, kind: str, 
 
 
 def _read_symbols(backend: Backend, kind: str, lowercase: bool) -> None:
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit() if kind == "words" else by_characters()
+    by_characters = pre_tokenizers.Split(Regex(CHARACTER), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit() if kind == "words" else by_characters
     backend.normalizer = normalizers.Lowercase() if lowercase else None
 
 
@@ -116,7 +117,8 @@ def _finished(backend: Backend, objective: str, names: Mapping[str, str]) -> Tex
         "masked-language-model": ("{cls} $A {sep}", "{cls} $A {sep} $B:1 {sep}:1"),
     }[objective]
     if templates is not None:
-        single, pair = (each.format(**names) for each in templates)
+        single, pair = (template.format(**names) for template in templates)
         used = [(names[role], backend.token_to_id(names[role])) for role in names if f"{{{role}}}" in templates[0]]
         backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=used)
-    return TextTokenizer(backend, special_token_ids(backend, names), objective)
+    special = {role: backend.token_to_id(name) for role, name in names.items()}
+    return TextTokenizer(backend, SpecialTokens(**special), objective)

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from tokenizers import Regex
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Split
 
 from uwaga._base import untrusted
 from uwaga._base.durable import atomic_replace
@@ -43,8 +41,8 @@ _KEYS = {
 _PART = 2**16
 # A text without such a place in so many characters is cut there nevertheless.
 _FORCED = 2**20
-_CHARACTER = r"[\s\S]"
-_BY_CHARACTERS = {"type": "Split", "pattern": {"Regex": _CHARACTER}, "behavior": "Isolated", "invert": False}
+CHARACTER = r"[\s\S]"  # line ends too, which the pattern . does not match
+_BY_CHARACTERS = {"type": "Split", "pattern": {"Regex": CHARACTER}, "behavior": "Isolated", "invert": False}
 
 
 class SpecialTokens(NamedTuple):
@@ -59,12 +57,6 @@ class SpecialTokens(NamedTuple):
 
     def ids(self) -> set[int]:
         return {number for number in self if number is not None}
-
-
-def special_token_ids(backend: Backend, names: Mapping[str, str]) -> SpecialTokens:
-    """The ids of special tokens with these names, by role."""
-    by_role = {role: backend.token_to_id(name) for role, name in names.items()}
-    return SpecialTokens(**by_role)
 
 
 def read_special_tokens(backend: Backend, folder: Path, objective: str, *, settings: str) -> SpecialTokens:
@@ -144,16 +136,14 @@ class TextTokenizer:
 
     def save(self, folder: Path, *, file: str = FILE) -> None:
         """Write tokenizer.json and tokenizer_config.json; or target_tokenizer.json and its settings."""
+        named: dict[str, str] = {}
+        for role in SpecialTokens._fields:
+            number = getattr(self.special, role) if role in SPECIAL_TOKENS[self._objective] else None
+            if number is not None and (token := self.backend.id_to_token(number)) is not None:
+                named[_KEYS[role][0]] = token
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **named}
         with atomic_replace(folder / file) as opened:
             opened.write(self.backend.to_str(pretty=True).encode())
-        roles = {
-            role: number for role, number in self.special._asdict().items() if role in SPECIAL_TOKENS[self._objective]
-        }
-        tokens = {
-            _KEYS[role][0]: self.backend.id_to_token(number) for role, number in roles.items() if number is not None
-        }
-        named = {key: token for key, token in tokens.items() if token is not None}
-        config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **named}
         with atomic_replace(folder / f"{Path(file).stem}_config.json") as opened:
             opened.write((json.dumps(config, indent=2) + "\n").encode())
 
@@ -200,11 +190,6 @@ class TextTokenizer:
             if len(token) == 1:
                 table[ord(token)] = number
         return table
-
-
-def by_characters() -> Split:
-    """A pre-tokenizer that makes a token of every character; line ends too, which the pattern . would not match."""
-    return Split(Regex(_CHARACTER), "isolated")
 
 
 def recut(pieces: Iterable[str]) -> Iterator[str]:
