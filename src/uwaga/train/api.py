@@ -21,7 +21,7 @@ from uwaga.train import checkpoint as checkpoint_files
 from uwaga.train.checkpoint import BestEvaluation, TrainingState, checkpoint_name, last_checkpoint_text
 from uwaga.train.config import Config
 from uwaga.train.corpus import Corpus, MicroBatch
-from uwaga.train.errors import ConfigError, LostProcessError, TrainingError, TrainingInterrupted
+from uwaga.train.errors import ConfigError, TrainingError, TrainingInterrupted
 from uwaga.train.logger import METRICS_FILE, MetricsLogger, read_losses
 from uwaga.train.model import model_config, new_model
 from uwaga.train.parallel import World, process_group
@@ -69,68 +69,29 @@ def fit(config: Config, *, resume: bool = False, fsdp: bool = False, progress: b
     """
     out = Path(config.run.output_dir)
     with (
+        _num_threads(config.run.threads),
         process_group(config.run.device, config.parallel) as world,
         torch.random.fork_rng(devices=[world.device] if world.device.type == "cuda" else []),
-        _num_threads(config.run.threads),
-        _errors_named(out, world),
-        _locked(out, world),
+        world.naming_errors(out),
+        ExitStack() as stack,
     ):
-        checkpoint = world.on_first(lambda: _begin(out, resume))
+        checkpoint = world.on_first(lambda: _begin(out, resume, stack))
         corpus = Corpus.prepare(config, out)
         trainable, state = _model_and_state(config, corpus, world, checkpoint, fsdp=fsdp)
         loggers: list[MetricsLogger] = []  # of the first process alone
-        with ExitStack() as stack:
 
-            def log() -> None:
-                begun = start_lines(config, corpus, trainable.model, checkpoint, world)
-                loggers.append(MetricsLogger(config, corpus, out, state, begun, shown=progress))
-                stack.callback(loggers[0].close)
+        def log() -> None:
+            begun = start_lines(config, corpus, trainable.model, checkpoint, world)
+            loggers.append(MetricsLogger(config, corpus, out, state, begun, shown=progress))
+            stack.callback(loggers[0].close)
 
-            world.on_first(log)
-            steps = Loop(config, corpus, world, trainable, state, loggers[0] if loggers else None).run()
+        world.on_first(log)
+        steps = Loop(config, corpus, world, trainable, state, loggers[0] if loggers else None).run()
         last, best = read_pointer(out, LAST), read_pointer(out, BEST)
         assert last is not None
         assert best is not None
         losses, validation_losses = read_losses(out, "train"), read_losses(out, "validation")
     return Result(steps=steps, losses=losses, validation_losses=validation_losses, checkpoint=last, best=best)
-
-
-@contextmanager
-def _errors_named(out: Path, world: World) -> Iterator[None]:
-    """Raises an OSError, such as that of a full disk, and that another process is lost, as a TrainingError that names the last good
-    checkpoint. The other processes are told of an error of this one alone."""
-    try:
-        yield
-    except TrainingError:
-        raise
-    except Exception as error:
-        if isinstance(error, RuntimeError) and (lost := world.lost_peer(error)) is not None:
-            raise LostProcessError(f"{lost}; {last_checkpoint_text(out)}") from error
-        world.leave(error)
-        if not isinstance(error, OSError):
-            raise
-        where = f"{error.filename}: " if error.filename else ""
-        raise TrainingError(f"{where}{error.strerror or error}; {last_checkpoint_text(out)}") from error
-
-
-@contextmanager
-def _locked(out: Path, world: World) -> Iterator[None]:
-    """Holds the lock of a run's folder. Raises TrainingError: another process trains into it."""
-
-    def lock() -> None:
-        try:
-            durable.make_folder(out)
-            stack.enter_context(durable.file_lock(out / _LOCK, wait=False))
-        except OSError as error:
-            is_used = isinstance(error, BlockingIOError)
-            message = (
-                f"{out} is in use by another training process" if is_used else f"{error.filename}: {error.strerror}"
-            )
-            raise TrainingError(message) from error
-
-    with ExitStack() as stack:
-        world.on_first(lock)
-        yield
 
 
 @contextmanager
@@ -144,8 +105,18 @@ def _num_threads(threads: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _begin(out: Path, resume: bool) -> Path | None:
-    """The checkpoint to resume from. Raises TrainingError: the folder holds a run, and `resume` is False."""
+def _begin(out: Path, resume: bool, stack: ExitStack) -> Path | None:
+    """Lock the folder of a run until the stack closes, and return the checkpoint to resume from.
+
+    Raises TrainingError: another process trains into the folder, or the folder has a run and `resume` is False.
+    """
+    try:
+        durable.make_folder(out)
+        stack.enter_context(durable.file_lock(out / _LOCK, wait=False))
+    except BlockingIOError as error:
+        raise TrainingError(f"{out} is in use by another training process") from error
+    except OSError as error:
+        raise TrainingError(f"{error.filename}: {error.strerror}") from error
     last = read_pointer(out, LAST)
     if not resume and (last is not None or checkpoint_files.checkpoint_steps(out) or (out / METRICS_FILE).exists()):
         where = "no checkpoint yet" if last is None else f"its last checkpoint is {last.name}"
@@ -165,7 +136,9 @@ def _model_and_state(
     state = TrainingState(step=0, tokens=0, seconds=0.0, best=None, metrics=0, seed=config.run.seed, data=corpus.digest)
     weights = checkpoint
     if checkpoint is not None:
-        state = _resumed_state(checkpoint, config, corpus)
+        state = TrainingState.read(checkpoint)
+        for message in _differences(checkpoint, state, config, corpus):
+            raise ConfigError(message)
     elif config.run.init_from is not None:
         weights = checkpoint_of_run(Path(config.run.init_from))
     if weights is not None:
@@ -174,14 +147,6 @@ def _model_and_state(
     if checkpoint is not None:
         trainable.optimizer.load(checkpoint, state.step)
     return trainable, state
-
-
-def _resumed_state(checkpoint: Path, config: Config, corpus: Corpus) -> TrainingState:
-    """The state of a checkpoint of this configuration. Raises CheckpointError, ConfigError."""
-    state = TrainingState.read(checkpoint)
-    for message in _differences(checkpoint, state, config, corpus):
-        raise ConfigError(message)
-    return state
 
 
 def _differences(checkpoint: Path, state: TrainingState, config: Config, corpus: Corpus) -> Iterator[str]:
@@ -203,10 +168,10 @@ def start_lines(config: Config, corpus: Corpus, model: nn.Module, checkpoint: Pa
     where = begun if checkpoint is None else f"from {checkpoint}"
     lines = [f"{weights:,} weights, {config.schedule.steps:,} steps, {where}"]
     if (count := corpus.train.micro_batches_per_step) < world.data_size:
-        wanted = f"batch.tokens_per_step={world.data_size * config.batch.tokens_per_batch}"
+        setting = f"batch.tokens_per_step={world.data_size * config.batch.tokens_per_batch}"
         lines.append(
             f"a step has {count} micro-batches for {world.data_size} processes, and some processes are idle: "
-            f"{wanted} gives each of them one"
+            f"{setting} gives each of them one"
         )
     return lines
 
@@ -315,11 +280,11 @@ class Loop:
             if not math.isfinite(loss):
                 what = f"the loss is {loss}"
                 losses = zip(result.micro_batches, result.local_losses.tolist(), strict=False)
-                local = [micro_batch for micro_batch, each in losses if not math.isfinite(each)]
+                local = [micro_batch for micro_batch, loss in losses if not math.isfinite(loss)]
             else:
                 what, local = f"the norm of the gradient is {norm}, and the loss {loss:.4f}", list(result.micro_batches)
             # By number: processes that share sequences have the same ones.
-            micro_batches = {each.number: each for own in self._world.all_gather(local) for each in own}
+            micro_batches = {batch.number: batch for batches in self._world.all_gather(local) for batch in batches}
             where = "; ".join(_described(micro_batches[number]) for number in sorted(micro_batches))
             raise self._error(f"step {result.step + 1}: {what}, of {where}")
 
@@ -363,7 +328,7 @@ class Loop:
     def _save(self) -> None:
         """Write a checkpoint. Raises TrainingError, which names the last good one."""
         self._check_pending()
-        model, moments = self._trainable.full_model(), self._trainable.optimizer.state(wanted=self._world.is_first)
+        model, moments = self._trainable.full_model(), self._trainable.optimizer.state(keep=self._world.is_first)
 
         def write() -> None:
             assert model is not None

@@ -117,20 +117,20 @@ def read_model(folder: Path, model: nn.Module) -> None:
     model.load_state_dict(read())
 
 
-def read_optimizer(folder: Path, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def read_optimizer(folder: Path, moments: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The optimizer's moments by name, of the shapes of these. Raises CheckpointError: other names or shapes, NaN or infinite values."""
     path = folder / OPTIMIZER
     stored, get = safetensors_files.read(path)
-    rows = [tables.WeightMapping(name, (name,)) for name in wanted]
-    table = tables.Table(rows, bare=partial(_present_name, wanted=wanted))
-    return tables.reader(table, weight_files.Weights(path=path, stored=stored, read=get), wanted, torch.float32)()
+    rows = [tables.WeightMapping(name, (name,)) for name in moments]
+    table = tables.Table(rows, bare=partial(_present_name, moments=moments))
+    return tables.reader(table, weight_files.Weights(path=path, stored=stored, read=get), moments, torch.float32)()
 
 
-def _present_name(name: str, wanted: Mapping[str, object]) -> str:
+def _present_name(name: str, moments: Mapping[str, object]) -> str:
     """What a moment of a file is called now. Version 0.1 left out which part of the model a weight is in: layers.0, not decoder.layers.0."""
     moment, _, weight = name.partition("/")
-    found = [each for each in wanted if each.startswith(f"{moment}/") and each.endswith(f".{weight}")]
-    return found[0] if name not in wanted and len(found) == 1 else name
+    found = [present for present in moments if present.startswith(f"{moment}/") and present.endswith(f".{weight}")]
+    return found[0] if name not in moments and len(found) == 1 else name
 
 
 # The folders of checkpoints.

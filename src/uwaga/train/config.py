@@ -186,10 +186,16 @@ class Config:
 
     def __post_init__(self) -> None:
         # uwaga.train.model imports PyTorch, which takes seconds; a missing file is reported before that.
-        from uwaga.train.model import max_tokens
+        from uwaga.train.model import hidden_dropouts, model_config
 
-        max_tokens(self.model, self.objective)  # which checks that there can be such a model
-        for message in chain.from_iterable(each(self) for each in _CONFLICTS):
+        model = model_config(self.model, self.objective, {"vocab_size": 2**16})
+        for message in chain(
+            _files_conflicts(self),
+            _objective_conflicts(self),
+            _sizes_conflicts(self, model.max_tokens),
+            _tokenizers_conflicts(self),
+            _parallel_conflicts(self, hidden_dropouts(model)),
+        ):
             raise ConfigError(message)
 
     @staticmethod
@@ -272,9 +278,8 @@ def _objective_conflicts(config: Config) -> Iterator[str]:
         yield "tokenizer.target is for pairs"
 
 
-def _sizes_conflicts(config: Config) -> Iterator[str]:
-    from uwaga.train.model import max_tokens
-
+def _sizes_conflicts(config: Config, longest: int | None) -> Iterator[str]:
+    """longest: the tokens that the model has positions for; None: no limit."""
     data, batch = config.data, config.batch
     least = data.context_length * (2 if data.kind == "pairs" else 1)
     if batch.tokens_per_batch < least:
@@ -285,7 +290,6 @@ def _sizes_conflicts(config: Config) -> Iterator[str]:
             f"batch.tokens_per_step must be a multiple of batch.tokens_per_batch, {batch.tokens_per_batch}, "
             f"not {batch.tokens_per_step}"
         )
-    longest = max_tokens(config.model, config.objective)
     if longest is not None and data.context_length > longest:
         yield f"data.context_length is {data.context_length}, and the model has {longest} positions"
     if config.objective == "masked-language-model" and data.context_length < 3:
@@ -301,13 +305,13 @@ def _sizes_conflicts(config: Config) -> Iterator[str]:
 
 
 def _tokenizers_conflicts(config: Config) -> Iterator[str]:
-    own = config.tokenizer
-    yield from _tokenizer_conflicts(own, "tokenizer")
-    target = own.target
+    tokenizer = config.tokenizer
+    yield from _tokenizer_conflicts(tokenizer, "tokenizer")
+    target = tokenizer.target
     if target is None:
         return
     yield from _tokenizer_conflicts(target, "tokenizer.target")
-    if target.shared and not {own.kind, target.kind} <= {"characters", "words"}:
+    if target.shared and not {tokenizer.kind, target.kind} <= {"characters", "words"}:
         yield "tokenizer.target.shared is for characters and words"
     if target.shared and target.vocab_size is not None:
         yield "tokenizer.target.vocab_size is not for a shared vocabulary: tokenizer.vocab_size limits both"
@@ -328,7 +332,8 @@ def _tokenizer_conflicts(section: TokenizerConfig | TargetConfig, name: str) -> 
         yield f"{name}.vocab_size and {name}.lowercase are not for {name}.kind 'given'"
 
 
-def _parallel_conflicts(config: Config) -> Iterator[str]:
+def _parallel_conflicts(config: Config, dropouts: Sequence[str]) -> Iterator[str]:
+    """dropouts: the settings by which the model drops hidden states."""
     if config.parallel.context == 1:
         return
     is_set = f"parallel.context is {config.parallel.context}, and"
@@ -336,17 +341,12 @@ def _parallel_conflicts(config: Config) -> Iterator[str]:
         yield f"{is_set} run.compile is true: attention by several processes cannot be compiled"
     if config.run.device == "cuda":
         yield f"{is_set} run.device is 'cuda': attention by several processes is computed on CPUs"
-    from uwaga.train.model import hidden_dropouts
-
-    if dropouts := hidden_dropouts(config.model, config.objective):
+    if dropouts:
         named = " and ".join(f"model.{name}" for name in dropouts)
         if config.objective == "encoder-decoder":
             yield f"{is_set} for an encoder-decoder {named} must then be 0"
         if config.optimizer.dtype != "float32":
             yield f"{is_set} with optimizer.dtype {config.optimizer.dtype!r} {named} must then be 0"
-
-
-_CONFLICTS = (_files_conflicts, _objective_conflicts, _sizes_conflicts, _tokenizers_conflicts, _parallel_conflicts)
 
 
 # TOML in and out.
@@ -355,7 +355,7 @@ _CONFLICTS = (_files_conflicts, _objective_conflicts, _sizes_conflicts, _tokeniz
 def _without_none(value: Any) -> Any:
     """Tables without keys whose value is None: TOML has no null."""
     if isinstance(value, Mapping):
-        return {name: _without_none(each) for name, each in value.items() if each is not None}
+        return {name: _without_none(inner) for name, inner in value.items() if inner is not None}
     return value
 
 

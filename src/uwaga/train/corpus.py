@@ -101,7 +101,7 @@ class Batch:
         positions = None
         if len(counted) < len(labels):
             labels, positions = labels[counted], counted
-        return tuple(_moved(each, device) for each in (self.ids, self.decoder_ids, labels, positions)), len(counted)
+        return tuple(_moved(x, device) for x in (self.ids, self.decoder_ids, labels, positions)), len(counted)
 
 
 def _moved(x: Any, device: torch.device) -> Any:
@@ -157,14 +157,6 @@ def _remake_hint(folder: Path) -> Iterator[None]:
     except (DataError, CheckpointError, OptionError, OSError) as error:
         what = f"{error.filename} cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
         raise DataError(f"{what}; remove {folder} to prepare it again") from error
-
-
-def _load_tokenizers(config: Config, folder: Path) -> Tokenizers:
-    """Raises ConfigError."""
-    tokenizer = TextTokenizer.load(folder, config.objective)
-    if config.tokenizer.target is None:
-        return tokenizer, tokenizer
-    return tokenizer, TextTokenizer.load(folder, config.objective, file=TARGET_FILE)
 
 
 def _read_tokens(folder: Path, name: str, described: Mapping[str, _TokenFile], vocab_size: int) -> TokenRows:
@@ -277,26 +269,26 @@ def masked_rows(stored: TokenRows, context: int, tokenizer: TextTokenizer, proba
     assert mask is not None
     ordinary = np.array([number for number in range(tokenizer.vocab_size) if number not in special])
     before, behind = (np.array(ids, np.int64) for ids in (tokenizer.before, tokenizer.behind))
-    around = len(before) + len(behind)
-    lengths, first_of = slices(stored, stored.lengths(), context - around)
+    special_count = len(before) + len(behind)
+    lengths, first_of = slices(stored, stored.lengths(), context - special_count)
 
     def row_of(epoch: int, row: int) -> tuple[np.ndarray, np.ndarray]:
         first, count = first_of(row), int(lengths[row])
-        own = stored.tokens[first : first + count].astype(np.int64)
+        ids = stored.tokens[first : first + count].astype(np.int64)
         drawn = random_bits(3 * count, "masks", seed, epoch, row).reshape(3, count)
         chosen = np.argsort(drawn[0], kind="stable")[: max(1, round(count * probability))]
-        wanted = np.full(count + around, IGNORED, np.int64)
-        wanted[len(before) + chosen] = own[chosen]
+        labels = np.full(count + special_count, IGNORED, np.int64)
+        labels[len(before) + chosen] = ids[chosen]
         tenth = (drawn[1][chosen] % np.uint64(10)).astype(np.int64)
         other = ordinary[(drawn[2][chosen] % np.uint64(len(ordinary))).astype(np.int64)]
-        own[chosen] = np.where(tenth < 8, mask, np.where(tenth == 8, other, own[chosen]))
-        return np.concatenate((before, own, behind)), wanted
+        ids[chosen] = np.where(tenth < 8, mask, np.where(tenth == 8, other, ids[chosen]))
+        return np.concatenate((before, ids, behind)), labels
 
     def batch(epoch: int, rows: Sequence[int]) -> Batch:
-        ids, wanted = zip(*(row_of(epoch, row) for row in rows), strict=True)
-        return Batch(ids=_ragged(ids), decoder_ids=None, labels=torch.from_numpy(np.concatenate(wanted)))
+        ids, labels = zip(*(row_of(epoch, row) for row in rows), strict=True)
+        return Batch(ids=_ragged(ids), decoder_ids=None, labels=torch.from_numpy(np.concatenate(labels)))
 
-    return Rows(lengths + around, batch)
+    return Rows(lengths + special_count, batch)
 
 
 def slices(stored: TokenRows, lengths: np.ndarray, context: int) -> tuple[np.ndarray, Callable[[int], int]]:
@@ -461,7 +453,10 @@ class Corpus:
         with _remake_hint(folder):
             metadata = untrusted.read_json(folder / METADATA)
             described = read(dict[str, _TokenFile], metadata, path=str(folder / METADATA))
-        tokenizers = _load_tokenizers(config, folder)
+        tokenizer = target = TextTokenizer.load(folder, config.objective)
+        if config.tokenizer.target is not None:
+            target = TextTokenizer.load(folder, config.objective, file=TARGET_FILE)
+        tokenizers = (tokenizer, target)
         stored = {
             name: [
                 _read_tokens(folder, f"{name}{suffix}", described, tokenizer.vocab_size)
@@ -516,18 +511,18 @@ def _micro_batches_per_step(config: Config) -> int:
 
 
 def _model_settings(config: Config, tokenizers: Tokenizers) -> dict[str, Any]:
-    own, target = tokenizers
-    family, settings = config.model["family"], {"vocab_size": own.vocab_size}
+    tokenizer, target = tokenizers
+    family, settings = config.model["family"], {"vocab_size": tokenizer.vocab_size}
     if family == "bert":
-        return settings | {"pad_token_id": own.special.pad}
-    given: dict[str, Any] = settings | {"eos_token_ids": (target.special.eos,)}
+        return settings | {"pad_token_id": tokenizer.special.pad}
+    made: dict[str, Any] = settings | {"eos_token_ids": (target.special.eos,)}
     if config.objective == "encoder-decoder":
-        given |= {"pad_token_id": target.special.pad, "decoder_start_token_id": target.special.pad}
+        made |= {"pad_token_id": target.special.pad, "decoder_start_token_id": target.special.pad}
     elif family == "transformer":
-        given |= {"decoder_start_token_id": own.special.eos}
+        made |= {"decoder_start_token_id": tokenizer.special.eos}
     if config.tokenizer.target is not None and not config.tokenizer.target.shared:
-        given["decoder_vocab_size"] = target.vocab_size
-    return given
+        made["decoder_vocab_size"] = target.vocab_size
+    return made
 
 
 def _digest(config: Config, metadata: dict[str, Any]) -> str:

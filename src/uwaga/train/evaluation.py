@@ -183,7 +183,7 @@ def samples(model: Transformer, prompts: Sequence[Sequence[int]], config: Config
 
 def _filled_masks(model: Transformer, prompts: Sequence[Sequence[int]], corpus: Corpus) -> list[str]:
     """The prompts with the most probable token in place of each mask."""
-    ids = Ragged.from_list([torch.tensor(each) for each in prompts])
+    ids = Ragged.from_list([torch.tensor(prompt) for prompt in prompts])
     device = next(model.parameters()).device
     output = model(Ragged(ids.values.to(device), ids.offsets.to(device)), outputs=("logits",)).logits
     best = cast(Ragged, output).values.argmax(-1).cpu()
@@ -226,14 +226,14 @@ def _statistics(attention_map: AttentionMap) -> dict[str, list[float]]:
         "normalized_entropy": attention_map.entropy(normalize=True),
         "sink": attention_map.sink().first_key,
     }
-    return {name: [round(float(x), 6) for x in per_head(each, counted)] for name, each in values.items()}
+    return {name: [round(float(x), 6) for x in per_head(value, counted)] for name, value in values.items()}
 
 
 def attention_summary(statistics: HeadStatistics) -> str:
     """A sentence that names the head with the lowest normalized entropy and the one with the highest sink."""
 
     def ranked(name: str) -> list[tuple[float, str]]:
-        heads = ((layer, number, x) for layer, each in statistics.items() for number, x in enumerate(each[name]))
+        heads = ((layer, number, x) for layer, by_name in statistics.items() for number, x in enumerate(by_name[name]))
         return sorted((x, f"{layer} head {number}") for layer, number, x in heads)
 
     (low, narrow), (high, sink) = ranked("normalized_entropy")[0], ranked("sink")[-1]

@@ -72,8 +72,8 @@ class MetricsLogger:
     def log_step(self, state: TrainingState, result: StepResult, tokens_per_second: float) -> None:
         """The loss of an optimizer step."""
         loss, norm = result.loss.item(), result.grad_norm.item()
-        wall = {"seconds": round(state.seconds, 3), "tokens_per_second": round(tokens_per_second, 1)}
-        record = {"loss": loss, "lr": result.lr, "grad_norm": norm, "tokens": state.tokens, "wall": wall}
+        clock = {"seconds": round(state.seconds, 3), "tokens_per_second": round(tokens_per_second, 1)}
+        record = {"loss": loss, "lr": result.lr, "grad_norm": norm, "tokens": state.tokens, "wall": clock}
         scalars = {"train/loss": loss, "train/lr": result.lr, "train/grad_norm": norm}
         self._write(state.step, "train", record, scalars)
         self._display.progress(state.step, loss, tokens_per_second)
@@ -100,8 +100,8 @@ class MetricsLogger:
         measured = attention_statistics(model, next(self._corpus.validation.evaluation_batches()))
         scalars = {
             f"{name}/{layer}.{head}": value
-            for layer, each in measured.items()
-            for name, values in each.items()
+            for layer, by_name in measured.items()
+            for name, values in by_name.items()
             for head, value in enumerate(values)
         }
         self._write(step, "attention", {"heads": measured}, scalars)

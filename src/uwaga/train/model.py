@@ -38,16 +38,10 @@ _FAMILIES = {
 }
 
 
-def max_tokens(model: Mapping[str, Any], objective: str) -> int | None:
-    """The longest row that a model of the table [model] has positions for; None: no limit. Raises ConfigError."""
-    return model_config(model, objective, {"vocab_size": 2**16}).max_tokens
-
-
-def hidden_dropouts(model: Mapping[str, Any], objective: str) -> list[str]:
-    """The settings by which such a model drops hidden states in training. Raises ConfigError."""
-    made = model_config(model, objective, {"vocab_size": 2**16})
-    settable = family_of(made.model_type, "model").settings - {"attention_dropout", "classifier_dropout"}
-    return [x.name for x in fields(made) if "dropout" in x.name and x.name in settable and getattr(made, x.name)]
+def hidden_dropouts(model: Config) -> list[str]:
+    """The settings by which a model drops hidden states in training."""
+    settable = family_of(model.model_type, "model").settings - {"attention_dropout", "classifier_dropout"}
+    return [x.name for x in fields(model) if "dropout" in x.name and x.name in settable and getattr(model, x.name)]
 
 
 def model_config(model: Mapping[str, Any], objective: str, tokens: Mapping[str, Any]) -> Config:
@@ -85,7 +79,7 @@ def _conflicts(model: Mapping[str, Any], objective: str, fixed: Mapping[str, int
     name = model.get("family")
     if not isinstance(name, str) or name not in _FAMILIES:
         yield f"family must be one of {', '.join(map(repr, _FAMILIES))}, not {name!r}"
-    able = [each for each, (_, objectives) in _FAMILIES.items() if objective in objectives]
+    able = [family for family, (_, objectives) in _FAMILIES.items() if objective in objectives]
     if name not in able:
         yield f"family {name!r} has no objective {objective!r}; these have: {', '.join(able)}"
     for name in model:

@@ -7,6 +7,7 @@ sums over all processes, whichever way the work is divided.
 import datetime
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
@@ -14,8 +15,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from uwaga.sequence_parallel.exchange import Group, Messages, ProcessGroupError, is_known, known_to_all
+from uwaga.train.checkpoint import last_checkpoint_text
 from uwaga.train.config import ParallelConfig
-from uwaga.train.errors import ConfigError, DataError, TrainingError
+from uwaga.train.errors import ConfigError, DataError, LostProcessError, TrainingError
 
 # While the first process prepares data or writes a large checkpoint the others wait; torchrun ends them if it fails.
 _TIMEOUT = datetime.timedelta(hours=12)
@@ -55,6 +57,23 @@ class World:
         self.is_first = rank == 0
         self.data_size, self.data_rank, self.context_rank = size // context, rank // context, rank % context
 
+    @contextmanager
+    def naming_errors(self, out: Path) -> Iterator[None]:
+        """Raise an OSError, such as one of a full disk, and the loss of another process as a TrainingError that names the last good
+        checkpoint of a run's folder. If the error is of this process alone, the other processes learn of it."""
+        try:
+            yield
+        except TrainingError:
+            raise
+        except Exception as error:
+            if isinstance(error, RuntimeError) and (lost := self.lost_peer(error)) is not None:
+                raise LostProcessError(f"{lost}; {last_checkpoint_text(out)}") from error
+            self.leave(error)
+            if not isinstance(error, OSError):
+                raise
+            where = f"{error.filename}: " if error.filename else ""
+            raise TrainingError(f"{where}{error.strerror or error}; {last_checkpoint_text(out)}") from error
+
     def lost_peer(self, error: RuntimeError) -> str | None:
         """Which other process ended or did not answer within the timeout, where an error is about that; else None."""
         is_of_ring = isinstance(error, ProcessGroupError)
@@ -86,12 +105,12 @@ class World:
             dist.all_reduce(numbers, group=self.step_group)
         return numbers
 
-    def all_gather(self, own: _T) -> list[_T]:
+    def all_gather(self, mine: _T) -> list[_T]:
         """The objects of all processes, by rank."""
         if self.size == 1:
-            return [own]
+            return [mine]
         gathered: list[Any] = [None] * self.size
-        dist.all_gather_object(gathered, own, group=self.step_group)
+        dist.all_gather_object(gathered, mine, group=self.step_group)
         return gathered
 
     def on_first(self, act: Callable[[], _T]) -> _T:

@@ -78,7 +78,7 @@ def prepare(config: Config, folder: Path) -> Path:
         "validation_target": data.validation_target_files,
     }
     found = {
-        name: tuple(sources.find(each, data) if each in data.sources else Path(each) for each in names)
+        name: tuple(sources.find(file, data) if file in data.sources else Path(file) for file in names)
         for name, names in files.items()
     }
     final = folder / f"data-{_fingerprint(config, found)}"
@@ -98,14 +98,15 @@ def _fingerprint(config: Config, files: _Files) -> str:
         "context_length": config.data.context_length if data["kind"] == "pairs" else None,
         "windows": config.data.windows,
     }
-    paths = [each.path for each in (config.tokenizer, config.tokenizer.target) if each is not None and each.path]
+    sections = (config.tokenizer, config.tokenizer.target)
+    paths = [section.path for section in sections if section is not None and section.path]
     described = {
         "format": _FORMAT,
         "objective": config.objective,
         "data": data,
         "tokenizer": _resolved(asdict(config.tokenizer)),
         "given": [_tokenizer_states(Path(path)) for path in paths],
-        "files": {name: [_file_state(path) for path in each] for name, each in files.items()},
+        "files": {name: [_file_state(path) for path in paths] for name, paths in files.items()},
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -127,7 +128,7 @@ def _file_state(path: Path) -> tuple[str, int, int]:
 
 def _tokenizer_states(path: Path) -> list[tuple[str, int, int]]:
     folder = path if path.is_dir() else path.parent
-    return [_file_state(each) for each in sorted(folder.glob("*.json"))]
+    return [_file_state(file) for file in sorted(folder.glob("*.json"))]
 
 
 def _make(config: Config, files: _Files, final: Path) -> None:
@@ -165,7 +166,7 @@ def _check_sizes(data: DataConfig, metadata: dict[str, Any]) -> None:
         if metadata[name]["rows"] and metadata[name]["tokens"] > (1 if data.windows else 0):
             continue
         names = ", ".join(data.validation if name == VALIDATION and data.validation else data.train)
-        total = sum(metadata[each]["rows"] for each in SPLITS)
+        total = sum(metadata[split_name]["rows"] for split_name in SPLITS)
         raise DataError(
             f"{names}: no {what} is left for {words}, with {total} of them and data.validation_fraction is "
             f"{data.validation_fraction:g}; "
@@ -193,7 +194,7 @@ def _pairs(data: DataConfig, files: _Files) -> Iterator[tuple[str, Pair]]:
         list(zip(files[name], files[target] or (None,) * len(files[name]), strict=True))
         for name, target in ((TRAIN, "target"), (VALIDATION, "validation_target"))
     )
-    return split(train, validation, lambda each: pairs(*each, **how), data.validation_fraction)
+    return split(train, validation, lambda paths: pairs(*paths, **how), data.validation_fraction)
 
 
 # Tokenizers: trained on the data, or loaded.
@@ -209,17 +210,17 @@ def save_tokenizers(tokenizers: Tokenizers, folder: Path) -> None:
 
 def _train_tokenizers(config: Config, files: _Files) -> Tokenizers:
     """From the data. Characters and words are those of all files; byte pairs are learned from the training split alone."""
-    own, target, objective = config.tokenizer, config.tokenizer.target, config.objective
+    source, target, objective = config.tokenizer, config.tokenizer.target, config.objective
     texts, answers = partial(_texts, config.data, files, ("source",)), partial(_texts, config.data, files, ("target",))
     if target is None:
-        tokenizer = _train_tokenizer(own, objective, partial(_texts, config.data, files, ("source", "target")))
+        tokenizer = _train_tokenizer(source, objective, partial(_texts, config.data, files, ("source", "target")))
         return tokenizer, tokenizer
     if not target.shared:
-        return _train_tokenizer(own, objective, texts), _train_tokenizer(target, objective, answers)
-    how: dict[str, Any] = {"kind": own.kind, "lowercase": own.lowercase}
+        return _train_tokenizer(source, objective, texts), _train_tokenizer(target, objective, answers)
+    how: dict[str, Any] = {"kind": source.kind, "lowercase": source.lowercase}
     targets = count_symbols(answers(every=True), target.kind, lowercase=target.lowercase)
     symbols = count_symbols(texts(every=True), **how)
-    tokenizer = train_symbol_tokenizer(symbols, objective, vocab_size=own.vocab_size, targets=targets, **how)
+    tokenizer = train_symbol_tokenizer(symbols, objective, vocab_size=source.vocab_size, targets=targets, **how)
     return tokenizer, as_target_tokenizer(tokenizer, objective, kind=target.kind, lowercase=target.lowercase)
 
 
@@ -258,7 +259,7 @@ def _write(config: Config, files: _Files, tokenizers: Tokenizers, folder: Path) 
         writers = {
             name: stack.enter_context(TokenWriter(folder, name, tokenizer.vocab_size))
             for suffix, tokenizer in zip(("", "-targets")[: 1 + is_pairs], tokenizers, strict=False)
-            for name in (f"{each}{suffix}" for each in SPLITS)
+            for name in (f"{split_name}{suffix}" for split_name in SPLITS)
         }
         if is_pairs:
             answers = _write_pairs(config, files, tokenizers, writers)
@@ -336,7 +337,7 @@ def _write_pairs(
     before, behind = np.array(tokenizer.before, np.int64), np.array(tokenizer.behind, np.int64)
     start, end = np.array([target_tokenizer.special.pad]), np.array([target_tokenizer.special.eos])
     answers: dict[str, dict[str, None]] = {}
-    for batch in _batched(_pairs(config.data, files), lambda each: len(each[1].source) + len(each[1].target)):
+    for batch in _batched(_pairs(config.data, files), lambda item: len(item[1].source) + len(item[1].target)):
         read = tokenizer.encode([pair.source for _, pair in batch])
         written = target_tokenizer.encode([pair.target for _, pair in batch])
         for (name, pair), source, target in zip(batch, read, written, strict=True):

@@ -27,9 +27,9 @@ def find(name: str, data: DataConfig) -> Path:
     """The file of the source of this name. Raises DataError."""
     source, folder = data.sources[name], env.data()
     names = source.files or (name,)
-    for each in names:
-        if (folder / each).is_file():
-            return _verified(folder / each, source)
+    for file in names:
+        if (folder / file).is_file():
+            return _verified(folder / file, source)
     if data.download and not source.instructions:
         return _fetch(folder / names[0].removesuffix(".gz"), source)
     how = source.instructions or "data.download=true fetches it there"

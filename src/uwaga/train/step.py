@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.adamw import adamw
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from uwaga._base.tracing import is_plain_tensor
 from uwaga.models.transformer import Transformer
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.attention import api
@@ -31,9 +30,6 @@ from uwaga.train.config import Config, OptimizerConfig, ScheduleConfig
 from uwaga.train.corpus import MicroBatch, Split
 from uwaga.train.errors import ConfigError
 from uwaga.train.parallel import World
-
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
 
 # Logits that are in memory at once: 256 MB in float32, and as much each for gradient and softmax.
 _MOST_LOGITS = 2**26
@@ -134,8 +130,8 @@ class TrainableModel:
         with evaluation_mode(self.objective):
             while some := list(islice(batches, world.data_size)):
                 # A process without a batch where others have one passes one without labels.
-                own = some[world.data_rank] if world.data_rank < len(some) else some[0].without_labels()
-                arguments, scored = own.part(world.context_rank, world.context).inputs(world.device)
+                batch = some[world.data_rank] if world.data_rank < len(some) else some[0].without_labels()
+                arguments, scored = batch.part(world.context_rank, world.context).inputs(world.device)
                 with _attention_of_parts(world), self._autocast():
                     result = self.objective(*arguments)
                 total += torch.stack((result.double(), result.new_full((), scored, dtype=torch.float64)))
@@ -204,9 +200,9 @@ def _lowered(ids: Ragged, decoder_ids: Ragged | None) -> tuple[Operand, ...]:
     (`uwaga.sequence_parallel`), packed as they are."""
     both = (ids,) if decoder_ids is None else (ids, decoder_ids)
     if torch.compiler.is_compiling():
-        return tuple(Ragged(each.values, each.offsets) for each in both)
-    if api.override is None and all(len(each) * each.max_length == len(each.values) for each in both):
-        return tuple(each.values.view(len(each), -1) for each in both)
+        return tuple(Ragged(rows.values, rows.offsets) for rows in both)
+    if api.override is None and all(len(rows) * rows.max_length == len(rows.values) for rows in both):
+        return tuple(rows.values.view(len(rows), -1) for rows in both)
     return both
 
 
@@ -334,7 +330,7 @@ class Optimizer:
                 exp_avgs=exp_avgs,
                 exp_avg_sqs=exp_avg_sqs,
                 max_exp_avg_sqs=[],
-                state_steps=[torch.tensor(float(steps), device=each.device) for each in local],
+                state_steps=[torch.tensor(float(steps), device=x.device) for x in local],
                 fused=True,
                 amsgrad=False,
                 beta1=self._config.betas[0],
@@ -347,13 +343,13 @@ class Optimizer:
                 groups.append((list(named.values()), update))
         return groups
 
-    def state(self, *, wanted: bool = True) -> dict[str, Tensor]:
+    def state(self, *, keep: bool = True) -> dict[str, Tensor]:
         """The moments by names such as exp_avg/layers.0..., gathered, on the CPU.
 
-        Where tensors are distributed, every process must call this; with wanted=False it takes part and returns an empty dict.
+        Where tensors are distributed, every process must call this; with keep=False it takes part and returns an empty dict.
         """
         gathered = ((name, _full_tensor(value)) for name, value in self._moments.items())
-        return {name: value.detach().cpu() for name, value in gathered if wanted}
+        return {name: value.detach().cpu() for name, value in gathered if keep}
 
     def load(self, folder: Path, steps: int) -> None:
         """Continue after so many steps with the moments of a checkpoint. Raises CheckpointError."""
@@ -429,31 +425,25 @@ def _attention_of_parts(world: World, first_token: int = 0) -> Iterator[None]:
 
 
 def _full_tensor(x: Tensor) -> Tensor:
-    """A tensor gathered from all processes; where it is distributed, every process must call this."""
-    return x if is_plain_tensor(x) else _distributed(x).full_tensor()
+    """A tensor gathered from all processes; if it is distributed, every process must call this."""
+    full: Tensor = cast(Any, x).full_tensor() if hasattr(x, "full_tensor") else x
+    return full
 
 
 def _local_tensor(x: Tensor) -> Tensor:
     """The part of a tensor that this process holds, sharing its storage."""
-    return x if is_plain_tensor(x) else _distributed(x).to_local()
+    local: Tensor = cast(Any, x).to_local() if hasattr(x, "to_local") else x
+    return local
 
 
 def _distributed_like(x: Tensor, like: Tensor) -> Tensor:
     """A full tensor, which every process has, moved to the device of another and distributed as that is."""
     moved = x.to(like.device)
-    if is_plain_tensor(like):
+    if not hasattr(like, "placements"):
         return moved
-    from torch.distributed.tensor import distribute_tensor
+    from torch.distributed.tensor import distribute_tensor  # the import takes two seconds
 
-    where = _distributed(like)
-    return distribute_tensor(moved, where.device_mesh, where.placements, src_data_rank=None)
-
-
-def _distributed(x: Tensor) -> "DTensor":
-    from torch.distributed.tensor import DTensor  # the import takes two seconds
-
-    assert isinstance(x, DTensor)
-    return x
+    return distribute_tensor(moved, cast(Any, like).device_mesh, like.placements, src_data_rank=None)
 
 
 class _FlatRagged(NamedTuple):
