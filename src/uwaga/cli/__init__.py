@@ -55,8 +55,8 @@ class _WithRay(TyperCommand):
     """Of `uwaga encode`, where --ray may have no value, which Typer has no way to say: before another option or a file of documents it has none."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        for at, each in reversed(list(enumerate(args))):
-            if each == "--ray" and (
+        for at, argument in reversed(list(enumerate(args))):
+            if argument == "--ray" and (
                 at + 1 == len(args) or args[at + 1].startswith("-") or args[at + 1].endswith(SUFFIXES)
             ):
                 args.insert(at + 1, encode.HERE)
@@ -66,7 +66,7 @@ class _WithRay(TyperCommand):
 app = typer.Typer(
     name="uwaga",
     help="Exact Transformer attention that you can run, train and look inside.",
-    epilog="To begin with:\n\n" + "\n\n".join(f"  {EXAMPLES[each][0]}" for each in _FIRST),
+    epilog="To begin with:\n\n" + "\n\n".join(f"  {EXAMPLES[verb][0]}" for verb in _FIRST),
     invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # plain tracebacks, for bug reports

@@ -244,6 +244,6 @@ def in_language(command: str, language: str | None) -> Iterator[None]:
     Ends the program where there is no such language."""
     if language is not None and language not in LANGUAGES:
         fail(command, f"--language must be one of {', '.join(LANGUAGES)}, not {language!r}")
-    own = next((value for name in ("LC_ALL", "LC_MESSAGES", "LANG") if (value := os.environ.get(name))), "")
-    with using(language or preferred([own])):
+    preference = next((value for name in ("LC_ALL", "LC_MESSAGES", "LANG") if (value := os.environ.get(name))), "")
+    with using(language or preferred([preference])):
         yield

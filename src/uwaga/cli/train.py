@@ -13,7 +13,7 @@ from uwaga.cli.terminal import echo, fail, in_option_names
 if TYPE_CHECKING:
     from uwaga.train.config import Config
 
-RECIPES = {each.stem: each for each in sorted((Path(__file__).parents[1] / "train" / "recipes").glob("*.toml"))}
+RECIPES = {path.stem: path for path in sorted((Path(__file__).parents[1] / "train" / "recipes").glob("*.toml"))}
 _OPTIONS = ("resume",)  # parameters of `fit` that messages name
 
 
@@ -58,7 +58,7 @@ def train(
             echo(f"uwaga train: {in_option_names(message, _OPTIONS)}", err=True)
         raise typer.Exit(130) from None
     if _is_first():
-        step, loss = min(result.validation_losses.items(), key=lambda each: each[1])
+        step, loss = min(result.validation_losses.items(), key=lambda item: item[1])
         echo(f"{result.best}: validation loss {loss:.4f} at step {step:,} of {result.steps:,}")
         echo(_next_commands(read))
 

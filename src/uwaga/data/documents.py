@@ -119,9 +119,9 @@ class DocumentFile:
             self._find_id(() if self._id_field is not None else _parquet(self.path, ()).names)
             return parquet_rows(self.path, [name for name in (self._text_field, self._id_field) if name])
         return (
-            each
-            for each in _line_records(self.path)
-            if not self._skip_blank or each.error or str(each.fields["text"]).strip()
+            record
+            for record in _line_records(self.path)
+            if not self._skip_blank or record.error or str(record.fields["text"]).strip()
         )
 
     def _document(self, record: "Record") -> Document:
