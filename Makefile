@@ -128,7 +128,7 @@ native-test: setup
 messages: setup
 	python .ci/messages.py
 
-# The texts of all errors, from the calls of tests/messages into the files beside them: read the difference.
+# The texts of all errors, under the calls in the files of tests/messages: read the difference.
 error-messages: setup
 	python tests/messages/record.py
 

@@ -1,6 +1,6 @@
 """Checkpoints made to harm (tests/hostile_checkpoints.py): each ends in a CheckpointError that names the file, quickly and in little memory.
 
-What each error says, and that it takes little memory, is in tests/messages/hostile_models.py.
+What each error says, and that it takes little memory, is in tests/messages/hostile_models.txt.
 """
 
 import mmap

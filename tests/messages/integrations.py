@@ -97,36 +97,3 @@ def encoder(model: Any, change: Callable[[Any], object] = lambda _: None, **opti
     transformer = Transformer(str(model), **options)
     change(transformer)
     unpad(sentence_transformers.SentenceTransformer(modules=[transformer, Pooling(16)], device="cpu"))
-
-
-CALLS = {
-    **{f"attn_implementation: {name}": lambda name=name: attend(layer=nn.Linear(1, 1), **{name: torch.zeros(1)})
-        for name in ("indices", "block_indices", "sinks", "block_table", "cache")},
-    "attn_implementation: offsets of two rows": lambda: attend(query=X.expand(2, -1, -1, -1), cu_seq_lens_q=offsets(0, 4)),
-    "attn_implementation: a map of packed queries that go on": lambda: attend(
-        query=X[:, :, :2], is_causal=True, output_attentions=True, cu_seq_lens_q=offsets(0, 1, 2), cu_seq_lens_k=offsets(0, 3, 4)),
-    "attn_implementation: a window of nothing in a mask": lambda: attend(mask=mask(HIDDEN)),
-    "attn_implementation: a window of nothing in a packed batch": lambda: attend(sliding_window=0, cu_seq_lens_q=offsets(0, 4)),
-    "attn_implementation: a mask of a window of nothing that is read": lambda: mask(HIDDEN)[0],
-    "attn_implementation: a mask that is added": lambda: mask() + torch.zeros(1),
-    "attn_implementation: a mask that is subtracted": lambda: 1.0 - mask(),
-    "attn_implementation: a mask that is multiplied": lambda: mask() * 2,
-    "attn_implementation: a model that computes attention by itself": lambda: by_itself("mpnet").set_attn_implementation("uwaga"),
-    "attn_implementation: such a part by a dict": lambda: by_itself("mpnet").set_attn_implementation({"": "uwaga"}),
-    "attn_implementation: such a model when it is made": lambda: transformers.AutoModel.from_config(
-        transformers.AutoConfig.for_model("mpnet", vocab_size=64, **WIDE), attn_implementation="uwaga"),
-    "register_with_transformers: without transformers": lambda patch: without(patch, "transformers", register_with_transformers),
-    "LayerMap.retain_grad: a part": lambda: maps(bert()).attentions[0].select(0).retain_grad(),
-    "LayerMap.retain_grad: a pickle": lambda: pickle.loads(pickle.dumps(maps(bert()).attentions[0])).retain_grad(),
-    "LayerMap.grad: too large": gradient_too_large,
-    "pack_linear: no linear map": lambda: pack_linear(nn.LayerNorm(4)),
-    "unpack_linear: a forward that was replaced": lambda: replaced("forward"),
-    "unpack_linear: a class that was replaced": lambda: replaced("class"),
-    "patch_torch: replaced by other code": patched,
-    "unpad: no Transformer": lambda: unpad(nn.Sequential(nn.Linear(2, 2))),
-    "unpad: without sentence-transformers": lambda patch: without(patch, "sentence_transformers", lambda: unpad(None)),
-    "unpad: another backend": lambda model: encoder(model, lambda transformer: setattr(transformer, "backend", "onnx")),
-    "unpad: a family that computes attention by itself": lambda model: encoder(
-        model, lambda transformer: setattr(transformer, "model", copy.deepcopy(by_itself("mpnet")))),
-    "unpad: padding that is read": lambda model: encoder(model, query_expansion={"strategy": "fixed", "attend": False, "length": 8}),
-}  # fmt: skip

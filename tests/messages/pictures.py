@@ -35,16 +35,3 @@ def large(folder: Path, patch: pytest.MonkeyPatch) -> object:
     (folder / "a.png").write_bytes(bytes(100))
     patch.setattr(pictures, "MAX_FILE_BYTES", 99)
     return pictures.read_picture(folder / "a.png")
-
-
-CALLS = {
-    "a strip that is resized to a longer one": strip,
-    "a string in place of a size": lambda folder: sized(folder, {"shortest_edge": "32"}),
-    "a string in place of a size, and a resolution": lambda folder: sized(folder, {"shortest_edge": "32"}, 32),
-    "an object in place of a size": lambda folder: sized(folder, {"shortest_edge": {"a": 1}}),
-    "an object in place of a size, and a resolution": lambda folder: sized(folder, {"shortest_edge": {"a": 1}}, 32),
-    "a string in place of a height": lambda folder: sized(folder, {"height": "32", "width": 32}),
-    "a string in place of a height, and a resolution": lambda folder: sized(folder, {"height": "32", "width": 32}, 32),
-    "no image processor": without_processor,
-    "a large file": large,
-}

@@ -1,4 +1,4 @@
-"""Write the texts of all messages again, from the calls in the tables of this folder, and the list of the command line's options:
+"""Write the texts of all messages under their calls again, and the list of the command line's options:
 
 python tests/messages/record.py
 """

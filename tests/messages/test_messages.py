@@ -1,16 +1,18 @@
-"""The text of every message, as the file of its area shows it: `make error-messages` writes the files.
+"""The text of every message, under the call that raises it, as in a session of Python: AREA.txt.
 
-A table is `CALLS` in AREA.py: the name of a row, and a call that raises. A call asks for what it needs by the names of its parameters:
-`folder`, a new directory; `patch`, a MonkeyPatch that is undone afterwards; or a fixture, which is made once for the area.
+A call has the names of AREA.py and asks for what else it needs by name: `folder`, a new directory; `patch`, a MonkeyPatch that is
+undone afterwards; or a fixture, which is made once for the area. If it gives a function, that is called too. To add a message, write
+`>>> ` and the call; `make error-messages` writes the texts.
 """
 
+import ast
+import builtins
 import importlib.util
 import inspect
 import os
 import platform
 import re
 import warnings
-from collections.abc import Callable, Mapping
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,20 +31,23 @@ pytestmark = pytest.mark.skipif(native.reason_unavailable() is not None, reason=
 @pytest.mark.parametrize("area", AREAS)
 @pytest.mark.usefixtures("one_thread")
 def test_messages_are_those_of_the_file(area: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    messages = {}
-    for name, call in table(area).items():
-        folder = tmp_path / "rows" / str(len(messages))
+    path, names = HERE / f"{area}.txt", names_of(area)
+    recorded = path.read_text(encoding="utf-8")
+    calls = re.findall("^>>> (.*)", recorded, re.MULTILINE)
+    assert len(calls) == len(set(calls))
+    rows = []
+    for number, call in enumerate(calls):
+        folder = tmp_path / "rows" / str(number)
         folder.mkdir(parents=True)
-        messages[name] = lasting(message(call, folder, request), (folder, tmp_path))
+        rows.append(f">>> {call}\n{lasting(message(call, names, folder, request), (folder, tmp_path))}\n")
     if "UWAGA_RECORD_MESSAGES" in os.environ:
-        (HERE / f"{area}.txt").write_text(written(messages), encoding="utf-8")
-    assert [name for name, text in messages.items() if text == "no error"] == []
-    recorded = (HERE / f"{area}.txt").read_text(encoding="utf-8")
-    assert written(messages).split("\n\n[") == recorded.split("\n\n[")
+        path.write_text("\n".join(rows), encoding="utf-8")
+    assert [row for row in rows if row.endswith("\nno error\n")] == []
+    assert rows == re.split(r"\n(?=>>> )", recorded)
 
 
-def table(area: str) -> Mapping[str, Callable[..., object]]:
-    """Return the calls of an area by the names of their rows."""
+def names_of(area: str) -> dict[str, object]:
+    """Return the names that the calls of an area use, beside fixtures."""
     spec = importlib.util.spec_from_file_location(f"messages_{area}", HERE / f"{area}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -53,19 +58,29 @@ def table(area: str) -> Mapping[str, Callable[..., object]]:
         if str(error.name).startswith("uwaga"):
             raise
         pytest.skip(f"{error.name} is not installed")
-    return module.CALLS
+    return vars(module)
 
 
-def message(call: Callable[..., object], folder: Path, request: pytest.FixtureRequest) -> str:
+def message(call: str, names: dict[str, object], folder: Path, request: pytest.FixtureRequest) -> str:
     """Return the type and the text of what a call raises; a warning is raised, too."""
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        own = {"folder": folder, "patch": patch}
-        names = [x.name for x in inspect.signature(call).parameters.values() if x.default is x.empty]
-        given = {name: own[name] if name in own else request.getfixturevalue(name) for name in names}
+        rows = {"folder": folder, "patch": patch}
+
+        def fixture(name: str) -> object:
+            return rows[name] if name in rows else request.getfixturevalue(name)
+
+        tree = list(ast.walk(ast.parse(call)))
+        used = {node.id for node in tree if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+        bound = {node.id for node in tree if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        bound |= {node.arg for node in tree if isinstance(node, ast.arg)}
+        fixtures = {name: fixture(name) for name in used - bound - names.keys() - vars(builtins).keys()}
         warnings.simplefilter("error", UserWarning)
         try:
-            call(**given)
+            result = eval(call, names | fixtures)
+            if callable(result):
+                required = [p.name for p in inspect.signature(result).parameters.values() if p.default is p.empty]
+                result(**{name: fixture(name) for name in required})
         except Exception as error:  # noqa: BLE001 (whatever it is, the file shows it)
             return f"{type(error).__name__}: {error}"
     return "no error"
@@ -83,8 +98,3 @@ def lasting(text: str, folders: tuple[Path, Path]) -> str:
     text = re.sub(r"\bprocess \d+", "process PID", text)
     text = re.sub(r"\[Errno \d+\] ", "", text)
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def written(messages: Mapping[str, str]) -> str:
-    """Return the messages of an area as its file has them."""
-    return "\n".join(f"[{name}]\n{text}\n" for name, text in messages.items())

@@ -1,4 +1,4 @@
-"""The order of engines of every kind of processor, and that calls of attention obey it; tests/messages/explain.py has what `explain` says."""
+"""The order of engines of every kind of processor, and that calls of attention obey it; tests/messages/explain.txt has what `explain` says."""
 
 import dataclasses
 import json

@@ -169,7 +169,7 @@ def test_negative_views_are_read_as_what_they_mean(name: str) -> None:
 
 
 def test_forward_mode_is_right_in_the_reference() -> None:
-    """tests/messages/ops.py has the error of the other engines."""
+    """tests/messages/ops.txt has the error of the other engines."""
     q, k, v = _dense()
     _, tangent = torch.func.jvp(lambda x: attention(x, k, v, impl="reference"), (q,), (torch.ones_like(q),))
     step = 1e-3
