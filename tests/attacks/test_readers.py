@@ -68,6 +68,7 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return json.loads((folder / "results.json").read_text())
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 def test_every_spoiled_file_is_read_or_refused_by_name(results: dict) -> None:
     said = [f"{cell['kind']}, {cell['fault'][:40]}: {cell['said']}" for cell in results["cells"] if cell["said"]]
@@ -75,6 +76,7 @@ def test_every_spoiled_file_is_read_or_refused_by_name(results: dict) -> None:
     assert sum(cell["count"] for cell in results["cells"]) > 1000
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.timing
 def test_no_spoiled_file_takes_much_time_or_memory(results: dict) -> None:
@@ -102,6 +104,7 @@ def _calls() -> Iterator[tuple[str, str, str, str]]:
                     yield module, function, "", node.func.id
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 def test_no_file_is_opened_elsewhere() -> None:
     modules = {module for module, _, _, name in _calls() if name in OPENERS}
@@ -113,6 +116,7 @@ def test_no_file_is_opened_elsewhere() -> None:
     assert modules | torch_load <= OTHER_OPENERS.keys()
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 def test_every_reader_is_in_the_table(results: dict) -> None:
     readers = {

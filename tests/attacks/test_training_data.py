@@ -35,6 +35,7 @@ def _long_line(kind: str) -> str:
     return (word * (_TEN_MEGABYTES // len(word) + 1))[:_TEN_MEGABYTES]
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "kind", "tokens"),

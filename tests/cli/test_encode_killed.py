@@ -51,6 +51,7 @@ def killed(
     return {"runs": runs, "asked": asked, "bytes": [Path(path).read_bytes() for path in paths.values()]}
 
 
+@pytest.mark.gate("every")
 def test_the_last_run_ends_with_the_bytes_of_one_that_was_left_alone(killed: dict) -> None:
     *deaths, (last, _) = killed["runs"]
     assert last == 0
@@ -59,6 +60,7 @@ def test_the_last_run_ends_with_the_bytes_of_one_that_was_left_alone(killed: dic
     assert len(deaths) == 10 if "random" in killed["asked"] else len(deaths) > SHARDS
 
 
+@pytest.mark.gate("every")
 def test_no_finished_shard_is_ever_lost(killed: dict) -> None:
     counts = [SHARDS + 1 if shards is None else shards for _, shards in killed["runs"]]
     assert counts == sorted(counts)
@@ -67,6 +69,7 @@ def test_no_finished_shard_is_ever_lost(killed: dict) -> None:
         assert len({shards for _, shards in killed["runs"]}) > 2
 
 
+@pytest.mark.gate("every")
 def test_nothing_is_left_behind(killed: dict) -> None:
     folder = Path(killed["asked"]["corpus"]).parent
     other = "random" if "random" in killed["asked"] else "every"

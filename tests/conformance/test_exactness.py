@@ -169,6 +169,7 @@ def derived_of(name: str, inputs: str, dtype: str, with_lse: bool, seed: int) ->
     return [oracle.derived(x, build_of(name), seed, with_lse=with_lse) for x in draws_of(name, inputs, dtype)]
 
 
+@pytest.mark.gate("^cpu.*-random-", "^cpu.*-outliers-bfloat16", "^(torch|flex|linear)-.*-random-float32")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("inputs", INPUTS)
 @pytest.mark.parametrize("name", CASES)

@@ -39,6 +39,7 @@ def test_any_dense_call_is_exact(call: tuple[dict[str, Tensor], dict]) -> None:
     _check("cpu", *call)
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @SETTINGS
 @given(dense_calls())
@@ -50,6 +51,7 @@ def test_any_dense_call_without_softmax_is_exact(call: tuple[dict[str, Tensor], 
             _check(engine, operands, options)
 
 
+@pytest.mark.stress
 @SETTINGS
 @given(dense_calls())
 def test_any_call_that_torch_serves_has_its_shape_and_its_zeros(call: tuple[dict[str, Tensor], dict]) -> None:
@@ -68,6 +70,7 @@ def _largest_bias(bias: AlibiBias | RelativeBias | None, distances: int) -> floa
     return 0.0 if bias is None else float(bias.vector(torch.arange(-distances, distances)).abs().max())
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @FEW
 @given(dense_calls())
@@ -82,6 +85,7 @@ def test_any_ragged_call_is_exact(data: st.DataObject) -> None:
     _check("cpu", *_ragged_call(data))
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 @FEW
 @given(st.data())

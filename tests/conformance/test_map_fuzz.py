@@ -26,6 +26,7 @@ SETTINGS = settings(
 )
 
 
+@pytest.mark.gate("^cpu")
 @pytest.mark.slow
 @SETTINGS
 @given(call=dense_calls())
@@ -39,6 +40,7 @@ def test_any_map_is_exact(map_engine: str, call: tuple[dict[str, Tensor], dict])
         map_oracle.assert_as_exact(name, statistic.of_map(m), case, factor=20.0)
 
 
+@pytest.mark.stress
 @SETTINGS
 @given(call=dense_calls())
 def test_any_map_has_its_largest_weights_where_it_says(map_engine: str, call: tuple[dict[str, Tensor], dict]) -> None:
@@ -55,6 +57,7 @@ def test_any_map_has_its_largest_weights_where_it_says(map_engine: str, call: tu
         torch.testing.assert_close(at[positions >= 0], weights[positions >= 0])
 
 
+@pytest.mark.stress
 @SETTINGS
 @given(call=dense_calls(), is_warm=st.booleans())
 def test_any_part_of_a_map_is_that_part(map_engine: str, call: tuple[dict[str, Tensor], dict], is_warm: bool) -> None:

@@ -82,6 +82,7 @@ def _tensors_to_float64(operands: dict) -> dict:
     return {**operands, **exact, "bias": bias.double() if isinstance(bias, Tensor) else bias}
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("name", CASES)
 def test_statistics_are_as_exact_as_twice_the_usual(name: str) -> None:
     operands = _operands(name)

@@ -41,6 +41,7 @@ def in_a_fork(chosen: object, *arguments: str) -> list[str]:
     return words
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 @pytest.mark.usefixtures("one_thread")  # which sets back what a benchmark sets
 def test_runs(program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,6 +58,7 @@ def test_runs(program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert len({line.count("|") for line in table}) == 1
 
 
+@pytest.mark.stress
 def test_a_report_is_appended_with_what_the_figures_depend_on(tmp_path: Path, root: Path) -> None:
     """The harness writes beside itself, so it runs from a copy."""
     for name in ("harness.py", "forward.py"):

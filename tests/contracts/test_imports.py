@@ -26,6 +26,7 @@ def test_import_alone_imports_neither_torch_nor_pydantic(fresh_python: FreshPyth
     assert fresh_python(program).strip() == "set()"
 
 
+@pytest.mark.gate("is not")
 @pytest.mark.slow
 @pytest.mark.parametrize("content", [None, "not a library"], ids=["is not", "is something else"])
 def test_works_where_the_native_library(content: str | None, fresh_python: FreshPython, tmp_path: Path) -> None:
@@ -35,6 +36,7 @@ def test_works_where_the_native_library(content: str | None, fresh_python: Fresh
     assert fresh_python(SMALL_CALL, UWAGA_LIBRARY=str(library)).split() == ["torch.Size([3,", "3])", "torch"]
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 def test_a_named_engine_without_its_library_raises_and_says_why(fresh_python: FreshPython, tmp_path) -> None:
     program = """

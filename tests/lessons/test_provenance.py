@@ -63,6 +63,7 @@ QUESTIONS = {
 }
 
 
+@pytest.mark.gate("default")
 @pytest.mark.slow
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS.keys())
 def test_every_number_equals_what_its_rule_gives(question: dict[str, Any], numbers_of: Callable[..., Any]) -> None:

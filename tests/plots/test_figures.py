@@ -91,6 +91,7 @@ def test_importing_plots_does_not_import_matplotlib() -> None:
     assert fresh(program) == "False"
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 def test_without_matplotlib_the_error_names_the_extra() -> None:
     program = """

@@ -99,6 +99,7 @@ def test_in_terminal_ipython_the_view_is_served(monkeypatch: pytest.MonkeyPatch)
     assert api.at_prompt()
 
 
+@pytest.mark.gate("starlette")
 @pytest.mark.slow
 @pytest.mark.parametrize("package", ["starlette", "uvicorn"])
 def test_the_error_without_the_extra_names_it(package: str) -> None:

@@ -144,6 +144,7 @@ def test_nothing_is_requested_twice() -> None:
     assert len(asked) == len(set(asked))
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 def test_a_text_of_512_tokens_in_a_model_of_144_heads_is_under_20_megabytes(one_thread) -> None:
     """Random scores compress worse than those of a model; queries of width 64 concentrate the weights as a model does."""
