@@ -1,12 +1,9 @@
 """The film of the layers and what a decoder writes: where they are, and that they wait while nobody sees them."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import MakeMaps, Open, Serve, save
-
-import uwaga
+from pages import MakeMaps, Open, Serve
 
 pytestmark = pytest.mark.slow
 
@@ -49,20 +46,6 @@ def test_a_film_is_offered_where_there_is_one(serve: Serve, open_page: Open, mak
         assert page.get_by_role("button", name="Play the layers").is_visible() is is_offered, count
 
 
-def test_a_saved_lesson_offers_what_it_has(open_page: Open, tmp_path: Path) -> None:
-    with uwaga.lesson(browser=False, block=False) as lesson:
-        lesson.save(tmp_path / "lesson.html")
-    page = open_page((tmp_path / "lesson.html").as_uri(), accept_downloads=True)
-    page.locator(".lesson-title").wait_for()
-    for key in ("Shift+C", "Shift+Q"):
-        page.keyboard.press(key)
-    page.get_by_role("button", name="Share", exact=True).click()
-    enabled = page.locator("[data-export]:enabled").evaluate_all("all => all.map((one) => one.dataset.export)")
-    assert enabled == ["png", "svg"]
-    page.keyboard.press("Escape")
-    assert save(page, "svg", tmp_path).name == "uwaga_Lesson_lesson.svg"
-
-
 def test_the_film_waits_where_the_page_is_hidden_and_ends_in_another_view(page: Any) -> None:
     stop_clock(page)
     page.get_by_role("button", name="Play the layers").click()
@@ -80,22 +63,6 @@ def test_the_film_waits_where_the_page_is_hidden_and_ends_in_another_view(page: 
     page.get_by_role("tab", name="Explore").click()
     page.get_by_role("button", name="Play the layers").wait_for()
     assert layer_shown(page) is None
-
-
-def test_no_key_of_a_file_is_that_of_another_command(page: Any) -> None:
-    page.keyboard.press("?")
-    keys = page.locator("dialog[open] section").evaluate_all(
-        "all => all.map((one) => [one.querySelector('h3').textContent, [...one.querySelectorAll('kbd')].map((key) => key.textContent)])"
-    )
-    of_files = next(keys for group, keys in keys if group == "Files")
-    others = {key for group, all_ in keys if group != "Files" for key in all_}
-    assert len(set(of_files)) == len(of_files) == 8
-    assert not others & set(of_files)
-    page.keyboard.press("Escape")
-    page.get_by_role("tab", name="Lesson").click()
-    page.locator(".lesson-title").wait_for()
-    page.keyboard.press("Shift+Q")
-    page.locator('[role="status"]', has_text="Query ").wait_for(state="attached")
 
 
 def test_what_a_decoder_writes_comes_one_after_the_other(serve: Serve, open_page: Open) -> None:

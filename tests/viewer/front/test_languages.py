@@ -1,17 +1,18 @@
 """The explorer and the lesson in a browser, in all languages."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import MakeMaps, Open
+from pages import MakeMaps, Open, Serve
 from waiting import until
 
 from uwaga._base import languages
 from uwaga._base.languages import LANGUAGES, _Table
 from uwaga.viewer.lesson import lesson, work_through
+
+pytestmark = pytest.mark.slow
 
 Page = Any
 STEPS = {
@@ -29,6 +30,7 @@ def opened(address: str, open_page: Open, **options: Any) -> Page:
     return page
 
 
+@pytest.mark.stress
 def test_the_page_is_in_the_browsers_language_until_another_is_chosen(open_page: Open) -> None:
     with lesson(browser=False, block=False) as worked:
         page = opened(worked.view.address, open_page, locale="pl-PL")  # type: ignore[union-attr]
@@ -44,6 +46,7 @@ def test_the_page_is_in_the_browsers_language_until_another_is_chosen(open_page:
         page.get_by_text(STEPS["ja"]).wait_for()
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("language", ["zh", None])
 def test_a_language_that_was_asked_for_comes_before_the_browsers(open_page: Open, language: str | None) -> None:
     with lesson("the pen", browser=False, block=False, language=language) as worked:
@@ -77,11 +80,11 @@ _SHOWN = """() => {
 }"""
 
 
+@pytest.mark.gate("explore")
 @pytest.mark.parametrize("tab", ["explore", "overview", "table", "lesson"])
 def test_every_text_of_a_page_comes_from_a_table(
-    tab: str, serve: Callable[..., Any], make_maps: MakeMaps, open_page: Open,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    tab: str, serve: Serve, make_maps: MakeMaps, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a table whose messages are those of English in brackets."""
     whole = languages._tables()
     forms = {message: [f"⟦{message}⟧"] for message in whole["messages"]}
@@ -102,20 +105,12 @@ def test_every_text_of_a_page_comes_from_a_table(
     assert not [text for text in bare if not set(text.split()) <= example]
 
 
-@pytest.mark.slow
+@pytest.mark.gate("pl-360")
 @pytest.mark.parametrize("width", [360, 800, 1400])
 @pytest.mark.parametrize("language", [code for code in LANGUAGES if code != "en"])
-def test_no_page_overflows(
-    language: str, width: int, serve: Callable[..., Any], make_maps: MakeMaps, open_page: Open
-) -> None:
-    handle = serve(make_maps(7), language=language, title="a b")
-    page = open_page(f"{handle.address}&tab=lesson", width=width, height=800)
-    page.wait_for_selector(".lesson-title")
-    for step in range(24):
-        assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), step
-        for part in (".lesson-view", ".lesson-main"):
-            assert page.locator(part).evaluate("e => e.scrollWidth <= e.clientWidth"), (step, part)
-        page.locator(".lesson-after").click(force=True) if step < 23 else None
+def test_no_page_overflows(language: str, width: int, serve: Serve, make_maps: MakeMaps, open_page: Open) -> None:
+    """The lesson's steps: test_lesson.py."""
+    page = open_page(serve(make_maps(7), language=language, title="a b").address, width=width, height=800)
     for tab in ("explore", "overview", "table"):
         page.evaluate("tab => { location.hash = `tab=${tab}`; }", tab)
         page.wait_for_timeout(300)
