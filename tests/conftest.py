@@ -71,6 +71,12 @@ def enter() -> Callable[[str], dict[str, str]]:
 
 
 @pytest.fixture
+def one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request of a page gets a reply that is one step further, as on a machine without time."""
+    monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
+
+
+@pytest.fixture
 def one_thread():
     """Tensors of a few thousand numbers: a second thread only waits."""
     before = torch.get_num_threads()

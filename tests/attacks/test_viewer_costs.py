@@ -90,8 +90,8 @@ class _Heavy:
         return Reply(meta={"complete": 0.5})
 
 
-def test_a_thousand_heads_are_not_begun_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
+@pytest.mark.usefixtures("one_step")
+def test_a_thousand_heads_are_not_begun_at_once() -> None:
     service = service_of(["a"] * 8, heads=1000)
     overview = {"request": "overview", **WHERE, "pooling": "sum"}
     del overview["head"]
@@ -118,10 +118,10 @@ def _axis() -> dict[str, object]:
     return {"side": "0", "stack": "encoder", "merge": "tokens", "specials": "show"}
 
 
+@pytest.mark.usefixtures("one_step")
 def test_a_block_in_steps_leaves_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a block of ten steps, another thread is answered in the pause after each."""
     monkeypatch.setattr("uwaga.viewer.queries.heads._STEP", 1)
-    monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
     service = service_of(["a"] * 10)
     answered: list[Reply] = []
 

@@ -112,4 +112,4 @@ except ImportError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == f"uwaga.view needs {package}, which is not installed: pip install 'uwaga[view]'\n"
+    assert done.stdout.startswith(f"uwaga.view needs {package}, ")

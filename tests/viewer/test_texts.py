@@ -114,7 +114,7 @@ def test_a_run_ends_within_a_layer_of_many_changes(speller: TextRunner) -> None:
     speller.run(RunRequest("a" * 40, target="K", edits=Edits.from_dict({"weights": links})), lambda _: calls.append(0))
     layers, attentions = 2 * 8, 12  # with and without the changes; of encoder and decoder
     assert len(calls) == layers + attentions + 40
-    with pytest.raises(RecordError, match="a head of encoder 0 must be an integer from 0 to 3, not 9"):
+    with pytest.raises(RecordError, match="a head of encoder 0 must be"):
         speller.run(RunRequest("a", target="K", edits=Edits.from_dict({"weights": [{**links[0], "head": 9}]})))
     assert not any(getattr(module, "editors", ()) for module in speller.reader.modules())
 

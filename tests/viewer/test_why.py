@@ -255,4 +255,4 @@ def test_a_recording_that_a_score_cannot_be_split_of_says_what_to_do(values: boo
         assert error.startswith("the recorded query of token 1 is ")
         assert "the recording is of another model, text or token types" in error
     else:
-        assert error == "the recording has no values: record it with uwaga.watch(model, values=True)"
+        assert error.startswith("the recording has no values")

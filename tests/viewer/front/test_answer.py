@@ -10,6 +10,7 @@ from pages import Open
 
 from uwaga import SoftDatabase, TextEncoder, store
 from uwaga.viewer.api import ServedView, show
+from uwaga.viewer.page.snapshot import save_snapshot
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Question, View
 
@@ -37,7 +38,10 @@ def served(shown: View) -> Any:
         yield view
 
 
-def test_it_opens_on_whole_passages_in_order_of_their_shares(served: ServedView, shown: View, open_page: Open) -> None:
+def test_it_opens_on_whole_passages_in_order_of_their_shares(
+    served: ServedView, shown: View, open_page: Open, tmp_path: Path
+) -> None:
+    """A passage is found in the text; a saved page opens so, too."""
     page = open_page(served.address)
     page.locator(".uwaga-passages li").first.wait_for()
     assert page.get_by_role("tab", name="Answer").get_attribute("aria-selected") == "true"
@@ -62,21 +66,12 @@ def test_it_opens_on_whole_passages_in_order_of_their_shares(served: ServedView,
     everything = page.locator(".uwaga").inner_text()
     assert "decoder" not in everything
     assert "somebody" not in everything  # no folder of this machine
-
-
-def test_a_passage_is_found_in_the_text(served: ServedView, shown: View, open_page: Open) -> None:
-    page = open_page(served.address)
     page.locator(".uwaga-passages li .uwaga-link").nth(1).click()
     assert page.get_by_role("tab", name="Explore").get_attribute("aria-selected") == "true"
     page.locator(".uwaga-word-marked").wait_for()
     assert "decoder" not in page.locator(".uwaga-panel").inner_text()
     page.go_back()
     page.locator(".uwaga-passages li").first.wait_for()
-
-
-def test_a_saved_page_opens_as_an_answer_too(shown: View, open_page: Open, tmp_path: Path) -> None:
-    from uwaga.viewer.page.snapshot import save_snapshot
-
     save_snapshot(ViewService(shown), tmp_path / "page.html")
     page = open_page((tmp_path / "page.html").as_uri())
     assert page.locator(".uwaga-answer-text").count() == 20

@@ -55,6 +55,7 @@ def test_exported_files_have_the_numbers(serve: Serve, open_page: Open, make_map
     assert {"quick", "brown", "fox"} <= set(texts)
 
 
+@pytest.mark.stress
 def test_pictures_are_filled_titled_and_named(
     serve: Serve, open_page: Open, make_maps: MakeMaps, tmp_path: Path
 ) -> None:
@@ -90,6 +91,7 @@ def test_pictures_are_filled_titled_and_named(
         }
 
 
+@pytest.mark.stress
 def test_the_csv_of_the_table_is_the_table(serve: Serve, open_page: Open, make_maps: MakeMaps, tmp_path: Path) -> None:
     page = open_page(
         f"{serve(make_maps(20), tokens=words(20), model='org/tiny').address}&tab=table", accept_downloads=True
@@ -102,6 +104,7 @@ def test_the_csv_of_the_table_is_the_table(serve: Serve, open_page: Open, make_m
     assert all(0 <= float(line["peak"]) <= 1 for line in lines)
 
 
+@pytest.mark.stress
 def test_an_exported_overview_has_the_layers_outside_the_viewport_too(
     serve: Serve, open_page: Open, make_maps: MakeMaps, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ def layer_shown(page: Any) -> str | None:
     return str(pressed.inner_text()) if pressed.count() else None
 
 
+@pytest.mark.stress
 def test_a_film_is_offered_where_there_is_one(serve: Serve, open_page: Open, make_maps: MakeMaps) -> None:
     for count, is_offered in ((24, True), (25, False)):
         tokens = ["[CLS]", *(f"w{at}" for at in range(count)), "[SEP]"]
@@ -65,6 +66,7 @@ def test_the_film_waits_where_the_page_is_hidden_and_ends_in_another_view(page: 
     assert layer_shown(page) is None
 
 
+@pytest.mark.stress
 def test_what_a_decoder_writes_comes_one_after_the_other(serve: Serve, open_page: Open) -> None:
     served = serve("cat", model="speller")
     page = open_page(served.address)

@@ -234,6 +234,7 @@ def test_numbers_sentences_and_settings_are_changed(page: Page) -> None:
     assert names == ["the", "<", "b", ">", "pen", "<", "/", "b", ">", "<U+202E>", "writes"]
 
 
+@pytest.mark.stress
 def test_the_address_keeps_the_step_and_the_changes(page: Page) -> None:
     go(page, "Softmax")
     type_in(page.locator(".lesson-sentence"), "a pen", page)
@@ -251,6 +252,7 @@ def test_the_address_keeps_the_step_and_the_changes(page: Page) -> None:
     page.wait_for_function("() => !location.hash.includes('example=')")
 
 
+@pytest.mark.stress
 def test_what_the_server_rejects_is_said_and_changes_nothing(worked: Lesson, browser: Any) -> None:
     page = browser.new_page()  # a reply of status 400 is an error in the console
     example = quote(json.dumps({"tokens": ["a"], "settings": {"heads": 9}}))
@@ -291,6 +293,7 @@ def test_the_lesson_works_with_the_keyboard_alone(page: Page) -> None:
     assert cell(page, "wq", 1, 0).locator("input").input_value() == "2"
 
 
+@pytest.mark.stress
 def test_learning_is_watched_and_done_by_hand(page: Page) -> None:
     go(page, "Learning")
     assert page.get_by_label("Moment").get_attribute("max") == "100"
@@ -316,6 +319,7 @@ def test_learning_is_watched_and_done_by_hand(page: Page) -> None:
     assert said.text_content() == "this is a pen ."
 
 
+@pytest.mark.stress
 def test_the_drawing_of_a_transformer_opens_steps_and_shows_what_a_model_leaves_out(page: Page) -> None:
     go(page, "The whole Transformer")
     assert page.locator(".lesson-part").count() == 17
@@ -394,7 +398,7 @@ def squeezed(text: str) -> str:
 _READ = """all => all.filter(one => one.getClientRects().length && !one.closest('.lesson-ledger')).map(one => one.textContent).join("\\n")"""
 
 
-@pytest.mark.gate("en-1280", "pl-390")
+@pytest.mark.gate("pl-390")
 @pytest.mark.parametrize("width", [360, 390, 800, 1280])
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_step_fits_is_drawn_and_keeps_its_answer_secret(open_page: Open, language: str, width: int) -> None:

@@ -54,7 +54,7 @@ def test_everything_of_a_step_is_reached_by_tab(saved: str, open_page: Open) -> 
         assert page.evaluate(_LEFT) == [], step
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_the_focus_stays_where_the_reader_is(saved: str, open_page: Open) -> None:
     """A question is answered, its explanation closed, and a word of the ribbons picked, with keys alone."""
     page = open_page(f"{saved}&step=softmax")
@@ -77,7 +77,7 @@ def test_the_focus_stays_where_the_reader_is(saved: str, open_page: Open) -> Non
     assert "lesson-word-asks" in page.evaluate(focused)
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_the_film_plays_by_itself_only_where_motion_is_wanted(saved: str, open_page: Open) -> None:
     page = open_page(f"{saved}&step=learning", reduced_motion="reduce")
     for motion, button in (("reduce", "Watch it learn"), ("no-preference", "Stop")):
@@ -99,7 +99,7 @@ _SCROLLED = """() => [...document.querySelectorAll('.lesson-view *')]
     one.tabIndex === 0 || !!one.querySelector("[tabindex='0'], button, input")])"""
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_what_scrolls_sideways_on_a_phone_is_reached_by_the_keyboard(tmp_path: Path, open_page: Open) -> None:
     """On every step of a sentence of twelve words, with everything unfolded."""
     lesson = work_through([f"w{n}" for n in range(12)])

@@ -133,6 +133,7 @@ def test_figures_are_those_of_the_grid(served: ServedView, reading: PictureReadi
     page.locator(".uwaga-explore:not(.uwaga-picture) .uwaga-headline", has_text="6,1").wait_for()
 
 
+@pytest.mark.stress
 def test_the_overlay_is_in_one_colour(served: ServedView, reading: PictureReading, open_page: Open) -> None:
     """Grey where nothing looks, the colour of what is looked at where the most does; and the other one when the direction is turned."""
     grid = reading.grid
@@ -187,6 +188,7 @@ def test_the_keyboard_alone_moves_the_patch(served: ServedView, reading: Picture
     shown(page, "REG 1 ")
 
 
+@pytest.mark.stress
 def test_touch_moves_the_patch(served: ServedView, reading: PictureReading, open_page: Open) -> None:
     page = open_page(served.address, width=390, height=844, has_touch=True, is_mobile=True)
     shown(page, "CLS ")
@@ -211,6 +213,7 @@ def test_a_saved_page_has_the_picture(
         shown(page, "CLS ")
 
 
+@pytest.mark.stress
 def test_a_saved_page_of_many_patches_has_some(
     reading: PictureReading, served: ServedView, open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +238,7 @@ def test_a_saved_page_of_many_patches_has_some(
         assert page.get_by_role("button", name=name).is_enabled()
 
 
+@pytest.mark.stress
 def test_a_picture_of_1024_pixels(open_page: Open, serve: Serve, tmp_path: Path) -> None:
     """4,096 patches: rows are asked as the pointer goes, each once; what is no longer asked for is dropped."""
     reader = pictures.load_vision(str(write_vision(tmp_path / "vit", "vit", patch_size=16)), "float32")
@@ -262,6 +266,7 @@ def test_a_picture_of_1024_pixels(open_page: Open, serve: Serve, tmp_path: Path)
     assert not [body for body in asked[before:] if '"heads"' in body]
 
 
+@pytest.mark.stress
 def test_words_over_a_picture(open_page: Open, serve: Serve) -> None:
     """A decoder that reads words and patches: a word's row over the picture, words beside it."""
     torch.manual_seed(0)

@@ -91,6 +91,7 @@ def strongest(weights: torch.Tensor, count: int = 8) -> dict[int, float]:
     return {int(item): float(weights[item]) for item in torch.argsort(weights, descending=True, stable=True)[:count]}
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("count", [90, 700, 20_000])
 def test_a_picked_word_has_its_row_with_every_share_exact(serve: Serve, open_page: Open, count: int) -> None:
     torch.manual_seed(3)
@@ -108,6 +109,7 @@ def test_a_picked_word_has_its_row_with_every_share_exact(serve: Serve, open_pag
     assert_is_row(page, m[0, 0, query - 1], rests={0})
 
 
+@pytest.mark.stress
 def test_links_are_walked_with_n_and_p_and_who_looks_at_a_word_is_listed(
     serve: Serve, open_page: Open, make_maps: MakeMaps
 ) -> None:
@@ -130,6 +132,7 @@ def test_links_are_walked_with_n_and_p_and_who_looks_at_a_word_is_listed(
     assert {item for item in linked if item != 150 and item in shown} <= set(arcs)
 
 
+@pytest.mark.stress
 def test_strips_open_and_what_is_searched_is_found_in_them(serve: Serve, open_page: Open) -> None:
     torch.manual_seed(2)
     count = 100_000
@@ -154,6 +157,7 @@ def test_strips_open_and_what_is_searched_is_found_in_them(serve: Serve, open_pa
     page.locator('.uwaga-word-picked[data-item="77777"]').wait_for()
 
 
+@pytest.mark.stress
 def test_a_decoders_first_word_rests_whether_it_is_shown_folded_or_left_out(serve: Serve, open_page: Open) -> None:
     """Its share is said apart; it is no special token; and where a special token before it is left out, the first word is as others."""
     count, query = 300, 280
@@ -176,6 +180,7 @@ def test_a_decoders_first_word_rests_whether_it_is_shown_folded_or_left_out(serv
     special.get_by_text("of this word\u2019s weight rests on special tokens.").wait_for()
 
 
+@pytest.mark.stress
 def test_a_search_goes_on_while_words_are_picked_and_texts_change(serve: Serve, open_page: Open) -> None:
     torch.manual_seed(1)
     sizes = {"encoder": (90, 90), "decoder": (60, 60), "cross": (60, 90)}
@@ -202,6 +207,7 @@ def test_a_search_goes_on_while_words_are_picked_and_texts_change(serve: Serve, 
     assert page.locator(".uwaga-word-found").evaluate_all("all => all.map((one) => Number(one.dataset.item))") == [4]
 
 
+@pytest.mark.stress
 def test_two_texts_are_both_prose(serve: Serve, open_page: Open) -> None:
     torch.manual_seed(1)
     sizes = {"encoder": (420, 420), "decoder": (405, 405), "cross": (405, 420)}
@@ -220,6 +226,7 @@ def test_two_texts_are_both_prose(serve: Serve, open_page: Open) -> None:
     assert bars(page, "What attends to") == pytest.approx(strongest(maps["cross", 0][0, 0, :, key]), abs=0)
 
 
+@pytest.mark.stress
 def test_without_special_tokens_the_weights_are_renormalised(
     serve: Serve, open_page: Open, make_maps: MakeMaps
 ) -> None:
@@ -254,6 +261,7 @@ def test_a_saved_page_has_exact_weights(serve: Serve, open_page: Open, make_maps
     assert bars(page, "What") == pytest.approx(strongest(maps["encoder", 0][0, 0, 12]), rel=2**-11)
 
 
+@pytest.mark.stress
 def test_a_text_from_right_to_left_has_its_margin_at_the_right(
     serve: Serve, open_page: Open, make_maps: MakeMaps
 ) -> None:

@@ -128,6 +128,7 @@ def is_drawn(pixels: np.ndarray) -> bool:
     return len(np.unique(packed)) > 40
 
 
+@pytest.mark.stress
 def test_every_view_of_a_real_model(
     view_of: Callable[..., ServedView], open_page: Open, keep: Any, recordings: Any
 ) -> None:
@@ -146,6 +147,7 @@ def test_every_view_of_a_real_model(
     assert is_drawn(keep(page, "lesson"))
 
 
+@pytest.mark.gate("light")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_first_screen(open_page: Open, keep: Any, recordings: Any, text_view: ServedView, theme: str) -> None:
     """It opens on what the pronoun means, with the exact weight, at three widths, with nothing cut off."""
@@ -162,6 +164,7 @@ def test_the_first_screen(open_page: Open, keep: Any, recordings: Any, text_view
         assert page.locator(".uwaga-headline").inner_text().endswith(f": {shown}")
 
 
+@pytest.mark.gate("minilm.*tired", "speller")
 @pytest.mark.parametrize(
     ("model", "text", "said", "labels"),
     [
@@ -209,6 +212,7 @@ def opened_at(page: Any) -> dict[str, str]:
     }
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(
     ("model", "text"),
     [
@@ -218,7 +222,7 @@ def opened_at(page: Any) -> dict[str, str]:
     ],
 )
 def test_a_saved_page_opens_as_the_served_one(
-    serve: Serve, open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, text: str
+    serve: Serve, open_page: Open, tmp_path: Path, request: pytest.FixtureRequest, model: str, text: str
 ) -> None:
     """Also one that was saved on a machine without time: each reply is one step, and no second is left for what is not needed."""
     served = serve(text, model=model)
@@ -226,8 +230,8 @@ def test_a_saved_page_opens_as_the_served_one(
     expected = opened_at(page)
     page.close()  # it would ask on when the view is closed
     again = cast("ServedView", uwaga.view(text, model=model, browser=False, block=False))
-    with again, monkeypatch.context() as patched:
-        patched.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
+    with again:
+        request.getfixturevalue("one_step")
         again.save(tmp_path / "page.html", seconds=0)
     page = open_page((tmp_path / "page.html").as_uri(), width=1400, height=900)
     # A page of many words has no exact weight but those of its strongest links, and says so.
@@ -239,6 +243,7 @@ def test_a_saved_page_opens_as_the_served_one(
     assert page.locator(".uwaga-left-out").inner_text().endswith("--seconds allows more than 0 seconds.")
 
 
+@pytest.mark.stress
 def test_a_saved_page_opens_the_head_that_the_command_names(open_page: Open, tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
@@ -252,6 +257,7 @@ def test_a_saved_page_opens_the_head_that_the_command_names(open_page: Open, tmp
     assert shown["headline"].startswith("clock looks ")
 
 
+@pytest.mark.stress
 def test_two_texts_and_their_difference(view_of: Callable[..., ServedView], open_page: Open, keep: Any) -> None:
     page = open_page(view_of(both=True).address)
     page.get_by_role("group", name="Compare").get_by_role("button", name="difference").locator("visible=true").click()
@@ -293,6 +299,7 @@ def text_with_returns(backend: Any) -> torch.Tensor:
     return ids
 
 
+@pytest.mark.stress
 @pytest.mark.slow
 def test_passages_that_return_are_seen_off_the_diagonal(serve: Serve, open_page: Open, keep: Any) -> None:
     """The maps' cells where a passage returns are darker than their neighbours, and the picture shows it."""
@@ -316,6 +323,7 @@ def test_passages_that_return_are_seen_off_the_diagonal(serve: Serve, open_page:
         assert returned.min() > 5 * beside.max()
 
 
+@pytest.mark.stress
 def test_dark_narrow_and_zoomed_pages_do_not_overflow(
     view_of: Callable[..., ServedView], open_page: Open, keep: Any
 ) -> None:

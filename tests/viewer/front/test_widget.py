@@ -58,25 +58,13 @@ def shown(open_page: Open, make_maps: MakeMaps) -> Any:
     return page
 
 
-def test_the_widget_shows_the_overview_and_the_table(shown: Any) -> None:
+def test_the_widget_shows_the_table_and_is_removed_when_the_cell_runs_again(shown: Any) -> None:
     shown.get_by_role("tab", name="Explore").wait_for()
     assert shown.locator(".uwaga").first.is_visible()
+    assert shown.get_by_role("tab", name="Lesson").count() == 0  # it was not opened for the lesson
     shown.get_by_role("tab", name="All heads").click()
     shown.get_by_role("button", name="Table").click()
     shown.get_by_role("row").nth(6).wait_for()  # six heads and the header row
-
-
-def test_a_widget_has_the_lesson_where_it_was_opened_for_it(shown: Any, make_maps: MakeMaps) -> None:
-    shown.get_by_role("tab", name="All heads").wait_for()
-    assert shown.get_by_role("tab", name="Lesson").count() == 0
-    services = [ViewService(View.of(make_maps(5))), ViewService(View())]
-    scripts: list[Any] = [widget(one) for one in services]
-    assert ["// lesson/view.js" in one.get_state()["_esm"] for one in scripts] == [False, True]
-    assert ["lesson-" in one.get_state()["_css"] for one in scripts] == [False, True]
-
-
-def test_running_the_cell_again_removes_the_old_view(shown: Any) -> None:
-    shown.get_by_role("tab", name="Explore").wait_for()
     assert shown.evaluate("listeners.size") == 1
     shown.evaluate("end()")
     assert shown.evaluate("listeners.size") == 0

@@ -65,8 +65,8 @@ def test_a_long_text_is_sampled() -> None:
     assert reply.meta["labels"][0]["of"] == 256
 
 
+@pytest.mark.usefixtures("one_step")
 def test_a_step_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
     monkeypatch.setattr(labels, "_BLOCK", 100)
     service = ViewService(View.of(previous_head(20)))
     request = {"request": "labels", "side": "0", "kind": "encoder", "layer": 0, **PLAIN}

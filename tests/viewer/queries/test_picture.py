@@ -48,9 +48,9 @@ def test_a_row_and_a_column_of_every_head(shown: View) -> None:
     )
 
 
+@pytest.mark.usefixtures("one_step")
 def test_columns_of_many_patches_come_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uwaga.viewer.queries.heads._STEP", 300)
-    monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
     shown = View.of(Maps(maps_of(37), tokens=GRID.tokens, picture=np.zeros((2, 2))))
     replies = replies_of(ViewService(shown), request="heads", **LAYER, axis="column", item=4)
     assert len(replies) > 9

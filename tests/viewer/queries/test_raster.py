@@ -12,11 +12,7 @@ from uwaga.viewer.queries.raster import ProgressiveRaster
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import View
 
-
-@pytest.fixture(autouse=True)
-def _no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every reply is computed in one step."""
-    monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
+pytestmark = pytest.mark.usefixtures("one_step")
 
 
 @pytest.mark.parametrize("pooling", ["sum", "max"])

@@ -74,7 +74,7 @@ def expected_matrix(
 def _steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uwaga.viewer.queries.heads._STEP", request.param)
     if request.param < 1 << 23:
-        monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
+        request.getfixturevalue("one_step")
         monkeypatch.setattr("uwaga.viewer.queries.raster._NO_SAMPLE", 40)
         monkeypatch.setattr("uwaga.viewer.queries.raster._SAMPLES", 2)
 

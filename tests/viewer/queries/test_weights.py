@@ -30,10 +30,8 @@ def test_a_hidden_key_has_no_score(service: ViewService, where) -> None:
     assert (result["weight"], result["score"], result["visible"], result["rank"]) == (0.0, None, False, None)
 
 
-def test_long_columns_are_computed_in_steps(
-    long_map: uwaga.AttentionMap, where, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
+@pytest.mark.usefixtures("one_step")
+def test_long_columns_are_computed_in_steps(long_map: uwaga.AttentionMap, where) -> None:
     service = ViewService(View.of(long_map))
     where = where | {"kind": "decoder", "head": 0}
     column = replies_of(service, request="column", **where, key=3)

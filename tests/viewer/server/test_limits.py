@@ -24,6 +24,11 @@ def is_open(connection: socket.socket) -> bool:
         return False
 
 
+@pytest.fixture
+def crowd_of_8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uwaga._base.connections.MAX_WAITING", 8)
+
+
 def test_an_idle_connection_is_closed(server, client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it sends meanwhile, if that is no whole request."""
     clock = ServerClock(server, monkeypatch)
@@ -42,8 +47,8 @@ def test_an_idle_connection_is_closed(server, client, monkeypatch: pytest.Monkey
     dripping.close()
 
 
-def test_the_longest_idle_of_too_many_connections_are_closed(service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga._base.connections.MAX_WAITING", 8)
+@pytest.mark.usefixtures("crowd_of_8")
+def test_the_longest_idle_of_too_many_connections_are_closed(service) -> None:
     timeouts = ConnectionTimeouts(idle=float("inf"), crowded=0.2)
     with Server(service, title="a text", timeouts=timeouts) as server, ExitStack() as stack:
         address = ("127.0.0.1", server.port)
@@ -54,8 +59,8 @@ def test_the_longest_idle_of_too_many_connections_are_closed(service, monkeypatc
         until(lambda: sum(map(is_open, late)) == 8)
 
 
+@pytest.mark.usefixtures("crowd_of_8")
 def test_connections_of_a_crowd_have_their_time(server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga._base.connections.MAX_WAITING", 8)
     clock = ServerClock(server, monkeypatch)
     crowded = ConnectionTimeouts().crowded
     with ExitStack() as stack:
