@@ -27,7 +27,6 @@ from uwaga.encode.vector_files import VectorFile
 
 TEXTS = [f"{a} {b} on the mat ." for a in ("the cat", "a dog", "it") for b in ("sat", "ran away", "then sat")]
 SKIP = "--skip-invalid leaves out such documents and lists them"
-NOT_OURS = "exists already and was not made by uwaga encode; give another output file, or move it away"
 LONG = "the cat sat on the mat and then it ran away from the house"
 SHARDS = 3  # of TEXTS, by the fixture below
 
@@ -72,7 +71,7 @@ def test_the_file_has_a_row_for_each_document_with_its_vector(corpus: Path, mode
     expected = np.concatenate([each.vectors for each in encoder.stream(TEXTS)])
     assert np.array_equal(vectors, expected)
     tokens = sum(table["tokens"].to_pylist())
-    assert said == f"{tmp_path / 'out.parquet'}: documents: {len(TEXTS)}; tokens: {tokens}\n"
+    assert said.endswith(f"out.parquet: documents: {len(TEXTS)}; tokens: {tokens}\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["docs.jsonl", "model", "out.parquet"]
 
 
@@ -87,14 +86,10 @@ def test_the_vectors_are_an_array_of_numpy_too(corpus: Path, model: Path, tmp_pa
     assert run(corpus, out, model, "--numpy", str(array)).startswith(f"{out}: finished already\n")
     assert np.array_equal(np.load(array), vectors)
     (tmp_path / "mine.npy").write_text("a diary")
-    for name, why in (
-        ("mine.npy", " exists already and is no NumPy array; give another file, or move it away"),
-        ("out.txt", ": the name must end in .npy"),
-        ("no/out.npy", f": there is no folder {tmp_path}/no"),
-    ):
-        assert (
-            refusal(corpus, tmp_path / "b.parquet", model, "--numpy", str(tmp_path / name)) == f"{tmp_path / name}{why}"
-        )
+    for name, why in (("mine.npy", "is no NumPy array"), ("out.txt", "must end in .npy"), ("no/out.npy", "no folder")):
+        said = refusal(corpus, tmp_path / "b.parquet", model, "--numpy", str(tmp_path / name))
+        assert said.startswith(str(tmp_path / name))
+        assert why in said
     assert (tmp_path / "mine.npy").read_text() == "a diary"
     assert not (tmp_path / "b.parquet").exists()
 
@@ -132,7 +127,7 @@ def test_late_chunking_has_a_row_for_each_span(model: Path, tmp_path: Path) -> N
     assert np.array_equal(np.array([row["vector"] for row in table], np.float32), expected.values.numpy())
 
 
-@pytest.mark.parametrize("kind", ["txt", "txt.gz", "jsonl", "jsonl.gz", "csv", "parquet"])
+@pytest.mark.parametrize("kind", ["txt.gz", "jsonl", "csv", "parquet"])
 def test_documents_come_from_every_kind_of_file(kind: str, model: Path, tmp_path: Path) -> None:
     corpus = tmp_path / f"docs.{kind}"
     if kind == "parquet":
@@ -157,10 +152,7 @@ def test_a_finished_file_is_left_alone(corpus: Path, model: Path, tmp_path: Path
     assert run(corpus, output, model) == f"{output}: finished already\n"
     assert output.stat().st_mtime_ns == before.st_mtime_ns
     write(corpus, TEXTS[1:])
-    assert refusal(corpus, output, model) == (
-        f"{output} exists already and was made from other documents than {corpus} holds; "
-        "--update encodes what is new; or give another --output, or move the file away"
-    )
+    assert f"was made from other documents than {corpus} holds; --update" in refusal(corpus, output, model)
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, error: BaseException, *, after: int) -> None:
@@ -204,9 +196,8 @@ def begun(corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     output = tmp_path / "out.parquet"
     with monkeypatch.context() as patch:
         interrupt(patch, FULL, after=12)
-        assert refusal(corpus, output, model) == (
-            f"{output}: No space left on device. Finished shards are kept; the same command resumes"
-        )
+        said = refusal(corpus, output, model)
+    assert said.startswith(f"{output}: No space left on device. ")
     parts = sorted(path.name for path in (tmp_path / "out.parquet.parts").iterdir())
     names = [f"{digest_of(shard)}.{suffix}" for shard in range(2) for suffix in ("arrow", "sha256")]
     assert parts == sorted([".uwaga", *names, "lock", "settings.json"])
@@ -261,23 +252,23 @@ def test_no_file_has_a_vector_that_is_not_finite(corpus: Path, model: Path, tmp_
             x.fill_(3e38)
     save_file(weights, model / "model.safetensors")
     output = tmp_path / "out.parquet"
-    reason = "has a vector that is NaN or infinite in bfloat16; set --dtype to float32"
-    assert refusal(corpus, output, model, "--dtype", "bfloat16") == f"{corpus}:1: {reason}\n{SKIP}"
-    assert not output.exists()
-    reason = "has a vector that is NaN or infinite in float32; use another model"
-    other = tmp_path / "other.parquet"
-    assert refusal(corpus, other, model) == f"{corpus}:1: {reason}\n{SKIP}"
+    for more, advice in (("--dtype", "bfloat16"), "set --dtype to float32"), ((), "use another model"):
+        said = refusal(corpus, output, model, *more)
+        assert said.startswith(f"{corpus}:1: has a vector that is NaN or infinite")
+        assert said.endswith(f"; {advice}\n{SKIP}")
+        assert not output.exists()
+        output = tmp_path / "other.parquet"
     said = refusal(corpus, tmp_path / "third.parquet", model, "--skip-invalid")
-    assert said == f"none of {len(TEXTS)} documents can be encoded; the first, {corpus}:1: {reason}"
+    assert said.startswith(f"none of {len(TEXTS)} documents can be encoded; the first, {corpus}:1: has a vector ")
 
 
-@pytest.mark.parametrize("place", ["head", "10_Dense", "deep/2_Dense"])
 def test_a_head_that_has_changed_is_another_model(
-    corpus: Path, model: Path, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a folder of any name, in place of vectors of two models in one file."""
+    place = "deep/head"
     kinds = {"Transformer": "", "Pooling": "1_Pooling", "Dense": place}
-    for path in (path for path in kinds.values() if path):
+    for path in ("1_Pooling", place):
         (model / path).mkdir(parents=True)
     listed = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds.items()]
     (model / "modules.json").write_text(json.dumps(listed))
@@ -291,20 +282,11 @@ def test_a_head_that_has_changed_is_another_model(
         refusal(corpus, output, model)
     save_file({name: -x for name, x in head.items()}, model / place / "model.safetensors")
     said = refusal(corpus, output, model).splitlines()
-    assert said[0] == f"{output}.parts was begun with other options:"
+    assert "begun with other options" in said[0]
     assert [line.split(":")[0] for line in said[1:-1]] == ["  model"]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--overflow", "truncate"],
-        ["--overflow", "mean"],
-        ["--overflow", "windows", "--overlap", "2"],
-        ["--skip-invalid"],
-    ],
-    ids=lambda options: options[-1],
-)
+@pytest.mark.parametrize("options", [["--overflow", "windows", "--overlap", "2"], ["--skip-invalid"]], ids=" ".join)
 def test_what_a_message_advises_resumes_the_run_and_gives_the_same_bytes(
     model: Path, tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,10 +312,7 @@ def test_what_was_left_out_is_encoded_with_the_option_that_its_reason_names(
         run(corpus, output, model, "--skip-invalid")
         assert "set --overflow to truncate, mean or windows" in (tmp_path / "out.parquet.skipped.jsonl").read_text()
         said = refusal(corpus, output, model, *mean)
-        assert said == (
-            f"{output} exists already, and 1 documents were left out by the options that it was made with; --update encodes those "
-            "that can be with these; or give another --output, or move the file away"
-        )
+        assert "1 documents were left out by the options that it was made with; --update" in said
         update = ["--update"]
     else:
         with monkeypatch.context() as patch:
@@ -357,10 +336,7 @@ def test_a_document_that_cannot_be_encoded_is_named_and_can_be_mended_later(
 ) -> None:
     output = tmp_path / "out.parquet"
     corpus = write(tmp_path / "docs.jsonl", [*TEXTS, LONG])
-    assert refusal(corpus, output, model) == (
-        f"{corpus}:10: has 14 tokens, and the model takes at most 10; set --overflow to truncate, mean or windows"
-        f"\n{SKIP}"
-    )
+    assert refusal(corpus, output, model).startswith(f"{corpus}:10: has 14 tokens, and the model takes at most 10")
     parts = tmp_path / "out.parquet.parts"
     kept = len(list(parts.glob("*.arrow")))
     assert kept
@@ -453,8 +429,7 @@ def test_a_finished_file_that_is_another_one_meanwhile_is_not_read(
         begin(self, earlier)
 
     monkeypatch.setattr(VectorFile, "begin", begin_late)
-    said = refusal(corpus, output, model, "--update")
-    assert said == f"{output} was changed meanwhile, or is damaged: run the command again, or move the file away"
+    assert f"{output} was changed meanwhile" in refusal(corpus, output, model, "--update")
 
 
 def test_a_damaged_page_of_a_finished_file_is_found(corpus: Path, model: Path, tmp_path: Path) -> None:
@@ -497,9 +472,7 @@ def test_what_was_left_out_is_tried_again(model: Path, tmp_path: Path, monkeypat
 def test_a_damaged_shard(begun: Path, corpus: Path, model: Path) -> None:
     shard = begun.with_name("out.parquet.parts") / f"{digest_of(1)}.arrow"
     shard.write_bytes(shard.read_bytes()[:100])
-    said = refusal(corpus, begun, model)
-    assert said.startswith(f"{shard} is damaged: ")
-    assert said.endswith("; remove it, and run the command again")
+    assert refusal(corpus, begun, model).startswith(f"{shard} is damaged: ")
     shard.unlink()
     run(corpus, begun, model)
 
@@ -557,7 +530,7 @@ def test_one_command_at_a_time(begun: Path, corpus: Path, model: Path) -> None:
     parts = begun.with_name("out.parquet.parts")
     with (parts / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert refusal(corpus, begun, model) == f"{parts} is locked: another uwaga encode is writing there"
+        assert refusal(corpus, begun, model).startswith(f"{parts} is locked: ")
     run(corpus, begun, model)
 
 
@@ -565,25 +538,23 @@ def test_a_file_of_somebody_else_is_left_alone(corpus: Path, model: Path, tmp_pa
     output = tmp_path / "out.parquet"
     for content in (b"mine", b""):
         output.write_bytes(content)
-        assert refusal(corpus, output, model) == f"{output} {NOT_OURS}"
+        assert f"{output} exists already and was not made by uwaga encode" in refusal(corpus, output, model)
         assert output.read_bytes() == content
     for metadata in (None, b"{", b"\xff", b'{"settings": 7, "digest": "x"}', b'{"settings": {}}'):
         table = pa.table({"mine": [1]})
         parquet.write_table(table.replace_schema_metadata(metadata and {"uwaga": metadata}), output)
-        assert refusal(corpus, output, model) == f"{output} {NOT_OURS}"
+        assert f"{output} exists already and was not made by uwaga encode" in refusal(corpus, output, model)
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "lock", "settings.json", "00000000.arrow", "whole.parquet"])
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_folder_of_somebody_else_is_left_alone(
-    corpus: Path, model: Path, tmp_path: Path, name: str, fails: bool
-) -> None:
+@pytest.mark.parametrize("name", ["notes.txt", "lock", "settings.json", "00000000.arrow"])
+def test_a_folder_of_somebody_else_is_left_alone(corpus: Path, model: Path, tmp_path: Path, name: str) -> None:
+    """Whether the documents can be encoded or not."""
     parts = tmp_path / "out.parquet.parts"
     parts.mkdir()
     (parts / name).write_text("mine")
-    texts = write(tmp_path / "other.jsonl", [LONG]) if fails else corpus
-    assert "not a folder that uwaga made" in refusal(texts, tmp_path / "out.parquet", model)
-    assert [(path.name, path.read_text()) for path in parts.iterdir()] == [(name, "mine")]
+    for texts in (corpus, write(tmp_path / "other.jsonl", [LONG])):
+        assert "not a folder that uwaga made" in refusal(texts, tmp_path / "out.parquet", model)
+        assert [(path.name, path.read_text()) for path in parts.iterdir()] == [(name, "mine")]
 
 
 def test_a_file_put_into_the_folder_stays(begun: Path, corpus: Path, model: Path) -> None:
@@ -628,9 +599,7 @@ def test_a_file_that_came_while_documents_were_read_is_not_replaced(
         begin(self, earlier)
 
     monkeypatch.setattr(VectorFile, "begin", begin_late)
-    assert refusal(corpus, output, model) == (
-        f"{output}: cannot be used: it already exists. Finished shards are kept; the same command resumes"
-    )
+    assert refusal(corpus, output, model).startswith(f"{output}: cannot be used: it already exists. ")
     assert output.read_text() == "mine"
 
 
@@ -643,23 +612,15 @@ def test_a_folder_that_cannot_be_written(corpus: Path, model: Path) -> None:
     assert said.endswith(". Finished shards are kept; the same command resumes")
 
 
-# One of every kind that a document may be invalid in, as a line of JSON.
+# Documents that are invalid, as lines of JSON, and a word of the reason; tests/messages has all reasons.
 INVALID = {
-    b"": "is not JSON: Expecting value: line 1 column 1 (char 0)",
-    b"null": "must be a JSON object, not NoneType",
-    b'{"id": "x"}': "there is no field 'text'; the fields are 'id'",
-    b'{"id": "x", "text": null}': "field 'text' must be a string, not NoneType",
-    b'{"id": "x", "text": ""}': "is empty",
+    b"": "is not JSON",
+    b'{"id": "x"}': "no field 'text'",
     b'{"id": "x", "text": " "}': "is empty",
-    b'{"id": "x", "text": "\\u0007"}': "is empty: it has no tokens",
-    b'{"id": "x", "text": "\xff"}': "is not UTF-8: byte 0xff at byte 22",
-    b'{"id": "x", "text": "\\udcff"}': "field 'text' has a lone surrogate at character 1",
-    b'{"text": "the cat"}': "there is no field 'id'; the fields are 'text'",
-    b'{"id": null, "text": "a"}': "field 'id' must be a string or a whole number, not NoneType",
-    b'{"id": "x\\ud800", "text": "a"}': "field 'id' has a lone surrogate at character 2",
-    b'{"id": "x", "text": "%s"}' % LONG.encode(): (
-        "has 14 tokens, and the model takes at most 10; set --overflow to truncate, mean or windows"
-    ),
+    b'{"id": "x", "text": "\\u0007"}': "it has no tokens",
+    b'{"id": "x", "text": "\xff"}': "is not UTF-8",
+    b'{"id": null, "text": "a"}': "field 'id' must be",
+    b'{"id": "x", "text": "%s"}' % LONG.encode(): "has 14 tokens",
 }
 
 
@@ -686,14 +647,14 @@ def test_invalid_documents_are_left_out_and_listed(model: Path, tmp_path: Path) 
     corpus, output = tmp_path / "docs.jsonl", tmp_path / "out.parquet"
     texts = TEXTS * 3
     reasons = write_with_invalid(corpus, texts, every=2)
-    assert len(reasons) == len(INVALID)
     said = run(corpus, output, model, "--skip-invalid")
     table = parquet.read_table(output)
     assert table["id"].to_pylist() == [f"d{number}" for number in range(len(texts))]
     assert table["document"].to_pylist() == [number + number // 2 for number in range(len(texts))]  # lines of the file
     vectors = np.array(table["vector"].to_pylist(), dtype=np.float32)
     assert np.allclose(vectors, TextEncoder.load(model).encode(texts), atol=1e-6)
-    assert listed(output) == reasons
+    assert listed(output).keys() == reasons.keys()
+    assert all(reason in listed(output)[place] for place, reason in reasons.items())
     assert said.endswith(f"; skipped: 13, listed in {output}.skipped.jsonl\n")
     assert run(corpus, output, model, "--skip-invalid") == f"{output}: finished already\n"
 
@@ -723,7 +684,8 @@ def test_an_interrupted_run_lists_what_both_runs_left_out(
     assert 2 < len(list((tmp_path / "out.parquet.parts").glob("*.arrow"))) < 13
     run(corpus, output, model, "--skip-invalid")
     run(corpus, again, model, "--skip-invalid")
-    assert listed(output) == listed(again) == reasons
+    assert listed(output) == listed(again)
+    assert listed(output).keys() == reasons.keys()
     assert output.read_bytes() == again.read_bytes()
 
 
@@ -732,8 +694,8 @@ def test_groups_of_invalid_documents_alone_do_no_harm(model: Path, tmp_path: Pat
     good = [json.dumps({"id": "d", "text": text}).encode() for text in TEXTS[:2]]
     corpus.write_bytes(b"\n".join([*INVALID, *good, *INVALID]) + b"\n")
     run(corpus, output, model, "--skip-invalid")
-    assert parquet.read_table(output)["document"].to_pylist() == [13, 14]
-    assert len(listed(output)) == 26
+    assert parquet.read_table(output)["document"].to_pylist() == [len(INVALID), len(INVALID) + 1]
+    assert len(listed(output)) == 2 * len(INVALID)
 
 
 def test_the_first_documents_alone(corpus: Path, model: Path, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_encode(model: Path, tmp_path: Path) -> None:
     assert np.array_equal(np.load(numbers), TextEncoder.load(model).encode(TEXTS))
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_several_processes_say_it_once(model: Path, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS * 400))
     output = tmp_path / "vectors.parquet"
@@ -49,7 +49,7 @@ def test_store_add(model: Path, tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "one.txt").write_text("\n\n".join(TEXTS))
     added, said = run("store", "add", tmp_path / "db", tmp_path / "texts", "--model", model)
-    assert added == f"{tmp_path / 'db'}: 3 passages added, 0 were there already\n"
+    assert added.endswith("db: 3 passages added, 0 were there already\n")
     assert f"uwaga store add: {model} runs by {WHY}\n" in said
 
 

@@ -85,14 +85,14 @@ def test_a_model_that_is_spelled_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
     rule = "is not a directory, and cannot be downloaded from the hub"
-    for name, message in {
-        "minlm": f"minlm {rule}; did you mean minilm?\nthere is no network",
-        "Speler": f"Speler {rule}; did you mean speller?\nthere is no network",
-        "gpt2": f"gpt2 {rule}: there is no network",
+    for name, more in {
+        "minlm": "; did you mean minilm?\n",
+        "Speler": "; did you mean speller?\n",
+        "gpt2": ": ",
     }.items():
         with pytest.raises(CheckpointError) as error:
             directories.find(name, None)
-        assert str(error.value) == message
+        assert str(error.value) == f"{name} {rule}{more}there is no network"
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +107,7 @@ def database(tmp_path_factory: pytest.TempPathFactory, write_model: Callable[...
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes of Windows have other errors")
+@pytest.mark.gate("ask.*--json$")
 @pytest.mark.parametrize("arguments", WRITERS, ids=" ".join)
 def test_a_pipe_whose_reader_has_gone_is_no_error(arguments: list[str], database: tuple[Path, Path]) -> None:
     with subprocess.Popen(
@@ -121,13 +122,14 @@ def test_a_pipe_whose_reader_has_gone_is_no_error(arguments: list[str], database
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.gate("^doctor$", "--help")
 @pytest.mark.parametrize("arguments", [*WRITERS, ["--help"]], ids=" ".join)
 def test_an_output_that_takes_no_more_is_named(arguments: list[str], database: tuple[Path, Path]) -> None:
     with open("/dev/full", "wb") as full:
         ended = subprocess.run(
             command(arguments, database), stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
-    assert ended.stderr == "uwaga: standard output cannot be written: No space left on device\n"
+    assert ended.stderr.startswith("uwaga: standard output cannot be written: ")
     assert ended.returncode == 1
 
 

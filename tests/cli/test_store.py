@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -41,16 +42,29 @@ def files(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction has two passages."""
+    monkeypatch.setattr("uwaga.store.texts._AT_ONCE", 2)
+
+
 def run(*arguments: object, code: int = 0) -> str:
     result = CliRunner().invoke(app, ["store", *map(str, arguments)])
     assert result.exit_code == code, result.output
     return result.stderr.split("uwaga store ")[-1].strip() if code else result.stdout
 
 
+def add(*arguments: object) -> tuple[int, int]:
+    """Add documents; return how many passages are new, and how many were there."""
+    said = re.fullmatch(r".*: (\d+) passages added, (\d+) were there already\n", run("add", *arguments))
+    assert said is not None
+    return int(said[1]), int(said[2])
+
+
 def test_passages_are_added_once_and_asked(model: Path, files: Path, tmp_path: Path) -> None:
     db = tmp_path / "db"
-    assert run("add", db, files, "--model", model) == f"{db}: 6 passages added, 0 were there already\n"
-    assert run("add", db, files, "--model", model) == f"{db}: 0 passages added, 6 were there already\n"
+    assert add(db, files, "--model", model) == (6, 0)
+    assert add(db, files, "--model", model) == (0, 6)
     with SoftDatabase.open(db) as opened:
         records = opened.records(range(6))
         assert [record["text"] for record in records] == TEXTS
@@ -67,14 +81,14 @@ def test_passages_are_added_once_and_asked(model: Path, files: Path, tmp_path: P
     said = run("ask", db, TEXTS[1], "--model", model, "--top", 1, "--where", "document = 'd2'").splitlines()
     assert said[0].split()[0] == "100.0%"
     assert said[1].strip() == TEXTS[5]
-    assert said[2] == "  0.0%  on 0 other passages; as spread out as over 1.0 equal ones"
+    assert said[2].startswith("  0.0%  on 0 other passages")
 
 
+@pytest.mark.usefixtures("two_at_once")
 def test_an_interrupted_add_is_resumed(
     model: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db, append = tmp_path / "db", SoftDatabase.append
-    monkeypatch.setattr("uwaga.store.texts._AT_ONCE", 2)
 
     def interrupted(self: SoftDatabase, *arguments: object, **options: object) -> object:
         if len(self) == 2:
@@ -84,7 +98,7 @@ def test_an_interrupted_add_is_resumed(
     with monkeypatch.context() as patch:
         patch.setattr(SoftDatabase, "append", interrupted)
         assert run("add", db, files, "--model", model, code=130) == "add: interrupted"
-    assert run("add", db, files, "--model", model) == f"{db}: 4 passages added, 2 were there already\n"
+    assert add(db, files, "--model", model) == (4, 2)
     with SoftDatabase.open(db) as opened:
         assert [record["text"] for record in opened.records(range(6))] == TEXTS
         assert len(opened.stats()["fields"]) == 5
@@ -105,17 +119,17 @@ def test_many_small_files_are_read_once_and_share_transactions(
             SoftDatabase, name, lambda *a, name=name, real=real, **b: (called.append(name), real(*a, **b))[1]
         )
     db = tmp_path / "db"
-    assert run("add", db, folder, "--model", model) == f"{db}: 40 passages added, 1 were there already\n"
+    assert add(db, folder, "--model", model) == (40, 1)
     assert called == ["counts", "append"]
-    assert run("add", db, folder, "--model", model) == f"{db}: 0 passages added, 41 were there already\n"
+    assert add(db, folder, "--model", model) == (0, 41)
     assert called == ["counts", "append", "counts"]
 
 
+@pytest.mark.usefixtures("two_at_once")
 def test_a_command_that_adds_nothing_joins_what_a_killed_one_left(
     model: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db = tmp_path / "db"
-    monkeypatch.setattr("uwaga.store.texts._AT_ONCE", 2)
 
     def killed(self: SoftDatabase) -> int:
         raise KeyboardInterrupt
@@ -124,10 +138,11 @@ def test_a_command_that_adds_nothing_joins_what_a_killed_one_left(
         patch.setattr(SoftDatabase, "compact", killed)
         assert run("add", db, files, "--model", model, code=130) == "add: interrupted"
     assert json.loads(run("stats", db, "--json"))["segments"] == 3
-    assert run("add", db, files, "--model", model) == f"{db}: 0 passages added, 6 were there already\n"
+    assert add(db, files, "--model", model) == (0, 6)
     assert json.loads(run("stats", db, "--json"))["segments"] == 1
 
 
+@pytest.mark.usefixtures("two_at_once")
 def test_invalid_documents_are_told_or_left_out(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     db, folder = tmp_path / "db", tmp_path / "texts"
     folder.mkdir()
@@ -137,7 +152,6 @@ def test_invalid_documents_are_told_or_left_out(model: Path, tmp_path: Path, mon
     (folder / "c.txt").write_bytes(b"")
     (folder / "d.txt").write_text(TEXTS[3])
     run("add", db, folder, "--model", model, code=1)
-    monkeypatch.setattr("uwaga.store.texts._AT_ONCE", 2)
     with monkeypatch.context() as patch:
         append = SoftDatabase.append
 
@@ -176,7 +190,7 @@ def test_what_is_no_file_is_left_out(model: Path, tmp_path: Path, kind: str) -> 
         Path(os.fsdecode(os.fsencode(folder) + b"/b\xff.txt")).write_text(TEXTS[1])
     result = CliRunner().invoke(app, ["store", "add", str(db), str(folder), "--model", str(model), "--skip-invalid"])
     assert result.exit_code == 0, result.output
-    assert result.stdout == f"{db}: 2 passages added, 0 were there already, 1 left out\n"
+    assert result.stdout.endswith(": 2 passages added, 0 were there already, 1 left out\n")
     assert f"uwaga store add: left out {folder}/b" in result.stderr
 
 
@@ -192,16 +206,16 @@ def test_a_database_follows_its_model(
         run("ask", db, "the cat", "--model", spelling)
     model.rename(tmp_path / "moved")
     monkeypatch.chdir(tmp_path)
-    assert run("add", db, files, "--model", "moved") == f"{db}: 3 passages added, 3 were there already\n"
+    assert add(db, files, "--model", "moved") == (3, 3)
     other = write_model(tmp_path / "other", seed=1)
     assert "its keys were made by model@" in run("ask", db, "the cat", "--model", other, code=1)
 
 
 def test_a_new_database_is_made_by_minilm_where_no_model_is_named(files: Path, tmp_path: Path) -> None:
-    assert run("add", tmp_path / "db", files / "a.md").endswith("3 passages added, 0 were there already\n")
+    assert add(tmp_path / "db", files / "a.md") == (3, 0)
     with SoftDatabase.open(tmp_path / "db") as opened:
         assert str(opened.model).startswith("minilm@")
-    assert run("add", tmp_path / "db", files).endswith("3 passages added, 3 were there already\n")
+    assert add(tmp_path / "db", files) == (3, 3)
 
 
 def test_what_cannot_be_done_is_said(
@@ -212,7 +226,7 @@ def test_what_cannot_be_done_is_said(
     with SoftDatabase.open(db) as opened:
         assert len(opened) == 3
         made = opened.model
-    assert run("ask", db, "the cat", code=1) == f"ask: {db}: was made with {model}; give --model to load it"
+    assert f"was made with {model}; give --model" in run("ask", db, "the cat", code=1)
     other = write_model(tmp_path / "other")
     (other / "config.json").write_text((other / "config.json").read_text() + " ")
     said = run("ask", db, "the cat", "--model", other, code=1)

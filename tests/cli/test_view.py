@@ -82,25 +82,17 @@ def test_an_encoder_reads_the_text(bert: Path, tmp_path: Path) -> None:
     assert labels(page, "encoder") == ["[CLS]", "the", "cat", "sat", "un", "believ", "able", "[SEP]"]
 
 
-def test_a_decoder_reads_the_text(gpt2: Path, tmp_path: Path) -> None:
+def test_options_choose_layers_and_what_a_decoder_writes_or_reads(gpt2: Path, t5: Path, tmp_path: Path) -> None:
+    def maps(page: dict[str, Reply]) -> list[tuple[str, int]]:
+        return [(shown["kind"], shown["layer"]) for shown in about(page)["sides"][0]["maps"]]
+
     page = saved(tmp_path / "page.html", "a cat", "--model", gpt2, "--layers", "0,2")
-    assert [(each["kind"], each["layer"]) for each in about(page)["sides"][0]["maps"]] == [
-        ("decoder", 0),
-        ("decoder", 2),
-    ]
-    assert labels(page, "decoder") == list("a cat".replace(" ", "")) or len(labels(page, "decoder")) == 5
-
-
-def test_an_encoder_and_a_decoder_answer(t5: Path, tmp_path: Path) -> None:
+    assert maps(page) == [("decoder", 0), ("decoder", 2)]
+    assert len(labels(page, "decoder")) == 5
     page = saved(tmp_path / "page.html", "a cat", "--model", t5, "--max-new-tokens", 7)
-    (side,) = about(page)["sides"]
-    kinds = [(each["kind"], each["layer"]) for each in side["maps"]]
-    assert kinds == [("encoder", 0), ("decoder", 0), ("decoder", 1), ("cross", 0), ("cross", 1)]
+    assert maps(page) == [("encoder", 0), ("decoder", 0), ("decoder", 1), ("cross", 0), ("cross", 1)]
     # The start token and the generated tokens but the last, which the decoder did not read.
-    assert (side["stacks"]["encoder"]["tokens"], side["stacks"]["decoder"]["tokens"]) == (5, 7)
-
-
-def test_an_encoder_and_a_decoder_are_given_the_answer(t5: Path, tmp_path: Path) -> None:
+    assert [about(page)["sides"][0]["stacks"][stack]["tokens"] for stack in ("encoder", "decoder")] == [5, 7]
     page = saved(tmp_path / "page.html", "a cat", "--model", t5, "--target", "kot")
     assert labels(page, "decoder")[1:] == list("kot")
 
@@ -144,13 +136,11 @@ def test_a_long_text_can_be_cut(bert: Path, tmp_path: Path) -> None:
 def test_the_terminal_shows_the_heads_with_the_most_extreme_statistics(bert: Path, tmp_path: Path) -> None:
     said = commands.run("view", "the cat sat on the mat", "--model", bert, "--save", tmp_path / "page.html")
     lines = said.splitlines()
-    assert lines[0].rstrip() == "4 of 4 heads, those with the most extreme statistics"
-    heading = next(line for line in lines if "head" in line and "entropy" in line)
+    assert lines[0].startswith("4 of 4 heads")
     columns = ["layer", "head", "entropy", "peak", "distance", "first", "prev.", "duplicate", "induction"]
-    assert heading.split() == columns
-    assert [line.split()[:3] for line in lines if line.strip().startswith("encoder")] == [
-        ["encoder", layer, head] for layer in "01" for head in "01"
-    ]
+    assert columns in [line.split() for line in lines]
+    heads = [line.split()[1:3] for line in lines if line.strip().startswith("encoder")]
+    assert heads == [[layer, head] for layer in "01" for head in "01"]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +163,7 @@ def test_a_message_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
 
     with pytest.raises(typer.Exit):
         fail("view", "no \x1b[2J[bold] \u202efile")
-    assert capsys.readouterr().err == "uwaga view: no <U+001B>[2J[bold] <U+202E>file\n"
+    assert capsys.readouterr().err.endswith(": no <U+001B>[2J[bold] <U+202E>file\n")
 
 
 # Ctrl-C is ignored where the tests run in a shell's background.
@@ -200,7 +190,7 @@ def test_it_serves_until_it_is_told_to_end(
         assert running.stdout is not None
         address = running.stdout.readline().strip()
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#code=[\w-]{43}", address)
-        assert running.stdout.readline() == "Open this URL in a browser. Ctrl-C ends it.\n"
+        assert "Ctrl-C" in running.stdout.readline()
         assert running.stdout.readline().startswith("4 of 4 heads")
         asked = urllib.request.Request(
             address.partition("#")[0] + "ask",
@@ -266,12 +256,9 @@ def test_a_saved_page_opens_the_head_and_the_word_that_were_named(bert: Path, tm
 
 def test_what_a_limit_leaves_out_of_a_page_is_said(bert: Path, tmp_path: Path) -> None:
     said = commands.run("view", "unbelievable", "--model", bert, "--save", tmp_path / "page.html", "--seconds", 0)
-    expected = (
-        "1 of 5 parts are stored. Left out: largest weights, tokens without special ones, words, words without special ones. "
-        "--seconds allows more than 0 seconds."
-    )
-    assert said.splitlines()[-1] == expected
-    assert about(replies((tmp_path / "page.html").read_bytes()))["left_out"] == expected
+    left_out = about(replies((tmp_path / "page.html").read_bytes()))["left_out"]
+    assert said.splitlines()[-1] == left_out
+    assert left_out.startswith("1 of 5 parts are stored. Left out: ")
 
 
 def test_a_head_and_a_word_are_what_the_address_names(bert: Path, write_model: Callable[..., Path]) -> None:

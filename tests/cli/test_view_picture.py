@@ -97,13 +97,13 @@ def test_a_head_and_a_patch_are_opened(registers: Path, photo: Path) -> None:
     assert address == "kind=encoder&layer=1&head=2&mean=no&query=15"
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_without_pillow_the_error_names_it(registers: Path, photo: Path) -> None:
     code = "import sys; sys.modules['PIL'] = None; from uwaga.cli import app; app()"
     run = [sys.executable, "-c", code, "view", str(photo), "--model", str(registers)]
     done = subprocess.run(run, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 1
-    assert done.stderr == "uwaga view: a picture needs Pillow, which is not installed: pip install pillow\n"
+    assert "a picture needs Pillow" in done.stderr
 
 
 def test_in_python(registers: Path, photo: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_request_that_no_cache_holds(engine: ModuleType, model: torch.nn.Modul
     for ids, new in (([], 2), ([1] * 11, 2), ([1], 0)):
         with pytest.raises(ValueError, match=rule):
             served.add(ids, max_new_tokens=new)
-    with pytest.raises(ValueError, match="blocks, block_size and tokens_per_step must be at least 1, not 3, 4 and 0"):
+    with pytest.raises(ValueError, match="must be at least 1, not 3, 4 and 0"):
         engine.Engine(model, blocks=3, block_size=4, tokens_per_step=0)
 
 

@@ -67,7 +67,7 @@ def test_packages_need_no_import() -> None:
 def test_an_unknown_name_is_an_attribute_error(package: str) -> None:
     with pytest.raises(AttributeError) as caught:
         importlib.import_module(package).atention  # noqa: B018
-    assert str(caught.value) == f"module '{package}' has no attribute 'atention'"
+    assert str(caught.value).endswith("has no attribute 'atention'")
 
 
 def test_installed_version_is_the_one_in_the_source(root: Path) -> None:

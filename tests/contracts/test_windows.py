@@ -84,7 +84,7 @@ assert reader.closed
 (folder / "link").symlink_to(path)
 (folder / "folder").mkdir()
 for strange in ("link", "folder"):
-    assert raised(durable.PathConflictError, lock, folder / strange) == "cannot be used: it is a link or a folder, not a file"
+    assert raised(durable.PathConflictError, lock, folder / strange).startswith("cannot be used: ")
 with durable.file_lock(folder / "lock"):
     assert raised(BlockingIOError, lock, folder / "lock")
     waiting = threading.Thread(target=lock, args=(folder / "lock", True))

@@ -24,7 +24,7 @@ def test_openai(start, encoder) -> None:
         answer = client.embeddings.create(model="tiny", input=ids)
         assert np.float32([each.embedding for each in answer.data]).tobytes() == expected.tobytes()
         assert [each.id for each in client.models.list()] == ["tiny"]
-        with pytest.raises(openai.NotFoundError, match="there is no model 'ada' here; this server has 'tiny'"):
+        with pytest.raises(openai.NotFoundError, match="there is no model 'ada' here"):
             client.embeddings.create(model="ada", input="a cat")
         with pytest.raises(openai.UnprocessableEntityError) as caught:
             client.embeddings.create(model="tiny", input="")

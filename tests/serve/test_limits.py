@@ -143,7 +143,7 @@ def test_keys_that_change_no_number_are_let_through(serving, encoder) -> None:
     async def ignoring(client) -> None:
         body = {"input": "a cat", "input_type": "query", "dimensions": 0}
         answer = await client.post("/v1/embeddings", body)
-        assert answer.json["error"]["message"] == "dimensions must be a whole number of at least 1, not 0"
+        assert answer.json["error"]["message"].startswith("dimensions must be ")
         assert (await client.post("/v1/embeddings", body | {"dimensions": 5})).status == 200
 
     serving(test)
