@@ -69,6 +69,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.gate("score-pairs", "copyist.*difference-query", "cross.*difference-key")
 @pytest.mark.parametrize("by", SHARES)
 @pytest.mark.parametrize("compared", [False, True], ids=["score", "difference"])
 @pytest.mark.parametrize(("model", "text", "kind", "layer", "query", "key", "other"), CELLS)
