@@ -73,7 +73,10 @@ class ChatTemplate:
         """
         roles = _ROLES if len(texts) == 2 else ("user",)
         said = [("system", prompt)] * bool(prompt) + list(zip(roles, texts, strict=True))
-        messages = [{"role": role, "content": self._content(text)} for role, text in said]
+        messages = [
+            {"role": role, "content": [{"type": "text", "text": text}] if self._is_structured else text}
+            for role, text in said
+        ]
         with self._faults():
             return self._template.render({**self._variables, "messages": messages})
 
@@ -85,9 +88,6 @@ class ChatTemplate:
             yield
         except TemplateFault as error:
             raise CheckpointError(f"{self.path}: its chat template {error}") from error
-
-    def _content(self, text: str) -> str | list[dict[str, str]]:
-        return [{"type": "text", "text": text}] if self._is_structured else text
 
     def missing_roles(self) -> list[str]:
         """The roles of a pair whose texts do not reach the result."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uwaga.data.documents import Document, DocumentFile, InvalidDocumentError
 from uwaga.encode.processes import TIMEOUT
-from uwaga.encode.vector_files import Shard, VectorFile, VectorsError, digest_of_shards
+from uwaga.encode.vector_files import Shard, VectorFile, VectorsError, check_output, digest_of_shards
 
 if TYPE_CHECKING:
     from uwaga.encode.batches import BatchEncoder
@@ -120,10 +120,7 @@ def encode_file(
     from uwaga.encode.progress import Progress, bar
     from uwaga.encode.report import COLUMNS
 
-    if output.suffix != ".parquet":
-        raise VectorsError(f"{output}: the name must end in .parquet")
-    if not output.parent.is_dir():
-        raise VectorsError(f"{output}: there is no folder {output.parent}")
+    check_output(output, ".parquet")
     vectors, earlier_shards = VectorFile(output, settings), None
     if (finished := vectors.finished()) is not None:
         earlier_shards = _to_update(_first(file, limit), file.path, output, *finished, update=update)

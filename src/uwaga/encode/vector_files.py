@@ -410,12 +410,18 @@ def _checked(shard: Path) -> bytes:
     return content
 
 
+def check_output(path: Path, suffix: str) -> None:
+    """Raises VectorsError: a name with another ending, or no folder."""
+    wrong = "" if path.parent.is_dir() else f"there is no folder {path.parent}"
+    if path.suffix != suffix:
+        wrong = f"the name must end in {suffix}"
+    if wrong:
+        raise VectorsError(f"{path}: {wrong}")
+
+
 def check_numpy(path: Path) -> None:
-    """Raises VectorsError: another ending, no folder, or a file that is no array of vectors."""
-    if path.suffix != ".npy":
-        raise VectorsError(f"{path}: the name must end in .npy")
-    if not path.parent.is_dir():
-        raise VectorsError(f"{path}: there is no folder {path.parent}")
+    """Raises VectorsError: as `check_output`, or a file that is no array of vectors."""
+    check_output(path, ".npy")
     if os.path.lexists(path):
         try:
             with untrusted.open_regular(path) as file:

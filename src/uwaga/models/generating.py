@@ -291,8 +291,10 @@ def sampler(options: GenerationOptions, prompts: Ragged) -> NextToken:
     prompts in the batch and the position among them do not change them.
     """
     seed = int(torch.randint(2**63 - 1, ())) if options.seed is None else options.seed
-    uniform_RT = torch.stack([_uniform(row_seed, options.max_new_tokens) for row_seed in _seeds(seed, prompts)])
-    uniform_RT = uniform_RT.to(prompts.values.device)
+    # One number in [0, 1) for each token; those of a longer result begin with those of a shorter one.
+    generators = (torch.Generator().manual_seed(row_seed) for row_seed in _seeds(seed, prompts))
+    uniform = [torch.rand(options.max_new_tokens, generator=generator, dtype=torch.float64) for generator in generators]
+    uniform_RT = torch.stack(uniform).to(prompts.values.device)
 
     def sample(logits_RV: Tensor, step: int, rows: Tensor) -> Tensor:
         return inverse_cdf(process_logits(logits_RV, options).double().softmax(-1), uniform_RT[rows, step])
@@ -336,11 +338,6 @@ def _seeds(seed: int, prompts: Ragged) -> list[int]:
         before[text] += 1
         seeds.append(int.from_bytes(hashed.digest(), "little"))
     return seeds
-
-
-def _uniform(seed: int, tokens: int) -> Tensor:
-    """(T,) float64 in [0, 1), one number per token; a longer result begins with a shorter one."""
-    return torch.rand(tokens, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 class Beams:

@@ -150,7 +150,9 @@ class TextTokenizer:
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """(T_r,) int64 for each text; texts should not be much longer than those that `parts` yields."""
         if self._is_by_character:
-            return [self._of_characters(text) for text in texts]
+            # By a lookup table: a hundred times as fast as the library.
+            codes = (np.frombuffer(self.normalized(text).encode("utf-32-le"), "<u4") for text in texts)
+            return [self._table[codes_T].astype(np.int64) for codes_T in codes]
         result = self._checked.encode(texts, with_offsets=False)
         return [np.array(encoding.ids, np.int64) for encoding in result]
 
@@ -176,10 +178,6 @@ class TextTokenizer:
         normalizer = self.backend.normalizer
         with library_errors(self._checked.path):
             return text if normalizer is None else str(normalizer.normalize_str(text))
-
-    def _of_characters(self, text: str) -> np.ndarray:
-        """By a lookup table: a hundred times as fast as the library."""
-        return self._table[np.frombuffer(self.normalized(text).encode("utf-32-le"), "<u4")].astype(np.int64)
 
     @cached_property
     def _table(self) -> np.ndarray:

@@ -78,7 +78,9 @@ class Tokenizer:
         self.prefix_ids, self.suffix_ids = [special[0] for special in before], [special[0] for special in behind]
         self.prefix_types, self.suffix_types = [special[1] for special in before], [special[1] for special in behind]
         self.num_special_tokens = len(before) + len(behind)
-        self.splits_at_spaces = _splits_at_spaces(backend)
+        # Of two known kinds: BERT's normalizer and pre-tokenizer, and byte-level BPE as in RoBERTa.
+        kinds = [state(part).get("type") for part in (backend.normalizer, backend.pre_tokenizer)]
+        self.splits_at_spaces = kinds in (["BertNormalizer", "BertPreTokenizer"], [None, "ByteLevel"])
 
     def without_special_tokens(self) -> "Tokenizer":
         """The same, for texts that have their special tokens in them."""
@@ -160,12 +162,6 @@ def _special_tokens_around(
         if backend.id_to_token(number) is None:
             raise CheckpointError(f"{path}: its post-processor adds token {number}, which is not in the vocabulary")
     return ends
-
-
-def _splits_at_spaces(backend: Backend) -> bool:
-    """True for two known kinds: BERT's normalizer and pre-tokenizer, and byte-level BPE as in RoBERTa."""
-    kinds = [state(part).get("type") for part in (backend.normalizer, backend.pre_tokenizer)]
-    return kinds in (["BertNormalizer", "BertPreTokenizer"], [None, "ByteLevel"])
 
 
 def content_of(token: object) -> str | None:
