@@ -67,7 +67,11 @@ def refuse(other: Mapping[str, object], function: Callable[..., object], names: 
     name = next(iter(other))
     owner = function.__qualname__.removesuffix(".__init__").removesuffix(".forward")
     instead = INSTEAD | _OF_RERANKER if owner.startswith("Reranker") else INSTEAD
-    own = [each.name for each in inspect.signature(function).parameters.values() if each.kind is each.KEYWORD_ONLY]
-    own += [each for each in names if each not in own]
-    what = instead.get(name) or f"its options are {', '.join(own)}"
+    options = [
+        parameter.name
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+    options += [name for name in names if name not in options]
+    what = instead.get(name) or f"its options are {', '.join(options)}"
     raise TypeError(f"{owner}: {name} is no option of it; {what}")

@@ -78,7 +78,7 @@ def layout(
     entries: dict[str, object] = {_METADATA: dict(metadata)}
     at, offsets = 0, {}
     # Large elements first, so that each tensor is aligned to its own.
-    for name, (shape, dtype) in sorted(tensors.items(), key=lambda each: (-each[1][1].itemsize, each[0])):
+    for name, (shape, dtype) in sorted(tensors.items(), key=lambda entry: (-entry[1][1].itemsize, entry[0])):
         end = at + math.prod(shape) * dtype.itemsize
         entries[name] = {"dtype": dtype_name(dtype), "shape": list(shape), "data_offsets": [at, end]}
         offsets[name], at = at, end

@@ -225,16 +225,16 @@ def _check(value: object, *, strict: bool) -> None:
     level, depth = [value], 0
     while level:
         below: list[object] = []
-        for each in level:
-            if isinstance(each, dict):
+        for item in level:
+            if isinstance(item, dict):
                 if strict:
-                    below += each
-                below += each.values()
-            elif isinstance(each, list):
-                below += each
+                    below += item
+                below += item.values()
+            elif isinstance(item, list):
+                below += item
             elif strict:
-                _check_scalar(each)
-        depth += any(isinstance(each, dict | list) for each in level)
+                _check_scalar(item)
+        depth += any(isinstance(item, dict | list) for item in level)
         if depth > JSON_DEPTH:
             raise RecursionError(f"nested deeper than {JSON_DEPTH}")
         level = below

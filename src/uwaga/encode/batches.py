@@ -100,10 +100,10 @@ class BatchEncoder:
         def texts() -> Iterator[Sequence[Any]]:
             first = 0
             for batch in batches:
-                listed = _listed(batch, self.text)
+                column = _listed(batch, self.text)
                 waiting.append((batch, first))
-                first += len(listed)
-                yield listed
+                first += len(column)
+                yield column
 
         for encoded in self.load().stream(texts(), **self.options, skip_invalid=True):
             batch, first = waiting.popleft()
@@ -164,14 +164,14 @@ def _listed(batch: Any, name: str) -> list[Any]:
 def _results(encoded: "Encoded", first: int) -> tuple[np.ndarray, dict[str, Any]]:
     """The text of each row of a batch's result (R,), and the columns that are added. first: the number of the batch's first text."""
     report, invalid = encoded.report, encoded.invalid
-    rows = np.concatenate([report.document, np.array([each.document for each in invalid], np.int64)]) - first
+    rows = np.concatenate([report.document, np.array([error.document for error in invalid], np.int64)]) - first
     order = np.argsort(rows, kind="stable")
     empty = np.zeros(len(invalid), np.int64)
     added: dict[str, Any] = {name: np.concatenate([getattr(report, name), empty])[order] for name in _NUMBERS}
     nothing = np.full((len(invalid), encoded.vectors.shape[1]), np.nan, np.float32)
     added["vector"] = np.concatenate([encoded.vectors, nothing])[order]
     errors = np.full(len(rows), None, object)
-    errors[len(report.document) :] = [each.reason for each in invalid]
+    errors[len(report.document) :] = [error.reason for error in invalid]
     added["error"] = errors[order]
     return rows[order], added
 
@@ -199,12 +199,12 @@ def _joined_arrow(table: Any, rows: np.ndarray, added: dict[str, Any], dropped: 
     for name in _NUMBERS:
         kept = kept.append_column(name, pa.array(added[name]))
     vectors, is_null = added["vector"], np.array([error is not None for error in added["error"]], bool)
-    listed = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1], mask=pa.array(is_null))
-    return kept.append_column("vector", listed).append_column("error", pa.array(added["error"], pa.string()))
+    arrays = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1], mask=pa.array(is_null))
+    return kept.append_column("vector", arrays).append_column("error", pa.array(added["error"], pa.string()))
 
 
 def _objects(column: Iterable[Any]) -> np.ndarray:
-    listed = list(column)
-    result = np.empty(len(listed), object)
-    result[:] = listed
+    values = list(column)
+    result = np.empty(len(values), object)
+    result[:] = values
     return result

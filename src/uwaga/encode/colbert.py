@@ -95,9 +95,15 @@ def read(folder: Path, settings: Mapping[str, Any], modules: Sequence[SentenceMo
     path = folder / "config_sentence_transformers.json"
     prefixes, prompts = _prompts(path, settings)
     of_kind = {module.kind: module for module in modules}
-    transformer, own = sentence_files.find(of_kind["Transformer"].folder if "Transformer" in of_kind else folder)
+    transformer, of_transformer = sentence_files.find(
+        of_kind["Transformer"].folder if "Transformer" in of_kind else folder
+    )
     flat = _settings_of_pylate(path, settings)
-    values = flat | {name: own[name] for name in ("query_length", "document_length", "query_expansion") if name in own}
+    values = flat | {
+        name: of_transformer[name]
+        for name in ("query_length", "document_length", "query_expansion")
+        if name in of_transformer
+    }
     result = TokenVectors(
         expansion=setting(values, transformer, "query_expansion", Expansion | None, None),
         query_length=setting(values, transformer, "query_length", ModelSize | None, None),
@@ -143,7 +149,7 @@ def _of_colbert(folder: Path) -> TokenVectors:
 
 def _settings_of_pylate(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """PyLate's settings under the names of sentence-transformers."""
-    given = {
+    found = {
         name: settings[name]
         for name in ("query_length", "document_length", "query_expansion")
         if name in settings and (settings[name] is not None or name == "query_expansion")
@@ -156,14 +162,14 @@ def _settings_of_pylate(path: Path, settings: Mapping[str, Any]) -> dict[str, An
         "document_prefix",
         "skiplist_words",
     )
-    if "query_expansion" in given or not (given or any(name in settings for name in of_pylate)):
-        return given
+    if "query_expansion" in found or not (found or any(name in settings for name in of_pylate)):
+        return found
     if settings.get("do_query_expansion") is False:
-        return given | {"query_expansion": None}
+        return found | {"query_expansion": None}
     flag = "attend_to_expansion_tokens" if "attend_to_expansion_tokens" in settings else "attend_to_mask_tokens"
     attend = setting(settings, path, flag, Switch | None, None)
-    length = given.pop("query_length", None) or _QUERY_LENGTH
-    return given | {"query_expansion": {"strategy": "fixed", "attend": bool(attend), "length": length}}
+    length = found.pop("query_length", None) or _QUERY_LENGTH
+    return found | {"query_expansion": {"strategy": "fixed", "attend": bool(attend), "length": length}}
 
 
 def _prompts(path: Path, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -198,7 +204,7 @@ def register_prefixes(backend: Backend, prefixes: Sequence[str]) -> bool:
     registered = []
     for prefix in prefixes:
         candidates = [prefix, *prefix.split(None, 1)[:1]]
-        token = next((each for each in candidates if each.strip() and each in vocabulary), None)
+        token = next((candidate for candidate in candidates if candidate.strip() and candidate in vocabulary), None)
         if token is not None and backend.encode(token, add_special_tokens=False).tokens != [token]:
             registered.append(token)
     backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in registered])

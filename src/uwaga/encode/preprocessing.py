@@ -105,8 +105,8 @@ def spans_of(spans: Any, count: int | None) -> SpansOf:
         raise ValueError(f"TextEncoder: spans must be a list of spans for each text, not {type(spans).__name__}")
     if len(spans) != count:
         raise ValueError(f"TextEncoder: there are {count} texts, and spans of {len(spans)}")
-    for number, each in enumerate(spans):
-        if not isinstance(each, Sequence) or not all(map(_is_span, each)):
+    for number, of_text in enumerate(spans):
+        if not isinstance(of_text, Sequence) or not all(map(_is_span, of_text)):
             raise ValueError(
                 f"TextEncoder: the spans of document {number} must be a list of pairs (start, stop) of integers"
             )
@@ -256,12 +256,12 @@ class Preprocessor:
             if self.spans is not None:
                 spans = self.spans(number, text)
                 assert isinstance(tokens, Encoding)
-                own = span_tokens(text, spans, tokens.offsets, len(self.prompt))
-                if isinstance(own, str):
-                    leave_out(number, own)
+                places_of_spans = span_tokens(text, spans, tokens.offsets, len(self.prompt))
+                if isinstance(places_of_spans, str):
+                    leave_out(number, places_of_spans)
                     continue
                 at = places_in(parts, len(ids), len(prefix), special)
-                places = [at[each] for each in own]
+                places = [at[numbers] for numbers in places_of_spans]
             sizes = [max(stop - start + special, least) for start, stop in parts]
             for (start, stop), size in zip(parts, sizes, strict=True):
                 ids += (*prefix, *numbers[start:stop], *suffix)
@@ -308,21 +308,20 @@ class Preprocessor:
         """The number, the text and the tokens of each text that can be tokenised."""
         valid: list[tuple[int, str | TokenizedText]] = []
         whole: list[str] = []
-        for number, given in enumerate(texts, start=first):
-            if (reason := reason_against_text(given)) is not None:
+        for number, item in enumerate(texts, start=first):
+            if (reason := reason_against_text(item)) is not None:
                 leave_out(number, reason)
                 continue
-            valid.append((number, given))
-            if isinstance(given, str):
-                whole.append(self.prompt + given if self.chat is None else self.chat.text(given, prompt=self.prompt))
+            valid.append((number, item))
+            if isinstance(item, str):
+                whole.append(self.prompt + item if self.chat is None else self.chat.text(item, prompt=self.prompt))
         if self.overflow == "truncate" and not self.keeps_end:
             new = iter(encode_prefixes(self.tokenizer, whole, max_tokens=self.max_tokens))
         else:
             with_offsets = self.overflow in ("truncate", "windows") or self.spans is not None
             new = iter(self.tokenizer.encode(whole, with_offsets=with_offsets))
         return [
-            (number, given, next(new)) if isinstance(given, str) else (number, given.text, given)
-            for number, given in valid
+            (number, item, next(new)) if isinstance(item, str) else (number, item.text, item) for number, item in valid
         ]
 
     def _end(self, parts: Sequence[Span]) -> Sequence[int]:
@@ -383,9 +382,9 @@ class Preprocessor:
         return max(0, offsets[0] - before), max(0, offsets[1] - before)
 
 
-def reason_against_text(given: object) -> str | None:
+def reason_against_text(item: object) -> str | None:
     """Why a text cannot be tokenised; None if it can."""
-    text = given.text if isinstance(given, TokenizedText) else given
+    text = item.text if isinstance(item, TokenizedText) else item
     if not isinstance(text, str):
         return f"must be a string, not {type(text).__name__}"
     if not text or text.isspace():

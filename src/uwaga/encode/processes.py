@@ -78,7 +78,7 @@ def map_batches(
     try:
         while True:
             busy = {id(worker) for worker, *_ in running.values()}
-            for worker in (each for each in workers if id(each) not in busy):
+            for worker in (candidate for candidate in workers if id(candidate) not in busy):
                 task = again.popleft() if again else next(left, None)
                 if task is not None:
                     running[worker.submit(call, task[1])] = (worker, *task)
@@ -159,7 +159,7 @@ def map_by_ray(
             while pool.has_free() and (pair := next(left, None)) is not None:
                 number = next(numbers)
                 waiting[number] = pair[0]
-                pool.submit(lambda actor, given: actor.run.remote(*given), (number, pair[1]))
+                pool.submit(lambda actor, arguments: actor.run.remote(*arguments), (number, pair[1]))
             if not waiting:
                 return
             try:
@@ -256,7 +256,7 @@ class _Worker:
     def _ending(self) -> str:
         code = self._processes[-1].exitcode if self._processes else None
         if code is not None and code < 0:
-            names = {each.value: each.name for each in signal.Signals}
+            names = {name.value: name.name for name in signal.Signals}
             return f"was ended by signal {-code} ({names.get(-code, 'unknown')})"
         return f"ended with code {code}"
 

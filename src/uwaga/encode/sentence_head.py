@@ -135,19 +135,19 @@ def _projection(folder: Path, width: int) -> Dense:
 
 def _dense(path: Path, settings: dict[str, object], width: int) -> Dense:
     _check_width(path, "in_features", settings.get("in_features"), width)
-    given = {name: settings.get(name, default) for name, default in _DENSE.items()}
+    values = {name: settings.get(name, default) for name, default in _DENSE.items()}
     for name, rule in _RULES.items():
-        setting(given, path, name, rule, None)
-    where, _, activation = str(given["activation_function"]).rpartition(".")
+        setting(values, path, name, rule, None)
+    where, _, activation = str(values["activation_function"]).rpartition(".")
     if not where.startswith("torch.nn") or activation not in _ACTIVATIONS:
-        shown, known = printable(repr(given["activation_function"])), ", ".join(_ACTIVATIONS)
-        raise CheckpointError(f"{path}: activation_function is {shown}; supported, of torch.nn: {known}")
+        shown, supported = printable(repr(values["activation_function"])), ", ".join(_ACTIVATIONS)
+        raise CheckpointError(f"{path}: activation_function is {shown}; supported, of torch.nn: {supported}")
     return Dense(
         width,
-        cast(int, given["out_features"]),
-        bias=bool(given["bias"]),
+        cast(int, values["out_features"]),
+        bias=bool(values["bias"]),
         activation=activation,
-        use_residual=bool(given["use_residual"]),
+        use_residual=bool(values["use_residual"]),
     )
 
 

@@ -72,10 +72,10 @@ def batch_of(documents: Sequence[Document]) -> dict[str, Any]:
     import numpy as np
 
     columns = {
-        "place": [each.place for each in documents],
-        "id": [each.id for each in documents],
-        "text": [each.text for each in documents],
-        "reason": [each.error for each in documents],
+        "place": [document.place for document in documents],
+        "id": [document.id for document in documents],
+        "text": [document.text for document in documents],
+        "reason": [document.error for document in documents],
     }
     return {"document": np.arange(len(documents)), **columns}
 
@@ -173,7 +173,7 @@ def encode_file(
                 if any(id is not None for id in columns["id"]):
                     kept["id"] = columns["id"][is_good]
                 kept |= {name: columns[name][is_good] for name in COLUMNS if name != "document"}
-                reasons = [(own, reason) for own, _, reason in left_out]
+                reasons = [(number, reason) for number, _, reason in left_out]
                 vectors.add(pending[1].shard, kept, columns["vector"][is_good], reasons)
                 finish(pending, [(place, reason) for _, place, reason in left_out], int(kept["tokens"].sum()))
             return _finish(vectors)
@@ -201,10 +201,10 @@ def _to_update(
         # Of a version whose groups were larger and no shards.
         from uwaga.encode import preprocessing
 
-        found = [Shard(digest(each), len(each)) for each in preprocessing.groups(documents, Document.length)]
+        found = [Shard(digest(group), len(group)) for group in preprocessing.groups(documents, Document.length)]
     else:
         found = [group.shard for group in groups(documents)]
-    skipped = sum(each.skipped for each in shards or ())
+    skipped = sum(shard.skipped for shard in shards or ())
     if digest_of_shards(found) == made_from and not (update and skipped):
         if skipped and not has_same_settings:
             raise VectorsError(

@@ -95,7 +95,7 @@ class VectorFile:
                 case {"settings": dict(settings), "digest": str(digest), **others}:
                     self._compare(settings, self.path, "exists already and was made with other options", _OTHER_OUTPUT)
                     shards = read(ListOf[tuple[Text, Count, Count, Count]] | None, others.get("shards"))
-                    return digest, shards and [Shard(*each) for each in shards], settings == self._settings
+                    return digest, shards and [Shard(*row) for row in shards], settings == self._settings
         except (OSError, ArrowException, OptionError) as error:
             raise VectorsError(f"{self.path} {_NOT_OURS}") from error
         raise VectorsError(f"{self.path} {_NOT_OURS}")
@@ -193,11 +193,11 @@ class VectorFile:
 
         first = self._first_with_rows()
         self._write_skipped()
-        listed = [
+        shards = [
             shard._replace(rows=self._rows[shard.digest], skipped=len(self._left_out.get(number, ())))
             for number, shard in enumerate(self.order)
         ]
-        described = {"settings": self._settings, "digest": digest_of_shards(self.order), "shards": listed}
+        described = {"settings": self._settings, "digest": digest_of_shards(self.order), "shards": shards}
         schema = first.schema.with_metadata({_KEY: json.dumps(described, sort_keys=True)})
         joined = self._folder / _WHOLE
         with atomic_replace(joined) as file, parquet.ParquetWriter(
@@ -322,19 +322,17 @@ class _Earlier:
         self._path = path
         self.places: dict[str, tuple[int, int, int]] = {}  # first row, rows and first document, by digest
         row = document = 0
-        for each in shards:
-            if not each.skipped:
-                self.places.setdefault(each.digest, (row, each.rows, document))
-            row, document = row + each.rows, document + each.documents
+        for shard in shards:
+            if not shard.skipped:
+                self.places.setdefault(shard.digest, (row, shard.rows, document))
+            row, document = row + shard.rows, document + shard.documents
         self._held: tuple[int, pyarrow.Table] | None = None  # the row group that was read last
         self._open = ExitStack()
         with self._reading():
             raw = self._open.enter_context(untrusted.open_regular(path))
             self._file = parquet.ParquetFile(raw, page_checksum_verification=True)
         match _metadata(self._file.schema_arrow):
-            case {"shards": listed} if (
-                listed == [list(each) for each in shards] and self._file.metadata.num_rows == row
-            ):
+            case {"shards": rows} if rows == [list(shard) for shard in shards] and self._file.metadata.num_rows == row:
                 return
         self.close()
         raise VectorsError(f"{path} was changed meanwhile, or is damaged: run the command again, or move the file away")
@@ -390,8 +388,8 @@ def _skipped(described: object, shard: Shard) -> list[tuple[int, str]] | None:
     match described:
         case {"digest": shard.digest, "documents": shard.documents, **others}:
             with suppress(OptionError):
-                listed: list[tuple[int, str]] = read(ListOf[tuple[Count, Text]], others.get("skipped", []))
-                return listed if all(number < shard.documents for number, _ in listed) else None
+                skipped: list[tuple[int, str]] = read(ListOf[tuple[Count, Text]], others.get("skipped", []))
+                return skipped if all(number < shard.documents for number, _ in skipped) else None
     return None
 
 

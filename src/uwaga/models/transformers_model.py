@@ -22,7 +22,7 @@ from uwaga.ops.engine_choice import Choice
 from uwaga.ops.ragged import Ragged
 
 
-class Known(NamedTuple):
+class ModelFacts(NamedTuple):
     """What is known of a model of transformers, in the names of `Config`."""
 
     model_type: str
@@ -69,7 +69,7 @@ class TransformersModel(Model):
         starts = (getattr(config, key, None) for key in ("decoder_start_token_id", "bos_token_id", "pad_token_id"))
         eos = getattr(config, "eos_token_id", None)
         has_both = bool(config.is_encoder_decoder)
-        described = Known(
+        described = ModelFacts(
             model_type=config.model_type,
             d_model=0,
             vocab_size=inside.vocab_size(model) or 0,

@@ -27,7 +27,7 @@ _OWN_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "yarn": (("factor", _LENGTH), _YARN),
 }
 _RULES: dict[str, Any] = {_LENGTH: ModelSize, "truncate": Switch}  # of all other keys: Positive
-_DEFAULTS = {each.name: each.default for each in fields(RotaryScaling)}
+_DEFAULTS = {option.name: option.default for option in fields(RotaryScaling)}
 _Kind: Any = Literal[tuple(_OWN_KEYS)]
 _COMMON = {"rope_theta", "rope_type", "type", "partial_rotary_factor"}
 
@@ -55,11 +55,11 @@ def read(config: Mapping[str, Any], where: str, theta: float, length: int) -> Ro
     Rope(base=160000.0, scaling=None)
     """
     name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
-    given = {"rope_theta": config.get("rope_theta", theta)} | _object({name: config.get(name) or {}}, where, name)
-    kind = given.get("rope_type", given.get("type", "default"))
-    if _LENGTH in config and kind in ("llama3", "yarn") and given.get(_LENGTH, 1) is not None:
-        given[_LENGTH] = config[_LENGTH]
-    return _rope(config, given, where, name, length)
+    values = {"rope_theta": config.get("rope_theta", theta)} | _object({name: config.get(name) or {}}, where, name)
+    kind = values.get("rope_type", values.get("type", "default"))
+    if _LENGTH in config and kind in ("llama3", "yarn") and values.get(_LENGTH, 1) is not None:
+        values[_LENGTH] = config[_LENGTH]
+    return _rope(config, values, where, name, length)
 
 
 def read_by_layer_type(
@@ -80,16 +80,16 @@ def read_by_layer_type(
     ropes = {}
     for kind, (key, base) in bases.items():
         name = f"rope_parameters.{kind}"
-        given = _object({name: parameters.get(kind, {})}, where, name)
+        values = _object({name: parameters.get(kind, {})}, where, name)
         if scaling is not None and kind in scaled:
             if kind not in parameters:
                 raise CheckpointError(f"{where}: rope_scaling changes {name}, which is absent: write it there")
-            given = given | _object(config, where, "rope_scaling")
+            values = values | _object(config, where, "rope_scaling")
             name = f"{name} with rope_scaling"
-        given = {"rope_theta": config.get(key, base)} | given
-        if given.get("truncate", True) is not True:
+        values = {"rope_theta": config.get(key, base)} | values
+        if values.get("truncate", True) is not True:
             raise CheckpointError(f"{where}: truncate of {name} is not read by transformers: leave it out")
-        ropes[kind] = _rope(config, given, where, name, length)
+        ropes[kind] = _rope(config, values, where, name, length)
     return ropes
 
 
@@ -98,30 +98,30 @@ def _object(config: Mapping[str, Any], where: str, name: str) -> dict[str, Any]:
     return setting(config, where, name, dict[str, Any], None)
 
 
-def _rope(config: Mapping[str, Any], given: Mapping[str, object], where: str, name: str, length: int) -> Rope:
+def _rope(config: Mapping[str, Any], values: Mapping[str, object], where: str, name: str, length: int) -> Rope:
     """name: of the object that says `given`, for messages."""
     inside = f"{where}: {name}"
-    key = "type" if "rope_type" not in given and "type" in given else "rope_type"
-    kind = setting(given, inside, key, _Kind, "default")
-    base = setting(given, inside, "rope_theta", Annotated[Real, Gt(1)], None)
+    key = "type" if "rope_type" not in values and "type" in values else "rope_type"
+    kind = setting(values, inside, key, _Kind, "default")
+    base = setting(values, inside, "rope_theta", Annotated[Real, Gt(1)], None)
     part = config.get("partial_rotary_factor") or 1.0
-    setting(given, inside, "partial_rotary_factor", Annotated[Real, Ge(1), Le(1), Words("1")], part)
-    own = {key: value for key, value in given.items() if key not in _COMMON}
+    setting(values, inside, "partial_rotary_factor", Annotated[Real, Ge(1), Le(1), Words("1")], part)
+    options = {key: value for key, value in values.items() if key not in _COMMON}
     needed, optional = _OWN_KEYS[kind]
-    if unknown := sorted(set(own) - {*needed, *optional}):
+    if unknown := sorted(set(options) - {*needed, *optional}):
         names = ", ".join(map(printable, unknown))
         raise CheckpointError(f"{inside} of the type {kind!r} cannot have {names}")
     if kind == "default":
         return Rope(base)
     if _LENGTH in needed:
-        own.setdefault(_LENGTH, length)
-    said = (key for key in optional if own.get(key) is not None or (key == "truncate" and key in own))
+        options.setdefault(_LENGTH, length)
+    said = (key for key in optional if options.get(key) is not None or (key == "truncate" and key in options))
     for key in (*needed, *said):
-        own[key] = setting(own, inside, key, _RULES.get(key, Positive), None)
-    own = {key: each for key, each in own.items() if each is not None}
+        options[key] = setting(options, inside, key, _RULES.get(key, Positive), None)
+    options = {key: value for key, value in options.items() if value is not None}
     make: Callable[..., RotaryScaling] = RotaryScaling
     try:
-        return Rope(base, make(kind=kind, **own))
+        return Rope(base, make(kind=kind, **options))
     except ValueError as error:
         raise CheckpointError(f"{inside}: {error}") from error
 
