@@ -357,18 +357,16 @@ def _run_sublayers(
     if not is_pre:
         for sublayer, norm in sublayers:
             added = sublayer(x)
-            x, _ = _add_and_norm(_residual(x, tokens_R), added, norm, dropout, wants_sum=False)
-            tokens_R = None
+            if tokens_R is not None:
+                x, tokens_R = one_per_row(values_of(x)[tokens_R]), None
+            x, _ = _add_and_norm(x, added, norm, dropout, wants_sum=False)
         return x
     normed = map_values(sublayers[0][1], x)
-    x = _residual(x, tokens_R)
+    if tokens_R is not None:
+        x = one_per_row(values_of(x)[tokens_R])
     for n, (sublayer, _) in enumerate(sublayers[:-1]):
         normed, x = _add_and_norm(x, sublayer(normed), sublayers[n + 1][1], dropout, wants_sum=True)
     return map_values(partial(add_dropped, dropout), x, sublayers[-1][0](normed))
-
-
-def _residual(x: Operand, tokens_R: Tensor | None) -> Operand:
-    return x if tokens_R is None else one_per_row(values_of(x)[tokens_R])
 
 
 def _add_and_norm(
