@@ -56,7 +56,7 @@ def test_the_served_lesson_has_the_numbers_and_a_url_of_the_lesson(served: Lesso
 
 def test_in_a_notebook_the_lesson_is_a_widget(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("anywidget", reason="the extra `view` is not installed")
-    monkeypatch.setattr("uwaga.viewer.lesson.in_notebook", lambda: True)
+    monkeypatch.setattr("uwaga.viewer.api.in_notebook", lambda: True)
     with uwaga.lesson("my pen .") as worked:
         shown = worked._repr_mimebundle_(include=None, exclude=None)
         data = shown[0] if isinstance(shown, tuple) else shown

@@ -98,7 +98,7 @@ def _serve(worked: "Lesson", *, is_default: bool, has_model: bool, **options: An
     # The page's own example is that of the language that the page is in.
     lesson = {"request": "lesson"} if is_default else worked.request
     service = ViewService(shown or View(), lesson=lesson)
-    serve_page("lesson", service, "lesson", fragment=FRAGMENT, **options)
+    serve_page("lesson", service, fragment=FRAGMENT, **options)
 
 
 def _trained(sentence: str) -> "View | None":

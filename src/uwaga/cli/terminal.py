@@ -124,7 +124,6 @@ def say_saved(path: Path) -> None:
 def serve_page(
     command: str,
     service: "ViewService",
-    title: str,
     *,
     port: int,
     language: str | None,
@@ -138,7 +137,7 @@ def serve_page(
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with serve(
-            service, title, announce=typer.echo, port=port, name=command, fragment=fragment, language=language
+            service, announce=typer.echo, port=port, name=command, fragment=fragment, language=language
         ) as served:
             # On a line of its own and unbroken, so that a terminal makes a link of it.
             echo(served.address)

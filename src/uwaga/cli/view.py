@@ -167,7 +167,7 @@ def view(
                 fragment = place_of(service, head, pick)
         if save is None:
             serve_page(
-                "view", service, service.view.title, port=port, language=language, opens=not no_browser, fragment=fragment,
+                "view", service, port=port, language=language, opens=not no_browser, fragment=fragment,
                 then=lambda: _print_heads(service),
             )  # fmt: skip
             return

@@ -9,9 +9,10 @@ Letters: N tokens, M width of a token's vector, D width of a head's queries and 
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, fields
 from typing import Annotated, Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
@@ -28,10 +29,6 @@ MAX_NUMBER = 1000.0
 _MAX_WORD_LENGTH = 64
 _MAX_TEXT_LENGTH = MAX_TOKENS * (_MAX_WORD_LENGTH + 1)
 _Number = Annotated[Real, Ge(-MAX_NUMBER), Le(MAX_NUMBER)]
-SETTINGS = (
-    *("wq", "wk", "wv", "wo", "heads", "scaled", "window", "length", "sharpness", "payload", "sentences", "limit"),
-    *("order", "seed", "w1", "w2", "norm", "written", "steps", "rate"),
-)
 
 START = "<start>"
 NORMS = ("post", "pre")
@@ -153,32 +150,25 @@ class Example:
 
     def request(self) -> dict[str, Any]:
         """The request that gives this example, with all arguments."""
-        settings = {
-            "wq": self.wq_MD.tolist(),
-            "wk": self.wk_MD.tolist(),
-            "wv": self.wv_ME.tolist(),
-            "wo": self.wo_EM.tolist(),
-            "heads": self.heads,
-            "scaled": self.scaled,
-            "window": self.window,
-            "length": self.length,
-            "sharpness": self.sharpness,
-            "payload": self.payload_NP.tolist(),
-            "sentences": [list(sentence) for sentence in self.sentences],
-            "limit": self.limit,
-            "order": list(self.order),
-            "seed": self.seed,
-            "w1": self.w1_MF.tolist(),
-            "w2": self.w2_FM.tolist(),
-            "norm": self.norm,
-            "written": list(self.written),
-            "steps": self.steps,
-            "rate": self.rate,
-        }
-        text = {} if self.text is None else {"text": self.text}
-        return (
-            {"request": "lesson"} | text | {"tokens": list(self.tokens), "x": self.x_NM.tolist(), "settings": settings}
-        )
+        settings = {_named(field): as_lists(getattr(self, field.name)) for field in fields(self)}
+        text, tokens, x = (settings.pop(name) for name in ("text", "tokens", "x"))
+        written = {} if text is None else {"text": text}
+        return {"request": "lesson"} | written | {"tokens": tokens, "x": x, "settings": settings}
+
+
+def _named(field: Field[Any]) -> str:
+    """The name of a field in a request: without the letters of its shape."""
+    return field.name.partition("_")[0]
+
+
+def as_lists(value: object) -> Any:
+    """Tuples, tensors and arrays as lists."""
+    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
+        return value.tolist()
+    return [as_lists(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+SETTINGS = [_named(field) for field in fields(Example)][3:]  # behind text, tokens and x
 
 
 class ExampleParser:

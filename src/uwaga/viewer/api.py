@@ -166,33 +166,26 @@ def view(
 
 
 def display(
-    service: ViewService, *, port: int, browser: bool | None, block: bool | None, language: str | None = None
+    service: ViewService,
+    name: str = "view",
+    *,
+    port: int,
+    browser: bool | None,
+    block: bool | None,
+    fragment: str = "",
+    language: str | None = None,
 ) -> "ServedView | Widget":
-    """A widget in a notebook, elsewhere a served view; port, browser and block: as in `view`."""
+    """A widget in a notebook; elsewhere serve the view, print its URL, open a browser and wait. port, browser and block: as in `view`; the
+    others: as in `serve`."""
     if in_notebook():
         from uwaga.viewer.notebook import widget
 
         return widget(service, language or "en")
-    return show(service, service.view.title, "view", port=port, browser=browser, block=block, language=language)
-
-
-def show(
-    service: ViewService,
-    title: str,
-    name: str,
-    *,
-    fragment: str = "",
-    port: int,
-    browser: bool | None,
-    block: bool | None,
-    language: str | None = None,
-) -> ServedView:
-    """Serve a view, print its URL, open a browser and wait. port, browser and block: as in `view`; the others: as in `serve`."""
 
     def announce(address: str) -> None:
         print(f"uwaga.{name}: {address}", flush=True)  # noqa: T201  # where no browser opens, this is the only way to the page
 
-    served = serve(service, title, announce=announce, port=port, name=name, fragment=fragment, language=language)
+    served = serve(service, announce=announce, port=port, name=name, fragment=fragment, language=language)
     announce(served.address)
     if browser or browser is None:
         served.browse()
@@ -203,7 +196,6 @@ def show(
 
 def serve(
     service: ViewService,
-    title: str,
     *,
     announce: Callable[[str], object],
     port: int = 0,
@@ -214,7 +206,7 @@ def serve(
     """Start a server for a view; `announce`, `port` and `fragment` as in `Server`.
 
     Args:
-        name: "view" or "lesson", for the message about a missing package.
+        name: "view" or "lesson", for the message about a missing package; a lesson's page has it as its title.
         language: of the page, a code of uwaga._base.languages; None: what the browser prefers.
 
     Raises:
@@ -232,7 +224,13 @@ def serve(
     lesson = service.opens_with_lesson
     bundle(lesson=lesson)  # now, so that the first request of a page does not wait for it
     server = Server(
-        service, title=title, port=port, fragment=fragment, lesson=lesson, announce=announce, language=language
+        service,
+        title=service.view.title if name == "view" else name,
+        port=port,
+        fragment=fragment,
+        lesson=lesson,
+        announce=announce,
+        language=language,
     )
     return ServedView(service, server)
 

@@ -18,11 +18,11 @@ from uwaga._base.durable import atomic_replace
 from uwaga._base.languages import using
 from uwaga.lessons.build import build_steps
 from uwaga.lessons.document import LessonStep, matrices
-from uwaga.lessons.example import parse_example
+from uwaga.lessons.example import as_lists, parse_example
 from uwaga.lessons.matrix import Matrix
 from uwaga.lessons.worksheet import worksheet_html
 from uwaga.models.tokenizers.token_text import split_words
-from uwaga.viewer.api import check_language, in_notebook, show
+from uwaga.viewer.api import check_language, display
 from uwaga.viewer.page.snapshot import save_snapshot
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import View
@@ -172,15 +172,7 @@ def lesson(
     # The page's own example is that of the language that the page is in.
     is_default = inputs is None and all(each is None for each in (tokens, wq, wk, wv, wo)) and not settings
     service = ViewService(View(), lesson={"request": "lesson"} if is_default else worked.request)
-    view: ServedView | Widget
-    if in_notebook():
-        from uwaga.viewer.notebook import widget
-
-        view = widget(service, language or "en")
-    else:
-        view = show(
-            service, "lesson", "lesson", fragment=FRAGMENT, port=port, browser=browser, block=block, language=language
-        )
+    view = display(service, "lesson", port=port, browser=browser, block=block, fragment=FRAGMENT, language=language)
     return Lesson(request=worked.request, steps=worked.steps, language=worked.language, view=view)
 
 
@@ -203,9 +195,9 @@ def _request(
     if isinstance(written, str):
         request["text"] = written
     elif written is not None:
-        request["tokens"] = _to_lists(written)
+        request["tokens"] = as_lists(written)
     given = {name: _rows(name, each) for name, each in weights.items() if each is not None}
-    request["settings"] = given | {name: _to_lists(each) for name, each in settings.items()}
+    request["settings"] = given | {name: as_lists(each) for name, each in settings.items()}
     return request
 
 
@@ -224,12 +216,3 @@ def _rows(name: str, numbers: object) -> list[list[float]]:
         raise ValueError(f"lesson: {name} must be a matrix, but has shape {matrix.shape}")
     rows: list[list[float]] = matrix.tolist()
     return rows
-
-
-def _to_lists(value: object) -> object:
-    """Tuples, tensors and arrays as lists."""
-    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
-        return value.tolist()
-    if isinstance(value, tuple | list):
-        return [_to_lists(each) for each in value]
-    return value
