@@ -38,14 +38,6 @@ def test_groups_hold_everything_in_order_within_both_bounds(texts: list[str], ch
         assert len(group) == 1 or (len(group) <= documents and sum(map(len, group)) <= characters)
 
 
-@given(st.lists(st.text(max_size=8), max_size=40))
-def test_groups_after_a_group_are_those_of_the_texts_after_it(texts: list[str]) -> None:
-    """So a command can resume in the middle."""
-    whole = list(groups(texts, len, max_characters=10))
-    if whole:
-        assert list(groups(texts[len(whole[0]) :], len, max_characters=10)) == whole[1:]
-
-
 @given(tokens=st.integers(1, 200), max_tokens=st.integers(1, 30), overlap=st.integers(0, 29))
 def test_windows_cover_every_token_fit_and_are_of_one_size(tokens: int, max_tokens: int, overlap: int) -> None:
     if overlap >= max_tokens:

@@ -67,6 +67,13 @@ def counting() -> tuple[Callable, list[int]]:
     return backend, graphs
 
 
+def on_the_cpu(**compiler: object) -> object:
+    """Options of a compiler that `generate` uses on the CPU too."""
+    config = transformers.CompileConfig(**compiler, mode=None)
+    config._compile_all_devices = True
+    return config
+
+
 def generated(model: torch.nn.Module, side: str, **options: object) -> Tensor:
     lengths = (6, 6, 6) if side == "none" else (6, 4, 1)
     return model.generate(
@@ -92,9 +99,7 @@ def test_a_generation_with_a_static_cache_is_one_graph(family: str, whose: str, 
         model.forward = torch.compile(model.forward, **compiler)
         result = generated(model, side)
     else:
-        config = transformers.CompileConfig(**compiler, mode=None)
-        config._compile_all_devices = True
-        result = generated(model, side, compile_config=config)
+        result = generated(model, side, compile_config=on_the_cpu(**compiler))
     assert len(graphs) == (2 if whose == "user" else 1)
     assert torch.equal(result, theirs)
 
@@ -107,8 +112,7 @@ def test_a_window_in_a_static_cache_makes_no_more_graphs_than_eager_attention() 
     for name in ("eager", "uwaga"):
         model.set_attn_implementation(name)
         backend, made = counting()
-        config = transformers.CompileConfig(backend=backend, fullgraph=True, mode=None)
-        config._compile_all_devices = True
+        config = on_the_cpu(backend=backend, fullgraph=True)
         torch.compiler.reset()
         texts.append(generated(model, "left", compile_config=config))
         graphs.append(len(made))

@@ -112,9 +112,14 @@ UNTOLD: dict[str, Callable[[nn.Module], dict]] = {
 }
 
 
+@pytest.fixture
+def _no_warning_yet() -> None:
+    layer_call._warn_once.cache_clear()
+
+
+@pytest.mark.usefixtures("_no_warning_yet")
 @pytest.mark.parametrize("way", UNTOLD)
 def test_where_it_cannot_be_told_a_warning_says_so_once(way: str) -> None:
-    layer_call._warn_once.cache_clear()
     family = "gpt_oss" if way == "no positions for the mask" else "llama"
     model = tiny.make(family, tiny.DECODERS[family], transformers.AutoModel)
     model.set_attn_implementation("uwaga")
@@ -129,9 +134,9 @@ def test_where_it_cannot_be_told_a_warning_says_so_once(way: str) -> None:
     assert len(warned) == 1
 
 
+@pytest.mark.usefixtures("_no_warning_yet")
 def test_positions_of_padding_are_no_documents() -> None:
     """As a padded batch has them: a warning would be an error here."""
-    layer_call._warn_once.cache_clear()
     model = tiny.make("llama", tiny.DECODERS["llama"], transformers.AutoModel)
     model.set_attn_implementation("uwaga")
     mask = torch.ones(2, 14, dtype=torch.int64)
