@@ -87,7 +87,7 @@ def test_a_line_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     path.write_text("short\n" + "x" * 1001)
     with pytest.raises(DataError) as raised:
         list(lines(path))
-    assert str(raised.value) == f"{path}:2: the line is longer than 1,000 bytes"
+    assert ":2: the line is longer than" in str(raised.value)
 
 
 def _texts(path: Path, **options: str) -> list[str]:
@@ -166,7 +166,7 @@ def test_a_row_of_parquet_that_cannot_be_read_is_kept_with_its_reason(tmp_path: 
     )
     parquet.write_table(pa.table({"text": broken}), path)
     first, second = DocumentFile(path, keep_invalid=True)
-    assert first.error == "is not UTF-8: invalid start byte at byte 1"
+    assert "is not UTF-8" in first.error
     assert (second.text, second.error) == ("x", None)
 
 

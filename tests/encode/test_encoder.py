@@ -86,7 +86,7 @@ def test_windows_are_rows_and_the_report_says_of_which_text(encoder: TextEncoder
         "the house , and a dog sat on it",
     ]
     assert close(vectors, one_by_one(encoder, [*parts, TEXTS[0]]))
-    assert str(report.summary) == f"documents: 2; tokens: {report.tokens.sum()}; split into windows: 1 (3 windows)"
+    assert "split into windows: 1 (3 windows)" in str(report.summary)
     assert repr(report) == f"Report(4 rows; {report.summary})"
 
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import torch
@@ -225,11 +226,20 @@ def test_a_checkpointed_model_is_computed_again_in_the_block(model: nn.Module) -
 
 
 _FORK = """
-import os, sys, threading, torch
-sys.path.insert(0, {folder!r})
-from test_hooks import EDIT, OTHER, edited, run
-from tiny_models import theirs
+import os, threading, torch
+from tiny_transformer import made
 import uwaga
+
+model = made("gpt2")
+EDIT, OTHER = ({"heads": {("decoder", 1, head): 0.0}} for head in (0, 1))
+
+@torch.no_grad()
+def run():
+    return model(torch.arange(4, 11)[None]).logits
+
+def edited(changes):
+    with uwaga.edit(model, **changes):
+        return run()
 
 def fork(check):
     child = os.fork()
@@ -238,30 +248,27 @@ def fork(check):
     return os.waitpid(child, 0)[1] == 0
 
 torch.set_num_threads(1)
-model = theirs("llama", "sdpa")
-plain, right, other = run(model), edited(model), edited(model, OTHER)
+plain, right, other = run(), edited(EDIT), edited(OTHER)
 with uwaga.edit(model, **EDIT):
-    assert torch.equal(run(model), right)
-    assert fork(lambda: torch.equal(run(model), right)), "the thread in its block"
+    assert torch.equal(run(), right)
+    assert fork(lambda: torch.equal(run(), right)), "the thread in its block"
     results = []
     thread = threading.Thread(target=lambda: results.append(
-        fork(lambda: torch.equal(run(model), plain) and torch.equal(edited(model, OTHER), other))))
+        fork(lambda: torch.equal(run(), plain) and torch.equal(edited(OTHER), other))))
     thread.start()
     thread.join()
     assert results == [True], "another thread"
-assert torch.equal(run(model), plain)
+assert torch.equal(run(), plain)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
 def test_a_fork_goes_on_where_its_thread_was() -> None:
-    folder = os.path.dirname(__file__)
-    path = os.pathsep.join([os.path.dirname(folder), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    code = _FORK.format(folder=folder)
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], env=environment, capture_output=True, text=True, timeout=HANG
+        [sys.executable, "-W", "ignore", "-c", _FORK], env=environment, capture_output=True, text=True, timeout=HANG
     )
     assert done.returncode == 0, done.stderr
 

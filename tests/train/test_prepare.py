@@ -129,15 +129,11 @@ def test_two_processes_prepare_the_data_once(tmp_path: Path, words: str, make_co
 def test_corrupted_data_is_refused(tmp_path: Path, verses: str, make_config: Make, name: str) -> None:
     config = make_config("language-model", [verses], _LINES)
     folder = _prepared(config, tmp_path / "run")
-    again = f"remove {folder} to prepare it again"
     values = np.memmap(folder / name, "<u2" if name == "train.tokens" else "<i8", mode="r+")
     first = int(values[1])
     values[1] = first + (-1 if first else 1)
     values.flush()
-    assert (
-        _refusal(config, tmp_path / "run")
-        == f"{folder / 'train'}.tokens and .offsets are not what was written; {again}"
-    )
+    assert "are not what was written" in _refusal(config, tmp_path / "run")
     values[1] = 2**15
     values.flush()
     said = (
