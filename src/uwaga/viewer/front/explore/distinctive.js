@@ -108,7 +108,7 @@ export async function askDistinctive(app, signal) {
         worth: 2 + linkOf(coreference.link).weight };
     const isNamed = one.label !== "" && !common.has(one.label), label = isNamed ? one.label : "";
     const sentence = !isNamed ? tr("“{labels}” looks at “{labels2}”", { labels: briefText(queries.labels[one.link.query]), labels2: briefText(keys.labels[one.link.key]) })
-      : gathers ? tr("Most words look at “{gathers}”", { gathers }) : labelSentences[one.label];
+      : gathers ? tr("Most words look at “{label}”", { label: gathers }) : labelSentences[one.label];
     return { ...one, label, evidence: isNamed ? one.evidence : "", sentence, worth: isTelling ? one.worth : isExact ? 0 : worthOf({ ...one, label }, keys.labels) };
   }).sort((one, other) => other.worth - one.worth || one.layer - other.layer || one.head - other.head);
   return { all, rests, sinks: sinkNames(keys, kind) };
@@ -137,7 +137,7 @@ export async function askOpenHead(app, keys) {
   await app.client.follow(request, ({ meta }) => void (labels = meta.labels), { priority: 6 });
   const own = labels[head], link = own?.link ? linkOf(own.link) : null;
   if (own?.coreference && !own.label) return { sentence: labelSentences.coreference, link: linkOf(own.coreference.link) };
-  return { link, sentence: own?.label === "gathers" ? tr("Most words look at “{labels}”", { labels: keys.labels[own.key] }) : labelSentences[own?.label ?? ""] ?? "" };
+  return { link, sentence: own?.label === "gathers" ? tr("Most words look at “{label}”", { label: keys.labels[own.key] }) : labelSentences[own?.label ?? ""] ?? "" };
 }
 
 /** @param {string[]} labels  of every head; "" for none @returns {Set<string>} those that most have */

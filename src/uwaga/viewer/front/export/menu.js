@@ -75,8 +75,8 @@ function fileFormats(app) {
   };
   const some = () => app.about.sides.length > 0, isDrawn = (/** @type {View} */ { scene }) => scene !== undefined;
   return [
-    { id: "share", title: tr("Picture to share"), hint: tr("the sentence with its arcs, 1200 × 630"), key: "Shift+S", live: true, can: some, make: () => card(false) },
-    { id: "square", title: tr("Square picture to share"), hint: tr("the sentence with its arcs, 1080 × 1080"), key: "Shift+E", live: true, can: some, make: () => card(true) },
+    { id: "share", title: tr("Picture to share"), hint: tr("the sentence with its arcs, {size}", { size: "1200 × 630" }), key: "Shift+S", live: true, can: some, make: () => card(false) },
+    { id: "square", title: tr("Square picture to share"), hint: tr("the sentence with its arcs, {size}", { size: "1080 × 1080" }), key: "Shift+E", live: true, can: some, make: () => card(true) },
     { id: "drawing", title: tr("Drawing to share"), hint: tr("the sentence with its arcs as an SVG, with a description"), key: "Shift+A", live: true, can: some, async make() {
       const { scene, alt } = await shareScene(app);
       return file("share", "svg", svgFile(scene, alt), alt);

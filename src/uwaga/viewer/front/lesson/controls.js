@@ -162,7 +162,7 @@ function makeSteps(actions) {
     } } });
   const buttons = [button(tr("One step"), () => steps + 1), button(tr("Ten steps"), () => steps + 10), button(tr("From the start"), () => 0)];
   return {
-    element: el("div", { class: "lesson-control", role: "group", "aria-label": tr("Gradient steps") }, `${tr("Gradient steps:")} `, shown, buttons),
+    element: el("div", { class: "lesson-control", role: "group", "aria-label": tr("Gradient steps:") }, `${tr("Gradient steps:")} `, shown, buttons),
     update(lesson) {
       ({ steps } = lesson.request.settings);
       most = lesson.limits.steps;

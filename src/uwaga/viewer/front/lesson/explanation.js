@@ -121,7 +121,7 @@ export function makeExplanation(actions) {
     { type: "button", text: "\u00d7", "aria-label": tr("Unmark the number"), title: tr("Unmark the number (Escape)"), on: { click: actions.close } });
   const trail = el("ol", { class: "lesson-trail", "aria-label": tr("Numbers followed so far") });
   const body = el("div", { class: "lesson-why" });
-  const element = el("section", { class: "lesson-explanation", "aria-label": tr("Where this number comes from") },
+  const element = el("section", { class: "lesson-explanation", "aria-label": tr("Where a number comes from") },
     el("div", { class: "lesson-explanation-head" }, heading, el("div", { class: "lesson-explanation-buttons" }, back, close)), trail, body);
 
   /** @type {{element: HTMLElement, stop: () => void} | null} */

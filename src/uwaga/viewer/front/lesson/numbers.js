@@ -69,7 +69,7 @@ export function parseNumber(text, { least, most, whole = false }) {
   if (plain === "") return { error: whole ? tr("This field is empty; it needs a whole number.") : tr("This field is empty; it needs a number.") };
   if (!/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(plain)) return { error: whole ? tr("“{text}” is not a whole number.", { text: text.trim() }) : tr("“{text}” is not a number.", { text: text.trim() }) };
   const value = Number(plain);
-  if (whole && !Number.isInteger(value)) return { error: tr("{trim} is not a whole number.", { trim: text.trim() }) };
+  if (whole && !Number.isInteger(value)) return { error: tr("“{text}” is not a whole number.", { text: text.trim() }) };
   if (!(value >= least && value <= most)) return { error: tr("{trim} is not between {least} and {most}.", { trim: text.trim(), least, most }).replaceAll("-", "\u2212") };
   return { value };
 }

@@ -482,7 +482,7 @@ function makeSentenceInput({ write, reset }) {
   let shown = "";
   const input = el("input", { type: "text", class: "lesson-sentence", autocomplete: "off", spellcheck: "false" });
   const button = el("button",
-    { type: "button", text: tr("Reset"), title: tr("Reset sentence and numbers (Shift+R)"), on: { click: reset } });
+    { type: "button", text: tr("Reset"), title: `${tr("Reset sentence and numbers")} (Shift+R)`, on: { click: reset } });
 
   function read() {
     if (input.value !== shown) write(input.value);
@@ -513,8 +513,8 @@ function makeStepNavigation(go, actions) {
   const thread = el("button", { type: "button", class: "lesson-thread", "aria-expanded": "false", on: { click: () => show(list.hidden) } }, dots, count);
   const asks = el("input", { type: "checkbox", checked: true, on: { change: () => actions.ask(asks.checked) } });
   const numbers = el("input", { type: "checkbox", on: { change: () => actions.number(numbers.checked) } });
-  const before = el("button", { type: "button", class: "lesson-before", title: tr("Previous step (p)"), on: { click: () => go(at - 1) } });
-  const after = el("button", { type: "button", class: "lesson-after", title: tr("Next step (n)"), on: { click: () => go(at + 1) } });
+  const before = el("button", { type: "button", class: "lesson-before", title: `${tr("Previous step")} (p)`, on: { click: () => go(at - 1) } });
+  const after = el("button", { type: "button", class: "lesson-after", title: `${tr("Next step")} (n)`, on: { click: () => go(at + 1) } });
 
   /** @param {boolean} isOpen */
   function show(isOpen) {

@@ -4,6 +4,7 @@ import { recordingContext } from "../export/record.js";
 import { tr } from "../languages.js";
 import { colourBarTicks, colourBarTickText, colourCells } from "./colours.js";
 import { drawOver } from "./overlay.js";
+import { colourBarTitle } from "./readout.js";
 import { blitCells } from "./renderer.js";
 import { drawTiles } from "./tile_drawing.js";
 /** @import { Scene, SceneItem, ViewBox } from "../types.js" */
@@ -67,8 +68,7 @@ function cellPixels(panel, view, w, h) {
 /** @param {Panel} panel @param {number} x @param {number} y @param {Style} style @returns {SceneItem[]} */
 function barItems(panel, x, y, style) {
   const width = 200;
-  const name = panel.side.signed ? tr("difference") : panel.level === 0 ? tr("weight") : panel.layer?.pooling === "max"
-    ? tr("largest weight of a cell") : tr("mass of a cell");
+  const name = panel.side.signed ? tr("difference") : colourBarTitle(panel.layer?.pooling ?? "sum", panel.level);
   /** @type {SceneItem[]} */
   const items = [
     { kind: "image", x, y, w: width, h: 10, pixels: new Uint8ClampedArray(panel.colouring.table), columns: 256, rows: 1 },

@@ -89,7 +89,7 @@ export function tableView(app) {
       Number(a) - Number(b));
     statusText.textContent = [
       done < total ? tr("{done} of {total} layers", { done, total }) : trN("{count} head", "{count} heads", all.length),
-      samples.length ? tr("from a sample of {value} queries", { value: samples.join(" to ") }) : "",
+      samples.length ? tr("from a sample of {sampled} queries", { sampled: samples.join(" to ") }) : "",
       missing ? trN("{count} layer is not known", "{count} layers are not known", missing) : "",
     ].filter(Boolean).join(" \u00b7 ");
   }

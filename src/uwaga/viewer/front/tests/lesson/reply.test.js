@@ -61,6 +61,6 @@ test("errors of typed input", () => {
   assert.deepEqual(parseNumber("0x10", range), { error: "\u201c0x10\u201d is not a number." });
   assert.deepEqual(parseNumber("Infinity", range), { error: "\u201cInfinity\u201d is not a number." });
   assert.deepEqual(parseNumber("1001", range), { error: "1001 is not between \u22121,000 and 1,000." });
-  assert.deepEqual(parseNumber("1.5", { least: 0, most: 12, whole: true }), { error: "1.5 is not a whole number." });
+  assert.deepEqual(parseNumber("1.5", { least: 0, most: 12, whole: true }), { error: "\u201c1.5\u201d is not a whole number." });
   assert.deepEqual(parseNumber("", { least: 0, most: 12, whole: true }), { error: "This field is empty; it needs a whole number." });
 });
