@@ -162,8 +162,11 @@ class TextRunner:
         total = 2 if edits or request.second is not None or self.second is not None else 1
         readers: list[Model] = []
         readings: list[Reading] = []
+        maps: list[Maps] = []
 
-        def read(by: Text, text: str, target: str | Sequence[int] | None, edits: Edits | None = None) -> None:
+        def read(
+            by: Text, text: str, title: str, target: str | Sequence[int] | None, edits: Edits | None = None
+        ) -> None:
             done = len(readings)
             readers.append(cast("Model", by.model))
             reading = run_text(
@@ -178,25 +181,19 @@ class TextRunner:
                 report=lambda fraction: report((done + fraction) / total),
             )
             readings.append(reading)
+            maps.append(Maps(reading.recording, title=title, model=reading.recording.model))
 
-        titles = [first_line(request.text)]
-        read(first, request.text, request.target)
+        read(first, request.text, first_line(request.text), request.target)
         if edits:
             # What it generated is read again, so that the tokens are the same.
-            titles.append("with the changes")
             written = readings[0].written
-            read(first, request.text, request.target if written is None else written, edits)
+            target = request.target if written is None else written
+            read(first, request.text, "with the changes", target, edits)
         elif total == 2:
             text, by = request.text if request.second is None else request.second, self.second or first
-            titles.append(first_line(text))
-            read(by, text, request.target if cast("Model", by.model).config.has_both else None)
+            read(by, text, first_line(text), request.target if cast("Model", by.model).config.has_both else None)
         with reporting_errors():
-            shown = View.of(
-                *(
-                    Maps(reading.recording, title=title, model=reading.recording.model)
-                    for reading, title in zip(readings, titles, strict=True)
-                )
-            )
+            shown = View.of(*maps)
         sides: list[Side] = []
         predictions: dict[str, Predictions] = {}
         vectors: list[NDArray[np.float32]] = []
