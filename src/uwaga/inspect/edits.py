@@ -290,8 +290,7 @@ class Edits:
             raise ValueError(f"Edits: a description has {count} changes, more than {MAX_CHANGES}")
         heads: dict[HeadKey, Ablation] = {}
         for number, entry in enumerate(table.heads):
-            if entry.key in heads:
-                raise ValueError(f"Edits: heads[{number}] changes {Where(*entry.key)} a second time")
+            check(entry.key not in heads, f"Edits: heads[{number}] changes {Where(*entry.key)} a second time")
             heads[entry.key] = entry.value
         links: dict[str, dict[HeadKey, list[Links]]] = {"scores": {}, "weights": {}}
         for name, of_heads in links.items():

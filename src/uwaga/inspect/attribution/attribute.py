@@ -413,8 +413,7 @@ def _cells(m: AttentionMap, i: Any, j: Any, most: int) -> list[tuple[int, int]]:
         return [(_index(a, queries, "i"), _index(b, keys, "j")) for a, b in zip(of_i, of_j, strict=True)]
     most = integer(most, f"{NAME}: most", 1)
     for name, position in (("i", i), ("j", j)):
-        if _listed(position) is not None:
-            raise ValueError(f"{NAME}: where {name} is a list, the other must be one too")
+        check(_listed(position) is None, f"{NAME}: where {name} is a list, the other must be one too")
     if i is not None:
         i = _index(i, queries, "i")
         found = [(weight, i, key) for weight, key in _largest(m[i], most)]

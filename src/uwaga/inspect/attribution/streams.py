@@ -394,8 +394,9 @@ class Reader:
         parts: dict[Part, Tensor] = {}
         sizes_TD = torch.zeros(len(tokens), len(weight_DM), dtype=torch.float64)
         for reached in reach(tape, weight_DM, bias_D, len(tokens)):
-            sizes_TD += _size(reached)
-            for part, x_TD in _arrived(reached):
+            values_nTW, factor_T1 = reached.write.values.transpose(0, 1), reached.factor_T[:, None]
+            sizes_TD += (values_nTW.abs() @ reached.map_nWD.abs()).sum(0) * factor_T1
+            for part, x_TD in zip(reached.write.parts, values_nTW @ reached.map_nWD * factor_T1, strict=True):
                 parts[part] = parts[part] + x_TD if part in parts else x_TD
         order = tuple(sorted(parts, key=_order))
         x_TPD = torch.stack([parts[part] for part in order], 1)
@@ -542,17 +543,6 @@ def _rotation(rotary: Any, tokens: Sequence[int]) -> Rotation:
     at_T = torch.tensor(tokens)
     made = rotary(torch.zeros(len(tokens), 1, 1, dtype=torch.float64), start=at_T)
     return Rotation(made.cos[:, 0], made.sin[:, 0], made.is_interleaved)
-
-
-def _arrived(reached: Reached) -> list[tuple[Part, Tensor]]:
-    """What each part of a write gives, (T, D)."""
-    x_nTD = reached.write.values.transpose(0, 1) @ reached.map_nWD * reached.factor_T[:, None]
-    return list(zip(reached.write.parts, x_nTD, strict=True))
-
-
-def _size(reached: Reached) -> Tensor:
-    """(T, D): the sum of the sizes of all terms."""
-    return (reached.write.values.transpose(0, 1).abs() @ reached.map_nWD.abs()).sum(0) * reached.factor_T[:, None]
 
 
 _NAMES = ("token", "type", "position", "head", "feed-forward", "bias")

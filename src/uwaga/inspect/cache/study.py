@@ -4,7 +4,7 @@ Letters: P policies, B budgets, L layers times heads, H query heads, G key/value
 texts, E value width.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -373,9 +373,8 @@ def _of_head(losses: Losses, levels: tuple[float, ...], per_query: bool) -> tupl
     return {name: x.nanmean(-1) for name, x in named.items()}, quantiles, named if per_query else {}
 
 
-def _stacked(of_heads: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
-    first, *others = of_heads
-    return {name: torch.stack([x, *(other[name] for other in others)], 2) for name, x in first.items()}
+def _stacked(of_heads: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([x[name] for x in of_heads], 2) for name in of_heads[0]}
 
 
 def _named(policies: Sequence[Policy] | Mapping[str, Policy] | None) -> dict[str, Policy]:

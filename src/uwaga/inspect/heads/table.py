@@ -208,8 +208,7 @@ def _layers(
         several = [maps] if isinstance(maps, AttentionMap) else maps
         by_layer = several if isinstance(several, Mapping) else dict(enumerate(several))
         return {layer: (m, tokens) for layer, m in by_layer.items()}
-    if tokens is not None:
-        raise ValueError(f"{operation}: a recording has tokens of its own; tokens= is for maps")
+    check(tokens is None, f"{operation}: a recording has tokens of its own; tokens= is for maps")
     strings = maps.tokens
     results: dict[Hashable, tuple[AttentionMap, Tensor | Ragged | None]] = {}
     for (kind, layer), m in maps.maps.items():

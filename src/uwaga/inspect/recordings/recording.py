@@ -44,8 +44,7 @@ class TokenStrings:
     """
 
     def __init__(self, tokenizer: object, tokens: TokenLists | Mapping[str, TokenLists] | None) -> None:
-        if tokenizer is not None and tokens is not None:
-            raise ValueError("watch: tokenizer and tokens cannot be combined: pass one of them")
+        check(tokenizer is None or tokens is None, "watch: tokenizer and tokens cannot be combined: pass one of them")
         self._tokenizers = {
             kind: tokenizer.get(kind) if isinstance(tokenizer, Mapping) else tokenizer
             for kind in ("encoder", "decoder")
