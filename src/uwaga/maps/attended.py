@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base import keywords
-from uwaga._base.arguments import integer
+from uwaga._base.arguments import check, integer
 from uwaga._base.tracing import has_tangent, is_intercepted, is_recorded, may_branch_on
 from uwaga.maps.engines import available as map_engines
 from uwaga.maps.map import AttentionMap, describe_mask
@@ -94,8 +94,7 @@ def attend(
 
 def check_wanted(normalize: str | None, topk: object) -> None:
     """ValueError for what `attend` cannot compute a map of."""
-    if normalize is None:
-        raise ValueError("attend: a map needs softmax weights, which normalize=None does not have")
+    check(normalize is not None, "attend: a map needs softmax weights, which normalize=None does not have")
     if topk is not None:
         integer(topk, "attend: topk", 1)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-from uwaga._base.arguments import integer, is_int
+from uwaga._base.arguments import check, integer, is_int
 from uwaga.maps.spec import Selection
 from uwaga.ops.ragged import Ragged
 
@@ -317,8 +317,7 @@ def _out_of_range(at: int, size: int, axis: str, kind: str) -> IndexError:
 
 def shallow(name: str, m: WeightMap) -> WeightMap:
     """The map that another one, called `name`, is computed from. Raises ValueError: too many are nested."""
-    if m.nesting >= MAX_NESTING:
-        raise ValueError(f"{name}: more than {MAX_NESTING} maps are computed one from another")
+    check(m.nesting < MAX_NESTING, f"{name}: more than {MAX_NESTING} maps are computed one from another")
     return m
 
 

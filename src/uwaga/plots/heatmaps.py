@@ -219,8 +219,7 @@ def head_matrix(table: HeadTable, statistics: str | Sequence[str], *, ax: Axes |
         ModuleNotFoundError: matplotlib is not installed.
     """
     names = [statistics] if isinstance(statistics, str) else list(statistics)
-    if ax is not None and len(names) != 1:
-        raise ValueError(f"head_matrix: one pair of axes takes one statistic, not {len(names)}")
+    check(ax is None or len(names) == 1, f"head_matrix: one pair of axes takes one statistic, not {len(names)}")
     matrices = [table.matrix(name) for name in names]
     axes = [ax] if ax is not None else _matrix_panels(len(names), *matrices[0].shape)
     for one, name, matrix in zip(axes, names, matrices, strict=True):

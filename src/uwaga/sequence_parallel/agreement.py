@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga._base.arguments import is_int
+from uwaga._base.arguments import check, is_int
 from uwaga._base.tracing import has_tangent, is_intercepted, is_recorded, is_transformed
 from uwaga.ops.attention.arguments import AttentionOptions, make_call
 from uwaga.ops.attention.call import Call
@@ -50,8 +50,7 @@ def call_of_part(
     query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None, dropout: float = 0.0
 ) -> Call:
     """The validated call of this process's operands, without what is over the whole sequence (mask, bias and sinks), and with this dropout."""
-    if impl not in (None, "cpu"):
-        raise ValueError(f"{_AT} impl must be None or 'cpu', not {impl!r}")
+    check(impl in (None, "cpu"), f"{_AT} impl must be None or 'cpu', not {impl!r}")
     if is_intercepted() or is_transformed():
         raise _no_transforms()
     part = options._replace(mask=None, bias=None, sinks=None, dropout=dropout)

@@ -25,7 +25,8 @@ def choose(call: Call, impl: str | None) -> ModuleType:
     """
     if impl is not None:
         return _ENGINES[named(impl, NAMES, lambda name: _refusal(call, name), function="AttentionMap", what="map")]
-    return next(_ENGINES[name] for name in _order(call) if _refusal(call, name) is None)
+    order = _ORDER if call.query.device.type == "cpu" else _ORDER_ON_DEVICE
+    return next(_ENGINES[name] for name in order if _refusal(call, name) is None)
 
 
 def explain(call: Call, engine: ModuleType) -> Choice:
@@ -36,10 +37,6 @@ def explain(call: Call, engine: ModuleType) -> Choice:
 def _refusal(call: Call, name: str) -> str | None:
     why: str | None = _ENGINES[name].refusal(call)
     return why
-
-
-def _order(call: Call) -> tuple[str, ...]:
-    return _ORDER if call.query.device.type == "cpu" else _ORDER_ON_DEVICE
 
 
 def name(engine: ModuleType) -> str:

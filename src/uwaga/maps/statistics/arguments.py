@@ -6,7 +6,7 @@ Letters: B sequences, H query heads, Q queries, K keys, N packed tokens.
 import torch
 from torch import Tensor
 
-from uwaga._base.arguments import integer
+from uwaga._base.arguments import check, integer
 from uwaga._base.shapes import NamedShape, shape_error
 from uwaga.maps.spec import Normalizer
 from uwaga.ops.attention.call import Call, compute_dtype
@@ -88,8 +88,7 @@ def row_weights(
 
 def _row_weights(weights: Operand, query: Operand, call: Call) -> Tensor:
     values, operand = _values("weights", weights, query)
-    if not values.dtype.is_floating_point:
-        raise ValueError(f"AttentionMap: weights must be floating, not {values.dtype}")
+    check(values.dtype.is_floating_point, f"AttentionMap: weights must be floating, not {values.dtype}")
     shape = tuple(operand.shape[:-1])
     if isinstance(query, Ragged) and values.dim() == 1:
         values = values.reshape(-1, *(1,) * (len(shape) - 1))  # one per token, for all heads
@@ -105,8 +104,7 @@ def _values(name: str, argument: Operand, query: Operand) -> tuple[Tensor, Tenso
         rule = f"{name} must be Ragged where the query is"
         raise ValueError(f"AttentionMap: {rule}, but {name} is {kinds[0]}, query {kinds[1]}")
     if isinstance(argument, Ragged) and isinstance(query, Ragged):
-        if not torch.equal(argument.offsets, query.offsets):
-            raise ValueError(f"AttentionMap: {name} must have the query's offsets")
+        check(torch.equal(argument.offsets, query.offsets), f"AttentionMap: {name} must have the query's offsets")
         argument, query = argument.values, query.values
     if not isinstance(argument, Tensor):
         raise ValueError(f"AttentionMap: {name} must be a tensor, not {type(argument).__name__}")

@@ -60,16 +60,14 @@ def attend(call: Call) -> tuple[Tensor, Tensor | None]:
 
 def _parse(program: MaskProgram) -> tuple[Band | None, Lengths | None] | None:
     """The causal band and the lengths, or None where the program is anything else."""
-    bands = [x for x in program if isinstance(x, Band) and _is_causal(x)]
+    bands = [
+        x for x in program if isinstance(x, Band) and x.starts is None and x.low == -UNBOUNDED and x.high < UNBOUNDED
+    ]
     lengths = [x for x in program if isinstance(x, Lengths)]
     ands = [x for x in program if isinstance(x, And)]
     if len(bands) > 1 or len(lengths) > 1 or len(bands) + len(lengths) + len(ands) != len(program):
         return None
     return bands[0] if bands else None, lengths[0] if lengths else None
-
-
-def _is_causal(band: Band) -> bool:
-    return band.starts is None and band.low == -UNBOUNDED and band.high < UNBOUNDED
 
 
 def _attend_dense(call: Call) -> Tensor:
