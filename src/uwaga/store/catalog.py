@@ -28,6 +28,7 @@ import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from urllib.parse import quote
 from weakref import WeakSet
@@ -419,12 +420,10 @@ class Catalog:
             if not isinstance(record, Mapping):
                 raise ValueError(f"SoftDatabase: record {number} must be a dictionary, not {type(record).__name__}")
             for name, value in record.items():
-                place = f"SoftDatabase: record {number}, field {printable(str(name))}"
-                if name not in names:
-                    _check_name(name, folded, place)
-                    names.add(name)
-                    folded[name.lower()] = name
-                _check_value(value, place)
+                for fault in chain(() if name in names else _name_faults(name, folded), _value_faults(value)):
+                    raise ValueError(f"SoftDatabase: record {number}, field {printable(str(name))}: {fault}")
+                names.add(name)
+                folded[name.lower()] = name
 
     # Statements.
 
@@ -547,9 +546,9 @@ def _plain(value: object, place: str) -> Value | None:
     for kind in (int, float, str):
         if isinstance(value, kind):
             value = str.__str__(value) if isinstance(value, str) else kind(value)
-    if isinstance(value, float) and value != value:
-        raise ValueError(f"{place}: is NaN, which no record has")
-    _check_value(value, place)
+    is_nan = isinstance(value, float) and value != value
+    for fault in ["is NaN, which no record has"] if is_nan else _value_faults(value):
+        raise ValueError(f"{place}: {fault}")
     return value  # type: ignore[return-value]
 
 
@@ -639,38 +638,39 @@ def _records_sql(fields: Sequence[str]) -> str:
     return f"CREATE TABLE records({', '.join(['id INTEGER PRIMARY KEY', *map(_quoted, fields)])})"
 
 
-def _check_name(name: object, folded: Mapping[str, str], place: str) -> None:
+# What is wrong with the name or the value of a field; callers raise the first fault.
+
+
+def _name_faults(name: object, folded: Mapping[str, str]) -> Iterator[str]:
+    """folded: the names of the fields by their lower case."""
     if not isinstance(name, str):
-        raise ValueError(f"{place}: the name of a field must be a string, not {type(name).__name__}")
+        yield f"the name of a field must be a string, not {type(name).__name__}"
+        return
     if not 1 <= len(name) <= _MOST_NAME or not name.isprintable():
-        raise ValueError(f"{place}: the name of a field must have 1 to {_MOST_NAME} printable characters")
+        yield f"the name of a field must have 1 to {_MOST_NAME} printable characters"
     if name.lower() in _RESERVED:
-        raise ValueError(f"{place}: this name is the database's own")
+        yield "this name is the database's own"
     if name.lower() in folded:
-        raise ValueError(
-            f"{place}: there is a field {printable(folded[name.lower()])}, and SQL does not tell them apart"
-        )
+        yield f"there is a field {printable(folded[name.lower()])}, and SQL does not tell them apart"
     if len(folded) >= _MOST_FIELDS:
-        raise ValueError(f"{place}: records have at most {_MOST_FIELDS} fields")
+        yield f"records have at most {_MOST_FIELDS} fields"
 
 
-def _check_value(value: object, place: str) -> None:
-    if value is None or (type(value) is int and -(2**63) <= value < 2**63):
-        return
-    if type(value) is float:
-        if value != value:
-            raise ValueError(f"{place}: NaN cannot be stored")
-        return
-    if type(value) is int:
-        raise ValueError(f"{place}: {printable(str(value)[:40])} has more than 64 bits")
-    if type(value) is not str:
-        raise ValueError(f"{place}: must be a string, an integer, a float or None, not {type(value).__name__}")
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{place}: has a lone surrogate, which UTF-8 cannot write") from error
-    if size > untrusted.LINE_BYTES // 2:
-        raise ValueError(f"{place}: is longer than {untrusted.LINE_BYTES // 2:,} bytes")
+def _value_faults(value: object) -> Iterator[str]:
+    if type(value) is float and value != value:
+        yield "NaN cannot be stored"
+    elif type(value) is int and not -(2**63) <= value < 2**63:
+        yield f"{printable(str(value)[:40])} has more than 64 bits"
+    elif type(value) is str:
+        try:
+            size = len(value.encode())
+        except UnicodeEncodeError:
+            yield "has a lone surrogate, which UTF-8 cannot write"
+            return
+        if size > untrusted.LINE_BYTES // 2:
+            yield f"is longer than {untrusted.LINE_BYTES // 2:,} bytes"
+    elif value is not None and type(value) not in (int, float):
+        yield f"must be a string, an integer, a float or None, not {type(value).__name__}"
 
 
 def settings(schema: StoreSchema) -> dict[str, int | str | None]:
