@@ -190,6 +190,6 @@ def test_it_is_viewed_without_a_network(name: str, text: str, tmp_path: Path, ru
     if text == "FILE":
         (tmp_path / "book.txt").write_text("To be, or not to be: that is the question.\n" * 20)
         text = str(tmp_path / "book.txt")
-    output = run_offline("view", text, "--model", name, "--save", tmp_path / "page.html")
+    output = run_offline("view", text, "--model", name, "--save", tmp_path / "page.html", "--seconds", 600)
     assert output.endswith("MB, self-contained HTML\n")
     assert (tmp_path / "page.html").exists()
