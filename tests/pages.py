@@ -4,7 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import uwaga
+from uwaga._base import languages
+from uwaga.lessons import page as lesson_page
+from uwaga.lessons.page import texts_of
 from uwaga.viewer.api import ServedView
 from uwaga.viewer.page.bundle import FRONT
 
@@ -40,6 +45,21 @@ def save(page: Any, kind: str, folder: Path) -> Path:
     path = folder / download.value.suggested_filename
     download.value.save_as(path)
     return path
+
+
+def replace_texts(monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str]) -> None:
+    """Give every language the English texts of the pages and of the lesson, changed."""
+
+    def changed(text: Any) -> Any:
+        if isinstance(text, dict):
+            return {name: changed(value) for name, value in text.items()}
+        return [changed(value) for value in text] if isinstance(text, list) else change(text)
+
+    forms = {message: [change(message)] for message in languages._tables()["messages"]}
+    table = languages._Table(forms, frozenset(forms), lambda count: 0)
+    lesson_texts = changed(texts_of("en"))
+    monkeypatch.setattr(languages, "_table", lambda language: table)
+    monkeypatch.setattr(lesson_page, "texts_of", lambda language: lesson_texts)
 
 
 def violations(page: Any, within: str = "html") -> list[Any]:

@@ -32,8 +32,15 @@ SHARDS = 3  # of TEXTS, by the fixture below
 
 
 @pytest.fixture(autouse=True)
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.encode.shards.groups.__kwdefaults__", {"max_documents": 3, "max_characters": 999})
+def shard_size(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Shards have three documents, until a test gives other limits."""
+
+    def set_to(documents: int, characters: int) -> None:
+        limits = {"max_documents": documents, "max_characters": characters}
+        monkeypatch.setattr("uwaga.encode.shards.groups.__kwdefaults__", limits)
+
+    set_to(3, 999)
+    return set_to
 
 
 @pytest.fixture
@@ -169,6 +176,17 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, error: BaseException, *, after: i
     monkeypatch.setattr(os, "fsync", fsync)
     # Digests of the model's files are not kept, which a slow machine would sync.
     monkeypatch.setattr("uwaga.models.checkpoints.directories._SETTLED_NS", 1 << 62)
+
+
+def before_writing(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Let something happen while documents are read."""
+    begin = VectorFile.begin
+
+    def begin_late(self: VectorFile, earlier: object) -> None:
+        act()
+        begin(self, earlier)
+
+    monkeypatch.setattr(VectorFile, "begin", begin_late)
 
 
 def spy_on_groups(monkeypatch: pytest.MonkeyPatch, read: list[list[str]]) -> None:
@@ -422,13 +440,7 @@ def test_a_finished_file_that_is_another_one_meanwhile_is_not_read(
     run(corpus, output, model)
     run(write(tmp_path / "turned.jsonl", TEXTS[::-1]), other, model)
     write(corpus, [*TEXTS, "a dog"])
-    begin = VectorFile.begin
-
-    def begin_late(self: VectorFile, earlier: object) -> None:
-        other.replace(output)
-        begin(self, earlier)
-
-    monkeypatch.setattr(VectorFile, "begin", begin_late)
+    before_writing(monkeypatch, lambda: other.replace(output))
     assert f"{output} was changed meanwhile" in refusal(corpus, output, model, "--update")
 
 
@@ -592,13 +604,7 @@ def test_a_file_that_came_while_documents_were_read_is_not_replaced(
     corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "out.parquet"
-    begin = VectorFile.begin
-
-    def begin_late(self: VectorFile, earlier: object) -> None:
-        output.write_text("mine")
-        begin(self, earlier)
-
-    monkeypatch.setattr(VectorFile, "begin", begin_late)
+    before_writing(monkeypatch, lambda: output.write_text("mine"))
     assert refusal(corpus, output, model).startswith(f"{output}: cannot be used: it already exists. ")
     assert output.read_text() == "mine"
 
@@ -727,10 +733,13 @@ def watch_bar(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int, int, fl
 
 @pytest.mark.parametrize("limit", [None, 1000])
 def test_the_bar_shows_what_is_finished_and_not_what_is_read_ahead(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shard_size: Callable[[int, int], None],
+    limit: int | None,
 ) -> None:
-    sizes = {"max_documents": SHARD_DOCUMENTS, "max_characters": SHARD_CHARACTERS}  # the package's own
-    monkeypatch.setattr("uwaga.encode.shards.groups.__kwdefaults__", sizes)
+    shard_size(SHARD_DOCUMENTS, SHARD_CHARACTERS)  # the package's own
     texts = (TEXTS * 250)[:2000]
     corpus, seen = write(tmp_path / "docs.jsonl", texts), watch_bar(monkeypatch)
     run(corpus, tmp_path / "out.parquet", model, *(() if limit is None else ("--limit", str(limit))))

@@ -43,8 +43,7 @@ def test_the_nightly_run_goes_on_after_a_failure_and_ends_with_a_table(
     )
     monkeypatch.chdir(tmp_path)
     nightly = program(".ci/nightly.py")
-    monkeypatch.setattr(nightly, "LOGS", tmp_path / "logs")
-    monkeypatch.setattr(nightly, "SECONDS", 5)
+    nightly.LOGS, nightly.SECONDS = tmp_path / "logs", 5
     assert nightly.main(["bad", "hangs", "good"]) == 1
     said = capsys.readouterr().out
     assert "  why\n" in said
@@ -107,7 +106,7 @@ def test_pip_chooses_the_wheel_of_each_platform(
 ) -> None:
     """Of wheels that have nothing but the library's name: `make wheels` does it with real ones."""
     wheels = program(".ci/wheels.py")
-    monkeypatch.setattr(wheels, "DIST", tmp_path)
+    wheels.DIST = tmp_path
     files = {tag: tmp_path / f"uwaga-0.1.0-py3-none-{tag}.whl" for tag in wheels.PLATFORMS}
     for tag, path in files.items():
         with zipfile.ZipFile(path, "w") as archive:

@@ -106,11 +106,13 @@ def test_the_page_about_installation_lists_the_extras_and_what_they_bring() -> N
 def test_the_commands_that_pages_give_for_pytorch_are_that_of_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     from uwaga._base.install import torch_command
 
-    monkeypatch.setattr(sys, "platform", "linux")
+    commands = {}
+    for platform in ("linux", "darwin"):
+        monkeypatch.setattr(sys, "platform", platform)
+        commands[platform] = torch_command()
+    assert commands["darwin"] == "pip install torch"
     for page in ("README.md", "docs/install.md"):
-        assert torch_command() in (ROOT / page).read_text(encoding="utf-8")
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert torch_command() == "pip install torch"
+        assert commands["linux"] in (ROOT / page).read_text(encoding="utf-8")
 
 
 WITHOUT_TORCH = """

@@ -8,7 +8,6 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `import structure` and oth
 
 import private_attributes
 import structure
-import tiers
 
 # Small modules with one importer that stay, and why.
 ON_THEIR_OWN = {
@@ -53,13 +52,6 @@ def test_only_the_tables_name_model_types(root: Path) -> None:
 def test_a_circle_is_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"a"}}
     assert structure.circles(graph) == [["a", "b", "c"]]
-
-
-def test_what_make_stress_runs_is_there(root: Path) -> None:
-    """An entry for a test that was renamed would leave out nothing."""
-    for name in tiers.STRESS:
-        file, _, function = name.partition("::")
-        assert f"def {function}" in (root / "tests" / file).read_text(encoding="utf-8"), name
 
 
 def test_no_test_uses_more_private_attributes_than_are_listed() -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pages import replace_texts
 from typer.testing import CliRunner
 
 from uwaga._base import languages
-from uwaga._base.languages import LANGUAGES, _Table, decimal, integer, percent, plural, significant, tr, tr_n, using
+from uwaga._base.languages import LANGUAGES, decimal, integer, percent, plural, significant, tr, tr_n, using
 from uwaga.cli import app
-from uwaga.lessons import page
 from uwaga.lessons.build import STEPS
 from uwaga.lessons.page import texts_of
 from uwaga.viewer.lesson import work_through
@@ -357,23 +357,14 @@ _QUOTED = (
 def test_no_english_is_left_in_the_lesson(monkeypatch: pytest.MonkeyPatch) -> None:
     """With tables whose messages have other letters, every Latin word that is left did not come from a table: values inside
     messages, formulas and heads of columns too."""
-    whole = languages._tables()
 
-    def disguised(text: Any) -> Any:
-        if isinstance(text, dict):
-            return {name: disguised(each) for name, each in text.items()}
-        if isinstance(text, list):
-            return [disguised(each) for each in text]
+    def disguised(text: str) -> str:
         parts = re.split(r"(\{\w+\})", text)
         return "".join(
-            re.sub("[A-Za-z]", "\N{CYRILLIC SMALL LETTER ZHE}", part) if part[:1] != "{" else part for part in parts
+            part if part[:1] == "{" else re.sub("[A-Za-z]", "\N{CYRILLIC SMALL LETTER ZHE}", part) for part in parts
         )
 
-    forms = {message: [disguised(message)] for message in whole["messages"]}
-    hidden = disguised(texts_of("en"))
-    monkeypatch.setattr(page, "texts_of", lambda language: hidden)
-    table = _Table(forms, frozenset(forms), lambda count: 0)
-    monkeypatch.setattr(languages, "_table", lambda language: table)
+    replace_texts(monkeypatch, disguised)
     own = {"sentences": [["\u0436", "\u0436\u0436"]], "written": ["\u0436"]}
     for settings in (
         {},

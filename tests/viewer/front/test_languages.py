@@ -5,13 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import MakeMaps, Open, Serve
+from pages import MakeMaps, Open, Serve, replace_texts
 from waiting import until
 
-from uwaga._base import languages
-from uwaga._base.languages import LANGUAGES, _Table
-from uwaga.lessons import page as lesson_page
-from uwaga.lessons.page import texts_of
+from uwaga._base.languages import LANGUAGES
 from uwaga.viewer.lesson import lesson, work_through
 
 pytestmark = pytest.mark.slow
@@ -82,24 +79,13 @@ _SHOWN = """() => {
 }"""
 
 
-def bracketed(text: Any) -> Any:
-    if isinstance(text, dict):
-        return {name: bracketed(value) for name, value in text.items()}
-    return [bracketed(value) for value in text] if isinstance(text, list) else f"⟦{text}⟧"
-
-
 @pytest.mark.gate("explore")
 @pytest.mark.parametrize("tab", ["explore", "overview", "table", "lesson"])
 def test_every_text_of_a_page_comes_from_a_table(
     tab: str, serve: Serve, make_maps: MakeMaps, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a table whose messages are those of English in brackets."""
-    whole = languages._tables()
-    forms = {message: [f"⟦{message}⟧"] for message in whole["messages"]}
-    table = _Table(forms, frozenset(forms), lambda count: 0)
-    monkeypatch.setattr(languages, "_table", lambda language: table)
-    lesson_texts = bracketed(texts_of("en"))
-    monkeypatch.setattr(lesson_page, "texts_of", lambda language: lesson_texts)
+    replace_texts(monkeypatch, lambda text: f"⟦{text}⟧")
     handle = serve(make_maps(7), language="pl", title="w1 w2", tokens=[f"w{n}" for n in range(7)])
     page = open_page(f"{handle.address}&tab={tab}")
     page.wait_for_function("() => document.body.innerText.includes('⟦')")

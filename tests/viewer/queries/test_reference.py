@@ -72,11 +72,12 @@ def expected_matrix(
 
 @pytest.fixture(params=[1 << 23, 30], ids=["at once", "in steps"], autouse=True)
 def _steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.viewer.queries.heads._STEP", request.param)
+    limits = {"heads._STEP": request.param}
     if request.param < 1 << 23:
         request.getfixturevalue("one_step")
-        monkeypatch.setattr("uwaga.viewer.queries.raster._NO_SAMPLE", 40)
-        monkeypatch.setattr("uwaga.viewer.queries.raster._SAMPLES", 2)
+        limits |= {"raster._NO_SAMPLE": 40, "raster._SAMPLES": 2}
+    for name, value in limits.items():
+        monkeypatch.setattr(f"uwaga.viewer.queries.{name}", value)
 
 
 @ANY
