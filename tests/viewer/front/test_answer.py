@@ -9,7 +9,7 @@ import torch
 from pages import Open
 
 from uwaga import SoftDatabase, TextEncoder, store
-from uwaga.viewer.api import ServedView, show
+from uwaga.viewer.api import ServedView, display
 from uwaga.viewer.page.snapshot import save_snapshot
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Question, View
@@ -34,7 +34,7 @@ def shown(tmp_path: Path, write_model: Callable[..., Path]) -> View:
 
 @pytest.fixture
 def served(shown: View) -> Any:
-    with show(ViewService(shown), QUESTION, "view", fragment="query=0", port=0, browser=False, block=False) as view:
+    with display(ViewService(shown), fragment="query=0", port=0, browser=False, block=False) as view:
         yield view
 
 
