@@ -47,14 +47,14 @@ def open_view(
             raise ValueError(f"view: model of a question must be the name of a model, not {type(model).__name__}")
         asked = replace(shown, model=model) if shown.model is None else shown
         return ViewService(View.of_question(asked).titled(title))
-    given = [_with_model(each, model) for each in (shown, beside) if each is not None]
-    texts = [each for each in given if isinstance(each, Text)]
-    if len(texts) == len(given):
+    sides = [_with_model(side, model) for side in (shown, beside) if side is not None]
+    texts = [side for side in sides if isinstance(side, Text)]
+    if len(texts) == len(sides):
         runner, typed = _runner(*texts)
         with progress() as report:
             first = runner.run(typed, report, max_tokens=None)
         return ViewService(first.titled(title), runner=runner, typed=typed)
-    maps = [_recorded(each, progress) if isinstance(each, Text) else each for each in given]
+    maps = [_recorded(side, progress) if isinstance(side, Text) else side for side in sides]
     return ViewService(View.of(*maps).titled(title))
 
 

@@ -126,8 +126,8 @@ class ViewService:
         with self._guard:
             self._latest, self._asked, self._closed = None, None, True
             results = list(self._results.values())
-        for each in results:
-            each.close()
+        for result in results:
+            result.close()
 
     def result(self, number: int | None) -> ViewResult:
         """A result by its number. Raises RequestError: it was freed, or there was none."""
@@ -154,8 +154,8 @@ class ViewService:
         with self._guard:
             self._latest = mine
         with self._running:  # the run before ends at its next check
-            for number, each in self._results.items():
-                if each.typed == typed:
+            for number, result in self._results.items():
+                if result.typed == typed:
                     return number
             until = time.monotonic() + MAX_SECONDS
             self._check(mine, until)
@@ -242,8 +242,8 @@ def about(result: ViewResult) -> Reply:
         "typed": None if result.typed is None else result.typed.as_json(),
         "python": view.python,
         "predictions": {
-            side: {"kind": each.kind, "stack": each.stack, "tokens": len(each)}
-            for side, each in view.predictions.items()
+            side: {"kind": predicted.kind, "stack": predicted.stack, "tokens": len(predicted)}
+            for side, predicted in view.predictions.items()
         },
         "why": {
             str(number): "" if side.scores else CHANGED if number and view.python else NO_MODEL
@@ -273,10 +273,10 @@ def run(
     Raises:
         RequestError: a view without a runner, a text of too many characters, edits that are invalid or beside a second text.
     """
-    for name, each in (("text", text), ("second", second), ("target", target)):
-        if each is not None and len(each) > MAX_CHARACTERS:
+    for name, written in (("text", text), ("second", second), ("target", target)):
+        if written is not None and len(written) > MAX_CHARACTERS:
             raise RequestError(
-                f"the {name} has {len(each):,} characters; at most {MAX_CHARACTERS:,} are run from a page"
+                f"the {name} has {len(written):,} characters; at most {MAX_CHARACTERS:,} are run from a page"
             )
     if edits is not None and second is not None:
         raise RequestError("edits are shown beside the text: leave out the second text")
@@ -350,7 +350,7 @@ def page(
         try:
             handler, _ = parse(asked)
             if not handler.saved:
-                one_of("request", handler.name, [each.name for each in TABLE.values() if each.saved])
+                one_of("request", handler.name, [row.name for row in TABLE.values() if row.saved])
         except RequestError as error:
             raise RequestError(f"exact[{at}]: {error}") from error
     made = make_snapshot(
@@ -373,8 +373,8 @@ def lesson(
     settings: Any = None,
 ) -> Reply:
     """The lesson of an example, whose parts `uwaga.lessons.example` declares and checks."""
-    given = {"text": text, "tokens": tokens, "x": x, "settings": settings}
-    example = {name: value for name, value in given.items() if value is not None}
+    arguments = {"text": text, "tokens": tokens, "x": x, "settings": settings}
+    example = {name: value for name, value in arguments.items() if value is not None}
     return answer_lesson({"request": "lesson", **example} if example else result.service.lesson, language)
 
 
@@ -398,9 +398,10 @@ def _probes(result: ViewResult) -> list[tuple[str, float, float]]:
 def _others(result: ViewResult) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """Titles and vectors of other texts: of the second one, and of those that are cached."""
     others = [
-        each.view
-        for each in result.service.results()
-        if each is not result and (result.typed is None or each.typed is None or each.typed.text != result.typed.text)
+        other.view
+        for other in result.service.results()
+        if other is not result
+        and (result.typed is None or other.typed is None or other.typed.text != result.typed.text)
     ]
     for view in (result.view, *others):
         sides = list(zip(view.sides, view.vectors, strict=False))
@@ -444,6 +445,7 @@ def _lesson_reply(example: Example) -> Reply:
         "matrices": {id: matrix.to_json(index) for index, (id, matrix) in enumerate(shown.items())},
     }
     arrays = tuple(
-        np.ascontiguousarray(each.numbers.detach().to(torch.float32).numpy(), dtype="<f4") for each in shown.values()
+        np.ascontiguousarray(matrix.numbers.detach().to(torch.float32).numpy(), dtype="<f4")
+        for matrix in shown.values()
     )
     return Reply(meta=meta, arrays=arrays)

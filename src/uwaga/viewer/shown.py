@@ -196,16 +196,16 @@ class View:
             ValueError: no maps; maps of different texts; a row out of range; a number of tokens that differs from the maps'; a model itself of
                 maps that are no recording; a picture beside a second side, or one whose patches are not known.
         """
-        given = [each if isinstance(each, Maps) else Maps(each) for each in (shown, beside) if each is not None]
-        sides = tuple(map(_side, given))
-        first = given[0]
+        maps = [side if isinstance(side, Maps) else Maps(side) for side in (shown, beside) if side is not None]
+        sides = tuple(map(_side, maps))
+        first = maps[0]
         if len(sides) == 1 and first.title is None and isinstance(first.maps, Recording) and sides[0].model:
             title = sides[0].model
         else:
             title = " | ".join(dict.fromkeys(side.title for side in sides))
         result = cls(sides=sides, title=title)
-        if all(each.picture is None for each in given):
-            if any(each.grid is not None for each in given):
+        if all(side.picture is None for side in maps):
+            if any(side.grid is not None for side in maps):
                 raise ValueError("view: grid says where the patches of picture are: give picture too")
             return result
         if len(sides) != 1:
@@ -250,14 +250,14 @@ class View:
             "encoder": SourceText("\n\n".join(passages), places),
             "decoder": SourceText(question, [(0, len(question))]),
         }
-        weights, positions = (cast("Tensor", each) for each in m.topk(min(_ANSWERS, len(records))))
-        listed = [
+        weights, positions = (cast("Tensor", column) for column in m.topk(min(_ANSWERS, len(records))))
+        passages_shown = [
             {"key": key, "share": share, "text": passages[key], "origin": _origin(records[key])}
             for share, key in zip(weights.flatten().tolist(), positions.flatten().tolist(), strict=True)
         ]
-        others = len(records) - len(listed)
-        unlisted = max(0.0, 1.0 - sum(cast(float, passage["share"]) for passage in listed)) if others else 0.0
-        answer = {"question": question, "passages": listed, "others": others, "unlisted": unlisted}
+        others = len(records) - len(passages_shown)
+        unlisted = max(0.0, 1.0 - sum(cast(float, passage["share"]) for passage in passages_shown)) if others else 0.0
+        answer = {"question": question, "passages": passages_shown, "others": others, "unlisted": unlisted}
         return cls(sides=(replace(side, sources=written),), title=question, answer=answer)
 
     def titled(self, title: str | None) -> "View":
@@ -268,15 +268,15 @@ class View:
         return replace(self, title=title, sides=sides)
 
 
-def _grids(side: Side, given: PatchGrid | Mapping[str, PatchGrid] | None) -> dict[str, PatchGrid]:
+def _grids(side: Side, grid_of: PatchGrid | Mapping[str, PatchGrid] | None) -> dict[str, PatchGrid]:
     """Where the patches of a picture are, by stack. Raises ValueError: no grid, or one that has more patches than the map has tokens."""
-    if given is None:
+    if grid_of is None:
         named = {stack: grid_of_tokens(side.tokens.get(stack, ())) for stack in side.stacks}
         grids = {stack: grid for stack, grid in named.items() if grid is not None}
         if not grids:
             raise ValueError("view: the tokens are not named as patches: give grid=uwaga.inspect.patch_grid(...)")
     else:
-        grids = {side.stacks[0]: given} if isinstance(given, PatchGrid) else dict(given)
+        grids = {side.stacks[0]: grid_of} if isinstance(grid_of, PatchGrid) else dict(grid_of)
     for stack, grid in grids.items():
         if stack not in side.sizes:
             raise ValueError(f"view: grid has an unknown stack {stack!r}; the maps have {', '.join(side.sizes)}")
@@ -294,30 +294,30 @@ def _origin(record: Mapping[str, Any]) -> str:
     return " ".join([*names, *([str(record["document"])] if "document" in record else [])])
 
 
-def _side(given: Maps) -> Side:
-    maps = {name: _select_row(m, name, given.row) for name, m in sorted(_by_name(given.maps).items(), key=_order)}
+def _side(shown: Maps) -> Side:
+    maps = {name: _select_row(m, name, shown.row) for name, m in sorted(_by_name(shown.maps).items(), key=_order)}
     if not maps:
         raise ValueError("view: there are no maps to show")
     sizes = _sizes(maps)
-    names = _token_strings(given, sizes)
-    recording = given.maps if isinstance(given.maps, Recording) else None
-    written = {} if recording is None or given.tokens is not None else recording.written
+    names = _token_strings(shown, sizes)
+    recording = shown.maps if isinstance(shown.maps, Recording) else None
+    written = {} if recording is None or shown.tokens is not None else recording.written
     sources = {
-        stack: SourceText(*rows[given.row])
+        stack: SourceText(*rows[shown.row])
         for stack, rows in written.items()
-        if given.row < len(rows) and len(rows[given.row][1]) == sizes.get(stack)
+        if shown.row < len(rows) and len(rows[shown.row][1]) == sizes.get(stack)
     }
     model, scores = "", None
-    if isinstance(given.model, str | os.PathLike):
-        model = os.fspath(given.model)
-    elif given.model is not None:
+    if isinstance(shown.model, str | os.PathLike):
+        model = os.fspath(shown.model)
+    elif shown.model is not None:
         if recording is None:
             raise ValueError("view: model is a model, which reads a text; maps are given, with the name of a model")
-        scores = ScoreSource(given.model, lambda _: _with_values(recording), given.row)
+        scores = ScoreSource(shown.model, lambda _: _with_values(recording), shown.row)
     if not model and recording is not None:
         model = _model_name(recording.model)
     side = Side(title="", model=model, maps=maps, sizes=sizes, tokens=names, sources=sources, scores=scores)
-    return replace(side, title=_title(side) if given.title is None else given.title)
+    return replace(side, title=_title(side) if shown.title is None else shown.title)
 
 
 def _with_values(recording: Recording) -> Recording:
@@ -331,14 +331,14 @@ def _order(item: tuple[MapName, object]) -> tuple[int, int]:
     return KINDS.index(item[0][0]), item[0][1]
 
 
-def _by_name(given: MapsLike) -> dict[MapName, WeightMap]:
-    if isinstance(given, Recording):
-        return dict(given.maps)
-    if isinstance(given, WeightMap):
-        given = [given]
-    if not isinstance(given, Mapping) and not (isinstance(given, Sequence) and not isinstance(given, str)):
-        raise ValueError(f"view: maps must be a recording, a map, or several maps, not {type(given).__name__}")
-    by_name = given if isinstance(given, Mapping) else dict(enumerate(given))
+def _by_name(maps: MapsLike) -> dict[MapName, WeightMap]:
+    if isinstance(maps, Recording):
+        return dict(maps.maps)
+    if isinstance(maps, WeightMap):
+        maps = [maps]
+    if not isinstance(maps, Mapping) and not (isinstance(maps, Sequence) and not isinstance(maps, str)):
+        raise ValueError(f"view: maps must be a recording, a map, or several maps, not {type(maps).__name__}")
+    by_name = maps if isinstance(maps, Mapping) else dict(enumerate(maps))
     results: dict[MapName, WeightMap] = {}
     for name, m in by_name.items():
         if not isinstance(m, WeightMap):
@@ -390,20 +390,20 @@ def _token_strings(shown: Maps, sizes: Mapping[str, int]) -> dict[str, list[str]
     """The token strings, by stack, where they are known."""
     tokens = shown.tokens
     if tokens is None:
-        known: Mapping[str, Any] = shown.maps.tokens if isinstance(shown.maps, Recording) else {}
-        given = {stack: rows[shown.row] for stack, rows in known.items() if stack in sizes}
+        recorded: Mapping[str, Any] = shown.maps.tokens if isinstance(shown.maps, Recording) else {}
+        strings = {stack: rows[shown.row] for stack, rows in recorded.items() if stack in sizes}
     elif isinstance(tokens, Mapping):
-        given = {stack: list(names) for stack, names in tokens.items()}
+        strings = {stack: list(names) for stack, names in tokens.items()}
     elif len(sizes) == 1:
-        given = {next(iter(sizes)): list(tokens)}
+        strings = {next(iter(sizes)): list(tokens)}
     else:
         raise ValueError('view: the maps have two stacks: give tokens as {"encoder": ..., "decoder": ...}')
-    for stack, names in given.items():
+    for stack, names in strings.items():
         if stack not in sizes:
             raise ValueError(f"view: tokens has an unknown stack {stack!r}; the maps have {', '.join(sizes)}")
         if len(names) != sizes[stack]:
             raise ValueError(f"view: tokens has {len(names)} strings, but the {stack} has {sizes[stack]} tokens")
-    return {stack: [str(name) for name in names] for stack, names in given.items()}
+    return {stack: [str(name) for name in names] for stack, names in strings.items()}
 
 
 def _model_name(recorded: str) -> str:

@@ -112,11 +112,11 @@ class TextRunner:
         """What a page needs to offer a text box, as JSON; see `service.about`."""
         # A saved page holds the command: it must not tell where the directories of this machine are.
         readers = [self.reader, *([] if self.second is None else [cast("Model", self.second.model)])]
-        models = [each.title if Path(each.name).is_dir() else each.name for each in readers]
+        models = [reader.title if Path(reader.name).is_dir() else reader.name for reader in readers]
         options = " ".join(
             f"--{option} {shlex.quote(name)}" for option, name in zip(("model", "second-model"), models, strict=False)
         )
-        in_memory = not all(each.name for each in readers)
+        in_memory = not all(reader.name for reader in readers)
         return {
             "boxes": ["text", "second", *(["target"] if self.reader.config.has_both else [])],
             "examples": list(EXAMPLES.get(self.reader.name, _OTHERS)),
@@ -217,10 +217,12 @@ class TextRunner:
 
     def _probes_of(self, text: str, report: Report) -> list[tuple[str, NDArray[np.float32]]]:
         """Sentences to compare a text with, and their vectors: of an example, also with its other word, its own, else the examples."""
-        known = dict(PROBES)
+        by_text = dict(PROBES)
         for example, word, other in PAIRS:
-            known[example.replace(word, other)] = known[example]
-        probes = known.get(text) or [each for each in EXAMPLES.get(self.reader.name, _OTHERS) if each != text]
+            by_text[example.replace(word, other)] = by_text[example]
+        probes = by_text.get(text) or [
+            example for example in EXAMPLES.get(self.reader.name, _OTHERS) if example != text
+        ]
         for probe in probes:
             if probe not in self._vectors:
                 report(1.0)
