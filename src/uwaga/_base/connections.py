@@ -67,42 +67,53 @@ class IdleConnectionReaper:
     def make_room(self, connections: Collection[Any]) -> None:
         """Close the connection that has waited longest if the maximum is reached. To be called before one is accepted."""
         if len(connections) >= self._max_connections:
-            waiting = [each for each in connections if _is_waiting(each) and not each.transport.is_closing()]
+            waiting = [
+                connection
+                for connection in connections
+                if _is_waiting(connection) and not connection.transport.is_closing()
+            ]
             if waiting:
                 now = time.monotonic()
-                self._abort(min(waiting, key=lambda each: self._since.get(each, self._accepted.get(each, now))))
+                self._abort(
+                    min(
+                        waiting, key=lambda connection: self._since.get(connection, self._accepted.get(connection, now))
+                    )
+                )
 
     def reap(self, connections: Collection[Any]) -> None:
         """Close those that have waited too long, and the longest waiting ones of too many. To be called periodically."""
         now, timeouts = time.monotonic(), self.timeouts
         self._update(connections, now)
-        for each, since in list(self._since.items()):
-            is_stalled = _unsent_bytes(each) > 0 or each.transport.is_closing()
-            begun = self._begun.get(each.client, now)
+        for connection, since in list(self._since.items()):
+            is_stalled = _unsent_bytes(connection) > 0 or connection.transport.is_closing()
+            begun = self._begun.get(connection.client, now)
             waited = now - since >= (timeouts.stalled if is_stalled else timeouts.idle)
             if waited or now - begun >= timeouts.response:
-                self._abort(each)
+                self._abort(connection)
         # uvicorn may accept a batch at once, after `make_room` was called for one of them.
-        for each in list(self._since)[: max(len(connections) - self._max_connections, 0)]:
-            self._abort(each)
-        for each, since in list(self._since.items())[: max(len(self._since) - MAX_WAITING, 0)]:
+        for connection in list(self._since)[: max(len(connections) - self._max_connections, 0)]:
+            self._abort(connection)
+        for connection, since in list(self._since.items())[: max(len(self._since) - MAX_WAITING, 0)]:
             if now - since >= timeouts.crowded:
-                self._abort(each)
+                self._abort(connection)
         excess = sum(map(_unsent_bytes, self._since)) - MAX_UNSENT_BYTES
-        for each in list(self._since):
-            if excess > 0 and _unsent_bytes(each):
-                excess -= _unsent_bytes(each)
-                self._abort(each)
+        for connection in list(self._since):
+            if excess > 0 and _unsent_bytes(connection):
+                excess -= _unsent_bytes(connection)
+                self._abort(connection)
 
     def _update(self, connections: Collection[Any], now: float) -> None:
         """Record which connections wait, the longest waiting first, and forget those that are closed."""
-        accepted = {each: self._accepted.pop(each, now) for each in connections}
-        waiting = [each for each in connections if _is_waiting(each)]
+        accepted = {connection: self._accepted.pop(connection, now) for connection in connections}
+        waiting = [connection for connection in connections if _is_waiting(connection)]
         since = {
-            each: max(self._since.get(each, accepted[each]), self._progressed.get(each.client, 0.0)) for each in waiting
+            connection: max(
+                self._since.get(connection, accepted[connection]), self._progressed.get(connection.client, 0.0)
+            )
+            for connection in waiting
         }
         self._since = dict(sorted(since.items(), key=lambda item: item[1]))
-        clients = {each.client for each in connections}
+        clients = {connection.client for connection in connections}
         for times in (self._progressed, self._begun):
             for client in times.keys() - clients:
                 del times[client]

@@ -315,12 +315,12 @@ def remove_files(folder: Path, names: Collection[str]) -> None:
     some of the files are open or mapped, when the others are removed."""
     if not stat.S_ISDIR(folder.lstat().st_mode):
         raise PathConflictError(folder, "it is a link or a file, not a folder")
-    listed, kept = set(names), list[PermissionError]()
+    remaining, kept = set(names), list[PermissionError]()
     for path in list(folder.iterdir()):
-        if path.name in listed and _is_file(path):
+        if path.name in remaining and _is_file(path):
             with _open_files_kept(kept):
                 path.unlink(missing_ok=True)
-    remove_temporary(folder, *listed)
+    remove_temporary(folder, *remaining)
     fsync(folder)
     if kept:
         raise kept[0]

@@ -78,8 +78,8 @@ def codes(name: str, first: str | None = None, last: str | None = None) -> str:
     """The codes of a struct, or of its fields from `first` to `last`."""
     fields = [field.split(":") for field in STRUCTS[name].split()]
     names = [field for field, _ in fields]
-    wanted = fields[names.index(first) if first else 0 : names.index(last) + 1 if last else None]
-    return "".join(codes(kind) if kind in STRUCTS else kind for _, kind in wanted)
+    selected = fields[names.index(first) if first else 0 : names.index(last) + 1 if last else None]
+    return "".join(codes(kind) if kind in STRUCTS else kind for _, kind in selected)
 
 
 def struct_of(name: str, first: str | None = None, last: str | None = None) -> struct.Struct:

@@ -135,35 +135,35 @@ def keys(kind: Any, path: str = "") -> Iterator[str]:
         if get_origin(plain) is dict:
             plain, here = get_args(plain)[1], _join(path, "NAME")
         if isinstance(plain, type) and is_dataclass(plain):
-            for name, each in field_rules(plain).items():
+            for name, rules in field_rules(plain).items():
                 yield _join(here, name)
-                yield from keys(each, _join(here, name))
+                yield from keys(rules, _join(here, name))
 
 
-def unknown_key(path: str, known: Iterable[str]) -> str:
+def unknown_key(path: str, valid_keys: Iterable[str]) -> str:
     """The message about a key that does not exist, with the known one that looks most like it."""
     path = path if len(path) <= 100 else path[:100] + "..."  # likeness takes the square of the length in time
-    wanted = path.rpartition(".")[2]
-    initials = "".join(word[:1] for word in wanted.split("_"))
+    last_part = path.rpartition(".")[2]
+    initials = "".join(word[:1] for word in last_part.split("_"))
 
     def likeness(candidate: str) -> tuple[float, float, str]:
         last = candidate.rpartition(".")[2]
         whole = SequenceMatcher(None, path, candidate).ratio()
-        own = 1.0 if last == initials else SequenceMatcher(None, wanted, last).ratio()
-        return max(whole, own), whole, candidate
+        ratio = 1.0 if last == initials else SequenceMatcher(None, last_part, last).ratio()
+        return max(whole, ratio), whole, candidate
 
-    return f"there is no key {path}; the nearest is {max(known, key=likeness)}"
+    return f"there is no key {path}; the nearest is {max(valid_keys, key=likeness)}"
 
 
-def _explain(error: ValidationError, kind: Any, given: Any, path: str, noun: str = "object") -> ValueError:
+def _explain(error: ValidationError, kind: Any, rejected: Any, path: str, noun: str = "object") -> ValueError:
     """Return the error that replaces pydantic's: the one that a `__post_init__` raised, or an OptionError about the field."""
     found = error.errors(include_url=False)
     order = ("unexpected_keyword_argument", "missing")
-    first = min(found, key=lambda each: order.index(each["type"]) if each["type"] in order else len(order))
-    own = first.get("ctx", {}).get("error")
-    if isinstance(own, ValueError):
-        return own
-    at, field, value, is_missing = path, kind, given, first["type"] == "missing"
+    first = min(found, key=lambda schema: order.index(schema["type"]) if schema["type"] in order else len(order))
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, ValueError):
+        return cause
+    at, field, value, is_missing = path, kind, rejected, first["type"] == "missing"
     for left, part in reversed(list(enumerate(reversed(first["loc"])))):
         if (inside := _inside(field, part)) is None:
             if first["type"] in ("unexpected_keyword_argument", "invalid_key"):
@@ -186,23 +186,23 @@ def words(kind: Any, noun: str = "object") -> str:
     """
     plain, rules = _split(kind)
     of_table = f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
-    for each in rules:
-        if isinstance(each, Words):
-            return each.text
+    for rule in rules:
+        if isinstance(rule, Words):
+            return rule.text
     origin, inside = get_origin(plain), get_args(plain)
     if origin in (Union, UnionType):
-        return " or ".join(words(each, noun) for each in inside if each is not NoneType)  # a key can be left out
+        return " or ".join(words(member, noun) for member in inside if member is not NoneType)  # a key can be left out
     if origin is Literal:
         return f"one of {', '.join(map(repr, inside))}" if len(inside) > 1 else repr(inside[0])
     if origin in (tuple, list):
         if origin is list or inside[-1] is Ellipsis:
-            not_empty = " that is not empty" * any(isinstance(each, MinLen) for each in rules)
+            not_empty = " that is not empty" * any(isinstance(rule, MinLen) for rule in rules)
             return f"a list{not_empty}, each {words(inside[0], noun)}"
-        return f"a list of {len(inside)}: {', '.join(words(each, noun) for each in inside)}"
+        return f"a list of {len(inside)}: {', '.join(words(member, noun) for member in inside)}"
     if origin is dict:
         return f"{of_table} of {noun}s" if is_dataclass(inside[1]) else of_table
     named = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
-    if plain is str and any(isinstance(each, MinLen) for each in rules):
+    if plain is str and any(isinstance(rule, MinLen) for rule in rules):
         return "a string that is not empty"
     return named.get(plain, of_table) + _limits(rules)
 
@@ -213,8 +213,8 @@ def _limits(rules: Iterable[object]) -> str:
     (' above 0 and up to 1', ' of at least 1', ' from 1 to 4,096')
     """
     low = high = ""
-    for each in rules:
-        match each:
+    for rule in rules:
+        match rule:
             case Gt(x):
                 low = f" above {_written(x)}"
             case Ge(x):
@@ -252,9 +252,9 @@ def _part(value: Any, part: str | int) -> Any:
 def _inside(kind: Any, part: str | int) -> Any:
     """The annotation of a part of a value, as pydantic names parts; None if it is the branch of a union, or the
     rule of the whole has words of its own."""
-    members = [each for each in _members(kind) if each is not NoneType]
+    members = [member for member in _members(kind) if member is not NoneType]
     plain, rules = _split(members[0])
-    if len(members) > 1 or any(isinstance(each, Words) for each in rules):
+    if len(members) > 1 or any(isinstance(rule, Words) for rule in rules):
         return None
     origin, inside = get_origin(plain), get_args(plain)
     if isinstance(plain, type) and is_dataclass(plain):

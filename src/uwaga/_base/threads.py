@@ -56,7 +56,7 @@ def block(acts: Iterable[tuple[Any, Any]] = (), *, first: bool = False) -> Itera
     try:
         yield mine
     finally:
-        _BLOCKS.set(tuple(each for each in _BLOCKS.get() if each is not mine))
+        _BLOCKS.set(tuple(entry for entry in _BLOCKS.get() if entry is not mine))
         _count(mine, -1)
         mine.is_open, mine.of = False, {}  # a task's context may keep it for long
 
@@ -67,13 +67,13 @@ def acting(place: object) -> tuple[Any, ...]:
 
 
 def _read(place: object) -> tuple[Any, ...]:
-    return tuple(each.of[id(place)][1] for each in _here() if id(place) in each.of)
+    return tuple(entry.of[id(place)][1] for entry in _here() if id(place) in entry.of)
 
 
 def _here() -> list[_OpenBlock]:
     """The blocks that act in this thread and task."""
     thread = threading.get_ident()
-    return [each for each in _BLOCKS.get() if each.is_open and each.thread == thread]
+    return [entry for entry in _BLOCKS.get() if entry.is_open and entry.thread == thread]
 
 
 def _count(block: _OpenBlock, more: int) -> None:

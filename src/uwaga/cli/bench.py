@@ -49,7 +49,9 @@ def bench(
                 table.add_row(*labels, ratios[OURS], *times, speeds[OURS])
             else:
                 _, dtype, shape = labels
-                figures = (f"{ratios[each]} {speeds[each]:>4}" if each in ratios else "-" for each in ENGINES["linear"])
+                figures = (
+                    f"{ratios[engine]} {speeds[engine]:>4}" if engine in ratios else "-" for engine in ENGINES["linear"]
+                )
                 linear_table.add_row(f"{shape} {dtype}", *figures)
     console = Console()
     console.print(table)
@@ -84,7 +86,7 @@ def _save(seconds: float, tiny: bool) -> None:
     table = new_table(("what", "type", "PyTorch's time / the engine's, by shape", "order"))
     for operation, dtypes in ratios.items():
         for dtype, engines in dtypes.items():
-            figures = (f"{name} " + ", ".join(f"{each:.2f}x" for each in by.values()) for name, by in engines.items())
+            figures = (f"{name} " + ", ".join(f"{value:.2f}x" for value in by.values()) for name, by in engines.items())
             table.add_row(operation, dtype, "; ".join(figures), " > ".join(orders[operation][dtype]))
     Console().print(table)
     echo(f"Saved in {path}. Choices follow it from the next process on; delete the file to undo this.")

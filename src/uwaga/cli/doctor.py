@@ -63,7 +63,7 @@ def doctor(
     ] = None,
 ) -> None:
     """Say what is installed, what the kernels run on, and what is missing and why."""
-    findings = [Finding("processes", *each) for each in _processes()] if distributed else list(examine())
+    findings = [Finding("processes", *process) for process in _processes()] if distributed else list(examine())
     if model is not None:
         findings.append(_encoder(model))
     if distributed and os.environ["RANK"] != "0":
@@ -76,12 +76,12 @@ def doctor(
 
 def examine() -> Iterator[Finding]:
     """Every finding, in the order in which they are shown."""
-    versions = [Finding("versions", *each) for each in _versions()]
+    versions = [Finding("versions", *version) for version in _versions()]
     yield from versions
     yield Finding("machine", "system", f"{platform.system()} {platform.machine()}")
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     yield Finding("machine", "processor", f"{machine.processor()}, {usable} usable")
-    if any(each.name == "torch" and each.status == "missing" for each in versions):
+    if any(version.name == "torch" and version.status == "missing" for version in versions):
         return  # all else computes with it
     caches = list(_caches())  # before the check of a bundled model remembers its digest there
     topics = {
@@ -89,7 +89,7 @@ def examine() -> Iterator[Finding]:
         "models": _models(), "caches": caches, "environment": _environment(),
     }  # fmt: skip
     for topic, found in topics.items():
-        yield from (Finding(topic, *each) for each in found)
+        yield from (Finding(topic, *finding) for finding in found)
 
 
 def _processes() -> Found:
@@ -110,16 +110,16 @@ def _processes() -> Found:
         result = sequence_parallel.doctor()
     except (RuntimeError, ValueError) as error:  # the store of torchrun is out of reach, or a process has ended
         fail("doctor", str(error))
-    for each in result:
-        speed = f", {each.megabytes_per_second:,.0f} MB/s to and from rank 0" if each.rank else ""
-        value = f"{each.host}, process {each.pid}, {each.backend}, {each.level}, {each.threads} threads{speed}"
-        if each.has_same_bits:
-            yield f"rank {each.rank}", value, "ok", "computes the bits of rank 0"
+    for process in result:
+        speed = f", {process.megabytes_per_second:,.0f} MB/s to and from rank 0" if process.rank else ""
+        value = f"{process.host}, process {process.pid}, {process.backend}, {process.level}, {process.threads} threads{speed}"
+        if process.has_same_bits:
+            yield f"rank {process.rank}", value, "ok", "computes the bits of rank 0"
             continue
         why, others = "does not compute the bits of rank 0", sorted({x.level for x in result})
         if len(others) > 1:
             why += f": instruction sets differ ({', '.join(others)}); set UWAGA_LEVEL to one that all have"
-        yield f"rank {each.rank}", value, "missing", why
+        yield f"rank {process.rank}", value, "missing", why
     dist.destroy_process_group()
 
 

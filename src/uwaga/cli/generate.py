@@ -48,7 +48,7 @@ def generate(
         "seed": seed,
     }
     with ending("generate", CheckpointError):
-        _write(_load(model, dtype), [_text(n, each) for n, each in enumerate(prompts)], options, as_json=as_json)
+        _write(_load(model, dtype), [_text(n, prompt) for n, prompt in enumerate(prompts)], options, as_json=as_json)
 
 
 def _text(number: int, prompt: str) -> str:

@@ -312,10 +312,10 @@ def _print_heads(service: "Service") -> None:
     places: list[tuple[str, str]] = []
     heads: list[dict[str, float | None]] = []
     sampled = ""
-    for number, each in enumerate(side["maps"]):
+    for number, stack in enumerate(side["maps"]):
         if number and time.monotonic() >= until:
             break
-        request = {"request": "statistics", "side": side["id"], "kind": each["kind"], "layer": each["layer"]}
+        request = {"request": "statistics", "side": side["id"], "kind": stack["kind"], "layer": stack["layer"]}
         meta = service.answer(request).meta
         while meta["complete"] < 1 and time.monotonic() < until:
             meta = service.answer(request).meta
@@ -323,15 +323,15 @@ def _print_heads(service: "Service") -> None:
             sampled = ", from a sample of the queries"
         for head, values in enumerate(zip(*meta["columns"].values(), strict=True)):
             if any(value is not None for value in values):  # else the head is not computed yet
-                places.append((f"{each['kind']} {each['layer']}", str(head)))
+                places.append((f"{stack['kind']} {stack['layer']}", str(head)))
                 heads.append(dict(zip(meta["columns"], values, strict=True)))
     shown, extremes = _most_extreme(heads)
-    total = sum(each["heads"] for each in side["maps"])
-    known = "" if len(heads) == total else f" ({len(heads)} computed)"
+    total = sum(stack["heads"] for stack in side["maps"])
+    note = "" if len(heads) == total else f" ({len(heads)} computed)"
     table = new_table(
         ("layer",),
         ("head", *(_COLUMNS[name][0] for name in extremes)),
-        title=f"{len(shown)} of {total} heads{known}, those with the most extreme statistics{sampled}",
+        title=f"{len(shown)} of {total} heads{note}, those with the most extreme statistics{sampled}",
         title_justify="left",
         padding=(0, 0, 0, 1),
     )
@@ -345,10 +345,10 @@ def _most_extreme(heads: Sequence[Mapping[str, float | None]]) -> tuple[list[int
     """The indices of _TABLE_ROWS heads, taken in turn from the ranking of each statistic that is known and finite, and the first of each."""
     rankings = {}
     for name, (_, sign) in _COLUMNS.items():
-        values = ((each.get(name), number) for number, each in enumerate(heads))
-        known = [(-sign * value, number) for value, number in values if value is not None and math.isfinite(value)]
-        rankings[name] = [number for _, number in sorted(known)]
-    in_turn = dict.fromkeys(each for place in zip_longest(*rankings.values()) for each in place if each is not None)
+        values = ((head.get(name), number) for number, head in enumerate(heads))
+        finite = [(-sign * value, number) for value, number in values if value is not None and math.isfinite(value)]
+        rankings[name] = [number for _, number in sorted(finite)]
+    in_turn = dict.fromkeys(head for place in zip_longest(*rankings.values()) for head in place if head is not None)
     return sorted([*in_turn][:_TABLE_ROWS]), {name: order[0] for name, order in rankings.items() if order}
 
 
@@ -379,5 +379,5 @@ def _exact(text: str) -> "Exact":
     if match is None:
         rule = "kind/layer/head, such as encoder/3/5, or with queries and keys, such as encoder/3/5/0:512/0:512"
         raise RecordError(f"--exact takes {rule}, not {text!r}")
-    layer, head, *ends = (int(each) for each in match.groups()[1:] if each is not None)
+    layer, head, *ends = (int(group) for group in match.groups()[1:] if group is not None)
     return (match[1], layer, head, (ends[0], ends[1]), (ends[2], ends[3])) if ends else (match[1], layer, head)

@@ -151,9 +151,9 @@ def read(root: Path, transformer: TransformerSettings, *, is_listed: bool) -> Ch
         )
     calls = settings.get("processing_kwargs") or {}
     within = "processing_kwargs.chat_template"
-    given = dict(setting({within: calls.get("chat_template")}, path, within, dict[str, Any] | None, None) or {})
-    restores_end = given.pop("restore_suffix", True)
-    if wrong := sorted(given.keys() & set(_REFUSED)):
+    options = dict(setting({within: calls.get("chat_template")}, path, within, dict[str, Any] | None, None) or {})
+    restores_end = options.pop("restore_suffix", True)
+    if wrong := sorted(options.keys() & set(_REFUSED)):
         raise CheckpointError(f"{path}: {within}.{wrong[0]} is not supported; remove it")
     rules = {
         "tools": ListOf[dict[str, Any]] | None,
@@ -161,8 +161,8 @@ def read(root: Path, transformer: TransformerSettings, *, is_listed: bool) -> Ch
         "chat_template": Text | None,
     }
     for key, rule in rules.items():
-        setting({f"{within}.{key}": given.get(key)}, path, f"{within}.{key}", rule, None)
-    source, file = _selected(found, file, given, path)
+        setting({f"{within}.{key}": options.get(key)}, path, f"{within}.{key}", rule, None)
+    source, file = _selected(found, file, options, path)
     family = untrusted.read_json(folder / "config.json", missing_ok=True).get("model_type")
     kind = modalities.get("message", {}).get("format", "auto")
     if kind == "auto":
@@ -172,7 +172,7 @@ def read(root: Path, transformer: TransformerSettings, *, is_listed: bool) -> Ch
     sizes = ("max_length", "padding", "return_tensors", "truncation")
     common = {key: value for key, value in (calls.get("common") or {}).items() if key not in sizes}
     variables = {
-        "tools": None, "documents": None, "add_generation_prompt": False, "common_kwargs": common, **_tokens(folder, source), **given,
+        "tools": None, "documents": None, "add_generation_prompt": False, "common_kwargs": common, **_tokens(folder, source), **options,
     }  # fmt: skip
     return ChatTemplate(source, file, variables, is_structured=kind == "structured", restores_end=bool(restores_end))
 
@@ -181,29 +181,29 @@ def _find(root: Path, folder: Path) -> tuple[Path, str | dict[str, str] | None]:
     """As AutoTokenizer: the template of a directory, or several by name, and their file or folder. Files count more than settings."""
     path = folder / FILE
     files = {} if (text := _text(path)) is None else {"default": text}
-    for each in sorted((root / FOLDER).glob("*.jinja")):
-        if (text := _text(folder / FOLDER / each.name)) is not None:
-            files[each.name.removesuffix(".jinja")] = text
+    for template_file in sorted((root / FOLDER).glob("*.jinja")):
+        if (text := _text(folder / FOLDER / template_file.name)) is not None:
+            files[template_file.name.removesuffix(".jinja")] = text
     if files:
         return (path, files["default"]) if files.keys() == {"default"} else (folder, files)
     path = folder / "tokenizer_config.json"
     found = untrusted.read_json(path, missing_ok=True).get("chat_template")
-    if isinstance(found, list) and all(isinstance(each, dict) for each in found):
-        found = {str(each.get("name")): each.get("template") for each in found}
-    if isinstance(found, dict) and all(isinstance(each, str) for each in found.values()):
+    if isinstance(found, list) and all(isinstance(entry, dict) for entry in found):
+        found = {str(entry.get("name")): entry.get("template") for entry in found}
+    if isinstance(found, dict) and all(isinstance(value, str) for value in found.values()):
         return path, found
     if not isinstance(found, str | None):
         raise CheckpointError(f"{path}: chat_template must be a string or a list of objects with a name and a template")
     return path, found
 
 
-def _selected(found: str | dict[str, str], file: Path, given: dict[str, Any], path: Path) -> tuple[str, Path]:
+def _selected(found: str | dict[str, str], file: Path, options: dict[str, Any], path: Path) -> tuple[str, Path]:
     """The template that apply_chat_template takes, and the file that has it."""
-    name: str | None = given.pop("chat_template", None)
+    name: str | None = options.pop("chat_template", None)
     if name is not None and (isinstance(found, str) or name not in found):
         found, file = name, path
     elif not isinstance(found, str):
-        name = name or ("tool_use" if given.get("tools") is not None and "tool_use" in found else "default")
+        name = name or ("tool_use" if options.get("tools") is not None and "tool_use" in found else "default")
         if name not in found:
             raise CheckpointError(
                 f"{file} has chat templates with the names {', '.join(map(printable, sorted(found)))}, and none of the name default; "
@@ -241,11 +241,11 @@ def _tokens(folder: Path, source: str) -> dict[str, Any]:
     tokens |= extra if isinstance(extra, dict) else {}
     result: dict[str, Any] = {key: text for key, token in tokens.items() if (text := content_of(token)) is not None}
     if others := [key for key in auto_tokenizer.SPECIAL if key in source and key not in tokens]:
-        known = auto_tokenizer.special_tokens(folder)
+        special = auto_tokenizer.special_tokens(folder)
         reason = f"{path} does not say it, so that it depends on the tokenizer's class; add it there, or null"
         result |= (
             {key: Unknown(reason, key) for key in others}
-            if known is None
-            else {key: known[key] for key in others if key in known}
+            if special is None
+            else {key: special[key] for key in others if key in special}
         )
     return result

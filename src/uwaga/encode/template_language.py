@@ -95,7 +95,7 @@ class Template:
             source.encode()
             root = _ENVIRONMENT.parse(source)
             _check(root)
-            self._names = {each.name for each in root.find_all(nodes.Name)}
+            self._names = {name_node.name for name_node in root.find_all(nodes.Name)}
             self._price = _price(root)
             self._compiled = _ENVIRONMENT.from_string(_Priced().visit(root).set_environment(_ENVIRONMENT))
         except (jinja2.TemplateError, RecursionError, MemoryError, SyntaxError, ValueError) as error:
@@ -209,7 +209,7 @@ class _Budget:
         return value
 
     def joined(self, separator: str, items: Iterable[Any]) -> str:
-        texts = [self.text(each) for each in items]
+        texts = [self.text(item) for item in items]
         self.pay(0, sum(map(len, texts)) + len(separator) * len(texts))
         return separator.join(texts)
 
@@ -219,15 +219,15 @@ class _Budget:
         self.pay(0, len(text) + times * max(len(new) - len(old), 0))
         return text.replace(old, new, count)
 
-    def called(self, value: Any, name: str, *given: Any, **named: Any) -> Any:
+    def called(self, value: Any, name: str, *arguments: Any, **named: Any) -> Any:
         """A method of a string, list, tuple or dict, whose result is not longer than it."""
-        self.walk(None if isinstance(value, dict) else value, *given, *named.values())
+        self.walk(None if isinstance(value, dict) else value, *arguments, *named.values())
         if isinstance(value, str):
             if "split" in name:
                 self.pay(0, 8 * len(value))  # each part has a header
-            if name in ("strip", "lstrip", "rstrip", "rfind", "rsplit") and given and isinstance(given[0], str):
-                self.pay(0, len(value) * len(given[0]) // _SCANNED)  # the time that they may take
-        return self.made(getattr(value, name)(*given, **named))
+            if name in ("strip", "lstrip", "rstrip", "rfind", "rsplit") and arguments and isinstance(arguments[0], str):
+                self.pay(0, len(value) * len(arguments[0]) // _SCANNED)  # the time that they may take
+        return self.made(getattr(value, name)(*arguments, **named))
 
 
 _BUDGET: ContextVar[_Budget] = ContextVar("_BUDGET")
@@ -241,7 +241,10 @@ def _check(root: nodes.Node) -> None:
     level = [root]
     for _ in range(_DEPTH):
         level = [child for node in level for child in node.iter_child_nodes()]
-        if any(isinstance(each, nodes.Const) and type(each.value) is int and each.value >= _INTEGERS for each in level):
+        if any(
+            isinstance(constant, nodes.Const) and type(constant.value) is int and constant.value >= _INTEGERS
+            for constant in level
+        ):
             raise TemplateFault("computes a whole number of more than 63 bits")
     if level:
         raise TemplateFault(f"has parts inside of each other more than {_DEPTH} deep")
@@ -261,8 +264,8 @@ def _price(*roots: nodes.Node) -> tuple[int, int]:
     return steps, characters
 
 
-def _paying(node: Any, name: str, *given: int | str) -> nodes.Filter:
-    return nodes.Filter(node, name, [nodes.Const(each) for each in given], [], None, None)
+def _paying(node: Any, name: str, *arguments: int | str) -> nodes.Filter:
+    return nodes.Filter(node, name, [nodes.Const(value) for value in arguments], [], None, None)
 
 
 class _Priced(NodeTransformer):
@@ -297,8 +300,8 @@ class _Priced(NodeTransformer):
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
         self.generic_visit(node)
         node.expr = _paying(node.expr, _WALKED)
-        for each in node.ops:
-            each.expr = _paying(each.expr, _WALKED)
+        for op in node.ops:
+            op.expr = _paying(op.expr, _WALKED)
         return node
 
     def visit_Pair(self, node: nodes.Pair) -> nodes.Node:
@@ -330,8 +333,8 @@ class _Function:
     def __init__(self, run: Callable[..., Any]) -> None:
         self._run = run
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        return self._run(*given, **named)
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._run(*arguments, **named)
 
 
 class _Environment(ImmutableSandboxedEnvironment):
@@ -343,23 +346,23 @@ class _Environment(ImmutableSandboxedEnvironment):
         if isinstance(left, MappingView) or isinstance(right, MappingView):
             _refuse(f"computes {operator} of a view")
         budget = _BUDGET.get()
-        for each, count in ((left, right), (right, left)):
-            if operator == "*" and isinstance(count, int) and isinstance(each, str | list | tuple):
-                size = len(each) * max(count, 0)
-                budget.pay(*((0, size) if isinstance(each, str) else (size,)))
+        for factor, count in ((left, right), (right, left)):
+            if operator == "*" and isinstance(count, int) and isinstance(factor, str | list | tuple):
+                size = len(factor) * max(count, 0)
+                budget.pay(*((0, size) if isinstance(factor, str) else (size,)))
         return budget.made(self.binop_table[operator](left, right))
 
-    def call(self, context: Context, called: Any, *given: Any, **named: Any) -> Any:
-        _BUDGET.get().pay(len(given) + len(named))
+    def call(self, context: Context, called: Any, *arguments: Any, **named: Any) -> Any:
+        _BUDGET.get().pay(len(arguments) + len(named))
         if not isinstance(called, _Function | Macro | Undefined):
             raise TemplateFault(f"calls {_kind(called)}")
-        return super().call(context, called, *given, **named)
+        return super().call(context, called, *arguments, **named)
 
-    def call_filter(self, name: str, *given: Any, **named: Any) -> Any:
+    def call_filter(self, name: str, *arguments: Any, **named: Any) -> Any:
         """A filter that the template names by a string, as in map("upper")."""
         if name in _PRICES:
             _refuse(f"has the filter {name}")
-        return super().call_filter(name, *given, **named)
+        return super().call_filter(name, *arguments, **named)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         return self._member(obj, attribute, attributes_first=True)
@@ -389,8 +392,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         if name == "join":
             return _Function(lambda items: budget.joined(value, budget.items(items)))
         if name == "replace":
-            return _Function(lambda *given: budget.replaced(value, *given))
-        return _Function(lambda *given, **named: budget.called(value, name, *given, **named))
+            return _Function(lambda *arguments: budget.replaced(value, *arguments))
+        return _Function(lambda *arguments, **named: budget.called(value, name, *arguments, **named))
 
 
 class _Known(dict[str, Callable[..., Any]]):
@@ -405,11 +408,11 @@ class _Known(dict[str, Callable[..., Any]]):
 
 
 def _filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    def priced(value: Any, *given: Any, **named: Any) -> Any:
+    def priced(value: Any, *arguments: Any, **named: Any) -> Any:
         budget = _BUDGET.get()
         value = budget.text(value) if name in _OF_TEXTS else value
-        budget.walk(value, *given, *named.values())
-        result = budget.made(function(value, *given, **named))
+        budget.walk(value, *arguments, *named.values())
+        result = budget.made(function(value, *arguments, **named))
         return budget.items(result) if isinstance(result, Iterator) else result
 
     return priced
@@ -419,10 +422,10 @@ def _item_filter(name: str) -> Callable[..., Any]:
     function = filters.FILTERS[name]
 
     @pass_context
-    def priced(context: Context, value: Any, *given: Any, **named: Any) -> Any:
+    def priced(context: Context, value: Any, *arguments: Any, **named: Any) -> Any:
         budget = _BUDGET.get()
-        budget.pay(len(given) + len(named))
-        return function(context, budget.items(value or ()), *given, **named)
+        budget.pay(len(arguments) + len(named))
+        return function(context, budget.items(value or ()), *arguments, **named)
 
     return priced
 
@@ -430,13 +433,13 @@ def _item_filter(name: str) -> Callable[..., Any]:
 def _test(name: str) -> Callable[..., Any]:
     function: Any = tests.TESTS[name]
 
-    def priced(value: Any, *given: Any, **named: Any) -> Any:
+    def priced(value: Any, *arguments: Any, **named: Any) -> Any:
         if name in _OF_NUMBERS and not isinstance(value, int | float):
             _refuse(f"has the test {name} of {_kind(value)}")
         budget = _BUDGET.get()
         value = budget.text(value) if name in _OF_TEXTS else value
-        budget.walk(value, *given, *named.values())
-        return function(value, *given, **named)
+        budget.walk(value, *arguments, *named.values())
+        return function(value, *arguments, **named)
 
     return priced
 
@@ -505,10 +508,10 @@ def _written(context: Context, value: Any) -> str:
     return str(budget.made(budget.text(value)))
 
 
-def _dict(*given: Any, **named: Any) -> dict[Any, Any]:
+def _dict(*arguments: Any, **named: Any) -> dict[Any, Any]:
     budget = _BUDGET.get()
-    budget.walk(*given)
-    return dict(*(each if isinstance(each, dict) else budget.items(each) for each in given), **named)
+    budget.walk(*arguments)
+    return dict(*(values if isinstance(values, dict) else budget.items(values) for values in arguments), **named)
 
 
 def _raise(message: Any) -> Never:

@@ -80,8 +80,8 @@ def copy(tokens: Sequence[str]) -> Copied:
     layer = model.decoder.layers[0]
     assert isinstance(layer, DecoderLayer)
     x = model.positions(model.embedding(torch.tensor(signs[:-1])))
-    own = x + layer.attention(layer.attention_norm(x), mask=Causal())
-    queries, keys, _ = projected(layer.cross_attention, layer.cross_attention_norm(own), memory)
+    attended = x + layer.attention(layer.attention_norm(x), mask=Causal())
+    queries, keys, _ = projected(layer.cross_attention, layer.cross_attention_norm(attended), memory)
     scale = 1.0 / math.sqrt(layer.cross_attention.d_k)
     weights = AttentionMap(queries, keys, scale=scale)
     scores_NN = scores(queries, keys) * scale

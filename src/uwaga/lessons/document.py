@@ -193,7 +193,7 @@ def matrices(steps: Iterable[LessonStep]) -> dict[str, Matrix]:
     for step in steps:
         pictures = (*step.pictures, *(picture for section in step.sections for picture in section.pictures))
         tables = (matrix for section in step.sections for matrix in section.matrices)
-        for matrix in (*tables, *(each for picture in pictures for each in picture.matrices)):
+        for matrix in (*tables, *(matrix for picture in pictures for matrix in picture.matrices)):
             assert results.setdefault(matrix.id, matrix) is matrix, matrix.id
     return results
 

@@ -178,10 +178,10 @@ class ExampleParser:
         ExampleError: from every method for an invalid value, and from the constructor for an unknown name.
     """
 
-    def __init__(self, subject: str, values: Mapping[str, object], known: Sequence[str]) -> None:
+    def __init__(self, subject: str, values: Mapping[str, object], names: Sequence[str]) -> None:
         self._subject, self._values = subject, values
         for name in values:
-            if name not in known:
+            if name not in names:
                 raise self._error(f"unknown argument {short(name)}")
 
     def mapping(self, name: str) -> Mapping[str, object]:
@@ -210,8 +210,8 @@ class ExampleParser:
         if not isinstance(value, list) or not 1 <= len(value) <= max_count:
             raise self._wrong(name, f"a list of 1 to {max_count} sentences", value)
         return tuple(
-            (self._split if isinstance(each, str) else self._words)(f"{name}[{place}]", each, max_words)
-            for place, each in enumerate(value)
+            (self._split if isinstance(word, str) else self._words)(f"{name}[{place}]", word, max_words)
+            for place, word in enumerate(value)
         )
 
     def boolean(self, name: str, default: bool) -> bool:
@@ -316,7 +316,7 @@ class ExampleParser:
         if not isinstance(value, list) or not 1 <= len(value) <= max_count:
             actual = f"of {len(value)}" if isinstance(value, list) else short(value)
             raise self._error(f"{name} must be a list of 1 to {max_count} numbers, not {actual}")
-        return [float(self._checked(f"{name}[{place}]", each, _Number)) for place, each in enumerate(value)]
+        return [float(self._checked(f"{name}[{place}]", entry, _Number)) for place, entry in enumerate(value)]
 
     def _checked(self, name: str, value: object, rule: Any) -> Any:
         try:
@@ -394,12 +394,12 @@ def _example(text: str | None, tokens: tuple[str, ...], x_NM: Tensor, settings: 
 def _output_weight(settings: ExampleParser, heads: int, values: int, width: int) -> Tensor:
     """(heads * E, M) W_O, whose rows of a head that are not given are the default's."""
     most = MAX_HEADS * values
-    given = settings.height("wo", most) or values
-    if given % values:
-        given = values  # which is what the error names
-    first_EM = settings.matrix("wo", (given, width), MAX_WIDTH, lambda n: weight("wo", values, width))
-    known = len(first_EM) // values
-    others = [weight(f"wo of head {head + 1}", values, width) for head in range(known, heads)]
+    height = settings.height("wo", most) or values
+    if height % values:
+        height = values  # which is what the error names
+    first_EM = settings.matrix("wo", (height, width), MAX_WIDTH, lambda n: weight("wo", values, width))
+    num_heads = len(first_EM) // values
+    others = [weight(f"wo of head {head + 1}", values, width) for head in range(num_heads, heads)]
     return torch.cat((first_EM, *others))[: heads * values]
 
 
@@ -413,8 +413,8 @@ def _vectors(parser: ExampleParser, before: Sequence[str], tokens: Sequence[str]
         rows_of.setdefault(token, []).append(list(vector(token, width)) if row is None else row)
     filled = []
     for token in tokens:
-        known = rows_of.get(token, [list(vector(token, width))])
-        filled.append(known.pop(0) if len(known) > 1 else known[0])
+        rows_of_token = rows_of.get(token, [list(vector(token, width))])
+        filled.append(rows_of_token.pop(0) if len(rows_of_token) > 1 else rows_of_token[0])
     return torch.tensor(filled, dtype=torch.float32)
 
 

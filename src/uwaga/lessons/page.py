@@ -51,7 +51,7 @@ class Page:
         """Paragraphs; none if the step has none."""
         paragraphs = self._texts.get(key, [])
         assert isinstance(paragraphs, list), key
-        return tuple(filled(each, values) for each in paragraphs)
+        return tuple(filled(paragraph, values) for paragraph in paragraphs)
 
     def counted(self, key: str, count: int, **values: object) -> str:
         """A text in the form that the language has for a count, which is `{count}` in it."""

@@ -38,17 +38,17 @@ thead td { border: 0; }
 def worksheet_html(steps: tuple[LessonStep, ...], tokens: tuple[str, ...]) -> str:
     """One HTML page, printed on A4: the task, then from a new page on the same with the numbers and the questions' answers."""
     asked = [step for step in steps if step.id in _TASKS]
-    known = {matrix.id: matrix for step in asked for section in step.sections for matrix in section.matrices}
+    matrices = {matrix.id: matrix for step in asked for section in step.sections for matrix in section.matrices}
     sentence = _text(" ".join(tokens))
-    given = _tables((known[id] for id in ("x", "wq", "wk", "wv")), tokens, 0, filled=True)
+    given = _tables((matrices[id] for id in ("x", "wq", "wk", "wv")), tokens, 0, filled=True)
     texts = texts_of(current())["worksheet"]
     title, given_title, scaled, solutions = (str(texts[key]) for key in ("title", "given", "scaled", "solutions"))
-    scale = filled(scaled, {"scale": known["scaled"].source["say"]})
+    scale = filled(scaled, {"scale": matrices["scaled"].source["say"]})
     parts = [
         f"<h1>{title}</h1><p>{sentence}</p><h2>{given_title}</h2>{given}<p>{_text(scale)}</p>",
-        *(_task(step, known, tokens, filled=False) for step in asked),
+        *(_task(step, matrices, tokens, filled=False) for step in asked),
     ]
-    solved = [_task(step, known, tokens, filled=True) for step in asked]
+    solved = [_task(step, matrices, tokens, filled=True) for step in asked]
     return (
         f'<!doctype html><html lang="{current()}"><head><meta charset="utf-8"><title>{title}: {sentence}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
@@ -56,7 +56,7 @@ def worksheet_html(steps: tuple[LessonStep, ...], tokens: tuple[str, ...]) -> st
     )
 
 
-def _task(step: LessonStep, known: dict[str, Matrix], tokens: tuple[str, ...], *, filled: bool) -> str:
+def _task(step: LessonStep, matrices: dict[str, Matrix], tokens: tuple[str, ...], *, filled: bool) -> str:
     parts = [f"<h2>{_text(f'{step.number}: {step.title}')}</h2>"]
     if step.question is not None:
         choices = "".join(
@@ -66,7 +66,7 @@ def _task(step: LessonStep, known: dict[str, Matrix], tokens: tuple[str, ...], *
         why = f"<p>{_text(step.question.why)}</p>" if filled else ""
         parts.append(f"<p>{_text(step.question.text)}</p><ul>{choices}</ul>{why}")
     token = 0 if step.question is None else step.question.token
-    parts.append(_tables((known[id] for id in _TASKS[step.id]), tokens, token, filled=filled))
+    parts.append(_tables((matrices[id] for id in _TASKS[step.id]), tokens, token, filled=filled))
     return "".join(parts)
 
 

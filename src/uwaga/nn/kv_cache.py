@@ -187,8 +187,8 @@ class SelfAttentionCache:
         lengths_R = self.lengths
         wanted_R = torch.zeros_like(lengths_R) + length
         if bool(((wanted_R < 0) | (wanted_R > lengths_R)).any()):
-            listed = length.tolist() if isinstance(length, Tensor) else length
-            raise ValueError(f"KeyValueCache: rows of {lengths_R.tolist()} tokens cannot be rewound to {listed}")
+            lengths = length.tolist() if isinstance(length, Tensor) else length
+            raise ValueError(f"KeyValueCache: rows of {lengths_R.tolist()} tokens cannot be rewound to {lengths}")
         self.start = wanted_R if isinstance(length, Tensor) else length
         self._longest = int(wanted_R.max()) if len(wanted_R) else 0
 

@@ -65,10 +65,10 @@ class Lesson:
 
     def __getitem__(self, name: str) -> NDArray[np.float32]:
         """A copy of one matrix: (rows, columns), or (queries, rows, columns). Raises KeyError, with the known names."""
-        known = self.matrices
-        if name not in known:
-            raise KeyError(f"unknown matrix {name!r}: choose one of {', '.join(known)}")
-        return known[name].numbers.numpy().copy()
+        by_name = self.matrices
+        if name not in by_name:
+            raise KeyError(f"unknown matrix {name!r}: choose one of {', '.join(by_name)}")
+        return by_name[name].numbers.numpy().copy()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the lesson as one HTML file that needs no server and no network. The page calculates its tables again after an edit.
@@ -170,7 +170,7 @@ def lesson(
     """
     worked = work_through(inputs, tokens=tokens, wq=wq, wk=wk, wv=wv, wo=wo, language=language, **settings)
     # The page's own example is that of the language that the page is in.
-    is_default = inputs is None and all(each is None for each in (tokens, wq, wk, wv, wo)) and not settings
+    is_default = inputs is None and all(value is None for value in (tokens, wq, wk, wv, wo)) and not settings
     service = ViewService(View(), lesson={"request": "lesson"} if is_default else worked.request)
     view = display(service, "lesson", port=port, browser=browser, block=block, fragment=FRAGMENT, language=language)
     return Lesson(request=worked.request, steps=worked.steps, language=worked.language, view=view)
@@ -196,8 +196,8 @@ def _request(
         request["text"] = written
     elif written is not None:
         request["tokens"] = as_lists(written)
-    given = {name: _rows(name, each) for name, each in weights.items() if each is not None}
-    request["settings"] = given | {name: as_lists(each) for name, each in settings.items()}
+    numbers = {name: _rows(name, weight) for name, weight in weights.items() if weight is not None}
+    request["settings"] = numbers | {name: as_lists(value) for name, value in settings.items()}
     return request
 
 

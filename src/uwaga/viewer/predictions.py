@@ -56,10 +56,10 @@ class Predictions:
 
         with torch.no_grad():
             both = [self] if before is None else [self, before]
-            each_PTV = torch.stack([each.logits(each.states[first:last]).float().softmax(-1) for each in both])
+            each_PTV = torch.stack([side.logits(side.states[first:last]).float().softmax(-1) for side in both])
             ids = each_PTV.amax(0).topk(count).indices
             probabilities = each_PTV.gather(-1, ids.expand(len(both), -1, -1))
-        return [self._labels(each) for each in ids.tolist()], probabilities.numpy().astype(np.float32)
+        return [self._labels(row) for row in ids.tolist()], probabilities.numpy().astype(np.float32)
 
     def _labels(self, ids: list[int]) -> list[str]:
         """The tokens as text; one that continues a word begins with a hyphen, where others do not."""

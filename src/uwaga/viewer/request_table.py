@@ -104,14 +104,14 @@ def parse(asked: Request) -> tuple[Handler, dict[str, Any]]:
     if name not in TABLE:
         title = name if len(name) <= 20 else "request"
         raise RequestError(f"{title}: request must be one of {', '.join(TABLE)}, not {short(name)}")
-    given = {key: value for key, value in asked.items() if key != "request"}
-    for key, value in given.items():
+    fields = {key: value for key, value in asked.items() if key != "request"}
+    for key, value in fields.items():
         try:
             check_json_depth(value)
         except RecursionError as error:
             raise RequestError(f"{name}: {printable(key)} is {error}") from error
     try:
-        arguments = read(TABLE[name].arguments, given)
+        arguments = read(TABLE[name].arguments, fields)
     except OptionError as error:
         raise RequestError(f"{name}: {error}") from error
     return TABLE[name], dict(vars(arguments))

@@ -140,13 +140,13 @@ def using(language: str) -> Iterator[None]:
         _current.reset(token)
 
 
-def preferred(wanted: Sequence[str]) -> str:
+def preferred(tags: Sequence[str]) -> str:
     """The first of some codes that is among LANGUAGES, without its region; else English.
 
     >>> preferred(["de", "pt-BR", "en"]), preferred(["zh_CN.UTF-8"]), preferred([])
     ('pt', 'zh', 'en')
     """
-    codes = (code.replace("_", "-").partition("-")[0].partition(".")[0].strip().lower() for code in wanted)
+    codes = (code.replace("_", "-").partition("-")[0].partition(".")[0].strip().lower() for code in tags)
     return next((code for code in codes if code in LANGUAGES), _ENGLISH)
 
 
@@ -165,7 +165,7 @@ def of_header(accept_language: str) -> str:
             weight = 0.0
         if weight > 0:
             weighted.append((weight, code))
-    return preferred([code for _, code in sorted(weighted, key=lambda each: -each[0])])
+    return preferred([code for _, code in sorted(weighted, key=lambda match: -match[0])])
 
 
 def page_table(language: str, *, can_change: bool = False) -> dict[str, Any]:

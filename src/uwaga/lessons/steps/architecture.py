@@ -102,10 +102,10 @@ def _drawing(page: Page) -> Drawing:
             height=42,
             shape=f"{count} \u00d7 {words if id == 'words' else m}",
         )
-        for x, count, listed in ((40, n, _READING), (310, t, _WRITING))
-        for id, label, step, y in listed
+        for x, count, steps in ((40, n, _READING), (310, t, _WRITING))
+        for id, label, step, y in steps
     ]
-    arrows = [pair for listed in (_READING, _WRITING) for pair in itertools.pairwise(id for id, *_ in listed)]
+    arrows = [pair for steps in (_READING, _WRITING) for pair in itertools.pairwise(id for id, *_ in steps)]
     texts = page.texts("left_out_text")
     return Drawing(
         title=page.text("drawing", start=START),
@@ -146,7 +146,7 @@ def _parameters(page: Page) -> Section:
     example = page.example
     layer = DecoderLayer(spec_of(example))
     counts = [
-        float(sum(each.numel() for name in names for each in layer.get_submodule(name).parameters()))
+        float(sum(parameter.numel() for name in names for parameter in layer.get_submodule(name).parameters()))
         for names, _ in _LEARNED
     ]
     numbers = torch.tensor(

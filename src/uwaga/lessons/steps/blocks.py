@@ -123,7 +123,7 @@ def encoder(page: Page) -> LessonStep:
     w2 = page.matrix("w2", typed(example.w2_FM, names, example.width_names))
     attended = _attention(page, "block1", x)
     forward = _feed_forward(page, "block1", attended.output)
-    normed = [each.id for each in (*attended.matrices, *forward.matrices) if each.id.endswith("_norm")]
+    normed = [matrix.id for matrix in (*attended.matrices, *forward.matrices) if matrix.id.endswith("_norm")]
     whole = filled(example, EncoderLayer(spec_of(example)))(x.numbers)
     return page.step(
         page.section("input_placed" if is_placed else "input", x, title=page.text("input"), controls=("norm",)),
@@ -162,8 +162,8 @@ def _source(page: Page) -> Matrix:
 
 def _way(page: Page, matrices: Sequence[Matrix], labels: Sequence[str] = ()) -> Illustration:
     """One word on its way: its row in each matrix of the width of the model."""
-    wide = [each for each in matrices if len(each.columns) == len(matrices[0].columns)]
-    return page.picture("rows", "one_word", *wide, labels=labels or [each.title for each in wide])
+    wide = [matrix for matrix in matrices if len(matrix.columns) == len(matrices[0].columns)]
+    return page.picture("rows", "one_word", *wide, labels=labels or [matrix.title for matrix in wide])
 
 
 def _of_heads(page: Page, sublayer: SublayerMatrices, key: str) -> tuple[Section, Section]:
@@ -180,7 +180,7 @@ def _of_heads(page: Page, sublayer: SublayerMatrices, key: str) -> tuple[Section
 
 def _normal(page: Page, sublayer: SublayerMatrices) -> tuple[LessonFinding, ...]:
     """What the norm has done to the row with the largest variance."""
-    at = next((n for n, each in enumerate(sublayer.matrices) if each.id.endswith("_norm")), None)
+    at = next((n for n, matrix in enumerate(sublayer.matrices) if matrix.id.endswith("_norm")), None)
     if at is None:
         return ()
     stats, normed = sublayer.matrices[at - 1 : at + 1]
@@ -206,7 +206,7 @@ def _clean(number: float) -> str:
 
 
 def _silent(page: Page, forward: SublayerMatrices) -> LessonFinding:
-    active = next(each for each in forward.matrices if each.id.endswith("_active"))
+    active = next(matrix for matrix in forward.matrices if matrix.id.endswith("_active"))
     zeros, most = int((active.numbers == 0).sum()), active.numbers.numel()
     return page.finding("silent", [(active.id, 0, 0)], zeros=zeros, most=most)
 
@@ -272,8 +272,8 @@ def decoder(page: Page) -> LessonStep:
     is_pre = page.example.norm == "pre"
     memory = page["encoder_final_norm" if is_pre else "block2_ff_out_norm"]
     x, bits = _written(page)
-    own = _attention(page, "decoder_own", x, "self_attended", bits=bits)
-    cross = _attention(page, "decoder_cross", own.output, "cross_attended", memory=memory)
+    attended = _attention(page, "decoder_own", x, "self_attended", bits=bits)
+    cross = _attention(page, "decoder_cross", attended.output, "cross_attended", memory=memory)
     forward = _feed_forward(page, "decoder", cross.output)
     final = _norm(page, "decoder_final", forward.output) if is_pre else []
     words, logits, chances = _next_word(page, final[-1] if final else forward.output)
@@ -283,8 +283,8 @@ def decoder(page: Page) -> LessonStep:
     asked, follows = int(weights.numbers[-1].argmax()), int(chances.numbers[-1].argmax())
     return page.step(
         page.section("input", x, bits, controls=("written",)),
-        *_of_heads(page, own, "own"),
-        page.section("first", *own.matrices, folded=True),
+        *_of_heads(page, attended, "own"),
+        page.section("first", *attended.matrices, folded=True),
         page.section(
             "second",
             memory,
@@ -350,9 +350,9 @@ def _written(page: Page) -> tuple[Matrix, Matrix]:
 def _next_word(page: Page, output: Matrix) -> tuple[Matrix, Matrix, Matrix]:
     """The vocabulary, the scores of its words after each token, and their probabilities."""
     example = page.example
-    listed = tuple(dict.fromkeys((*example.tokens, *example.written)))
-    vectors = torch.tensor([vector(word, example.x_NM.shape[1]) for word in listed])
-    words = made(vectors, listed, example.width_names, given(page.text("vocabulary_given")))
+    vocabulary = tuple(dict.fromkeys((*example.tokens, *example.written)))
+    vectors = torch.tensor([vector(word, example.x_NM.shape[1]) for word in vocabulary])
+    words = made(vectors, vocabulary, example.width_names, given(page.text("vocabulary_given")))
     words = page.matrix("vocabulary", words)
     logits = page.matrix("logits", (output @ words.T).by_library(mapped(output.numbers, words.numbers)))
     return words, logits, page.matrix("next_word", logits.softmax())

@@ -294,7 +294,7 @@ def total(page: Page) -> LessonStep:
     q_ND, k_ND = page["q"].numbers, page["k"].numbers
     output_NE, _ = attended(q_ND, k_ND, v.numbers, example.scale)
     output = page.matrix("output", (weights @ v).by_library(output_NE))
-    one_by_one = torch.stack([attended(each[None], k_ND, v.numbers, example.scale)[0] for each in q_ND])
+    one_by_one = torch.stack([attended(q_D[None], k_ND, v.numbers, example.scale)[0] for q_D in q_ND])
     sums = page.matrix("output_token", page["weighted"].total(page.text("sum"), axis=0).by_library(one_by_one))
     furthest = float((output_NE - one_by_one[:, 0]).abs().max())
     order_NM, shuffled_NM = compute.reordered(example, with_codes=False)

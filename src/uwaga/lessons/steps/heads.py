@@ -25,7 +25,7 @@ def heads(page: Page) -> LessonStep:
     joined = page.matrix("joined", side_by_side([head[-1] for head in made_heads]))
     output = page.matrix("layer_output", joined @ wo)
     shares = [head[5].numbers for head in made_heads]
-    apart = max(float((each - shares[0]).abs().max()) for each in shares)
+    apart = max(float((share - shares[0]).abs().max()) for share in shares)
     return page.step(
         page.section(
             "each",
@@ -54,11 +54,11 @@ def _weights_of_heads(page: Page) -> list[Matrix]:
     layer, drawn = layer_of(example, example.heads), given(page.text("drawn"))
     weights = []
     for letter, linear in (("q", layer.query), ("k", layer.key), ("v", layer.value)):
-        own = page[f"w{letter}"]
+        drawn_weight = page[f"w{letter}"]
         numbers_MC = linear.weight.detach().T.contiguous()
         count = numbers_MC.shape[1]
-        rules = [rule("copy", own.at()) if c < len(own.columns) else drawn for c in range(count)]
-        matrix = made(numbers_MC, own.rows, numbered(letter, count), by_columns(rules))
+        rules = [rule("copy", drawn_weight.at()) if c < len(drawn_weight.columns) else drawn for c in range(count)]
+        matrix = made(numbers_MC, drawn_weight.rows, numbered(letter, count), by_columns(rules))
         weights.append(page.matrix(f"heads_w{letter}", matrix, "weight", matrix=f"W_{letter.upper()}"))
     return weights
 

@@ -63,7 +63,7 @@ def task_of(tokens: tuple[str, ...]) -> TrainingTask:
 def state_of(task: TrainingTask, wq_WW: Tensor, wk_WW: Tensor, wv_CC: Tensor) -> State:
     """The loss of three matrices, and its gradients by autograd."""
     with torch.enable_grad():
-        wq_WW, wk_WW, wv_CC = (each.detach().requires_grad_() for each in (wq_WW, wk_WW, wv_CC))
+        wq_WW, wk_WW, wv_CC = (weight.detach().requires_grad_() for weight in (wq_WW, wk_WW, wv_CC))
         q_NW, k_NW = task.codes_NW @ wq_WW, task.codes_NW @ wk_WW
         found_NC = attention(q_NW, k_NW, task.words_NC @ wv_CC)
         assert isinstance(found_NC, Tensor)
@@ -85,7 +85,7 @@ def run(tokens: tuple[str, ...], rate: float, count: int) -> tuple[State, ...]:
     states = [state_of(task, wq_WW, wk_WW, torch.eye(len(task.words)) * _START_V)]
     for _ in range(count):
         last = states[-1]
-        moved = (each - rate * gradient for each, gradient in zip(last[:3], last.gradients, strict=True))
+        moved = (weight - rate * gradient for weight, gradient in zip(last[:3], last.gradients, strict=True))
         states.append(state_of(task, *moved))
     return tuple(states)
 
@@ -196,12 +196,12 @@ def _progress(page: Page, states: Sequence[State]) -> tuple[Matrix, LessonFindin
     rows = [
         (
             number,
-            each.loss,
-            each.right,
-            sum(float(gradient.square().sum()) for gradient in each.gradients) ** 0.5,
-            _one_back(each.weights_NN),
+            step.loss,
+            step.right,
+            sum(float(gradient.square().sum()) for gradient in step.gradients) ** 0.5,
+            _one_back(step.weights_NN),
         )
-        for number, each in enumerate(states)
+        for number, step in enumerate(states)
     ]
     progress = made(
         torch.tensor(rows, dtype=torch.float32),
@@ -288,13 +288,13 @@ def _film(page: Page, states: Sequence[State], progress: Matrix) -> Illustration
 
 def _answers(page: Page, task: TrainingTask) -> LessonFinding:
     i = int(page["learn_losses"].numbers[:, 0].argmax())
-    wanted = int(task.before_N[i])
+    target = int(task.before_N[i])
     return page.finding(
         "largest_loss",
-        [("learn_losses", i, 0), ("learn_chances", i, wanted)],
+        [("learn_losses", i, 0), ("learn_chances", i, target)],
         tokens=page.example.tokens[i],
-        wanted=task.words[wanted],
-        chance=shown(float(page["learn_chances"].numbers[i, wanted])),
+        wanted=task.words[target],
+        chance=shown(float(page["learn_chances"].numbers[i, target])),
     )
 
 
@@ -305,7 +305,7 @@ def _backwards(page: Page, task: TrainingTask, now: State) -> Section:
     n = len(weights.rows)
     with torch.enable_grad():
         bias_NN = torch.zeros(n, n, requires_grad=True)
-        q_NW, k_NW, v_NC = (each.numbers.clone().requires_grad_() for each in (q, k, v))
+        q_NW, k_NW, v_NC = (tensor.numbers.clone().requires_grad_() for tensor in (q, k, v))
         output_NC = attention(q_NW, k_NW, v_NC, bias=bias_NN)
         assert isinstance(output_NC, Tensor)
         loss = cross_entropy(output_NC, task.before_N)
@@ -333,7 +333,7 @@ def _backwards(page: Page, task: TrainingTask, now: State) -> Section:
     for letter, x, gradient, numbers in zip("qkv", (codes, codes, words), (dq, dk, dv), now.gradients, strict=True):
         back(f"dw{letter}", x.T @ gradient, numbers, matrix=f"W_{letter.upper()}")
     gradients = way[count:]
-    sizes = [float(each.numbers.abs().max()) for each in gradients]
+    sizes = [float(gradient.numbers.abs().max()) for gradient in gradients]
     which = max(range(3), key=sizes.__getitem__)
     largest = gradients[which]
     at = divmod(int(largest.numbers.abs().argmax()), len(largest.columns))

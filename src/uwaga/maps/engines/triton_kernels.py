@@ -217,11 +217,11 @@ def _shown(program, b, h, i, j, inside, first_query, queries, first_key, keys):
                 of_batch = address + (b * tl.load(record + 7) + first_key) * 8
                 of_queries = tl.load(record + 6)
                 # Without ids of their own the queries are the last keys.
-                own = of_queries + (b * tl.load(record + 8) + first_query) * 8
-                own = tl.where(of_queries == 0, of_batch + (keys - queries) * 8, own)
+                position = of_queries + (b * tl.load(record + 8) + first_query) * 8
+                position = tl.where(of_queries == 0, of_batch + (keys - queries) * 8, position)
                 low_i = tl.where(of_queries == 0, queries - keys, 0)
                 ids_of_keys = of_batch.to(tl.pointer_type(tl.int64)) + j
-                ids_of_queries = own.to(tl.pointer_type(tl.int64)) + i
+                ids_of_queries = position.to(tl.pointer_type(tl.int64)) + i
                 id_j = tl.load(ids_of_keys, mask=(j >= 0) & (j < keys), other=0)
                 id_i = tl.load(ids_of_queries, mask=(i >= low_i) & (i < queries), other=0)
                 stack = stack * 2 + tl.where(id_i[:, None] == id_j[None, :], 1, 0)

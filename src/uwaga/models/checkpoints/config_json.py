@@ -139,7 +139,7 @@ def windows_of(types: Sequence[str], window: int | None, where: str) -> tuple[in
     """For each layer, its window; None: it sees all. Raises CheckpointError: a layer needs one, and there is none."""
     if window is None and LOCAL in types:
         raise CheckpointError(f"{where}: layer_types has {LOCAL}, and there is no sliding_window")
-    return tuple(window if each == LOCAL else None for each in types)
+    return tuple(window if kind == LOCAL else None for kind in types)
 
 
 # Keys of every model that say how it was made, what to return, or how a tokenizer or a generation goes.

@@ -45,7 +45,7 @@ def _settle(settings: dict[str, Any], file: File) -> None:
         ropes = dict.fromkeys(types, rope_parameters.read(config, where, 10000.0, length))
     else:
         ropes = rope_parameters.read_by_layer_type(config, where, length, _BASES, scaled=(GLOBAL,))
-    settings.setdefault("ropes", tuple(ropes[each] for each in types))
+    settings.setdefault("ropes", tuple(ropes[kind] for kind in types))
     if file.names is not None:  # a tied head has no weight: the class says whether there is one
         has_head = "ForCausalLM" in str(config.get("architectures")) and settings["tie_word_embeddings"]
         settings["tie_word_embeddings"] &= has_head

@@ -72,9 +72,9 @@ def _settle_nomic(settings: dict[str, Any], file: File) -> None:
     if "hidden_size" not in file.config:
         for name, values in _NOMIC_OWN.items():
             if file.config.get(name, values[0]) not in values:
-                given = f"{name} is {printable(repr(file.config[name]))}, a key of the authors' own code"
+                found = f"{name} is {printable(repr(file.config[name]))}, a key of the authors' own code"
                 rule = f"transformers reads none of these and has the sizes of v1.5, where it is {values[0]!r}"
-                raise OwnCodeError(f"{file.where}: {given}; {rule}")
+                raise OwnCodeError(f"{file.where}: {found}; {rule}")
     _settle(1000.0, settings, file)
 
 

@@ -46,7 +46,7 @@ def _settle(settings: dict[str, Any], file: File) -> None:
     length = settings["max_position_embeddings"]
     ropes = rope_parameters.read_by_layer_type(config, where, length, _BASES, scaled=LAYER_TYPES)
     settings.setdefault("windows", config_json.windows_of(types, side, where))
-    settings.setdefault("ropes", tuple(ropes[each] for each in types))
+    settings.setdefault("ropes", tuple(ropes[kind] for kind in types))
 
 
 def _write(config: Config) -> dict[str, object]:

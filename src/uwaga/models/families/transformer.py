@@ -80,11 +80,11 @@ def _write(config: Config) -> dict[str, object]:
 
 def _names(config: Config) -> Mapping[str, str]:
     shared = {"model.shared": "embeddings.token_embedding"}
-    own = {
+    our_names = {
         f"model.{x}.embed_tokens": f"{y}.token_embedding"
         for x, y in (("encoder", "embeddings"), ("decoder", "decoder_embeddings"))
     }
-    names = own if config.decoder_vocab_size else shared
+    names = our_names if config.decoder_vocab_size else shared
     for stack in ("encoder", "decoder"):
         names |= layers(f"model.{stack}.layers.{{n}}", f"{stack}.layers.{{n}}", {
             **{f"{theirs}.{short}_proj": f"{ours}.{part}"

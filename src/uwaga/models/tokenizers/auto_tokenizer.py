@@ -153,9 +153,9 @@ def _files(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]
     return parse(folder / FILE), config, settings
 
 
-def _named(kind: Kind, described: Mapping[str, Any], given: Mapping[str, Token | None]) -> dict[str, Token | None]:
+def _named(kind: Kind, described: Mapping[str, Any], tokens: Mapping[str, Token | None]) -> dict[str, Token | None]:
     """Special tokens by their keys: those of the files before those of the class."""
-    named = dict(kind.tokens) | {key: _styled(token, kind.tokens.get(key)) for key, token in given.items()}
+    named = dict(kind.tokens) | {key: _styled(token, kind.tokens.get(key)) for key, token in tokens.items()}
     if kind is KINDS[_AS_IT_IS] and (padding := described.get("padding")):
         named = {"pad_token": padding["pad_token"]} | named
     return named
@@ -218,24 +218,24 @@ class _Tokens(NamedTuple):
     @staticmethod
     def read(folder: Path, described: Mapping[str, Any], settings: Mapping[str, Any]) -> "_Tokens":
         """Raises CheckpointError. As PreTrainedTokenizerBase._from_pretrained merges the files."""
-        path, given = folder / SETTINGS, dict(settings)
+        path, fields = folder / SETTINGS, dict(settings)
         first, second = LISTS
         for key in LISTS:
-            if not isinstance(given.get(key), dict):
-                _list(path, key, given)
-        if second in given and not given.get(first):
-            given[first] = given.pop(second)
-        own = {key: given.pop(key) for key in _others(given) if isinstance(given[key], str)}
-        if isinstance(given.get(first), dict):
-            own |= given.pop(first)
-        if own:
-            given["model_specific_special_tokens"] = own
-        for key, value in given.items():
+            if not isinstance(fields.get(key), dict):
+                _list(path, key, fields)
+        if second in fields and not fields.get(first):
+            fields[first] = fields.pop(second)
+        by_key = {key: fields.pop(key) for key in _others(fields) if isinstance(fields[key], str)}
+        if isinstance(fields.get(first), dict):
+            by_key |= fields.pop(first)
+        if by_key:
+            fields["model_specific_special_tokens"] = by_key
+        for key, value in fields.items():
             if isinstance(value, dict) and value.get("__type") == "AddedToken":
-                given[key] = _added(path, key, value)
+                fields[key] = _added(path, key, value)
         by_id: dict[int, AddedToken] = {}
-        if "added_tokens_decoder" in given:
-            for number, token in setting(given, path, "added_tokens_decoder", dict[str, Any], None).items():
+        if "added_tokens_decoder" in fields:
+            for number, token in setting(fields, path, "added_tokens_decoder", dict[str, Any], None).items():
                 by_id[_id(path, number)] = _added(path, "added_tokens_decoder", token)
         else:
             map_path = folder / MAP
@@ -247,41 +247,43 @@ class _Tokens(NamedTuple):
                 if isinstance(value, dict) and key != first:
                     value = _added(map_path, key, value | {"special": True})
                 elif isinstance(value, list) and key == first:
-                    held = list(given.get(first) or [])
-                    value = held + [each for each in value if each not in held]
-                given[key] = value
-            if isinstance(given.get(first), dict):
-                given["model_specific_special_tokens"] = given.get("model_specific_special_tokens", {}) | given.pop(
+                    held = list(fields.get(first) or [])
+                    value = held + [text for text in value if text not in held]
+                fields[key] = value
+            if isinstance(fields.get(first), dict):
+                fields["model_specific_special_tokens"] = fields.get("model_specific_special_tokens", {}) | fields.pop(
                     first
                 )
-            by_id |= _legacy(folder / ADDED, given)
-            for each in described.get("added_tokens") or ():
-                by_id[each["id"]] = AddedToken(**{key: value for key, value in each.items() if key != "id"})
+            by_id |= _legacy(folder / ADDED, fields)
+            for added in described.get("added_tokens") or ():
+                by_id[added["id"]] = AddedToken(**{key: value for key, value in added.items() if key != "id"})
         contents = {str(token): token for token in by_id.values()}
-        specific = given.get("model_specific_special_tokens") or {}
-        named = {key: _token(path, key, given[key]) for key in (*SPECIAL, *_others(given)) if key in given}
+        specific = fields.get("model_specific_special_tokens") or {}
+        named = {key: _token(path, key, fields[key]) for key in (*SPECIAL, *_others(fields)) if key in fields}
         for key in SPECIAL:
             if named.get(key) is not None:
                 named[key] = contents.get(str(named[key]), named[key])
         named |= {str(key): _token(path, str(key), value) for key, value in specific.items()}
-        extra, additional = (_list(path, key, given) for key in LISTS)
+        extra, additional = (_list(path, key, fields) for key in LISTS)
         return _Tokens(by_id, named, extra, additional)
 
 
-def _list(path: Path, key: str, given: Mapping[str, Any]) -> list[Token] | None:
-    if key not in given:
+def _list(path: Path, key: str, fields: Mapping[str, Any]) -> list[Token] | None:
+    if key not in fields:
         return None
-    value = setting(given, path, key, Annotated[list, Words("a list of tokens")] | None, None)
-    return [token for each in value or () if (token := _token(path, key, each)) is not None]
+    value = setting(fields, path, key, Annotated[list, Words("a list of tokens")] | None, None)
+    return [token for record in value or () if (token := _token(path, key, record)) is not None]
 
 
-def _others(given: Mapping[str, Any]) -> list[str]:
+def _others(fields: Mapping[str, Any]) -> list[str]:
     """Keys of special tokens with names of their own, such as image_token."""
-    return [key for key in given if key.endswith("_token") and key not in SPECIAL and isinstance(given[key], Token)]
+    return [key for key in fields if key.endswith("_token") and key not in SPECIAL and isinstance(fields[key], Token)]
 
 
-def _legacy(path: Path, given: Mapping[str, Any]) -> dict[int, AddedToken]:
-    special = {str(given[key]) for key in SPECIAL if given.get(key)} | {str(each) for each in given.get(LISTS[0]) or ()}
+def _legacy(path: Path, fields: Mapping[str, Any]) -> dict[int, AddedToken]:
+    special = {str(fields[key]) for key in SPECIAL if fields.get(key)} | {
+        str(text) for text in fields.get(LISTS[0]) or ()
+    }
     return {
         _id(path, number): AddedToken(token, normalized=token not in special, special=token in special)
         for token, number in untrusted.read_json(path, missing_ok=True).items()
@@ -303,7 +305,7 @@ def _token(path: Path, key: str, value: Any) -> Token | None:
 
 def _added(path: Path, key: str, value: Any) -> AddedToken:
     try:
-        options = {name: each for name, each in value.items() if name not in ("__type", "content")}
+        options = {name: flag for name, flag in value.items() if name not in ("__type", "content")}
         return AddedToken(value["content"], **options)
     except (AttributeError, KeyError, TypeError):
         shown = printable(repr(value))
@@ -327,26 +329,26 @@ def _made(
     named = {key: read.tokens[key] for key in (*SPECIAL, *read.tokens) if key in read.tokens}
     additional = kind.extras(read, tokens.additional)
     extra = additional if tokens.extra is None else tokens.extra
-    own = {str(named[key]) for key in named if key not in tokens.named and named[key] is not None}
-    own |= set(map(str, extra)) - set(map(str, tokens.additional or tokens.extra or ()))
-    defaults = frozenset(token for token in own if backend.token_to_id(token) is None)
+    unnamed = {str(named[key]) for key in named if key not in tokens.named and named[key] is not None}
+    unnamed |= set(map(str, extra)) - set(map(str, tokens.additional or tokens.extra or ()))
+    defaults = frozenset(token for token in unnamed if backend.token_to_id(token) is None)
     _add_tokens(backend, tokens.by_id, named, extra)
     if kind.resets_special:
-        names = dict.fromkeys(str(each) for each in (*named.values(), *extra) if each is not None)
+        names = dict.fromkeys(str(value) for value in (*named.values(), *extra) if value is not None)
         backend.add_tokens([AddedToken(name, special=True) for name in names])
     if kind.around is not None:
-        around = kind.around(read, backend)
-        backend.post_processor = (kind.is_file_first and backend.post_processor) or around
+        template = kind.around(read, backend)
+        backend.post_processor = (kind.is_file_first and backend.post_processor) or template
     backend.encode_special_tokens = read["split_special_tokens"]
     return backend, defaults
 
 
 def _model(kind: Kind, model: dict[str, Any], read: Settings, path: Path) -> dict[str, Any]:
     """What the class takes of tokenizer.json: the vocabulary, the merges, and the post-processor."""
-    own = kind.model["type"]
-    if (stored := model.get("type", own)) != own:
+    kind_name = kind.model["type"]
+    if (stored := model.get("type", kind_name)) != kind_name:
         raise CheckpointError(
-            f"{path}: its model is {printable(str(stored))}, and transformers reads it as {own}, by tokenizer_class of {SETTINGS} or model_type "
+            f"{path}: its model is {printable(str(stored))}, and transformers reads it as {kind_name}, by tokenizer_class of {SETTINGS} or model_type "
             f'of config.json; to read the file as it is, set "tokenizer_class": "{_AS_IT_IS}" in {SETTINGS}'
         )
     result = dict(kind.model) | {key: model[key] for key in ("vocab", "merges") if key in model}
@@ -360,9 +362,11 @@ def _add_tokens(
     backend: Backend, by_id: Mapping[int, AddedToken], named: Mapping[str, Token | None], extra: Sequence[Token]
 ) -> None:
     added: list[Token] = [by_id[number] for number in sorted(by_id)]
-    known = {token.content for token in backend.get_added_tokens_decoder().values()} | {str(token) for token in added}
+    existing = {token.content for token in backend.get_added_tokens_decoder().values()} | {
+        str(token) for token in added
+    }
     for token in (*named.values(), *extra):
-        if token is not None and str(token) not in known and token not in added:
+        if token is not None and str(token) not in existing and token not in added:
             added.append(token)
     names = {str(token) for token in named.values() if token}
     for index, token in enumerate(added):
@@ -376,9 +380,9 @@ def _add_tokens(
 def _charsmap(normalizer: Any) -> normalizers.Precompiled | None:
     """The table of SentencePiece in the normalizer of tokenizer.json."""
     steps = normalizer.get("normalizers", [normalizer]) if isinstance(normalizer, dict) else []
-    for each in steps:
-        if each.get("type") == "Precompiled":
-            return normalizers.Precompiled(base64.b64decode(each["precompiled_charsmap"]))
+    for step in steps:
+        if step.get("type") == "Precompiled":
+            return normalizers.Precompiled(base64.b64decode(step["precompiled_charsmap"]))
     return None
 
 
@@ -472,14 +476,14 @@ def _around_roberta(s: Settings, backend: Backend) -> Any:
     return processors.RobertaProcessing(ends[0], ends[1], trim, prefix)
 
 
-def _extra_ids(s: Settings, given: Sequence[Token] | None) -> Sequence[Token]:
-    own = [f"<extra_id_{number}>" for number in range(s["extra_ids"])]
-    found = sum("<extra_id_" in str(each) for each in given or ())
+def _extra_ids(s: Settings, listed_tokens: Sequence[Token] | None) -> Sequence[Token]:
+    numbered = [f"<extra_id_{number}>" for number in range(s["extra_ids"])]
+    found = sum("<extra_id_" in str(text) for text in listed_tokens or ())
     if found and s["extra_ids"] not in (0, found):
         raise CheckpointError(
             f"{s.path}: extra_ids is {s['extra_ids']}, and {LISTS[1]} has {found} tokens <extra_id_...>"
         )
-    return given or () if found else [*(given or ()), *own]
+    return listed_tokens or () if found else [*(listed_tokens or ()), *numbered]
 
 
 def _unknown_of(s: Settings, model: Mapping[str, Any]) -> str:
@@ -487,7 +491,7 @@ def _unknown_of(s: Settings, model: Mapping[str, Any]) -> str:
 
 
 def _unknown_row(s: Settings, model: Mapping[str, Any]) -> int:
-    pieces = [each[0] for each in model["vocab"]]
+    pieces = [piece[0] for piece in model["vocab"]]
     return pieces.index(s.token("unk_token")) if s.token("unk_token") in pieces else 0
 
 

@@ -55,18 +55,18 @@ def written(text: str, tokenizer: Any, tokens: Sequence[str]) -> SourceText | No
         tokens: T strings.
     """
     encoding = tokenizer.encode(text)
-    known, count = encoding.tokens, len(tokens)
-    if known == list(tokens):
+    names, count = encoding.tokens, len(tokens)
+    if names == list(tokens):
         return SourceText(text, encoding.offsets)
     behind = next((n for n, special in enumerate(reversed(encoding.special_tokens_mask)) if not special), 0)
     kept = count - behind
-    if 0 < kept < len(known) - behind and list(tokens) == [*known[:kept], *known[len(known) - behind :]]:
+    if 0 < kept < len(names) - behind and list(tokens) == [*names[:kept], *names[len(names) - behind :]]:
         offsets = encoding.offsets[:kept]
         end = max(end for _, end in offsets)
         return SourceText(text[:end], [*offsets, *[(end, end)] * behind])
-    if count and list(tokens[1:]) == known[: count - 1]:
+    if count and list(tokens[1:]) == names[: count - 1]:
         offsets = encoding.offsets[: count - 1]
-        is_whole = count >= len(known)
+        is_whole = count >= len(names)
         return SourceText(text if is_whole else text[: max((end for _, end in offsets), default=0)], [(0, 0), *offsets])
     return None
 
@@ -90,9 +90,9 @@ def token_text(tokens: Sequence[str], source: SourceText | None = None) -> Token
     results = [(token, False) if special[at] else decode(token) for at, token in enumerate(tokens)]
     read, begins, breaks = ([], [], {}) if source is None else _read(source)
     if source is not None:
-        for at, (token, own) in enumerate(zip(tokens, read, strict=True)):
+        for at, (token, own_text) in enumerate(zip(tokens, read, strict=True)):
             if not special[at]:
-                results[at] = own or (_decode_bytes(token)[0], True)
+                results[at] = own_text or (_decode_bytes(token)[0], True)
     no_space_before = [is_continuation or at == 0 for at, (_, is_continuation) in enumerate(results)]
     labels = [label if len(label) <= _MAX_LABEL else f"{label[: _MAX_LABEL - 1]}…" for label, _ in results]
     starts = []
@@ -156,7 +156,7 @@ def word_ranges(tokens: TokenText) -> list[tuple[int, int]]:
     starts = [at for at, begins in enumerate(tokens.starts) if begins]
     ends = [*starts, len(tokens.labels)][1:]
     cut = [range(start, end, _MAX_WORD) for start, end in zip(starts, ends, strict=True)]
-    return [(at, min(at + _MAX_WORD, each.stop)) for each in cut for at in each]
+    return [(at, min(at + _MAX_WORD, part.stop)) for part in cut for at in part]
 
 
 def join_tokens(tokens: TokenText, start: int, stop: int) -> str:

@@ -65,7 +65,7 @@ def save_snapshot(
     """Write a snapshot to a file, atomically, and return what was left out. Arguments as in `ServedView.save` and `make_snapshot`. Raises
     ValueError, from `exact`, and OSError."""
     about = service.answer({"request": "about"}).meta
-    requests = [request for each in exact for request in exact_requests(about, each)]
+    requests = [request for stack in exact for request in exact_requests(about, stack)]
     snapshot = make_snapshot(service.answer, exact=requests, **options)
     with atomic_replace(Path(path)) as file:
         file.write(snapshot.html)
@@ -181,7 +181,7 @@ class SnapshotBuilder:
     def add(self, offered: Sequence[RequestGroup]) -> None:
         """Store what is needed; then, while there is time, what fits of the others, and exact cells in place of samples. Raises RequestError,
         StoppedError."""
-        self._total = sum(len(each.choices[0]) for each in offered) + 1
+        self._total = sum(len(page.choices[0]) for page in offered) + 1
         for group in offered:
             if group.needed:
                 self._offer(group, math.inf)
@@ -263,8 +263,8 @@ class SnapshotBuilder:
         """Which limit the replies exceed, "size" or "time", by the size and time of one of each kind; "" where all fit."""
         taken, began = sum(map(len, self.replies.values())), self.clock()
         size, end = 0, began
-        for kind in dict.fromkeys(each["request"] for each in requests):
-            alike = [each for each in requests if each["request"] == kind]
+        for kind in dict.fromkeys(query["request"] for query in requests):
+            alike = [query for query in requests if query["request"] == kind]
             sample, start = alike[len(alike) // 2], self.clock()
             if not self.request([sample], until):
                 return "time"
@@ -364,7 +364,7 @@ def _with(
     fixed: tuple[_NewRequest, ...], choices: tuple[tuple[_NewRequest, ...], ...]
 ) -> tuple[tuple[_NewRequest, ...], ...]:
     """The same requests before those of each choice."""
-    return tuple((*fixed, *each) for each in choices or ((),))
+    return tuple((*fixed, *choice) for choice in choices or ((),))
 
 
 def exact_requests(about: Mapping[str, Any], exact: Exact) -> list[_NewRequest]:
@@ -385,7 +385,7 @@ def exact_requests(about: Mapping[str, Any], exact: Exact) -> list[_NewRequest]:
         raise ValueError(f"view: exact must be {rule}, not {exact!r}")
     kind, layer, head, *ranges = exact
     side = about["sides"][0]
-    heads = {(each["kind"], each["layer"]): each["heads"] for each in side["maps"]}
+    heads = {(stack["kind"], stack["layer"]): stack["heads"] for stack in side["maps"]}
     if not 0 <= head < heads.get((kind, layer), 0):
         raise ValueError(f"view: exact: there is no head {head} of {kind} layer {layer}")
     where = {"side": side["id"], "kind": kind, "layer": layer, "head": head, "merge": "tokens", "specials": "show"}
@@ -430,7 +430,7 @@ def _picture(about: Mapping[str, Any]) -> Iterator[RequestGroup]:
         return
     yield RequestGroup(choices=(({"request": "picture"},),), needed=True)
     start = {name: about["start"][name] for name in ("side", "kind", "layer")}
-    layers = [each for each in _layers(about) if each["kind"] in picture["grids"]]
+    layers = [layer for layer in _layers(about) if layer["kind"] in picture["grids"]]
     for of, axis, name in (
         ([start], "row", ""),
         (layers[::-1], "row", tr("rows of patches in every layer")),
@@ -482,13 +482,13 @@ def _whole_map_tiles(
     about: Mapping[str, Any], pooling: str, variant: Mapping[str, str], cells: int
 ) -> Iterator[_NewRequest]:
     for side in about["sides"]:
-        for each in side["maps"]:
+        for stack in side["maps"]:
             # The finest zoom level at which an axis has at most so many cells.
-            level = max(0, (max(_sizes(side, each["kind"], variant)) - 1) // cells).bit_length()
+            level = max(0, (max(_sizes(side, stack["kind"], variant)) - 1) // cells).bit_length()
             if level == 0 and pooling == "max":
                 continue  # the weights themselves, which are requested as "sum"
-            for head in range(each["heads"]):
-                where = {"side": side["id"], "kind": each["kind"], "layer": each["layer"], "head": head, **variant}
+            for head in range(stack["heads"]):
+                where = {"side": side["id"], "kind": stack["kind"], "layer": stack["layer"], "head": head, **variant}
                 yield _tile(where, pooling, level, 0, 0)
 
 
@@ -501,19 +501,19 @@ def _sizes(side: Mapping[str, Any], kind: str, variant: Mapping[str, object]) ->
     axes = side["kinds"][kind]
     counts = [side["stacks"][axes[axis]] for axis in ("queries", "keys")]
     hidden = variant["specials"] == "hide"
-    queries, keys = (each[variant["merge"]] - (each["specials"] if hidden else 0) for each in counts)
+    queries, keys = (count[variant["merge"]] - (count["specials"] if hidden else 0) for count in counts)
     return queries, keys
 
 
 def _layers(about: Mapping[str, Any]) -> Iterator[_NewRequest]:
     for side in about["sides"]:
-        for each in side["maps"]:
-            yield {"side": side["id"], "kind": each["kind"], "layer": each["layer"]}
+        for stack in side["maps"]:
+            yield {"side": side["id"], "kind": stack["kind"], "layer": stack["layer"]}
 
 
 def _variants(about: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     """The distinct ways to show the axes, (merge, specials), plain tokens first."""
     stacks = [counts for side in about["sides"] for counts in side["stacks"].values()]
-    merges = ["tokens", *(["words"] if any(each["words"] != each["tokens"] for each in stacks) else [])]
-    specials = ["show", *(["hide"] if any(each["specials"] for each in stacks) else [])]
+    merges = ["tokens", *(["words"] if any(stack["words"] != stack["tokens"] for stack in stacks) else [])]
+    specials = ["show", *(["hide"] if any(stack["specials"] for stack in stacks) else [])]
     return [(merge, special) for merge in merges for special in specials]

@@ -268,12 +268,14 @@ class HeadResolver:
         if selection.side != DIFFERENCE:
             return _side_view(self.side(selection.side), selection.name, head, *self.axes(selection))
         both = [selection._replace(side=str(number)) for number in range(2)]
-        axes = [self.axes(each) for each in both]
+        axes = [self.axes(side_selection) for side_selection in both]
         for one, other in zip(*axes, strict=True):
             if not np.array_equal(one.spans, other.spans):
                 rule = "the two texts differ in their words or special tokens"
                 raise RequestError(f"{rule}: compare them token by token, with special tokens shown")
-        first, second = (_side_view(self.side(each.side), each.name, head, *axes[0]) for each in both)
+        first, second = (
+            _side_view(self.side(side_selection.side), side_selection.name, head, *axes[0]) for side_selection in both
+        )
         assert first.index == second.index
         return HeadView(map=DifferenceMap(first.map, second.map), index=first.index)
 

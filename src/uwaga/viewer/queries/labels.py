@@ -51,7 +51,8 @@ def labels(result: ViewResult, **shown: Unpack[Shown]) -> Computation:
         # Rows are named by what is written there.
         asking = resolver.axis(selection.side, WRITTEN, selection.merge, selection.specials)
     links, of_pronouns = (
-        _StrongestLinks(heads, asking, keys, sinks, is_self=kind != "cross", of_pronouns=each) for each in (False, True)
+        _StrongestLinks(heads, asking, keys, sinks, is_self=kind != "cross", of_pronouns=is_pronouns)
+        for is_pronouns in (False, True)
     )
     found: list[dict[str, Any]] = []
 
@@ -137,8 +138,8 @@ class _StrongestLinks:
             most_Hn = most_Hn.masked_fill(self._no_answer[keys_Hn] | (keys_Hn == positions), -1.0)
         most_H, at_H = most_Hn.max(-1)
         for head, (weight, at) in enumerate(zip(most_H.tolist(), at_H.tolist(), strict=True)):
-            known = self.found[head]
-            if weight > (0.0 if known is None else known[2]):
+            links = self.found[head]
+            if weight > (0.0 if links is None else links[2]):
                 self.found[head] = [rows[asking[at]], int(keys_Hn[head, at]), weight]
 
 

@@ -30,7 +30,7 @@ def items(
     last = min(first + in_range("count", count, 0, _MAX_ITEMS + 1), len(axis))
     meta = {
         "labels": axis.labels[first:last],
-        "no_space_before": [int(each) for each in axis.no_space_before[first:last]],
+        "no_space_before": [int(has_no_space) for has_no_space in axis.no_space_before[first:last]],
         "specials": [at for at in axis.specials if first <= at < last],
         "unknown": [at for at in axis.unknown if first <= at < last],
         "breaks": [[at, lines] for at, lines in axis.breaks.items() if first <= at < last],
@@ -103,7 +103,7 @@ def _side(resolver: HeadResolver, side: str) -> dict[str, Any]:
     title, model = shown.title, shown.model
     if side == DIFFERENCE:
         title, model = (
-            _difference_title([getattr(each, name) for each in resolver.view.sides]) for name in ("title", "model")
+            _difference_title([getattr(side, name) for side in resolver.view.sides]) for name in ("title", "model")
         )
     return {
         "id": side,

@@ -94,11 +94,11 @@ class ProgressiveRaster:
     def _sample(self, turn: int) -> Iterator[float]:
         """One more sampled query of every range of queries."""
         starts, lengths = self._rows[:-1], np.diff(self._rows)
-        wanted = np.flatnonzero(lengths > turn)
-        chosen = starts[wanted] + (lengths[wanted] * _van_der_corput(turn)).astype(np.int64)
+        rows = np.flatnonzero(lengths > turn)
+        chosen = starts[rows] + (lengths[rows] * _van_der_corput(turn)).astype(np.int64)
         for at in self._head_view.steps(chosen):
-            self._add(wanted[at], self._pool_row(self._head_view.read(chosen[at].tolist(), self._shown)))
-            yield at.stop / len(wanted)
+            self._add(rows[at], self._pool_row(self._head_view.read(chosen[at].tolist(), self._shown)))
+            yield at.stop / len(rows)
 
     def _add(self, ranges: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Add the cells of one sampled query to each of some ranges."""

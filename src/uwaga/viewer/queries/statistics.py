@@ -53,7 +53,7 @@ def statistics(result: ViewResult, **layer: Unpack[Layer]) -> Computation:
         for side in sides:
             while side.complete < 1:
                 side.advance(0.0)
-                yield sum(each.complete for each in sides) / 2
+                yield sum(side.complete for side in sides) / 2
 
     def reply(complete: float) -> Reply:
         """Columns of H numbers that both sides have; None where one of them is not computed yet, or a mean over no query."""
@@ -77,8 +77,8 @@ def _of_side(resolver: HeadResolver, selection: LayerSelection) -> Computation:
     labels = shown.tokens.get(stack)
     # Without token strings, every token differs from all others.
     names = range(shown.sizes[stack]) if labels is None else labels
-    known = {label: number for number, label in enumerate(dict.fromkeys(names))}
-    tokens = np.array([known[label] for label in names], np.int64)
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(names))}
+    tokens = np.array([numbers[label] for label in names], np.int64)
     heads, first = resolver.heads(side, name), resolver.head_view(selection, 0)
     queries, keys = first.sizes
     samples = queries * keys > _MAX_EXACT or first.attention is None
@@ -95,16 +95,16 @@ def _of_side(resolver: HeadResolver, selection: LayerSelection) -> Computation:
             else:
                 assert head_view.attention is not None
                 by_name = _exact(head_view.attention, None if is_cross else tokens)
-            found.append({each: by_name[each] for each in by_name if not is_cross or each in _OF_CROSS})
+            found.append({name: by_name[name] for name in by_name if not is_cross or name in _OF_CROSS})
             yield (number + 1) / heads
 
     def reply(complete: float) -> Reply:
         """Columns of H numbers; None where a head is not computed yet, and where a mean is over no query."""
         missing: list[float | None] = [None] * (heads - len(found))
         columns = {
-            each: [_number(head.get(each, np.nan)) for head in found] + missing
-            for each in MEANINGS
-            if any(each in head for head in found)
+            meaning: [_number(head.get(meaning, np.nan)) for head in found] + missing
+            for meaning in MEANINGS
+            if any(meaning in head for head in found)
         }
         return Reply(meta={"columns": columns, "complete": complete, "sampled": rows if rows < queries else None})
 

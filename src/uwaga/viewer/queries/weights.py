@@ -121,7 +121,7 @@ def weights(result: ViewResult, *, head: Integer, rows: Pair, columns: Pair, **s
     """A rectangle of a head, which may take seconds."""
     _, head_view = result.resolver.select(head, **shown)
     _check_block(head_view, rows, columns)
-    return weight_block(head_view, rows, columns, lambda known, _: Reply(meta={}, arrays=(known,)))
+    return weight_block(head_view, rows, columns, lambda values, _: Reply(meta={}, arrays=(values,)))
 
 
 @request(lane="long")
@@ -136,7 +136,7 @@ def npz(result: ViewResult, *, head: Integer, rows: Pair, columns: Pair, **shown
     names |= {"kind": kind, "layer": layer, "head": head, "merge": selection.merge, "specials": selection.specials}
     axes = list(zip(resolver.axes(selection), (rows, columns), strict=True))
 
-    def reply(known: NDArray[np.float32], _: float) -> Reply:
+    def reply(values: NDArray[np.float32], _: float) -> Reply:
         sees = resolver.sees(selection.side, selection.name)
         is_hidden = hidden(sees, *(axis.spans[slice(*part)] for axis, part in axes))
         arrays: dict[str, Any] = {
@@ -144,7 +144,7 @@ def npz(result: ViewResult, *, head: Integer, rows: Pair, columns: Pair, **shown
         }
         tokens = (_strings(axis.labels[slice(*part)]) for axis, part in axes)
         arrays |= zip(("query_tokens", "key_tokens"), tokens, strict=True)
-        arrays |= {"weights": np.where(is_hidden, np.nan, known), "rows": rows, "columns": columns}
+        arrays |= {"weights": np.where(is_hidden, np.nan, values), "rows": rows, "columns": columns}
         file = io.BytesIO()
         np.savez_compressed(file, **arrays)
         return Reply(meta={"name": f"{kind}-{layer}-{head}.npz"}, arrays=(np.frombuffer(file.getvalue(), np.uint8),))

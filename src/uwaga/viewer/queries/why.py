@@ -59,7 +59,7 @@ def link(
         _, than, weight_than = _strongest(tokens, [query], _tokens(keys.spans[than]))
     seen = tokens.attention
     is_hidden = seen is not None and any(
-        float(torch.as_tensor(seen.scores[query, each])) == -float("inf") for each in (at, than) if each is not None
+        float(torch.as_tensor(seen.scores[query, place])) == -float("inf") for place in (at, than) if place is not None
     )
     side = resolver.side(selection.side)
     return Link(side, selection.name, head, query, at, than, (weight, weight_than), is_hidden)
@@ -91,7 +91,7 @@ def explain(of: Link, by: str, read: Callable[[], "Recording"]) -> dict[str, Any
     except UnknownFamilyError:
         return {"error": FAMILY}
     shares = _shares(why, by)
-    listed, total = shares[:_TOP], float(why.total()[0])
+    largest, total = shares[:_TOP], float(why.total()[0])
     queries, keys = (of.side.token_text(stack).labels for stack in AXES[kind])
     return {
         "tokens": [of.query, of.key, of.than],
@@ -106,9 +106,9 @@ def explain(of: Link, by: str, read: Callable[[], "Recording"]) -> dict[str, Any
                 "share": share,
                 "sources": [_source(of, why, recording, side, parts) for side in range(2)],
             }
-            for *parts, share in listed
+            for *parts, share in largest
         ],
-        "rest": total - sum(share for *_, share in listed),
+        "rest": total - sum(share for *_, share in largest),
     }
 
 
@@ -123,7 +123,7 @@ def _shares(why: "ScoreAttribution", by: str) -> list[tuple["Part | None", "Part
     else:
         results += [(None, part, share) for part, share in zip(why.key_parts, shares.sum(0).tolist(), strict=True)]
     results += [share for share in why.top(len(shares) * len(shares[0]) + 1) if share.query.name == "distance"]
-    return sorted(results, key=lambda each: -abs(each[2]))
+    return sorted(results, key=lambda token: -abs(token[2]))
 
 
 def _source(
@@ -138,7 +138,7 @@ def _source(
         return None
     shares = why.sources(part, side, other)
     token = int(shares.abs().argmax())
-    places = [of.query] if side == "query" else [each for each in (of.key, of.than) if each is not None]
+    places = [of.query] if side == "query" else [place for place in (of.key, of.than) if place is not None]
     to = places[0] if len(places) == 1 else max(places, key=lambda at: _weight(recording, why.row, part, at, token))
     assert part.kind is not None
     label = of.side.token_text(AXES[part.kind][1]).labels[token]

@@ -65,7 +65,7 @@ class AccessControl:
         host, origin = results.get(b"host", []), results.get(b"origin", [])
         if len(host) != 1 or host[0].lower() not in self._hosts:
             return HttpRefusal(403, "forbidden: the Host header is not this server's address")
-        if any(each.lower() not in self._origins for each in origin):
+        if any(name.lower() not in self._origins for name in origin):
             return HttpRefusal(403, "forbidden: the request comes from another origin")
         if _is_cross_site({name: values[0] for name, values in results.items()}):
             return HttpRefusal(403, "forbidden: the request comes from another site")
@@ -93,19 +93,19 @@ class AccessControl:
     def exchange(self, code: str) -> bool:
         """Use a one-time code; whether it was valid. Raises CodeUsedError: it was used before."""
         with self._lock:
-            result = [each for each in self._codes if _same(code, each)]
-            if not result and any(_same(code, each) for each in self._used_codes):
+            result = [valid for valid in self._codes if _same(code, valid)]
+            if not result and any(_same(code, used) for used in self._used_codes):
                 raise CodeUsedError
-            for each in result:
-                self._codes.remove(each)
-                self._used_codes.append(each)
-        for each in result:
-            self._used(each)
+            for used_code in result:
+                self._codes.remove(used_code)
+                self._used_codes.append(used_code)
+        for used_code in result:
+            self._used(used_code)
         return bool(result)
 
 
-def _same(given: str, secret: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())
+def _same(offered: str, secret: str) -> bool:
+    return hmac.compare_digest(offered.encode("utf-8", "replace"), secret.encode())
 
 
 def _is_cross_site(headers: Mapping[bytes, str]) -> bool:
