@@ -10,7 +10,7 @@ import uwaga
 from uwaga._base import languages
 from uwaga.lessons import page as lesson_page
 from uwaga.lessons.page import texts_of
-from uwaga.viewer.api import ServedView
+from uwaga.viewer import ServedView
 from uwaga.viewer.page.bundle import FRONT
 
 Serve = Callable[..., ServedView]

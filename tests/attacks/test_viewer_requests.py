@@ -29,14 +29,12 @@ import pytest
 import torch
 from waiting import HANG, ServerClock, until
 
-pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'uwaga[view]'")
-
 import uwaga
 from uwaga._base.connections import MAX_UNSENT_BYTES, ConnectionTimeouts
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.page.snapshot import save_snapshot
 from uwaga.viewer.server import app
-from uwaga.viewer.server.server import Server
+from uwaga.viewer.server.server import ServedView
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Maps, View
 from uwaga.viewer.texts import RunRequest
@@ -73,12 +71,12 @@ def service() -> SlowService:
 
 
 @pytest.fixture
-def server(service: SlowService) -> Iterator[Server]:
-    with Server(service, title="a text") as made:
+def server(service: SlowService) -> Iterator[ServedView]:
+    with ServedView(service, title="a text") as made:
         yield made
 
 
-def request(server: Server, body: bytes = b"{}", **headers: str) -> bytes:
+def request(server: ServedView, body: bytes = b"{}", **headers: str) -> bytes:
     """A good question, but for what is given; header names with _ for -, None leaves one out."""
     sent = {
         "Host": f"127.0.0.1:{server.port}",
@@ -92,7 +90,7 @@ def request(server: Server, body: bytes = b"{}", **headers: str) -> bytes:
     return f"POST /ask HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body
 
 
-def send(server: Server, data: bytes) -> bytes:
+def send(server: ServedView, data: bytes) -> bytes:
     """All that comes back until the server has nothing more to say for a moment."""
     with connected(server) as connection:
         connection.sendall(data)
@@ -103,15 +101,15 @@ def send(server: Server, data: bytes) -> bytes:
         return b"".join(parts)
 
 
-def connected(server: Server) -> socket.socket:
+def connected(server: ServedView) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), timeout=HANG)
 
 
-def status(server: Server, data: bytes) -> int:
+def status(server: ServedView, data: bytes) -> int:
     return int(send_and_hear(server, data).split(b" ", 2)[1])
 
 
-def send_and_hear(server: Server, data: bytes) -> bytes:
+def send_and_hear(server: ServedView, data: bytes) -> bytes:
     """The one response that comes back."""
     with connected(server) as connection:
         connection.sendall(data)
@@ -125,7 +123,7 @@ def send_and_hear(server: Server, data: bytes) -> bytes:
         return said
 
 
-def lives(server: Server, body: bytes = b"{}") -> None:
+def lives(server: ServedView, body: bytes = b"{}") -> None:
     assert status(server, request(server, body)) == 200
 
 
@@ -149,7 +147,9 @@ def megabytes() -> float:
     ],
     ids=lambda headers: next(iter(headers)),
 )
-def test_a_page_of_somebody_else_learns_nothing(server: Server, service: SlowService, headers: dict[str, str]) -> None:
+def test_a_page_of_somebody_else_learns_nothing(
+    server: ServedView, service: SlowService, headers: dict[str, str]
+) -> None:
     said = send_and_hear(server, request(server, **headers))
     assert said.startswith(b"HTTP/1.1 403")
     assert b"access-control" not in said.lower()
@@ -173,20 +173,20 @@ def test_a_page_of_somebody_else_learns_nothing(server: Server, service: SlowSer
 )
 def test_json_made_to_harm(body: bytes) -> None:
     """By a service that looks at what it is asked. tests/attacks/test_viewer_fields.py has values that are no answer's."""
-    with Server(real_service(), title="a text") as server:
+    with ServedView(real_service(), title="a text") as server:
         said = send_and_hear(server, request(server, body))
         assert said.startswith(b"HTTP/1.1 400")
         assert len(json.loads(said.partition(b"\r\n\r\n")[2])["error"]) < 300
         lives(server, b'{"request":"about"}')
 
 
-def test_what_is_announced_as_too_much_is_not_read(server: Server) -> None:
+def test_what_is_announced_as_too_much_is_not_read(server: ServedView) -> None:
     assert status(server, request(server, Content_Length=str(1 << 40))) == 413
     assert status(server, request(server, Content_Length="9" * 5000)) in (400, 413)
     lives(server)
 
 
-def send_without_end(server: Server, head: bytes, part: bytes) -> bytes:
+def send_without_end(server: ServedView, head: bytes, part: bytes) -> bytes:
     """Sends 130 MB, or less if the server hangs up; what it said."""
     with connected(server) as connection:
         connection.sendall(head)
@@ -204,14 +204,14 @@ ENDLESS = {
 }
 
 
-def endless_head(server: Server, kind: str) -> bytes:
+def endless_head(server: ServedView, kind: str) -> bytes:
     if kind == "headers":
         return b"GET / HTTP/1.1\r\n"
     return request(server).replace(b"Content-Length: 2", b"Transfer-Encoding: chunked").removesuffix(b"{}")
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
-def test_what_has_no_end_is_refused_and_not_kept(server: Server, service: SlowService, kind: str) -> None:
+def test_what_has_no_end_is_refused_and_not_kept(server: ServedView, service: SlowService, kind: str) -> None:
     code, part = ENDLESS[kind]
     lives(server)  # what a first answer imports is not counted
     answered = service.answered
@@ -230,7 +230,7 @@ def test_what_has_no_end_is_refused_and_not_kept(server: Server, service: SlowSe
 
 @pytest.mark.timing
 @pytest.mark.parametrize("kind", ENDLESS)
-def test_what_has_no_end_takes_no_memory(server: Server, kind: str) -> None:
+def test_what_has_no_end_takes_no_memory(server: ServedView, kind: str) -> None:
     before = megabytes()
     send_without_end(server, endless_head(server, kind), ENDLESS[kind][1])
     assert megabytes() - before < 50
@@ -239,7 +239,7 @@ def test_what_has_no_end_takes_no_memory(server: Server, kind: str) -> None:
 @pytest.mark.parametrize(
     "data", [b"\x16\x03\x01\x02\x00\x01", b"\r\n" * 50, b"GET\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]
 )
-def test_what_is_no_http(server: Server, data: bytes) -> None:
+def test_what_is_no_http(server: ServedView, data: bytes) -> None:
     said = send(server, data)
     assert said == b"" or said.startswith(b"HTTP/1.1 4")
     lives(server)
@@ -256,7 +256,7 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def slow_reader(server: Server) -> socket.socket:
+def slow_reader(server: ServedView) -> socket.socket:
     """A connection with a small receive buffer."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -265,7 +265,7 @@ def slow_reader(server: Server) -> socket.socket:
     return connection
 
 
-def flood(server: Server, stack: ExitStack, data: bytes, connections: int) -> list[socket.socket]:
+def flood(server: ServedView, stack: ExitStack, data: bytes, connections: int) -> list[socket.socket]:
     """Opens connections that send `data` until the server stops reading, and that read nothing."""
     results = []
     for _ in range(connections):
@@ -277,7 +277,7 @@ def flood(server: Server, stack: ExitStack, data: bytes, connections: int) -> li
     return results
 
 
-def answer_seconds(server: Server) -> float:
+def answer_seconds(server: ServedView) -> float:
     began = time.monotonic()
     lives(server)
     return time.monotonic() - began
@@ -292,7 +292,7 @@ PIPELINED = {
 }
 
 
-def write_buffers(server: Server) -> list[int]:
+def write_buffers(server: ServedView) -> list[int]:
     """Unsent bytes of each connection."""
     connections = list(server.uvicorn.server_state.connections)
     return [each.transport.get_write_buffer_size() for each in connections if each.transport is not None]
@@ -300,7 +300,7 @@ def write_buffers(server: Server) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["without a token", "large replies"])
 def test_answers_that_nobody_takes_wait_in_a_few_chunks(service: SlowService, kind: str) -> None:
-    with Server(service, title="a text", timeouts=FOR_EVER) as server, ExitStack() as stack:
+    with ServedView(service, title="a text", timeouts=FOR_EVER) as server, ExitStack() as stack:
         script = PIPELINED["script"].format(port=server.port).encode()
         flood(
             server, stack, 100 * (script if kind == "without a token" else request(server, b'{"request": "large"}')), 8
@@ -319,7 +319,7 @@ def test_answers_that_nobody_takes_wait_in_a_few_chunks(service: SlowService, ki
 @pytest.mark.parametrize("kind", list(PIPELINED))
 def test_a_thousand_that_take_no_answers(service: SlowService, kind: str) -> None:
     """They hold little memory, others are answered meanwhile, and in the end all is released."""
-    with Server(service, title="a text", timeouts=FOR_EVER) as server:
+    with ServedView(service, title="a text", timeouts=FOR_EVER) as server:
         data = PIPELINED[kind].format(port=server.port).encode() * 2000
         send_and_hear(server, data[: len(data) // 2000])
         alone = statistics.median(answer_seconds(server) for _ in range(9))
@@ -340,7 +340,7 @@ def test_a_thousand_that_take_no_answers(service: SlowService, kind: str) -> Non
 
 
 @pytest.mark.usefixtures("many_files")
-def test_no_more_connections_than_the_process_may_hold(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_connections_than_the_process_may_hold(server: ServedView, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that have waited longest make room; a question that is being answered is none of them."""
     monkeypatch.setattr(server.reaper, "_max_connections", 40)
     with ExitStack() as stack:
@@ -359,7 +359,7 @@ def test_no_more_connections_than_the_process_may_hold(server: Server, monkeypat
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize("how", ["a byte of each", "connections"])
 def test_half_requests_delay_others_by_less_than_whole_ones(
-    server: Server, how: str, monkeypatch: pytest.MonkeyPatch
+    server: ServedView, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """40 connections that send half a request: a byte of each, or new ones where there is room for 40, before each answer."""
     monkeypatch.setattr(server.reaper, "_max_connections", 50 if how == "a byte of each" else 40)
@@ -377,7 +377,7 @@ def test_half_requests_delay_others_by_less_than_whole_ones(
     assert statistics.median(beside) < (1 + 40) * statistics.median(alone), (alone, beside)
 
 
-def take_some(server: Server, clock: ServerClock, connection: socket.socket) -> int:
+def take_some(server: ServedView, clock: ServerClock, connection: socket.socket) -> int:
     """Reads until the server has sent a part of its answer since its clock has moved; how many bytes that were."""
     taken = 0
     while server.reaper._progressed.get(connection.getsockname()) != clock.monotonic():
@@ -387,7 +387,7 @@ def take_some(server: Server, clock: ServerClock, connection: socket.socket) -> 
     return taken
 
 
-def test_an_answer_that_is_taken_slowly_is_whole(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_taken_slowly_is_whole(server: ServedView, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its parts come in time, so that it is not one of those that nobody takes."""
     clock = ServerClock(server, monkeypatch)
     with slow_reader(server) as connection:
@@ -401,7 +401,7 @@ def test_an_answer_that_is_taken_slowly_is_whole(server: Server, monkeypatch: py
     assert taken > REPLY
 
 
-def test_an_answer_that_takes_for_ever_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_takes_for_ever_is_given_up(server: ServedView, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, timeouts, seconds = ServerClock(server, monkeypatch), ConnectionTimeouts(), 0.0
     with slow_reader(server) as connection:
         connection.sendall(request(server, b'{"request": "large"}'))
@@ -414,7 +414,7 @@ def test_an_answer_that_takes_for_ever_is_given_up(server: Server, monkeypatch: 
     lives(server)
 
 
-def test_connections_that_are_used_stay_open(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_that_are_used_stay_open(server: ServedView, monkeypatch: pytest.MonkeyPatch) -> None:
     """What they wait is counted from the last answer."""
     clock, idle = ServerClock(server, monkeypatch), ConnectionTimeouts().idle
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=HANG)
@@ -432,7 +432,7 @@ def test_connections_that_are_used_stay_open(server: Server, monkeypatch: pytest
     connection.close()
 
 
-def home(server: Server, more: str = "", *, line: str = "GET / HTTP/1.1") -> bytes:
+def home(server: ServedView, more: str = "", *, line: str = "GET / HTTP/1.1") -> bytes:
     return f"{line}\r\nHost: 127.0.0.1:{server.port}\r\n{more}\r\n".encode("latin-1")
 
 
@@ -476,7 +476,9 @@ def home(server: Server, more: str = "", *, line: str = "GET / HTTP/1.1") -> byt
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_forms_of_a_request(server: Server, service: SlowService, line: str, more: str, expected: int | None) -> None:
+def test_forms_of_a_request(
+    server: ServedView, service: SlowService, line: str, more: str, expected: int | None
+) -> None:
     """None: what is too long is not read to its end, and the connection is reset, with or without a word."""
     said = b""
     with suppress(ConnectionResetError) if expected is None else nullcontext():
@@ -488,7 +490,7 @@ def test_forms_of_a_request(server: Server, service: SlowService, line: str, mor
     lives(server)
 
 
-def test_a_question_in_chunks_and_one_that_waits_to_be_wanted(server: Server) -> None:
+def test_a_question_in_chunks_and_one_that_waits_to_be_wanted(server: ServedView) -> None:
     chunked = request(server, Transfer_Encoding="chunked").replace(b"Content-Length: 2\r\n", b"").removesuffix(b"{}")
     assert status(server, chunked + b"1\r\n{\r\n1;x=y\r\n}\r\n0\r\n\r\n") == 200
     assert status(server, chunked + b"zz\r\n{}\r\n0\r\n\r\n") >= 400
@@ -509,7 +511,7 @@ def test_a_question_in_chunks_and_one_that_waits_to_be_wanted(server: Server) ->
 
 @contextmanager
 def occupied(
-    server: Server, data: bytes, connect: Callable[[Server], socket.socket] = connected
+    server: ServedView, data: bytes, connect: Callable[[ServedView], socket.socket] = connected
 ) -> Iterator[list[socket.socket]]:
     """All places are taken, by what is sent in connections, which are closed in the end; no question more has a place."""
     with ExitStack() as stack:
@@ -523,7 +525,7 @@ def occupied(
         yield connections
 
 
-def test_a_question_without_a_place_is_refused_at_once(server: Server, service: SlowService) -> None:
+def test_a_question_without_a_place_is_refused_at_once(server: ServedView, service: SlowService) -> None:
     with occupied(server, request(server, b'{"request": "wait"}')) as connections:
         assert {status(server, request(server)) for _ in range(10)} == {503}
         assert service.answered == 0
@@ -533,7 +535,7 @@ def test_a_question_without_a_place_is_refused_at_once(server: Server, service: 
     lives(server)
 
 
-def ask_at_once(server: Server, bodies: Sequence[dict[str, object]]) -> list[tuple[int, int, bytes]]:
+def ask_at_once(server: ServedView, bodies: Sequence[dict[str, object]]) -> list[tuple[int, int, bytes]]:
     """The status, the length and the head of the reply to each of so many questions that are sent at once."""
 
     async def ask(body: dict[str, object]) -> tuple[int, int, bytes]:
@@ -557,7 +559,7 @@ def ask_at_once(server: Server, bodies: Sequence[dict[str, object]]) -> list[tup
 @pytest.mark.usefixtures("many_files")
 def test_a_thousand_questions_at_once(service: SlowService) -> None:
     """Some are answered, the others get 503 at once; none is left without a reply."""
-    with Server(service, title="a text", timeouts=FOR_EVER) as server:
+    with ServedView(service, title="a text", timeouts=FOR_EVER) as server:
         lives(server)
         before = megabytes()
         answers = ask_at_once(server, [{"request": "large"}] * 1000)
@@ -570,7 +572,7 @@ def test_a_thousand_questions_at_once(service: SlowService) -> None:
         lives(server)
 
 
-def test_clients_that_vanish_leave_their_places(server: Server, service: SlowService) -> None:
+def test_clients_that_vanish_leave_their_places(server: ServedView, service: SlowService) -> None:
     for _ in range(3):
         with occupied(server, request(server, b'{"request": "wait"}')) as connections:
             for connection in connections:
@@ -584,7 +586,7 @@ def test_clients_that_vanish_leave_their_places(server: Server, service: SlowSer
     until(lambda: service.answered == 2 + 1)
 
 
-def test_half_questions_keep_nobody_else_waiting(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_questions_keep_nobody_else_waiting(server: ServedView, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[tuple[asyncio.AbstractEventLoop, asyncio.Timeout]] = []
 
     def timeout(seconds: float) -> asyncio.Timeout:
@@ -606,7 +608,7 @@ def test_half_questions_keep_nobody_else_waiting(server: Server, monkeypatch: py
 
 def test_replies_that_nobody_takes_are_given_up(service: SlowService) -> None:
     with (
-        Server(service, title="a text", timeouts=FOR_EVER) as server,
+        ServedView(service, title="a text", timeouts=FOR_EVER) as server,
         occupied(server, request(server, b'{"request": "large"}'), slow_reader),
     ):
         server.reaper.timeouts = FOR_EVER._replace(stalled=0.5)
@@ -669,7 +671,7 @@ def typed_texts(count: int) -> list[dict[str, object]]:
 def test_texts_at_once_are_run_one_at_a_time() -> None:
     """The others are ended, and the first view stays."""
     reader = Reader()
-    with Server(ViewService(real_service().view, runner=reader), title="a text") as server:
+    with ServedView(ViewService(real_service().view, runner=reader), title="a text") as server:
         assert {code for code, *_ in ask_at_once(server, typed_texts(PLACES // 2))} == {200}
         assert reader.most == 1
         until(lambda: reader.running == 0)
@@ -683,7 +685,7 @@ def test_a_thousand_texts_at_once() -> None:
     """Some get 503, and no memory is held for what is gone."""
     reader = Reader()
     service = ViewService(real_service().view, runner=reader)
-    with Server(service, title="a text", timeouts=FOR_EVER) as server:
+    with ServedView(service, title="a text", timeouts=FOR_EVER) as server:
         lives(server, b'{"request":"about"}')
         before = megabytes()
         codes = {code for code, *_ in ask_at_once(server, typed_texts(1000))}
@@ -698,7 +700,7 @@ def test_a_thousand_texts_at_once() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("title", HOSTILE)
 def test_a_title_is_text_in_the_page(title: str) -> None:
-    with Server(real_service(title=title), title=title) as server:
+    with ServedView(real_service(title=title), title=title) as server:
         page = send_and_hear(server, home(server)).decode()
     assert page.startswith("HTTP/1.1 200")
     assert_only_own_elements(page, scripts=2)

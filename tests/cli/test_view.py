@@ -181,7 +181,6 @@ main()
 def test_it_serves_until_it_is_told_to_end(
     bert: Path, number: signal.Signals, enter: Callable[[str], dict[str, str]]
 ) -> None:
-    pytest.importorskip("uvicorn")
     command = [sys.executable, "-W", "error", "-c", PROGRAM, "the cat sat", "--model", str(bert), "--no-browser"]
     environment = {**os.environ, "COLUMNS": "100"}
     with subprocess.Popen(

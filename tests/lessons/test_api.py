@@ -39,7 +39,6 @@ def test_matrices_are_copies_by_their_names() -> None:
 
 @pytest.fixture
 def served(capsys: pytest.CaptureFixture[str]) -> Iterator[Lesson]:
-    pytest.importorskip("uvicorn", reason="the extra `view` is not installed")
     with uwaga.lesson("my pen .", browser=False, block=False) as worked:
         assert capsys.readouterr().out == f"uwaga.lesson: {worked.view.address}\n"
         yield worked

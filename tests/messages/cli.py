@@ -126,14 +126,6 @@ def distributed(patch: pytest.MonkeyPatch) -> None:
     run("doctor", "--distributed")
 
 
-def without_uvicorn(patch: pytest.MonkeyPatch, model: Path) -> None:
-    patch.setitem(sys.modules, "uvicorn", None)
-    for name in ("uwaga.viewer.server.server", "uwaga._base.connections"):
-        patch.setitem(sys.modules, name, None)
-        patch.delitem(sys.modules, name)
-    view(model, "cat")
-
-
 def on_taken_port(model: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

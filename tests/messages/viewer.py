@@ -16,7 +16,7 @@ from uwaga.inspect import Edits, PatchGrid
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.page.bundle import join
 from uwaga.viewer.page.snapshot import exact_requests, make_snapshot, save_snapshot
-from uwaga.viewer.server.server import Server
+from uwaga.viewer.server.server import ServedView
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Maps, Question, Text, View
 from uwaga.viewer.texts import RunRequest, TextRunner

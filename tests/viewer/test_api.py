@@ -1,6 +1,5 @@
 """uwaga.view: browser, notebook and saved page, what it prints, and when it blocks."""
 
-import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -10,9 +9,7 @@ import pytest
 import torch
 
 import uwaga
-from uwaga.viewer import Maps, api
-
-pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'uwaga[view]'")
+from uwaga.viewer import Maps, ServedView, api
 
 
 @pytest.fixture
@@ -63,9 +60,9 @@ def test_a_view_is_saved(attention: uwaga.AttentionMap, small_front: Path, tmp_p
 def test_it_blocks_in_a_program_and_not_at_a_prompt(
     attention: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch, prompt: bool, block: bool | None, waits: int
 ) -> None:
-    waited: list[api.ServedView] = []
+    waited: list[ServedView] = []
     monkeypatch.setattr(api, "at_prompt", lambda: prompt)
-    monkeypatch.setattr(api.ServedView, "wait", lambda view: waited.append(view))
+    monkeypatch.setattr(ServedView, "wait", lambda view: waited.append(view))
     with uwaga.view(attention, browser=False, block=block):
         assert len(waited) == waits
 
@@ -74,8 +71,8 @@ def test_it_blocks_in_a_program_and_not_at_a_prompt(
 def test_it_opens_a_browser_unless_browser_is_false(
     attention: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch, browser: bool | None, opened: int
 ) -> None:
-    asked: list[api.ServedView] = []
-    monkeypatch.setattr(api.ServedView, "browse", lambda view: asked.append(view))
+    asked: list[ServedView] = []
+    monkeypatch.setattr(ServedView, "browse", lambda view: asked.append(view))
     with uwaga.view(attention, browser=browser, block=False):
         assert len(asked) == opened
 
@@ -97,19 +94,3 @@ def test_in_terminal_ipython_the_view_is_served(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     assert not api.in_notebook()
     assert api.at_prompt()
-
-
-@pytest.mark.gate("starlette")
-@pytest.mark.slow
-@pytest.mark.parametrize("package", ["starlette", "uvicorn"])
-def test_the_error_without_the_extra_names_it(package: str) -> None:
-    program = f"""
-import sys, torch, uwaga
-sys.modules[{package!r}] = None
-try:
-    uwaga.view(uwaga.AttentionMap(*torch.randn(2, 2, 4, 8)))
-except ImportError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(f"uwaga.view needs {package}, ")

@@ -14,7 +14,6 @@ import uwaga
 from uwaga.inspect.run_text import record_text
 from uwaga.viewer import ServedView, Text
 
-pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'uwaga[view]'")
 pytestmark = pytest.mark.usefixtures("small_front", "one_thread")
 
 

@@ -224,7 +224,6 @@ def gpt2() -> Any:
 
 
 def view(*shown: Any, **options: Any) -> Any:
-    pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'uwaga[view]'")
     return uwaga.view(*shown, browser=False, block=False, **options)
 
 

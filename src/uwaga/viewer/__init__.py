@@ -9,8 +9,8 @@ from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
     from uwaga.viewer import lesson as lesson
-    from uwaga.viewer.api import ServedView as ServedView
     from uwaga.viewer.api import view as view
+    from uwaga.viewer.server.server import ServedView as ServedView
     from uwaga.viewer.shown import Maps as Maps
     from uwaga.viewer.shown import Question as Question
     from uwaga.viewer.shown import Text as Text

@@ -1,111 +1,20 @@
 """uwaga.view: attention in a browser, in a notebook, or in a file."""
 
-import os
 import sys
-from collections.abc import Callable, Sequence
-from types import TracebackType
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from uwaga._base.languages import LANGUAGES
 from uwaga.inspect.run_text import RecordError
 from uwaga.viewer.inputs import open_view
 from uwaga.viewer.page.bundle import bundle
-from uwaga.viewer.page.snapshot import SECONDS, Exact, save_snapshot
-from uwaga.viewer.places import place_of
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import AnyModel
 
 if TYPE_CHECKING:
     from uwaga.viewer.inputs import Shown
     from uwaga.viewer.notebook import Widget
-    from uwaga.viewer.server.server import Server
-
-
-class ServedView:
-    """A view that is served to a browser on this machine; as a context manager it closes at the end of the block.
-
-    Attributes:
-        service: answers the requests of the page.
-    """
-
-    def __init__(self, service: ViewService, server: "Server") -> None:
-        self.service, self._server = service, server
-
-    @property
-    def address(self) -> str:
-        """The page's URL with a one-time code, which gives access to the first browser that opens it. Once the code is used,
-        this is a URL with a new code, for another browser; the first browser keeps its access."""
-        return self._server.address
-
-    def open_at(self, head: str, pick: str | None = None) -> str:
-        """Let the page, also a saved one, open on a head, and return its address.
-
-        Args:
-            head: layer.head, such as "3.1", or kind/layer.head, such as "cross/3.1".
-            pick: a word of the text to pick.
-
-        Raises:
-            ValueError: there is no such head, or no such word.
-        """
-        try:
-            self._server.fragment = place_of(self.service, head, pick)
-        except ValueError as error:
-            raise ValueError(f"open_at: {error}") from error
-        return self.address
-
-    def save(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        exact: Sequence[Exact] = (),
-        seconds: float = SECONDS,
-        progress: Callable[[float], None] | None = None,
-    ) -> str:
-        """Write the view as one HTML file that needs no server and no network.
-
-        The file holds the statistics of every head, every map pooled into cells, as small as 20 MB allow, and the exact weights of the heads in
-        `exact`, however long that takes.
-
-        Args:
-            path: the file; it is written atomically.
-            exact: heads whose exact weights are stored, as (kind, layer, head), such as ("encoder", 3, 5); or blocks of a head,
-                with ranges of queries and of keys, such as ("encoder", 3, 5, (0, 512), (0, 512)).
-            seconds: approximate time for what the page can do without: predictions, the largest weights, the variants that merge tokens into
-                words or hide special tokens, and exact cells of maps that are so large that they were sampled first.
-            progress: called with the completed fraction, from 0 to 1.
-
-        Returns:
-            What the limits of time and size left out, which the page says too; "" where nothing was.
-
-        Raises:
-            ValueError: heads or tokens that do not exist, or more exact weights than a page may hold.
-            OSError: the file cannot be written.
-        """
-        opens = self._server.fragment
-        return save_snapshot(self.service, path, exact=exact, seconds=seconds, progress=progress, opens=opens)
-
-    def browse(self) -> bool:
-        """Open the page in a browser; False where there is no graphical browser."""
-        return self._server.browse()
-
-    def wait(self) -> None:
-        """Block until Ctrl-C, SIGTERM or `close`, then close the view."""
-        self._server.wait()
-
-    def close(self) -> None:
-        """Stop serving. Idempotent."""
-        self._server.close()
-
-    def __enter__(self) -> "ServedView":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"ServedView({self.address}{', closed' if self._server.closed else ''})"
+    from uwaga.viewer.server.server import ServedView
 
 
 def view(
@@ -153,7 +62,7 @@ def view(
         ValueError: an unknown language; no maps; maps of different texts; a row out of range; a number of tokens that differs from the maps';
             a text without tokens, or with more than the model takes; a model that cannot be read (CheckpointError) or watched, reads no
             text, is in training mode, or has no tokenizer.
-        ImportError: the extra `uwaga[view]` is not installed.
+        ImportError: in a notebook, the extra `uwaga[view]` is not installed.
         OSError: the port is not available.
     """
     check_language("view", language)
@@ -202,28 +111,21 @@ def serve(
     name: str = "view",
     fragment: str = "",
     language: str | None = None,
-) -> ServedView:
-    """Start a server for a view; `announce`, `port` and `fragment` as in `Server`.
+) -> "ServedView":
+    """Start a server for a view; `announce`, `port` and `fragment` as in `ServedView`.
 
     Args:
-        name: "view" or "lesson", for the message about a missing package; a lesson's page has it as its title.
+        name: "view" or "lesson"; a lesson's page has it as its title.
         language: of the page, a code of uwaga._base.languages; None: what the browser prefers.
 
     Raises:
-        ImportError: the extra `uwaga[view]` is not installed.
         OSError: the port is not available.
     """
-    try:
-        from uwaga.viewer.server.server import Server
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in ("starlette", "uvicorn"):
-            raise
-        rule = f"uwaga.{name} needs {package}, which is not installed: pip install 'uwaga[view]'"
-        raise ModuleNotFoundError(rule, name=package) from error
+    from uwaga.viewer.server.server import ServedView
+
     lesson = service.opens_with_lesson
     bundle(lesson=lesson)  # now, so that the first request of a page does not wait for it
-    server = Server(
+    return ServedView(
         service,
         title=service.view.title if name == "view" else name,
         port=port,
@@ -232,7 +134,6 @@ def serve(
         announce=announce,
         language=language,
     )
-    return ServedView(service, server)
 
 
 def check_language(name: str, language: str | None) -> None:

@@ -28,8 +28,8 @@ from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import View
 
 if TYPE_CHECKING:
-    from uwaga.viewer.api import ServedView
     from uwaga.viewer.notebook import Widget
+    from uwaga.viewer.server.server import ServedView
 
 
 Inputs = str | Sequence[str] | ArrayLike
@@ -165,7 +165,7 @@ def lesson(
 
     Raises:
         ValueError: an unknown language, too many tokens, NaN or infinite numbers, shapes that do not fit, an unknown setting.
-        ImportError: the extra `uwaga[view]` is not installed.
+        ImportError: in a notebook, the extra `uwaga[view]` is not installed.
         OSError: the port is not available.
     """
     worked = work_through(inputs, tokens=tokens, wq=wq, wk=wk, wv=wv, wo=wo, language=language, **settings)

@@ -9,7 +9,8 @@ import torch
 from pages import Open
 
 from uwaga import SoftDatabase, TextEncoder, store
-from uwaga.viewer.api import ServedView, display
+from uwaga.viewer import ServedView
+from uwaga.viewer.api import display
 from uwaga.viewer.page.snapshot import save_snapshot
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Question, View

@@ -14,7 +14,7 @@ from waiting import HANG
 from written import number_of
 
 import uwaga
-from uwaga.viewer.api import ServedView
+from uwaga.viewer import ServedView
 
 pytestmark = pytest.mark.slow
 

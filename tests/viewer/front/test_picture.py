@@ -15,7 +15,7 @@ from tiny_vision import write_photo, write_vision
 import uwaga
 from uwaga.inspect import PatchGrid, pictures
 from uwaga.inspect.pictures import PictureReading
-from uwaga.viewer.api import ServedView
+from uwaga.viewer import ServedView
 from uwaga.viewer.messages import Reply
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from pages import HOSTILE, MakeMaps, Open, Serve, words
 from written import number_of
 
 import uwaga
-from uwaga.viewer.api import ServedView
+from uwaga.viewer import ServedView
 
 pytestmark = pytest.mark.slow
 

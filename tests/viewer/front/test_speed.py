@@ -15,7 +15,7 @@ import pytest
 from pages import MakeMaps, Open, Serve
 from PIL import Image
 
-from uwaga.viewer.api import ServedView
+from uwaga.viewer import ServedView
 
 pytestmark = pytest.mark.timing
 

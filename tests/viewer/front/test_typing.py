@@ -13,7 +13,7 @@ from pages import Open, Serve
 from written import number_of
 
 import uwaga
-from uwaga.viewer.api import ServedView
+from uwaga.viewer import ServedView
 from uwaga.viewer.shown import Text
 from uwaga.viewer.texts import EXAMPLES, RunRequest, TextRunner
 

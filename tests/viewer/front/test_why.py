@@ -8,7 +8,8 @@ from pages import MakeMaps, Open, Serve
 from written import number_of
 
 import uwaga
-from uwaga.viewer.api import ServedView, display
+from uwaga.viewer import ServedView
+from uwaga.viewer.api import display
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Text
 from uwaga.viewer.texts import RunRequest, TextRunner

@@ -7,13 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-
-pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'uwaga[view]'")
-
 from waiting import HANG
 
 from uwaga.viewer.messages import Reply, RequestError
-from uwaga.viewer.server.server import Server
+from uwaga.viewer.server.server import ServedView
 
 
 class FakeService:
@@ -48,7 +45,7 @@ class Response(NamedTuple):
 class Client:
     """Sends requests to one server."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServedView) -> None:
         self.port, self.token = server.port, server.access.token
         self.cookie = f"{server.access.cookie_name}={server.access.cookie}"
         self.host = f"127.0.0.1:{server.port}"
@@ -89,11 +86,11 @@ def service() -> FakeService:
 
 
 @pytest.fixture
-def server(service: FakeService) -> Iterator[Server]:
-    with Server(service, title="a text") as made:
+def server(service: FakeService) -> Iterator[ServedView]:
+    with ServedView(service, title="a text") as made:
         yield made
 
 
 @pytest.fixture
-def client(server: Server) -> Client:
+def client(server: ServedView) -> Client:
     return Client(server)

@@ -10,7 +10,7 @@ from waiting import HANG, ServerClock, until
 
 from uwaga._base.connections import ConnectionTimeouts, IdleConnectionReaper
 from uwaga.viewer.server.limits import ConcurrencyLimiter
-from uwaga.viewer.server.server import Server
+from uwaga.viewer.server.server import ServedView
 from uwaga.viewer.service import TABLE
 
 
@@ -50,7 +50,7 @@ def test_an_idle_connection_is_closed(server, client, monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("crowd_of_8")
 def test_the_longest_idle_of_too_many_connections_are_closed(service) -> None:
     timeouts = ConnectionTimeouts(idle=float("inf"), crowded=0.2)
-    with Server(service, title="a text", timeouts=timeouts) as server, ExitStack() as stack:
+    with ServedView(service, title="a text", timeouts=timeouts) as server, ExitStack() as stack:
         address = ("127.0.0.1", server.port)
         early = [stack.enter_context(socket.create_connection(address)) for _ in range(10)]
         until(lambda: sum(map(is_open, early)) <= 8)

@@ -18,13 +18,13 @@ from urllib.request import url2pathname
 import pytest
 from waiting import HANG
 
-from uwaga.viewer.server.server import PortError, Server
+from uwaga.viewer.server.server import PortError, ServedView
 
 PROGRAM = """
 import signal, sys, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in a shell's background
 from uwaga.viewer.messages import Reply
-from uwaga.viewer.server.server import Server
+from uwaga.viewer.server.server import ServedView
 
 class Service:
     def answer(self, question):
@@ -33,7 +33,7 @@ class Service:
     def close(self):
         print("service closed", flush=True)
 
-server = Server(Service(), title="a text")
+server = ServedView(Service(), title="a text")
 print(server.address, flush=True)
 server.wait()
 print("closed", flush=True)
@@ -51,30 +51,30 @@ def test_it_listens_on_loopback_only(server) -> None:
 
 
 def test_two_servers_have_ports_and_tokens_of_their_own(service, server) -> None:
-    with Server(service, title="another") as other:
+    with ServedView(service, title="another") as other:
         assert other.port != server.port
         assert other.address.partition("#")[2] != server.address.partition("#")[2]
 
 
 def test_a_port_that_is_in_use(service, server) -> None:
     with pytest.raises(PortError) as caught:
-        Server(service, title="another", port=server.port)
+        ServedView(service, title="another", port=server.port)
     assert str(caught.value).startswith(f"port {server.port} is not available: ")
 
 
 def test_a_port_can_be_reused_at_once(service) -> None:
-    with Server(service, title="a text") as first, socket.create_connection(("127.0.0.1", first.port)):
+    with ServedView(service, title="a text") as first, socket.create_connection(("127.0.0.1", first.port)):
         port = first.port
-    with Server(service, title="a text", port=port) as second:
+    with ServedView(service, title="a text", port=port) as second:
         assert second.port == port
 
 
 def test_a_closed_server_and_its_service_answer_no_requests(service, server) -> None:
-    assert repr(server) == f"Server({server.address})"
+    assert repr(server) == f"ServedView({server.address})"
     server.close()
     server.close()
     assert service.closed
-    assert repr(server) == f"Server({server.address}, closed)"
+    assert repr(server) == f"ServedView({server.address}, closed)"
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port), timeout=2)
 
@@ -158,7 +158,7 @@ def test_it_opens_a_graphical_browser(
 
 def test_the_address_has_a_new_code_once_its_code_is_used(service, enter: Callable[[str], dict[str, str]]) -> None:
     told: list[str] = []
-    with Server(service, title="a text", fragment="tab=lesson", lesson=True, announce=told.append) as server:
+    with ServedView(service, title="a text", fragment="tab=lesson", lesson=True, announce=told.append) as server:
         first = server.address
         assert first.startswith(f"http://127.0.0.1:{server.port}/?lesson#code=")
         assert first.endswith("&tab=lesson")
@@ -192,6 +192,6 @@ def test_it_opens_no_text_browser(server, default_browser: Callable[..., None]) 
 
 def test_a_closed_server_leaves_no_threads_or_files(service, tmp_path: Path) -> None:
     before = {thread.name for thread in threading.enumerate()}
-    with Server(service, title="a text"):
+    with ServedView(service, title="a text"):
         pass
     assert {thread.name for thread in threading.enumerate()} <= before

@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
@@ -14,10 +14,12 @@ from types import FrameType, TracebackType
 
 from uwaga._base.connections import ConnectionTimeouts, IdleConnectionReaper, max_connections, uvicorn_server
 from uwaga._base.durable import PrivateFolder
-from uwaga.viewer.messages import Service
+from uwaga.viewer.page.snapshot import SECONDS, Exact, save_snapshot
+from uwaga.viewer.places import place_of
 from uwaga.viewer.server.access import AccessControl
 from uwaga.viewer.server.app import application
 from uwaga.viewer.server.limits import ConcurrencyLimiter
+from uwaga.viewer.service import ViewService
 
 _LOOPBACK = "127.0.0.1"
 # Browsers that run in the terminal. Without a display, the module webbrowser finds only these.
@@ -41,11 +43,14 @@ class PortError(OSError):
     """The requested port is not available."""
 
 
-class Server:
-    """Serves a view on this machine; as a context manager it closes at the end of the block.
+class ServedView:
+    """A view that is served to a browser on this machine; as a context manager it closes at the end of the block.
+
+    Attributes:
+        service: answers the requests of the page.
 
     Args:
-        service: answers the requests of the page.
+        service: it is closed with the server.
         title: of the page, for the browser's tab.
         port: on 127.0.0.1; 0: any free one.
         fragment: state that the page opens with, such as "tab=lesson".
@@ -60,7 +65,7 @@ class Server:
 
     def __init__(
         self,
-        service: Service,
+        service: ViewService,
         *,
         title: str,
         port: int = 0,
@@ -96,11 +101,58 @@ class Server:
 
     @property
     def address(self) -> str:
-        """The page's URL with a one-time code; once the code is used, a URL with a new one.
+        """The page's URL with a one-time code, which gives access to the first browser that opens it. Once the code is used,
+        this is a URL with a new code, for another browser; the first browser keeps its access.
 
         The code is in the URL's fragment (after #), which browsers neither send nor log.
         """
         return self._address(self.access.url_code())
+
+    def open_at(self, head: str, pick: str | None = None) -> str:
+        """Let the page, also a saved one, open on a head, and return its address.
+
+        Args:
+            head: layer.head, such as "3.1", or kind/layer.head, such as "cross/3.1".
+            pick: a word of the text to pick.
+
+        Raises:
+            ValueError: there is no such head, or no such word.
+        """
+        try:
+            self.fragment = place_of(self.service, head, pick)
+        except ValueError as error:
+            raise ValueError(f"open_at: {error}") from error
+        return self.address
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        exact: Sequence[Exact] = (),
+        seconds: float = SECONDS,
+        progress: Callable[[float], None] | None = None,
+    ) -> str:
+        """Write the view as one HTML file that needs no server and no network.
+
+        The file holds the statistics of every head, every map pooled into cells, as small as 20 MB allow, and the exact weights of the heads in
+        `exact`, however long that takes.
+
+        Args:
+            path: the file; it is written atomically.
+            exact: heads whose exact weights are stored, as (kind, layer, head), such as ("encoder", 3, 5); or blocks of a head,
+                with ranges of queries and of keys, such as ("encoder", 3, 5, (0, 512), (0, 512)).
+            seconds: approximate time for what the page can do without: predictions, the largest weights, the variants that merge tokens into
+                words or hide special tokens, and exact cells of maps that are so large that they were sampled first.
+            progress: called with the completed fraction, from 0 to 1.
+
+        Returns:
+            What the limits of time and size left out, which the page says too; "" where nothing was.
+
+        Raises:
+            ValueError: heads or tokens that do not exist, or more exact weights than a page may hold.
+            OSError: the file cannot be written.
+        """
+        return save_snapshot(self.service, path, exact=exact, seconds=seconds, progress=progress, opens=self.fragment)
 
     def browse(self) -> bool:
         """Open the page in a browser; False where there is no graphical browser.
@@ -149,7 +201,7 @@ class Server:
         if self._folder is not None:
             self._folder.close()
 
-    def __enter__(self) -> "Server":
+    def __enter__(self) -> "ServedView":
         return self
 
     def __exit__(
@@ -158,7 +210,7 @@ class Server:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Server({self.address}{', closed' if self.closed else ''})"
+        return f"ServedView({self.address}{', closed' if self.closed else ''})"
 
     def _address(self, code: str) -> str:
         return f"http://{_LOOPBACK}:{self.port}/{self._path}#{'&'.join(filter(None, (f'code={code}', self.fragment)))}"
