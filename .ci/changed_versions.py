@@ -26,7 +26,7 @@ def locked(lines: list[str]) -> dict[str, str]:
 
 def main(path: str) -> None:
     versions = locked(Path(path).read_text(encoding="utf-8").splitlines())
-    here = {canonicalize_name(each.name): each.version for each in distributions()}
+    here = {canonicalize_name(distribution.name): distribution.version for distribution in distributions()}
     rows = [
         (name, versions.get(name, "none"), values)
         for name, values in sorted(here.items())

@@ -41,8 +41,8 @@ def template() -> Catalog:
         result = extract_from_file(method, path, keywords=KEYWORDS, comment_tags=("Translators:",), options=options)
         for _, message, comments, _ in result:
             catalog.add(message, locations=[("/".join(parts).removeprefix("viewer/"), 1)], auto_comments=comments)
-    for each in statistics.titles():  # the page shows them by `tr` of what the service says
-        for message in (each["title"], each["meaning"]):
+    for title in statistics.titles():  # the page shows them by `tr` of what the service says
+        for message in (title["title"], title["meaning"]):
             catalog.add(message, locations=[("front/table/grid.js", 1)])
     return catalog
 

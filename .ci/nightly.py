@@ -78,7 +78,7 @@ def main(targets: list[str]) -> int:
     for each in outcomes:
         red = "" if each.status == 0 else "  RED"
         sys.stdout.write(f"{each.target:<20} {each.seconds:>8.0f} {each.passed:>8} {each.failed:>8}{red}\n")
-    return int(any(each.status for each in outcomes))
+    return int(any(outcome.status for outcome in outcomes))
 
 
 if __name__ == "__main__":

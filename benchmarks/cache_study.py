@@ -45,7 +45,7 @@ def measure(
     """Bytes beyond the recording, bytes of it, seconds, and seconds of the processor."""
     least = min(budgets)
     observed = min(32, least // 2)
-    policies = {each.__name__: each for each in cache.POLICIES} | {
+    policies = {policy.__name__: policy for policy in cache.POLICIES} | {
         "snap_kv": partial(cache.snap_kv, observed=observed),
         "pyramid_kv": partial(cache.pyramid_kv, observed=observed),
         "quest": partial(cache.quest, page=min(16, least)),
@@ -77,7 +77,7 @@ if __name__ == "__main__":
     chosen = parse(parser)
     if chosen.one:
         layers, heads, tokens, budgets, every, dtype = chosen.one
-        listed = [int(each) for each in budgets.split(",")]
+        listed = [int(part) for part in budgets.split(",")]
         print(*measure(int(layers), int(heads), int(tokens), listed, int(every), DTYPES[dtype]))
         sys.exit()
     if chosen.quick:

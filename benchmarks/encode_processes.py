@@ -62,7 +62,7 @@ def memory() -> tuple[int, int]:
 def batches(texts: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     listed = [Document(place=str(n), pieces=(text,)) for n, text in enumerate(texts)]
     for number, group in enumerate(groups(listed)):
-        texts = [each.text for each in group.documents]
+        texts = [document.text for document in group.documents]
         yield number, {"document": np.arange(len(texts)), "text": texts}
 
 
@@ -79,7 +79,7 @@ def measure(report: Report, chosen: argparse.Namespace, folder: Path, dtype: str
     some = itertools.islice(batches(texts), 4 * count)
     last = dict(found for _, found in run(Weighed(folder, dtype=dtype, overflow="truncate"), some))
     parts = sum(took) / count
-    everything, weights = (sum(each[n] for each in last.values()) for n in (0, 1))
+    everything, weights = (sum(value[n] for value in last.values()) for n in (0, 1))
     over = f"{100 * (whole / parts - 1):.1f} %" if took else "-"
     report.row(
         str(count), dtype, str(len(texts)), f"{parts:.2f}", f"{whole:.2f}", over,
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--processes", default="1,2,4", help="numbers of them")
     chosen = parse_corpus(parser)
     report = Report(chosen, "Texts to vectors by processes", HEADINGS)
-    counts = [2] if chosen.quick else [int(each) for each in chosen.processes.split(",")]
+    counts = [2] if chosen.quick else [int(part) for part in chosen.processes.split(",")]
     with model_folder(chosen, chosen.shape) as folder:
         for dtype in chosen.dtype:
             for count in counts:

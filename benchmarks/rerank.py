@@ -104,8 +104,8 @@ def run(chosen: argparse.Namespace, report: Report, folder: Path, texts: Sequenc
             f"{len(texts)}",
             f"{tokens:,}",
             f"{measured.ratio(THEIRS, to=OURS):.2f}",
-            *(f"{each * 1e3:.1f}" for each in seconds),
-            *(f"{tokens / each:,.0f}" for each in seconds),
+            *(f"{second * 1e3:.1f}" for second in seconds),
+            *(f"{tokens / second:,.0f}" for second in seconds),
             f"{difference:.1e}",
         )
 

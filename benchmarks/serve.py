@@ -161,10 +161,10 @@ def _by_threads(port: int, bodies: Sequence[str], clients: int, seconds: float) 
 
     begun = time.perf_counter()
     threads = [threading.Thread(target=client) for _ in range(clients)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     p50, p99 = np.percentile(times, [50, 99]) * 1e3
     return Load(len(times) / (time.perf_counter() - begun), p50, p99, 0)
 

@@ -119,7 +119,7 @@ def sequence_parallel(folder: Path) -> Walk:
 
     processes.spawn(_rank, args=(2, str(folder)), nprocs=2)
     walk = Walk()
-    walk.functions = {tuple(each): None for each in json.loads((folder / "rank0.json").read_text())}
+    walk.functions = {tuple(load): None for load in json.loads((folder / "rank0.json").read_text())}
     return walk
 
 

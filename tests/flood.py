@@ -78,10 +78,10 @@ class Flood:
             connection.close()
 
         threads = [threading.Thread(target=client) for _ in range(clients)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
     def connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG)

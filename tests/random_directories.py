@@ -101,8 +101,8 @@ VALUES: dict[str, dict[str, list[Any]]] = {
         "modality_config.text.format": ["flat"], "modality_config": [{}],
         "modality_config.message.method": ["forward"], "modality_config.message.method_output_name": ["last_hidden_state"],
         "modality_config.message.format": ["flat"],
-        **{f"modality_config.{each}": [{"method": "forward", "method_output_name": "last_hidden_state"}] for each in ("audio", "image", "video")},
-        **{f"processing_kwargs.{each}": [{"padding": True}] for each in ("audio", "image", "video")},
+        **{f"modality_config.{name}": [{"method": "forward", "method_output_name": "last_hidden_state"}] for name in ("audio", "image", "video")},
+        **{f"processing_kwargs.{name}": [{"padding": True}] for name in ("audio", "image", "video")},
         "processing_kwargs.chat_template": [{"add_generation_prompt": True}, {}], "processing_kwargs.tokenizer": [{"max_length": 3}],
         **_within("processing_kwargs.common", _CALL), **_within("processing_kwargs.text", {**_CALL, "logits_to_keep": [1, 0]}),
         **_within("model_kwargs", _MODEL_KWARGS), **_within("model_args", _MODEL_KWARGS),
@@ -112,7 +112,7 @@ VALUES: dict[str, dict[str, list[Any]]] = {
     },
     "Pooling": {
         "pooling_mode": ["cls", "mean", "lasttoken", ["max", "cls"], "median"], "include_prompt": [False, True, 0],
-        **{f"pooling_mode_{each}": [True, False] for each in ("cls_token", "lasttoken", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens",
+        **{f"pooling_mode_{name}": [True, False] for name in ("cls_token", "lasttoken", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens",
                                                              "weightedmean_tokens")},
         "embedding_dimension": [8], "word_embedding_dimension": [16], "pooling": ["cls"],
     },
@@ -425,7 +425,7 @@ class Directory(NamedTuple):
 def random_directory(seed: int, parent: Path) -> Directory:
     rng = random.Random(seed)
     kind = rng.choice(["dense", "classifier", "pooled"])
-    families = [each for each in FAMILIES if kind == "dense" or each not in _WITHOUT_PAIRS]
+    families = [family for family in FAMILIES if kind == "dense" or family not in _WITHOUT_PAIRS]
     family = rng.choice(families)
     folder = parent / f"directory {seed}"
     shutil.copytree(base(kind, family, parent), folder)

@@ -30,13 +30,13 @@ _WORDS = sorted({word for text in TEXTS for word in text.split()})
 
 
 def _word_piece(special: Sequence[str]) -> dict[str, int]:
-    pieces = [*special, *_LETTERS, *("##" + each for each in _LETTERS), *_WORDS, *(each.lower() for each in _WORDS)]
+    pieces = [*special, *_LETTERS, *("##" + letter for letter in _LETTERS), *_WORDS, *(word.lower() for word in _WORDS)]
     return {piece: row for row, piece in enumerate(dict.fromkeys(pieces))}
 
 
 def _unigram(special: Sequence[str]) -> list[tuple[str, float]]:
-    pieces = dict.fromkeys([*special, "\u2581", *_LETTERS], -6.0) | {"\u2581" + each: -3.0 for each in _WORDS}
-    return list((pieces | {each.lower(): -4.0 for each in _WORDS}).items())
+    pieces = dict.fromkeys([*special, "\u2581", *_LETTERS], -6.0) | {"\u2581" + word: -3.0 for word in _WORDS}
+    return list((pieces | {word.lower(): -4.0 for word in _WORDS}).items())
 
 
 def _byte_pairs(special: Sequence[str]) -> tuple[dict[str, int], list[tuple[str, str]]]:
@@ -163,7 +163,7 @@ def write(folder: Path, seed: int) -> str:
         settings = json.loads(path.read_text())
         change(pick, folder, settings)
         path.write_text(json.dumps(settings))
-    names = ", ".join(each.__name__ for each in changes)
+    names = ", ".join(change.__name__ for change in changes)
     return f"{seed}: {family}: {names}: {path.read_text()}"
 
 

@@ -45,7 +45,7 @@ GALLERY = (
 
 def stage(source: Path) -> None:
     """The documents, what they link to, and the generated pages, in the places that they have in the repository."""
-    for document in sorted(each for pattern in DOCUMENTS for each in ROOT.glob(pattern)):
+    for document in sorted(path for pattern in DOCUMENTS for path in ROOT.glob(pattern)):
         text = document.read_text(encoding="utf-8")
         if not re.search(r"^# ", text, re.MULTILINE):  # a report begins with its first measurement
             text = f"# {report_title(document)}\n\n{text}"

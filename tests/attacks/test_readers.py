@@ -96,7 +96,9 @@ def _calls() -> Iterator[tuple[str, str, str, str]]:
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
-                inside = [each for each in functions if each.lineno <= node.lineno <= (each.end_lineno or 0)]
+                inside = [
+                    function for function in functions if function.lineno <= node.lineno <= (function.end_lineno or 0)
+                ]
                 function = max(inside, key=lambda each: each.lineno).name if inside else ""
                 if isinstance(node.func, ast.Attribute):
                     yield module, function, ast.unparse(node.func.value), node.func.attr

@@ -295,7 +295,9 @@ PIPELINED = {
 def write_buffers(server: ServedView) -> list[int]:
     """Unsent bytes of each connection."""
     connections = list(server.uvicorn.server_state.connections)
-    return [each.transport.get_write_buffer_size() for each in connections if each.transport is not None]
+    return [
+        connection.transport.get_write_buffer_size() for connection in connections if connection.transport is not None
+    ]
 
 
 @pytest.mark.parametrize("kind", ["without a token", "large replies"])

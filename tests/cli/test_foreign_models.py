@@ -24,7 +24,7 @@ def model(tmp_path: Path) -> Path:
 
 def run(*arguments: object) -> tuple[str, str]:
     """Standard output and standard error."""
-    result = CliRunner().invoke(app, [str(each) for each in arguments])
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == 0, result.output
     return result.stdout, result.stderr
 

@@ -136,7 +136,7 @@ def test_an_output_that_takes_no_more_is_named(arguments: list[str], database: t
 def command(arguments: list[str], database: tuple[Path, Path]) -> list[str]:
     names = {"DB": str(database[0]), "MODEL": str(database[1])}
     program = "import sys; sys.argv[0] = 'uwaga'; from uwaga.cli import main; main()"
-    return [sys.executable, "-c", program, *(names.get(each, each) for each in arguments)]
+    return [sys.executable, "-c", program, *(names.get(argument, argument) for argument in arguments)]
 
 
 @pytest.mark.parametrize(

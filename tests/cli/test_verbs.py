@@ -95,4 +95,4 @@ def test_examples_are_commands_with_options_that_exist(example: str) -> None:
     name, verb, *arguments = shlex.split(example)
     assert name == "uwaga"
     command = get_command(app).commands[verb]
-    assert command.make_context(verb, arguments).params.keys() == {each.name for each in command.params} - {"help"}
+    assert command.make_context(verb, arguments).params.keys() == {param.name for param in command.params} - {"help"}

@@ -73,6 +73,6 @@ def test_ragged_rows_give_the_bits_of_each_alone() -> None:
     ragged = (Ragged.from_list([part.contiguous() for part in each]) for each in parts)
     packed = attention(*ragged, mask=Causal(), bias=AlibiBias(SLOPES), impl="cpu")
     for n, value in enumerate(packed.values.split(lengths)):
-        alone = (each[n].transpose(0, 1)[None] for each in parts)
+        alone = (part[n].transpose(0, 1)[None] for part in parts)
         expected = attention(*alone, mask=Causal(), bias=AlibiBias(SLOPES), impl="cpu")
         assert torch.equal(value, expected[0].transpose(0, 1))

@@ -144,8 +144,8 @@ def test_what_cannot_be_read_is_kept_with_its_reason(tmp_path: Path, monkeypatch
         + GOOD
     )
     results = list(DocumentFile(path, keep_invalid=True))
-    assert [each.place for each in results] == [f"{path}:{line}" for line in range(1, 9)]
-    assert [each.error for each in results] == [
+    assert [result.place for result in results] == [f"{path}:{line}" for line in range(1, 9)]
+    assert [result.error for result in results] == [
         None,
         "is not JSON: Expecting value: line 1 column 1 (char 0)",
         "field 'text' must be a string, not NoneType",
@@ -156,7 +156,7 @@ def test_what_cannot_be_read_is_kept_with_its_reason(tmp_path: Path, monkeypatch
         None,
     ]
     assert results[0].text == results[-1].text != ""
-    assert {each.text for each in results[1:-1]} == {""}
+    assert {result.text for result in results[1:-1]} == {""}
 
 
 def test_a_row_of_parquet_that_cannot_be_read_is_kept_with_its_reason(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_csv_has_columns_quotes_and_newlines_in_fields(tmp_path: Path) -> None:
     results = list(
         _table(path, 'id,text,year\r\n7,"the ""cat"", sat\non the mat",1999\r\n\r\n8,,2000\r\n9,naïve 🐷,\r\n')
     )
-    assert [(each.id, each.text, each.place) for each in results] == [
+    assert [(result.id, result.text, result.place) for result in results] == [
         ("7", 'the "cat", sat\non the mat', f"{path}:2"), ("8", "", f"{path}:5"), ("9", "naïve 🐷", f"{path}:6"),
     ]  # fmt: skip
     assert results[-1].position == 1.0
@@ -190,7 +190,7 @@ def test_csv_has_columns_quotes_and_newlines_in_fields(tmp_path: Path) -> None:
 def test_invalid_rows_of_a_table_are_kept_with_their_reasons(tmp_path: Path) -> None:
     rows = b'text\nyes\n"bad"x\n\xff\na,b\n' + b'"' + b"x" * 200_000 + b"\nno\n"
     results = list(_table(tmp_path / "a.csv", rows, keep_invalid=True))
-    assert [(each.text, each.error) for each in results] == [
+    assert [(result.text, result.error) for result in results] == [
         ("yes", None),
         ("", "is not CSV: ',' expected after '\"'"),
         ("", "is not UTF-8: byte 0xff at byte 1"),

@@ -90,7 +90,7 @@ def test_every_pair_format_gives_the_same_pairs(pair_format: str, tmp_path: Path
         answers = tmp_path / "b"
         path.write_text("\n".join(source for source, _ in expected))
         answers.write_text("\n".join(target for _, target in expected) + "\n")
-    assert [each[1:] for each in pairs(path, answers, pair_format=pair_format)] == expected
+    assert [pair[1:] for pair in pairs(path, answers, pair_format=pair_format)] == expected
 
 
 def test_remove_characters_applies_to_targets(tmp_path: Path) -> None:

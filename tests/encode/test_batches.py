@@ -50,14 +50,14 @@ def test_a_frame_and_a_table_come_back_as_what_they_are(model: Path, expected: n
         (table["vector"].to_pylist(), table["n"].to_pylist()),
     ):
         assert numbers == list(range(5))
-        assert [each is None for each in vectors] == [False, True, False, True, False]
-        assert np.array_equal(np.array([each for each in vectors if each is not None], np.float32), expected)
+        assert [vector is None for vector in vectors] == [False, True, False, True, False]
+        assert np.array_equal(np.array([vector for vector in vectors if vector is not None], np.float32), expected)
 
 
 def test_an_iterator_gives_an_iterator(model: Path, expected: np.ndarray) -> None:
     encode = BatchEncoder(model)
     results = encode({"text": [text]} for text in TEXTS)
-    found = np.concatenate([each["vector"] for each in results if each["error"][0] is None])
+    found = np.concatenate([result["vector"] for result in results if result["error"][0] is None])
     assert np.array_equal(found, expected)
 
 

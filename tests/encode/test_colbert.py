@@ -78,7 +78,7 @@ def agrees(folder: Path, **options: Any) -> TextEncoder:
             return [getattr(each, name)([text])[0].cpu() for text in texts]
 
         own = encoder.encode(texts, output="tokens", task=task, **options)
-        assert own.lengths.tolist() == [len(each) for each in theirs(model)]
+        assert own.lengths.tolist() == [len(their) for their in theirs(model)]
         assert_as_exact(own.values, torch.cat(theirs(model)), lambda theirs=theirs: torch.cat(theirs(exact)))
         for number, text in enumerate(texts):
             assert torch.equal(

@@ -93,14 +93,14 @@ def test_a_local_cluster_gives_the_bytes_of_one_process(encode: Callable[..., An
 def _actors() -> list[int]:
     """The processes of this account that are our actors."""
     found = []
-    for each in Path("/proc").iterdir():
-        if each.name.isdigit():
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
             try:
-                name = (each / "cmdline").read_bytes()
+                name = (path / "cmdline").read_bytes()
             except OSError:
                 continue
             if name.startswith(b"ray::_Actor"):
-                found.append(int(each.name))
+                found.append(int(path.name))
     return sorted(found)
 
 

@@ -153,10 +153,10 @@ def test_nothing_is_left_running() -> None:
 def _workers() -> set[int]:
     """The processes that were forked by the server of multiprocessing that this process has started."""
     parents: dict[int, int] = {}
-    for each in Path("/proc").iterdir():
-        if each.name.isdigit():
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
             try:
-                parents[int(each.name)] = int((each / "stat").read_text().rpartition(")")[2].split()[1])
+                parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
     children = {pid for pid, parent in parents.items() if parent == os.getpid()}

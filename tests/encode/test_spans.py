@@ -126,7 +126,7 @@ def test_long_texts_are_read_in_windows_and_keep_the_states_of_the_first(encoder
     # By hand, from the states of the windows as output="tokens" gives them.
     states = encoder.encode([long], output="tokens", overflow="windows", overlap=7).to_list()
     (tokens,) = encoder.tokenizer.encode([long], with_offsets=True)
-    windows = [len(each) - 2 for each in states]
+    windows = [len(state) - 2 for state in states]
     assert sum(windows) - 7 * (len(windows) - 1) == len(tokens) == 92
     kept = torch.cat([each[1 if n == 0 else 8 : -1] for n, each in enumerate(states)])
     for row, (start, stop) in zip(own.to_list()[1], spans, strict=True):

@@ -141,7 +141,7 @@ def ours(source: str, **more: Any) -> str:
     return Template(source).render({**VARIABLES, "messages": MESSAGES, **more})
 
 
-@pytest.mark.parametrize("source", [*STATEMENTS, *(f"{{{{ {each} }}}}" for each in EXPRESSIONS)])
+@pytest.mark.parametrize("source", [*STATEMENTS, *(f"{{{{ {expression} }}}}" for expression in EXPRESSIONS)])
 def test_renderings_are_those_of_transformers(source: str) -> None:
     assert ours(source) == theirs(source)
 

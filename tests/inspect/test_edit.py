@@ -160,7 +160,9 @@ def test_a_thousand_links_are_the_same_as_few_that_cover_them(kind: str) -> None
     keep = {} if kind == "scores" else {"factor": 1.0}
     many = [*scattered(5, 1000, **keep), uwaga.Links([0, 1], [2], **({} if kind == "scores" else {"factor": 0.5}))]
     few = (
-        [uwaga.Links(n, [each for each in range(5) if each != n]) for n in range(5)] if kind == "scores" else many[-1:]
+        [uwaga.Links(n, [number for number in range(5) if number != n]) for n in range(5)]
+        if kind == "scores"
+        else many[-1:]
     )
     with uwaga.edit(model, **{kind: {where: few}}):
         expected = model(IDS[:, :5]).last_hidden_state

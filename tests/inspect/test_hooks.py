@@ -189,7 +189,7 @@ def gradients(model: nn.Module, backward: Callable[[Tensor], None], changes: dic
     model.zero_grad()
     with uwaga.edit(model, **EDIT if changes is None else changes):
         backward(model(IDS).logits.square().mean())
-    return torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
 
 
 def in_another_thread(loss: Tensor) -> None:

@@ -102,10 +102,10 @@ def test_a_head_s_share_is_that_of_the_tokens_it_was_brought_from_and_theirs_tha
                     other = (one.key_parts if side == "query" else one.query_parts)[-1]
                     sources = one.back(part, side, other, top=99, parts=99)
                     assert math.isclose(
-                        sum(each.share for each in sources), float(of_parts[n][-1]), rel_tol=1e-9, abs_tol=1e-12
+                        sum(source.share for source in sources), float(of_parts[n][-1]), rel_tol=1e-9, abs_tol=1e-12
                     )
-                    for each in sources:
-                        assert math.isclose(sum(x for _, x in each.parts), each.share, rel_tol=1e-9, abs_tol=1e-12)
+                    for source in sources:
+                        assert math.isclose(sum(x for _, x in source.parts), source.share, rel_tol=1e-9, abs_tol=1e-12)
         assert found >= 2
 
 

@@ -120,7 +120,7 @@ def test_a_map_times_the_values_is_what_goes_into_the_output_map(model: Small) -
 @torch.no_grad()
 def test_documents_of_a_ragged_batch_have_a_map_each() -> None:
     model = made("bert")
-    with uwaga.watch(model, tokenizer=lambda ids: [f"<{each}>" for each in ids]) as recording:
+    with uwaga.watch(model, tokenizer=lambda ids: [f"<{token_id}>" for token_id in ids]) as recording:
         model(ragged(PROMPTS))
     m = recording.maps[("encoder", 2)]
     assert [part.shape for part in m] == [(2, 4, 4), (2, 1, 1), (2, 3, 3)]

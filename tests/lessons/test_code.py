@@ -197,7 +197,8 @@ def test_scores_are_called_symmetric_only_where_they_are(example: Example) -> No
 def test_findings_about_sums_heads_and_learning_are_true(example: Example) -> None:
     steps = {step.id: step for step in build_steps(example)}
     said = {
-        name: " ".join(each.text for part in step.sections for each in part.findings) for name, step in steps.items()
+        name: " ".join(finding.text for part in step.sections for finding in part.findings)
+        for name, step in steps.items()
     }
     sums = matrix(steps["crude"], "crude_sums")
     assert ("happen to" in said["crude"]) == bool((sums - 1).abs().max() < 0.005)

@@ -15,7 +15,7 @@ QUESTION = {"request": "lesson", "tokens": ["a", "pen", "."], "settings": {"sent
 
 def make_reply() -> dict[str, Any]:
     reply = answer(QUESTION)
-    arrays = [{"shape": list(each.shape), "data": numbers(each)} for each in reply.arrays]
+    arrays = [{"shape": list(array.shape), "data": numbers(array)} for array in reply.arrays]
     return {"meta": reply.meta, "arrays": arrays}
 
 

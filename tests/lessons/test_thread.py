@@ -47,7 +47,7 @@ def shown(step: LessonStep, *, answered: bool) -> Iterator[str]:
 
 @pytest.mark.parametrize("id", TOLD)
 def test_a_sentence_that_answers_is_said_behind_the_question(worked: Lesson, id: str) -> None:
-    step = next(each for each in worked.steps if each.id == id)
+    step = next(step for step in worked.steps if step.id == id)
     assert step.question is not None
     before, after = (" ".join(shown(step, answered=answered)) for answered in (False, True))
     assert TOLD[id] not in before
@@ -77,7 +77,7 @@ def test_a_question_of_the_worksheet_does_not_answer_another(worked: Lesson) -> 
 
 
 def test_the_question_about_heads_has_one_answer(worked: Lesson) -> None:
-    step = next(each for each in worked.steps if each.id == "heads")
+    step = next(step for step in worked.steps if step.id == "heads")
     assert step.question is not None
     _, i, _ = step.question.cells[0]
     for head in (1, 2):

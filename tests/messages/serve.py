@@ -40,7 +40,7 @@ def ask(
     **options: object,
 ) -> None:
     """Send a request to a server. options: fields of Limits, or of Service."""
-    limits = {each.name: options.pop(each.name) for each in fields(Limits) if each.name in options}
+    limits = {field.name: options.pop(field.name) for field in fields(Limits) if field.name in options}
     service = Service(EmbeddingModel(encoder, reranker), name="tiny", limits=Limits(**limits), **options)
     client = Client(service)
     headers = {"Content_Type": type, "Authorization": header}

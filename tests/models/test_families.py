@@ -107,7 +107,7 @@ def test_rows_are_those_that_transformers_computes_alone(pair: Twins, assert_as_
     """Without padding, and padded on the right by lengths and by a mask."""
     rows = _rows(pair)
     ragged = named(pair.ours(*map(Ragged.from_list, rows), output_hidden_states=True))
-    padded = [torch.nn.utils.rnn.pad_sequence(each, batch_first=True, padding_value=PADDING) for each in rows]
+    padded = [torch.nn.utils.rnn.pad_sequence(row, batch_first=True, padding_value=PADDING) for row in rows]
     lengths = torch.tensor(LENGTHS)
     by_lengths = named(pair.ours(*padded, lengths=lengths, output_hidden_states=True))
     by_mask = named(pair.ours(*padded, attention_mask=torch.arange(13) < lengths[:, None], output_hidden_states=True))

@@ -34,8 +34,8 @@ def test_the_maps_and_their_gradients_are_those_of_each_alone(
         copies, y = [copy.deepcopy(each).to(dtype) for each in made], x.detach().to(dtype).requires_grad_()
         outputs = maps(copies, y)
         inputs = [y, *(parameter for each in copies for parameter in each.parameters())]
-        result = torch.autograd.grad(outputs, inputs, [each.to(dtype) for each in cotangents])
-        return torch.cat([each.detach().flatten() for each in (*outputs, *result)])
+        result = torch.autograd.grad(outputs, inputs, [cotangent.to(dtype) for cotangent in cotangents])
+        return torch.cat([output.detach().flatten() for output in (*outputs, *result)])
 
     ours = results(attention.fused_linears, torch.float32)
     assert_as_exact(ours, results(separately, torch.float32), lambda: results(separately, torch.float64))

@@ -25,7 +25,7 @@ def operands(shape: tuple[int, ...] = (3, 4, 6), outputs: int = 5, dtype: torch.
     """x, weight, bias and residual, of which gradients are wanted."""
     torch.manual_seed(0)
     shapes = (shape, (outputs, shape[-1]), (outputs,), (*shape[:-1], outputs))
-    return [torch.randn(each).to(dtype).requires_grad_() for each in shapes]
+    return [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
 
 
 def ours(given: Operands, activation: str | None, impl: str | None) -> Tensor:
@@ -69,7 +69,7 @@ def test_gradcheck(activation: str | None) -> None:
 @native
 @pytest.mark.parametrize("operand", range(4))
 def test_only_what_is_wanted_gets_a_gradient(impl: str, operand: int) -> None:
-    given = [each.detach() for each in operands()]
+    given = [operand.detach() for operand in operands()]
     given[operand].requires_grad_()
     ours(given, "gelu", impl).sum().backward()
     assert [each.grad is not None for each in given] == [number == operand for number in range(4)]

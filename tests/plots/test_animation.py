@@ -42,7 +42,7 @@ def test_a_frame_for_each_layer_with_one_scale(tmp_path: Path) -> None:
 def test_rows_appear_as_they_are_written(tmp_path: Path) -> None:
     path = tmp_path / "written.gif"
     assert plots.animate(a_map(), path, TOKENS, over="queries", at=0, seconds=0.2) == 4
-    dark = [(each < 80).sum() for each in frames(path)]
+    dark = [(frame < 80).sum() for frame in frames(path)]
     assert dark == sorted(dark)
     assert dark[0] < dark[-1]
 

@@ -95,7 +95,7 @@ def test_the_description_has_every_path_and_every_key_that_is_read(serving) -> N
             return content["application/json"]["schema"]["oneOf"]
 
         # Of each key a value that is wrong, so that the server says that it knows it.
-        for path, own in ((posted, each) for posted in POSTED for each in schemas(posted)):
+        for path, own in ((posted, schema) for posted in POSTED for schema in schemas(posted)):
             right = {"input": "a", "inputs": "a", "query": "a", "documents": ["a"], "texts": ["a"]}
             for key in own["properties"]:
                 body = {name: right[name] for name in own["required"]} | {key: {"wrong": 1}}
@@ -140,7 +140,7 @@ def test_the_commands_of_the_page_are_answered_as_it_says(minilm: Path, serving)
 
     async def test(client) -> None:
         answers = [await client.post(url.partition(":8000")[2], body.encode()) for _, url, _, _, _, body in asked]
-        assert [each.status for each in answers] == [200] * 3
+        assert [answer.status for answer in answers] == [200] * 3
         ranked = [(each["index"], f"{each['relevance_score']:.2f}") for each in answers[-1].json["results"]]
         assert ranked == [(1, said[1]), (0, said[2])]
         assert "cat" in json.loads(asked[-1][-1])["documents"][1]

@@ -39,4 +39,4 @@ def test_every_public_class_has_a_repr_of_its_own() -> None:
     public = {getattr(module, name) for module in modules for name in getattr(module, "__all__", ())}
     classes = [each for each in public if isinstance(each, type) and not issubclass(each, BaseException)]
     assert uwaga.TextEncoder in classes
-    assert [each.__qualname__ for each in classes if each.__repr__ is object.__repr__] == []
+    assert [class_.__qualname__ for class_ in classes if class_.__repr__ is object.__repr__] == []

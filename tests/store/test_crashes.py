@@ -147,7 +147,7 @@ def test_a_power_loss_leaves_all_or_nothing(disk: Path, tmp_path: Path, call: st
     after = state(disk)
     images = sorted((tmp_path / "images").iterdir())
     results = [state(image) for image in images]
-    assert all(each in (before, after) for each in results)
+    assert all(result in (before, after) for result in results)
     # What has returned is there.
     assert results[-1] == results[-2] == after
     if call == "append":

@@ -261,7 +261,7 @@ def clusters(rows: int) -> LiveRows:
     key = (centres + 0.1 * torch.randn(rows, 8)).view(rows, 1, 8)
     entry = segments.Entry(0, rows - 1, rows, "", b"")
     bounds = zip(*map(segments.bound, key.split(segments.CHUNK)), strict=True)
-    return LiveRows([segments.SegmentFile(entry, key, key, None, *(torch.stack(each) for each in bounds))], [None])
+    return LiveRows([segments.SegmentFile(entry, key, key, None, *(torch.stack(bound) for bound in bounds))], [None])
 
 
 @pytest.mark.parametrize("attention", [True, False])

@@ -181,7 +181,7 @@ class History16(History):
 
 
 def nested(records: object) -> list:
-    return [x for each in records for x in nested(each)] if isinstance(records, list) else [records]
+    return [x for record in records for x in nested(record)] if isinstance(records, list) else [records]
 
 
 def assert_same_bits(answer: Answer, result: reading.PassResult) -> None:

@@ -298,12 +298,12 @@ def test_files_are_added_and_asked(colbert: Path, tmp_path: Path) -> None:
             answer.matches, *answer.top[:1], answer.top.records, answer.top.scores, strict=True
         ):
             tokens = "[CLS] [unused0] a cat ran [SEP] [MASK] [MASK] [MASK]"
-            assert " ".join(each.token for each in matches) == tokens
+            assert " ".join(match.token for match in matches) == tokens
             names = encoder.token_strings(record["text"], task="document", overflow="windows")
             assert len(names) == len(db.tokens(int(number)))
             assert "." not in names
-            assert {each.found for each in matches} <= set(names)
-            np.testing.assert_allclose(sum(each.product for each in matches), score, rtol=1e-6)
+            assert {match.found for match in matches} <= set(names)
+            np.testing.assert_allclose(sum(match.product for match in matches), score, rtol=1e-6)
         with pytest.raises(ValueError, match="set the option overflow"):
             ask(db, " ".join(TEXTS), encoder)
 

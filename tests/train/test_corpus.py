@@ -26,7 +26,7 @@ Make = Callable[..., Corpus]
 
 
 def _epoch(corpus: Corpus, epoch: int = 0) -> list[Batch]:
-    begun = sum(corpus.train.steps_per_epoch(each) for each in range(epoch))
+    begun = sum(corpus.train.steps_per_epoch(number) for number in range(epoch))
     steps = range(begun, begun + corpus.train.steps_per_epoch(epoch))
     return [corpus.train.batch(micro) for step in steps for micro in corpus.train.micro_batches(step)]
 
@@ -216,7 +216,7 @@ def test_an_epoch_has_every_row_once_in_whole_steps(verses: str, make_corpus: Ma
             step += 1
         assert {micro.epoch for each in micros for micro in each} == {epoch}
         assert sorted(row for each in micros for micro in each for row in micro.rows) == list(range(len(train)))
-        assert {len(each) for each in micros[:-1]} == {3}
+        assert {len(micro) for micro in micros[:-1]} == {3}
         assert [micro.number for micro in micros[0]] == [0, 1, 2]
         firsts.append(micros[0][0].rows)
     assert len(set(firsts)) == 4

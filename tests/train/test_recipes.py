@@ -66,7 +66,7 @@ def _program(name: str) -> Any:
 def test_every_recipe_is_in_the_readme() -> None:
     text = (_PROGRAMS / "README.md").read_text()
     assert sorted(re.findall(r"`uwaga train ([a-z0-9-]+)`", text)) == sorted(
-        each.removesuffix(".toml") for each in _RECIPES
+        recipe.removesuffix(".toml") for recipe in _RECIPES
     )
 
 

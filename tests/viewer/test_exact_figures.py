@@ -169,9 +169,9 @@ def test_cosines_with_other_texts_are_those_of_the_encoder_before_and_after_a_cu
     text = EXAMPLES["minilm"][0]
     _, service = changed("minilm", text, {"scores": [CUT]})
     probes = service.answer({"request": "about"}).meta["probes"]
-    assert [each[0] for each in probes] == list(dict(PROBES)[text])
+    assert [probe[0] for probe in probes] == list(dict(PROBES)[text])
     encoder = uwaga.TextEncoder.load("minilm")
-    plain = encoder.encode([text, *(each[0] for each in probes)])
+    plain = encoder.encode([text, *(probe[0] for probe in probes)])
     with uwaga.edit(encoder.model, Edits.from_dict({"scores": [CUT]})):
         cut = encoder.encode([text])[0]
     for (_, before, after), vector in zip(probes, plain[1:], strict=True):
@@ -190,7 +190,7 @@ def test_probabilities_are_exact_before_and_after_a_change(model: str, text: str
     edits = {"heads": [{"kind": kind, "layer": layer, "head": 0, "value": 0.0} for layer in range(4)]}
     result, service = changed(model, text, edits)
     sides = [result.predictions[side] for side in ("0", "1")]
-    before, after = (each.logits(each.states).double().softmax(-1).detach().numpy() for each in sides)
+    before, after = (side.logits(side.states).double().softmax(-1).detach().numpy() for side in sides)
     reply = service.answer({"request": "predictions", "side": "1", "first": 0, "count": 256})
     named = dict(zip(("after", "before"), reply.arrays, strict=True))
     best = np.argsort(-np.maximum(before, after), axis=-1)[:, :5]

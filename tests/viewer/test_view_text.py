@@ -104,7 +104,7 @@ def test_a_model_of_this_package_has_its_own_tokenizer(bert: Path) -> None:
 
 def test_two_models_that_are_in_memory() -> None:
     models = [uwaga.models.open(gpt2(), tokenizer=word_tokenizer()) for _ in range(2)]
-    first, second, _ = sides(*(Text("the cat", model=each) for each in models))
+    first, second, _ = sides(*(Text("the cat", model=model) for model in models))
     assert first["title"] == second["title"] == "the cat"
 
 

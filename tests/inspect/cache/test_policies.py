@@ -18,7 +18,7 @@ from uwaga.inspect.cache.kept import largest
 from uwaga.inspect.cache.running import fill
 
 SMALL = {"observed": 4, "kernel_size": 3}
-POLICIES: dict[str, cache.policies.Policy] = {each.__name__: each for each in cache.POLICIES} | {
+POLICIES: dict[str, cache.policies.Policy] = {policy.__name__: policy for policy in cache.POLICIES} | {
     "snap_kv": partial(cache.snap_kv, **SMALL),
     "pyramid_kv": partial(cache.pyramid_kv, **SMALL),
     "quest": partial(cache.quest, page=4),

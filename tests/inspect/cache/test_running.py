@@ -44,16 +44,16 @@ def by_matrices(model: nn.Module, policy: str) -> Tensor:
         bits = getattr(brute_force, policy)(text, BUDGET)
         edits.append({("decoder", number, head): w for head, w in enumerate(weights_kept(text, bits))})
     with ExitStack() as stack:
-        for each in edits:
-            stack.enter_context(uwaga.edit(model, weights=each))
+        for edit in edits:
+            stack.enter_context(uwaga.edit(model, weights=edit))
         return logits(model)
 
 
 @torch.no_grad()
 def recorded_inside(model: nn.Module, edits: list[dict]) -> uwaga.Recording:
     with ExitStack() as stack:
-        for each in edits:
-            stack.enter_context(uwaga.edit(model, weights=each))
+        for edit in edits:
+            stack.enter_context(uwaga.edit(model, weights=edit))
         with uwaga.watch(model) as recording:
             model(IDS)
     return recording

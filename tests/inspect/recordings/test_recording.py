@@ -169,7 +169,7 @@ WORDS = {"encoder": [["w1", "2"], ["w3", "w4"]]}
     [
         (SimpleNamespace(id_to_token=lambda each: None if each == 2 else f"w{each}"), None, WORDS),
         (SimpleNamespace(convert_ids_to_tokens=lambda ids: [2 if x == 2 else f"w{x}" for x in ids]), None, WORDS),
-        (lambda ids: ["2" if each == 2 else f"w{each}" for each in ids], None, WORDS),
+        (lambda ids: ["2" if token_id == 2 else f"w{token_id}" for token_id in ids], None, WORDS),
         (BOTH, None, {"encoder": [["e1", "e2"], ["e3", "e4"]], "decoder": [["d1", "d2"], ["d3", "d4"]]}),
         (None, ROWS, {"encoder": ROWS}),
         (None, {"encoder": ROWS}, {"encoder": ROWS}),

@@ -39,7 +39,7 @@ def test_exported_files_have_the_numbers(serve: Serve, open_page: Open, make_map
     table = save(page, "csv", tmp_path)
     assert table.name == "uwaga_tiny_encoder_layer0_head0_weights_0-30x0-30.csv"
     lines = list(csv.reader(io.StringIO(table.read_text(encoding="utf-8-sig"), newline="")))
-    assert lines[0][1:] == [f"{i} {token}" for i, token in enumerate(each.removeprefix("##") for each in tokens)]
+    assert lines[0][1:] == [f"{i} {token}" for i, token in enumerate(token.removeprefix("##") for token in tokens)]
     assert np.array_equal(np.array([line[1:] for line in lines[1:]], dtype=np.float32), head)
 
     with np.load(save(page, "npz", tmp_path)) as arrays:
@@ -115,7 +115,7 @@ def test_an_exported_overview_has_the_layers_outside_the_viewport_too(
     root = ElementTree.parse(save(page, "svg", tmp_path)).getroot()
     pictures = [each for each in root.iter() if each.tag.endswith("image")]
     assert len(pictures) == 24
-    assert {Image.open(_pixels_of(each)).size for each in pictures} == {(24, 24)}
+    assert {Image.open(_pixels_of(picture)).size for picture in pictures} == {(24, 24)}
 
 
 def _pixels_of(image: ElementTree.Element) -> io.BytesIO:

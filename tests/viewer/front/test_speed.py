@@ -32,9 +32,9 @@ def frame_times(trace: bytes) -> tuple[list[float], list[float]]:
     """
     events: Sequence[dict[str, Any]] = json.loads(trace)["traceEvents"]
     threads = {
-        (each["pid"], each["tid"])
-        for each in events
-        if each.get("name") == "thread_name" and each["args"]["name"] == "CrRendererMain"
+        (event["pid"], event["tid"])
+        for event in events
+        if event.get("name") == "thread_name" and event["args"]["name"] == "CrRendererMain"
     }
     starts_of: dict[object, list[float]] = {thread: [] for thread in threads}
     for event in events:

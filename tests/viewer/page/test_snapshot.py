@@ -127,7 +127,7 @@ def test_needed_replies_are_as_fine_as_fits_with_any_time_budget() -> None:
     """Sampling a tile takes as long for coarse cells as for fine ones."""
     page = make_snapshot(service(tokens=300, layers=1, heads=2).answer, seconds=0.0).html
     results = [json.loads(request) for request in replies(page)]
-    tiles = [each for each in results if each["request"] == "tile"]
+    tiles = [result for result in results if result["request"] == "tile"]
     assert [(each["level"], each["pooling"], each["merge"], each["specials"]) for each in tiles] == [
         (1, "sum", "tokens", "show")
     ] * 2
@@ -357,7 +357,7 @@ def test_a_page_is_written_atomically(tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"<!doctype html>")
     with pytest.raises(FileNotFoundError):
         save_snapshot(service(), tmp_path / "nowhere" / "page.html")
-    assert sorted(each.name for each in tmp_path.iterdir() if each.is_file()) == ["page.html"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["page.html"]
 
 
 def test_a_file_or_link_beside_the_page_stays(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_they_are_those_of_python() -> None:
     table = uwaga.inspect.head_labels(recording)
     results = [each for layer in range(6) for each in ask(service, layer=layer).meta["labels"]]
     common = {"broad"}  # what most heads are names none in the table; the page leaves it out when it knows all layers
-    assert ["" if each["label"] in common else each["label"] for each in results] == [
+    assert ["" if result["label"] in common else result["label"] for result in results] == [
         "" if label in common else label for label in table.columns["label"]
     ]
     for each, row in zip(results, table.rows, strict=True):

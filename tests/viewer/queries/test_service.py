@@ -116,7 +116,7 @@ def test_concurrent_threads_get_the_same_replies(service: ViewService) -> None:
     for thread in threads:
         thread.join()
     assert len(results) == 20
-    assert all(np.array_equal(each, results[0]) for each in results)
+    assert all(np.array_equal(result, results[0]) for result in results)
 
 
 @pytest.mark.parametrize("name", ["stop", "lesson"])
