@@ -6,6 +6,7 @@ Times are counted in the steps that a service takes, since a clock also measures
 import io
 import threading
 import time
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -71,11 +72,17 @@ def test_no_step_computes_more_than_its_share(long_service: ViewService, merge: 
 
 
 def test_what_is_begun_and_never_asked_again_is_forgotten(long_service: ViewService) -> None:
-    heavy = TABLE["tile"]._replace(function=lambda *_, **__: _Heavy())
-    for row in range(300):
+    begun: weakref.WeakSet[_Heavy] = weakref.WeakSet()
+
+    def begin(*_: object, **__: object) -> _Heavy:
+        begun.add(heavy := _Heavy())
+        return heavy
+
+    heavy = TABLE["tile"]._replace(function=begin)
+    for row in range(500):
         request = {**WHERE, "pooling": "sum", "level": 1, "row": row % 100, "column": row // 100}
         long_service.result(0).answer(heavy, request)
-    assert sum(weight for _, weight in long_service.result(0)._unfinished._entries.values()) <= 128 << 20
+    assert 100 << 20 <= sum(computation.nbytes for computation in begun) <= 256 << 20
 
 
 class _Heavy:

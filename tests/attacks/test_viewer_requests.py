@@ -650,13 +650,13 @@ class Reader:
     def about(self) -> Mapping[str, object]:
         return {"boxes": ["text"], "examples": [], "model": "m", "command": "uwaga view TEXT", "max_tokens": 9}
 
-    def run(self, typed: RunRequest, check: Callable[[], None]) -> View:
+    def run(self, typed: RunRequest, report: Callable[[float], object]) -> View:
         self.running += 1
         self.most = max(self.most, self.running)
         try:
             for _ in range(5):
                 time.sleep(0.001)
-                check()
+                report(0.5)
             query, key = torch.randn(2, 1, 64, 16)
             return View.of(uwaga.AttentionMap(query, key))
         finally:

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from uwaga._base.errors import CheckpointError
 from uwaga.models import load
-from uwaga.models.checkpoints import config_json
 from uwaga.models.families import family_of, model_types
 
 transformers = pytest.importorskip("transformers", minversion="5")
@@ -190,7 +189,7 @@ def test_random_settings_of_rotary_positions(times: int, make: Callable) -> None
 def test_second_names_are_those_of_transformers() -> None:
     """Every one of a family that uwaga has, and that changes what is computed."""
     for model_type in sorted({*transformers.CONFIG_MAPPING} & {*model_types()}):
-        here = config_json.second_names(family_of(model_type, "").keys)
+        here = family_of(model_type, "").second_names
         assert here == transformers.CONFIG_MAPPING[model_type].attribute_map, model_type
 
 

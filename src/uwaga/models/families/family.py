@@ -139,6 +139,16 @@ class Family:
                 raise
             raise CheckpointError(f"{file.where}: {error}") from error
 
+    @property
+    def second_names(self) -> dict[str, str]:
+        """Second names of the keys -> the first."""
+        of_setting = {key.ours: name for name, key in self.keys.items()}
+        return {
+            second: of_setting[key.ours]
+            for second, key in _SECOND_NAMES.items()
+            if key.ours in of_setting and second not in self.keys
+        }
+
     def _kept(self, file: File) -> dict[str, object]:
         """The keys that are not read, which saving writes unchanged. Raises CheckpointError: one has a value that is not supported. Warns of
         unknown ones."""
@@ -149,12 +159,7 @@ class Family:
                 rest = f": {why}" if why else f"; only {' or '.join(map(repr, values))} is supported"
                 refused = OwnCodeError if why else CheckpointError
                 raise refused(f"{file.where}: {name} is {printable(repr(config[name]))}{rest}")
-        of_setting = {key.ours: name for name, key in self.keys.items()}
-        seconds = {
-            second: of_setting[key.ours]
-            for second, key in _SECOND_NAMES.items()
-            if key.ours in of_setting and second not in self.keys
-        }
+        seconds = self.second_names
         for second, first in seconds.items():
             expected = config.get(first, self.keys[first].default)
             if config.get(second, expected) != expected:
