@@ -17,8 +17,7 @@ Letters: T tokens, N tokens of the text, M model width, H query heads, G key/val
 written, n or P parts.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -27,8 +26,8 @@ from torch import Tensor, nn
 from uwaga._base.arguments import check
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.maps.map import AttentionMap
-from uwaga.models.transformer import Embeddings, Transformer
-from uwaga.nn import LearnedPositions, MultiHeadAttention, RotaryPositions
+from uwaga.models.transformer import Embeddings, Stack, Transformer
+from uwaga.nn import LearnedPositions, MultiHeadAttention
 from uwaga.nn.attention_id import AttentionId, describe_layers
 from uwaga.nn.operand import values_of
 from uwaga.nn.plain_modules import ZeroCenteredRMSNorm, apply_linear
@@ -125,13 +124,9 @@ class StreamStack(NamedTuple):
     """One residual stream: the layers of an encoder or of a decoder."""
 
     kind: str
+    embeddings: Embeddings
+    layers: Stack
     sublayers: list[Sublayer]
-    is_pre: bool
-    final_norm: nn.Module | None
-    rotary: list[RotaryPositions | None]  # by layer
-    # (ids of the whole row (N,), tokens (T,), token types (N,) or None) -> what is written before the layers, with norms and maps
-    embed: Callable[[Tensor, Tensor, Tensor | None], "Tape"]
-    has_types: bool
 
 
 # What happens to a stream, in order: a linear map is between ALBERT's embeddings and its layers.
@@ -140,21 +135,15 @@ Tape = list[Write | Scale | nn.Linear]
 
 def stacks(model: Transformer) -> dict[str, StreamStack]:
     """By kind, "encoder" and "decoder"."""
-    results = {}
-    for kind, part in (("encoder", model.encoder), ("decoder", model.decoder)):
-        if part is not None:
-            embeddings = model.embeddings if kind == "encoder" else model.output_embeddings
-            rotary: list[RotaryPositions | None] = [part.rotary[rope] for rope in part.config.ropes]
-            results[kind] = StreamStack(
-                kind,
-                list(_sublayers(kind, part.layers)),
-                part.config.norm == "pre",
-                part.norm,
-                rotary or [None] * len(part.layers),
-                partial(_embedded, embeddings),
-                embeddings.token_types is not None,
-            )
-    return results
+    parts = (
+        ("encoder", model.embeddings, model.encoder),
+        ("decoder", model.output_embeddings, model.decoder),
+    )
+    return {
+        kind: StreamStack(kind, embeddings, layers, list(_sublayers(kind, layers.layers)))
+        for kind, embeddings, layers in parts
+        if layers is not None
+    }
 
 
 def _sublayers(kind: str, layers: nn.ModuleList) -> Iterator[Sublayer]:
@@ -169,6 +158,7 @@ def _sublayers(kind: str, layers: nn.ModuleList) -> Iterator[Sublayer]:
 
 
 def _embedded(embeddings: Embeddings, ids_N: Tensor, tokens_T: Tensor, types_N: Tensor | None) -> Tape:
+    """What is written at some tokens before the layers, with norms and maps. ids_N and types_N are of the whole row."""
     words_TM = embeddings.words(ids_N[tokens_T])
     tape: Tape = [_written("token", words_TM)]
     if embeddings.token_types is not None:
@@ -265,7 +255,7 @@ class Operand(NamedTuple):
 class Finish(NamedTuple):
     """The norm of a head's queries or keys at its measured scale, and their rotation."""
 
-    weight_TD: Tensor | None
+    weight_TD: Tensor | None  # of the norm, (T, D) or (T, 1)
     rotation: Rotation | None
 
     def __call__(self, x_TPD: Tensor) -> Tensor:
@@ -312,12 +302,6 @@ class Reader:
         self._finest, self._passed_ids = finest, ids
         self._types = None if token_types is None else _row(token_types, row)
 
-    @property
-    def unit_roundoff(self) -> float:
-        """Of the coarsest of the model's dtype, the recording's and the finest arithmetic."""
-        recorded = values_of(next(iter(self.recording.maps.values())).query).dtype
-        return max(torch.finfo(dtype).eps / 2 for dtype in (self.dtype, self._finest, recorded))
-
     def check(self, where: AttentionId, operand: Operand, recorded: Tensor) -> Tensor:
         """(T,): how far `rounding` may take an operand's recorded vectors (N, D) from the sums of its parts. Raises ValueError: they are
         farther."""
@@ -335,14 +319,16 @@ class Reader:
     def rounding(self, where: AttentionId, operand: Operand) -> Tensor:
         """(T,) float64: how far rounding may take the recorded vectors of an operand from the sums of their parts.
 
-        8 sqrt(n) u |x| of the n terms that all sums have, one after another, from the embeddings on, of the unit roundoff u of the model's
-        arithmetic, and of the norm that the vector would have if no two terms had opposite signs (Higham and Mary, "A New Approach to
-        Probabilistic Rounding Error Analysis", 2019, theorem 2.4, to first order: independent roundings exceed it once in 10^13). In half
-        precision sums are taken to be float32's, and each step of the stream to be rounded when it is stored, by as much as its parts
-        are large: 4 sqrt(steps) u times the root of the sum of their squares, where what was measured of real models is 0.4 to 2 u
+        8 sqrt(n) u |x| of the n terms that all sums have, one after another, from the embeddings on, of the largest unit roundoff u of the
+        model's dtype, the recording's and the finest arithmetic, and of the norm that the vector would have if no two terms had opposite
+        signs (Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019, theorem 2.4, to first order: independent
+        roundings exceed it once in 10^13). In half precision sums are taken to be float32's, and each step of the stream to be rounded when
+        it is stored, by as much as its parts are large: 4 sqrt(steps) u times the root of the sum of their squares, where what was
+        measured of real models is 0.4 to 2 u
         without sqrt(steps). What feed-forward layers and softmax make of a rounding below them is left out.
         """
-        u = self.unit_roundoff
+        recorded = values_of(next(iter(self.recording.maps.values())).query).dtype
+        u = max(torch.finfo(dtype).eps / 2 for dtype in (self.dtype, self._finest, recorded))
         of_sums = 8.0 * self._terms(where) ** 0.5 * min(u, torch.finfo(torch.float32).eps / 2) * operand.sizes
         return of_sums + 4.0 * operand.steps**0.5 * u * operand.values.square().sum((1, 2)).sqrt()
 
@@ -400,10 +386,15 @@ class Reader:
                 parts[part] = parts[part] + x_TD if part in parts else x_TD
         order = tuple(sorted(parts, key=_order))
         x_TPD = torch.stack([parts[part] for part in order], 1)
-        finish = Finish(None, None)
-        if name != "value":
-            rotary = None if where.kind == "cross" else stack.rotary[where.layer]
-            finish = Finish(_norm_weight(norm, x_TPD.sum(1)), None if rotary is None else _rotation(rotary, tokens))
+        weight_TD = rotation = None
+        if norm is not None:
+            scale = Scale.of(norm, x_TPD.sum(1))
+            weight_TD = scale.before(scale.factor_T[:, None])
+        if name != "value" and where.kind != "cross" and (ropes := stack.layers.config.ropes):
+            rotary = stack.layers.rotary[ropes[where.layer]]
+            turned = rotary(torch.zeros(len(tokens), 1, 1, dtype=torch.float64), start=torch.tensor(tokens))
+            rotation = Rotation(turned.cos[:, 0], turned.sin[:, 0], turned.is_interleaved)
+        finish = Finish(weight_TD, rotation)
         return Operand(name, list(tokens), order, finish(x_TPD), finish.norm_of(sizes_TD), finish, len(tape))
 
     @torch.no_grad()
@@ -448,20 +439,21 @@ class Reader:
     def _read(self, stack: StreamStack, until: AttentionId | None, tokens: Sequence[int]) -> Tape:
         """Until an attention, or to the end with the final norm."""
         at_T = torch.tensor(tokens)
-        tape = stack.embed(self._ids(stack.kind), at_T, self._types if stack.has_types else None)
-        x_TM = stream(tape)
+        tape = _embedded(stack.embeddings, self._ids(stack.kind), at_T, self._types)
+        x_TM, is_pre = stream(tape), stack.layers.config.norm == "pre"
         for sublayer in stack.sublayers:
             if sublayer.where == until and until is not None:
-                is_normed = stack.is_pre and not isinstance(sublayer.norm, nn.Identity)
+                is_normed = is_pre and not isinstance(sublayer.norm, nn.Identity)
                 return [*tape, Scale.of(sublayer.norm, x_TM)] if is_normed else tape
-            added_TM, write = self._added(sublayer, x_TM, tokens, is_pre=stack.is_pre)
+            added_TM, write = self._added(sublayer, x_TM, tokens, is_pre=is_pre)
             x_TM = x_TM + added_TM
             tape.append(write)
-            if not stack.is_pre:
+            if not is_pre:
                 scale = Scale.of(sublayer.norm, x_TM)
                 tape.append(scale)
                 x_TM = scale.apply(x_TM)
-        return tape if stack.final_norm is None else [*tape, Scale.of(stack.final_norm, x_TM)]
+        final_norm = stack.layers.norm
+        return tape if final_norm is None else [*tape, Scale.of(final_norm, x_TM)]
 
     def _added(self, sublayer: Sublayer, x_TM: Tensor, tokens: Sequence[int], *, is_pre: bool) -> tuple[Tensor, Write]:
         """What a sublayer adds at the tokens, (T, M) float64, and the same as a write."""
@@ -529,20 +521,6 @@ def _projection(attention: MultiHeadAttention, name: str, head: int) -> tuple[Te
     bias = None if linear.bias is None else linear.bias[rows].detach().double()
     norm = None if name == "value" else getattr(attention, f"{name}_norm")
     return linear.weight[rows].detach().double(), bias, norm
-
-
-def _norm_weight(norm: nn.RMSNorm | None, x_TD: Tensor) -> Tensor | None:
-    if norm is None:
-        return None
-    scale = Scale.of(norm, x_TD)
-    weight_TD = scale.factor_T[:, None].expand_as(x_TD)
-    return weight_TD if scale.weight is None else weight_TD * scale.weight
-
-
-def _rotation(rotary: Any, tokens: Sequence[int]) -> Rotation:
-    at_T = torch.tensor(tokens)
-    made = rotary(torch.zeros(len(tokens), 1, 1, dtype=torch.float64), start=at_T)
-    return Rotation(made.cos[:, 0], made.sin[:, 0], made.is_interleaved)
 
 
 _NAMES = ("token", "type", "position", "head", "feed-forward", "bias")
