@@ -32,15 +32,6 @@ _CELLS = 256  # that are read at once, of the outer product of their queries and
 _MASKS = ("lengths", "attention_mask", "key_lengths")
 _TYPES = ("token_types", "token_type_ids")
 _SIDES = ("query", "key")
-_OF_SCORES = (
-    "cells",
-    "scores",
-    "weights",
-    "query",
-    "key",
-    "distance",
-    "rounding",
-)  # fields with an entry for each score
 
 
 class Share(NamedTuple):
@@ -111,7 +102,16 @@ class ScoreAttribution:
     def __getitem__(self, c: int) -> "ScoreAttribution":
         """One of the scores."""
         c = _index(c, len(self), "a score")
-        of_score: dict[str, Any] = {name: getattr(self, name)[c : c + 1] for name in _OF_SCORES}
+        names = (
+            "cells",
+            "scores",
+            "weights",
+            "query",
+            "key",
+            "distance",
+            "rounding",
+        )  # fields with an entry for each score
+        of_score: dict[str, Any] = {name: getattr(self, name)[c : c + 1] for name in names}
         return replace(self, than=None if self.than is None else self.than[c : c + 1], **of_score)
 
     def __iter__(self) -> Iterator["ScoreAttribution"]:
@@ -183,7 +183,7 @@ class ScoreAttribution:
         top, parts = integer(top, f"{NAME}: back: top", 1), integer(parts, f"{NAME}: back: parts", 1)
         shares, weights_N, share_of = _back(self, part, side, other)
         tokens = shares.abs().argsort(descending=True, stable=True)[:top]
-        where, head = _head(part)
+        where, head = part.attention_head()
         value = self.reader.operand(where, "value", head, tokens.tolist())
         results = []
         for n, token in enumerate(tokens.tolist()):
@@ -211,15 +211,6 @@ class ScoreAttribution:
 
 
 _DISTANCE = Part("distance")
-
-
-def _head(part: Part) -> tuple[AttentionId, int]:
-    """The attention and the number of a head."""
-    _, kind, layer, head = part
-    assert kind is not None
-    assert layer is not None
-    assert head is not None
-    return AttentionId(kind, layer), head
 
 
 @torch.no_grad()
@@ -253,7 +244,7 @@ def _back(
         )
         return first - others[0] if others else first
 
-    source, head = _head(part)
+    source, head = part.attention_head()
     value_GNE = of.reader.values(source)
     value_NE = value_GNE[head * len(value_GNE) // of.reader.map(source).shape[0]]
     every = torch.arange(len(value_NE)).split(2**14)
@@ -386,8 +377,8 @@ def _attribution(
     )
 
 
-def _listed(x: Any) -> list[Any] | None:
-    """Several numbers, or None of one."""
+def _numbers(x: Any) -> list[Any] | None:
+    """Several numbers, or None if x is one."""
     x = x.tolist() if hasattr(x, "tolist") else x
     return list(x) if isinstance(x, Sequence) and not isinstance(x, str) else None
 
@@ -395,7 +386,7 @@ def _listed(x: Any) -> list[Any] | None:
 def _than(than: Any, count: int, keys: int) -> list[int] | None:
     if than is None:
         return None
-    several = _listed(than)
+    several = _numbers(than)
     several = [than] * count if several is None else several
     check(len(several) == count, f"{NAME}: than must be one key, or one for each of {count} scores, not {len(several)}")
     return [_index(key, keys, "a key") for key in several]
@@ -405,7 +396,7 @@ def _cells(m: AttentionMap, i: Any, j: Any, most: int) -> list[tuple[int, int]]:
     """The queries and keys that are asked for, or the `most` largest weights."""
     queries, keys = m.shape
     if i is not None and j is not None:
-        of_i, of_j = ([x] if (several := _listed(x)) is None else several for x in (i, j))
+        of_i, of_j = ([x] if (several := _numbers(x)) is None else several for x in (i, j))
         check(
             len(of_i) == len(of_j) and of_i,
             f"{NAME}: i and j must be as many, and at least one, not {len(of_i)} and {len(of_j)}",
@@ -413,7 +404,7 @@ def _cells(m: AttentionMap, i: Any, j: Any, most: int) -> list[tuple[int, int]]:
         return [(_index(a, queries, "i"), _index(b, keys, "j")) for a, b in zip(of_i, of_j, strict=True)]
     most = integer(most, f"{NAME}: most", 1)
     for name, position in (("i", i), ("j", j)):
-        check(_listed(position) is None, f"{NAME}: where {name} is a list, the other must be one too")
+        check(_numbers(position) is None, f"{NAME}: where {name} is a list, the other must be one too")
     if i is not None:
         i = _index(i, queries, "i")
         found = [(weight, i, key) for weight, key in _largest(m[i], most)]
@@ -422,7 +413,8 @@ def _cells(m: AttentionMap, i: Any, j: Any, most: int) -> list[tuple[int, int]]:
         found = [(weight, query, j) for weight, query in _largest(m[:, j], most)]
     else:
         found = _strongest(m, most)
-    result = [(query, key) for weight, query, key in sorted(found, key=_by_weight) if weight > 0]
+    strongest = sorted(found, key=lambda cell: (-cell[0], *cell[1:]))[:most]  # equal weights by position
+    result = [(query, key) for weight, query, key in strongest if weight > 0]
     check(result, f"{NAME}: no key is seen there")
     return result
 
@@ -433,28 +425,26 @@ def _largest(x: Tensor, most: int) -> list[tuple[float, int]]:
     return list(zip(numbers.tolist(), at.tolist(), strict=True))
 
 
-def _by_weight(cell: tuple[float, int, int]) -> tuple[float, int, int]:
-    """The key by which cells (weight, query, key) are sorted: the largest weight first, equal ones by position."""
-    return -cell[0], *cell[1:]
-
-
 def _strongest(m: AttentionMap, most: int) -> list[tuple[float, int, int]]:
-    """The `most` largest weights of a head, (weight, query, key). Nothing of size Q x K is made: a query whose largest eight are all above
-    the most-th of all is read whole, and there are at most most / 8 of these."""
+    """Weights of a head, (weight, query, key), with its `most` largest among them. Nothing of size Q x K is made: a query whose largest
+    eight are all above the most-th of all is read whole, and there are at most most / 8 of these."""
     queries, keys = m.shape
     first = min(_FIRST, keys)
     weights_Qk, positions_Qk = map(values_of, m.topk(first))
     count = min(most, weights_Qk.numel())
-    least = weights_Qk.flatten().topk(count).values[-1]
-    whole = (weights_Qk[:, -1] > least).nonzero().flatten() if count == most and first < keys else torch.arange(0)
-    if count < most and first < keys:
+    if first == keys:
+        whole = torch.arange(0)
+    elif count < most:
         whole = torch.arange(queries)
+    else:
+        least = weights_Qk.flatten().topk(count).values[-1]
+        whole = (weights_Qk[:, -1] > least).nonzero().flatten()
     weights_Qk = weights_Qk.index_fill(0, whole, 0)  # those of the map are kept in it
     found = [(weight, n // first, int(positions_Qk.flatten()[n])) for weight, n in _largest(weights_Qk, count)]
     step = max(1, BYTES // (keys * weights_Qk.element_size()))
     for part in whole.split(step):
         found += [(weight, int(part[n // keys]), n % keys) for weight, n in _largest(m[part], most)]
-    return sorted(found, key=_by_weight)[:most]
+    return found
 
 
 def _distances(call: Call, cells: list[tuple[int, int]]) -> Tensor:

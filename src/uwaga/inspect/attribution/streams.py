@@ -63,6 +63,13 @@ class Part(NamedTuple):
         place = ".".join(str(x) for x in (self.layer, self.head) if x is not None)
         return f"{name} {place}" if place else name
 
+    def attention_head(self) -> tuple[AttentionId, int]:
+        """The attention and the number of a part that is a head."""
+        assert self.kind is not None
+        assert self.layer is not None
+        assert self.head is not None
+        return AttentionId(self.kind, self.layer), self.head
+
 
 class Scale(NamedTuple):
     """A norm as the linear map that it is at some tokens."""
@@ -402,8 +409,6 @@ class Reader:
         self, where: AttentionId, name: str, head: int, token: int, part: Part
     ) -> tuple[Tensor, Reached, Finish]:
         """How one head's output at a token reaches an operand: its weights (N,), and the map from its (E,) as `Reached` and `Finish`."""
-        assert part.kind is not None
-        assert part.layer is not None
         asked = (where, name, head, token)
         if asked not in self._reached:  # the maps of all parts below are the work, and a score has many heads
             finish = self.operand(where, name, head, [token]).finish
@@ -414,7 +419,7 @@ class Reader:
             self._reached[asked] = list(reach(tape, weight_DM, bias_D, 1)), finish
         every, finish = self._reached[asked]
         reached = next(x for x in every if part in x.write.parts)
-        return self.map(AttentionId(part.kind, part.layer), part.head)[token].double(), reached, finish
+        return self.map(*part.attention_head())[token].double(), reached, finish
 
     def tape(self, where: AttentionId, name: str, tokens: Sequence[int]) -> tuple[StreamStack, Tape]:
         """What has happened to the stream that an operand reads, at some tokens, until it is read."""

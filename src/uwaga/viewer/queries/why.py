@@ -140,18 +140,15 @@ def _source(
     token = int(shares.abs().argmax())
     places = [of.query] if side == "query" else [place for place in (of.key, of.than) if place is not None]
     to = places[0] if len(places) == 1 else max(places, key=lambda at: _weight(recording, why.row, part, at, token))
-    assert part.kind is not None
-    label = of.side.token_text(AXES[part.kind][1]).labels[token]
+    label = of.side.token_text(AXES[part.attention_head()[0].kind][1]).labels[token]
     return {"to": to, "token": token, "label": label, "share": float(shares[token])}
 
 
 def _weight(recording: "Recording", row: int, part: "Part", query: int, key: int) -> float:
     """The weight of the head that a part is."""
-    assert part.kind is not None
-    assert part.layer is not None
-    assert part.head is not None
-    m = recording.maps[part.kind, part.layer]
-    return float(torch.as_tensor(m.select(*([row] if len(m.shape) == 4 else []), part.head)[query, key]))
+    where, head = part.attention_head()
+    m = recording.maps[where]
+    return float(torch.as_tensor(m.select(*([row] if len(m.shape) == 4 else []), head)[query, key]))
 
 
 def _tokens(span: Any) -> list[int]:
