@@ -235,13 +235,13 @@ def reach(tape: Tape, weight_DM: Tensor, bias_D: Tensor | None, tokens: int) -> 
             yield from constant(None if entry.bias is None else entry.bias.detach().double(), map_DM, factor_T)
             map_DM = map_DM @ entry.weight.detach().double()
         else:
-            own_DM, own_T = map_DM, factor_T
+            write_DM, write_T = map_DM, factor_T
             if entry.norm is not None:
-                yield from constant(entry.norm.bias, own_DM, own_T)
-                own_DM, own_T = entry.norm.before(own_DM), own_T * entry.norm.factor_T
-            yield from constant(entry.bias, own_DM, own_T)
+                yield from constant(entry.norm.bias, write_DM, write_T)
+                write_DM, write_T = entry.norm.before(write_DM), write_T * entry.norm.factor_T
+            yield from constant(entry.bias, write_DM, write_T)
             weight_nWM = entry.weight
-            yield Reached(entry, own_DM.T[None] if weight_nWM is None else weight_nWM @ own_DM.T, own_T)
+            yield Reached(entry, write_DM.T[None] if weight_nWM is None else weight_nWM @ write_DM.T, write_T)
 
 
 # Operands of a recorded text.
@@ -409,15 +409,15 @@ class Reader:
         self, where: AttentionId, name: str, head: int, token: int, part: Part
     ) -> tuple[Tensor, Reached, Finish]:
         """How one head's output at a token reaches an operand: its weights (N,), and the map from its (E,) as `Reached` and `Finish`."""
-        asked = (where, name, head, token)
-        if asked not in self._reached:  # the maps of all parts below are the work, and a score has many heads
+        key = (where, name, head, token)
+        if key not in self._reached:  # the maps of all parts below are the work, and a score has many heads
             finish = self.operand(where, name, head, [token]).finish
             weight_DM, bias_D, _ = _projection(self.attention(where), name, head)
             _, tape = self.tape(where, name, [token])
             while len(self._reached) >= _REACHED:
                 del self._reached[next(iter(self._reached))]
-            self._reached[asked] = list(reach(tape, weight_DM, bias_D, 1)), finish
-        every, finish = self._reached[asked]
+            self._reached[key] = list(reach(tape, weight_DM, bias_D, 1)), finish
+        every, finish = self._reached[key]
         reached = next(x for x in every if part in x.write.parts)
         return self.map(*part.attention_head())[token].double(), reached, finish
 
