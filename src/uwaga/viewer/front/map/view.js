@@ -29,6 +29,14 @@ const publishViewAfter = 200;
 const panelStateKeys = /** @type {const} */ (["side", "kind", "layer", "head", "pooling", "merge", "specials", "compare"]);
 
 /**
+ * @typedef {Display & {width: number, height: number, isShown: boolean, isOld: boolean, areColoursDue: boolean, colouringLevel: number, percent: number,
+ *   statusLevel: number, byKeys: boolean, publishedView: ViewBox, requestTimer: ReturnType<typeof setTimeout> | undefined,
+ *   publishTimer: ReturnType<typeof setTimeout> | undefined}} MapState  mutated in place. isOld: the store has changed while the map was hidden;
+ *   percent, statusLevel: what the status line says; byKeys: a key has set the hovered cell; publishedView: the view that the store has
+ */
+/** @typedef {ReturnType<typeof makeParts>} Parts */
+
+/**
  * @param {App} app @param {{renderer?: "auto" | "canvas"}} [options]
  * @returns {View & {block: () => {rows: [number, number], columns: [number, number]} | null,
  *   requests: () => Request[], renderer: () => "webgl2" | "canvas", point: (query: number, key: number) => void}}
@@ -36,293 +44,104 @@ const panelStateKeys = /** @type {const} */ (["side", "kind", "layer", "head", "
  */
 export function mapView(app, { renderer = "auto" } = {}) {
   const { store } = app;
-  /** @type {Display} */
-  const display = {
+  /** @type {MapState} */
+  const state = {
     panels: [], sizes: { queries: 0, keys: 0 }, view: { x: 0, y: 0, scale: 0 }, fit: true, query: -1, key: -1,
     selectedQuery: null, selectedKey: null, ratio: 1, style: null, live: app.about.live,
+    width: 0, height: 0, isShown: false, isOld: true, areColoursDue: true, colouringLevel: -1, percent: -1, statusLevel: -1, byKeys: false,
+    publishedView: { x: NaN, y: NaN, scale: NaN }, requestTimer: undefined, publishTimer: undefined,
   };
-  let width = 0, height = 0, shown = false;
-  let changed = true; // the store has changed while the view was hidden
-  let coloursDue = true, colouringLevel = -1, percent = -1, statusLevel = -1;
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let requestTimer;
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let publishTimer;
-  /** @type {ViewBox} */
-  let publishedView = { x: NaN, y: NaN, scale: NaN };
-
-  const stage = makeStage({ display, renderer, onBeforeFrame: updateColours, onFrame: report });
-  const tiles = makeTiles({ client: app.client, onTile: onTile, onForget: stage.forget, onFail: () => report() });
-  // The readout is updated with the next frame: a drag hovers many cells between two frames, and each text costs a layout.
-  const navigation = makeNavigation({ display, store, moved, pointed: stage.requestOverlay });
-  const hoverReadout = makeReadout({ app, title: tr("Here"), name: "here", empty: tr("Point at a cell, or move with the arrow keys."),
-    onText: (text, query, key) => { if (byKeys && !showActiveCell(text, query, key)) app.announce(text); } });
-  const selectedReadout = makeReadout({ app, title: tr("Picked"), name: "picked", empty: tr("Click a cell, or press Enter."), onText: () => {} });
-  const bars = [makeColourBar(), makeColourBar()];
-  let byKeys = false;
-  const table = makeTable(() => showTable());
-  const { element, frame, note, showActiveCell } = makeElements({ table,
-    stage: stage.element, bars: bars.map((bar) => bar.element), lines: [hoverReadout.element, selectedReadout.element],
-    zoom: navigation.zoomMiddle, fit: navigation.fit,
+  const parts = makeParts(app, state, renderer, {
+    colour: (level) => updateColours(app, parts, state, level),
+    report: () => report(app, parts, state),
+    showTable: () => showTable(parts, state),
+    receive(tile) {
+      if (!state.panels.some((panel) => panel.layer === tile.layer)) return;
+      state.areColoursDue = true;
+      parts.stage.requestFrame();
+    },
+    moved() {
+      parts.stage.requestFrame();
+      state.requestTimer ??= setTimeout(requestTiles, tileRequestInterval, app, parts, state);
+      clearTimeout(state.publishTimer);
+      state.publishTimer = setTimeout(publishView, publishViewAfter, app, state);
+    },
   });
-
-  /** @param {Panel} panel */
-  const offered = (panel) => (/** @type {number} */ level, /** @type {number} */ row, /** @type {number} */ column) =>
-    panel.layer !== null && app.host.has(tileRequest(panel.layer, level, row, column));
-
-  /** @param {Panel} panel */
-  const requests = (panel) => planTileRequests(display.view, panel.plot, panel.sizes, display.ratio, offered(panel));
-
-  function request() {
-    clearTimeout(requestTimer);
-    requestTimer = undefined;
-    if (!shown || !width) return;
-    for (const panel of display.panels) if (panel.layer && panel.sizes.queries && panel.sizes.keys) tiles.request(panel.layer, requests(panel));
-  }
-
-  /** @param {Tile} tile */
-  function onTile(tile) {
-    if (!display.panels.some((panel) => panel.layer === tile.layer)) return;
-    coloursDue = true;
-    stage.requestFrame();
-  }
-
-  /** @param {number} level */
-  function updateColours(level) {
-    if (!display.style || (!coloursDue && level === colouringLevel)) return;
-    coloursDue = false;
-    colouringLevel = level;
-    colourPanels(display.panels, store.get().colour, display.style, level);
-    const plain = display.panels.find((panel) => !panel.side.signed);
-    const signed = display.panels.find((panel) => panel.side.signed);
-    bars[0].element.hidden = !plain;
-    bars[1].element.hidden = !signed;
-    if (plain) bars[0].show(plain.colouring, colourBarTitle(store.get().pooling, level));
-    if (signed) bars[1].show(signed.colouring, "difference");
-  }
-
-  /** After a frame: the hovered cell's readout, and in the status line how exact the picture is. */
-  function report() {
-    const { panels } = display;
-    hoverReadout.show(panels, display.query, display.key, byKeys ? 300 : undefined);
-    let complete = 1;
-    for (let i = 0; i < panels.length; i++) complete = Math.min(complete, panelComplete(panels[i]));
-    const now = complete >= 1 ? 100 : Math.min(99, Math.floor(complete * 100));
-    const { live } = app.about;
-    const level = !panels.length ? 0 : live || complete >= 1 ? panels[0].level : levelInMiddle(panels[0], display.view);
-    tiles.trim(stage.frame());
-    showTable();
-    if (now === percent && level === statusLevel) return;
-    percent = now;
-    statusLevel = level;
-    const failed = panels.find((panel) => panel.layer?.failed)?.layer?.failed;
-    app.status(failed ?? statusText({ level, percent: now, merge: store.get().merge, pooling: store.get().pooling, live }));
-    frame.toggleAttribute("data-sharpening", now < 100 && live);
-    if (now < 100) return;
-    hoverReadout.renew(panels, display.query, display.key);
-    selectedReadout.renew(panels, display.selectedQuery ?? -1, display.selectedKey ?? -1);
-  }
-
-  function moved() {
-    stage.requestFrame();
-    if (!requestTimer) requestTimer = setTimeout(request, tileRequestInterval);
-    clearTimeout(publishTimer);
-    publishTimer = setTimeout(publishView, publishViewAfter);
-  }
-
-  function publishView() {
-    const { view, fit } = display;
-    publishedView = fit ? { x: 0, y: 0, scale: 0 } : { x: view.x, y: view.y, scale: view.scale };
-    store.set({ view: publishedView });
-  }
-
-  function rebuildPanels() {
-    changed = false;
-    for (const panel of display.panels) if (panel.layer) tiles.abandon(panel.layer);
-    const panels = comparedSides(app).map((side) => makePanel(app, side));
-    display.panels = panels;
-    display.sizes = {
-      queries: Math.max(...panels.map(({ sizes }) => sizes.queries)), keys: Math.max(...panels.map(({ sizes }) => sizes.keys)),
-    };
-    for (const panel of panels) {
-      if (panel.missing) continue;
-      panel.layer = tiles.layer({ ...app.where(), side: panel.side.id }, store.get().pooling);
-      void loadLabels(panel);
-    }
-    note.textContent = panels.map((panel) => panel.missing).filter(Boolean).join(". ");
-    note.hidden = !note.textContent;
-    frame.setAttribute("aria-label", mapLabel(app, panels));
-    frame.setAttribute("aria-rowcount", String(display.sizes.queries));
-    frame.setAttribute("aria-colcount", String(display.sizes.keys));
-    element.dataset.panels = String(panels.length);
-    coloursDue = true;
-    percent = -1;
-    arrange();
-    applyStoreView();
-    showSelection();
-    hoverReadout.refresh(panels, display.query, display.key);
-    request();
-  }
-
-  /** @param {Panel} panel */
-  async function loadLabels(panel) {
-    const axes = panel.side.kinds[store.get().kind];
-    try {
-      const [queries, keys] = await Promise.all([app.items(panel.side.id, axes.queries), app.items(panel.side.id, axes.keys)]);
-      if (!display.panels.includes(panel)) return;
-      panel.queries = makeAxis(queries);
-      panel.keys = makeAxis(keys);
-      panel.seen = (query) => seenKeys(app, queries, keys, query, panel.side);
-      if (panel.layer) tiles.setSinks(panel.layer, sinksOf(keys, store.get().kind));
-      coloursDue = true;
-      showCuts();
-      arrange();
-      if (display.fit) display.view.scale = 0;
-      navigation.applyView();
-      hoverReadout.refresh(display.panels, display.query, display.key);
-      selectedReadout.refresh(display.panels, display.selectedQuery ?? -1, display.selectedKey ?? -1);
-    } catch {
-      // The client reports the error; positions are shown instead of labels.
-    }
-  }
-
-  /** @returns {{rows: [number, number], columns: [number, number]} | null} the items in view */
-  function block() {
-    if (!width || !display.panels.length) return null;
-    const [top, bottom, left, right] = navigation.block();
-    return { rows: [top, bottom], columns: [left, right] };
-  }
-
-  function showTable() {
-    const shown = block();
-    table.show(display.panels, shown && shown.rows[1] > shown.rows[0] ? shown : null);
-  }
-
-  /** Cut links are hatched as soon as they are asked for, before the model has run again. */
-  function showCuts() {
-    const edits = app.session.isRunning() ? app.session.pending()?.edits : app.about.typed?.edits;
-    for (const panel of display.panels) {
-      const isBefore = panel.side.id === "0" && app.about.sides.length > 1 && !app.session.isRunning();
-      panel.cuts = panel.queries && panel.keys && !isBefore ? cutsOfHead(edits, store.get(), panel.queries.items, panel.keys.items) : [];
-    }
-    stage.requestOverlay();
-  }
-
-  const arrange = () => arrangePanels(display, stage.context, width, height);
-
-  /** Applies the store's view if something else has set it. */
-  function applyStoreView() {
-    const { view } = store.get();
-    if (view.x !== publishedView.x || view.y !== publishedView.y || view.scale !== publishedView.scale) {
-      publishedView = view;
-      Object.assign(display.view, view);
-    } else if (display.fit) display.view.scale = 0;
-    navigation.applyView();
-  }
-
-  function showSelection() {
-    const { query, key } = store.get();
-    display.selectedQuery = query;
-    display.selectedKey = key;
-    selectedReadout.show(display.panels, query ?? -1, key ?? -1, 0);
-    stage.requestOverlay();
-  }
-
-  function restyle() {
-    display.style = readStyle(element, app.theme(), store.get().colour.scheme, display.ratio);
-    coloursDue = true;
-    stage.requestFrame();
-  }
-
-  const resized = new ResizeObserver((entries) => {
-    const entry = entries[entries.length - 1];
-    const { width: w, height: h } = entry.contentRect;
-    if (!w || !h) return;
-    width = w;
-    height = h;
-    display.ratio = window.devicePixelRatio || 1;
-    stage.resize(Math.round(w * display.ratio), Math.round(h * display.ratio));
-    restyle();
-    arrange();
-    if (display.fit) display.view.scale = 0;
-    navigation.applyView();
-    stage.now();
-    request();
-  });
-
+  const { element, frame, stage, tiles, navigation, hoverReadout, selectedReadout } = parts;
+  const resized = new ResizeObserver((entries) => resize(app, parts, state, entries[entries.length - 1].contentRect));
+  /** @param {(app: App, parts: Parts, state: MapState) => void} update */
+  const updateIfShown = (update) => () => { if (state.isShown) update(app, parts, state); else state.isOld = true; };
   const cleanups = [
-    store.subscribe([...panelStateKeys], () => { if (shown) rebuildPanels(); else changed = true; }),
-    store.subscribe(["view"], ({ view }) => { if (!shown) changed = true; else if (view !== publishedView) applyStoreView(); }),
-    store.subscribe(["query", "key"], () => { if (shown) showSelection(); else changed = true; }),
-    store.subscribe(["colour"], () => { if (shown) restyle(); }),
-    app.session.subscribe(showCuts),
+    store.subscribe([...panelStateKeys], updateIfShown(rebuildPanels)),
+    store.subscribe(["view"], ({ view }) => { if (!state.isShown || view !== state.publishedView) updateIfShown(applyStoreView)(); }),
+    store.subscribe(["query", "key"], updateIfShown(showSelection)),
+    store.subscribe(["colour"], () => { if (state.isShown) restyle(app, parts, state); }),
+    app.session.subscribe(() => showCuts(app, parts, state)),
     // The theme attribute changes after this notification; colours are read in the next frame.
-    store.subscribe(["theme", "dark"], () => { if (shown) requestAnimationFrame(restyle); }),
+    store.subscribe(["theme", "dark"], () => { if (state.isShown) requestAnimationFrame(() => restyle(app, parts, state)); }),
     addInput(stage.element, {
       ...navigation,
-      hover: (x, y) => { byKeys = false; navigation.hover(x, y); },
+      hover: (x, y) => { state.byKeys = false; navigation.hover(x, y); },
       takesWheel: () => (app.host.mode !== "notebook" && store.get().wide) || frame.contains(document.activeElement),
     }),
-    ...addCommands(app, navigation, () => shown, () => { byKeys = true; }),
+    ...addCommands(app, navigation, () => state.isShown, () => { state.byKeys = true; }),
   ];
   return {
     element,
     show() {
-      shown = true;
+      state.isShown = true;
       stage.run(true);
       resized.observe(stage.element);
-      restyle();
-      percent = -1;
-      if (changed) rebuildPanels();
-      else request();
+      restyle(app, parts, state);
+      state.percent = -1;
+      (state.isOld ? rebuildPanels : requestTiles)(app, parts, state);
     },
     hide() {
-      shown = false;
+      state.isShown = false;
       stage.run(false);
       resized.unobserve(stage.element);
-      clearTimeout(requestTimer);
-      requestTimer = undefined;
-      for (const panel of display.panels) if (panel.layer) tiles.abandon(panel.layer);
+      clearTimeout(state.requestTimer);
+      state.requestTimer = undefined;
+      for (const panel of state.panels) if (panel.layer) tiles.abandon(panel.layer);
     },
     dispose() {
       this.hide();
-      clearTimeout(publishTimer);
+      clearTimeout(state.publishTimer);
       cleanups.forEach((end) => end());
       resized.disconnect();
-      hoverReadout.dispose();
-      selectedReadout.dispose();
-      tiles.dispose();
-      stage.dispose();
+      for (const part of [hoverReadout, selectedReadout, tiles, stage]) part.dispose();
     },
     point(query, key) {
-      if (display.query === query && display.key === key && !byKeys) return;
-      display.query = query;
-      display.key = key;
-      byKeys = false;
+      if (state.query === query && state.key === key && !state.byKeys) return;
+      Object.assign(state, { query, key, byKeys: false });
       stage.requestOverlay();
     },
-    scene: async () => mapScene(display, stage.context),
-    block,
-    requests: () => display.panels.flatMap((panel) => {
+    scene: async () => mapScene(state, stage.context),
+    block: () => block(parts, state),
+    requests: () => state.panels.flatMap((panel) => {
       const { layer } = panel;
       if (!layer) return [];
-      return requests(panel).filter(({ priority }) => priority > 20).map(({ level, row, column }) =>
+      return planRequests(app, state, panel).filter(({ priority }) => priority > 20).map(({ level, row, column }) =>
         tileRequest(layer, level, row, column));
     }),
     renderer: stage.kind,
   };
 }
 
-// The elements around the stage: zoom buttons, colour bars, readouts.
-
 /**
- * @param {object} parts @param {HTMLElement} parts.stage @param {HTMLElement[]} parts.bars
- * @param {HTMLElement[]} parts.lines @param {{button: HTMLElement, element: HTMLElement}} parts.table
- * @param {(factor: number) => void} parts.zoom @param {() => void} parts.fit
- * @returns {{element: HTMLElement, frame: HTMLElement, note: HTMLElement, showActiveCell: (text: string, query: number, key: number) => boolean}}
- *   frame: takes the focus; note: a message over the stage
+ * What the map is made of: the stage, and around it zoom buttons, colour bars, readouts and the table.
+ * @param {App} app @param {MapState} state @param {"auto" | "canvas"} renderer
+ * @param {{colour: (level: number) => void, report: () => void, showTable: () => void, receive: (tile: Tile) => void, moved: () => void}} act
  */
-function makeElements({ table, stage, bars, lines, zoom, fit }) {
+function makeParts(app, state, renderer, { colour, report, showTable, receive, moved }) {
+  const stage = makeStage({ display: state, renderer, onBeforeFrame: colour, onFrame: report });
+  const tiles = makeTiles({ client: app.client, onTile: receive, onForget: stage.forget, onFail: report });
+  // The readout is updated with the next frame: a drag hovers many cells between two frames, and each text costs a layout.
+  const navigation = makeNavigation({ display: state, store: app.store, moved, pointed: stage.requestOverlay });
+  const hoverReadout = makeReadout({ app, title: tr("Here"), name: "here", empty: tr("Point at a cell, or move with the arrow keys."),
+    onText: (text, query, key) => { if (state.byKeys && !showActiveCell(text, query, key)) app.announce(text); } });
+  const selectedReadout = makeReadout({ app, title: tr("Picked"), name: "picked", empty: tr("Click a cell, or press Enter."), onText: () => {} });
+  const bars = [makeColourBar(), makeColourBar()], table = makeTable(showTable);
   const button = (/** @type {string} */ text, /** @type {string} */ name, /** @type {() => void} */ click) =>
     el("button", { type: "button", text, "aria-label": name, title: name, on: { click } });
   const note = el("p", { class: "uwaga-map-note", hidden: true });
@@ -330,7 +149,8 @@ function makeElements({ table, stage, bars, lines, zoom, fit }) {
   const prefix = uniqueName();
   const cells = [0, 1].map((at) => el("div", { class: "uwaga-visually-hidden", role: "gridcell", id: `${prefix}-${at}` }));
   const line = el("div", { role: "row" }, cells);
-  const frame = el("div", { class: "uwaga-map-frame", tabindex: 0, role: "grid" }, line, stage, note);
+  // The frame takes the focus.
+  const frame = el("div", { class: "uwaga-map-frame", tabindex: 0, role: "grid" }, line, stage.element, note);
   let turn = 0;
   /**
    * Names the cell that the keys have moved to.
@@ -347,11 +167,183 @@ function makeElements({ table, stage, bars, lines, zoom, fit }) {
   }
   const element = el("section", { class: "uwaga-map", "aria-label": tr("Map") },
     el("div", { class: "uwaga-map-main" }, frame, table.element),
-    el("div", { class: "uwaga-map-bar" }, bars,
+    el("div", { class: "uwaga-map-bar" }, bars.map((bar) => bar.element),
       el("div", { class: "uwaga-map-zoom", role: "group", "aria-label": tr("Zoom") },
-        button("\u2212", tr("Zoom out"), () => zoom(1 / 1.6)), button("+", tr("Zoom in"), () => zoom(1.6)),
-        button(tr("Whole map"), tr("Show the whole map"), fit)), table.button),
-    el("div", { class: "uwaga-map-readout" }, lines));
-  stage.addEventListener("pointerdown", () => frame.focus({ preventScroll: true }));
-  return { element, frame, note, showActiveCell };
+        button("\u2212", tr("Zoom out"), () => navigation.zoomMiddle(1 / 1.6)), button("+", tr("Zoom in"), () => navigation.zoomMiddle(1.6)),
+        button(tr("Whole map"), tr("Show the whole map"), navigation.fit)), table.button),
+    el("div", { class: "uwaga-map-readout" }, hoverReadout.element, selectedReadout.element));
+  stage.element.addEventListener("pointerdown", () => frame.focus({ preventScroll: true }));
+  return { element, frame, note, stage, tiles, navigation, hoverReadout, selectedReadout, bars, table };
+}
+
+/** @param {App} app @param {MapState} state @param {Panel} panel @returns {ReturnType<typeof planTileRequests>} of the tiles in view */
+function planRequests(app, { view, ratio }, panel) {
+  return planTileRequests(view, panel.plot, panel.sizes, ratio, (level, row, column) =>
+    panel.layer !== null && app.host.has(tileRequest(panel.layer, level, row, column)));
+}
+
+/** @param {App} app @param {Parts} parts @param {MapState} state */
+function requestTiles(app, { tiles }, state) {
+  clearTimeout(state.requestTimer);
+  state.requestTimer = undefined;
+  if (!state.isShown || !state.width) return;
+  for (const panel of state.panels) {
+    if (panel.layer && panel.sizes.queries && panel.sizes.keys) tiles.request(panel.layer, planRequests(app, state, panel));
+  }
+}
+
+/** @param {App} app @param {Parts} parts @param {MapState} state @param {number} level */
+function updateColours({ store }, { bars }, state, level) {
+  const { panels, style } = state;
+  if (!style || (!state.areColoursDue && level === state.colouringLevel)) return;
+  state.areColoursDue = false;
+  state.colouringLevel = level;
+  colourPanels(panels, store.get().colour, style, level);
+  [false, true].forEach((signed, at) => {
+    const panel = panels.find(({ side }) => side.signed === signed);
+    bars[at].element.hidden = !panel;
+    if (panel) bars[at].show(panel.colouring, signed ? "difference" : colourBarTitle(store.get().pooling, level));
+  });
+}
+
+/** After a frame: the hovered cell's readout, and in the status line how exact the picture is. @param {App} app @param {Parts} parts @param {MapState} state */
+function report(app, parts, state) {
+  const { panels, live, view } = state, { hoverReadout, selectedReadout } = parts;
+  hoverReadout.show(panels, state.query, state.key, state.byKeys ? 300 : undefined);
+  let complete = 1;
+  for (let i = 0; i < panels.length; i++) complete = Math.min(complete, panelComplete(panels[i]));
+  const percent = complete >= 1 ? 100 : Math.min(99, Math.floor(complete * 100));
+  const level = !panels.length ? 0 : live || complete >= 1 ? panels[0].level : levelInMiddle(panels[0], view);
+  parts.tiles.trim(parts.stage.frame());
+  showTable(parts, state);
+  if (percent === state.percent && level === state.statusLevel) return;
+  state.percent = percent;
+  state.statusLevel = level;
+  const failed = panels.find((panel) => panel.layer?.failed)?.layer?.failed, { merge, pooling } = app.store.get();
+  app.status(failed ?? statusText({ level, percent, merge, pooling, live }));
+  parts.frame.toggleAttribute("data-sharpening", percent < 100 && live);
+  if (percent < 100) return;
+  hoverReadout.renew(panels, state.query, state.key);
+  selectedReadout.renew(panels, state.selectedQuery ?? -1, state.selectedKey ?? -1);
+}
+
+/** @param {App} app @param {MapState} state */
+function publishView({ store }, state) {
+  const { view, fit } = state;
+  state.publishedView = fit ? { x: 0, y: 0, scale: 0 } : { x: view.x, y: view.y, scale: view.scale };
+  store.set({ view: state.publishedView });
+}
+
+/** @param {App} app @param {Parts} parts @param {MapState} state */
+function rebuildPanels(app, parts, state) {
+  const { element, frame, note, tiles } = parts;
+  for (const panel of state.panels) if (panel.layer) tiles.abandon(panel.layer);
+  const panels = comparedSides(app).map((side) => makePanel(app, side));
+  const sizes = {
+    queries: Math.max(...panels.map((panel) => panel.sizes.queries)), keys: Math.max(...panels.map((panel) => panel.sizes.keys)),
+  };
+  Object.assign(state, { panels, sizes, isOld: false, areColoursDue: true, percent: -1 });
+  for (const panel of panels) {
+    if (panel.missing) continue;
+    panel.layer = tiles.layer({ ...app.where(), side: panel.side.id }, app.store.get().pooling);
+    void loadLabels(app, parts, state, panel);
+  }
+  note.textContent = panels.map((panel) => panel.missing).filter(Boolean).join(". ");
+  note.hidden = !note.textContent;
+  frame.setAttribute("aria-label", mapLabel(app, panels));
+  frame.setAttribute("aria-rowcount", String(sizes.queries));
+  frame.setAttribute("aria-colcount", String(sizes.keys));
+  element.dataset.panels = String(panels.length);
+  arrangePanels(state, parts.stage.context, state.width, state.height);
+  applyStoreView(app, parts, state);
+  showSelection(app, parts, state);
+  parts.hoverReadout.refresh(panels, state.query, state.key);
+  requestTiles(app, parts, state);
+}
+
+/** @param {App} app @param {Parts} parts @param {MapState} state @param {Panel} panel */
+async function loadLabels(app, parts, state, panel) {
+  const { kind } = app.store.get(), axes = panel.side.kinds[kind];
+  try {
+    const [queries, keys] = await Promise.all([app.items(panel.side.id, axes.queries), app.items(panel.side.id, axes.keys)]);
+    if (!state.panels.includes(panel)) return;
+    panel.queries = makeAxis(queries);
+    panel.keys = makeAxis(keys);
+    panel.seen = (query) => seenKeys(app, queries, keys, query, panel.side);
+    if (panel.layer) parts.tiles.setSinks(panel.layer, sinksOf(keys, app.store.get().kind));
+    state.areColoursDue = true;
+    showCuts(app, parts, state);
+    arrange(parts, state);
+    parts.hoverReadout.refresh(state.panels, state.query, state.key);
+    parts.selectedReadout.refresh(state.panels, state.selectedQuery ?? -1, state.selectedKey ?? -1);
+  } catch {
+    // The client reports the error; positions are shown instead of labels.
+  }
+}
+
+/** @param {Parts} parts @param {MapState} state @returns {{rows: [number, number], columns: [number, number]} | null} the items in view */
+function block({ navigation }, { width, panels }) {
+  if (!width || !panels.length) return null;
+  const [top, bottom, left, right] = navigation.block();
+  return { rows: [top, bottom], columns: [left, right] };
+}
+
+/** @param {Parts} parts @param {MapState} state */
+function showTable(parts, state) {
+  const items = block(parts, state);
+  parts.table.show(state.panels, items && items.rows[1] > items.rows[0] ? items : null);
+}
+
+/** Cut links are hatched as soon as they are asked for, before the model has run again. @param {App} app @param {Parts} parts @param {MapState} state */
+function showCuts({ session, about, store }, { stage }, { panels }) {
+  const edits = session.isRunning() ? session.pending()?.edits : about.typed?.edits;
+  for (const panel of panels) {
+    const isBefore = panel.side.id === "0" && about.sides.length > 1 && !session.isRunning();
+    panel.cuts = panel.queries && panel.keys && !isBefore ? cutsOfHead(edits, store.get(), panel.queries.items, panel.keys.items) : [];
+  }
+  stage.requestOverlay();
+}
+
+/** Places the panels; a whole map fits again. @param {Parts} parts @param {MapState} state */
+function arrange({ stage, navigation }, state) {
+  arrangePanels(state, stage.context, state.width, state.height);
+  if (state.fit) state.view.scale = 0;
+  navigation.applyView();
+}
+
+/** Applies the store's view if something else has set it. @param {App} app @param {Parts} parts @param {MapState} state */
+function applyStoreView({ store }, { navigation }, state) {
+  const { view } = store.get(), { publishedView } = state;
+  if (view.x !== publishedView.x || view.y !== publishedView.y || view.scale !== publishedView.scale) {
+    state.publishedView = view;
+    Object.assign(state.view, view);
+  } else if (state.fit) state.view.scale = 0;
+  navigation.applyView();
+}
+
+/** @param {App} app @param {Parts} parts @param {MapState} state */
+function showSelection({ store }, { selectedReadout, stage }, state) {
+  const { query, key } = store.get();
+  Object.assign(state, { selectedQuery: query, selectedKey: key });
+  selectedReadout.show(state.panels, query ?? -1, key ?? -1, 0);
+  stage.requestOverlay();
+}
+
+/** @param {App} app @param {Parts} parts @param {MapState} state */
+function restyle(app, { element, stage }, state) {
+  state.style = readStyle(element, app.theme(), app.store.get().colour.scheme, state.ratio);
+  state.areColoursDue = true;
+  stage.requestFrame();
+}
+
+/** @param {App} app @param {Parts} parts @param {MapState} state @param {{width: number, height: number}} box */
+function resize(app, parts, state, { width, height }) {
+  if (!width || !height) return;
+  const ratio = window.devicePixelRatio || 1;
+  Object.assign(state, { width, height, ratio });
+  parts.stage.resize(Math.round(width * ratio), Math.round(height * ratio));
+  restyle(app, parts, state);
+  arrange(parts, state);
+  parts.stage.now();
+  requestTiles(app, parts, state);
 }
