@@ -80,8 +80,7 @@ export function makeDrawing(app, canvas, loading) {
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
       canvas.width = Math.round(width * ratio);
       canvas.height = Math.round(height * ratio);
-      canvas.style.setProperty("width", `${width}px`);
-      canvas.style.setProperty("height", `${height}px`);
+      Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
     }
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
