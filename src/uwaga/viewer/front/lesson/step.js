@@ -48,12 +48,36 @@ export function stepStructure(lesson, step) {
     })])]);
 }
 
+/** @typedef {{lesson: Lesson, step: number, query: number, actions: StepActions}} StepState  what a page draws; lesson and query are replaced in place */
+/** @typedef {ReturnType<typeof makeParts>} Parts */
+/** @typedef {ReturnType<typeof makeSection>} StepSection */
+
 /** @param {Lesson} lesson @param {number} step @param {number} query @param {StepActions} actions @returns {StepPage} */
 export function makeStepPage(lesson, step, query, actions) {
-  const { id: own, sections, pictures, drawing: plan, question: first } = lesson.steps[step], { isNarrow } = actions.place();
+  /** @type {StepState} */
+  const state = { lesson, step, query, actions };
+  const parts = makeParts(state, () => showNumbers(parts, state)), { element, heading, drawing, stages, sections, heads } = parts;
+  drawStep(parts, state);
+  return {
+    element, heading,
+    update(next, token) {
+      Object.assign(state, { lesson: next, query: token });
+      drawStep(parts, state);
+    },
+    structure: stepStructure(lesson, step), step: lesson.steps[step].id,
+    grids: sections.flatMap((section) => section.grids),
+    dispose() {
+      for (const part of [drawing, ...stages, ...sections.flatMap(({ pictures }) => pictures), ...heads]) part?.dispose();
+    },
+  };
+}
+
+/** What the page is made of. @param {StepState} state @param {() => void} answered  called after an answer */
+function makeParts(state, answered) {
+  const { lesson, step, actions } = state, { id, pictures, drawing: plan, question: asked } = lesson.steps[step], { isNarrow } = actions.place();
   const heading = el("h2", { class: "lesson-title", tabindex: "-1" }), words = el("div", { class: "lesson-words" }), told = el("div", { class: "lesson-words lesson-told" });
   const code = el("code", {}), codeLine = el("details", { class: "lesson-folded lesson-code", open: !isNarrow }, el("summary", { text: tr("In Python:") }), code);
-  const parts = sections.map((_, at) => makeSection(lesson, step, at, query, actions));
+  const sections = lesson.steps[step].sections.map((_, at) => makeSection(state, at));
   // Of several pictures each has its part of the width.
   const shared = { ...actions, place() {
     const whole = actions.place();
@@ -62,74 +86,57 @@ export function makeStepPage(lesson, step, query, actions) {
   const stages = pictures.map((picture) => makePicture(picture, shared));
   const stage = el("div", { class: "lesson-pictures lesson-stage" }, stages.map((picture) => picture.element));
   // Without a model, the last step alone says how to load one.
-  const isLast = own === "model", isMissing = noModelText(actions.app) !== "";
+  const isLast = id === "model", isMissing = noModelText(actions.app) !== "";
   const heads = isLast || !isMissing ? stepHeads(lesson, step).slice(0, isMissing ? 1 : undefined).map((head) => makeModelHead(actions.app, head)) : [];
-  const drawing = plan ? makeDrawing(actions.open, isNarrow) : null, question = first ? makeQuestion(actions, () => showNumbers(), !!first.tap && pictures.some(({ matrices }) => matrices[0] === first.tap)) : null, ledger = makeLedger();
-  const element = el("article", { class: "lesson-page" }, heading, words, stages.length ? stage : null, question?.element, told, drawing?.element, placeSections(parts, sections, isNarrow),
-    ledger.element, codeLine,
+  const drawing = plan ? makeDrawing(actions.open, isNarrow) : null, ledger = makeLedger();
+  const question = asked ? makeQuestion(actions, answered, !!asked.tap && pictures.some(({ matrices }) => matrices[0] === asked.tap)) : null;
+  const element = el("article", { class: "lesson-page" }, heading, words, stages.length ? stage : null, question?.element, told, drawing?.element,
+    placeSections(sections, lesson.steps[step].sections, isNarrow), ledger.element, codeLine,
     heads.length ? el("section", { class: "lesson-section", "aria-label": tr("In a real model") },
       el("h3", { text: tr("In a real model") }),
       isLast && !isMissing ? el("p", { text: tr("These heads of the model that is loaded show most clearly what you have seen. Open one.") }) : null,
       heads.map((head) => head.element)) : null);
+  return { element, heading, words, told, code, codeLine, sections, stages, stage, heads, drawing, question, ledger };
+}
 
-  let current = lesson, shownQuery = query;
+/** @param {Parts} parts @param {StepState} state */
+function drawStep(parts, state) {
+  const { heading, words, told, code, codeLine, drawing, question, sections } = parts;
+  const now = state.lesson.steps[state.step];
+  told.replaceChildren(...now.told.map((paragraph) => el("p", {}, sentenceText(paragraph))));
+  heading.replaceChildren(...formulaText(now.title));
+  words.replaceChildren(...now.text.map((paragraph) => el("p", {}, sentenceText(paragraph))));
+  code.textContent = now.code;
+  codeLine.hidden = now.code === "";
+  if (now.drawing) drawing?.update(now.drawing);
+  sections.forEach((section, at) => drawSection(section, at, state));
+  question?.update(now.id, now.question);
+  showNumbers(parts, state);
+}
 
-  /** Draws the pictures above the question; a word of them may be the guess. */
-  function drawStage() {
-    const { id, question: asked, pictures: now } = current.steps[step];
-    const isAsking = !!asked && actions.asks(id);
-    let isShown = false;
-    stages.forEach((picture, at) => {
-      const isCovered = isAsking && picture.matrices.some((matrix) => asked.covers.includes(matrix));
-      const guess = isAsking && asked.tap && asked.tap === picture.matrices[0] && question ? { row: asked.cells[0][1], say: question.say } : null;
-      picture.element.hidden = isCovered && asked.about_sizes;
-      isShown ||= !picture.element.hidden;
-      if (!picture.element.hidden) picture.update(current, isAsking ? { ...now[at], covered: asked.covers } : now[at], shownQuery, isCovered, guess);
-    });
-    stage.hidden = !isShown;
-  }
+/** Covers what would tell the answer, or uncovers it. @param {Parts} parts @param {StepState} state */
+function showNumbers(parts, state) {
+  const { element, told, drawing, question, sections, ledger } = parts, now = state.lesson.steps[state.step];
+  const isAsking = !!now.question && state.actions.asks(now.id), asked = isAsking ? now.question : null;
+  element.classList.toggle("lesson-asking", isAsking);
+  sections.forEach((section, at) => coverSection(section, at, state, asked));
+  drawStage(parts, state, asked);
+  told.hidden = isAsking || !told.childElementCount;
+  drawing?.ask(isAsking);
+  // What a step removes is part of its answer.
+  ledger.update(ledgerAt(state.lesson, isAsking ? state.step - 1 : state.step), isAsking);
+  question?.element.classList.toggle("lesson-answered", !isAsking);
+}
 
-  /** Covers what would tell the answer, or uncovers it. */
-  function showNumbers() {
-    const { id, question: asked } = current.steps[step];
-    const isAsking = !!asked && actions.asks(id);
-    element.classList.toggle("lesson-asking", isAsking);
-    for (const part of parts) part.ask(isAsking ? asked : null);
-    drawStage();
-    told.hidden = isAsking || !told.childElementCount;
-    drawing?.ask(isAsking);
-    // What a step removes is part of its answer.
-    ledger.update(ledgerAt(current, isAsking ? step - 1 : step), isAsking);
-    question?.element.classList.toggle("lesson-answered", !isAsking);
-  }
-
-  /** @param {Lesson} next @param {number} at */
-  function update(next, at) {
-    current = next;
-    shownQuery = at;
-    const { title, text, told: behind, code: python } = next.steps[step];
-    told.replaceChildren(...behind.map((paragraph) => el("p", {}, sentenceText(paragraph))));
-    heading.replaceChildren(...formulaText(title));
-    words.replaceChildren(...text.map((paragraph) => el("p", {}, sentenceText(paragraph))));
-    code.textContent = python;
-    codeLine.hidden = python === "";
-    if (drawing && next.steps[step].drawing) drawing.update(next.steps[step].drawing);
-    for (const part of parts) part.update(next, at);
-    if (question) question.update(next.steps[step].id, next.steps[step].question);
-    showNumbers();
-  }
-  update(lesson, query);
-  return {
-    element, heading, update,
-    structure: stepStructure(lesson, step), step: own,
-    grids: parts.flatMap((part) => part.grids),
-    dispose() {
-      drawing?.dispose();
-      stages.forEach((picture) => picture.dispose());
-      parts.forEach((part) => part.dispose());
-      heads.forEach((head) => head.dispose());
-    },
-  };
+/** Draws the pictures above the question; a word of them may be the guess. @param {Parts} parts @param {StepState} state @param {Question | null} asked */
+function drawStage({ stage, stages, question }, { lesson, step, query }, asked) {
+  stages.forEach((picture, at) => {
+    const shown = lesson.steps[step].pictures[at], isCovered = !!asked && picture.matrices.some((matrix) => asked.covers.includes(matrix));
+    const guess = asked?.tap && asked.tap === picture.matrices[0] && question ? { row: asked.cells[0][1], say: question.say } : null;
+    picture.element.hidden = isCovered && asked.about_sizes;
+    if (!picture.element.hidden) picture.update(lesson, asked ? { ...shown, covered: asked.covers } : shown, query, isCovered, guess);
+  });
+  stage.hidden = stages.every((picture) => picture.element.hidden);
 }
 
 /**
@@ -143,7 +150,7 @@ function makeQuestion(actions, changed, isTapped) {
   const text = el("p", { class: "lesson-question-text" });
   const choices = el("div", { class: "lesson-control", role: "group", "aria-label": tr("Answers") });
   const answer = el("p", { class: "lesson-answer", role: "status", tabindex: "-1" });
-  let shown = "", step = "";
+  let step = "";
   /** @type {number | null} */
   let guess = null;
   /** @type {Question | null} */
@@ -190,10 +197,8 @@ function makeQuestion(actions, changed, isTapped) {
     update(id, question) {
       if (!question) return;
       step = id;
-      const now = JSON.stringify(question);
       // The guess was one at other numbers.
-      if (now !== shown) guess = null;
-      shown = now;
+      if (JSON.stringify(question) !== JSON.stringify(asked)) guess = null;
       draw(question);
     },
   };
@@ -208,17 +213,12 @@ function stepHeads(lesson, step) {
   return steps.flatMap(({ head }) => (head ? [head] : []));
 }
 
-/**
- * @typedef {{element: HTMLElement, form: string, grids: MatrixTable[], update: (lesson: Lesson,
- *   query: number) => void, ask: (asked: Question | null) => void, dispose: () => void}} SectionView
- */
-
 /** Sections of a narrow page that stand for themselves, at most, where others are folded. */
 const mostSections = 5;
 
 /**
  * Places the sections: the matrix form and the form token by token side by side; on a narrow page those that are folded anyway together.
- * @param {SectionView[]} parts @param {Section[]} sections @param {boolean} isNarrow @returns {HTMLElement[]}
+ * @param {StepSection[]} parts @param {Section[]} sections @param {boolean} isNarrow @returns {HTMLElement[]}
  */
 function placeSections(parts, sections, isNarrow) {
   /** @type {HTMLElement[]} */
@@ -240,11 +240,8 @@ function placeSections(parts, sections, isNarrow) {
   return placed;
 }
 
-/**
- * @param {Lesson} lesson @param {number} step @param {number} at @param {number} query @param {StepActions} actions
- * @returns {SectionView}
- */
-function makeSection(lesson, step, at, query, actions) {
+/** @param {StepState} state @param {number} at */
+function makeSection({ lesson, step, query, actions }, at) {
   const section = lesson.steps[step].sections[at];
   const heading = section.title || section.folded ? el("h3", {}) : null;
   const words = el("div", { class: "lesson-words" });
@@ -268,48 +265,36 @@ function makeSection(lesson, step, at, query, actions) {
   const isOpen = isSectionOpen(lesson, step, at, actions.place().isNarrow);
   const element = el("section", { class: "lesson-section" },
     heading ? el("details", { class: "lesson-folded", open: isOpen }, el("summary", {}, heading), content) : content);
-  /** @type {Question | null} */
-  let asked = null;
-  /** @type {[Lesson, number]} */
-  let drawn = [lesson, query];
+  return { element, heading, words, controls, grids, tables, chooser, charts, pictures, findings, form: section.form };
+}
 
-  function drawPictures() {
-    const [next, slice] = drawn;
-    pictures.forEach((picture, which) => {
-      const covered = !!asked && picture.matrices.some((id) => asked?.covers.includes(id));
-      picture.update(next, { ...next.steps[step].sections[at].pictures[which], covered: asked?.covers ?? [] }, slice, covered);
-      picture.element.hidden = covered && !!asked?.about_sizes;
-    });
-  }
+/** @param {StepSection} parts @param {number} at @param {StepState} state @param {Question | null} asked  covers the numbers that would tell its answer */
+function coverSection({ element, grids, tables, pictures }, at, { lesson, step, query }, asked) {
+  const section = lesson.steps[step].sections[at], covers = (/** @type {string} */ id) => !!asked && asked.covers.includes(id);
+  // What is drawn as a chart would be an empty fold.
+  element.hidden = !!asked && (section.told || ((asked.about_sizes || section.charts.length > 0) && section.matrices.length > 0 && section.matrices.every(covers)));
+  grids.forEach((grid, which) => {
+    grid.cover(covers(grid.id));
+    tables[which].hidden = !!asked?.about_sizes && covers(grid.id);
+  });
+  pictures.forEach((picture, which) => {
+    const isCovered = picture.matrices.some(covers);
+    picture.update(lesson, { ...section.pictures[which], covered: asked?.covers ?? [] }, query, isCovered);
+    picture.element.hidden = isCovered && !!asked?.about_sizes;
+  });
+}
 
-  return {
-    element, grids, form: section.form,
-    dispose: () => pictures.forEach((picture) => picture.dispose()),
-    ask(now) {
-      const covers = (/** @type {string} */ id) => !!now && now.covers.includes(id);
-      asked = now;
-      // What is drawn as a chart would be an empty fold.
-      element.hidden = !!now && (section.told || ((now.about_sizes || section.charts.length > 0) && section.matrices.length > 0 && section.matrices.every(covers)));
-      grids.forEach((grid, which) => {
-        grid.cover(covers(grid.id));
-        tables[which].hidden = !!now?.about_sizes && covers(grid.id);
-      });
-      drawPictures();
-    },
-    update(next, slice) {
-      drawn = [next, slice];
-      drawPictures();
-      const now = next.steps[step].sections[at];
-      heading?.replaceChildren(...sentenceText(now.title));
-      words.replaceChildren(...now.text.map((text) => el("p", {}, sentenceText(text))));
-      controls.forEach((control) => control.update(next));
-      grids.forEach((grid) => grid.update(next, slice));
-      chooser?.update(next, slice);
-      charts.replaceChildren(...now.charts.map((chart) => makeChart(next, chart)));
-      findings.replaceChildren(...now.findings.map((finding) => makeFinding(finding, actions)));
-      findings.hidden = !now.findings.length;
-    },
-  };
+/** All but what a question may cover. @param {StepSection} parts @param {number} at @param {StepState} state */
+function drawSection({ heading, words, controls, grids, chooser, charts, findings }, at, { lesson, step, query, actions }) {
+  const section = lesson.steps[step].sections[at];
+  heading?.replaceChildren(...sentenceText(section.title));
+  words.replaceChildren(...section.text.map((text) => el("p", {}, sentenceText(text))));
+  controls.forEach((control) => control.update(lesson));
+  grids.forEach((grid) => grid.update(lesson, query));
+  chooser?.update(lesson, query);
+  charts.replaceChildren(...section.charts.map((chart) => makeChart(lesson, chart)));
+  findings.replaceChildren(...section.findings.map((finding) => makeFinding(finding, actions)));
+  findings.hidden = !section.findings.length;
 }
 
 /**
