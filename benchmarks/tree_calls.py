@@ -24,7 +24,9 @@ import torch.distributed as dist
 import uwaga
 
 HEADS = 12
-_REPEATS = {"forward": 40, "causal": 40, "gradients": 40, "causal-gradients": 40, "serve": 1}  # of an answer; else 3
+# Calls of one answer, which is the least; 3 of the others.
+_REPEATS = {"serve": 1, "ring": 1} | dict.fromkeys(("attend", "search"), 20)
+_REPEATS |= dict.fromkeys(("forward", "causal", "gradients", "causal-gradients"), 40)
 _CLIENTS = 8
 
 

@@ -1,7 +1,8 @@
 """How long does a call take, beside the same call in another checkout of this project?
 
 Two processes, one for each checkout, are asked in turn. An answer is the least of several calls, and a row is the median of the answers'
-ratios. Calls of attention run pinned to one core; the others are encoding, reranking, search, serving and attention over two processes.
+ratios. The calls are attention, encoding, reranking, search, serving and attention over two processes. Unless they include the last two, both
+processes are pinned to one core.
 The other checkout has its own .venv, as `make setup` makes it.
 
     python benchmarks/two_trees.py --other FOLDER [--calls encode,rerank,attend,search,serve,ring]
@@ -88,7 +89,7 @@ def questions(
 
 def compare(chosen: argparse.Namespace) -> None:
     report = Report(chosen, f"Compared with {chosen.other.name}", HEADINGS)
-    pinned = ["--pinned"] if set(chosen.calls) <= {*_ATTENTION} else []
+    pinned = ["--pinned"] if not {"serve", "ring"} & set(chosen.calls) else []
     this, other = Worker(THIS, *pinned), Worker(chosen.other, *pinned)
     with tempfile.TemporaryDirectory() as folder:
         for size, dtype, question, their_question in questions(chosen, Path(folder)):
