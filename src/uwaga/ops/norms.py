@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from uwaga._base import native
-from uwaga._base.arguments import check
 from uwaga._base.native_layout import struct_of
 from uwaga._base.tracing import is_batch_of_gradients, is_recorded
 from uwaga.ops import dropout, rows
@@ -72,8 +71,10 @@ def residual_norm(
     >>> residual_norm(x, x, kind="rms", weight=None, eps=0.0).output
     tensor([[0.4629, 0.9258, 1.3887]])
     """
-    check(kind in KINDS, f"residual_norm: kind must be 'layer' or 'rms', not {kind!r}")
-    check(kind != "rms" or bias is None, "residual_norm: an RMS norm has no bias")
+    if kind not in KINDS:
+        raise ValueError(f"residual_norm: kind must be 'layer' or 'rms', not {kind!r}")
+    if kind == "rms" and bias is not None:
+        raise ValueError("residual_norm: an RMS norm has no bias")
     width = x.shape[-1] if x.dim() else 0
     fits = x.shape == added.shape and all(w is None or w.shape == (width,) for w in (weight, bias))
     if not fits or width == 0 or not 0.0 <= p < 1.0 or not rows.is_native(x, added, weight, bias):
