@@ -50,6 +50,7 @@ OTHER_OPENERS = {
 # Readers that no file of a stranger reaches, or that stdin alone does.
 NOT_IN_TABLE = {
     "uwaga.cli.generate:_text": "standard input",
+    "uwaga.cli.view:_text_or_path": "standard input",
 }
 
 
