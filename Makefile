@@ -63,14 +63,14 @@ timing: wheel
 CLIENTS := openai==3.57.0 langchain-openai==1.7.4 llama-index-embeddings-openai==0.7.0
 clients: setup
 	test -d build/clients || PIP_CONSTRAINT= python -m pip install --quiet --target build/clients $(CLIENTS)
-	PYTHONPATH=build/clients $(PYTEST) tests/serve/test_clients.py
+	PYTHONPATH=$(CURDIR)/build/clients $(PYTEST) tests/serve/test_clients.py
 
 # Ray and Spark, 800 MB, which no other test needs, in a folder of their own; Spark's tests also need Java. Each test in a process of its own:
 # Ray ends one in which an earlier cluster's actors were killed.
 corpora: setup
 	test -d build/engines || python -m pip install --quiet --target build/engines --no-deps ray pyspark py4j msgpack
 	for test in $$(sed -n 's/^def \(test_[a-z_]*\).*/\1/p' tests/encode/test_engines.py); do \
-		PYTHONPATH=build/engines $(PYTEST) tests/encode/test_engines.py::$$test || exit 1; done
+		PYTHONPATH=$(CURDIR)/build/engines $(PYTEST) tests/encode/test_engines.py::$$test || exit 1; done
 
 # Everything that `make test` leaves out, one target after another, to the end, whatever fails; then a table.
 nightly: setup
