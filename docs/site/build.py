@@ -23,7 +23,7 @@ from uwaga.models.checkpoints import directories
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = (
-    "docs/*.md", "docs/formats/*.md", "docs/??/*.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md",
+    "docs/log.md", "docs/??*/*.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md",
     "recipes/README.md", "notebooks/README.md",
     "benchmarks/results/*.md", "src/uwaga/models/shipped/*/README.md",
 )  # fmt: skip
@@ -46,6 +46,8 @@ GALLERY = (
 def stage(source: Path) -> None:
     """The documents, what they link to, and the generated pages, in the places that they have in the repository."""
     for document in sorted(path for pattern in DOCUMENTS for path in ROOT.glob(pattern)):
+        if document.parent.name == "site":
+            continue
         text = document.read_text(encoding="utf-8")
         if not re.search(r"^# ", text, re.MULTILINE):  # a report begins with its first measurement
             text = f"# {report_title(document)}\n\n{text}"
@@ -104,7 +106,7 @@ def commands_page() -> str:
     parts = [
         "# Commands and options",
         "",
-        "What `uwaga COMMAND --help` says. [Command line](docs/command-line.md) is the overview.",
+        "What `uwaga COMMAND --help` says. [Command line](docs/reference/command-line.md) is the overview.",
         "",
     ]
     group = get_command(app)
@@ -137,7 +139,7 @@ def performance_page() -> str:
     """The dated reports, the newest first, below what speed.md says of them."""
     parts = [
         "# Performance", "",
-        "[Speed](docs/speed.md) sums up what was measured. A report names the "
+        "[Speed](docs/reference/performance.md) sums up what was measured. A report names the "
         "processor, the versions and the command; the times belong to that machine.", "",
     ]  # fmt: skip
     reports = sorted((ROOT / "benchmarks" / "results").glob("2*.md"), reverse=True)

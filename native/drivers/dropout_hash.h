@@ -1,4 +1,4 @@
-// The hash that dropout's masks are made of (docs/kernels.md), as far as it is computed per row.
+// The hash that dropout's masks are made of (docs/contributors/kernels.md), as far as it is computed per row.
 #ifndef UWAGA_DRIVERS_DROPOUT_HASH_H_
 #define UWAGA_DRIVERS_DROPOUT_HASH_H_
 

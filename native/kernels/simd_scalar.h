@@ -83,7 +83,7 @@ inline void row_maxima(const float* top, float* out) {
   for (int r = 0; r < kTileRows; ++r) out[r] = top[r];
 }
 
-// Bit n: whether key first + n survives dropout, by the counter hash of docs/kernels.md.
+// Bit n: whether key first + n survives dropout, by the counter hash of docs/contributors/kernels.md.
 inline uint32_t keep_bits(uint32_t row_key, uint32_t first, uint32_t threshold) {
   uint32_t x = row_key + first * 0x9E3779B1u;
   x ^= x >> 16;

@@ -1,14 +1,28 @@
 """The documents are true: their examples run, their tables and folder map are those of the code."""
 
 import ast
-import doctest
 import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import click
 import pytest
 import torch
+from documents import (
+    DOCS,
+    DOCUMENTS,
+    ORIGINALS,
+    PAGES,
+    ROOT,
+    TRANSLATED,
+    blocks,
+    commands,
+    examples,
+    name_of,
+    run_examples,
+    uwaga_arguments,
+)
 from PIL import Image
 from torch import Tensor
 from typer.main import get_command
@@ -16,18 +30,6 @@ from typer.main import get_command
 import uwaga
 from uwaga._base import env
 from uwaga.cli import app
-
-ROOT = Path(__file__).parents[2]
-DOCUMENTS = [path for folder in (".", "docs", "docs/formats") for path in sorted((ROOT / folder).glob("*.md"))]
-TRANSLATED = sorted((ROOT / "docs").glob("??/*.md"))
-OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-
-
-def examples(document: Path) -> str:
-    """The python blocks of a document, one session after the other."""
-    return "\n".join(
-        re.findall(r"^```python\n(.*?)^```$", document.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    )
 
 
 def rows(document: Path, heading: str) -> list[list[str]]:
@@ -45,16 +47,27 @@ def rows(document: Path, heading: str) -> list[list[str]]:
 
 @pytest.mark.parametrize(
     "document",
-    [pytest.param(path, marks=[pytest.mark.slow] if path.name == "train.md" else []) for path in DOCUMENTS],
-    ids=lambda path: path.name,
+    [pytest.param(path, marks=[pytest.mark.slow] if path.stem == "train" else []) for path in DOCUMENTS],
+    ids=name_of,
 )
-def test_every_example_runs(document: Path) -> None:
+def test_every_example_runs(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    session = doctest.DocTestParser().get_doctest(examples(document), {}, document.name, str(document), 0)
-    runner = doctest.DocTestRunner(optionflags=OPTIONS)
-    said: list[str] = []
-    runner.run(session, out=said.append)
-    assert runner.failures == 0, "".join(said)
+    monkeypatch.chdir(tmp_path)
+    run_examples(document)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_every_command_has_these_options(document: Path) -> None:
+    """Commands that no test can run, such as a server, are at least commands of the program."""
+    group = get_command(app)
+    for block in blocks(document):
+        if block.language != "shell":
+            continue
+        for command, _ in commands(block.text):
+            if arguments := uwaga_arguments(command):
+                context = click.Context(group, info_name="uwaga")
+                name, found, rest = group.resolve_command(context, arguments)
+                found.make_parser(click.Context(found, info_name=name, parent=context)).parse_args(list(rest))
 
 
 def test_the_readme_is_short_and_has_examples() -> None:
@@ -66,18 +79,14 @@ def test_the_readme_is_short_and_has_examples() -> None:
     assert any(line.startswith("![") for line in first_screen)
 
 
-def name_in_language(path: Path) -> str:
-    return f"{path.parent.name}-{path.stem}"
-
-
 # Glossaries are of a language by itself: tests/viewer/test_languages.py reads them.
-@pytest.mark.parametrize("document", [path for path in TRANSLATED if path.name != "glossary.md"], ids=name_in_language)
+@pytest.mark.parametrize("document", [path for path in TRANSLATED if path.name != "glossary.md"], ids=name_of)
 def test_a_translation_has_the_parts_of_its_original(document: Path) -> None:
-    original = ROOT / "docs" / document.name
+    original = ORIGINALS[document.stem]
     assert examples(document) == examples(original)
     own = [re.sub(r"--language \w+", f"--language {document.parent.name}", part) for part in parts(original)]
     assert parts(document) == own
-    assert f"]({document.parent.name}/{document.name})" in original.read_text(encoding="utf-8").splitlines()[2]
+    assert f"](../{document.parent.name}/{document.name})" in original.read_text(encoding="utf-8").splitlines()[2]
 
 
 def parts(document: Path) -> list[str]:
@@ -93,7 +102,7 @@ def parts(document: Path) -> list[str]:
     return results
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, *TRANSLATED], ids=name_in_language)
+@pytest.mark.parametrize("document", [*DOCUMENTS, *TRANSLATED], ids=name_of)
 def test_every_link_leads_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", document.read_text(encoding="utf-8")):
         if not target.startswith("http"):
@@ -112,7 +121,7 @@ def names_for_forms() -> dict[str, object]:
     }  # fmt: skip
 
 
-FORMS = [call for _, calls in rows(ROOT / "docs/attention.md", "form") for call in re.findall(r"`(.*?)`", calls)]
+FORMS = [call for _, calls in rows(ROOT / "docs/reference/forms.md", "form") for call in re.findall(r"`(.*?)`", calls)]
 
 
 @pytest.mark.parametrize("call", FORMS)
@@ -151,7 +160,9 @@ FORMULAS: dict[str, Callable[..., Tensor]] = {
 
 @pytest.mark.parametrize("form", FORMULAS)
 def test_a_form_gives_what_its_row_says(form: str) -> None:
-    (call,) = (calls.strip("`") for says, calls in rows(ROOT / "docs/attention.md", "form") if says.startswith(form))
+    (call,) = (
+        calls.strip("`") for says, calls in rows(ROOT / "docs/reference/forms.md", "form") if says.startswith(form)
+    )
     names = names_for_forms()
     names |= {name: torch.randn(1, 3, 6, 4) for name in "qkv"}
     expected = FORMULAS[form](**{name: names[name] for name in ("X", "q", "k", "v")})
@@ -159,12 +170,12 @@ def test_a_form_gives_what_its_row_says(form: str) -> None:
 
 
 def test_variables_are_those_of_the_code() -> None:
-    listed = {name.strip("`"): meaning for name, meaning in rows(ROOT / "docs/command-line.md", "variable")}
+    listed = {name.strip("`"): meaning for name, meaning in rows(ROOT / "docs/reference/command-line.md", "variable")}
     assert listed == env.VARIABLES
 
 
 def test_commands_are_those_of_the_code() -> None:
-    listed = [command.strip("`") for command, _ in rows(ROOT / "docs/command-line.md", "command")]
+    listed = [command.strip("`") for command, _ in rows(ROOT / "docs/reference/command-line.md", "command")]
     assert sorted(listed) == sorted(f"uwaga {name}" for name in get_command(app).commands)
 
 
@@ -191,7 +202,7 @@ def test_sources_are_plain_ascii_where_they_explain() -> None:
 # The documents' pictures show what the commands beside them open.
 
 
-WITH_PICTURES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "docs" / "site" / "index.md"]
+WITH_PICTURES = [ROOT / "README.md", *PAGES, DOCS / "site" / "index.md"]
 BY_A_TEST = {"copyist"}  # 100,000 tokens that no file of the project has; see the Makefile
 
 
@@ -201,7 +212,7 @@ def pictures(program: Callable[[str], ModuleType]) -> ModuleType:
 
 
 def shown_in(document: Path) -> list[str]:
-    return re.findall(r"!\[[^\]]*\]\((?:docs/)?pictures/([\w-]+)\.png\)", document.read_text(encoding="utf-8"))
+    return re.findall(r"!\[[^\]]*\]\((?:docs/|\.\./)?pictures/([\w-]+)\.png\)", document.read_text(encoding="utf-8"))
 
 
 @pytest.mark.stress

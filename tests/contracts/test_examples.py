@@ -137,7 +137,7 @@ def test_it_runs_as_a_program(engine: ModuleType, capsys: pytest.CaptureFixture[
 
 
 def test_causal_is_the_mask_of_a_chunk() -> None:
-    """What docs/serving-signals.md says of masks: the new tokens are the last ones."""
+    """What docs/guides/serving-engines.md says of masks: the new tokens are the last ones."""
     cache = torch.randn(4, 2, 1, 4)
     query = uwaga.Ragged.from_list([torch.randn(2, 1, 4)])
     m = AttentionMap.of_paged(query, cache, torch.tensor([[2, 0]]), torch.tensor([4]), mask=Causal())

@@ -15,7 +15,7 @@ from uwaga.cli.doctor import OPTIONAL
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-PATTERNS = ["README.md", "docs/*.md", "notebooks/*.ipynb", "notebooks/README.md", "examples/*.py", "recipes/*.py"]
+PATTERNS = ["README.md", "docs/*/*.md", "notebooks/*.ipynb", "notebooks/README.md", "examples/*.py", "recipes/*.py"]
 PLACES = [path for pattern in PATTERNS for path in sorted(ROOT.glob(pattern))]
 # What a reader of examples about another library has installed.
 THEIRS = {"transformers", "sentence_transformers", "openai", "langchain_openai", "llama_index"}
@@ -92,7 +92,7 @@ def test_the_demo_has_what_every_command_and_notebook_needs() -> None:
 
 
 def test_the_page_about_installation_lists_the_extras_and_what_they_bring() -> None:
-    text = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "start" / "install.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", text, re.MULTILINE)
     users = {"demo", "encode", "plots", "ray", "serve", "spark", "train", "view"}
     rows = [(name, brings) for name, brings in rows if name != "uwaga"]
@@ -111,7 +111,7 @@ def test_the_commands_that_pages_give_for_pytorch_are_that_of_doctor(monkeypatch
         monkeypatch.setattr(sys, "platform", platform)
         commands[platform] = torch_command()
     assert commands["darwin"] == "pip install torch"
-    for page in ("README.md", "docs/install.md"):
+    for page in ("README.md", "docs/start/install.md"):
         assert commands["linux"] in (ROOT / page).read_text(encoding="utf-8")
 
 

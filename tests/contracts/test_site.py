@@ -5,6 +5,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from documents import PAGES
 
 pytestmark = pytest.mark.stress
 pytest.importorskip("sphinx", reason="the extra site is not installed")
@@ -72,4 +73,6 @@ def test_llms_txt_lists_every_page_with_its_first_sentence(tmp_path: Path, progr
 
 def test_every_page_has_a_place_in_the_menu(root: Path) -> None:
     listed = (root / "docs/site/index.md").read_text(encoding="utf-8").splitlines()
-    assert {f"docs/{page.stem}" for page in (root / "docs").glob("*.md")} <= set(listed)
+    assert {
+        page.relative_to(root).with_suffix("").as_posix() for page in PAGES if page.parent.name != "formats"
+    } <= set(listed)

@@ -1,4 +1,4 @@
-"""A directory gives the tokens of AutoTokenizer, or is refused by the name of a file and a key; docs/model-files.md lists all of them."""
+"""A directory gives the tokens of AutoTokenizer, or is refused by the name of a file and a key; docs/reference/model-options.md lists all of them."""
 
 import inspect
 import json
@@ -25,7 +25,7 @@ from transformers import tokenization_utils_base as base  # noqa: E402
 from transformers import tokenization_utils_tokenizers as backends  # noqa: E402
 from transformers.models.auto import tokenization_auto  # noqa: E402
 
-PAGE = Path(__file__).parents[2] / "docs" / "model-files.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "model-options.md"
 
 
 def compared(folder: Path) -> str:
@@ -247,7 +247,7 @@ def tables() -> str:
 
 
 def test_the_page_shows_the_rules() -> None:
-    assert tables() in PAGE.read_text(encoding="utf-8"), f"docs/model-files.md must contain:\n\n{tables()}"
+    assert tables() in PAGE.read_text(encoding="utf-8"), f"docs/reference/model-options.md must contain:\n\n{tables()}"
     assert set(LISTS) | set(SWITCHES) <= set(KEYS)
 
 

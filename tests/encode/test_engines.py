@@ -218,7 +218,7 @@ def test_ray_data_takes_the_callable(ray: Any, texts: list[str], model: Path) ->
 @pytest.mark.usefixtures("ray")
 def test_the_slurm_script_on_two_machines(encode: Callable[..., Any], model: Path, tmp_path: Path) -> None:
     assert encode("one.parquet").exit_code == 0
-    script = block_of("corpora.md", "bash").replace("/models/e5", f"{model} --overflow mean --skip-invalid")
+    script = block_of("guides/corpora.md", "bash").replace("/models/e5", f"{model} --overflow mean --skip-invalid")
     (tmp_path / "encode.sh").write_text(script)
     (tmp_path / "programs").mkdir()
     # Names without a name server.
@@ -238,7 +238,7 @@ def test_the_cluster_file_is_one() -> None:
     """By Ray's own schema; as many workers as it names are started."""
     from ray.autoscaler._private.util import prepare_config, validate_config
 
-    config = prepare_config(yaml.safe_load(block_of("corpora.md", "yaml")))
+    config = prepare_config(yaml.safe_load(block_of("guides/corpora.md", "yaml")))
     validate_config(config)
     (node,) = config["available_node_types"].values()
     assert (node["min_workers"], node["max_workers"]) == (2, 2)

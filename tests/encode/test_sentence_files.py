@@ -1,4 +1,4 @@
-"""The table of files and keys is that of the installed sentence-transformers and of docs/model-files.md, and each key is computed or refused."""
+"""The table of files and keys is that of the installed sentence-transformers and of docs/reference/model-options.md, and each key is computed or refused."""
 
 import inspect
 import json
@@ -31,7 +31,7 @@ from sentence_transformers.sentence_transformer import modules as text_modules  
 
 ROOT = Path(__file__).parents[2]
 SOURCES = Path(peer.__file__).parent
-PAGE = ROOT / "docs" / "model-files.md"
+PAGE = ROOT / "docs" / "reference" / "model-options.md"
 
 
 def roots(kind: str) -> set[str]:
@@ -134,7 +134,7 @@ def tables() -> str:
 
 def test_the_page_shows_the_rules() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert tables() in page, f"docs/model-files.md must contain:\n\n{tables()}"
+    assert tables() in page, f"docs/reference/model-options.md must contain:\n\n{tables()}"
     files = {name for path in SOURCES.rglob("*.py") for name in re.findall(r'"([\w-]+\.json)"', path.read_text())}
     files |= {*sentence_files.PROCESSOR_FILES, sentence_files.ADAPTER_FILE}
     missing = {name for name in files if f"| `{name}`" not in page}

@@ -167,7 +167,10 @@ def test_copyists_induction_heads_are_where_its_card_says() -> None:
     assert "layer 1, heads 2 and 3" in (folder / "README.md").read_text()
     assert isinstance(model, Transformer)
     assert model.config.alibi_slopes == (2.0, 0.5, 0.0, 0.0)
-    text = "".join((ROOT / "docs" / f"{name}.md").read_text() for name in ("attention", "concepts", "maps"))
+    text = "".join(
+        (ROOT / "docs" / f"{name}.md").read_text()
+        for name in ("reference/forms", "concepts/attention", "concepts/maps")
+    )
     once = load_tokenizer(folder).backend.encode(text).ids[:4096]
     ids = torch.tensor([once + once])
     with uwaga.watch(model) as recording, torch.no_grad():

@@ -1,4 +1,4 @@
-"""The tables of docs/models.md are those of the code."""
+"""The tables of docs/reference/models.md are those of the code."""
 
 import inspect
 import re
@@ -10,7 +10,7 @@ import torch
 from uwaga.models import Transformer, config, families, generate
 from uwaga.models.transformer import Output
 
-_DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
+_DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "models.md"
 # Of the table of names: a model type of the kind, and what stands before the names of a layer there and here.
 _KINDS = {
     "BERT, RoBERTa": ("bert", "encoder.layer.0.", "encoder.layers.0."),

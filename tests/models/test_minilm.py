@@ -34,7 +34,7 @@ def documents(minilm: Path, request: pytest.FixtureRequest) -> list[Tensor]:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     paragraphs = []
-    for page in ("concepts.md", "pl/concepts.md", "ja/concepts.md", "zh/concepts.md"):
+    for page in ("concepts/attention.md", "pl/concepts.md", "ja/concepts.md", "zh/concepts.md"):
         lines = (request.config.rootpath / "docs" / page).read_text(encoding="utf-8").splitlines()
         paragraphs += [line for line in lines if line.strip()][4::16]
     return [torch.tensor(tokenizer.encode(paragraph).ids) for paragraph in paragraphs]

@@ -72,13 +72,13 @@ def test_the_native_kernels_come_first_on_every_processor(on: Callable[[Processo
 
 
 def _described(reports: Mapping[str, str]) -> str:
-    """The dtypes that were measured, as docs/speed.md has them."""
+    """The dtypes that were measured, as docs/reference/performance.md has them."""
     measured = [dtype for dtype in DTYPES if dtype in reports]
     return "all" if len(measured) == len(DTYPES) else ", ".join(measured) or "not measured"
 
 
 def test_the_page_on_speed_has_this_table() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "speed.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "performance.md").read_text(encoding="utf-8")
     expected = [f"| {row.name} | {_described(row.attention)} | {_described(row.linear)} |" for row in engine_table.ROWS]
     start = page.index("| processor | dense attention | linear map |")
     assert page[start:].partition("\n\n")[0].splitlines()[2:] == expected

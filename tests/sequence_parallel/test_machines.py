@@ -66,7 +66,7 @@ def test_machines_that_take_their_own_name_for_loopback(machines: Machines, tmp_
 
 def test_the_slurm_script_trains(machines: Machines, tmp_path: Path) -> None:
     script = tmp_path / "long.sh"
-    script.write_text(block_of("sequence-parallel.md", "bash"))
+    script.write_text(block_of("guides/several-processes.md", "bash"))
     text = config(tmp_path, "gpt2").read_text()
     for name in ("one", "long"):
         (tmp_path / f"{name}.toml").write_text(text.replace('"nowhere"', f'"{tmp_path / name}"'))

@@ -134,7 +134,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_runs_nothing(serving) -> None
 
 @pytest.mark.slow
 def test_the_commands_of_the_page_are_answered_as_it_says(minilm: Path, serving) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "serve.md").read_text(encoding="utf-8")
     asked = [shlex.split(line) for line in page.splitlines() if line.startswith("    curl ")]
     said = re.search(r"The last reply has the cat first \(`index` 1, (.*)\) and then the dog \(`index` 0, (.*)\)", page)
 

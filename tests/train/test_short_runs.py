@@ -61,7 +61,7 @@ def test_a_short_run_of_a_recipe(name: str, tmp_path: Path) -> None:
 def _own_data(name: str, folder: Path) -> str:
     """A small file for the recipe, in the format of its own data: made-up words, or this project's pages."""
     chosen = random.Random(1)
-    pages = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
+    pages = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*/*.md"))]
     path = folder / ("own.jsonl" if name == "peps-mlm" else "own.txt")
     if name.startswith("speller"):
         words = ["".join(chosen.choices(string.ascii_uppercase, k=chosen.randint(2, 9))) for _ in range(1000)]

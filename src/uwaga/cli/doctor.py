@@ -240,7 +240,7 @@ def _devices() -> Found:
             result = torch.cuda.get_device_properties(index)
             capability = f"compute capability {result.major}.{result.minor}"
             value = f"{result.name}, {result.total_memory / 2**30:.0f} GiB, {capability}"
-            why = "experimental: uwaga was run on one GPU so far, an H100 (docs/gpu.md)"
+            why = "experimental: uwaga was run on one GPU so far, an H100 (docs/contributors/gpu.md)"
             if result.major < 8:  # they emulate it
                 why += "; it has no arithmetic in bfloat16, float16 is fast"
             yield f"cuda:{index}", value, "note", why

@@ -34,7 +34,7 @@ class Ragged:
         offsets: (R+1,) int64 on the device of values: starts at 0, never falls, ends at N.
         max_length: the length of the longest sequence, or an upper bound of it; None: it is read from the offsets (inside
             torch.compile, where they cannot be read, N is used).
-        first: of a part of a batch whose first row began in the part before (docs/sequence-parallel.md): how many tokens of that row come
+        first: of a part of a batch whose first row began in the part before (docs/guides/several-processes.md): how many tokens of that row come
             before these. None: the first row begins here.
 
     Raises:

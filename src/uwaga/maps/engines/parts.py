@@ -1,4 +1,4 @@
-"""Functions of the weights of one dense call in parts of its queries and keys, by the native kernels, with the bits of one call (docs/kernels.md,
+"""Functions of the weights of one dense call in parts of its queries and keys, by the native kernels, with the bits of one call (docs/contributors/kernels.md,
 "Parts"). Parts are as in ops/attention/parts.py; letters as in maps/spec.py.
 """
 

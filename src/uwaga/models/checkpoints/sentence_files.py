@@ -2,7 +2,7 @@
 modules.json says where the transformer is, how its hidden states are pooled, and what follows.
 
 A key is computed, has no effect on vectors and scores, or is supported with some values alone. A key that is not listed is refused, so
-that none is silent. docs/model-files.md shows these tables, and a test compares them with the installed sentence-transformers.
+that none is silent. docs/reference/model-options.md shows these tables, and a test compares them with the installed sentence-transformers.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 tokenizer.json alone does not say it. A class, which tokenizer_config.json or config.json names, takes the vocabulary of tokenizer.json and
 makes the other steps anew from settings of tokenizer_config.json; then tokens of up to four files are added. What stands here gives the
-same ids without transformers, for the classes of the families that uwaga computes; for others transformers is asked. docs/model-files.md
+same ids without transformers, for the classes of the families that uwaga computes; for others transformers is asked. docs/reference/model-options.md
 lists all keys, and a test compares it with the source of transformers.
 """
 

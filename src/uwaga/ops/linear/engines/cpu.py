@@ -33,7 +33,7 @@ def refusal(*tensors: Tensor | None) -> str | None:
 
 
 def has_batch_invariant_rows(dtype: torch.dtype) -> bool:
-    """On every processor: sums associate by the depth alone (docs/kernels.md, "The same bits")."""
+    """On every processor: sums associate by the depth alone (docs/contributors/kernels.md, "The same bits")."""
     return dtype in DTYPES
 
 
