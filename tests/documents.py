@@ -3,11 +3,8 @@
 import contextlib
 import doctest
 import io
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,8 +89,9 @@ def run_examples(page: Path) -> None:
 
 def _run_command(command: str, expected: str, place: str) -> str:
     """Run a command; what differs from its expected output, or nothing."""
-    arguments = uwaga_arguments(command)
-    printed = _run_shell(command) if arguments is None else _run_uwaga(arguments)
+    printed = (
+        _run_printf(shlex.split(command)) if command.startswith("printf ") else _run_uwaga(shlex.split(command)[1:])
+    )
     if not expected.strip() or doctest.OutputChecker().check_output(expected, printed, OPTIONS):
         return ""
     return f"{place}: $ {command}\nexpected:\n{expected}\nprinted:\n{printed}"
@@ -102,13 +100,17 @@ def _run_command(command: str, expected: str, place: str) -> str:
 def _run_uwaga(arguments: list[str]) -> str:
     from uwaga.cli import app
 
-    printed = io.StringIO()
+    printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n")
     with contextlib.redirect_stdout(printed):
         status = app(arguments, standalone_mode=False)
     assert not status, f"uwaga {shlex.join(arguments)} ended with status {status}"
-    return printed.getvalue()
+    printed.seek(0)
+    return printed.read()
 
 
-def _run_shell(command: str) -> str:
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    return subprocess.run(command, shell=True, env=environment, check=True, capture_output=True, text=True).stdout
+def _run_printf(words: list[str]) -> str:
+    """`printf TEXT > FILE`, or >> FILE: how a page makes its files."""
+    _, text, mode, name = words
+    with Path(name).open({">": "w", ">>": "a"}[mode], encoding="utf-8") as file:
+        file.write(text.replace(r"\n", "\n").replace("%%", "%"))
+    return ""
