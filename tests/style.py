@@ -110,7 +110,7 @@ def faults(page: Path) -> list[str]:
         elif kind == "indented":
             found.append(f"a block of code is fenced: {first}")
         elif kind == "prose":
-            found += _faults_of_prose(part, first)
+            found += _faults_of_prose(part, first, needs_report=page.name != "log.md")
         if kind in ("prose", "indented"):
             found += [
                 f"a line has at most 100 columns: {line[:60]}"
@@ -134,22 +134,18 @@ def faults(page: Path) -> list[str]:
     return found
 
 
-def _faults_of_prose(part: str, first: str) -> Iterator[str]:
+def _faults_of_prose(part: str, first: str, *, needs_report: bool) -> Iterator[str]:
     paragraph = plain(part)
     if len(paragraph.split()) > 90:
         yield f"a paragraph has at most 90 words, not {len(paragraph.split())}: {first}"
     for sentence in sentences(paragraph):
         if len(_WORD.findall(sentence)) > 40:
             yield f"a sentence has at most 40 words, not {len(_WORD.findall(sentence))}: {sentence[:60]}"
-    if (
-        re.match(r"[a-z]", paragraph)
-        and not re.match(r"\s*(?:[-*]|\d+\.) ", part)
-        and not paragraph.startswith("uwaga")
-    ):
+    if re.match(r"[a-z]", part) and not paragraph.startswith("uwaga"):
         yield f"a paragraph begins with a capital: {first}"
     if re.search(r"\b[Ww]e\b", paragraph):
         yield f"nobody says we: {first}"
-    if _FIGURE.search(paragraph) and not _REPORT.search(part):
+    if needs_report and _FIGURE.search(paragraph) and not _REPORT.search(part):
         yield f"a figure links to its report or to the page on performance: {first}"
 
 
