@@ -38,6 +38,8 @@ NOT_THERE = {
     "store add db nowhere": "store add: nowhere: there is no such file or folder",
     "store ask nowhere why": "store ask: nowhere: there is no such folder",
     "store stats nowhere": "store stats: nowhere: there is no such folder",
+    f"store stats {300 * 'a'}": f"store stats: {300 * 'a'}: File name too long",
+    f"view {300 * 'a'} --ask why": f"view: {300 * 'a'}: File name too long",
     "train nowhere.toml": "train: nowhere.toml cannot be read: No such file or directory",
 }
 # One process: what is not there is found where PyTorch cannot be imported.

@@ -136,9 +136,9 @@ COMMANDS: tuple[Callable[..., None], ...] = (add, ask, check, stats, compact, ex
 @contextmanager
 def _opened(command: str, database: Path) -> Iterator["SoftDatabase | TokenDatabase"]:
     """The database of a command, which ends if the database cannot be opened or read."""
-    if not database.is_dir():  # takes no time, while opening it imports PyTorch
-        fail(command, f"{database}: there is no such folder")
     with _errors(command):
+        if not database.is_dir():  # takes no time, while opening it imports PyTorch
+            fail(command, f"{database}: there is no such folder")
         from uwaga.store.token_database import open_database
 
         with open_database(database) as db:
