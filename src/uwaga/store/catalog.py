@@ -394,7 +394,7 @@ class Catalog:
         self.set_unlisted([*self.unlisted(), entry.file])
 
     def add_records(self, first: int, records: Sequence[Mapping[str, Value | None]]) -> None:
-        """Adds records with ids from `first` on. They were checked by `check_record`."""
+        """Adds records with ids from `first` on. They were checked by `check_fields`."""
         for name in dict.fromkeys(name for record in records for name in record):
             if name not in self.fields:
                 self._execute(f"ALTER TABLE records ADD COLUMN {_quoted(name)}")
@@ -420,10 +420,12 @@ class Catalog:
             if not isinstance(record, Mapping):
                 raise ValueError(f"SoftDatabase: record {number} must be a dictionary, not {type(record).__name__}")
             for name, value in record.items():
-                for fault in chain(() if name in names else _name_faults(name, folded), _value_faults(value)):
+                is_new = name not in names
+                for fault in chain(_name_faults(name, folded) if is_new else (), _value_faults(value)):
                     raise ValueError(f"SoftDatabase: record {number}, field {printable(str(name))}: {fault}")
-                names.add(name)
-                folded[name.lower()] = name
+                if is_new:
+                    names.add(name)
+                    folded[name.lower()] = name
 
     # Statements.
 
@@ -514,17 +516,19 @@ class _Authorizer:
 _BEHIND = "\nTHEN 1 END FROM records"  # a condition, in the statement that checks it
 
 
-def _why_not(said: str, fields: Iterable[str]) -> str:
+def _why_not(message: str, fields: Iterable[str]) -> str:
     """What SQLite says of a condition, in words about the condition alone."""
-    if said == 'near "THEN": syntax error':
+    if message == 'near "THEN": syntax error':
         return "it ends before it is complete"
-    if said.startswith("no such column: "):
-        return f"{said}; the fields are {printable(', '.join(fields)) or 'none'}, and a string stands in single quotes"
-    if numbers := re.fullmatch(r"Incorrect number of bindings .* uses (\d+), and there are (\d+) supplied\.", said):
+    if message.startswith("no such column: "):
+        return (
+            f"{message}; the fields are {printable(', '.join(fields)) or 'none'}, and a string stands in single quotes"
+        )
+    if numbers := re.fullmatch(r"Incorrect number of bindings .* uses (\d+), and there are (\d+) supplied\.", message):
         return f"it needs {numbers[1]} parameters, and {numbers[2]} are given"
-    if name := re.fullmatch(r"You did not supply a value for binding parameter (.*)\.", said):
+    if name := re.fullmatch(r"You did not supply a value for binding parameter (.*)\.", message):
         return f"parameters has no value for {name[1]}"
-    return said.replace(_BEHIND, "")
+    return message.replace(_BEHIND, "")
 
 
 def _bound(parameters: Parameters) -> Parameters:
@@ -638,11 +642,11 @@ def _records_sql(fields: Sequence[str]) -> str:
     return f"CREATE TABLE records({', '.join(['id INTEGER PRIMARY KEY', *map(_quoted, fields)])})"
 
 
-# What is wrong with the name or the value of a field; callers raise the first fault.
+# What is wrong with the name or the value of a field. Callers raise the first fault.
 
 
 def _name_faults(name: object, folded: Mapping[str, str]) -> Iterator[str]:
-    """folded: the names of the fields by their lower case."""
+    """folded: the names of the present fields, by their lower case."""
     if not isinstance(name, str):
         yield f"the name of a field must be a string, not {type(name).__name__}"
         return

@@ -6,6 +6,7 @@ Letters: Q queries, H heads, n rows, D key width, E value width, k listed rows.
 import functools
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from uwaga._base.arguments import check, integer
 from uwaga._base.errors import ShapeError
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.validation import tensor_of
@@ -21,7 +23,7 @@ from uwaga.store import reading
 from uwaga.store.catalog import Parameters, Value
 from uwaga.store.reading import BLOCK, LiveRows, PassOptions, PassResult
 from uwaga.store.segments import DTYPES, StoredRow
-from uwaga.store.stored import NewRows, StoredDatabase, dtype_name, integer, nested
+from uwaga.store.stored import NewRows, StoredDatabase, dtype_name, nested
 
 _MAP_BYTES = 2**32
 _Arguments = ParamSpec("_Arguments")
@@ -168,8 +170,8 @@ class SoftDatabase(StoredDatabase):
             SoftDatabaseError: rows that cannot be read.
         """
         share = _real(tolerance)
-        if not 0.0 <= share < 1.0:
-            raise ValueError(f"SoftDatabase.attend: tolerance must be at least 0 and below 1, not {tolerance!r}")
+        rule = "SoftDatabase.attend: tolerance must be at least 0 and below 1"
+        check(0.0 <= share < 1.0, f"{rule}, not {tolerance!r}")
         scale = self._scale(scale, "attend")
         query_QHD, shape = self._queries(query, "attend")
         options = PassOptions(scale, self._listed(top, 0, "SoftDatabase.attend: top"), True, share)
@@ -210,13 +212,13 @@ class SoftDatabase(StoredDatabase):
         """
         query_QHD, _ = self._queries(query, "map")
         live = self._rows()
-        max_bytes = integer(max_bytes, 0, "SoftDatabase.map: max_bytes")
+        max_bytes = integer(max_bytes, "SoftDatabase.map: max_bytes", 0, sys.maxsize)
         size = 4 * len(live) * self.schema.heads * self.schema.key_width
-        if size > max_bytes:
-            raise ValueError(
-                f"SoftDatabase.map: the keys are {size:,} bytes as float32, more than max_bytes={max_bytes:,}; "
-                "attend() needs no copy of them"
-            )
+        check(
+            size <= max_bytes,
+            f"SoftDatabase.map: the keys are {size:,} bytes as float32, more than max_bytes={max_bytes:,}; "
+            "attend() needs no copy of them",
+        )
         keys = live.keys(0, len(live)) if len(live) else torch.zeros(0, self.schema.heads, self.schema.key_width)
         query_HQD, key_HKD = query_QHD.transpose(0, 1), keys.transpose(0, 1)
         if self.schema.heads == 1:
@@ -251,8 +253,8 @@ class SoftDatabase(StoredDatabase):
 
     def _scale(self, scale: float | None, method: str) -> float:
         factor = 1 / math.sqrt(self.schema.key_width) if scale is None else _real(scale)
-        if not abs(factor) <= torch.finfo(torch.float32).max:
-            raise ValueError(f"SoftDatabase.{method}: scale must be finite in float32, not {scale!r}")
+        is_finite = abs(factor) <= torch.finfo(torch.float32).max
+        check(is_finite, f"SoftDatabase.{method}: scale must be finite in float32, not {scale!r}")
         return factor
 
     def _queries(self, query: Tensor, method: str) -> tuple[Tensor, tuple[int, ...]]:

@@ -11,6 +11,7 @@ Letters: n rows.
 import operator
 import os
 import sqlite3
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import closing, contextmanager, suppress
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base import durable
-from uwaga._base.arguments import path_of
+from uwaga._base.arguments import check, integer, path_of
 from uwaga._base.errors import ShapeError, SoftDatabaseError
 from uwaga._base.options import OptionError, read
 from uwaga._base.terminal import short
@@ -91,8 +92,8 @@ class StoredDatabase(ABC):
     @classmethod
     def _create(cls, path: str | os.PathLike[str], layout: dict[str, Any], model: str | None) -> Self:
         """A new database in a new folder. Raises ValueError, SoftDatabaseError."""
-        if model is not None and not _is_text(model):
-            raise ValueError(f"{cls.__name__}.create: model must be a string that UTF-8 can write, not {model!r}")
+        is_text = model is None or _is_text(model)
+        check(is_text, f"{cls.__name__}.create: model must be a string that UTF-8 can write, not {model!r}")
         try:
             schema = read(StoreSchema, layout)
         except OptionError as error:
@@ -218,8 +219,7 @@ class StoredDatabase(ABC):
 
     def counts(self, field: str) -> dict[Value, int]:
         """How many rows have each value of a field of their records."""
-        if not isinstance(field, str):
-            raise ValueError(f"{type(self).__name__}.counts: field must be the name of a field, not {field!r}")
+        check(isinstance(field, str), f"{type(self).__name__}.counts: field must be the name of a field, not {field!r}")
         self._check_open()
         return self._catalog.counts(field)
 
@@ -237,8 +237,8 @@ class StoredDatabase(ABC):
 
     def _rows(self, where: str | None = None, parameters: Parameters = ()) -> LiveRows:
         """All rows, or those that meet a condition."""
-        if where is None and isinstance(parameters, Sized) and len(parameters):
-            raise ValueError(f"{type(self).__name__}: parameters are the values of a condition; give where, too")
+        is_unused = where is None and isinstance(parameters, Sized) and len(parameters)
+        check(not is_unused, f"{type(self).__name__}: parameters are the values of a condition; give where, too")
         self._check_open()
         self._drop_truncated()
         if where is None and self._live is not None:
@@ -275,20 +275,18 @@ class StoredDatabase(ABC):
         """How many rows to list: as many as the segments have at most, or 1; larger results would have nothing but what stands for no row.
         Raises ValueError."""
         self._check_open()
-        return min(integer(count, least, name), max(sum(entry.rows for entry in self._entries), 1))
+        return min(integer(count, name, least, sys.maxsize), max(sum(entry.rows for entry in self._entries), 1))
 
     def _check_dtype(self, x: Tensor, place: str) -> None:
-        if x.dtype not in (torch.float32, DTYPES[self.schema.dtype]):
-            raise ValueError(
-                f"{place} must be float32 or the database's {self.schema.dtype}, not {dtype_name(x.dtype)}"
-            )
+        dtype = self.schema.dtype
+        is_right = x.dtype in (torch.float32, DTYPES[dtype])
+        check(is_right, f"{place} must be float32 or the database's {dtype}, not {dtype_name(x.dtype)}")
 
     def _query_values(self, x: Tensor, place: str) -> Tensor:
         """On the CPU, without a gradient, as float32. Raises ValueError."""
         self._check_dtype(x, place)
         values = x.detach().cpu().float()
-        if not values.isfinite().all():
-            raise ValueError(f"{place} has an entry that is NaN or infinite")
+        check(values.isfinite().all(), f"{place} has an entry that is NaN or infinite")
         return values
 
     # Writing.
@@ -316,10 +314,8 @@ class StoredDatabase(ABC):
     ) -> range:
         """Adds so many rows, called `rows` in messages, which `new` makes of their ids. Raises as `append`."""
         place = f"{type(self).__name__}.append"
-        if model is not None and model != self.model:
-            raise ValueError(
-                f"{place}: the {rows} were made by {model!r}, and {self.path} was created for {self.model!r}"
-            )
+        is_same = model is None or model == self.model
+        check(is_same, f"{place}: the {rows} were made by {model!r}, and {self.path} was created for {self.model!r}")
         if records is not None and (not isinstance(records, Sequence) or isinstance(records, str | bytes)):
             raise ValueError(f"{place}: records must be a list of dictionaries, not {short(records)}")
         if records is not None and len(records) != count:
@@ -327,11 +323,11 @@ class StoredDatabase(ABC):
         self._begin_writing()
         self._catalog.check_fields(records or ())
         first = self._catalog.next_id()
-        if first + count > MOST_IDS:
-            raise ValueError(
-                f"{place}: {count} rows from id {first} on, and the ids of {self.path} are below {MOST_IDS:,}; "
-                "export its rows and append them to a new database"
-            )
+        check(
+            first + count <= MOST_IDS,
+            f"{place}: {count} rows from id {first} on, and the ids of {self.path} are below {MOST_IDS:,}; "
+            "export its rows and append them to a new database",
+        )
         if count:
             self._add(new(np.arange(first, first + count)), (), records)
         return range(first, first + count)
@@ -580,13 +576,6 @@ def integers(ids: Iterable[int], method: str) -> list[int]:
             raise ValueError(f"{method}: ids must be integers, not {number!r}")
         results.append(value)
     return results
-
-
-def integer(value: object, least: int, name: str) -> int:
-    result = _index(value)
-    if result is None or result < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, not {value!r}")
-    return result
 
 
 def _index(value: object) -> int | None:

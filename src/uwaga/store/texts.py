@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from uwaga._base import untrusted
-from uwaga._base.arguments import check_iterable
+from uwaga._base.arguments import check, check_iterable
 from uwaga._base.errors import DataError
 from uwaga._base.terminal import short
 from uwaga.data.documents import SUFFIXES, DocumentFile, InvalidDocumentError
@@ -134,16 +134,15 @@ def add_files(
     """
     _check("add_files", db, encoder)
     check_iterable(files, "add_files: files", "paths")
-    if split not in SPLITS:
-        raise ValueError(f"add_files: split must be one of {', '.join(SPLITS)}, not {split!r}")
-    if encoder.has_token_vectors != db.has_tokens:
-        raise ValueError(
-            "add_files: a ColBERT model, which gives a vector to every token, needs a TokenDatabase, and no other model has one"
-        )
-    if late_chunking and db.has_tokens:
-        raise ValueError(
-            "add_files: late chunking gives one vector to a passage, and a TokenDatabase has one for every token"
-        )
+    check(split in SPLITS, f"add_files: split must be one of {', '.join(SPLITS)}, not {split!r}")
+    check(
+        encoder.has_token_vectors == db.has_tokens,
+        "add_files: a ColBERT model, which gives a vector to every token, needs a TokenDatabase, and no other model has one",
+    )
+    check(
+        not (late_chunking and db.has_tokens),
+        "add_files: late chunking gives one vector to a passage, and a TokenDatabase has one for every token",
+    )
     paths = find_files(files)
     stored, known, added = db.counts("file"), 0, 0
     skipped: list[str] = []
@@ -384,8 +383,7 @@ def ask(
         (vector,) = torch.from_numpy(encoder.encode([question], overflow="mean"))
         factor = COSINE_SCALE if scale is None else scale
         return db.attend(vector, scale=factor, where=where, parameters=parameters, top=top)
-    if scale is not None:
-        raise ValueError(f"ask: scale is of cosines before softmax, and {db.path} has vectors of tokens")
+    check(scale is None, f"ask: scale is of cosines before softmax, and {db.path} has vectors of tokens")
     query = encoder.encode([question], output="tokens", task="query")
     tokens = encoder.token_strings(question, task="query")
     found = db.search(query, top, where=where, parameters=parameters)

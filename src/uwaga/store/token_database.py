@@ -5,6 +5,7 @@ Letters: Q queries, t tokens of one, n rows, N tokens of rows, D width, k listed
 
 import math
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from uwaga._base.arguments import path_of
+from uwaga._base.arguments import check, integer, path_of
 from uwaga._base.errors import ShapeError
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.maxsim import maxsim
@@ -22,7 +23,7 @@ from uwaga.store.catalog import Catalog, Parameters, Value
 from uwaga.store.database import SoftDatabase, Top
 from uwaga.store.reading import LiveRows
 from uwaga.store.segments import DTYPES, MOST_IDS, SegmentFile, StoredTokens
-from uwaga.store.stored import NewRows, StoredDatabase, dtype_name, integer, nested
+from uwaga.store.stored import NewRows, StoredDatabase, dtype_name, nested
 
 _BLOCK_BYTES = 2**25  # of the vectors that are scored at a time, where one row has no more
 _RECORDS_AT_ONCE = 512
@@ -165,7 +166,7 @@ class TokenDatabase(StoredDatabase):
     def tokens(self, id: int) -> Tensor:
         """(n, D): the vectors of a row, in the dtype of the database. Raises ValueError: there is no such row; SoftDatabaseError: it cannot
         be read."""
-        number, live = integer(id, 0, "TokenDatabase.tokens: id"), self._rows()
+        number, live = integer(id, "TokenDatabase.tokens: id", 0, sys.maxsize), self._rows()
         for segment in live.segments:
             if number < MOST_IDS and (at := segment.row_of(np.array([number]))).size:
                 if number in self._deleted:
@@ -222,8 +223,8 @@ class TokenDatabase(StoredDatabase):
 
     def _checked(self, tokens: Ragged, place: str) -> Ragged:
         """On the CPU, without a gradient. Raises ShapeError, ValueError."""
-        if not isinstance(tokens, Ragged):
-            raise ValueError(f"{place} must be Ragged, a row for each text, not {type(tokens).__name__}")
+        is_ragged = isinstance(tokens, Ragged)
+        check(is_ragged, f"{place} must be Ragged, a row for each text, not {type(tokens).__name__}")
         values, width = tokens.values.detach().cpu(), self.schema.key_width
         if values.dim() != 2 or values.shape[1] != width:
             raise ShapeError(f"{place} must have values (N, {width}) for {self.path}, not {tuple(values.shape)}")
