@@ -188,15 +188,6 @@ def application(service: Service, reaper: IdleConnectionReaper | None = None) ->
         "/docs": lambda: HTMLResponse(page, headers={"Content-Security-Policy": _POLICY}),
     }
 
-    async def answer(path: str, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        request = Request(scope, receive)
-        if (error := _refusal(service, path, request)) is not None:
-            raise error
-        if path in POSTED:
-            await _post(service, path, request, send)
-        else:
-            await got[path]()(scope, receive, send)
-
     async def guarded(scope: "Scope", receive: "Receive", send: "Send") -> None:
         assert scope["type"] == "http", "the server offers neither websockets nor a lifespan"
         loop, status = asyncio.get_running_loop(), 0
@@ -215,7 +206,13 @@ def application(service: Service, reaper: IdleConnectionReaper | None = None) ->
                 reaper.record_progress(scope["client"], complete=is_last)
 
         try:
-            await answer(path, scope, receive, send_guarded)
+            request = Request(scope, receive)
+            if (refusal := _refusal(service, path, request)) is not None:
+                raise refusal
+            if path in POSTED:
+                await _post(service, path, request, send_guarded)
+            else:
+                await got[path]()(scope, receive, send_guarded)
         except ApiError as error:
             await _error(path, error)(scope, receive, send_guarded)
         except Exception:  # whatever it is, the client gets an answer and the log the traceback
@@ -435,7 +432,7 @@ def _document(service: Service) -> dict[str, Any]:
         return {"summary": summary, "security": security, "responses": {"200": {"description": "done"}}}
 
     paths = {}
-    errors = {str(status): {"description": why[0]} for status, why in ERRORS.items() if has_keys or status != 401}
+    errors = {str(status): {"description": why} for status, (why, *_) in ERRORS.items() if has_keys or status != 401}
     for path, (summary, kinds) in POSTED.items():
         content = {"application/json": {"schema": {"oneOf": [schema(kind) for kind in kinds]}}}
         posted = operation(summary, True) | {"requestBody": {"required": True, "content": content}}

@@ -73,7 +73,7 @@ _Input = Annotated[
 ]
 
 
-def _said(description: str) -> Any:
+def _doc(description: str) -> Any:
     """The annotation that describes a field."""
     return Field(description=description)
 
@@ -95,16 +95,16 @@ _Passage = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string"}, _OBJECT]}),
     Words("a string or an object with a text"),
 ]
-_Truncate = Annotated[Switch | None, _said("Read the beginning of texts longer than the model, in place of an error.")]
+_Truncate = Annotated[Switch | None, _doc("Read the beginning of texts longer than the model, in place of an error.")]
 _Direction = Annotated[
     Literal["Left", "left", "Right", "right"] | None,
-    _said("With truncate, no other than the side on which the model's directory truncates."),
+    _doc("With truncate, no other than the side on which the model's directory truncates."),
 ]
 
 
-_Model = Annotated[Text | None, _said("May be left out.")]
-_Prompt = Annotated[Text | None, _said("A prompt of the model, put before every text.")]
-_Dimensions = Annotated[Size | None, _said("Only the first so many numbers of each vector.")]
+_Model = Annotated[Text | None, _doc("May be left out.")]
+_Prompt = Annotated[Text | None, _doc("A prompt of the model, put before every text.")]
+_Dimensions = Annotated[Size | None, _doc("Only the first so many numbers of each vector.")]
 
 
 @options
@@ -123,7 +123,7 @@ class OpenAIEmbeddings:
     dimensions: _Dimensions = None
     prompt_name: _Prompt = None
     truncate: _Truncate = None
-    user: Annotated[Text | None, _said("Not read.")] = None
+    user: Annotated[Text | None, _doc("Not read.")] = None
 
 
 @options
@@ -131,7 +131,7 @@ class TeiEmbeddings:
     key, truncation_key = "inputs", "truncate"
     inputs: _Input
     model: _Model = None
-    normalize: Annotated[Switch, _said("Vectors of length 1.")] = True
+    normalize: Annotated[Switch, _doc("Vectors of length 1.")] = True
     dimensions: _Dimensions = None
     prompt_name: _Prompt = None
     truncate: _Truncate = None
@@ -149,9 +149,9 @@ class CohereRerank:
     top_n: Size | None = None
     return_documents: Switch = False
     truncation: _Truncate = None
-    max_tokens_per_doc: Annotated[Size | None, _said("Read only the first so many tokens of each document.")] = None
+    max_tokens_per_doc: Annotated[Size | None, _doc("Read only the first so many tokens of each document.")] = None
     max_chunks_per_doc: Annotated[
-        Size | None, _said("Divide each document into so many chunks at most; its score is that of the best one.")
+        Size | None, _doc("Divide each document into so many chunks at most; its score is that of the best one.")
     ] = None
 
 
@@ -221,8 +221,8 @@ def read_body(path: str, body: bytes, unread_keys: Sequence[str] = UNREAD_KEYS) 
     # Before pydantic reads the values: it makes an error of each unknown key, and keeps them all.
     for key in table:
         if key not in rules and key not in unread_keys:
-            said = _INSTEAD.get(key) or unknown_key(printable(key), rules)
-            message = f"{said}; the server's option --ignore-key lets a key through unread"
+            why = _INSTEAD.get(key) or unknown_key(printable(key), rules)
+            message = f"{why}; the server's option --ignore-key lets a key through unread"
             raise ApiError(422, message, param=printable(key))
     try:
         request: Request = read(kind, {key: table[key] for key in rules if table.get(key) is not None})
@@ -243,13 +243,13 @@ def texts_of(request: Request, key: str, limits: Limits, *, truncates: bool, fro
         from_left: whether the beginning of a long text is what the model loses.
     """
     value, cut = getattr(request, key), getattr(request, request.truncation_key)
-    is_one, is_cut = isinstance(value, str) or isinstance(value[0], int), truncates if cut is None else cut
-    texts = [value] if is_one else value
+    is_single, is_cut = isinstance(value, str) or isinstance(value[0], int), truncates if cut is None else cut
+    texts = [value] if is_single else value
     if len(texts) > limits.items:
         raise ApiError(413, f"{key} has {len(texts):,} entries, more than the limit of {limits.items:,}", param=key)
     side, direction = "Left" if from_left else "Right", getattr(request, "truncation_direction", None)
     if is_cut and direction is not None and direction.title() != side:
         message = f"truncation_direction must be '{side}', the side on which this model's directory truncates, not '{direction}'; leave it out, or cut the text yourself"
         raise ApiError(422, message, param="truncation_direction")
-    places = [key] if is_one else [f"{key}[{number}]" for number in range(len(texts))]
+    places = [key] if is_single else [f"{key}[{number}]" for number in range(len(texts))]
     return Texts(key, texts, request.truncation_key, is_cut, places)

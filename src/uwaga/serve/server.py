@@ -117,42 +117,41 @@ def run_processes(
     """
     context = multiprocessing.get_context("fork")
     waited = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
-    metrics = Metrics.shared(count)
+    records = Metrics.shared(count)
     # The write end is open in this process alone, so that the read end comes to its end when this process does.
     reader, writer = os.pipe()
 
-    def child(metrics: Metrics) -> None:
+    def child(record: Metrics) -> None:
         os.close(writer)
         threading.Thread(target=_end_with_parent, args=(reader,), daemon=True).start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, waited)
-        run(make(metrics), listening)
+        run(make(record), listening)
 
-    def start(metrics: Metrics) -> BaseProcess:
-        metrics.held(QueueSize())  # an earlier process may have ended with requests
-        process = context.Process(target=child, args=(metrics,), name="uwaga-serve")
+    def start(record: Metrics) -> BaseProcess:
+        record.held(QueueSize())  # an earlier process may have ended with requests
+        process = context.Process(target=child, args=(record,), name="uwaga-serve")
         process.start()
         return process
 
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     # Where the action is the default one, some systems drop the signal even if it is waited for.
     handler = signal.signal(signal.SIGCHLD, lambda *_: None)
-    processes = list(map(start, metrics))
+    processes = list(map(start, records))
     try:
         while signal.sigwait(waited) == signal.SIGCHLD:
-            for at, process in enumerate(processes):
+            for index, process in enumerate(processes):
                 if process.exitcode is None:
                     continue
                 if process.exitcode > 0:
                     raise ChildProcessError(
                         f"process {process.pid} of the server ended with code {process.exitcode}; its messages say why"
                     )
-                processes[at] = start(metrics[at])
-                number = -process.exitcode or int(
-                    signal.SIGTERM
-                )  # by SIGTERM it answers what it has accepted, and ends with 0
+                processes[index] = start(records[index])
+                # By SIGTERM it answers what it has accepted, and ends with 0.
+                number = -process.exitcode or int(signal.SIGTERM)
                 _LOG.warning(
                     "uwaga serve: process %d was ended by signal %d; process %d replaces it",
-                    process.pid, number, processes[at].pid,
+                    process.pid, number, processes[index].pid,
                 )  # fmt: skip
         say(_STOPPING)
     finally:
