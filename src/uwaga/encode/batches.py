@@ -199,8 +199,8 @@ def _joined_arrow(table: Any, rows: np.ndarray, added: dict[str, Any], dropped: 
     for name in _NUMBERS:
         kept = kept.append_column(name, pa.array(added[name]))
     vectors, is_null = added["vector"], np.array([error is not None for error in added["error"]], bool)
-    arrays = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1], mask=pa.array(is_null))
-    return kept.append_column("vector", arrays).append_column("error", pa.array(added["error"], pa.string()))
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1], mask=pa.array(is_null))
+    return kept.append_column("vector", lists).append_column("error", pa.array(added["error"], pa.string()))
 
 
 def _objects(column: Iterable[Any]) -> np.ndarray:

@@ -72,10 +72,10 @@ class ChatTemplate:
         prompt: the message of the role "system"; empty: no such message.
         """
         roles = _ROLES if len(texts) == 2 else ("user",)
-        said = [("system", prompt)] * bool(prompt) + list(zip(roles, texts, strict=True))
+        by_role = [("system", prompt)] * bool(prompt) + list(zip(roles, texts, strict=True))
         messages = [
             {"role": role, "content": [{"type": "text", "text": text}] if self._is_structured else text}
-            for role, text in said
+            for role, text in by_role
         ]
         with self._faults():
             return self._template.render({**self._variables, "messages": messages})

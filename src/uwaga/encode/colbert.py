@@ -127,19 +127,19 @@ def read(folder: Path, settings: Mapping[str, Any], modules: Sequence[SentenceMo
 def _of_colbert(folder: Path) -> TokenVectors:
     """A directory of ColBERT's own code."""
     path = folder / "artifact.metadata"
-    said = untrusted.read_json(path, missing_ok=True)
+    settings = untrusted.read_json(path, missing_ok=True)
     prefixes = {
-        task: setting(said, path, name, Text | None, None) or default
+        task: setting(settings, path, name, Text | None, None) or default
         for task, name, default in (("query", "query_token_id", "[unused0]"), ("document", "doc_token_id", "[unused1]"))
     }
     return TokenVectors(
         expansion=Expansion(
             strategy="fixed",
-            length=setting(said, path, "query_maxlen", ModelSize | None, None) or _QUERY_LENGTH,
-            attend=setting(said, path, "attend_to_mask_tokens", Switch, False),
+            length=setting(settings, path, "query_maxlen", ModelSize | None, None) or _QUERY_LENGTH,
+            attend=setting(settings, path, "attend_to_mask_tokens", Switch, False),
         ),
-        document_length=setting(said, path, "doc_maxlen", ModelSize | None, None),
-        skipped_words=tuple(string.punctuation) if setting(said, path, "mask_punctuation", Switch, True) else (),
+        document_length=setting(settings, path, "doc_maxlen", ModelSize | None, None),
+        skipped_words=tuple(string.punctuation) if setting(settings, path, "mask_punctuation", Switch, True) else (),
         prefixes=tuple(prefixes.values()),
         prompts={task: f"{prefix} " for task, prefix in prefixes.items()},
         projection=folder,
@@ -186,14 +186,14 @@ def _prompts(path: Path, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], 
 
 
 def _masked(vectors: TokenVectors, path: Path) -> TokenVectors:
-    said = untrusted.read_json(path, missing_ok=True)
-    sentence_files.check(path, said, "MultiVectorMask")
-    tasks = setting(said, path, "skiplist_tasks", _Tasks, ["document"])
+    settings = untrusted.read_json(path, missing_ok=True)
+    sentence_files.check(path, settings, "MultiVectorMask")
+    tasks = setting(settings, path, "skiplist_tasks", _Tasks, ["document"])
     return replace(
         vectors,
-        skipped_words=tuple(setting(said, path, "skiplist_words", _Strings, None) or ()),
+        skipped_words=tuple(setting(settings, path, "skiplist_words", _Strings, None) or ()),
         skipped_of=(tasks,) if isinstance(tasks, str) else tuple(tasks),
-        kept_ids=tuple(setting(said, path, "keep_only_token_ids", ListOf[Integer] | None, None) or ()),
+        kept_ids=tuple(setting(settings, path, "keep_only_token_ids", ListOf[Integer] | None, None) or ()),
     )
 
 

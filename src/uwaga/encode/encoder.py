@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, Never, TypedDict, Unpack, cast, overload
 
 import numpy as np
@@ -15,13 +16,13 @@ import torch
 from torch.nn.functional import normalize as normalize_rows
 
 from uwaga._base import keywords, untrusted
-from uwaga._base.arguments import check_iterable
+from uwaga._base.arguments import check, check_iterable
 from uwaga._base.errors import CheckpointError, ShapeError, UnsupportedModelError
 from uwaga._base.options import Count, OptionError, Size, Switch, Text, field_rules, options, read
 from uwaga.data.passages import Span, Split
 from uwaga.encode import colbert, sentence_config, sentence_head
 from uwaga.encode.colbert import TokenVectors
-from uwaga.encode.inference import SPAN_POOLING, Encoded, Inference, keep_freed_memory
+from uwaga.encode.inference import SPAN_POOLING, TOKENS_PER_BATCH, Encoded, Inference, keep_freed_memory
 from uwaga.encode.preprocessing import Overflow, Preprocessor, SpansOf, TokenizedText, spans_of, text_groups
 from uwaga.encode.progress import Listener
 from uwaga.encode.report import Report
@@ -38,9 +39,6 @@ from uwaga.ops.linear.api import linear_map
 from uwaga.ops.maxsim import maxsim
 from uwaga.ops.ragged import Ragged
 from uwaga.ops.validation import is_integer, tensor_of
-
-# Activations of so many tokens stay in the cache of the processor, and matrix products are large enough to be fast.
-TOKENS_PER_BATCH = 2048
 
 Output = Literal["vectors", "tokens"]
 Task = Literal["query", "document"]
@@ -175,10 +173,8 @@ class TextEncoder:
         """The most tokens of a text of a task, special ones not counted."""
         tokens = self.config.tokens
         limit = self._most if tokens is None else tokens.limit(task, self._most, self._positions)
-        if limit <= self._special:
-            raise ValueError(
-                f"TextEncoder: the limit of {limit} tokens leaves none for text beside {self._special} special tokens"
-            )
+        rule = f"TextEncoder: the limit of {limit} tokens leaves none for text beside {self._special} special tokens"
+        check(limit > self._special, rule)
         return limit - self._special
 
     @property
@@ -211,17 +207,15 @@ class TextEncoder:
         """Return an argument truncate_dim, or that of the model's config, which may be wider than the vectors, as in sentence-transformers."""
         width = self._head.width
         if self.config.tokens is not None:
-            if truncate_dim is not None:
-                raise ValueError(
-                    "TextEncoder: truncate_dim is for models that give one vector to a text, and this one is ColBERT"
-                )
+            rule = "TextEncoder: truncate_dim is for models that give one vector to a text, and this one is ColBERT"
+            check(truncate_dim is None, rule)
             return None
         if truncate_dim is None:
             return None if self.config.truncate_dim is None else min(self.config.truncate_dim, width)
-        if not is_integer(truncate_dim) or not 1 <= truncate_dim <= width:
-            raise ValueError(
-                f"TextEncoder: truncate_dim must be None or a whole number from 1 to {width}, not {truncate_dim!r}"
-            )
+        is_dim = is_integer(truncate_dim) and 1 <= truncate_dim <= width
+        check(
+            is_dim, f"TextEncoder: truncate_dim must be None or a whole number from 1 to {width}, not {truncate_dim!r}"
+        )
         return int(truncate_dim)
 
     @overload
@@ -306,12 +300,8 @@ class TextEncoder:
         of_texts = None if spans is None else spans_of(spans, len(texts))
         inference = self._inference(asked, of_texts)
         parts = list(inference(text_groups(texts), progress, len(texts)))
-        reports, values = (
-            [part.report for part in parts],
-            torch.cat([inference.empty, *[part.values for part in parts]]),
-        )
-        engine = self.explain().engine
-        self.report = replace(Report.join(reports), engine=engine)
+        values = torch.cat([inference.empty, *(part.values for part in parts)])
+        self.report = replace(Report.join([part.report for part in parts]), engine=self.explain().engine)
         if output == "vectors" and spans is None:
             vectors: np.ndarray = values.numpy()
             return vectors
@@ -392,10 +382,8 @@ class TextEncoder:
             scores_RS = maxsim(vectors_RM, others_SM)
             by = vectors_RM.lengths[:, None] if self.config.similarity == "meanmaxsim" else 1
             return _finite_scores(scores_RS / by)
-        if self.config.tokens is not None:
-            raise ValueError(
-                "TextEncoder.similarity: a ColBERT model compares vectors of tokens: give what encode returns with output='tokens'"
-            )
+        rule = "a ColBERT model compares vectors of tokens: give what encode returns with output='tokens'"
+        check(self.config.tokens is None, f"TextEncoder.similarity: {rule}")
         x_RM, y_SM = (
             tensor_of(x, "TextEncoder.similarity: vectors", "; encode gives such").float()
             for x in (vectors_RM, others_SM)
@@ -500,11 +488,9 @@ class TextEncoder:
         name = asked.prompt_name or (asked.task if asked.prompt is None else None)
         if name is None:
             return self.config.prompt if asked.prompt is None else asked.prompt
-        if name not in self.prompts:
-            raise ValueError(
-                f"TextEncoder: prompt_name must be one of {', '.join(map(repr, self.prompts))}, not {name!r}"
-            )
-        return self.prompts[name]
+        prompts = self.prompts
+        check(name in prompts, f"TextEncoder: prompt_name must be one of {', '.join(map(repr, prompts))}, not {name!r}")
+        return prompts[name]
 
 
 _OPTIONS = list(field_rules(EncodeOptions))
@@ -546,10 +532,10 @@ def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) ->
 
 def _check_fit(model: Model, tokenizer: Tokenizer, config: SentenceConfig) -> None:
     """Check that the files of a model agree. Raises CheckpointError, which names the file with the smallest limit."""
-    model_file, positions, said = config.folder / "config.json", _positions(model), config.transformer.max_tokens
-    limit, file = (
-        (positions, model_file) if said is None or positions <= said else (said, config.transformer.limited_by)
-    )
+    model_file, limit, most = config.folder / "config.json", _positions(model), config.transformer.max_tokens
+    file: Path | None = model_file
+    if most is not None and most < limit:
+        limit, file = most, config.transformer.limited_by
     if limit <= tokenizer.num_special_tokens:
         raise CheckpointError(
             f"{file}: the limit of {limit} tokens leaves none for text beside {tokenizer.num_special_tokens} special tokens"

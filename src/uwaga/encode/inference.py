@@ -23,6 +23,8 @@ from uwaga.models.model import Model
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.ragged import Ragged
 
+# Activations of so many tokens stay in the cache of the processor, and matrix products are large enough to be fast.
+TOKENS_PER_BATCH = 2048
 # DEFAULT_MMAP_THRESHOLD_MAX of glibc's malloc.c on 64 bits: larger blocks are always mapped anew.
 _MMAP_THRESHOLD_MAX = 32 << 20
 _PAGE_BYTES = 4096

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from tokenizers import Encoding
 
+from uwaga._base.arguments import check
 from uwaga.data.passages import SPLITS, Span, split_spans
 from uwaga.encode.chat_template import ChatTemplate
 from uwaga.encode.report import COLUMNS, DocumentError, Report
@@ -98,15 +99,14 @@ def windows(tokens: int, most: int, overlap: int = 0) -> list[Span]:
 def spans_of(spans: Any, count: int | None) -> SpansOf:
     """The spans of each of `count` texts, from what `TextEncoder.encode` takes. Raises ValueError."""
     if isinstance(spans, str):
-        if spans not in SPLITS:
-            raise ValueError(f"TextEncoder: spans must be lists of spans, or one of {', '.join(SPLITS)}, not {spans!r}")
+        names = ", ".join(SPLITS)
+        check(spans in SPLITS, f"TextEncoder: spans must be lists of spans, or one of {names}, not {spans!r}")
         return lambda _, text: split_spans(text, spans)  # type: ignore[arg-type]
-    if not isinstance(spans, Sequence):
-        raise ValueError(f"TextEncoder: spans must be a list of spans for each text, not {type(spans).__name__}")
-    if len(spans) != count:
-        raise ValueError(f"TextEncoder: there are {count} texts, and spans of {len(spans)}")
-    for number, of_text in enumerate(spans):
-        if not isinstance(of_text, Sequence) or not all(map(_is_span, of_text)):
+    is_list = isinstance(spans, Sequence)
+    check(is_list, f"TextEncoder: spans must be a list of spans for each text, not {type(spans).__name__}")
+    check(len(spans) == count, f"TextEncoder: there are {count} texts, and spans of {len(spans)}")
+    for number, pairs in enumerate(spans):
+        if not isinstance(pairs, Sequence) or not all(map(_is_span, pairs)):
             raise ValueError(
                 f"TextEncoder: the spans of document {number} must be a list of pairs (start, stop) of integers"
             )
@@ -256,12 +256,12 @@ class Preprocessor:
             if self.spans is not None:
                 spans = self.spans(number, text)
                 assert isinstance(tokens, Encoding)
-                places_of_spans = span_tokens(text, spans, tokens.offsets, len(self.prompt))
-                if isinstance(places_of_spans, str):
-                    leave_out(number, places_of_spans)
+                tokens_of_spans = span_tokens(text, spans, tokens.offsets, len(self.prompt))
+                if isinstance(tokens_of_spans, str):
+                    leave_out(number, tokens_of_spans)
                     continue
                 at = places_in(parts, len(ids), len(prefix), special)
-                places = [at[numbers] for numbers in places_of_spans]
+                places = [at[inside] for inside in tokens_of_spans]
             sizes = [max(stop - start + special, least) for start, stop in parts]
             for (start, stop), size in zip(parts, sizes, strict=True):
                 ids += (*prefix, *numbers[start:stop], *suffix)

@@ -78,7 +78,7 @@ def map_batches(
     try:
         while True:
             busy = {id(worker) for worker, *_ in running.values()}
-            for worker in (candidate for candidate in workers if id(candidate) not in busy):
+            for worker in (free for free in workers if id(free) not in busy):
                 task = again.popleft() if again else next(left, None)
                 if task is not None:
                     running[worker.submit(call, task[1])] = (worker, *task)
@@ -256,7 +256,7 @@ class _Worker:
     def _ending(self) -> str:
         code = self._processes[-1].exitcode if self._processes else None
         if code is not None and code < 0:
-            names = {name.value: name.name for name in signal.Signals}
+            names = {number.value: number.name for number in signal.Signals}
             return f"was ended by signal {-code} ({names.get(-code, 'unknown')})"
         return f"ended with code {code}"
 

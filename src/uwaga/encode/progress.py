@@ -68,9 +68,9 @@ def bar(total: float | None) -> Iterator[Callable[..., None]]:
 
         def show(progress: Progress, done: float | None = None, earlier: float = 0.0) -> None:
             done = progress.documents if done is None else done
-            rate, said = progress.tokens_per_second, left(done, earlier, total)
+            rate, remaining = progress.tokens_per_second, left(done, earlier, total)
             shown.update(
-                task, completed=done, documents=progress.documents, tokens=progress.tokens, rate=rate, left=said
+                task, completed=done, documents=progress.documents, tokens=progress.tokens, rate=rate, left=remaining
             )
 
         yield show

@@ -19,12 +19,12 @@ from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
 from uwaga._base import keywords, untrusted
-from uwaga._base.arguments import check_iterable
+from uwaga._base.arguments import check, check_iterable
 from uwaga._base.errors import CheckpointError, UnsupportedModelError
 from uwaga._base.terminal import printable, short
 from uwaga.encode import chat_template, colbert, sentence_config, sentence_head
 from uwaga.encode.chat_template import ChatTemplate
-from uwaga.encode.inference import batches, pool
+from uwaga.encode.inference import TOKENS_PER_BATCH, batches, pool
 from uwaga.encode.preprocessing import reason_against_text
 from uwaga.encode.report import not_finite
 from uwaga.integrations.transformers.ragged_classifier import RaggedClassifier
@@ -44,8 +44,6 @@ from uwaga.ops.linear.api import linear_map
 from uwaga.ops.ragged import Ragged
 from uwaga.ops.validation import is_integer
 
-# As of TextEncoder: activations of so many tokens stay in the cache of the processor.
-_TOKENS_PER_BATCH = 2048
 _NO_CLASSIFIER = "is no cross-encoder: it has no classifier of sequences; uwaga.TextEncoder, `uwaga encode` and `uwaga serve` take an embedding model"
 _NO_INSTRUCTION = "Reranker: an instruction is for causal language models, such as Qwen3-Reranker"
 _ACTIVATIONS = {"Sigmoid": True, "Identity": False}  # of torch.nn, by the last part of their names
@@ -139,21 +137,20 @@ class Reranker:
         modules = sentence_files.modules(root)
         folder, is_saved = modules.transformer, modules.is_listed
         path, config = root / sentence_files.MODEL, folder / "config.json"
-        described, said = untrusted.read_json(config, missing_ok=True), untrusted.read_json(path, missing_ok=True)
-        if said.get("model_type") in colbert.MODEL_TYPES or described.get("architectures") == [COLBERT]:
+        described, stated = untrusted.read_json(config, missing_ok=True), untrusted.read_json(path, missing_ok=True)
+        if stated.get("model_type") in colbert.MODEL_TYPES or described.get("architectures") == [COLBERT]:
             raise CheckpointError(
                 f"{root} holds a ColBERT model, which gives a vector to every token: uwaga.TextEncoder with output='tokens' and "
                 "`uwaga store add` take it"
             )
         settings = sentence_files.read(folder, is_module=is_saved)
-        said = said if is_saved else {}  # sentence-transformers does not read it then
-        prompt = _prompt(root, modules, said, settings) if is_saved else ""
+        stated = stated if is_saved else {}  # sentence-transformers does not read it then
+        prompt = _prompt(root, modules, stated, settings) if is_saved else ""
         chat = chat_template.read(root, settings, is_listed=is_saved)
         chat = chat and for_pairs(chat, None if is_saved else described.get("model_type"))
-        has_sigmoid = _has_sigmoid(path, said, config, described)
+        has_sigmoid = _has_sigmoid(path, stated, config, described)
         is_classifier = not modules.pooling and opening.is_classifier(folder)
-        if instruction is not None and (modules.pooling or is_classifier):
-            raise ValueError(_NO_INSTRUCTION)
+        check(instruction is None or not (modules.pooling or is_classifier), _NO_INSTRUCTION)
         model: Any
         score = None
         if modules.pooling:
@@ -172,8 +169,8 @@ class Reranker:
             tokenizer = load_tokenizer(folder, lowercase=settings.lowercase)
             if model.config.is_causal:
                 score = logit_score(folder, modules.others, model, tokenizer.backend)
-                if instruction is not None and chat is not None and not chat.reads_prompt():
-                    raise ValueError(f"Reranker: the template of {folder} has no place for an instruction")
+                has_place = instruction is None or chat is None or chat.reads_prompt()
+                check(has_place, f"Reranker: the template of {folder} has no place for an instruction")
             elif instruction is not None:
                 raise ValueError(_NO_INSTRUCTION)
             elif "sequence" not in model.config.outputs:
@@ -231,8 +228,8 @@ class Reranker:
         """
         keywords.refuse(other, Reranker.rank)
         check_iterable(passages, "Reranker: passages", "strings")
-        if top is not None and (not is_integer(top) or top < 1):
-            raise ValueError(f"Reranker: top must be a whole number of at least 1, or None, not {top!r}")
+        is_count = top is None or (is_integer(top) and top >= 1)
+        check(is_count, f"Reranker: top must be a whole number of at least 1, or None, not {top!r}")
         scores = self.scores([(query, passage) for passage in passages], overflow=overflow)
         order = np.argsort(-scores, kind="stable")[:top]
         return Ranking(order, scores[order])
@@ -251,8 +248,8 @@ class Reranker:
 
     def logits(self, pairs: Sequence[tuple[str, str]], *, overflow: str = "error") -> np.ndarray:
         """(P,) float32: as `scores`, without the sigmoid, and NaN or infinite where the model gives that."""
-        if overflow not in ("error", "truncate"):
-            raise ValueError(f"Reranker: overflow must be 'error' or 'truncate', not {overflow!r}")
+        is_known = overflow in ("error", "truncate")
+        check(is_known, f"Reranker: overflow must be 'error' or 'truncate', not {overflow!r}")
         encodings = self.tokenize(pairs)
         for number, encoding in enumerate(encodings):
             if len(encoding) > self.max_tokens:
@@ -265,7 +262,7 @@ class Reranker:
                     with library_errors(self.tokenizer.path):
                         encodings[number] = self._truncating.encode(self._system + pairs[number][0], pairs[number][1])
         logits = [torch.zeros(0)]
-        for batch in batches([min(len(encoding), self.max_tokens) for encoding in encodings], _TOKENS_PER_BATCH):
+        for batch in batches([min(len(encoding), self.max_tokens) for encoding in encodings], TOKENS_PER_BATCH):
             logits.append(self._logits(encodings[batch]))
         return torch.cat(logits).numpy()
 
@@ -329,13 +326,13 @@ def _reads_types(model: Model) -> bool:
 
 
 def _prompt(
-    root: Path, modules: SentenceModules, said: Mapping[str, Any], settings: sentence_files.TransformerSettings
+    root: Path, modules: SentenceModules, stated: Mapping[str, Any], settings: sentence_files.TransformerSettings
 ) -> str:
-    """What is put before every query, by the files of a directory that sentence-transformers saved. said: in config_sentence_transformers.json.
+    """What is put before every query, by the files of a directory that sentence-transformers saved. stated: in config_sentence_transformers.json.
 
     Raises CheckpointError: it is no reranker, or a file asks for something that is not computed.
     """
-    path, model_type = root / sentence_files.MODEL, said.get("model_type")
+    path, model_type = root / sentence_files.MODEL, stated.get("model_type")
     kinds = [kind for kind, _ in modules.others]
     if modules.pooling and not ("Dense" in kinds and model_type == "CrossEncoder"):
         raise CheckpointError(
@@ -347,7 +344,7 @@ def _prompt(
             f"{root / 'modules.json'} has modules that Reranker does not compute: {', '.join(map(printable, unknown))}; "
             "sentence_transformers.CrossEncoder reads it"
         )
-    sentence_files.check(path, said, sentence_files.MODEL)
+    sentence_files.check(path, stated, sentence_files.MODEL)
     if model_type != "CrossEncoder":
         # sentence-transformers makes another model of the directory, without its settings.
         raise sentence_files.unsupported(path, "model_type", model_type, "'CrossEncoder'")
@@ -361,7 +358,7 @@ def _prompt(
             file = place / "config.json"
             sentence_files.check(file, untrusted.read_json(file, missing_ok=True), "LogitScore")
     sentence_config.check_no_lengths(settings)
-    _, prompt = sentence_config.read_prompts(path, said)
+    _, prompt = sentence_config.read_prompts(path, stated)
     if prompt and not modules.include_prompt:
         raise CheckpointError(
             f"{path}: default_prompt_name names a prompt, and the module Pooling leaves it out (include_prompt); {sentence_files.INSTEAD}"

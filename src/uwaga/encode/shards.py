@@ -173,7 +173,7 @@ def encode_file(
                 if any(id is not None for id in columns["id"]):
                     kept["id"] = columns["id"][is_good]
                 kept |= {name: columns[name][is_good] for name in COLUMNS if name != "document"}
-                reasons = [(number, reason) for number, _, reason in left_out]
+                reasons = [(document, reason) for document, _, reason in left_out]
                 vectors.add(pending[1].shard, kept, columns["vector"][is_good], reasons)
                 finish(pending, [(place, reason) for _, place, reason in left_out], int(kept["tokens"].sum()))
             return _finish(vectors)

@@ -535,7 +535,7 @@ _ENVIRONMENT.tests = _Known({name: _test(name) for name in _TESTS})  # type: ign
 _ENVIRONMENT.globals = {
     "range": _Function(safe_range),
     "dict": _Function(_dict),
-    "namespace": _Function(lambda *given, **named: Namespace(_dict(*given, **named))),
+    "namespace": _Function(lambda *arguments, **named: Namespace(_dict(*arguments, **named))),
     "raise_exception": _Function(_raise),
     **{name: _refused_function(name) for name in _REFUSED_FUNCTIONS},
 }
