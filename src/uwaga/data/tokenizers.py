@@ -71,7 +71,9 @@ def train_byte_pair_tokenizer(
     """
     # BERT's tokenizers have an unknown token.
     names = {
-        k: name for k, name in SPECIAL_TOKENS[objective].items() if k != "unk" or objective == "masked-language-model"
+        role: name
+        for role, name in SPECIAL_TOKENS[objective].items()
+        if role != "unk" or objective == "masked-language-model"
     }
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     least = len(alphabet) + len(names)

@@ -280,7 +280,7 @@ class Loop:
             if not math.isfinite(loss):
                 what = f"the loss is {loss}"
                 losses = zip(result.micro_batches, result.local_losses.tolist(), strict=False)
-                local = [micro_batch for micro_batch, loss in losses if not math.isfinite(loss)]
+                local = [micro_batch for micro_batch, value in losses if not math.isfinite(value)]
             else:
                 what, local = f"the norm of the gradient is {norm}, and the loss {loss:.4f}", list(result.micro_batches)
             # By number: processes that share sequences have the same ones.

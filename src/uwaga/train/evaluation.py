@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
+from uwaga._base.arguments import check
 from uwaga.maps.map import AttentionMap, map_options
 from uwaga.maps.per_head import has_visible_key, per_head
 from uwaga.models.attention_layers import attention_layers
@@ -91,12 +92,10 @@ def error_rates(predictions: Sequence[str], references: Sequence[Sequence[str]])
     >>> error_rates(["AH T EH N SH AH N", "R EH D"], [["AH T EH N CH AH N"], ["R IY D", "R EH D"]])
     ErrorRates(phoneme=0.1, word=0.5, words=2)
     """
-    if not predictions or len(predictions) != len(references):
-        raise ValueError(
-            f"error_rates: needs as many predictions as words, not {len(predictions)} for {len(references)}"
-        )
-    if missing := [number for number, answers in enumerate(references) if not any(map(str.split, answers))]:
-        raise ValueError(f"error_rates: word {missing[0]} has no reference")
+    counts = f"{len(predictions)} for {len(references)}"
+    check(0 < len(predictions) == len(references), f"error_rates: needs as many predictions as words, not {counts}")
+    for number, answers in enumerate(references):
+        check(any(map(str.split, answers)), f"error_rates: word {number} has no reference")
     errors = wrong = total = 0
     for prediction, answers in zip(predictions, references, strict=True):
         written = prediction.split()

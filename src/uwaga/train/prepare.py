@@ -99,13 +99,13 @@ def _fingerprint(config: Config, files: _Files) -> str:
         "windows": config.data.windows,
     }
     sections = (config.tokenizer, config.tokenizer.target)
-    paths = [section.path for section in sections if section is not None and section.path]
+    tokenizers = [Path(section.path) for section in sections if section is not None and section.path]
     described = {
         "format": _FORMAT,
         "objective": config.objective,
         "data": data,
         "tokenizer": _resolved(asdict(config.tokenizer)),
-        "given": [_tokenizer_states(Path(path)) for path in paths],
+        "given": list(map(_tokenizer_states, tokenizers)),
         "files": {name: [_file_state(path) for path in paths] for name, paths in files.items()},
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]

@@ -346,7 +346,7 @@ class Optimizer:
     def state(self, *, keep: bool = True) -> dict[str, Tensor]:
         """The moments by names such as exp_avg/layers.0..., gathered, on the CPU.
 
-        Where tensors are distributed, every process must call this; with keep=False it takes part and returns an empty dict.
+        If the tensors are distributed, every process must call this. With keep=False the process takes part and returns an empty dict.
         """
         gathered = ((name, _full_tensor(value)) for name, value in self._moments.items())
         return {name: value.detach().cpu() for name, value in gathered if keep}
