@@ -96,7 +96,7 @@ def _start(
         echo(f"uwaga {uwaga.__version__}")
         raise typer.Exit
     if ctx.invoked_subcommand is None:
-        if shown := ctx.get_help():  # typer prints it itself where rich does the layout
+        if shown := ctx.get_help():  # typer prints it itself if rich does the layout
             echo(shown)
         raise typer.Exit
 

@@ -1,4 +1,4 @@
-"""`python -m uwaga.cli`: the command where its script is not on the path."""
+"""`python -m uwaga.cli`: the command if its script is not on the path."""
 
 from uwaga.cli import main
 

@@ -34,7 +34,7 @@ class Case(NamedTuple):
     read: Callable[[str, Any], list[Tensor]] = _tensors
 
     def check(self) -> None:
-        """Run every side once. Raises AssertionError where their results differ by more than rounding."""
+        """Run every side once. Raises AssertionError if their results differ by more than rounding."""
         expected = self.read(THEIRS, self.sides[THEIRS]())
         for name in self.sides.keys() - {THEIRS}:
             for ours, theirs in zip(self.read(name, self.sides[name]()), expected, strict=True):

@@ -102,7 +102,7 @@ def _serve(worked: "Lesson", *, is_default: bool, has_model: bool, **options: An
 
 
 def _trained(sentence: str) -> "View | None":
-    """The sentence in the bundled model; None, with a message, where the model cannot be loaded."""
+    """The sentence in the bundled model; None, with a message, if the model cannot be loaded."""
     from uwaga._base.errors import CheckpointError
     from uwaga.inspect import run_text
     from uwaga.models.opening import open as open_model

@@ -53,7 +53,7 @@ def echo_json(text: str) -> None:
 
 @contextmanager
 def writing_output() -> Iterator[None]:
-    """Where the reader of a pipe has gone, as `head` does, the command ends without a message, with the exit code of SIGPIPE. Commands take
+    """If the reader of a pipe has gone, as `head` does, the command ends without a message, with the exit code of SIGPIPE. Commands take
     an OSError for one of their files."""
     try:
         yield
@@ -108,7 +108,7 @@ def ending(command: str, *errors: type[Exception], stopped: str = "interrupted")
 
 
 def check_parents(command: str, outputs: Mapping[str, Path | None]) -> None:
-    """End a command where the directory of a file that it would write is not there. outputs: by their options."""
+    """End a command if the directory of a file that it would write is not there. outputs: by their options."""
     for option, path in outputs.items():
         if path is not None and not path.parent.is_dir():
             fail(command, f"{option} {path}: the directory {path.parent} does not exist")
@@ -182,7 +182,7 @@ def in_option_names(message: str, names: Iterable[str]) -> str:
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[..., None]]:
-    """A progress bar on standard error, where that is a terminal; it disappears at the end. It is told the completed share, from 0 to 1,
+    """A progress bar on standard error, if that is a terminal; it disappears at the end. It is told the completed share, from 0 to 1,
     and how much of that earlier runs completed."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
@@ -240,7 +240,7 @@ def escape_unencodable() -> None:
 @contextmanager
 def in_language(command: str, language: str | None) -> Iterator[None]:
     """A context in which messages are in the language of an option; None: by LC_ALL, LC_MESSAGES or LANG, the first that is set.
-    Ends the program where there is no such language."""
+    Ends the program if there is no such language."""
     if language is not None and language not in LANGUAGES:
         fail(command, f"--language must be one of {', '.join(LANGUAGES)}, not {language!r}")
     preference = next((value for name in ("LC_ALL", "LC_MESSAGES", "LANG") if (value := os.environ.get(name))), "")

@@ -1,6 +1,6 @@
 """Documents from files of plain text, JSON lines, CSV and parquet, for encoding and for training.
 
-Every error is a DataError whose message begins with the file, and the line or row where there is one. What is read of a file
+Every error is a DataError whose message begins with the file, and the line or row if there is one. What is read of a file
 is bounded by the limits of `uwaga._base.untrusted`.
 """
 
@@ -18,7 +18,7 @@ from uwaga._base.errors import DataError
 from uwaga._base.untrusted import DamagedGzipError, Line
 
 MAX_LINE_BYTES = untrusted.LINE_BYTES  # a line is in memory as a whole
-CHUNK_BYTES = 2**20  # read at once where a document is a whole file
+CHUNK_BYTES = 2**20  # read at once if a document is a whole file
 _PARQUET_ROWS = 256  # read at once
 SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".txt", ".txt.gz", ".md", ".md.gz", ".parquet")
 _KINDS = {".jsonl": "jsonl", ".csv": "csv", ".txt": "text", ".md": "text", ".parquet": "parquet"}
@@ -36,7 +36,7 @@ class Document:
     pieces: Iterable[str]  # parts of the text, in order; can be iterated over repeatedly
     id: str | None = None
     position: float = 0.0  # the fraction of the file up to its end, from 0 to 1
-    error: str | None = None  # why it cannot be read, where invalid documents are kept; its text is empty
+    error: str | None = None  # why it cannot be read, if invalid documents are kept; its text is empty
 
     @property
     def text(self) -> str:
@@ -64,7 +64,7 @@ class DocumentFile:
             also with .gz behind) or .parquet.
         unit: what a document of plain text is: "line", "paragraph" (up to an empty line) or "file".
         text_field: the field of the text in JSON lines and parquet; "text" by default.
-        id_field: the field of a document's id, a string or a whole number; None: "id" where the first document has one; "":
+        id_field: the field of a document's id, a string or a whole number; None: "id" if the first document has one; "":
             no ids are read.
         skip_empty: leave out documents of no characters.
         skip_blank: of plain text by lines, leave out those without a character that is not a space.
@@ -165,7 +165,7 @@ class Record(NamedTuple):
     place: str
     fields: dict[str, object]
     progress: float  # the fraction of the file that was read
-    error: DataError | None = None  # why it has no fields, where invalid rows are kept
+    error: DataError | None = None  # why it has no fields, if invalid rows are kept
 
 
 def _line_records(path: Path) -> Iterator[Record]:
@@ -177,7 +177,7 @@ def _line_records(path: Path) -> Iterator[Record]:
 def csv_rows(path: Path) -> Iterator[Record]:
     """The rows of a CSV file that are not blank, by the names in the first one. A row with an error cannot be read: a line that is not
     UTF-8, quotes that do not fit, a field of more than 131,072 characters (as one that is never closed), or another number of fields.
-    Raises DataError as `lines`, and where there are no names of columns."""
+    Raises DataError as `lines`, and if there are no names of columns."""
     size = file_status(path).st_size
     begun: list[Line] = []  # the lines of the row that is being read
 

@@ -40,7 +40,7 @@ class BatchEncoder:
 
         start, stop, characters, tokens, windows     as the Report of a TextEncoder
         vector                                       E numbers of float32
-        error                                        why the text cannot be encoded; None where it can
+        error                                        why the text cannot be encoded; None if it can
 
     with a row for each text, or for each of its windows or spans, in the order of the texts. A text that cannot be encoded has one row with
     its error, whose vector is null, or NaN in a mapping; given again, as it is or mended, it is tried again. The vector of a text has the same bits in

@@ -43,7 +43,7 @@ class ChatTemplate:
 
     Attributes:
         path: the file, for messages.
-        instead: where it is not the directory's own, what it is instead of, in words.
+        instead: if it is not the directory's own, what it is instead of, in words.
         reads_task: whether it depends on the variable "task", which sentence-transformers' encode_query and encode_document give.
     """
 
@@ -57,7 +57,7 @@ class ChatTemplate:
         restores_end: bool = True,
         instead: str = "",
     ) -> None:
-        from uwaga.encode.template_language import Template  # jinja2 is imported where there is a template
+        from uwaga.encode.template_language import Template  # jinja2 is imported if there is a template
 
         self.path, self._variables, self.instead = path, variables, instead
         self._is_structured, self._restores_end = is_structured, restores_end
@@ -130,7 +130,7 @@ def read(root: Path, transformer: TransformerSettings, *, is_listed: bool) -> Ch
     """The chat template by which sentence-transformers reads texts of a directory; None: texts are tokenised as they are.
 
     root: the directory. transformer: of its module Transformer. is_listed: whether modules.json names that module; if not, the modality is
-    "message" where there is a template.
+    "message" if there is a template.
 
     Raises CheckpointError: files that are wrong, or a template that is not computed.
     """

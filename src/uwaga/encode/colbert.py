@@ -32,7 +32,7 @@ MODEL_TYPES = ("MultiVectorEncoder", "ColBERT")  # of config_sentence_transforme
 TASKS = ("query", "document")
 # Of the modules of a directory, those that work on the vectors of tokens; the others of sentence-transformers are refused.
 MODULES = ("Dense", "LayerNorm", "Normalize", "MultiVectorMask")
-_QUERY_LENGTH = 32  # where nothing is said, as in ColBERT's code
+_QUERY_LENGTH = 32  # if nothing is said, as in ColBERT's code
 _Strings = ListOf[Text] | None
 _Task = Literal["query", "document"]
 _Tasks = Annotated[_Task | ListOf[_Task], Words("'query', 'document' or a list of them")]
@@ -45,7 +45,7 @@ class Expansion:
     strategy: Literal["fixed", "min"]  # "fixed": longer queries are too long; "min": they have no mask tokens
     length: ModelSize  # of the query then, special tokens included
     attend: Switch = False  # whether tokens see the mask tokens
-    token: Text | None = None  # None: the tokenizer's mask token, or its end of sequence where it has none
+    token: Text | None = None  # None: the tokenizer's mask token, or its end of sequence if it has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class TokenVectors:
     document_length: int | None = None
     skipped_words: tuple[str, ...] = ()  # tokens without a vector, such as punctuation
     skipped_of: tuple[str, ...] = ("document",)  # the tasks where they are left out
-    kept_ids: tuple[int, ...] = ()  # where there are some, the only tokens of a document with a vector
+    kept_ids: tuple[int, ...] = ()  # if there are some, the only tokens of a document with a vector
     prefixes: tuple[str, ...] = ()  # of prompts; those in the vocabulary are one token each
     prompts: Mapping[str, str]
     projection: Path | None = None  # the directory whose weights have linear.weight; None: the modules say all
@@ -78,7 +78,7 @@ class TokenVectors:
 
 
 def read(folder: Path, settings: Mapping[str, Any], modules: Sequence[SentenceModule]) -> TokenVectors | None:
-    """What a directory says of vectors of tokens; None where it is of another kind.
+    """What a directory says of vectors of tokens; None if it is of another kind.
 
     Args:
         settings: config_sentence_transformers.json.

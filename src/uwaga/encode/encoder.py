@@ -119,7 +119,7 @@ class TextEncoder:
         """Load a sentence-transformers directory, a plain Hugging Face directory (mean pooling, or the last token of a
         causal language model), or a hub id. A directory means what
         sentence-transformers makes of it: its modules Transformer, Pooling, Dense, LayerNorm, Normalize, prompts, lengths and widths.
-        Families that are not uwaga's own run as the models of transformers, where that is installed (`explain` says how). Code that comes
+        Families that are not uwaga's own run as the models of transformers, if that is installed (`explain` says how). Code that comes
         with a model is never run.
 
         Args:
@@ -200,7 +200,7 @@ class TextEncoder:
 
     @property
     def prompts(self) -> dict[str, str]:
-        """Prompts by name: those that the model was trained with, and "query" and "document", which are empty where it has none."""
+        """Prompts by name: those that the model was trained with, and "query" and "document", which are empty if it has none."""
         return {"query": "", "document": "", **self.config.prompts}
 
     def _checked_dim(self, truncate_dim: int | None) -> int | None:
@@ -557,7 +557,7 @@ def _positions(model: Model) -> int:
 
 
 def _selected(without: Sequence[int], only: Sequence[int], ids_N: torch.Tensor) -> torch.Tensor:
-    """(N,) bool: all but `without`, and of `only` where it is not empty."""
+    """(N,) bool: all but `without`, and of `only` if it is not empty."""
     kept_N = torch.isin(ids_N, ids_N.new_tensor(without), invert=True)
     return kept_N & torch.isin(ids_N, ids_N.new_tensor(only)) if only else kept_N
 

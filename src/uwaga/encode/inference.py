@@ -123,7 +123,7 @@ class Inference:
         return self._cut(torch.cat(pooled)), None
 
     def _cut(self, vectors_RM: Tensor) -> Tensor:
-        """The vectors cut to M numbers, and scaled to length 1 where it is wanted."""
+        """The vectors cut to M numbers, and scaled to length 1 if it is wanted."""
         vectors_RM = normalize(vectors_RM, dim=-1) if self.normalize == "before" else vectors_RM
         cut_RM = vectors_RM[:, : self.empty.shape[1]].contiguous()
         return (normalize(cut_RM, dim=-1) if self.normalize == "after" else cut_RM).cpu()
@@ -196,7 +196,7 @@ def _counter(listener: Listener, total: int | None) -> _Count:
     def count(group: TokenizedGroup, batch: slice) -> None:
         nonlocal tokens
         tokens += int(group.offsets[batch.stop] - group.offsets[batch.start])
-        # Those before a text that is finished are finished too, also where they were left out.
+        # Those before a text that is finished are finished too, also if they were left out.
         rows = int(np.searchsorted(np.cumsum(group.sequences_per_row), batch.stop, side="right"))
         report, documents = group.report, group.first_document
         if rows:

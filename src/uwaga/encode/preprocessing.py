@@ -123,7 +123,7 @@ def span_tokens(
     """For each span the numbers of its tokens, rising, or why there are none.
 
     offsets: (start, stop) of each of T tokens in the text after a prompt of so many characters. A token is in the span that has its
-    first character which is no white space, or its first one where it is nothing else.
+    first character which is no white space, or its first one if it is nothing else.
     """
     if not spans:
         return "has no spans"
@@ -182,7 +182,7 @@ class TokenizedGroup:
     skipped: np.ndarray  # (S,) int64: tokens at the start of each sequence that are not pooled, those of the prompt
     seen: np.ndarray | None  # (S,) int64: the first so many tokens of each sequence are seen by others; None: all
     invalid: tuple[DocumentError, ...]  # documents that were left out, in order
-    # The places of the tokens of each row among the N, where rows are spans; then a text's first row has all of its sequences.
+    # The places of the tokens of each row among the N, if rows are spans; then a text's first row has all of its sequences.
     spans: list[np.ndarray]
 
 
@@ -204,7 +204,7 @@ class Preprocessor:
     spans: SpansOf | None = None  # the spans of a text, each of which is a row; None: a row for each text or window
 
     def tokenized(self, groups: Iterable[Sequence[str | TokenizedText]]) -> Iterator[TokenizedGroup]:
-        """The groups in their order. A thread tokenises the next group, where there is one, while the caller works on this one.
+        """The groups in their order. A thread tokenises the next group, if there is one, while the caller works on this one.
 
         The iterable is read in the caller's thread, so that it need not be thread-safe. Raises what the iterable raises, and
         DocumentError unless `skip_invalid`.
@@ -331,7 +331,7 @@ class Preprocessor:
         return self.chat.end(self.tokenizer.backend, 1, self.prompt)[-self.max_tokens :]
 
     def _prompt_tokens(self) -> int:
-        """The tokens of the prompt, where pooling leaves them out, counted as in sentence-transformers: of the prompt alone."""
+        """The tokens of the prompt, if pooling leaves them out, counted as in sentence-transformers: of the prompt alone."""
         if self.include_prompt or not self.prompt:
             return 0
         (tokens,) = self.tokenizer.encode([self.prompt], with_offsets=False)

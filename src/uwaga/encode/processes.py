@@ -226,7 +226,7 @@ class _Worker:
         return f"process {self._number} (pid {pid})"
 
     def submit(self, call: Callable[[Any], Any], batch: Any) -> Future[Any]:
-        """Start the process where there is none, and give it a batch."""
+        """Start the process if there is none, and give it a batch."""
         self.deadline = time.monotonic() + self._timeout
         if self._executor is not None:
             with suppress(BrokenProcessPool):  # it was ended while it had no batch

@@ -12,7 +12,7 @@ class Progress(NamedTuple):
     documents: int  # finished
     tokens: int  # that the model has read
     seconds: float  # since it started
-    total: int | None  # number of documents; None where it is not known
+    total: int | None  # number of documents; None if it is not known
 
     @property
     def tokens_per_second(self) -> float:
@@ -20,7 +20,7 @@ class Progress(NamedTuple):
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated from the mean time of a document; None where the number of documents is not known."""
+        """Estimated from the mean time of a document; None if the number of documents is not known."""
         if self.total is None or not self.documents:
             return None
         return self.seconds * (self.total - self.documents) / self.documents
@@ -52,7 +52,7 @@ def bar(total: float | None) -> Iterator[Callable[..., None]]:
     """A progress bar on standard error, with documents, tokens, tokens per second and the time left: a Listener, which also takes `done`, how
     much of the bar is full, in place of the documents, and `earlier`, by earlier runs.
 
-    total: the length of the bar; None where it is not known.
+    total: the length of the bar; None if it is not known.
     """
     from rich import progress as rich
     from rich.console import Console

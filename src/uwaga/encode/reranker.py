@@ -247,7 +247,7 @@ class Reranker:
         return sigmoid(logits) if self.has_sigmoid and not raw else logits
 
     def logits(self, pairs: Sequence[tuple[str, str]], *, overflow: str = "error") -> np.ndarray:
-        """(P,) float32: as `scores`, without the sigmoid, and NaN or infinite where the model gives that."""
+        """(P,) float32: as `scores`, without the sigmoid, and NaN or infinite if the model gives that."""
         is_known = overflow in ("error", "truncate")
         check(is_known, f"Reranker: overflow must be 'error' or 'truncate', not {overflow!r}")
         encodings = self.tokenize(pairs)
@@ -401,7 +401,7 @@ def logit_score(folder: Path, modules: Sequence[SentenceModule], model: Transfor
     """The score of a causal language model: the logit of one token after a pair, or the difference of two.
 
     modules: those of modules.json after the Transformer. Raises CheckpointError: the model has no logits, or the tokenizer no tokens "yes"
-    and "no" where no module LogitScore names others.
+    and "no" if no module LogitScore names others.
     """
     if not (model.config.is_causal and "logits" in model.config.outputs):
         raise CheckpointError(f"{folder} has no logits of a next token, which a reranker of this family is read from")

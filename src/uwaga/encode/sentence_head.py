@@ -46,7 +46,7 @@ class SentenceHead(NamedTuple):
 
 
 class Dense(nn.Module):
-    """activation(linear(x)), plus x, or residual(x) where the widths differ, if `use_residual`."""
+    """activation(linear(x)); with `use_residual` plus x, or plus residual(x) if the widths differ."""
 
     def __init__(self, width: int, output_dim: int, *, bias: bool, activation: str, use_residual: bool) -> None:
         super().__init__()

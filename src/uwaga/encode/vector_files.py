@@ -223,7 +223,7 @@ class VectorFile:
         self._unlock()
 
     def clear(self) -> None:
-        """Remove the folder of a finished file, where uwaga made it and no other command is writing."""
+        """Remove the folder of a finished file, if uwaga made it and no other command is writing."""
         if os.path.lexists(self._folder) and durable.is_uwaga_folder(self._folder):
             if not any(self._folder.iterdir()):
                 # A removal was interrupted at its last step. A lock in a folder without a mark would make it a stranger's.
@@ -382,7 +382,7 @@ class _Earlier:
 
 
 def _skipped(described: object, shard: Shard) -> list[tuple[int, str]] | None:
-    """The documents that a shard's metadata lists as left out; None where it is none, or that of another shard."""
+    """The documents that a shard's metadata lists as left out; None if it is none, or that of another shard."""
     from uwaga._base.options import Count, ListOf, OptionError, Text, read
 
     match described:
@@ -398,7 +398,7 @@ def _checksum_path(shard: Path) -> Path:
 
 
 def _checked(shard: Path) -> bytes:
-    """The bytes of a shard. Raises OSError, and ValueError where they are not those of its SHA-256."""
+    """The bytes of a shard. Raises OSError, and ValueError if they are not those of its SHA-256."""
     match = re.fullmatch(rb"([0-9]{1,15}) ([0-9a-f]{64})\n", untrusted.read_file(_checksum_path(shard), 81))
     if match is None:
         raise ValueError(f"{_checksum_path(shard).name} has no size and SHA-256")
@@ -467,7 +467,7 @@ def _width(path: Path, schema: "pyarrow.Schema") -> int:
 
 
 def _metadata(schema: "pyarrow.Schema") -> Any:
-    """Our metadata of a file; None where it has none, or where it is not JSON."""
+    """Our metadata of a file; None if it has none, or if it is not JSON."""
     try:
         return untrusted.parse_json((schema.metadata or {})[_KEY])
     except (KeyError, ValueError, RecursionError):

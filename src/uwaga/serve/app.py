@@ -301,7 +301,7 @@ async def _receive(service: Service, request: Request, body: bytearray) -> None:
 
 
 async def _unless(gone: "asyncio.Future[None]", result: "asyncio.Future[T]") -> T:
-    """The result; where the client disconnects first, raises ClientDisconnect and cancels it."""
+    """The result; if the client disconnects first, raises ClientDisconnect and cancels it."""
     try:
         both: set[asyncio.Future[Any]] = {gone, result}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

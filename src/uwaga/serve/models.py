@@ -19,7 +19,7 @@ from uwaga.models.tokenizers.tokenizer import Encoding, Tokenizer, prefix_end
 from uwaga.serve.requests import ApiError, Limits, Texts
 from uwaga.serve.scheduler import Job
 
-_PIECE = 1 << 16  # characters that are tokenized at a time: some 30 MB of memory where each is a token
+_PIECE = 1 << 16  # characters that are tokenized at a time: some 30 MB of memory if each is a token
 _AT_CUT = 256  # tokens that a piece may have more than its part of the whole has: a word of 100 characters is divided
 _PAIRS = object()  # the kind of pairs for a cross-encoder
 
@@ -130,7 +130,7 @@ class EmbeddingModel:
         return [Job([(asked, text) for text in parts.texts], tokens, _PAIRS)], [query, parts], counts
 
     def texts_of(self, source: Texts, limits: Limits) -> list[str]:
-        """The texts of token ids. Raises ApiError, also where they are more than a request may hold."""
+        """The texts of token ids. Raises ApiError, also if they are more than a request may hold."""
         TokenBudget(limits.tokens).check(sum(map(len, source.texts)))
         most = self.max_tokens + self.tokenizer.num_special_tokens
         texts, characters = [], 0
@@ -171,7 +171,7 @@ class EmbeddingModel:
         )
 
     def run(self, items: Sequence[Any], kind: Any) -> np.ndarray:
-        """(R, E) float32 vectors, in one pass over all tokens, those that `work` found; of pairs (R, 1) logits. NaN where a vector is not
+        """(R, E) float32 vectors, in one pass over all tokens, those that `work` found; of pairs (R, 1) logits. NaN if a vector is not
         finite, which `check_finite` tells those who asked for it and no others."""
         if kind is _PAIRS:
             assert self._reranker is not None
@@ -268,7 +268,7 @@ def least_tokens(tokenizer: Tokenizer, text: str, most: int) -> int:
 
 
 def beginning(tokenizer: Tokenizer, text: str, most: int, budget: TokenBudget) -> str:
-    """So much of a long text that its first `most` tokens are those of the whole; where that cannot be known, the whole text. Raises
+    """So much of a long text that its first `most` tokens are those of the whole; if that cannot be known, the whole text. Raises
     ApiError: it has more tokens than a request may have."""
     length = max(_PIECE, most)
     if tokenizer.splits_at_spaces and length < len(text):
@@ -288,7 +288,7 @@ def passage_parts(
     cut: int | None,
     chunks: int | None,
 ) -> tuple[Texts, Sequence[int]]:
-    """The texts that are scored, and how many each passage has: one, or where the request asks for chunks, as many as the model takes
+    """The texts that are scored, and how many each passage has: one, or if the request asks for chunks, as many as the model takes
     one after the other. Raises ApiError.
 
     Args:

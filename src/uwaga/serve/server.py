@@ -134,7 +134,7 @@ def run_processes(
         return process
 
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
-    # Where the action is the default one, some systems drop the signal even if it is waited for.
+    # If the action is the default one, some systems drop the signal even if it is waited for.
     handler = signal.signal(signal.SIGCHLD, lambda *_: None)
     processes = list(map(start, records))
     try:

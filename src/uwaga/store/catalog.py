@@ -6,17 +6,17 @@
     records(id, ...)                                    one column for each field that a record has had
 
 A row is in the database from the moment at which the transaction that lists its segment is on the disk. The file is the only truth:
-whoever has it open reads it again after whatever ended a call before its end, and a commit is refused where another connection has
-written meanwhile, where segments would overlap, or where the files are no longer those that were opened. A writer holds the lock of the
+whoever has it open reads it again after whatever ended a call before its end, and a commit is refused if another connection has
+written meanwhile, if segments would overlap, or if the files are no longer those that were opened. A writer holds the lock of the
 folder for as long as it has the catalog open. A child made by fork leaves its parent's catalog and lock alone, and opens its own.
 
 SQLite alone opens the file: POSIX drops all locks that a process has on a file when the process closes it once. It locks readers and the
-writer by the files -wal and -shm, which stay when nobody writes, so that those who may not write the folder lock too. Where they are
+writer by the files -wal and -shm, which stay when nobody writes, so that those who may not write the folder lock too. If they are
 missing and cannot be made, nobody writes: the file is read without a lock, and what was read is refused when they have appeared.
 
 `unlisted` has the names of the files that a writer is about to write, and of those that it is about to remove: of a killed writer's files these can be removed, and
 nothing else can, whatever its name. The version of the files is SQLite's user_version, which was 0 until there was one. A file of a
-stranger is refused where its tables are not exactly these: there may be no trigger, view or computed column that would run with our
+stranger is refused if its tables are not exactly these: there may be no trigger, view or computed column that would run with our
 statements.
 """
 
@@ -160,7 +160,7 @@ class Catalog:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All changes inside are made together, and are on the disk when it ends; none where an exception is raised."""
+        """All changes inside are made together, and are on the disk when it ends; none if an exception is raised."""
         with self._errors():
             self.roll_back()
             if _stamp(self.path, write=True) != self._stamp:
@@ -180,7 +180,7 @@ class Catalog:
                 raise
 
     def _open(self) -> None:
-        """Connects to the file that is there now. Raises SoftDatabaseError where it is no catalog of this version."""
+        """Connects to the file that is there now. Raises SoftDatabaseError if it is no catalog of this version."""
         if self._connection is not None:
             self._connection.close()
         self._connection, self._is_locked = None, True
@@ -228,7 +228,7 @@ class Catalog:
     # What it says.
 
     def setting(self, name: str) -> str | None:
-        """A setting; None where it is not there."""
+        """A setting; None if it is not there."""
         rows = list(self._rows("SELECT value FROM settings WHERE name = ?", (name,)))
         return str(rows[0][0]) if rows else None
 
@@ -380,7 +380,7 @@ class Catalog:
         self.set("unlisted", " ".join(names))
 
     def add_segment(self, entry: Entry) -> None:
-        """Raises SoftDatabaseError where it has ids of another one."""
+        """Raises SoftDatabaseError if it has ids of another one."""
         inside = "SELECT 1 FROM segments WHERE first_id <= ? AND last_id >= ? LIMIT 1"
         if list(self._rows(inside, (entry.last_id, entry.first_id))):
             raise SoftDatabaseError(f"{self.path}: {entry.place} are in it already; nothing is changed")
@@ -447,7 +447,7 @@ class Catalog:
         return [row[1] for row in self._execute("PRAGMA table_info(records)")][1:]
 
     def _data_version(self) -> int:
-        """Another number where another connection has written."""
+        """Another number if another connection has written."""
         (number,) = self._execute("PRAGMA data_version").fetchone()
         return int(number)
 
@@ -472,7 +472,7 @@ class Catalog:
             self._is_restricted = False
 
     def _check_tables(self) -> None:
-        """Raises SoftDatabaseError where the tables and settings are not those of a catalog of this version."""
+        """Raises SoftDatabaseError if the tables and settings are not those of a catalog of this version."""
         (version,) = self._execute("PRAGMA user_version").fetchone()
         if version > VERSION:
             raise SoftDatabaseError(newer(self.path, version))
@@ -597,9 +597,9 @@ def _roll_back(connection: sqlite3.Connection | None) -> None:
 
 
 def _stamp(path: Path, *, write: bool = False) -> list[int]:
-    """Another one where the catalog or its log is another file; where there is no log, where it was written too.
+    """Another stamp if the catalog or its log is another file; without a log, also if the catalog was written.
 
-    Raises SoftDatabaseError where it, or a file that SQLite opens beside it, is not a regular file, or is to be written and has a second
+    Raises SoftDatabaseError if it, or a file that SQLite opens beside it, is not a regular file, or is to be written and has a second
     name."""
     found = list[os.stat_result | None]()
     for ending in ("", "-wal", "-shm", "-journal"):
@@ -678,5 +678,5 @@ def _value_faults(value: object) -> Iterator[str]:
 
 
 def settings(schema: StoreSchema) -> dict[str, int | str | None]:
-    """The fields of a schema; without `tokens` where there are none, which earlier versions do not know."""
+    """The fields of a schema; without `tokens` if there are none, which earlier versions do not know."""
     return {name: value for name, value in vars(schema).items() if name != "tokens" or value}

@@ -33,10 +33,10 @@ _Result = TypeVar("_Result")
 class Top(NamedTuple):
     """The rows with the largest scores for each query, in descending order, equal ones by id."""
 
-    ids: Tensor  # (..., k) int64; -1 where there are fewer rows; k as asked, at most the number of rows that the files have, and 1
+    ids: Tensor  # (..., k) int64; -1 if there are fewer rows; k as asked, at most the number of rows that the files have, and 1
     weights: Tensor  # (..., k) float64; NaN for `search`, which does not compute them
-    scores: Tensor  # (..., k) float64: scale q.k; -inf where there are fewer rows
-    records: Any  # lists in the shape of `ids`, of the rows' records; None where there are fewer rows
+    scores: Tensor  # (..., k) float64: scale q.k; -inf if there are fewer rows
+    records: Any  # lists in the shape of `ids`, of the rows' records; None if there are fewer rows
 
 
 class Answer(NamedTuple):
@@ -157,11 +157,11 @@ class SoftDatabase(StoredDatabase):
             where: an SQL condition over the fields of the records, such as "source = ? AND year > ?": attention over the rows that
                 meet it. A row without a record meets none.
             parameters: the values of its question marks, or a dictionary for names such as :year.
-            top: how many rows to list for each query; at most as many as the segments of the database have, or 1 where they have none.
+            top: how many rows to list for each query; at most as many as the segments of the database have, or 1 if they have none.
             tolerance: the weight that may be left out: blocks of rows are skipped whose bounds say that they have no more together.
                 `skipped_weight_bound` says how much it was at most. Which rows share a block then matters.
 
-        Where autograd records and the query needs a gradient, `value` has one, over all rows, by one more pass over them; other results
+        If autograd records and the query needs a gradient, `value` has one, over all rows, by one more pass over them; other results
         are detached.
 
         Raises:
@@ -200,7 +200,7 @@ class SoftDatabase(StoredDatabase):
     def map(self, query: Tensor, *, scale: float | None = None, max_bytes: int = _MAP_BYTES) -> AttentionMap:
         """The attention map of queries over all rows, (Q, n) or (H, Q, n): its keys are the rows in the order of `ids()`.
 
-        The keys are those in the file where it is one segment of float32 without deleted rows, and a copy in memory otherwise.
+        The keys are those in the file if it is one segment of float32 without deleted rows, and a copy in memory otherwise.
 
         Args:
             query: (Q, D), or (Q, H, D) with several heads.
@@ -287,9 +287,9 @@ class SoftDatabase(StoredDatabase):
 
         Args:
             keys: (n, D), or (n, H, D) with several heads, in float32 or the dtype of the database.
-            values: (n, E), or (n, H, E); None where the values are the keys.
+            values: (n, E), or (n, H, E); None if the values are the keys.
             records: a dictionary for each row, from names to strings, 64-bit integers and floats. None stands for no value.
-            model: what made the keys; refused where the database was created for another one.
+            model: what made the keys; refused if the database was created for another one.
 
         Raises:
             ShapeError, ValueError: sizes, dtypes or records that do not fit, numbers that are NaN or infinite, more rows than there
@@ -311,7 +311,7 @@ class SoftDatabase(StoredDatabase):
         Args:
             path: the file.
             key: the column of the keys, lists of H D numbers.
-            value: the column of the values, where the database has values of its own.
+            value: the column of the values, if the database has values of its own.
                 The other columns become fields of the records, except id; record holds JSON objects of fields.
 
         Raises:

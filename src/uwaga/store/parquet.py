@@ -2,7 +2,7 @@
 
 id        int64
 key       a list of H D float32, which holds every number of the database exactly
-value     a list of H E float32, where the values are not the keys
+value     a list of H E float32, if the values are not the keys
 tokens    of a TokenDatabase, in place of them: a list of vectors, lists of D float32
 record    the record as a JSON object
 """

@@ -86,7 +86,7 @@ class LiveRows:
         return result
 
     def keys(self, start: int, stop: int) -> Tensor:
-        """The keys of the live rows from `start` up to `stop`, (rows, H, D) float32; a view where they lie together as float32."""
+        """The keys of the live rows from `start` up to `stop`, (rows, H, D) float32; a view if they lie together as float32."""
         return _gathered([(self.segments[n].keys, rows) for n, rows in self.pieces(start, stop)])
 
     def keys_and_values(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
@@ -111,7 +111,7 @@ class LiveRows:
 
     @cached_property
     def places(self) -> np.ndarray:
-        """For each block the number of the segment that it can be read from without a copy; -1 where there is none."""
+        """For each block the number of the segment that it can be read from without a copy; -1 if there is none."""
         starts = np.arange(self.blocks) * BLOCK
         ends = starts + self.count(np.arange(self.blocks))
         n = np.searchsorted(self.ends, starts, "right") - 1
@@ -154,7 +154,7 @@ class PassResult(NamedTuple):
     value: Tensor  # (R, E) float32
     lse: np.ndarray  # (R,) float64
     entropy: np.ndarray  # (R,)
-    top_ids: np.ndarray  # (R, k) int64; -1 where there are fewer rows
+    top_ids: np.ndarray  # (R, k) int64; -1 if there are fewer rows
     top_weights: np.ndarray  # (R, k)
     top_scores: np.ndarray  # (R, k)
     skipped_weight_bound: np.ndarray  # (R,) the most weight that skipped rows may have
@@ -336,7 +336,7 @@ class _Pass:
             self._top.merge(results, maximum_nR, lse_nR)
 
     def _check_scores(self, keys: Tensor, start: int) -> None:
-        """Raises ValueError where a score of these rows, or a sum on the way to it, is beyond float32."""
+        """Raises ValueError if a score of these rows, or a sum on the way to it, is beyond float32."""
         query, key_HDn = self._query.double(), keys.double().permute(1, 2, 0)
         scores = (query.abs() * self._factor) @ key_HDn.abs()
         beyond = scores > _FLOAT32
@@ -382,7 +382,7 @@ class _Pass:
     def _bands(self) -> tuple[np.ndarray, np.ndarray]:
         """exp(the upper end of each band - that of the highest), (BANDS, R), 0 for those that are left out; the latter (R,)."""
         top_R = BAND * (self._held.max(0) + 1)
-        with np.errstate(invalid="ignore"):  # where a query has no band yet
+        with np.errstate(invalid="ignore"):  # if a query has no band yet
             is_kept = self._held.max(0) - self._held < BANDS
             relative = np.exp(np.maximum(BAND * (self._held + 1) - top_R, -745.0))
         factor = np.where(is_kept & (self._sums > 0), relative, 0.0)
@@ -452,7 +452,7 @@ class _Top:
         if not len(r):
             return
         weights, positions, blocks = _candidates(results, self.top)
-        # Scores as the engine's weights give them; where a weight is zero, only that the score is not above this one.
+        # Scores as the engine's weights give them; if a weight is zero, only that the score is not above this one.
         lse = np.broadcast_to(lse_nR[:, r, None], (*lse_nR[:, r].shape, weights.shape[2]))
         weight, at = (x[:, r].transpose(1, 0, 2).reshape(len(r), -1).astype(x.dtype) for x in (weights, positions))
         lse = lse.transpose(1, 0, 2).reshape(len(r), -1)
@@ -492,7 +492,7 @@ class _Top:
         return np.where(self._at < 2**62, weights, 0.0), self._scores
 
     def ids(self) -> np.ndarray:
-        """(R, k); -1 where there are fewer rows."""
+        """(R, k); -1 if there are fewer rows."""
         is_there = self._at < 2**62
         ids = np.full(self._at.shape, -1, np.int64)
         ids[is_there] = self._live.ids(self._at[is_there])

@@ -1,9 +1,9 @@
 """Segments of a soft database: immutable safetensors files of rows, mapped into memory.
 
     keys      (n, H, D)
-    values    (n, H, E), absent where the values are the keys
-    ids       (n,) int64, strictly rising, absent where they are consecutive
-    offsets   (n+1,) int64, rising, where a row has a vector for each of some tokens: keys are then (N, D), and rows have neither
+    values    (n, H, E), absent if the values are the keys
+    ids       (n,) int64, strictly rising, absent if they are consecutive
+    offsets   (n+1,) int64, rising, if a row has a vector for each of some tokens: keys are then (N, D), and rows have neither
               values, centres nor radii
     centres   (c, H, D) float32: of every CHUNK rows a point, for bounds of their scores
     radii     (c, H) float32: no key of the chunk is farther from its centre
@@ -39,7 +39,7 @@ from uwaga._base.options import Integer, Switch, options
 from uwaga._base.terminal import printable
 
 CHUNK = 1024  # rows of a checksum and a bound
-TOKEN_CHUNK = 64  # rows of a checksum where they have vectors of tokens
+TOKEN_CHUNK = 64  # rows of a checksum if they have vectors of tokens
 _FORMAT = "uwaga.memory "  # and the version; the name that the package had when the first files were written
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 NAMES = re.compile(r"[0-9]{12}-[0-9a-f]{16}\.safetensors")
@@ -47,7 +47,7 @@ VERSION = 1  # of the files of a database: catalog and segments
 MOST_IDS = 10**12  # ids are below: a name has 12 digits for one
 _DIGEST = 32
 _THREADS = 2
-_SEEKING = threading.Lock()  # where there is no pwrite
+_SEEKING = threading.Lock()  # for systems without pwrite
 
 
 _Width = Annotated[Integer, Ge(1), Le(2**20)]
@@ -91,13 +91,13 @@ class SegmentFile(NamedTuple):
 
     entry: Entry
     keys: Tensor  # (n, H, D)
-    values: Tensor  # (n, H, E); the keys where they are the values
+    values: Tensor  # (n, H, E); the keys if they are the values
     ids: np.ndarray | None  # (n,) int64; None: consecutive
     centres: Tensor  # (c, H, D) float32
     radii: Tensor  # (c, H) float32
     path: Path = Path()
     size: int = 0  # bytes of the file when it was opened
-    offsets: Tensor | None = None  # (n+1,) int64 where a row has several keys, (N, D)
+    offsets: Tensor | None = None  # (n+1,) int64 if a row has several keys, (N, D)
 
     @property
     def nbytes(self) -> int:
@@ -105,7 +105,7 @@ class SegmentFile(NamedTuple):
         return self.keys.nbytes + (self.values.nbytes if self.values is not self.keys else 0)
 
     def truncation(self) -> str | None:
-        """What is wrong where the file has become shorter since it was opened: reading what is gone would end the process (SIGBUS).
+        """What is wrong if the file has become shorter since it was opened: reading what is gone would end the process (SIGBUS).
 
         A file that was removed meanwhile, as `compact` removes it, can be read until it is closed."""
         try:

@@ -169,7 +169,7 @@ class StoredDatabase(ABC):
             before = set(self._broken)
 
     def _segment_folder(self) -> Path:
-        """Raises SoftDatabaseError where it is a link, whose files are those of another database."""
+        """Raises SoftDatabaseError if it is a link, whose files are those of another database."""
         folder = self.path / SEGMENTS
         if folder.is_symlink():
             raise SoftDatabaseError(f"{folder}: is a symbolic link, which no folder of segments is")
@@ -335,7 +335,7 @@ class StoredDatabase(ABC):
     def delete(self, ids: Iterable[int], *, missing_ok: bool = False) -> None:
         """Removes rows. Their keys stay in the files until `compact`; no answer has them any more.
 
-        A segment that cannot be read goes as a whole, with its file, where every id from its first to its last is listed or was
+        A segment that cannot be read goes as a whole, with its file, if every id from its first to its last is listed or was
         deleted before: which of them it had cannot be known. So this removes what `check` reports:
 
             for damage in db.check():
@@ -429,7 +429,7 @@ class StoredDatabase(ABC):
             return entry in now.segments()
 
     def _begin_writing(self) -> None:
-        """Makes this the writer, and removes what an interrupted call or another writer has left. Raises SoftDatabaseError where another one is."""
+        """Makes this the writer, and removes what an interrupted call or another writer has left. Raises SoftDatabaseError if another one is."""
         self._check_open()
         self._segment_folder()
         if self._opened_by != os.getpid():

@@ -317,7 +317,7 @@ class Match(NamedTuple):
     """A token of a question and the one of a passage that it found."""
 
     token: str  # of the question, as the vocabulary writes it
-    found: str  # of the passage; its place in it, where the record has not the text of these tokens
+    found: str  # of the passage; its place in it, if the record has not the text of these tokens
     product: float
 
 
@@ -402,6 +402,6 @@ def ask(
 
 
 def _token_names(encoder: "TextEncoder", text: object, count: int) -> list[str]:
-    """The tokens of a passage of so many, or their places where it is not the text that they are of."""
+    """The tokens of a passage of so many, or their places if it is not the text that they are of."""
     names = encoder.token_strings(text, task="document", overflow="windows") if isinstance(text, str) and text else []
     return names if len(names) == count else [str(n) for n in range(count)]

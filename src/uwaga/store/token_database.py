@@ -25,7 +25,7 @@ from uwaga.store.reading import LiveRows
 from uwaga.store.segments import DTYPES, MOST_IDS, SegmentFile, StoredTokens
 from uwaga.store.stored import NewRows, StoredDatabase, dtype_name, nested
 
-_BLOCK_BYTES = 2**25  # of the vectors that are scored at a time, where one row has no more
+_BLOCK_BYTES = 2**25  # of the vectors that are scored at a time, if one row has no more
 _RECORDS_AT_ONCE = 512
 
 
@@ -123,7 +123,7 @@ class TokenDatabase(StoredDatabase):
         query = self._query(query, "search")
         most = self._listed(k, 1, "TokenDatabase.search: k")
         live = self._rows(where, parameters)
-        # The largest scores so far, and the positions of their live rows; -1 where there are fewer.
+        # The largest scores so far, and the positions of their live rows; -1 if there are fewer.
         scores, at = np.full((len(query), most), -np.inf), np.full((len(query), most), -1, np.int64)
         with torch.no_grad():
             for start, tokens in _blocks(live, 0, len(live)):
@@ -273,7 +273,7 @@ def _blocks(live: LiveRows, start: int, stop: int) -> Iterator[tuple[int, Ragged
 
 
 def _tokens(segment: SegmentFile, rows: np.ndarray) -> Ragged:
-    """Of rows in ascending order; a view of the file where they lie together."""
+    """Of rows in ascending order; a view of the file if they lie together."""
     assert segment.offsets is not None
     offsets = segment.offsets
     edges = np.flatnonzero(np.diff(rows) != 1) + 1

@@ -54,7 +54,7 @@ def fit(config: Config, *, resume: bool = False, fsdp: bool = False, progress: b
 
     Args:
         config: the model, the data and the run.
-        resume: continue from the last checkpoint in run.output_dir, or start where there is none. The result is bit for bit
+        resume: continue from the last checkpoint in run.output_dir, or start if there is none. The result is bit for bit
             that of an uninterrupted run on the same machine.
         fsdp: each process keeps a shard of the weights (FSDP2), instead of all of them.
         progress: show a progress bar and messages on standard error.
@@ -348,7 +348,7 @@ class Loop:
 @contextmanager
 def _one_interrupt_deferred(tell: Callable[[], None]) -> Iterator[Callable[[], bool]]:
     """Ctrl-C inside does nothing the first time but to call `tell`, and to make the function that this gives return True; the second
-    time it raises KeyboardInterrupt. Without effect in other threads, and where a program has a handler of its own.
+    time it raises KeyboardInterrupt. Without effect in other threads, and if a program has a handler of its own.
     """
     came = False
 

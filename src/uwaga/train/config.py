@@ -45,7 +45,7 @@ _Threads = Annotated[Size, Le(env.MAX_THREADS)]
 
 @options
 class TargetConfig:
-    """The tokenizer of targets, where the data is pairs."""
+    """The tokenizer of targets, if the data is pairs."""
 
     kind: TokenizerKind = "words"
     shared: Switch = False  # one vocabulary and embedding for sources and targets: characters and words only
@@ -73,7 +73,7 @@ class SourceConfig:
     url: Name  # of the file, or of the project that it was made from
     member: Text = ""  # the file inside of the zip archive at the URL
     files: tuple[_FileName, ...] = ()  # names under UWAGA_DATA; a download is stored under the first
-    instructions: Text = ""  # how to make the file, where it cannot be downloaded from the URL
+    instructions: Text = ""  # how to make the file, if it cannot be downloaded from the URL
 
 
 @options
@@ -162,7 +162,7 @@ class RunConfig:
     tensorboard: Switch = False
     threads: _Threads | None = None  # of PyTorch; None: its default
     compile: Switch = False
-    device: Literal["auto", "cpu", "cuda"] = "auto"  # "auto": CUDA where it is available
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # "auto": CUDA if it is available
 
 
 @options

@@ -49,7 +49,7 @@ class Batch:
     Attributes:
         ids: (N,) int64, the input of the model or of its encoder.
         decoder_ids: (N',) int64, the input of the decoder of an encoder-decoder, in as many rows; else None.
-        labels: (N,) int64, or (N',) where there are decoder_ids: the token to predict at each position; -100 is not scored.
+        labels: (N,) int64, or (N',) if there are decoder_ids: the token to predict at each position; -100 is not scored.
         first_token: where ids begin in the whole batch, of which this is a part.
     """
 
@@ -91,7 +91,7 @@ class Batch:
         )
 
     def without_labels(self) -> "Batch":
-        """The same batch without a label, for a process that has no batch where the others have one."""
+        """The same batch without a label, for a process that has no batch while others have one."""
         return replace(self, labels=torch.full_like(self.labels, IGNORED))
 
     def inputs(self, device: torch.device) -> tuple[tuple[Any, ...], int]:

@@ -5,7 +5,7 @@ from uwaga._base.errors import DataError as DataError
 
 
 class TrainingError(RuntimeError):
-    """A run that cannot start or continue; the message names the last good checkpoint where there is one."""
+    """A run that cannot start or continue; the message names the last good checkpoint if there is one."""
 
 
 class LostProcessError(TrainingError):

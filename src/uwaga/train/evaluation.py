@@ -30,8 +30,8 @@ _SAMPLED_SOURCES = 1000
 _GENERATE_ROWS = 256
 # Of sampling: below 1, as is usual for text that people read.
 _TEMPERATURE = 0.8
-_PROMPT = 16  # tokens of the validation split, the prompt where the configuration has none
-_PROMPTS = 5  # sources, where the configuration has none
+_PROMPT = 16  # tokens of the validation split, the prompt if the configuration has none
+_PROMPTS = 5  # sources, if the configuration has none
 # Tokens of the batch whose attention is measured: enough for means, and little work beside a step.
 _ATTENTION_TOKENS = 2048
 
@@ -80,7 +80,7 @@ def _generated(model: Transformer, prompts: Sequence[Sequence[int]], **how: Any)
 def error_rates(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> ErrorRates:
     """Phoneme and word error rates; phonemes are separated by spaces.
 
-    Each prediction is compared with its nearest reference: the first one listed where two are equally near.
+    Each prediction is compared with its nearest reference: the first one listed if two are equally near.
 
     Args:
         predictions: one for each word.

@@ -35,7 +35,7 @@ from uwaga.train.step import StepResult
 
 METRICS_FILE = "metrics.jsonl"
 _LINE_START = b'{"step": '
-# Where standard error is not a terminal, seconds between two lines of progress.
+# If standard error is not a terminal, seconds between two lines of progress.
 _SECONDS_BETWEEN_LINES = 30.0
 
 
@@ -202,7 +202,7 @@ def tensorboard_writer(out: Path, step: int) -> Any:
 
 
 class Display:
-    """Shows on standard error how a run proceeds: a bar with loss, tokens/s and time left where that is a terminal, else lines now and then.
+    """Shows on standard error how a run proceeds: a bar with loss, tokens/s and time left if that is a terminal, else lines now and then.
 
     Args:
         steps: of the whole run.

@@ -75,7 +75,7 @@ class World:
             raise TrainingError(f"{where}{error.strerror or error}; {last_checkpoint_text(out)}") from error
 
     def lost_peer(self, error: RuntimeError) -> str | None:
-        """Which other process ended or did not answer within the timeout, where an error is about that; else None."""
+        """Which other process ended or did not answer within the timeout, if an error is about that; else None."""
         is_of_ring = isinstance(error, ProcessGroupError)
         if self.size == 1 or (not is_of_ring and "gloo" not in str(error)):
             return None
@@ -156,7 +156,7 @@ def process_group(device: str, parallel: ParallelConfig) -> Iterator[World]:
     """This process's `World`: of a new process group under torchrun, of an existing process group, or of one process.
 
     Args:
-        device: "cpu", "cuda", or "auto": CUDA where it is available.
+        device: "cpu", "cuda", or "auto": CUDA if it is available.
         parallel: the section of the configuration.
 
     Raises:

@@ -2,7 +2,7 @@
 
     out/data-HASH/metadata.json                rows, tokens, dtype and checksum of each token file
     out/data-HASH/train.tokens, train.offsets  and the same of validation, and of targets: rows one after the other
-    out/data-HASH/tokenizer.json               and its settings; target_tokenizer.json where targets have another
+    out/data-HASH/tokenizer.json               and its settings; target_tokenizer.json if targets have another
     out/data-HASH/answers.jsonl                of pairs: the validation sources with all their targets
 
 A folder that is being written has the suffix .unfinished; no reader looks into it. Letters: R rows, N tokens.
@@ -68,7 +68,7 @@ Tokenizers = tuple[TextTokenizer, TextTokenizer]
 
 
 def prepare(config: Config, folder: Path) -> Path:
-    """The folder of a configuration's prepared data inside of another; made where it does not exist. Of several processes, one makes
+    """The folder of a configuration's prepared data inside of another; made if it does not exist. Of several processes, one makes
     it. Raises DataError, ConfigError."""
     data = config.data
     files = {
@@ -201,7 +201,7 @@ def _pairs(data: DataConfig, files: _Files) -> Iterator[tuple[str, Pair]]:
 
 
 def save_tokenizers(tokenizers: Tokenizers, folder: Path) -> None:
-    """tokenizer.json and its settings; target_tokenizer.json where targets are tokenized another way."""
+    """tokenizer.json and its settings; target_tokenizer.json if targets are tokenized another way."""
     tokenizer, target = tokenizers
     tokenizer.save(folder)
     if target is not tokenizer:
@@ -277,7 +277,7 @@ def _write_documents(
 ) -> None:
     """Documents as rows of the split's writer.
 
-    For a language model each begins and ends with the end-of-text token (or what the tokenizer puts before a text); where
+    For a language model each begins and ends with the end-of-text token (or what the tokenizer puts before a text); if
     windows are read, all are one row with that token between them.
     """
     begin = end = nothing = np.empty(0, np.int64)
@@ -377,7 +377,7 @@ class TokenWriter:
     """Writes NAME.tokens (N,) and NAME.offsets (R+1,) into a folder, token by token.
 
     Args:
-        vocab_size: ids are below it; they are stored in two bytes where that is enough.
+        vocab_size: ids are below it; they are stored in two bytes if that is enough.
     """
 
     def __init__(self, folder: Path, name: str, vocab_size: int) -> None:

@@ -37,7 +37,7 @@ def find(name: str, data: DataConfig) -> Path:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes, decompressed where its name ends in .gz. Raises DataError."""
+    """The SHA-256 of a file's bytes, decompressed if its name ends in .gz. Raises DataError."""
     digest = hashlib.sha256()
     with untrusted.open_decompressed(path) as file:
         while piece := file.read(2**20):

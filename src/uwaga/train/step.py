@@ -129,7 +129,7 @@ class TrainableModel:
         total = torch.zeros(2, dtype=torch.float64, device=world.device)
         with evaluation_mode(self.objective):
             while some := list(islice(batches, world.data_size)):
-                # A process without a batch where others have one passes one without labels.
+                # A process that has no batch while others have one passes a batch without labels.
                 batch = some[world.data_rank] if world.data_rank < len(some) else some[0].without_labels()
                 arguments, scored = batch.part(world.context_rank, world.context).inputs(world.device)
                 with _attention_of_parts(world), self._autocast():
@@ -196,7 +196,7 @@ class Objective(nn.Module):
 
 def _lowered(ids: Ragged, decoder_ids: Ragged | None) -> tuple[Operand, ...]:
     """As the model computes it fastest: rows of one length, such as windows, as a matrix, which has no padding either. In a
-    graph for batches of all sizes packed, without the longest row, which would be part of it. Where several processes share the rows
+    graph for batches of all sizes packed, without the longest row, which would be part of it. If several processes share the rows
     (`uwaga.sequence_parallel`), packed as they are."""
     both = (ids,) if decoder_ids is None else (ids, decoder_ids)
     if torch.compiler.is_compiling():
