@@ -98,11 +98,11 @@ def _write(model: "Transformer", texts: Sequence[str], options: dict[str, Any], 
     if streamer is not None:
         return
     for text, ids in zip(texts, written, strict=True):
-        said = model.target_tokenizer.decode(ids)
+        answer = model.target_tokenizer.decode(ids)
         if as_json:
-            echo_json(json.dumps({"prompt": text, "text": said, "tokens": ids}))
+            echo_json(json.dumps({"prompt": text, "text": answer, "tokens": ids}))
         else:
-            echo(said)
+            echo(answer)
 
 
 class _TextStreamer:

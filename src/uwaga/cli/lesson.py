@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from uwaga._base.arguments import check
 from uwaga._base.languages import current, decimal, significant, tr
 from uwaga._base.terminal import escape_controls
 from uwaga.cli.terminal import (
@@ -123,8 +124,7 @@ def _print(worked: "Lesson", query: int, *, everything: bool) -> None:
     from rich.console import Console
 
     tokens = worked.request["tokens"]
-    if query >= len(tokens):
-        raise ValueError(f"--query {query + 1} is out of range: there are {len(tokens)} tokens")
+    check(query < len(tokens), f"--query {query + 1} is out of range: there are {len(tokens)} tokens")
     console = Console()
     shown = set[str]()
     for step in worked.steps:

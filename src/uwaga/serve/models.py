@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from uwaga.encode.encoder import TextEncoder
-from uwaga.encode.preprocessing import TokenizedText
+from uwaga.encode.preprocessing import TokenizedText, groups
 from uwaga.encode.reranker import Reranker, sigmoid
 from uwaga.models.tokenizers.token_text import join_tokens, token_text
 from uwaga.models.tokenizers.tokenizer import Encoding, Tokenizer, prefix_end
@@ -345,11 +345,5 @@ def _refuse_long(texts: Texts, number: int, has: str, most: int) -> NoReturn:
 
 def _groups(sizes: Sequence[int]) -> Iterator[slice]:
     """Consecutive texts of so many characters, as many as are tokenized at a time, and one at least."""
-    start = total = 0
-    for number, size in enumerate(sizes):
-        if number > start and total + size > _PIECE:
-            yield slice(start, number)
-            start, total = number, 0
-        total += size
-    if sizes:
-        yield slice(start, len(sizes))
+    for group in groups(range(len(sizes)), sizes.__getitem__, max_documents=sys.maxsize, max_characters=_PIECE):
+        yield slice(group[0], group[-1] + 1)

@@ -37,6 +37,7 @@ import numpy as np
 from torch import Tensor
 
 from uwaga._base import durable, untrusted
+from uwaga._base.arguments import check
 from uwaga._base.errors import SoftDatabaseError
 from uwaga._base.options import read
 from uwaga._base.terminal import printable
@@ -316,8 +317,7 @@ class Catalog:
         Raises:
             ValueError: the condition is not one expression over the columns of records, or a parameter is of another type.
         """
-        if not isinstance(where, str):
-            raise ValueError(f"SoftDatabase: a condition must be a string, not {type(where).__name__}")
+        check(isinstance(where, str), f"SoftDatabase: a condition must be a string, not {type(where).__name__}")
         bound = _bound(parameters)
         # What is not one expression compiles in one of these at most: what closes the parenthesis of the second, as
         # "1) UNION SELECT 0 WHERE (1", has none to close in the first; and what ends the first by THEN, which goes on after no
@@ -535,10 +535,8 @@ def _bound(parameters: Parameters) -> Parameters:
     """Parameters as SQLite compares them with what records have: sqlite3 would take NumPy's scalars for blobs. Raises ValueError."""
     if isinstance(parameters, Mapping):
         return {name: _plain(value, f"SoftDatabase: parameter {name}") for name, value in parameters.items()}
-    if isinstance(parameters, str | bytes | bytearray | memoryview) or not isinstance(parameters, Sequence):
-        raise ValueError(
-            f"SoftDatabase: parameters must be a list, a tuple or a dictionary, not {type(parameters).__name__}"
-        )
+    is_list = isinstance(parameters, Sequence) and not isinstance(parameters, str | bytes | bytearray | memoryview)
+    check(is_list, f"SoftDatabase: parameters must be a list, a tuple or a dictionary, not {type(parameters).__name__}")
     return [_plain(value, f"SoftDatabase: parameter {n}") for n, value in enumerate(parameters)]
 
 

@@ -296,9 +296,9 @@ class SoftDatabase(StoredDatabase):
                 are ids below 10^12; nothing is added.
             SoftDatabaseError: another process writes, or the rows cannot be written; nothing is added.
         """
-        if (values is None) != (self.schema.value_width is None):
-            stored = "the keys are the values" if values is not None else "values of their own are needed"
-            raise ValueError(f"SoftDatabase.append: in {self.path} {stored}, as it was created")
+        has_values = self.schema.value_width is not None
+        stored = "values of their own are needed" if has_values else "the keys are the values"
+        check((values is not None) == has_values, f"SoftDatabase.append: in {self.path} {stored}, as it was created")
         key = self._checked_rows(keys, self.schema.key_width, "keys")
         value = None if values is None else self._checked_rows(values, self.schema.value_width, "values")
         if value is not None and len(value) != len(key):
