@@ -69,7 +69,7 @@ class SentenceConfig:
     """How texts become tokens, and the hidden states of a text one vector."""
 
     folder: Path  # of config.json, the weights and tokenizer.json
-    pooling: tuple[str, ...] = ("mean",)  # keys of pooling.POOLING; the vectors of several are concatenated
+    pooling: tuple[str, ...] = ("mean",)  # keys of inference.POOLING; the vectors of several are concatenated
     include_prompt: bool = True  # False: the tokens of a prompt are not pooled
     head: tuple[SentenceModule, ...] = ()  # what follows pooling: Dense, LayerNorm, Normalize, Dropout
     truncate_dim: int | None = None  # the first numbers of a vector, which are its result; None: all

@@ -328,7 +328,7 @@ class _Generation(Extension):
 
 
 class _Function:
-    """What a template may call besides macros: a function of `_FUNCTIONS`, or a method of a value."""
+    """What a template may call besides macros: a global of `_ENVIRONMENT`, or a method of a value."""
 
     def __init__(self, run: Callable[..., Any]) -> None:
         self._run = run
