@@ -55,11 +55,11 @@ class _WithRay(TyperCommand):
     """Of `uwaga encode`, where --ray may have no value, which Typer has no way to say: before another option or a file of documents it has none."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        for at, argument in reversed(list(enumerate(args))):
+        for index, argument in reversed(list(enumerate(args))):
             if argument == "--ray" and (
-                at + 1 == len(args) or args[at + 1].startswith("-") or args[at + 1].endswith(SUFFIXES)
+                index + 1 == len(args) or args[index + 1].startswith("-") or args[index + 1].endswith(SUFFIXES)
             ):
-                args.insert(at + 1, encode.HERE)
+                args.insert(index + 1, encode.HERE)
         return super().parse_args(ctx, args)
 
 

@@ -97,10 +97,10 @@ class Inference:
 
     @torch.no_grad()
     def _pooled(self, hidden: Ragged, batch: slice, skipped_S: Tensor | None) -> Tensor:
-        own_S = None if skipped_S is None else skipped_S[batch].to(hidden.values.device)
+        of_batch_S = None if skipped_S is None else skipped_S[batch].to(hidden.values.device)
         assert self.pooling is not None
         assert self.head is not None
-        result: Tensor = self.head(pool(hidden, self.pooling, own_S))
+        result: Tensor = self.head(pool(hidden, self.pooling, of_batch_S))
         return result
 
     def _spans(self, group: TokenizedGroup, count: "_Count | None") -> tuple[Tensor, None]:
@@ -137,9 +137,9 @@ class Inference:
             offsets = group.offsets[batch.start : batch.stop + 1]
             values_NM, counts_S = hidden.values, np.diff(offsets)
             if kept_N is not None:
-                own_N = kept_N[offsets[0] : offsets[-1]]
-                values_NM = values_NM[torch.from_numpy(own_N).to(values_NM.device)]
-                counts_S = np.add.reduceat(own_N.astype(np.int64), offsets[:-1] - offsets[0])
+                is_kept_N = kept_N[offsets[0] : offsets[-1]]
+                values_NM = values_NM[torch.from_numpy(is_kept_N).to(values_NM.device)]
+                counts_S = np.add.reduceat(is_kept_N.astype(np.int64), offsets[:-1] - offsets[0])
             if self.head is not None:
                 values_NM = self.head(values_NM.float())
             parts.append(values_NM if self.normalize is None else normalize(values_NM.float(), dim=-1))
@@ -172,11 +172,11 @@ class Inference:
         seen_S = None if group.seen is None else torch.from_numpy(group.seen)
         for batch in batches(np.diff(group.offsets), self.tokens_per_batch):
             first, last = group.offsets[batch.start], group.offsets[batch.stop]
-            own_offsets = offsets[batch.start : batch.stop + 1] - first
+            batch_offsets = offsets[batch.start : batch.stop + 1] - first
             with evaluation_mode(self.model):  # not around the yield: a generator would leave the caller in this state
                 # Told, the longest text need not be read from a GPU, which would wait for it.
-                longest = int(own_offsets.diff().max())
-                packed = Ragged(ids[first:last].to(device), own_offsets.to(device), max_length=longest)
+                longest = int(batch_offsets.diff().max())
+                packed = Ragged(ids[first:last].to(device), batch_offsets.to(device), max_length=longest)
                 options = {} if seen_S is None else {"key_lengths": seen_S[batch].to(device)}
                 output = self.model(packed, outputs=(), **options, **({"only": only} if only else {}))
             # Of an encoder-decoder the encoder alone has run.

@@ -149,9 +149,9 @@ def _first(text: str, start: int, stop: int) -> int:
     if start < 0:
         # SentencePiece joins the space before a word to it: the last one of the prompt to the first word of the text.
         return start if stop <= 0 or text[:stop].isspace() else _first(text, 0, stop)
-    for at in range(start, stop):
-        if not text[at].isspace():
-            return at
+    for place in range(start, stop):
+        if not text[place].isspace():
+            return place
     return start
 
 
@@ -260,8 +260,8 @@ class Preprocessor:
                 if isinstance(tokens_of_spans, str):
                     leave_out(number, tokens_of_spans)
                     continue
-                at = places_in(parts, len(ids), len(prefix), special)
-                places = [at[inside] for inside in tokens_of_spans]
+                places_T = places_in(parts, len(ids), len(prefix), special)
+                places = [places_T[inside] for inside in tokens_of_spans]
             sizes = [max(stop - start + special, least) for start, stop in parts]
             for (start, stop), size in zip(parts, sizes, strict=True):
                 ids += (*prefix, *numbers[start:stop], *suffix)

@@ -43,7 +43,7 @@ class Metrics(Collector):
 
     def __init__(self, records: np.ndarray | None = None, number: int = 0) -> None:
         self._records = np.zeros(1, _RECORD) if records is None else records
-        self._own = self._records[number]
+        self._record = self._records[number]
 
     @classmethod
     def shared(cls, count: int) -> "list[Metrics]":
@@ -53,17 +53,17 @@ class Metrics(Collector):
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         row = PATHS.index(path if path in PATHS else _OTHER)
-        self._own["requests"][row, _STATUSES.index(status)] += 1
-        _observe(self._own["seconds"][row], _SECONDS, seconds)
+        self._record["requests"][row, _STATUSES.index(status)] += 1
+        _observe(self._record["seconds"][row], _SECONDS, seconds)
 
     def gone(self) -> None:
-        self._own["disconnects"] += 1
+        self._record["disconnects"] += 1
 
     def step(self, tokens: int) -> None:
-        _observe(self._own["tokens"], _TOKENS, tokens)
+        _observe(self._record["tokens"], _TOKENS, tokens)
 
     def held(self, held: QueueSize) -> None:
-        self._own["queue"][:] = held
+        self._record["queue"][:] = held
 
     def collect(self) -> Iterable[Metric]:
         total = {name: self._records[name].sum(0) for name in _RECORD.names or ()}

@@ -176,9 +176,9 @@ class Scheduler:
 
 def _deliver(parts: Mapping[Job, slice], rows_RE: np.ndarray | RuntimeError) -> None:
     """Give the rows of a step to its jobs. Steps are delivered in their order, and so are the items of a job."""
-    at = 0
+    end = 0
     for job, part in parts.items():
-        first, at = at, at + part.stop - part.start
+        first, end = end, end + part.stop - part.start
         if job.result.done():  # released, or failed in an earlier step
             continue
         if isinstance(rows_RE, RuntimeError):
@@ -186,6 +186,6 @@ def _deliver(parts: Mapping[Job, slice], rows_RE: np.ndarray | RuntimeError) -> 
             continue
         if job.rows is None:
             job.rows = np.empty((len(job.items), rows_RE.shape[1]), rows_RE.dtype)
-        job.rows[part] = rows_RE[first:at]
+        job.rows[part] = rows_RE[first:end]
         if part.stop == len(job.items):
             job.result.set_result(job.rows)

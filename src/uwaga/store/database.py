@@ -369,8 +369,8 @@ class _Value(torch.autograd.Function):
         of_queries = [x.cpu().reshape(count, heads, *x.shape[x.dim() - 1 :]) for x in (ctx.answer.value, grad)]
         lse = ctx.answer.lse.reshape(count, heads)
         parts = [
-            reading.query_gradient(ctx.live, query, ctx.scale, value, at, change)
-            for query, value, change, at in zip(
+            reading.query_gradient(ctx.live, query, ctx.scale, value, part_lse, change)
+            for query, value, change, part_lse in zip(
                 *(x.split(reading.QUERIES) for x in (ctx.flat, *of_queries, lse)), strict=True
             )
         ]

@@ -432,7 +432,7 @@ class _Top:
             self._rounding = abs(scale) * norm * live.largest_norm * (query_HQD.shape[2] + 2) * _ROUNDING
         self._expected = np.full(rows, -np.inf)
         self._scores = np.full((rows, top), -np.inf)
-        self._at = np.full((rows, top), 2**62)  # positions among the live rows
+        self._positions = np.full((rows, top), 2**62)  # among the live rows
         self._weights = np.zeros((rows, top))  # within their blocks
         self._lse = np.full((rows, top), -np.inf)  # of these
 
@@ -454,9 +454,11 @@ class _Top:
         weights, positions, blocks = _candidates(results, self.top)
         # Scores as the engine's weights give them; if a weight is zero, only that the score is not above this one.
         lse = np.broadcast_to(lse_nR[:, r, None], (*lse_nR[:, r].shape, weights.shape[2]))
-        weight, at = (x[:, r].transpose(1, 0, 2).reshape(len(r), -1).astype(x.dtype) for x in (weights, positions))
+        weight, position = (
+            x[:, r].transpose(1, 0, 2).reshape(len(r), -1).astype(x.dtype) for x in (weights, positions)
+        )
         lse = lse.transpose(1, 0, 2).reshape(len(r), -1)
-        is_row, at = at >= 0, at + np.repeat(blocks * BLOCK, weights.shape[2])
+        is_row, position = position >= 0, position + np.repeat(blocks * BLOCK, weights.shape[2])
         is_known = weight > 0
         score = lse + np.where(is_known, np.log(np.where(is_known, weight, 1.0), dtype=np.float64), _UNDERFLOW)
         slack = (2 * self._rounding[r] + 1e-5)[:, None]
@@ -470,16 +472,16 @@ class _Top:
         # Row by row, with as many places as the row with the most candidates needs.
         place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
         shape = (len(r), int(counts.max()))
-        result = _keys_at(results, at[row, column], r[row] // self._queries)
+        result = _keys_at(results, position[row, column], r[row] // self._queries)
         query = self._query.reshape(len(lowest), -1)[r[row]]
         new = [np.full(shape, -np.inf), np.full(shape, 2**62), np.zeros(shape), np.full(shape, -np.inf)]
         for array, candidates in zip(
             new,
-            ((result * query).sum(-1) * self._scale, at[row, column], weight[row, column], lse[row, column]),
+            ((result * query).sum(-1) * self._scale, position[row, column], weight[row, column], lse[row, column]),
             strict=True,
         ):
             array[row, place] = candidates
-        olds = (self._scores, self._at, self._weights, self._lse)
+        olds = (self._scores, self._positions, self._weights, self._lse)
         joined = [np.concatenate([old[r], array], axis=1) for old, array in zip(olds, new, strict=True)]
         order = np.lexsort((joined[1], -joined[0]), axis=-1)[:, : self.top]
         for old, array in zip(olds, joined, strict=True):
@@ -489,13 +491,13 @@ class _Top:
         """Weights and scores, (R, k)."""
         with np.errstate(invalid="ignore"):
             weights = self._weights * np.exp(self._lse - lse[:, None])
-        return np.where(self._at < 2**62, weights, 0.0), self._scores
+        return np.where(self._positions < 2**62, weights, 0.0), self._scores
 
     def ids(self) -> np.ndarray:
         """(R, k); -1 if there are fewer rows."""
-        is_there = self._at < 2**62
-        ids = np.full(self._at.shape, -1, np.int64)
-        ids[is_there] = self._live.ids(self._at[is_there])
+        is_there = self._positions < 2**62
+        ids = np.full(self._positions.shape, -1, np.int64)
+        ids[is_there] = self._live.ids(self._positions[is_there])
         return ids
 
 

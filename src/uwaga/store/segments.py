@@ -336,9 +336,9 @@ def damaged_rows(segment: SegmentFile) -> Iterator[tuple[int, int]]:
         tensors["ids"] = torch.from_numpy(segment.ids)
     size = _chunk_rows(tensors)
     for number in range(_chunks(rows, tensors)):
-        at = _DIGEST * (2 + number)
+        begin = _DIGEST * (2 + number)
         parts = _chunk(tensors, number)
-        if _digest(*(tensors[name][part] for name, part in parts.items())) != checksums[at : at + _DIGEST]:
+        if _digest(*(tensors[name][part] for name, part in parts.items())) != checksums[begin : begin + _DIGEST]:
             ends = np.array([number * size, min((number + 1) * size, rows) - 1])
             first, last = segment.id_of(ends).tolist()
             yield first, last

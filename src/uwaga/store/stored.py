@@ -249,9 +249,11 @@ class StoredDatabase(ABC):
         for entry in self._entries:
             inside, segment = entry.among(ids), self._segments.get(entry.file)
             if segment is not None:
-                at = segment.row_of(inside)
+                found = segment.row_of(inside)
                 intact.append(segment)
-                rows.append(at if where is not None else np.delete(np.arange(entry.rows), at) if len(at) else None)
+                rows.append(
+                    found if where is not None else np.delete(np.arange(entry.rows), found) if len(found) else None
+                )
             elif len(inside) < entry.rows if where is None else len(inside):
                 raise SoftDatabaseError(
                     f"{self._broken[entry.file]}. Restore the file, or delete these rows to read the others"

@@ -155,14 +155,14 @@ def add_files(
     def texts() -> Iterator[_Text]:
         """Those that have a passage which is not in the database."""
         nonlocal known
-        at, earlier, is_resuming = 0.0, 0.0, True
+        done, earlier, is_resuming = 0.0, 0.0, True
         for number, path in enumerate(paths):
             key, count = "", 0
             try:
                 key = f"{_digest(path)}:{split}:{text_field or 'text'}" + (":late" if late_chunking else "")
                 left = int(stored.get(key, 0))
                 for text in _texts(path, key, split, text_field, leave_out, late_chunking=late_chunking):
-                    before, at = at, (number + text.share[0]) / len(paths)
+                    before, done = done, (number + text.share[0]) / len(paths)
                     count += len(text.spans)
                     if left and (not skip_invalid or _has_tokens(encoder, text)):
                         here = min(left, len(text.spans))
@@ -170,11 +170,11 @@ def add_files(
                         text = text._replace(known=here)
                     if text.known < len(text.spans):
                         is_resuming = False
-                        yield text._replace(share=(at, earlier))
+                        yield text._replace(share=(done, earlier))
                         continue
-                    earlier += at - before
+                    earlier += done - before
                     if progress is not None and is_resuming:
-                        progress(at, at)
+                        progress(done, done)
             except DataError as error:  # of plain text, and of what is not divided into documents: all from there on
                 leave_out(error)
             stored[key] = count  # another file may have the same content
@@ -395,7 +395,7 @@ def ask(
         row_matches, text = db.matches(query.values, number), record.get("text")
         names = _token_names(encoder, text, len(db.tokens(number)))
         rows = zip(tokens, row_matches.tokens.tolist(), row_matches.products.tolist(), strict=True)
-        matches.append([Match(token, names[at], product) for token, at, product in rows])
+        matches.append([Match(token, names[place], product) for token, place, product in rows])
     return TokenAnswer(
         found._replace(ids=ids, weights=found.weights[0], scores=found.scores[0], records=records), matches
     )

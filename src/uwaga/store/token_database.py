@@ -124,7 +124,7 @@ class TokenDatabase(StoredDatabase):
         most = self._listed(k, 1, "TokenDatabase.search: k")
         live = self._rows(where, parameters)
         # The largest scores so far, and the positions of their live rows; -1 if there are fewer.
-        scores, at = np.full((len(query), most), -np.inf), np.full((len(query), most), -1, np.int64)
+        scores, positions = np.full((len(query), most), -np.inf), np.full((len(query), most), -1, np.int64)
         with torch.no_grad():
             for start, tokens in _blocks(live, 0, len(live)):
                 block_QS = maxsim(query, tokens).numpy()
@@ -134,12 +134,12 @@ class TokenDatabase(StoredDatabase):
                         f"TokenDatabase.search: the score of row {live.ids(np.array([start + row]))[0]} for query {number} is beyond "
                         "float32; store smaller vectors"
                     )
-                at_QS = np.broadcast_to(np.arange(start, start + block_QS.shape[1]), block_QS.shape)
-                joined = np.concatenate([scores, block_QS], 1), np.concatenate([at, at_QS], 1)
+                positions_QS = np.broadcast_to(np.arange(start, start + block_QS.shape[1]), block_QS.shape)
+                joined = np.concatenate([scores, block_QS], 1), np.concatenate([positions, positions_QS], 1)
                 # Stable: what came first has the smaller position; places without a row have -inf, which no score is.
                 order = np.argsort(-joined[0], axis=1, kind="stable")[:, :most]
-                scores, at = (np.take_along_axis(array, order, 1) for array in joined)
-        ids = np.where(at < 0, -1, live.ids(np.maximum(at, 0))) if len(live) else at
+                scores, positions = (np.take_along_axis(array, order, 1) for array in joined)
+        ids = np.where(positions < 0, -1, live.ids(np.maximum(positions, 0))) if len(live) else positions
         records = self._catalog.records(ids[ids >= 0].tolist())
         top = torch.from_numpy(scores)
         return Top(torch.from_numpy(ids), torch.full_like(top, math.nan), top, nested(ids.tolist(), records))
@@ -168,10 +168,10 @@ class TokenDatabase(StoredDatabase):
         be read."""
         number, live = integer(id, "TokenDatabase.tokens: id", 0, sys.maxsize), self._rows()
         for segment in live.segments:
-            if number < MOST_IDS and (at := segment.row_of(np.array([number]))).size:
+            if number < MOST_IDS and (rows := segment.row_of(np.array([number]))).size:
                 if number in self._deleted:
                     break
-                return _tokens(segment, at).values
+                return _tokens(segment, rows).values
         raise ValueError(f"TokenDatabase.tokens: row {number} is not in {self.path}")
 
     def append(

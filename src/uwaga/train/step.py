@@ -214,17 +214,17 @@ def _cross_entropy(
     Logits of large vocabularies are computed in blocks of tokens, and recomputed in the backward pass.
     """
 
-    def of(hidden: Tensor, labels: Tensor) -> Tensor:
+    def summed_loss(hidden: Tensor, labels: Tensor) -> Tensor:
         # In float32 whatever the logits are in: the sum of V exponentials is what loses most.
         return functional.cross_entropy(logits(hidden).float(), labels, reduction="sum", label_smoothing=smoothing)
 
     rows = max(_MOST_LOGITS // vocabulary, 1)
     if len(labels_S) <= rows:
-        return of(hidden_SM, labels_S)
+        return summed_loss(hidden_SM, labels_S)
     blocks = zip(hidden_SM.split(rows), labels_S.split(rows), strict=True)
     if not torch.is_grad_enabled():
-        return torch.stack([of(*block) for block in blocks]).sum()
-    return torch.stack([recomputed(of, *block, use_reentrant=False) for block in blocks]).sum()
+        return torch.stack([summed_loss(*block) for block in blocks]).sum()
+    return torch.stack([recomputed(summed_loss, *block, use_reentrant=False) for block in blocks]).sum()
 
 
 def _compile(objective: Objective, *, by_layer: bool) -> None:
