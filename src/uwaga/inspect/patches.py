@@ -183,7 +183,8 @@ def image_grids(
             size. None: each run of image tokens is a square picture.
 
     Raises:
-        ValueError: image tokens that are not as many, or not side by side, as the shapes say; without shapes, a run that is no square.
+        ValueError: a shape below 1; image tokens that are not as many, or not side by side, as the shapes say; without shapes, a run that
+            is no square.
 
     >>> first, second = image_grids([1, 9, 9, 9, 9, 7, 9, 5], image_token_id=9)
     >>> first.span, second.span, first.rows
@@ -200,17 +201,19 @@ def image_grids(
         shapes = [(round(run**0.5),) * 2 for run in runs]
         for run, (side, _) in zip(runs, shapes, strict=True):
             check(side * side == run, f"image_grids: a picture of {run} tokens is no square: pass shapes")
-    sizes = [tuple(integer(size, "image_grids: a shape") for size in shape) for shape in shapes]
+    sizes = [tuple(integer(size, "image_grids: a shape", 1) for size in shape) for shape in shapes]
     counts = [rows * columns for rows, columns in sizes]
-    if sum(counts) != len(positions):
-        raise ValueError(
-            f"image_grids: {len(sizes)} pictures of {sum(counts)} tokens in all, and the ids have {len(positions)}"
-        )
+    check(
+        sum(counts) == len(positions),
+        f"image_grids: {len(sizes)} pictures of {sum(counts)} tokens in all, and the ids have {len(positions)}",
+    )
     grids: list[PatchGrid] = []
     for (rows, columns), part in zip(sizes, positions.split(counts), strict=True):
-        if len(part) and int(part[-1] - part[0]) + 1 != len(part):
-            raise ValueError(f"image_grids: the {len(part)} tokens of picture {len(grids)} are not side by side")
-        grids.append(PatchGrid(rows=rows, columns=columns, start=int(part[0]) if len(part) else 0))
+        check(
+            int(part[-1] - part[0]) + 1 == len(part),
+            f"image_grids: the {len(part)} tokens of picture {len(grids)} are not side by side",
+        )
+        grids.append(PatchGrid(rows=rows, columns=columns, start=int(part[0])))
     return grids
 
 
