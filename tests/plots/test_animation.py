@@ -52,3 +52,6 @@ def test_a_recording_has_its_labels(tmp_path: Path) -> None:
     with uwaga.watch(layer, tokens=TOKENS) as recording, torch.no_grad():
         layer(torch.randn(1, 4, 8))
     assert plots.animate(recording, tmp_path / "a.gif", at=(0, 1)) == 1
+    with uwaga.watch(layer) as without_tokens, torch.no_grad():
+        layer(torch.randn(1, 4, 8))
+    assert plots.animate(without_tokens, tmp_path / "b.gif", at=(-1, 1)) == 1

@@ -276,10 +276,11 @@ def changed_heads(
 
 
 def _token_names(of: object, kind: str, sequence: int) -> tuple[list[str] | None, list[str] | None]:
-    """The tokens of the queries and of the keys."""
+    """The tokens of the queries and of the keys, None if they are unknown."""
     assert isinstance(of, Recording)
-    rows = [of.tokens.get(stack, []) for stack in AttentionId(kind, 0).stacks]
-    queries, keys = (row[sequence] if sequence < len(row) else None for row in rows)
+    tokens = of.tokens
+    rows = [tokens.get(stack, []) for stack in AttentionId(kind, 0).stacks]
+    queries, keys = (row[sequence] if -len(row) <= sequence < len(row) else None for row in rows)
     return queries, keys
 
 
