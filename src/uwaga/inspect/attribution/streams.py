@@ -9,9 +9,9 @@ post-norm stack in the stream itself. At one token it is a linear map, once its 
 (Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021, "Handling Layer Normalization"). sigma is a number per token and
 the other factors belong to the model, so that any chain of norms is one matrix of the model times one number per token.
 
-Of attention a recording has everything: a head's output at a token is its row of the map times the values. What else a token has written is a
-function of that token alone, and is computed again: its embeddings, and the feed-forward layers below. So nothing is kept for texts of any
-length but queries, keys and values, and T tokens cost O(T N) for each head below, and no pass through the model.
+A recording has all of attention: a head's output at a token is its row of the map times the values. What else a token has written is a
+function of that token alone, and is computed again: its embeddings, and the feed-forward layers below. So a recording keeps only queries,
+keys and values, at any length of the text. T tokens cost O(T N) for each head below, and no pass through the model.
 
 Letters: T tokens, N tokens of the text, M model width, H query heads, G key/value heads, D query/key width, E value width, W width of what is
 written, n or P parts.
@@ -379,14 +379,20 @@ class Reader:
         return value[self.row] if value.dim() == 4 else value
 
     @torch.no_grad()
-    def operand(self, where: AttentionId, name: str, head: int, tokens: Sequence[int]) -> Operand:
-        """The "query", "key" or "value" of a query head at some tokens, in float64."""
-        attention = self.attention(where)
-        weight_DM, bias_D, norm = _projection(attention, name, head)
+    def operand(
+        self, where: AttentionId, name: str, head: int, tokens: Sequence[int], kept: list[Reached] | None = None
+    ) -> Operand:
+        """The "query", "key" or "value" of a query head at some tokens, in float64.
+
+        kept: a list to which all writes below are appended, with their maps to the operand before its norm and rotation.
+        """
+        weight_DM, bias_D, norm = _projection(self.attention(where), name, head)
         stack, tape = self.tape(where, name, tokens)
         parts: dict[Part, Tensor] = {}
         sizes_TD = torch.zeros(len(tokens), len(weight_DM), dtype=torch.float64)
         for reached in reach(tape, weight_DM, bias_D, len(tokens)):
+            if kept is not None:
+                kept.append(reached)
             values_nTW, factor_T1 = reached.write.values.transpose(0, 1), reached.factor_T[:, None]
             sizes_TD += (values_nTW.abs() @ reached.map_nWD.abs()).sum(0) * factor_T1
             for part, x_TD in zip(reached.write.parts, values_nTW @ reached.map_nWD * factor_T1, strict=True):
@@ -411,14 +417,12 @@ class Reader:
         """How one head's output at a token reaches an operand: its weights (N,), and the map from its (E,) as `Reached` and `Finish`."""
         key = (where, name, head, token)
         if key not in self._reached:  # the maps of all parts below are the work, and a score has many heads
-            finish = self.operand(where, name, head, [token]).finish
-            weight_DM, bias_D, _ = _projection(self.attention(where), name, head)
-            _, tape = self.tape(where, name, [token])
             while len(self._reached) >= _REACHED:
                 del self._reached[next(iter(self._reached))]
-            self._reached[key] = list(reach(tape, weight_DM, bias_D, 1)), finish
-        every, finish = self._reached[key]
-        reached = next(x for x in every if part in x.write.parts)
+            kept: list[Reached] = []
+            self._reached[key] = kept, self.operand(where, name, head, [token], kept).finish
+        writes, finish = self._reached[key]
+        reached = next(x for x in writes if part in x.write.parts)
         return self.map(*part.attention_head())[token].double(), reached, finish
 
     def tape(self, where: AttentionId, name: str, tokens: Sequence[int]) -> tuple[StreamStack, Tape]:
