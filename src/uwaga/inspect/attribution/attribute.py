@@ -320,10 +320,10 @@ def score_attribution(
     parts = stacks(ours)
     where = _where(parts, kind, layer, model)
     recording = inputs if isinstance(inputs, Recording) else _recorded(model, inputs, where, options)
-    if where not in recording.maps:
-        raise ValueError(
-            f"{NAME}: the recording has no {where.kind} {layer}; there are {describe_layers(recording.maps)}"
-        )
+    check(
+        where in recording.maps,
+        f"{NAME}: the recording has no {where}; there are {describe_layers(recording.maps)}",
+    )
     shape = recording.maps[where].shape
     rows = shape[0] if len(shape) == 4 else 1  # (H, Q, K) is of one text
     row = _index(row, rows, "row")
@@ -498,10 +498,10 @@ def _where(parts: dict[str, StreamStack], kind: str | None, layer: int, model: n
     existing = [sub.where for stack in parts.values() for sub in stack.sublayers if sub.where is not None]
     kind = kind if kind is not None else "decoder" if "decoder" in parts else "encoder"
     where = AttentionId(kind, integer(layer, f"{NAME}: layer"))
-    if where not in existing:
-        raise ValueError(
-            f"{NAME}: {name_of(model)} has no layer {layer!r} of kind {kind!r}; there are {describe_layers(existing)}"
-        )
+    check(
+        where in existing,
+        f"{NAME}: {name_of(model)} has no layer {where.layer} of kind {kind!r}; there are {describe_layers(existing)}",
+    )
     return where
 
 
