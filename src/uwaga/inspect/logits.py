@@ -30,6 +30,7 @@ _SUPPORTED = (
 )
 
 
+_AT = "logit_lens and logit_attribution:"
 # A layer of a residual stream, its attentions as ((kind, layer), the attention, its output map), and its feed-forward layer.
 Block = tuple[nn.Module, Sequence[tuple[tuple[str, int], nn.Module, Any]], nn.Module]
 
@@ -49,7 +50,7 @@ class ResidualStream(NamedTuple):
         result = _of_this_package(model) if isinstance(model, Transformer) else _of_transformers(model)
         if result is None:
             raise ValueError(
-                f"interpret: {type(model).__name__} has no residual stream that is known here, with one final norm before its logits; "
+                f"{_AT} {type(model).__name__} has no residual stream that is known here, with one final norm before its logits; "
                 f"supported are {_SUPPORTED}"
             )
         return result
@@ -227,13 +228,13 @@ def _residuals(stream: ResidualStream) -> Iterator[tuple[list[Tensor], dict[int,
         yield states, feed_forwards
     check(
         len(states) == len(stream.blocks) + 1,
-        f"interpret: one pass over {len(stream.blocks)} layers was expected, and {len(states)} states were seen",
+        f"{_AT} one pass over {len(stream.blocks)} layers was expected, and {len(states)} states were seen",
     )
 
 
 def _plain(x: Any) -> Tensor:
     if not isinstance(x, Tensor):
-        raise ValueError("interpret: the model must be given a padded batch (B, Q), not a ragged one")
+        raise ValueError(f"{_AT} the model must be given a padded batch (B, Q), not a ragged one")
     return x
 
 
