@@ -80,10 +80,10 @@ def edit(
     with hooking(model, hooks):
         yield edits
     changed = [editor for editor in editors.values() if editor.is_changed]
-    if changed and not any(editor.queries for editor in changed):
-        raise ValueError(
-            f"edit: nothing was changed: {name_of(model)} computed none of the edited attentions in this thread while they were edited"
-        )
+    check(
+        not changed or any(editor.queries for editor in changed),
+        f"edit: nothing was changed: {name_of(model)} computed none of the edited attentions in this thread while they were edited",
+    )
     for editor in changed:
         editor.check()
 
@@ -95,8 +95,10 @@ def hooking(model: nn.Module, hooks: Mapping[nn.Module, Hook]) -> Iterator[None]
     Raises:
         ValueError: a layer has MAX_NESTED hooks.
     """
-    if any(len(hooks_of(layer)) >= MAX_NESTED for layer in hooks):
-        raise ValueError(f"edit: more than {MAX_NESTED} edits are nested; make the changes by one Edits")
+    check(
+        all(len(hooks_of(layer)) < MAX_NESTED for layer in hooks),
+        f"edit: more than {MAX_NESTED} edits are nested; make the changes by one Edits",
+    )
     with computing(model, "edit"), hooked(hooks):
         yield
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from uwaga._base import threads
+from uwaga._base.arguments import check
 from uwaga.inspect import vision
 from uwaga.inspect.recordings.recording import Recording, TokenLists, TokenStrings
 from uwaga.integrations.transformers.inside import computing
@@ -112,11 +113,11 @@ def watch(
         note = partial(setattr, recording, "has_candidates", True)
         stack.enter_context(threads.block([(module, note) for module in generating]))
         yield recording
-    if not recording.maps:
-        raise ValueError(
-            f"watch: nothing was recorded: {name_of(model)} computed no attention in this thread, outside "
-            "torch.compile, while it was watched"
-        )
+    check(
+        recording.maps,
+        f"watch: nothing was recorded: {name_of(model)} computed no attention in this thread, outside "
+        "torch.compile, while it was watched",
+    )
 
 
 def _number_of_tokens(query: Operand) -> int:

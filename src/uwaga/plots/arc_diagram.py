@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from uwaga._base.arguments import choice
+from uwaga._base.arguments import check, choice
 from uwaga.plots import figures, labels
 from uwaga.plots.matrices import Weights, matrix_data, select_matrix
 
@@ -68,8 +68,10 @@ def arcs(
     if max(queries, keys) > MAX_TOKENS:
         rule = f"{max(queries, keys)} tokens are too many to read as lines (at most {MAX_TOKENS})"
         raise ValueError(f"arcs: {rule}: merge subword tokens with WordMap, or draw a part of the map")
-    if layout == "line" and queries != keys:
-        raise ValueError(f"arcs: layout 'line' needs as many queries as keys, not {queries} and {keys}: take 'columns'")
+    check(
+        layout == "columns" or queries == keys,
+        f"arcs: layout 'line' needs as many queries as keys, not {queries} and {keys}: take 'columns'",
+    )
     key_tokens = tokens if key_tokens is None else key_tokens
     labels.check_count("arcs", "tokens", tokens, queries, "queries")
     labels.check_count("arcs", "key_tokens", key_tokens, keys, "keys")

@@ -142,10 +142,10 @@ def _of_transformers(model: Any, tokens: Operand, group: Group, options: dict[st
         "position_ids" in arguments,
         f"{_AT} {name} takes no position_ids: a part of a text would be read as its beginning",
     )
-    if getattr(model, "base_model", model) is not model and not name.endswith(_HEADS):
-        raise ValueError(
-            f"{_AT} {name} has a head that may read single tokens; served are {', '.join(_HEADS)}, and models without a head"
-        )
+    check(
+        getattr(model, "base_model", model) is model or name.endswith(_HEADS),
+        f"{_AT} {name} has a head that may read single tokens; served are {', '.join(_HEADS)}, and models without a head",
+    )
     _check_options(options, _OPTIONS_OF_TRANSFORMERS)
     if _drops_hidden_states(model):
         raise NotImplementedError(
@@ -153,10 +153,10 @@ def _of_transformers(model: Any, tokens: Operand, group: Group, options: dict[st
         )
     whole = _ragged(tokens)
     ids = tokens[None] if tokens.dim() == 1 else tokens
-    if ids.shape[1] < group.size:
-        raise ValueError(
-            f"{_AT} texts of length {ids.shape[1]} are too short for {group.size} processes, of which each needs a token"
-        )
+    check(
+        ids.shape[1] >= group.size,
+        f"{_AT} texts of length {ids.shape[1]} are too short for {group.size} processes, of which each needs a token",
+    )
     _check_ids(name, "tokens", whole, model.get_input_embeddings().num_embeddings)
     first, last = (ids.shape[1] * n // group.size for n in (group.rank, group.rank + 1))
     positions = _positions(model, ids)[:, first:last]
@@ -197,17 +197,19 @@ def _check_ids(model: str, name: str, ids: Ragged, size: int, max_tokens: int | 
     if ids.values.numel() and not 0 <= int(ids.values.min()) <= int(ids.values.max()) < size:
         raise ValueError(f"{_AT} {name} of {model} must lie between 0 and {size - 1}")
     longest = int(ids.lengths.max()) if len(ids) else 0
-    if max_tokens is not None and longest > max_tokens:
-        raise ValueError(f"{_AT} a row has {longest} tokens; {model} has {max_tokens} positions")
+    check(
+        max_tokens is None or longest <= max_tokens,
+        f"{_AT} a row has {longest} tokens; {model} has {max_tokens} positions",
+    )
 
 
 def _check_uncut(model: str, whole: Ragged, size: int) -> None:
     """ValueError unless every row lies with one process, and has a token."""
     for rank in range(size):
-        if part_of(whole, rank, size).rows.first is not None:
-            raise ValueError(
-                f"{_AT} outputs of single tokens of {model} need rows that lie with one process; the first row of rank {rank} began before"
-            )
+        check(
+            part_of(whole, rank, size).rows.first is None,
+            f"{_AT} outputs of single tokens of {model} need rows that lie with one process; the first row of rank {rank} began before",
+        )
     if bool((is_empty := whole.lengths == 0).any()):
         raise ValueError(
             f"{_AT} row {int(is_empty.int().argmax())} is empty: it has no token for {model}'s outputs of single tokens"

@@ -223,9 +223,9 @@ def _back(
     choice(side, f"{NAME}: side", _SIDES)
     sides = {"query": (of.query_parts, of.query[0]), "key": (of.key_parts, of.key[0])}
     other_parts, other_PD = sides[_SIDES[1 - _SIDES.index(side)]]
-    for one, there, name in ((part, sides[side][0], side), (other, other_parts, "other side")):
-        if one is not None and one not in there:
-            raise ValueError(f"{NAME}: {one} is no part of the {name}; there are {', '.join(map(str, there))}")
+    for named, parts, name in ((part, sides[side][0], side), (other, other_parts, "other side")):
+        if named is not None and named not in parts:
+            raise ValueError(f"{NAME}: {named} is no part of the {name}; there are {', '.join(map(str, parts))}")
     check(part.name == "head", f"{NAME}: {part} has brought nothing from other tokens: only heads have")
     # The share of x is <finish(x), u_D>.
     u_D = (other_PD.sum(0) if other is None else other_PD[other_parts.index(other)]) * of.scale
@@ -474,10 +474,10 @@ def _weights(m: AttentionMap, cells: list[tuple[int, int]]) -> Tensor:
 
 def _of_this_package(model: nn.Module) -> Transformer:
     """The model itself, or one of transformers as the model of this package that it is, with the same weights."""
-    if model.training:
-        raise ValueError(
-            f"{NAME}: {name_of(model)} is in training mode, in which dropout changes what it computes; call model.eval()"
-        )
+    check(
+        not model.training,
+        f"{NAME}: {name_of(model)} is in training mode, in which dropout changes what it computes; call model.eval()",
+    )
     device = next((x.device for x in model.parameters()), torch.device("cpu"))
     check(
         device.type == "cpu",

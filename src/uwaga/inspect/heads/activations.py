@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from torch import Tensor, nn
 
+from uwaga._base.arguments import check
 from uwaga.inspect.editing import hooking
 from uwaga.inspect.heads.gradients import GradientMap, cross_gradient_rollout, gradient_rollout
 from uwaga.inspect.heads.rollout import PerToken
@@ -60,8 +61,7 @@ class Activations(dict[tuple[str, int], HeadActivations]):
     def gradient_maps(self, kind: str, *, positive: bool = True) -> dict[int, GradientMap]:
         """The gradient maps of all layers of a kind, by layer. Raises ValueError: no such layers, or no backward pass."""
         by_layer = {layer: self[name, layer].gradient_map(positive=positive) for name, layer in self if name == kind}
-        if not by_layer:
-            raise ValueError(f"Activations: there are none of kind {kind!r}; there are {describe_layers(self)}")
+        check(by_layer, f"Activations: there are none of kind {kind!r}; there are {describe_layers(self)}")
         return by_layer
 
     def gradient_rollout(self, kind: str, token: int | Tensor = -1) -> PerToken:
@@ -112,5 +112,4 @@ def activations(
 
     with hooking(model, {module: keep for module, where in found.items() if where in chosen}):
         yield kept
-    if not kept:
-        raise ValueError(f"activations: nothing was kept: {name_of(model)} computed no attention in this thread")
+    check(kept, f"activations: nothing was kept: {name_of(model)} computed no attention in this thread")

@@ -58,8 +58,8 @@ class WinogradPair:
     candidates: tuple[str, str]
 
     def __post_init__(self) -> None:
-        if self.text.count("{}") != 1:
-            raise ValueError(f"WinogradPair: the text must have one {{}}, not {self.text.count('{}')}: {self.text!r}")
+        count = self.text.count("{}")
+        check(count == 1, f"WinogradPair: the text must have one {{}}, not {count}: {self.text!r}")
         for word in (self.pronoun, *self.candidates):
             _place(self.text, word)
 

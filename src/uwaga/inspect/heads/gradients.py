@@ -323,8 +323,10 @@ def _of_sequences(x: Operand | None, count: int, axis: int) -> list[Any]:
 
 
 def _check(m: AttentionMap, value: Operand, grad_output: Operand) -> None:
-    if {isinstance(x, Ragged) for x in (value, grad_output)} != {m.parts() is not None}:
-        raise ValueError("GradientMap: value and gradient must be ragged if the map is, and dense if it is dense")
+    check(
+        {isinstance(x, Ragged) for x in (value, grad_output)} == {m.parts() is not None},
+        "GradientMap: value and gradient must be ragged if the map is, and dense if it is dense",
+    )
     values, grads = values_of(value), values_of(grad_output)
     if isinstance(value, Ragged) and isinstance(grad_output, Ragged):
         lengths = [x.lengths.tolist() for x in (grad_output, value)]

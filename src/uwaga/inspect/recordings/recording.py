@@ -321,8 +321,8 @@ class Recording:
             ValueError: a text of which more than the last token was not recorded, or unknown token ids.
         """
         stack = self._stacks["decoder"]
-        if not stack.passes or stack.ids_of_paths([]) is None:
-            raise ValueError("Recording.of: the token ids of the decoder are unknown")
+        is_known = stack.passes and stack.ids_of_paths([]) is not None
+        check(is_known, "Recording.of: the token ids of the decoder are unknown")
         by_text = [list(map(int, text)) for text in (texts.to_list() if isinstance(texts, Ragged) else texts)]
         paths = []
         for number, ids in enumerate(by_text):
@@ -430,10 +430,10 @@ class Recording:
         """The rows of the decoder's first pass that a text may continue: with an encoder those of the same encoder row."""
         encoder, first_rows = self._stacks["encoder"], len(self._stacks["decoder"].old_lengths())
         rows = len(encoder.old_lengths()) if encoder.passes else 1
-        if texts % rows:
-            raise ValueError(
-                f"Recording.of: {texts} texts of the decoder cannot belong to {rows} rows of the encoder, the same number to each"
-            )
+        check(
+            texts % rows == 0,
+            f"Recording.of: {texts} texts of the decoder cannot belong to {rows} rows of the encoder, the same number to each",
+        )
         row, beams = text * rows // texts, first_rows // rows
         return range(row * beams, (row + 1) * beams)
 
@@ -442,11 +442,11 @@ class Recording:
         stack = self._stacks[kind]
         if kind == "decoder" and self._chosen is not None:
             return self._chosen
-        if kind == "decoder" and self.has_candidates:
-            raise ValueError(
-                "Recording: speculative decoding (assisted generation) read candidate tokens that may have been rejected; use "
-                "recording.of(texts), with all ids that the decoder read and wrote"
-            )
+        check(
+            kind != "decoder" or not self.has_candidates,
+            "Recording: speculative decoding (assisted generation) read candidate tokens that may have been rejected; use "
+            "recording.of(texts), with all ids that the decoder read and wrote",
+        )
         if len(stack.passes) < 2:
             return None
         ends = stack.ends()
