@@ -112,15 +112,15 @@ class Packing:
 
     def states_alone(self, ids_N: Tensor, token_types: Tensor | None = None) -> Tensor:
         """(N, M): the states of one text, as the model itself computes them."""
-        return self._states({"attention_mask": torch.ones_like(ids_N)[None]}, Ragged.from_list([ids_N]), token_types)
+        row = {"input_ids": ids_N[None], "attention_mask": torch.ones_like(ids_N)[None]}
+        return self._states(row, Ragged.from_list([ids_N]), token_types)
 
     def _together(self, ids: Ragged, token_types: Tensor | None = None) -> Tensor:
         """(N, M): the states of all texts, in one row."""
         return self._states(packed_row(ids, self._padding), ids, token_types)
 
     def _states(self, row: dict[str, Any], ids: Ragged, token_types: Tensor | None) -> Tensor:
-        """(N, M): what the model makes of one row of the texts, whose other arguments these are."""
-        row["input_ids"] = ids.values[None]
+        """(N, M): the states of the texts in one row. row: what the model takes by keyword, except token types."""
         if self._types is not None:
             row["token_type_ids"] = self._token_types(ids) if token_types is None else token_types[None]
         states: Tensor = self.model(**row, **self._options)[0][0]
@@ -285,7 +285,7 @@ def _is_fixed(module: Any) -> bool:
 
 @contextlib.contextmanager
 def _operators(model: nn.Module) -> Iterator[set[str]]:
-    """The names of PyTorch's operators that are called, but for those inside of modules whose rows are known to be independent."""
+    """The names of PyTorch's operators that are called, except inside modules whose rows are known to be independent."""
     kinds = _InFullVectors | _RotationsInFullVectors
     by_row = [module for module in model.modules() if is_packed(module) or isinstance(module, kinds)]
     for module in by_row:
