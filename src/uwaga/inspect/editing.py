@@ -29,7 +29,7 @@ from uwaga.ops.ragged import Operand, Ragged
 _OF_QUERIES = ("query", "output")  # operands whose positions are those of queries
 MAX_NESTED = 128  # contexts of this thread: each calls the next one, and Python has a thousand frames
 MANY_LINKS = 256  # of a head, from which on they are joined
-# Of the masks of one layer's blocked links, and of a dense mask that is taken in place of many links: it takes one step to read.
+# The masks of one layer's blocked links, and a dense mask that takes the place of many links: it is read in one step.
 MAX_MASK_BYTES, SMALL_MASK_BYTES = 1 << 30, 1 << 24
 
 
@@ -132,15 +132,15 @@ class LayerEditor:
     """
 
     def __init__(self, edits: Edits, layer: AttentionId, decoder_start: dict[str, Tensor | int]) -> None:
-        def of(changes: Mapping[HeadKey, Any]) -> list[tuple[Where, Any]]:
+        def changes_here(changes: Mapping[HeadKey, Any]) -> list[tuple[Where, Any]]:
             pairs = [(Where(*where), value) for where, value in changes.items() if where[:2] == layer]
             return [(where, x) for where, value in pairs for x in (value if isinstance(value, tuple) else (value,))]
 
         self.layer, self.decoder_start = layer, decoder_start
-        self.heads: list[tuple[Where, Ablation]] = of(edits.heads)
-        self.scores: list[tuple[Where, Links]] = of(edits.scores)
-        self.weights: list[tuple[Where, WeightChange]] = of(edits.weights)
-        self.patch: list[tuple[Where, Patch]] = of(edits.patch)
+        self.heads: list[tuple[Where, Ablation]] = changes_here(edits.heads)
+        self.scores: list[tuple[Where, Links]] = changes_here(edits.scores)
+        self.weights: list[tuple[Where, WeightChange]] = changes_here(edits.weights)
+        self.patch: list[tuple[Where, Patch]] = changes_here(edits.patch)
         needs_more = self.scores or self.weights or self.patch
         self.is_changed = bool(self.heads or needs_more)
         # Whether more than the output changes, or positions or padding matter.
@@ -310,8 +310,8 @@ def _put(x: Operand, at: Tensor, source: Tensor) -> Operand:
 
 
 def _links_mask(links: Sequence[tuple[Where, Links]], tokens: _Tokens) -> Mask:
-    """All pairs but these links: a pair is visible if its query or its key is not of the link, in O(H (Q + K)) memory for each link; or
-    of many links a dense mask, where that is smaller or small."""
+    """All pairs except these links: a pair is visible if its query or its key is not of the link, in O(H (Q + K)) memory for each link;
+    or a dense mask for many links, if that is smaller or small."""
     queries, keys = tokens.grids()
     by_head = [[link for where, link in links if where.head in (None, head)] for head in range(tokens.heads)]
     is_many = max(map(len, by_head)) > MANY_LINKS
@@ -498,7 +498,7 @@ def _with_heads(
         values = values * factors
     if 0.0 in scale:
         values = values.masked_fill(factors == 0, 0.0)
-    return output.with_values(values) if isinstance(output, Ragged) else values
+    return map_values(lambda _: values, output)
 
 
 def _mean(where: Where, output: Operand, tokens: _Tokens, mask: Mask | Tensor | None) -> Tensor:
@@ -516,7 +516,7 @@ def _mean(where: Where, output: Operand, tokens: _Tokens, mask: Mask | Tensor | 
 
 
 def _real_tokens(where: Where, mask: Mask | Tensor | None, tokens: _Tokens) -> Tensor | None:
-    """(B, K) bool: the keys that the mask does not hide from every query; None: all. Of self-attention these are its tokens."""
+    """(B, K) bool: the keys that the mask does not hide from every query; None: all. In self-attention these are its tokens."""
     check(
         where.kind != "cross",
         f'edit: heads {where}: "mean" cannot tell padding of the decoder in cross-attention; give the vector',

@@ -268,7 +268,7 @@ def _of_transformers(model: Any) -> ResidualStream | None:
     inner = getattr(model, "model", None)
     names = ("self_attn", "mlp", "input_layernorm", "post_attention_layernorm")
     layers = list(getattr(inner, "layers", []))
-    # Of a Llama-like layer these four are all parts: one with further norms or factors is another architecture.
+    # These four are all parts of a Llama-like layer: one with further norms or factors is another architecture.
     if not layers or any([name for name, _ in layer.named_children()] != list(names) for layer in layers):
         return None
     if not hasattr(inner.norm, "variance_epsilon") or hasattr(model.config, "logits_scaling"):

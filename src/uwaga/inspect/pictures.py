@@ -77,7 +77,7 @@ def in_rgb(opened: Callable[[], Any], name: str) -> Any:
     from PIL import Image, ImageOps
 
     try:
-        with warnings.catch_warnings(action="ignore"):  # of what is spoiled beside the pixels, such as the EXIF
+        with warnings.catch_warnings(action="ignore"):  # about what is spoiled besides the pixels, such as the EXIF
             picture = opened()
             width, height = picture.size
             if width * height <= MAX_PIXELS:

@@ -76,7 +76,7 @@ def text_of_file(path: Path) -> str:
 
 
 def default_model() -> str:
-    """The bundled model that reads a text where none is named: minilm where it is installed, else copyist, which always is."""
+    """The bundled model that reads a text if none is named: minilm if it is installed, else copyist, which always is."""
     from uwaga.models.checkpoints import directories
 
     return DEFAULT_MODEL if directories.is_installed(DEFAULT_MODEL) else "copyist"
@@ -102,7 +102,7 @@ def run_text(
         target: the text that the decoder of an encoder-decoder reads, or its token ids without the start token.
         new_tokens: the maximum number of tokens that it generates without a target.
         truncate: shorten a text that exceeds the model's maximum, or what it generates from.
-        max_tokens: of each text, beside the model's maximum.
+        max_tokens: of each text, in addition to the model's maximum.
         layers: record only these; None: all.
         edits: change the model's attention by these.
         report: called with the completed fraction after each layer, from 0 to 1, and after each layer of a generation, and before
@@ -260,8 +260,8 @@ def _ids(
     total = len(ids) + tokenizer.num_special_tokens
     if max_tokens is not None and total > max_tokens and (room is None or room > max_tokens):
         if not truncate:
-            said = f"{name} has {total:,} tokens, special ones included; a page may run {max_tokens:,}"
-            raise TextTooLongError(said, max_tokens)
+            message = f"{name} has {total:,} tokens, special ones included; a page may run {max_tokens:,}"
+            raise TextTooLongError(message, max_tokens)
         room = max_tokens
     if room is not None and total > room:
         if not truncate:

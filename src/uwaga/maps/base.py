@@ -41,7 +41,7 @@ class WeightMap(ABC):
     @property
     @abstractmethod
     def shape(self) -> Shape:
-        """(..., H, Q, K) or (Q, K). Of a ragged map (R, H, None, None) or (R, None, None): see `shapes`."""
+        """(..., H, Q, K) or (Q, K); (R, H, None, None) or (R, None, None) for a ragged map: see `shapes`."""
 
     @property
     @abstractmethod

@@ -288,7 +288,7 @@ class WordMap(DerivedMap):
     Args:
         map: any map.
         words: which queries form a word, the same in every sequence of a batch: `word_ids()` of a tokenizer's encoding, or
-            (start, stop) pairs; see `word_spans`. Of a ragged map a list of these, one per sequence.
+            (start, stop) pairs; see `word_spans`. For a ragged map, a list with one of these per sequence.
         key_words: the same for the keys; None: those of the queries.
 
     Attributes:

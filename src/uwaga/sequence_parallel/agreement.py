@@ -155,7 +155,7 @@ def sizes_of(call: Call) -> list[int]:
 
 
 def _rows_of(query: Any, key: Any, value: Any) -> list[int]:
-    """Of a process's header: its rows, and 1 + where the first one of query and key goes on, 0 where it begins."""
+    """What a header says of rows: their number, and for query and key 1 + the position where the first row goes on, or 0 if it begins here."""
     value = key if value is None else value
     if key.first != value.first or (query.first is None) != (key.first is None):
         raise ValueError(
@@ -181,18 +181,18 @@ class Refusal:
 
 def agree(group: Group, subject: str, number: int, header: Sequence[int], failure: Exception | None) -> list[list[int]]:
     """The headers of all processes, which are at the same call; an error of one process is one in all of them. subject: of _SUBJECTS."""
-    at = _SUBJECTS.index(subject)
-    result = group.headers(f"call {number}, {subject}", [at, number, failure is not None, *header])
+    place = _SUBJECTS.index(subject)
+    result = group.headers(f"call {number}, {subject}", [place, number, failure is not None, *header])
     if failure is not None:
         raise known_to_all(failure)
-    for rank, (their_at, their_number, failed, *_) in enumerate(result):
+    for rank, (their_place, their_number, failed, *_) in enumerate(result):
         if failed:
             raise ProcessGroupError(
                 f"uwaga.sequence_parallel: rank {rank} refused its arguments; its own error says why"
             )
-        if (their_at, their_number) != (at, number):
+        if (their_place, their_number) != (place, number):
             raise ProcessGroupError(
-                f"uwaga.sequence_parallel: rank {rank} is at {_SUBJECTS[their_at]} of call {their_number}, and rank {group.rank} at "
+                f"uwaga.sequence_parallel: rank {rank} is at {_SUBJECTS[their_place]} of call {their_number}, and rank {group.rank} at "
                 f"{subject} of call {number}: all processes must make the same calls in the same order"
             )
     return [x[3:] for x in result]
@@ -210,8 +210,8 @@ def check_equal(name: str, by_rank: Sequence[object]) -> None:
 
 
 def _checksum(call: Call) -> int:
-    """Of what must be the same in all processes: the mask, from which each finds what to send and which keys its queries see, and
-    options."""
+    """The checksum of what must be the same in all processes: the options, and the mask, from which each process finds what to send and
+    which keys its queries see."""
     options = replace(call.options, max_queries=0, max_keys=0)
     result = zlib.crc32(repr(options).encode())
     for tensor in (call.relative, call.relative_starts, call.bias, call.sinks, *call.mask_tensors):
@@ -253,7 +253,7 @@ def _crc_of(tensor: Tensor) -> int:
 
 
 def _crc_of_copies(crc: int, length: int, count: int) -> int:
-    """Of so many copies of bytes, of which it is that of one."""
+    """The CRC-32 of `count` copies of bytes, each of this length and with this CRC-32."""
     result, shift = 0, _shift(length)
     while count:
         if count & 1:
@@ -273,7 +273,7 @@ def _product(a: int, b: int) -> int:
 
 @lru_cache(maxsize=256)
 def _shift(length: int) -> int:
-    """x to the power of so many bytes' bits."""
+    """x to the power of the number of bits of `length` bytes."""
     result, power = 1 << 31, 1 << 23  # 1 and x^8
     while length:
         if length & 1:

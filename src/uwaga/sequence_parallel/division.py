@@ -154,7 +154,7 @@ class Rows:
         assert call.query_offsets is not None
         assert call.key_offsets is not None
         begin, count = self.begins[self.group.rank], len(call.query_offsets) - 1
-        # Of this process's rows only the first and the last may have parts in other processes.
+        # Only the first and the last of this process's rows may have parts in other processes.
         first = int(count > 0 and begin in self.divided)
         last = count - int(count > first and begin + count - 1 in self.divided)
         before: list[RowPart] = []
@@ -173,7 +173,7 @@ class Rows:
         return [*before, RowPart(None, _whole_rows(call, self, rows, first), rows), *behind]
 
     def following(self) -> Tensor:
-        """(n,) of each of this process's queries how many of its row are in later processes."""
+        """(n,): for each of this process's queries, how many queries of its row are in later processes."""
         first, last = self.held[self.group.rank]
         counts = self.lengths[first:last, 0]
         later = torch.zeros_like(counts)

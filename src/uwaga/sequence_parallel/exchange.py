@@ -30,7 +30,7 @@ _LATER, _LATEST = 0.1, (1.0, 30.0)
 _PAUSE = 0.02  # seconds between two looks
 # Characters of an error that other processes are told.
 _LONGEST_ERROR = 2000
-# Of an error that all processes have, or were told of.
+# The attribute of an error that all processes have, or were told of.
 _KNOWN = "is_known_to_the_group"
 
 # Calls so far by this process, of each group.
@@ -89,9 +89,9 @@ class Group(NamedTuple):
         known_to_all(error)
         if self.size == 1:
             return
-        said = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
+        message = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
         with suppress(TimeoutError):
-            _within(_LATEST[1], lambda: self.store().set(_failure_key(self.rank), said))
+            _within(_LATEST[1], lambda: self.store().set(_failure_key(self.rank), message))
         self.close()
 
     def close(self) -> None:
@@ -259,16 +259,16 @@ class Messages:
             self._give_up()
             first = next(iter(self._failures.values()))
             for rank in (*self._failures, self._group.rank):
-                if (said := self._said(rank)) is not None:
+                if (error := self._error_of(rank)) is not None:
                     raise ProcessGroupError(
-                        f"uwaga.sequence_parallel: rank {rank} failed ({self._what}): {said}"
+                        f"uwaga.sequence_parallel: rank {rank} failed ({self._what}): {error}"
                     ) from first
             ranks = f"rank{'s' if len(self._failures) > 1 else ''} {', '.join(map(str, sorted(self._failures)))}"
             raise ProcessGroupError(
                 f"uwaga.sequence_parallel: {ranks} ended or did not answer within the group's timeout ({self._what}): {first}"
             ) from first
 
-    def _said(self, rank: int) -> str | None:
+    def _error_of(self, rank: int) -> str | None:
         """The error with which a process left the group; None where it did not."""
         key = _failure_key(rank)
         return cast("str | None", self._ask(lambda store: store.get(key).decode() if store.check([key]) else None))
@@ -345,13 +345,13 @@ class RelayedMessages(Messages):
 
     def _named(self, first: int, error: RuntimeError) -> dict[int, RuntimeError]:
         """The process that ended, from the one that this process waited for: whom that one waited for in vain, and so on."""
-        rank, said, asked = first, error, {self._group.rank}
+        rank, reason, asked = first, error, {self._group.rank}
         while rank not in asked:
             asked.add(rank)
-            missing = None if self._said(rank) is not None else self._missing_to(rank)
+            missing = None if self._error_of(rank) is not None else self._missing_to(rank)
             if missing is None:
-                return {rank: said}
-            rank, said = missing, _in_vain(rank)
+                return {rank: reason}
+            rank, reason = missing, _in_vain(rank)
         return {first: error}  # they wait for one another
 
     def _missing_to(self, rank: int) -> int | None:
@@ -416,7 +416,7 @@ def _within(seconds: float, call: Callable[[], Any]) -> Any:
 
 
 def rows_within(tensors: Sequence[Tensor], held: Sequence[Interval], needed: Interval) -> Tensor | None:
-    """The rows of an interval as a view of what a process has of it, `tensors` of the intervals `held`; None where no interval has them all."""
+    """The rows of an interval as a view of what a process has of it, `tensors` of the intervals `held`; None if no interval has them all."""
     for x, (first, last) in zip(tensors, held, strict=True):
         if first <= needed[0] and needed[1] <= last:
             return x[needed[0] - first : needed[1] - first]
@@ -424,7 +424,7 @@ def rows_within(tensors: Sequence[Tensor], held: Sequence[Interval], needed: Int
 
 
 def rows_or_memory(tensors: Sequence[Tensor], held: Sequence[Interval], needed: Sequence[Interval]) -> list[Tensor]:
-    """The rows of each wanted interval as `rows_within` gives them; where no interval has them all, memory for them."""
+    """The rows of each needed interval as `rows_within` gives them, or memory for them if no interval has them all."""
     views = [rows_within(tensors, held, interval) for interval in needed]
     return [
         tensors[0].new_empty((last - first, *tensors[0].shape[1:])) if x is None else x

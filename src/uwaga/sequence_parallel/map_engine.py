@@ -48,7 +48,7 @@ class MapEngine:
 
     @told
     def rows(self, call: Call, request: RowStatisticsRequest) -> RowStatistics:
-        """Of this process's queries; of all of them, whatever the selection."""
+        """The statistics of all of this process's queries, whatever the selection."""
         start = request.distance
         if start is not None and start[0] == START_LAST:
             queries, keys = self.division.sizes
@@ -137,7 +137,7 @@ class MapEngine:
     def pool(
         self, call: Call, normalizer: Normalizer, pooling: str, query_edges: Tensor, key_edges: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """Cells (B, H, rows, cols), and positions where "max" is wanted, of the whole, in every process; edges are those of the whole."""
+        """Cells (B, H, rows, cols) of the whole, and positions for "max", in every process; edges are those of the whole."""
         self._agree("the cells of its map", pooling, query_edges, key_edges)
         sizes = (*call.query.shape[:2], query_edges.shape[1] - 1, key_edges.shape[1] - 1)
         best = torch.zeros(sizes), torch.full((*sizes, 2), -1)
@@ -246,7 +246,7 @@ class MapEngine:
         return shares, shares.view(-1, 3)[: prod(sizes)].view(*sizes, 3)
 
     def _added(self, name: str, shares: Tensor, sizes: Sequence[int]) -> Tensor:
-        """(...) float64, in every process: the exact sums of all processes, of which each adds up its share."""
+        """(...) float64, in every process: the exact sums of all processes; each process adds up its share."""
         size, what = self.group.size, f"call {self.division.number}, {name}"
         every = [(rank * size, (rank + 1) * size) for rank in range(size)]
         needed = [[(first + rank, first + rank + 1) for first, _ in every] for rank in range(size)]
@@ -278,7 +278,7 @@ def _moved_start(start: tuple[int, int, Tensor | None], visit: _Visit) -> tuple[
 
 
 def _better(cells: Tensor, positions: Tensor, others: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Of two largest weights the larger one, as Cells::is_better of native/drivers/weights_columns.cc has it."""
+    """The larger of two largest weights, by the rule of Cells::is_better in native/drivers/weights_columns.cc."""
     is_first = (at[..., 0] < positions[..., 0]) | ((at[..., 0] == positions[..., 0]) & (at[..., 1] < positions[..., 1]))
     is_equal = (others == cells) | (others.isnan() & cells.isnan())
     is_larger = (others.isnan() & ~cells.isnan()) | (others > cells)
@@ -310,7 +310,7 @@ class RaggedMapEngine:
             return replace(request, distance=(*request.distance[:2], request.distance[2][rows].contiguous()))
 
         results = [_engine(division).rows(part, of_rows(rows)) for division, part, rows in pieces]
-        return each_field(lambda *parts: joined(parts), *results)
+        return each_field(lambda *tensors: joined(tensors), *results)
 
     @told
     def mass(self, call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
@@ -334,12 +334,12 @@ class RaggedMapEngine:
 
 
 def _engine(division: Division | None) -> Any:
-    """The engine of a part: that of one process where it is no row of several."""
+    """The engine of a part: `cpu` for whole rows, a MapEngine for a row that several processes share."""
     return cpu if division is None else MapEngine(division)
 
 
 def _split(pieces: list[RowPart], of_tokens: Sequence[Tensor | None]) -> list[Any]:
-    """Of each part its tokens of tensors (1, H, N)."""
+    """The tokens of each part, from tensors (1, H, N)."""
     lengths = [part.query.shape[2] for _, part, _ in pieces]
     split = [[None] * len(lengths) if x is None else x.split(lengths, dim=2) for x in of_tokens]
     return list(zip(*split, strict=True))

@@ -89,7 +89,7 @@ def backward(
     grads = [move_rows(division, "gradient of the output", [by_rows(grad_output)], homes, pieces)]
     if grad_lse is not None:
         grads.append(move_rows(division, "gradient of the lse", [by_rows(grad_lse)], homes, pieces))
-    # Of each piece its queries, and what the backward pass reads beside them.
+    # The queries of each piece, and what the backward pass reads with them.
     read = list(zip(rows.query, rows.output, rows.lse, *grads, strict=True))
     query = key = value = relative = bias = sinks = None
     if needs[0] or any(needs[3:]):
@@ -349,7 +349,7 @@ def move_rows(
     needed: Intervals,
     into: Sequence[Tensor] | None = None,
 ) -> list[Tensor]:
-    """Rows of a tensor from where they are to where they are wanted: see `Group.rows`."""
+    """Move rows of a tensor from the processes that have them to those that need them: see `Group.rows`."""
     return division.group.rows(f"call {division.number}, {name}", [x.detach() for x in tensors], held, needed, into)
 
 

@@ -153,12 +153,12 @@ class _SequenceParallel:
                     rows = whole.engine.rows(divided.call, replace(request, output=True))
                 output, lse_BHn = rows.output, tiles.log_sum_exp(rows.normalizer)
                 cache = RowCache.of_pass(call, whole.engine, request, rows, from_scores=True)
-            made = SequenceMap(query, key, cache, whole)
-            return unflatten_output(query, output), unflatten_lse(query, lse_BHn), made
+            weights = SequenceMap(query, key, cache, whole)
+            return unflatten_output(query, output), unflatten_lse(query, lse_BHn), weights
 
     def explain(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> Choice:
-        """What would serve the call; the other processes need not ask too. Raises what `attend` raises for these arguments, but for mask, bias
-        and sinks: they are over the whole sequence, whose length the other processes know."""
+        """What would serve the call; the other processes need not ask too. Raises what `attend` raises for these arguments, except for mask,
+        bias and sinks: they are over the whole sequence, whose length the other processes know."""
         with torch.random.fork_rng(devices=()):  # dropout draws a seed
             call_of_part(query, key, value, options, impl, options.dropout)
         others = "their bits would depend on how the sequence is divided"

@@ -102,17 +102,9 @@ class ScoreAttribution:
     def __getitem__(self, c: int) -> "ScoreAttribution":
         """One of the scores."""
         c = _index(c, len(self), "a score")
-        names = (
-            "cells",
-            "scores",
-            "weights",
-            "query",
-            "key",
-            "distance",
-            "rounding",
-        )  # fields with an entry for each score
-        of_score: dict[str, Any] = {name: getattr(self, name)[c : c + 1] for name in names}
-        return replace(self, than=None if self.than is None else self.than[c : c + 1], **of_score)
+        per_score = ("cells", "scores", "weights", "query", "key", "distance", "rounding")
+        one: dict[str, Any] = {name: getattr(self, name)[c : c + 1] for name in per_score}
+        return replace(self, than=None if self.than is None else self.than[c : c + 1], **one)
 
     def __iter__(self) -> Iterator["ScoreAttribution"]:
         return (self[c] for c in range(len(self)))
@@ -280,7 +272,7 @@ def score_attribution(
     The query and the key are linear maps of residual streams, and these are sums of what was written into them: the embeddings, every
     earlier head through W_O, every earlier feed-forward layer, and constants. A norm is taken as the linear map that it is with its mean
     and scale as they are at that token (Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021), the norms of a
-    post-norm stack one after another, and the norms of queries and keys. So the contributions sum to the score, exactly but for rounding: no
+    post-norm stack one after another, and the norms of queries and keys. So the contributions sum to the score, exactly up to rounding: no
     gradient, no approximation, nothing trained. A norm's scale is itself made of all parts: what a score were without a part is
     another question, which `activation_patching` answers.
 
@@ -311,8 +303,8 @@ def score_attribution(
             that does not exist, or a key that the mask hides from the query; a recording that lacks values, layers, heads or token ids, or has other ids; or one of
             another model or text, whose queries and keys are farther from the sums of their parts than rounding takes them. In half
             precision that is 5 to 20 per cent of them, with many layers more, and a model or text that differs by less is not found out
-            (`bound` beside the score says how sharp it is). Positions other than 0, 1, ... (`position_ids` of a text that is padded on
-            the left) and rotary scaling that changes with the length are not supported, and look like another model.
+            (`bound`, compared with the score, says how sharp the check is). Positions other than 0, 1, ... (`position_ids` of a text
+            that is padded on the left) and rotary scaling that changes with the length are not supported, and look like another model.
     """
     ours = _of_this_package(model)
     unknown = sorted(set(options) - set(_TYPES) - set(() if isinstance(inputs, Recording) else _MASKS))
@@ -404,7 +396,7 @@ def _cells(m: AttentionMap, i: Any, j: Any, most: int) -> list[tuple[int, int]]:
         return [(_index(a, queries, "i"), _index(b, keys, "j")) for a, b in zip(of_i, of_j, strict=True)]
     most = integer(most, f"{NAME}: most", 1)
     for name, position in (("i", i), ("j", j)):
-        check(_numbers(position) is None, f"{NAME}: where {name} is a list, the other must be one too")
+        check(_numbers(position) is None, f"{NAME}: if {name} is a list, the other must be one too")
     if i is not None:
         i = _index(i, queries, "i")
         found = [(weight, i, key) for weight, key in _largest(m[i], most)]
@@ -420,7 +412,7 @@ def _cells(m: AttentionMap, i: Any, j: Any, most: int) -> list[tuple[int, int]]:
 
 
 def _largest(x: Tensor, most: int) -> list[tuple[float, int]]:
-    """The `most` largest numbers of a tensor, and where they are in it as one row."""
+    """The `most` largest numbers of a tensor, and their positions in the flattened tensor."""
     numbers, at = x.flatten().topk(min(most, x.numel()))
     return list(zip(numbers.tolist(), at.tolist(), strict=True))
 
@@ -523,5 +515,5 @@ def _recorded(model: nn.Module, inputs: Any, where: AttentionId, options: dict[s
 
 
 def _index(value: Any, length: int, name: str) -> int:
-    """A position, from the end where it is negative."""
+    """A position; a negative one counts from the end."""
     return integer(value, f"{NAME}: {name}", -length, length - 1) % length

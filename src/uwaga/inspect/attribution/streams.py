@@ -271,7 +271,7 @@ class Finish(NamedTuple):
         return x if self.rotation is None else self.rotation.rotate(x)
 
     def norm_of(self, sizes_TD: Tensor) -> Tensor:
-        """(T,): the norm of vectors of these sizes, which a rotation keeps but for the scale of its cosines and sines."""
+        """(T,): the norm of vectors of these sizes, which a rotation keeps, except for the scale of its cosines and sines."""
         sizes = sizes_TD if self.weight_TD is None else sizes_TD * self.weight_TD.abs()
         scale = 1.0 if self.rotation is None else max(1.0, float(self.rotation.cos.hypot(self.rotation.sin).amax()))
         return torch.linalg.vector_norm(sizes, dim=-1) * scale
@@ -330,9 +330,8 @@ class Reader:
         model's dtype, the recording's and the finest arithmetic, and of the norm that the vector would have if no two terms had opposite
         signs (Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019, theorem 2.4, to first order: independent
         roundings exceed it once in 10^13). In half precision sums are taken to be float32's, and each step of the stream to be rounded when
-        it is stored, by as much as its parts are large: 4 sqrt(steps) u times the root of the sum of their squares, where what was
-        measured of real models is 0.4 to 2 u
-        without sqrt(steps). What feed-forward layers and softmax make of a rounding below them is left out.
+        it is stored, by as much as its parts are large: 4 sqrt(steps) u times the root of the sum of their squares; in real models
+        0.4 to 2 u without sqrt(steps) was measured. What feed-forward layers and softmax make of a rounding below them is left out.
         """
         recorded = values_of(next(iter(self.recording.maps.values())).query).dtype
         u = max(torch.finfo(dtype).eps / 2 for dtype in (self.dtype, self._finest, recorded))
@@ -510,8 +509,8 @@ class Reader:
         if isinstance(ids, tuple):
             ids = ids[kind == "decoder"]
         m = next(m for (name, _), m in self.recording.maps.items() if name == kind)
-        is_one = len(m.shape) == 3 and torch.as_tensor(ids).dim() == 1
-        ids_N = torch.as_tensor(ids if is_one else _row(ids, self.row))
+        is_single_text = len(m.shape) == 3 and torch.as_tensor(ids).dim() == 1
+        ids_N = torch.as_tensor(ids if is_single_text else _row(ids, self.row))
         tokens = (m.select(self.row) if len(m.shape) == 4 else m).shape[-1]
         if ids_N.shape != (tokens,) or ids_N.dtype.is_floating_point or ids_N.dtype == torch.bool:
             shape = tuple(ids_N.shape)
@@ -522,7 +521,7 @@ class Reader:
 
 
 def _projection(attention: MultiHeadAttention, name: str, head: int) -> tuple[Tensor, Tensor | None, nn.RMSNorm | None]:
-    """Of a query head's operand: the weight (D, M), the bias (D,), and the norm of the result."""
+    """The projection of a query head's operand: the weight (D, M), the bias (D,), and the norm of the result."""
     linear: nn.Linear = getattr(attention, name)
     width = attention.d_v if name == "value" else attention.d_k
     at = head if name == "query" else head * attention.num_kv_heads // attention.num_heads

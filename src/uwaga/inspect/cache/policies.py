@@ -5,12 +5,12 @@ The budget is how many keys a query reads, its own among them. What each reads o
 texts, where implementations estimate or sample them.
 
     kept for good     window, streaming_llm, h2o, tova: a key that is forgotten does not come back
-    of the prompt     snap_kv, pyramid_kv: the budget is of the prompt's keys, and all later keys are kept beside them
+    of the prompt     snap_kv, pyramid_kv: the budget is of the prompt's keys, and all later keys are kept too
     by the query      quest, oracle: nothing is forgotten, and each query chooses what it reads
     a fixed pattern   vertical_slash: the same columns and distances for all queries
 
 Where query heads share keys, what is kept for good or of the prompt is chosen for each key head, by the mean of its query heads: a cache has
-one list of keys for them. Positions are those of the text: no policy gives rotary positions anew.
+one list of keys for them. Positions are those of the text: no policy computes rotary positions again.
 
 Letters: H query heads, G key/value heads, S sets of keys, N tokens, P tokens of the prompt, C queries of a block, U keys of a block, D width.
 """
@@ -74,8 +74,8 @@ def tova(layer: CacheLayer, budget: int) -> Kept:
 
 
 def snap_kv(layer: CacheLayer, budget: int, *, observed: int = 32, kernel_size: int = 7, pooling: str = "max") -> Kept:
-    """Of the prompt its last `observed` keys, and of those before them the ones with the most weight from these last queries, after
-    pooling over neighbours; and all keys after the prompt (Li et al., "SnapKV: LLM Knows What You are Looking for Before Generation",
+    """The prompt's last `observed` keys, the keys before them with the most weight from these last queries, after pooling over
+    neighbours, and all keys after the prompt (Li et al., "SnapKV: LLM Knows What You are Looking for Before Generation",
     2024, section 4 and listing 1).
 
     Args:
@@ -100,7 +100,7 @@ def pyramid_kv(
     kernel_size: int = 7,
     pooling: str = "max",
 ) -> Kept:
-    """As `snap_kv`, with more keys in lower layers: beside the last `observed` ones, the numbers of keys fall in equal steps from layer to
+    """As `snap_kv`, with more keys in lower layers: besides the last `observed` ones, the numbers of keys fall in equal steps from layer to
     layer, to 1 / beta of their mean in the last one (Cai et al., "PyramidKV: Dynamic KV Cache Compression based on Pyramidal
     Information Funneling", 2024, section 4). `budget` is the mean over the layers. Where the first layer would keep more than the prompt
     has, it keeps all of it, and the last one more, as in the authors' code.
@@ -230,7 +230,7 @@ def _votes(name: str, layer: CacheLayer, budget: int, observed: int, kernel_size
     """(G, P - observed): the pooled weight that the prompt's last queries give to the keys before them. Raises ValueError: as `snap_kv`."""
     check(
         budget > observed and observed >= 1,
-        f"{name}: a budget of {budget} has no key left beside the last {observed} of the prompt",
+        f"{name}: a budget of {budget} has no key left besides the last {observed} of the prompt",
     )
     check(kernel_size >= 1 and kernel_size % 2 != 0, f"{name}: kernel_size must be an odd number, not {kernel_size}")
     choice(pooling, f"{name}: pooling", ("max", "mean"))

@@ -81,7 +81,7 @@ class ExactRows:
         self.smallest = self.ascending.cumsum(-1, dtype=torch.float64)
 
     def losses(self, kept: KeptKeys) -> Losses:
-        """Of the queries, each of which reads these keys."""
+        """The losses of the queries, each of which reads these keys."""
         keys, is_kept = kept.keys, kept.is_kept & self.visible.gather(1, kept.keys)
         weights = self.weights.gather(1, keys).masked_fill(~is_kept, 0.0)
         count = is_kept.sum(-1)
@@ -138,7 +138,7 @@ class ExactRows:
 
 
 def _scaled(output: Tensor, total: Tensor) -> Tensor:
-    """(C, E): a sum of weighted values over the sum of the weights; zeros where that is 0."""
+    """(C, E): a sum of weighted values over the sum of the weights; zeros if that is 0."""
     return output / torch.where(total == 0, 1.0, total)[:, None].to(output.dtype)
 
 
@@ -166,7 +166,7 @@ class CacheStudy:
         return self.means[statistic][self.policies.index(policy)]
 
     def table(self, policy: str | None = None, budget: int | None = None) -> HeadTable:
-        """A row for each policy, budget and head; of one policy or one budget only where it is given.
+        """A row for each policy, budget and head; only those of one policy or one budget if it is given.
 
         Beside the means, "forgotten" and "error" have a column for each quantile, such as "error 0.9".
 

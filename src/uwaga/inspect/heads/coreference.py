@@ -121,7 +121,7 @@ def coreference_heads(model: "str | os.PathLike[str] | Model", pairs: Sequence[W
     A head is labelled "coreference" where the mean shift is at least 0.03, at least five pairs shift by 0.05 or more, and so many more of them
     the right way than the wrong one that chance would do as well in less than one model of twenty (a sign test with Bonferroni's correction
     for the number of heads). In a decoder a pronoun does not see the words after it, and no shift is possible there. All sentences are
-    one ragged batch. Of an encoder-decoder the encoder's heads are tried.
+    one ragged batch. An encoder-decoder's encoder heads are tried.
 
     Args:
         model: as in `uwaga.view` of a text: a bundled model, a directory, a model id of the Hugging Face Hub; or a model that `uwaga.models.open` returned.
@@ -137,7 +137,7 @@ def coreference_heads(model: "str | os.PathLike[str] | Model", pairs: Sequence[W
     check(pairs, "coreference_heads: there are no pairs")
     reader = open_model(model, dtype="float32") if isinstance(model, str | os.PathLike) else model
     shifts = _shifts(reader, pairs)
-    total = sum(values_of_layer.shape[1] for values_of_layer in shifts.values())
+    total = sum(shift_PH.shape[1] for shift_PH in shifts.values())
     rows = []
     for (kind, layer), values in shifts.items():
         for head, shift in enumerate(values.double().unbind(1)):

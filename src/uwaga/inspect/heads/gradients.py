@@ -40,7 +40,7 @@ from uwaga.ops.ragged import Operand, Ragged
 
 # Products of single entries are computed on this grid, so that an entry has the same bits whatever is read with it.
 _GRID_ROWS, _GRID_KEYS = 32, 512
-# Of sums over whole maps: queries at a time, whose weights on all keys are read at once, and keys of one product.
+# For sums over whole maps: queries at a time, whose weights on all keys are read at once, and keys of one product.
 _ROWS, _KEYS = 512, 4096
 _MASK_KEYS = 512  # of the blocks that the mask may empty
 
@@ -298,7 +298,7 @@ def _divided(x: Tensor, by: Tensor) -> Tensor:
 
 
 def _times_relevance(row: PerToken, layers: list[GradientMap]) -> PerToken:
-    """row (R - I), with R = (I + A_bar_L) ... (I + A_bar_1). Without I, beside which small relevances would be rounded away."""
+    """row (R - I), with R = (I + A_bar_L) ... (I + A_bar_1). Without I, compared with which small relevances would be rounded away."""
     result = map_values(torch.zeros_like, row)
     for m in reversed(layers):
         result = map_values(torch.add, result, times_mean(map_values(torch.add, row, result), m))

@@ -37,7 +37,7 @@ LEAST = {
 }
 MIN_QUERIES = 5  # that give at least this share each: what rests on fewer names nothing
 COMMON = 0.5  # the fraction of the heads of a kind above which a label says nothing of one of them,
-MIN_HEADS = 4  # where there are at least so many
+MIN_HEADS = 4  # if there are at least so many
 _MAX_QUERIES = 512
 _BLOCK = 1 << 22  # weights that are read at once
 
@@ -82,7 +82,7 @@ class LabelShares:
         self._sums = {
             name: torch.zeros(3, heads, dtype=torch.float64) for name in LEAST
         }  # of shares, queries, and those that fit
-        # Of each key over all queries: the sum of shares, and how many queries give the share that "gathers" needs.
+        # For each key over all queries: the sum of shares, and how many queries give the share that "gathers" needs.
         self._columns = torch.zeros(2, heads, len(key_tokens), dtype=torch.float64)
         self._all, self._in_sinks, self._asked = (torch.zeros(heads, dtype=torch.float64) for _ in range(3))
         # By distance from query to key: the number of weights, their sum, and over all the sum of squares.
@@ -229,9 +229,8 @@ def head_labels(recording: Recording, *, row: int = 0, specials: Collection[str]
     rows: list[dict[str, Any]] = []
     for (kind, layer), m in recording.maps.items():
         queries, keys = (_row_of(tokens, stack, row) for stack in AttentionId(kind, layer).stacks)
-        for head, found in enumerate(
-            _labels_of(m.select(row) if len(m.shape) > 3 else m, kind, queries, keys, specials)
-        ):
+        of_row = m.select(row) if len(m.shape) > 3 else m
+        for head, found in enumerate(_labels_of(of_row, kind, queries, keys, specials)):
             where = {"kind": kind, "layer": layer, "head": head, "least": LEAST.get(found.label, math.nan)}
             rows.append(found._asdict() | where)
     for kind in KINDS:

@@ -75,7 +75,7 @@ def _score(m: AttentionMap, tokens: Tensor | Ragged, *, after: bool) -> Tensor:
     ids = values_of(tokens)
     sizes = sizes if is_ragged else sizes * ids.shape[:-1].numel()
     queries, keys = torch.tensor(sizes, device=ids.device, dtype=torch.int64).reshape(-1, 2).unbind(1)
-    # Of all sequences, one after another: the number of the sequence, a number that is equal for equal tokens, and the token's place.
+    # For all sequences, one after another: the number of the sequence, a number that is equal for equal tokens, and the token's place.
     sequence = torch.repeat_interleave(torch.arange(len(keys), device=ids.device), keys)
     packed, place = ids.flatten().unique(return_inverse=True)[1], torch.arange(len(sequence), device=ids.device)
     is_query = keys.cumsum(0)[sequence] - place <= queries[sequence]  # the last ones of the sequence
@@ -107,5 +107,6 @@ def _check(m: WeightMap, tokens: Tensor | Ragged, lengths: list[tuple[int, int]]
         actual = f"{[k for _, k in lengths]}, not {tokens.lengths.tolist()}"
         raise ValueError(f"head scores: tokens must have the lengths of the map's keys, {actual}")
     if more := [(q, k) for q, k in lengths if q > k]:
-        rule = "queries must be the last of the keys' positions, but there are {} queries and {} keys"
-        raise ValueError(f"head scores: {rule.format(*more[0])}")
+        queries, keys = more[0]
+        rule = "queries must be the last of the keys' positions"
+        raise ValueError(f"head scores: {rule}, but there are {queries} queries and {keys} keys")

@@ -310,8 +310,10 @@ class _Reader:
             raise DataError(f"{path}: a safetensors file, but no recording of uwaga")
         table = untrusted.json_of(text.encode(), f"{path}: the description of the recording")
         if table.get("format") != "recording" or table.get("version") != _VERSION:
-            said = printable(repr(table.get("version")))
-            raise DataError(f"{path}: a recording in version {said} of the format; this uwaga reads version {_VERSION}")
+            version = printable(repr(table.get("version")))
+            raise DataError(
+                f"{path}: a recording in version {version} of the format; this uwaga reads version {_VERSION}"
+            )
         self._described: _SavedRecording = read(_SavedRecording, table)
         self._tensors: dict[str, Tensor] = {}
         self._parts: dict[str, object] = {}

@@ -357,14 +357,14 @@ class RecordedAttention:
         self.keys: list[Operand] = []
         self.values: list[Operand] = []  # as the keys, or none
         self.options: MapOptions  # of the first pass
-        self.seen: list[PassMask] = []  # the masks of all passes, once there are several; likewise `bias`
+        self.seen: list[PassMask] = []  # the masks of all passes, once there are several; so is `bias`
         self.bias: DistanceBias | None = None
         self.starts: list[int] = []  # per row, the number of keys before the queries of the first pass
 
     def store(
         self, query: Operand, key: Operand, value: Operand | None, options: Mapping[str, Any], copier: Copier
     ) -> None:
-        """Copy the operands of a pass; the value is None where none is wanted.
+        """Copy the operands of a pass; the value is None if it is not kept.
 
         Raises:
             ValueError: its mask or bias cannot be joined with those of earlier passes, or the copies would be too large.

@@ -88,8 +88,8 @@ class TokenStrings:
                 'watch: an encoder and a decoder were recorded: pass tokens as {"encoder": ..., "decoder": ...}'
             )
         assert strings is not None
-        is_one = all(isinstance(token, str) for token in strings)
-        rows = [[str(token) for token in row] for row in ([strings] if is_one else strings)]
+        is_single_row = all(isinstance(token, str) for token in strings)
+        rows = [[str(token) for token in row] for row in ([strings] if is_single_row else strings)]
         if (counts := [len(row) for row in rows]) != lengths:
             actual = f"{counts}, and {lengths} were recorded"
             raise ValueError(f"watch: tokens must be one string per token of the {kind}, but rows have {actual}")
@@ -401,7 +401,7 @@ class Recording:
     def store(
         self, where: AttentionId, query: Operand, key: Operand, options: Mapping[str, Any], value: Operand | None = None
     ) -> None:
-        """Copy the operands of a call that was noted by `record`; the value is None where none is wanted.
+        """Copy the operands of a call that was noted by `record`; the value is None if it is not kept.
 
         Raises:
             ValueError: a head that does not exist; passes that cannot be joined; more than max_bytes.
@@ -420,7 +420,7 @@ class Recording:
         return f"Recording({describe_layers(self.maps)}; {format_bytes(self.nbytes)})"
 
     def picked_heads(self, where: AttentionId) -> list[int] | None:
-        """The numbers in the model of the heads of a map, where `watch(heads=...)` picked some; None where it has all."""
+        """The numbers in the model of the heads of a map if `watch(heads=...)` picked some; None if the map has all."""
         return self._stack(where).attentions[where].heads.query
 
     def _stack(self, where: AttentionId) -> RecordedStack:

@@ -20,15 +20,15 @@ from uwaga.nn.positions import roberta_positions, token_positions
 from uwaga.ops.ragged import Ragged
 
 
-def outermost(model: nn.Module, is_meant: Callable[[Any], bool] = lambda _: True) -> list[tuple[str, Any]]:
-    """The paths and modules of the transformers models that are meant, without those that are part of another one."""
+def outermost(model: nn.Module, fits: Callable[[Any], bool] = lambda _: True) -> list[tuple[str, Any]]:
+    """The paths and modules of the transformers models that fit, without those that are part of another one that fits."""
     library = sys.modules.get("transformers")
     if library is None:  # then there are no models of it
         return []
     results: list[tuple[str, Any]] = []
     for path, module in model.named_modules():
         is_inside = any(outer == "" or path.startswith(outer + ".") for outer, _ in results)
-        if isinstance(module, library.PreTrainedModel) and is_meant(module) and not is_inside:
+        if isinstance(module, library.PreTrainedModel) and fits(module) and not is_inside:
             results.append((path, module))
     return results
 
@@ -90,8 +90,8 @@ def vocab_size(model: Any) -> int | None:
 
 
 def max_tokens(model: Any) -> int | None:
-    """Of a text, special tokens included; None: any number. Where positions are a table it is the rows that positions reach: those of
-    RoBERTa begin after the padding's."""
+    """How many tokens a text may have, special tokens included; None: any number. A table of positions limits it to the rows that
+    positions reach: those of RoBERTa begin after the padding's."""
     most = getattr(
         model.config.get_text_config(decoder=bool(model.config.is_encoder_decoder)), "max_position_embeddings", None
     )

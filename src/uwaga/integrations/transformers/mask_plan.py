@@ -25,7 +25,7 @@ from uwaga.integrations.transformers.mask_functions import (
 from uwaga.ops.masks import Both, Causal, Documents, Either, KeyLengths, Mask
 from uwaga.ops.score_shape import ScoreShape
 
-# Of a padding mask, whether it is of the tokens that are queries: with encoder_hidden_states it says nothing about those.
+# The attribute of a padding mask of the tokens that are queries. With encoder_hidden_states a mask says nothing about the queries.
 OF_ITSELF = "uwaga_is_of_itself"
 
 
@@ -85,9 +85,9 @@ def visible_keys(padding: Tensor | None, offset: int, keys: int) -> Tensor | Non
 
 def with_last(tokens_BQ: Tensor) -> Tensor:
     """(B, Q) the queries that are computed where attention is causal: real tokens, and the last position of each sequence."""
-    wanted_BQ = tokens_BQ.clone()
-    wanted_BQ[:, -1] = True
-    return wanted_BQ
+    computed_BQ = tokens_BQ.clone()
+    computed_BQ[:, -1] = True
+    return computed_BQ
 
 
 def last_queries(seen_BN: Tensor, band: Callable[[Tensor], Mask]) -> LastQueries:

@@ -200,7 +200,7 @@ def _where(fits: Callable[[Sequence, Mapping], bool]) -> Callable[[Callable, Seq
 
 
 def _is_over_width(args: Sequence, kwargs: Mapping) -> bool:
-    """Of a mean: whether it is over the width and leaves a dimension of one."""
+    """Whether a mean is over the width and leaves a dimension of one."""
     dimension = args[1] if len(args) > 1 else kwargs.get("dim")
     keeps = args[2] if len(args) > 2 else kwargs.get("keepdim", False)
     return dimension in (-1, (-1,), [-1]) and bool(keeps) and _width(args) > 0

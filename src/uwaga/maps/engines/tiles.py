@@ -32,9 +32,8 @@ class Keys(NamedTuple):
     """The keys in the form that all tiles use."""
 
     finite: Tensor  # (B, H, K, D) in the dtype of the arithmetic, zeros in place of the keys that are not finite
-    bad: (
-        Tensor | None
-    )  # (J,) int64: keys that are not finite in some sequence and head; None under tracers and transforms
+    # (J,) int64: keys that are not finite in some sequence and head; None under tracers and transforms.
+    bad: Tensor | None
     raw: Tensor  # (B, H, J, D): these keys as they are; all keys, (B, H, K, D), if `bad` is None
     columns: Tensor | None  # (K,) int64: their positions; None: all keys of the call
 
@@ -73,7 +72,7 @@ def tiles(call: Call, rows: int, at: Sequence[int] | None = None) -> Iterator[Ti
 def prepare(call: Call, chosen: Tensor | None = None) -> Keys:
     """The keys, one per query head; those that are not finite apart, since 0 * NaN would spread to all queries.
 
-    All keys, or the blocks with the wanted ones (ascending).
+    chosen: keys, ascending, whose blocks are prepared; None for all keys.
     """
     columns, key_BGKD = None, call.key
     if chosen is not None:
@@ -94,12 +93,12 @@ def prepare(call: Call, chosen: Tensor | None = None) -> Keys:
 
 
 def starts(chosen: Tensor, rows: int) -> list[int]:
-    """The first rows of the tiles with wanted rows."""
+    """The first rows of the tiles that have chosen rows."""
     return ((chosen // rows).unique() * rows).tolist()
 
 
 def blocks(chosen: Tensor, size: int, end: int) -> Tensor:
-    """All positions of the blocks with wanted positions."""
+    """All positions of the blocks that have chosen positions."""
     first = (chosen // size).unique() * size
     every = (first[:, None] + torch.arange(size, device=chosen.device)).flatten()
     return every[every < end]
@@ -208,7 +207,7 @@ def select_heads(call: Call, sequences: tuple[int, ...], heads: tuple[int, ...])
     groups = h // call.heads_per_key_head
     part = CallPart(sequences=b, heads=h)
     pages = call.key_pages
-    # Where key heads are repeated: a copy of these keys, not of all pages.
+    # Repeated key heads take a copy of these keys, not of all pages.
     if pages is not None and not _are_neighbours(groups):
         call, pages = _with_read_keys(call), None
     return replace(
