@@ -78,6 +78,17 @@ def test_only_the_outputs_that_are_asked_for_are_computed() -> None:
     assert torch.equal(some.tokens, everything.tokens)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("make", "name"), [(bert, "encoder"), (gpt2, "decoder")])
+@torch.no_grad()
+def test_a_stack_may_be_compiled_by_itself(make: Callable[..., Transformer], name: str) -> None:
+    """A module that torch.compile wraps has a __len__ that raises TypeError, and so no truth value."""
+    model = make()
+    plain = model(IDS, outputs=()).last_hidden_state
+    setattr(model, name, torch.compile(getattr(model, name), backend="eager"))
+    torch.testing.assert_close(model(IDS, outputs=()).last_hidden_state, plain)
+
+
 @torch.no_grad()
 def test_one_row_needs_no_batch() -> None:
     model = bert()

@@ -167,7 +167,8 @@ class Transformer(Model):
         padding = _padding_mask(ids, lengths, attention_mask, key_lengths) if is_padded else None
         start = 0 if cache is None else cache.start
         x = self.embeddings(ids, token_types, start)
-        stack = cast(Stack, self.encoder or self.decoder)
+        # Not `or`: a stack that torch.compile wraps has a length and no truth value.
+        stack = cast(Stack, self.decoder if self.encoder is None else self.encoder)
         states, every = stack(x, padding, cache=cache, states=output_hidden_states, only=only, start=start)
         result = Output(states, hidden_states=every)
         if has_both:
