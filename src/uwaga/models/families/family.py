@@ -267,8 +267,9 @@ class Family:
 
 
 def _class_of(config: Mapping[str, Any]) -> str:
-    """The first class that config.json names; "" for none."""
-    return str((config.get("architectures") or [""])[0])
+    """The first class that config.json names; "" if it names none."""
+    named = config.get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else ""
 
 
 def _value(file: File, name: str, key: Key) -> object:
@@ -314,7 +315,7 @@ def _layout(mark: str, sizes: list[int], part: str) -> tuple[Callable[..., Any],
     if mark == "~":
         return lambda x: (x[0],), lambda parts: parts[0][None]
     if mark == "^" and part == ".weight":  # as in GPT-2, (in, out)
-        return lambda x: [part.T for part in x.split(sizes, 1)], lambda parts: cat([part.T for part in parts], 1)
+        return lambda x: [rows.T for rows in x.split(sizes, 1)], lambda parts: cat([rows.T for rows in parts], 1)
     return (lambda x: x.split(sizes), lambda parts: cat(list(parts))) if len(sizes) > 1 else ()
 
 
