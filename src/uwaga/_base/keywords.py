@@ -72,6 +72,6 @@ def refuse(other: Mapping[str, object], function: Callable[..., object], names: 
         for parameter in inspect.signature(function).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY
     ]
-    options += [name for name in names if name not in options]
+    options += [option for option in names if option not in options]
     what = instead.get(name) or f"its options are {', '.join(options)}"
     raise TypeError(f"{owner}: {name} is no option of it; {what}")

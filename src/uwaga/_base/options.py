@@ -159,7 +159,7 @@ def _explain(error: ValidationError, kind: Any, rejected: Any, path: str, noun: 
     """Return the error that replaces pydantic's: the one that a `__post_init__` raised, or an OptionError about the field."""
     found = error.errors(include_url=False)
     order = ("unexpected_keyword_argument", "missing")
-    first = min(found, key=lambda schema: order.index(schema["type"]) if schema["type"] in order else len(order))
+    first = min(found, key=lambda detail: order.index(detail["type"]) if detail["type"] in order else len(order))
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, ValueError):
         return cause

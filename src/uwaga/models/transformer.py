@@ -227,7 +227,7 @@ class Transformer(Model):
 
     @property
     def output_embeddings(self) -> "Embeddings":
-        """Of the stack that logits are computed from."""
+        """The embeddings of the stack that logits are computed from."""
         return self.embeddings if self.decoder_embeddings is None else self.decoder_embeddings
 
     def new_cache(self, *, capacity: int = 0) -> KeyValueCache:
@@ -318,7 +318,7 @@ class Transformer(Model):
         states: bool,
         is_padded: bool,
     ) -> Iterator[str]:
-        """Of the arguments of `forward`."""
+        """Yield what is wrong with the arguments of `forward`."""
         config = self.config
         if "decoder_ids" in extras and not config.has_both:
             yield "this model has one stack, which reads ids: decoder_ids must be None"
@@ -398,7 +398,7 @@ def _padding_mask(
 def _broken_padding_rules(
     ids: Operand, lengths: Tensor | None, attention_mask: Tensor | None, key_lengths: Tensor | None
 ) -> Iterator[str]:
-    """Of the arguments of `_padding_mask`."""
+    """Yield what is wrong with the arguments of `_padding_mask`."""
     if isinstance(ids, Ragged) and (lengths is not None or attention_mask is not None):
         yield "lengths and attention_mask are for padded ids; Ragged ids have no padding"
     if lengths is not None and attention_mask is not None:
@@ -573,7 +573,7 @@ class Stack(nn.Module):
         if config.position_encoding == "alibi":
             self.slopes = config.alibi_slopes or alibi_slopes(heads)
         self.dropout = nn.Dropout(config.final_dropout)
-        # Of each layer; ids and padding may hide more.
+        # What each layer hides; ids and padding may hide more.
         self.masks: list[Mask | None] = [Causal() if self.is_causal else None] * count
         if config.windows:
             window = (lambda n: Window(n - 1, 0)) if self.is_causal else lambda n: Window(n, n)

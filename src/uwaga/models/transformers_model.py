@@ -69,7 +69,7 @@ class TransformersModel(Model):
         starts = (getattr(config, key, None) for key in ("decoder_start_token_id", "bos_token_id", "pad_token_id"))
         eos = getattr(config, "eos_token_id", None)
         has_both = bool(config.is_encoder_decoder)
-        described = ModelFacts(
+        facts = ModelFacts(
             model_type=config.model_type,
             d_model=0,
             vocab_size=inside.vocab_size(model) or 0,
@@ -81,7 +81,7 @@ class TransformersModel(Model):
             label=name,
         )
         super().__init__()
-        self.config, self.label, self.continues = described, name, described.has_both or described.is_causal
+        self.config, self.label, self.continues = facts, name, facts.has_both or facts.is_causal
         self.model, self._types, self.training = model, types, False
         self._packing: Packing | None = None
 

@@ -185,12 +185,12 @@ class SelfAttentionCache:
             ValueError: a length below 0 or beyond what a row holds.
         """
         lengths_R = self.lengths
-        wanted_R = torch.zeros_like(lengths_R) + length
-        if bool(((wanted_R < 0) | (wanted_R > lengths_R)).any()):
-            lengths = length.tolist() if isinstance(length, Tensor) else length
-            raise ValueError(f"KeyValueCache: rows of {lengths_R.tolist()} tokens cannot be rewound to {lengths}")
-        self.start = wanted_R if isinstance(length, Tensor) else length
-        self._longest = int(wanted_R.max()) if len(wanted_R) else 0
+        target_R = torch.zeros_like(lengths_R) + length
+        if bool(((target_R < 0) | (target_R > lengths_R)).any()):
+            target = length.tolist() if isinstance(length, Tensor) else length
+            raise ValueError(f"KeyValueCache: rows of {lengths_R.tolist()} tokens cannot be rewound to {target}")
+        self.start = target_R if isinstance(length, Tensor) else length
+        self._longest = int(target_R.max()) if len(target_R) else 0
 
     def reorder(self, rows: Tensor) -> None:
         """Row r becomes what row rows[r] was: rows, 1-d int64 of any length, may be left out or repeated, as in a beam search.

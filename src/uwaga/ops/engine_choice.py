@@ -32,5 +32,5 @@ def check_name(where: str, name: str, names: Iterable[str], more: str = " or Non
 
 
 def refusals(names: Iterable[str], refusal: Refusal) -> dict[str, str]:
-    """Of each engine that cannot serve, why."""
+    """Return why an engine cannot serve, for each that cannot."""
     return {name: why for name in names if (why := refusal(name)) is not None}

@@ -487,7 +487,7 @@ class _Places(NamedTuple):
 
 
 def _places_of_ids(name: object, ids_BN: Tensor, memory: Known) -> list[_Places]:
-    """Of each sequence; found once for each name."""
+    """Return where the ids of each sequence are; found once for each name."""
     if name not in memory:
         memory[name] = [_Places.of(ids_N) for ids_N in ids_BN]
     places: list[_Places] = memory[name]

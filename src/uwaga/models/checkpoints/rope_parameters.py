@@ -99,7 +99,7 @@ def _object(config: Mapping[str, Any], where: str, name: str) -> dict[str, Any]:
 
 
 def _rope(config: Mapping[str, Any], values: Mapping[str, object], where: str, name: str, length: int) -> Rope:
-    """name: of the object that says `given`, for messages."""
+    """Return the rotary positions that `values` describe; `name` is the object in config.json that has them, for messages."""
     inside = f"{where}: {name}"
     key = "type" if "rope_type" not in values and "type" in values else "rope_type"
     kind = setting(values, inside, key, _Kind, "default")
@@ -115,8 +115,8 @@ def _rope(config: Mapping[str, Any], values: Mapping[str, object], where: str, n
         return Rope(base)
     if _LENGTH in needed:
         options.setdefault(_LENGTH, length)
-    said = (key for key in optional if options.get(key) is not None or (key == "truncate" and key in options))
-    for key in (*needed, *said):
+    present = (key for key in optional if options.get(key) is not None or (key == "truncate" and key in options))
+    for key in (*needed, *present):
         options[key] = setting(options, inside, key, _RULES.get(key, Positive), None)
     options = {key: value for key, value in options.items() if value is not None}
     make: Callable[..., RotaryScaling] = RotaryScaling

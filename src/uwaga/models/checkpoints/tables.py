@@ -173,7 +173,7 @@ def _raise(weights: Weights, lines: Lines) -> None:
     if not lines:
         return
     width = max(len(kind) for kind, _ in lines)
-    said = [f"  {kind:<{width}}  {what}" for expected in KINDS for kind, what in lines if kind == expected]
-    if len(said) > MOST_LINES:
-        said[MOST_LINES:] = [f"  and {len(said) - MOST_LINES} more"]
-    raise CheckpointError("\n".join([f"{weights.path} does not match the model of config.json", *said]))
+    shown = [f"  {kind:<{width}}  {what}" for kind in KINDS for kind_of_line, what in lines if kind_of_line == kind]
+    if len(shown) > MOST_LINES:
+        shown[MOST_LINES:] = [f"  and {len(shown) - MOST_LINES} more"]
+    raise CheckpointError("\n".join([f"{weights.path} does not match the model of config.json", *shown]))

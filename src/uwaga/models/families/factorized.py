@@ -64,9 +64,9 @@ _ALBERT_LAYER = "attention.query attention.key attention.value attention.dense a
 
 def _albert_names(config: Config) -> dict[str, str]:
     names = EMBEDDINGS | TYPES | {"encoder.embedding_hidden_mapping_in": "embeddings.projection"}
-    for our_name in sorted(set(config.layer_weights)):
-        group, inner = divmod(our_name, config.inner_group_num)
-        sharing = "|".join(str(n) for n, weights in enumerate(config.layer_weights) if weights == our_name)
+    for number in sorted(set(config.layer_weights)):
+        group, inner = divmod(number, config.inner_group_num)
+        sharing = "|".join(str(n) for n, weights in enumerate(config.layer_weights) if weights == number)
         there = f"encoder.albert_layer_groups.{group}.albert_layers.{inner}"
         names |= post_norm_layers(there, _ALBERT_LAYER, f"encoder.layers.({sharing})", mark="=")
     return names | {

@@ -95,7 +95,7 @@ class Kind(NamedTuple):
     switches: Mapping[str, bool | int | None]
     steps: Callable[[Settings], Mapping[str, Any]]
     around: Callable[[Settings, Backend], Any] | None = None
-    extras: Callable[[Settings, Sequence[Token] | None], Sequence[Token]] = lambda s, given: given or ()
+    extras: Callable[[Settings, Sequence[Token] | None], Sequence[Token]] = lambda s, tokens: tokens or ()
     is_file_first: bool = False  # the post-processor of tokenizer.json, where it has one, counts more than `around`
     resets_special: bool = False  # special tokens are added once more, without options
 
@@ -476,14 +476,14 @@ def _around_roberta(s: Settings, backend: Backend) -> Any:
     return processors.RobertaProcessing(ends[0], ends[1], trim, prefix)
 
 
-def _extra_ids(s: Settings, listed_tokens: Sequence[Token] | None) -> Sequence[Token]:
+def _extra_ids(s: Settings, tokens: Sequence[Token] | None) -> Sequence[Token]:
     numbered = [f"<extra_id_{number}>" for number in range(s["extra_ids"])]
-    found = sum("<extra_id_" in str(text) for text in listed_tokens or ())
+    found = sum("<extra_id_" in str(text) for text in tokens or ())
     if found and s["extra_ids"] not in (0, found):
         raise CheckpointError(
             f"{s.path}: extra_ids is {s['extra_ids']}, and {LISTS[1]} has {found} tokens <extra_id_...>"
         )
-    return listed_tokens or () if found else [*(listed_tokens or ()), *numbered]
+    return tokens or () if found else [*(tokens or ()), *numbered]
 
 
 def _unknown_of(s: Settings, model: Mapping[str, Any]) -> str:
@@ -543,7 +543,7 @@ KINDS: Mapping[str, Kind] = {
     "CamembertTokenizer": Kind(
         {"type": "Unigram", "unk_id": _unknown_row}, _XLM_TOKENS | {"mask_token": AddedToken("<mask>", lstrip=True, special=True)},
         {"add_prefix_space": True}, _pieces, _around_xlmr,
-        lambda s, given: ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED") if given is None else given,
+        lambda s, tokens: ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED") if tokens is None else tokens,
     ),
     "AlbertTokenizer": Kind(
         {"type": "Unigram", "unk_id": 1},

@@ -78,7 +78,7 @@ class Tokenizer:
         self.prefix_ids, self.suffix_ids = [special[0] for special in before], [special[0] for special in behind]
         self.prefix_types, self.suffix_types = [special[1] for special in before], [special[1] for special in behind]
         self.num_special_tokens = len(before) + len(behind)
-        # Of two known kinds: BERT's normalizer and pre-tokenizer, and byte-level BPE as in RoBERTa.
+        # Two kinds do: BERT's normalizer and pre-tokenizer, and byte-level BPE as in RoBERTa.
         kinds = [state(part).get("type") for part in (backend.normalizer, backend.pre_tokenizer)]
         self.splits_at_spaces = kinds in (["BertNormalizer", "BertPreTokenizer"], [None, "ByteLevel"])
 
@@ -321,7 +321,7 @@ def _growth(step: dict[str, Any], part: str) -> int:
 
 
 def _length(text: str) -> int:
-    """Of a text, or of its longest normal form."""
+    """Return the length of a text, or that of its longest normal form if it is longer."""
     return max(len(text), len(unicodedata.normalize("NFKD", text.lower())))
 
 

@@ -96,10 +96,9 @@ def _grad(
     create_graph: bool = False,
 ) -> Gradients:
     """torch.autograd.grad for the needed inputs; zeros where no output depends on one, None where not needed."""
-    is_asked = [needed and x is not None for x, needed in zip(inputs, needs, strict=True)]
-    asked = [x for x, is_one in zip(inputs, is_asked, strict=True) if is_one and x is not None]
-    result = iter(grad_or_zeros(outputs, asked, weights, create_graph))
-    return tuple(next(result) if is_one else None for is_one in is_asked)
+    needed_inputs = [x for x, needed in zip(inputs, needs, strict=True) if needed and x is not None]
+    result = iter(grad_or_zeros(outputs, needed_inputs, weights, create_graph))
+    return tuple(next(result) if needed and x is not None else None for x, needed in zip(inputs, needs, strict=True))
 
 
 def grad_or_zeros(

@@ -148,7 +148,7 @@ def _is_readable(x: Tensor, dtype: torch.dtype) -> bool:
 
 
 def _values_like(x: Operand, residual: Operand | None) -> Tensor | None:
-    """The residual as a tensor, where x is none the values of one over the same sequences."""
+    """Return the residual as a tensor. That of a Ragged x must be Ragged over the same sequences, and its values are returned."""
     if residual is None:
         return None
     if not isinstance(x, Ragged):
