@@ -53,10 +53,10 @@ def integer(value: object, name: str, least: int = -(1 << 40), most: int = 1 << 
     return result
 
 
-def choice(value: object, name: str, choices: Collection[object]) -> None:
-    """Raise ValueError if the value is not one of the choices."""
+def choice(value: object, name: str, choices: Collection[object], more: str = "") -> None:
+    """Raise ValueError if the value is not one of the choices. more: what the message says after them, such as " or None"."""
     if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {short(value)}")
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}{more}, not {short(value)}")
 
 
 def check(holds: object, message: str) -> None:

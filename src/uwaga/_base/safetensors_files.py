@@ -99,11 +99,12 @@ def _header(path: Path) -> tuple[dict, tuple[int, ...]]:
             status = os.fstat(file.fileno())
             size = status.st_size
             length = int.from_bytes(file.read(8), "little")
+            reason = ""
             if size < 8 or length > size - 8:
                 reason = f"its header claims {length} bytes, and the file has {size}"
-                raise CheckpointError(f"{path} is not a valid safetensors file: {reason}")
-            if length > untrusted.JSON_BYTES:
+            elif length > untrusted.JSON_BYTES:
                 reason = f"its header of {length} bytes is longer than {untrusted.JSON_BYTES}"
+            if reason:
                 raise CheckpointError(f"{path} is not a valid safetensors file: {reason}")
             return untrusted.json_of(file.read(length), f"the header of {path}"), _identity(status)
     except OSError as error:

@@ -34,6 +34,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
+from uwaga._base.arguments import check
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.terminal import printable
 
@@ -106,16 +107,13 @@ def open_regular(path: Path) -> Iterator[BufferedReader]:
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """All bytes of a regular file. Raises OSError, also where there are more than `most`."""
+    """Return all bytes of a regular file. Raises OSError, also if there are more than `most`."""
     with open_regular(path) as file:
-        result = file.read(most + 1)
-    if len(result) > most:
-        raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", str(path))
-    return result
+        return read_stream(file, str(path), most)
 
 
 def read_stream(stream: BinaryIO, name: str, most: int) -> bytes:
-    """All bytes of a stream, such as standard input. Raises OSError where there are more than `most`."""
+    """Return all bytes of a stream, such as standard input. Raises OSError if there are more than `most`."""
     result = stream.read(most + 1)
     if len(result) > most:
         raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", name)
@@ -194,10 +192,8 @@ def parse_json(text: bytes | str, *, strict: bool = True) -> Any:
 def check_json_size(text: bytes, containers: int, values: int) -> None:
     """Raises ValueError where a JSON text has more objects and lists, or more keys and values, than that; counted by bytes, before
     it is parsed."""
-    if text.count(b"{") + text.count(b"[") > containers:
-        raise ValueError(f"more than {containers:,} objects and lists")
-    if text.count(b",") + text.count(b":") > values:
-        raise ValueError(f"more than {values:,} keys and values")
+    check(text.count(b"{") + text.count(b"[") <= containers, f"more than {containers:,} objects and lists")
+    check(text.count(b",") + text.count(b":") <= values, f"more than {values:,} keys and values")
 
 
 def check_json_depth(value: object) -> None:
@@ -244,10 +240,9 @@ def _check_scalar(value: object) -> None:
     if isinstance(value, str):
         if not value.isascii():
             _check_surrogates(value)
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError("a number is beyond the largest float64")
-    elif isinstance(value, int) and value.bit_length() > 1023:
+    elif (isinstance(value, float) and not math.isfinite(value)) or (
+        isinstance(value, int) and value.bit_length() > 1023
+    ):
         raise ValueError("a number is beyond the largest float64")
 
 
@@ -263,12 +258,10 @@ def _check_surrogates(text: str) -> None:
 
 def check_toml_size(text: str) -> None:
     """Raises ValueError for TOML on which tomllib would take quadratic time."""
-    if len(text) > TOML_BYTES:
-        raise ValueError(f"longer than {TOML_BYTES:,} characters")
-    if _LONG_KEY.search(text.encode("utf-8", "surrogatepass")):
-        raise ValueError(f"a key of more than {TOML_KEY_PARTS} parts")
-    if _LONG_NUMBER.search(text):
-        raise ValueError("a number of more than 256 digits")
+    check(len(text) <= TOML_BYTES, f"longer than {TOML_BYTES:,} characters")
+    long_key = _LONG_KEY.search(text.encode("utf-8", "surrogatepass"))
+    check(long_key is None, f"a key of more than {TOML_KEY_PARTS} parts")
+    check(_LONG_NUMBER.search(text) is None, "a number of more than 256 digits")
 
 
 # Text, plain or gzip-compressed

@@ -14,6 +14,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
+from uwaga._base.arguments import check
 from uwaga._base.options import Integer, OptionError, Positive, Real, Size, Switch, options, read
 from uwaga.models.model import Decoding, Model
 from uwaga.models.tokenizers.loading import of_model
@@ -49,15 +50,16 @@ class GenerationOptions:
     eos_token_ids: tuple[Any, ...]
 
     def __post_init__(self) -> None:
-        if self.do_sample and self.num_beams > 1:
-            raise ValueError("generate: do_sample=True and num_beams > 1 exclude each other")
+        check(
+            not self.do_sample or self.num_beams == 1,
+            "generate: do_sample=True and num_beams > 1 exclude each other",
+        )
         for mode, is_on, names in (
             ("do_sample=True", self.do_sample, _SAMPLING),
             ("num_beams > 1", self.num_beams > 1, _BEAM_SEARCH),
         ):
             for name in names:
-                if not is_on and getattr(self, name) is not None:
-                    raise ValueError(f"generate: {name} has no effect without {mode}")
+                check(is_on or getattr(self, name) is None, f"generate: {name} has no effect without {mode}")
 
 
 @torch.no_grad()
@@ -127,8 +129,7 @@ def generate(
         kind = getattr(getattr(model, "config", None), "model_type", None)
         named = type(model).__name__ + (f" ({kind})" if isinstance(kind, str) else "")
         raise ValueError(f"generate: {named} does not continue texts; a uwaga.models.Transformer with a decoder does")
-    if isinstance(prompts, str):
-        raise ValueError("generate: prompts must be a list, also for one text: [text]")
+    check(not isinstance(prompts, str), "generate: prompts must be a list, also for one text: [text]")
     writer: Tokenizer | None = None
     if isinstance(prompts, Sequence) and prompts and all(isinstance(prompt, str) for prompt in prompts):
         reader, writer = (of_model(model, decoder=which) for which in (False, True))
@@ -196,8 +197,7 @@ def _as_ragged(prompts: Ids, lengths: Tensor | None, device: torch.device) -> Ra
     if isinstance(prompts, Ragged):
         return prompts
     if isinstance(prompts, Tensor):
-        if prompts.dim() != 2:
-            raise ValueError(f"generate: padded prompts must be (R, T), not {tuple(prompts.shape)}")
+        check(prompts.dim() == 2, f"generate: padded prompts must be (R, T), not {tuple(prompts.shape)}")
         whole = torch.full(prompts.shape[:1], prompts.shape[1], device=prompts.device)
         return Ragged.from_padded(prompts, whole if lengths is None else lengths)
     if not isinstance(prompts, Sequence) or not all(map(_is_ids, prompts)):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from uwaga._base import untrusted
+from uwaga._base.arguments import check
 from uwaga._base.errors import CheckpointError, UnsupportedModelError
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import directories
@@ -71,8 +72,7 @@ def open(  # as the public name
         wrong = "tokenizer is for a module; a directory has its own"
     elif not is_directory and (dtype is not None or revision is not None):
         wrong = "dtype and revision are for a directory; a module is taken as it is"
-    if wrong:
-        raise ValueError(f"open: {wrong}")
+    check(not wrong, f"open: {wrong}")
     if isinstance(model, str | os.PathLike):
         found = directories.find(model, revision)  # before PyTorch is imported, which takes seconds
         import torch
@@ -297,10 +297,10 @@ def _wrapped(module: Any) -> "TransformersModel":
     from uwaga.models.transformers_model import TransformersModel
 
     result = TransformersModel(module)
-    if not module._can_set_attn_implementation():
-        raise ValueError(
-            f"{type(module).__name__} computes attention by itself, where nothing can be watched or changed"
-        )
+    check(
+        module._can_set_attn_implementation(),
+        f"{type(module).__name__} computes attention by itself, where nothing can be watched or changed",
+    )
     return result
 
 
@@ -320,8 +320,7 @@ def _of_module(module: "nn.Module", tokenizer: object) -> "Model":
         wrong = f"has {len(inside)} models of transformers inside: give one of them"
     elif not is_ours and not inside:
         wrong = "is neither a model of uwaga.models nor of transformers"
-    if wrong:
-        raise ValueError(f"{kind} {wrong}")
+    check(not wrong, f"{kind} {wrong}")
     result: Any = copy(module) if is_ours else _wrapped(inside[0][1])  # with tokenizers of its own
     if tokenizer is not None:
         result.tokenizer = result.target_tokenizer = _tokenizer_of(tokenizer)
@@ -331,14 +330,12 @@ def _of_module(module: "nn.Module", tokenizer: object) -> "Model":
         result.tokenizer, result.target_tokenizer = of_model(module), of_model(module, decoder=True)
     else:
         result.tokenizer = result.target_tokenizer = _tokenizer_of_directory(folder)
-    if result.tokenizer is None:
-        raise ValueError(
-            f"this {kind} was not read from a directory: give its tokenizer, as in uwaga.models.open(model, tokenizer=tokenizer)"
-        )
-    if 0 < result.config.vocab_size < result.tokenizer.vocab_size:
-        raise ValueError(
-            f"the tokenizer has the token id {result.tokenizer.vocab_size - 1}, and {kind} has {result.config.vocab_size} embeddings"
-        )
+    check(
+        result.tokenizer is not None,
+        f"this {kind} was not read from a directory: give its tokenizer, as in uwaga.models.open(model, tokenizer=tokenizer)",
+    )
+    embeddings, ids = result.config.vocab_size, result.tokenizer.vocab_size
+    check(not 0 < embeddings < ids, f"the tokenizer has the token id {ids - 1}, and {kind} has {embeddings} embeddings")
     result.title, result.directory = (Path(name).name if isinstance(name, str) else "") or kind, folder
     return result
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from uwaga._base.arguments import check
 from uwaga._base.threads import calling_here
 from uwaga.integrations.transformers import inside
 from uwaga.integrations.transformers.packing import Packing
@@ -64,8 +65,7 @@ class TransformersModel(Model):
             wrong = f"reads {model.main_input_name}, not a text"
         elif model.training:
             wrong = "is in training mode, in which dropout changes what it computes; call model.eval()"
-        if wrong:
-            raise ValueError(f"{name} {wrong}")
+        check(not wrong, f"{name} {wrong}")
         starts = (getattr(config, key, None) for key in ("decoder_start_token_id", "bos_token_id", "pad_token_id"))
         eos = getattr(config, "eos_token_id", None)
         has_both = bool(config.is_encoder_decoder)
@@ -142,8 +142,8 @@ class TransformersModel(Model):
         self._padded(ids_BT, seen_BT, ids_BT if self.config.has_both else None)
 
     def continuation(self, ids: Sequence[int], max_new_tokens: int) -> list[int]:
-        if not self.model.can_generate():
-            raise ValueError(f"{type(self.model).__name__} generates nothing: give what its decoder reads")
+        name = type(self.model).__name__
+        check(self.model.can_generate(), f"{name} generates nothing: give what its decoder reads")
         ids_1T = torch.tensor([list(ids)], device=self.model.device)
         result = self.model.generate(
             ids_1T, attention_mask=torch.ones_like(ids_1T), max_new_tokens=max_new_tokens, do_sample=False, num_beams=1

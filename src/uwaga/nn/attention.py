@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from uwaga._base import keywords, threads
+from uwaga._base.arguments import check
 from uwaga._base.errors import ShapeError
 from uwaga._base.tracing import is_intercepted, is_plain_tensor, is_transformed
 from uwaga.nn.kv_cache import CrossAttentionCache, KVView, SelfAttentionCache
@@ -110,8 +111,7 @@ class MultiHeadAttention(nn.Module):
             wrong = f"num_heads must be a multiple of num_kv_heads, not {num_heads} and {self.num_kv_heads}"
         elif d_k is None and d_model % num_heads:
             wrong = f"d_model {d_model} is not a multiple of num_heads {num_heads}; pass d_k"
-        if wrong:
-            raise ValueError(f"MultiHeadAttention: {wrong}")
+        check(not wrong, f"MultiHeadAttention: {wrong}")
         self.d_k = d_model // num_heads if d_k is None else d_k
         self.d_v = self.d_k if d_v is None else d_v
         self.dropout, self.scale, self.softcap = dropout, scale, softcap
@@ -315,8 +315,7 @@ class MultiHeadAttention(nn.Module):
             ("add_bias_kv", module.bias_k is not None, ""),
             ("add_zero_attn", module.add_zero_attn, hint),
         ):
-            if is_on:
-                raise ValueError(f"MultiHeadAttention.from_torch: {option}=True is not supported{more}")
+            check(not is_on, f"MultiHeadAttention.from_torch: {option}=True is not supported{more}")
         weight = module.out_proj.weight
         layer = cls(
             module.embed_dim,

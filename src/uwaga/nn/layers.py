@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from uwaga._base import threads
+from uwaga._base.arguments import check, choice
 from uwaga.nn.attention import MultiHeadAttention
 from uwaga.nn.kv_cache import KeyValueCache, LayerCache
 from uwaga.nn.operand import check_width, map_values, one_per_row, tokens_of_rows, values_of
@@ -63,9 +64,7 @@ class FeedForward(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if activation not in ACTIVATIONS:
-            names = ", ".join(map(repr, ACTIVATIONS))
-            raise ValueError(f"FeedForward: activation must be one of {names}, not {activation!r}")
+        choice(activation, "FeedForward: activation", ACTIVATIONS)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.activation = activation
         self.up = nn.Linear(d_model, d_ff, bias, **factory)
@@ -137,10 +136,8 @@ class LayerSpec:
     def __post_init__(self) -> None:
         for name, choices in (("norm", ("post", "pre")), ("norm_type", ("layer", "rms", "zero_centered_rms"))):
             value = getattr(self, name)
-            if value not in choices:
-                raise ValueError(f"LayerSpec: {name} must be {' or '.join(map(repr, choices))}, not {value!r}")
-        if self.output_norms and self.norm != "pre":
-            raise ValueError("LayerSpec: output_norms needs norm='pre'")
+            check(value in choices, f"LayerSpec: {name} must be {' or '.join(map(repr, choices))}, not {value!r}")
+        check(self.norm == "pre" or not self.output_norms, "LayerSpec: output_norms needs norm='pre'")
 
     def new_attention(self, *, memory_dim: int | None = None, **made: Any) -> MultiHeadAttention:
         """Self-attention; with memory_dim cross-attention."""
@@ -291,8 +288,7 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, spec: LayerSpec, *, device: Device = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        if spec.output_norms:
-            raise ValueError("DecoderLayer: output_norms are of encoder layers alone")
+        check(not spec.output_norms, "DecoderLayer: output_norms are of encoder layers alone")
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.attention = spec.new_attention(**made)
         self.attention_norm = spec.new_norm(**made)

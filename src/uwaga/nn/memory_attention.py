@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from uwaga._base.arguments import check
 from uwaga._base.errors import ShapeError
 
 
@@ -43,8 +44,8 @@ class MemoryAttention(nn.Module):
         super().__init__()
         schema = database.schema
         scale = 1 / math.sqrt(schema.key_width) if scale is None else float(scale)
-        if not (math.isfinite(scale) and scale > 0):
-            raise ValueError(f"MemoryAttention: scale must be finite and above 0, not {scale!r}")
+        is_positive = math.isfinite(scale) and scale > 0
+        check(is_positive, f"MemoryAttention: scale must be finite and above 0, not {scale!r}")
         self.database = database
         self.log_scale = nn.Parameter(torch.full((schema.heads,), math.log(scale)))
         self.gate = nn.Parameter(torch.full((schema.heads,), float(gate)))

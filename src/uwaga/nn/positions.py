@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
+from uwaga._base.arguments import check
 from uwaga._base.shapes import NamedShape, shape_error
 from uwaga._base.tracing import is_readable
 from uwaga.nn.operand import check_width, map_values, values_of
@@ -106,8 +107,7 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, d_model: int, *, base: float = 10000.0, layout: str = "interleaved") -> None:
         super().__init__()
         _check(self, layout, d_model=d_model)
-        if not base > 1.0:
-            raise ValueError(f"SinusoidalPositions: base must be greater than 1, not {base!r}")
+        check(base > 1.0, f"SinusoidalPositions: base must be greater than 1, not {base!r}")
         self.d_model, self.base, self.layout = d_model, base, layout
         self._table = _PositionTable(self._encodings)
 
@@ -155,10 +155,10 @@ class SinusoidalPositions(nn.Module):
         >>> SinusoidalPositions(2).repeats(0.02)        # 44 is nearly seven times 2 pi
         Repeat(length=44, distance=0.0177...)
         """
-        if not 0.0 < tolerance < math.sqrt(2.0):
-            raise ValueError(
-                f"SinusoidalPositions.repeats: tolerance must lie between 0 and sqrt(2), not {tolerance!r}"
-            )
+        check(
+            0.0 < tolerance < math.sqrt(2.0),
+            f"SinusoidalPositions.repeats: tolerance must lie between 0 and sqrt(2), not {tolerance!r}",
+        )
         frequency_I = _angles(torch.ones(1), self.d_model, self.base)[0]
         has_exceeded = False
         for first in range(1, limit + 1, _CHUNK**2):

@@ -1,8 +1,10 @@
 """Which engine serves a call of attention, of its maps or of the linear map: the first in an order of preference that does not refuse,
 or the one that the caller names, which runs or raises and never falls back. The orders are in the `choose` of each."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
+
+from uwaga._base.arguments import choice
 
 NAMED = "named by the caller"
 
@@ -18,17 +20,12 @@ class Choice(NamedTuple):
     refused: dict[str, str]
 
 
-def named(impl: str, names: Iterable[str], refusal: Refusal, *, function: str, what: str = "call") -> str:
+def named(impl: str, names: Collection[str], refusal: Refusal, *, function: str, what: str = "call") -> str:
     """`impl`. Raises ValueError, beginning with the name of the public function: there is no such engine, or it refuses."""
-    check_name(f"{function}: impl", impl, names)
+    choice(impl, f"{function}: impl", names, " or None")
     if (why := refusal(impl)) is not None:
         raise ValueError(f"{function}: engine {impl!r} cannot serve this {what}: {why}")
     return impl
-
-
-def check_name(where: str, name: str, names: Iterable[str], more: str = " or None") -> None:
-    if name not in (choices := tuple(names)):
-        raise ValueError(f"{where} must be one of {', '.join(map(repr, choices))}{more}, not {name!r}")
 
 
 def refusals(names: Iterable[str], refusal: Refusal) -> dict[str, str]:

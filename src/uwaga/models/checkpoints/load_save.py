@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from uwaga._base import durable, untrusted
+from uwaga._base.arguments import check
 from uwaga._base.errors import CheckpointError, OwnCodeError, UnsupportedModelError
 from uwaga.models.checkpoints import directories, mapped_weights, tables, weight_files
 from uwaga.models.configuration import Config
@@ -54,8 +55,8 @@ def load(
 
 def check_dtype(dtype: object) -> None:
     """Raises ValueError: neither None nor a floating dtype."""
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise ValueError(f"load: dtype must be a floating dtype, such as torch.bfloat16, not {dtype!r}")
+    is_floating = dtype is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point)
+    check(is_floating, f"load: dtype must be a floating dtype, such as torch.bfloat16, not {dtype!r}")
 
 
 def load_folder(

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base import untrusted
+from uwaga._base.arguments import check
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 
@@ -69,7 +70,7 @@ def read(path: Path) -> dict[str, Tensor]:
     """The dense tensors of a file by name; they share memory with it. Raises CheckpointError."""
     try:
         with untrusted.open_regular(path) as file:
-            _check(
+            check(
                 file.read(2) == b"PK",
                 "it is not a zip archive, and files from before PyTorch 1.6 are not read; load it with "
                 "torch.load(weights_only=True), and save it again with safetensors",
@@ -88,35 +89,30 @@ def read(path: Path) -> dict[str, Tensor]:
     return loaded
 
 
-def _check(holds: object, message: str) -> None:
-    if not holds:
-        raise ValueError(message)
-
-
 def _load(file: _Mapped) -> object:
     """What the pickle of an archive describes. Raises what zipfile and pickletools raise."""
     records = _records(file)
     folder = next(iter(records), "").partition("/")[0]
     begin, size = records.get(f"{folder}/data.pkl", (0, 0))
-    _check(size, "the archive has no data.pkl")
-    _check(size <= untrusted.JSON_BYTES, f"a pickle of more than {untrusted.JSON_BYTES} bytes")
+    check(size, "the archive has no data.pkl")
+    check(size <= untrusted.JSON_BYTES, f"a pickle of more than {untrusted.JSON_BYTES} bytes")
     order, length = records.get(f"{folder}/byteorder", (0, 0))
     is_little = not length or file[order : order + min(length, 8)] == b"little"
-    _check(is_little, "its numbers are not little-endian; save it again on a little-endian machine")
+    check(is_little, "its numbers are not little-endian; save it again on a little-endian machine")
     numbers = torch.frombuffer(file, dtype=torch.uint8).untyped_storage()
     storages: dict[str, _Storage] = {}
 
     def storage(key: str, dtype: torch.dtype, numel: int) -> _Storage:
         place, shown = records.get(f"{folder}/data/{key}"), printable(key)
-        _check(place, f"missing storage {shown}")
+        check(place, f"missing storage {shown}")
         (begin, held), size = place or (0, 0), numel * dtype.itemsize
-        _check(0 <= size <= held, f"storage {shown} claims {size} bytes and has {held}")
+        check(0 <= size <= held, f"storage {shown} claims {size} bytes and has {held}")
         if key not in storages:
             content = numbers[begin : begin + size]
             # torch.save aligns storages to 64 bytes; other programs that write archives do not.
             storages[key] = _Storage(key, dtype, content if begin % 16 == 0 else content.clone())
         found = storages[key]
-        _check((found.dtype, found.content.nbytes()) == (dtype, size), f"storage {shown} has two types or sizes")
+        check((found.dtype, found.content.nbytes()) == (dtype, size), f"storage {shown} has two types or sizes")
         return found
 
     return _interpret(file[begin : begin + size], storage)
@@ -125,24 +121,24 @@ def _load(file: _Mapped) -> object:
 def _records(file: _Mapped) -> dict[str, tuple[int, int]]:
     """Where the records of an archive begin, and their sizes, in the directory's order. Raises what zipfile raises."""
     is_at_end = file[-22:].startswith(b"PK\5\6")  # the end of the directory, without a comment
-    _check(is_at_end, "it does not end with the directory of a zip archive")
+    check(is_at_end, "it does not end with the directory of a zip archive")
     with zipfile.ZipFile(cast(BinaryIO, file)) as archive:
         entries, end = archive.infolist(), archive.start_dir
     names = {entry.filename.lower() for entry in entries}
-    _check(len(names) == len(entries), "the archive has two records with the same name")
+    check(len(names) == len(entries), "the archive has two records with the same name")
     results: dict[str, tuple[int, int]] = {}
     before = 0
     for entry in entries:
         name, at = f"the record {printable(entry.filename)}", entry.header_offset
         is_stored = entry.compress_type == zipfile.ZIP_STORED and entry.file_size == entry.compress_size
         is_stored = is_stored and not entry.flag_bits & 1
-        _check(is_stored, f"{name} is compressed or encrypted, which torch.save does not do")
+        check(is_stored, f"{name} is compressed or encrypted, which torch.save does not do")
         follows = 0 <= at - before <= (_DESCRIPTOR_BYTES if results else 0) and at + _LOCAL_HEADER.size <= end
-        _check(follows, f"{name} does not follow the one before it; it may be part of another archive")
+        check(follows, f"{name} does not follow the one before it; it may be part of another archive")
         signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack_from(file, at)
         begin = at + _LOCAL_HEADER.size + name_bytes + extra_bytes
         before = begin + entry.file_size
-        _check(signature == b"PK\3\4" and before <= end, f"{name} has no header, or ends behind the file")
+        check(signature == b"PK\3\4" and before <= end, f"{name} has no header, or ends behind the file")
         results[entry.filename] = (begin, entry.file_size)
     return results
 
@@ -189,7 +185,7 @@ def _interpret(pickle: bytes, storage: Callable[[str, torch.dtype, int], _Storag
                         argument.replace(" ", "."),
                         "is not a function that makes dense tensors, and is not called",
                     )
-                    _check(name in _GLOBALS, f"Unsupported global: {printable(name)} {what}")
+                    check(name in _GLOBALS, f"Unsupported global: {printable(name)} {what}")
                     stack.append(_Global(name))
                 case "BINPERSID":
                     match operands[0]:
@@ -216,8 +212,8 @@ def _set_items(container: object, *items: Any) -> object:
     if not isinstance(container, dict) or len(items) % 2:
         raise ValueError(f"sets items of {type(container).__name__}")
     for key, value in zip(items[::2], items[1::2], strict=True):
-        _check(isinstance(key, str), f"a key that is {type(key).__name__}")
-        _check(key not in container, f"{printable(key)} is a duplicate key")
+        check(isinstance(key, str), f"a key that is {type(key).__name__}")
+        check(key not in container, f"{printable(key)} is a duplicate key")
         container[key] = value
     return container
 
@@ -245,12 +241,12 @@ def _tensor(
         case [_Global(of), *rest] if name.endswith("_v3") and of in _DTYPES:
             dtype, lazy = _DTYPES[of], rest
     plain = "a lazy conjugate or negative; call resolve_conj() and resolve_neg() before it is saved"
-    _check(lazy in ([], [{}]), plain)
+    check(lazy in ([], [{}]), plain)
     is_shape = len(shape) == len(strides) <= _MOST_DIMENSIONS
     is_shape = is_shape and all(type(n) is int and 0 <= n < 2**63 for n in (offset, *shape, *strides))
-    _check(is_shape and math.prod(shape) < 2**63, "a tensor with an invalid shape or strides")
+    check(is_shape and math.prod(shape) < 2**63, "a tensor with an invalid shape or strides")
     steps = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1
     needed = offset + (0 if 0 in shape else steps)
     numel = content.nbytes() // dtype.itemsize
-    _check(needed <= numel, f"a tensor needs {needed} elements of storage {printable(key)}, which has {numel}")
+    check(needed <= numel, f"a tensor needs {needed} elements of storage {printable(key)}, which has {numel}")
     return torch.empty(0, dtype=dtype).set_(content, offset, shape, strides)

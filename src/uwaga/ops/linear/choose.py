@@ -29,9 +29,10 @@ import torch
 from torch import Tensor
 
 from uwaga._base import env
+from uwaga._base.arguments import choice as check_choice
 from uwaga._base.tracing import is_in_forward_mode, is_intercepted, is_plain_tensor, is_transformed
 from uwaga.ops import engine_table
-from uwaga.ops.engine_choice import NAMED, Choice, check_name, named, refusals
+from uwaga.ops.engine_choice import NAMED, Choice, named, refusals
 from uwaga.ops.linear.engines import cpu, onednn, torch_linear
 
 
@@ -119,7 +120,7 @@ def eager_engine(dtype: torch.dtype, impl: str | None) -> str | None:
     """
     sample = torch.empty(0, dtype=dtype, device="cpu")
     if impl is not None:
-        check_name("linear: impl", impl, NAMES)
+        check_choice(impl, "linear: impl", NAMES, " or None")
         return impl if impl == "torch" or NATIVE[impl].refusal(sample) is None else None
     return next(name for name in order(dtype) if name == "torch" or NATIVE[name].refusal(sample) is None)
 
@@ -144,7 +145,7 @@ def named_by_environment() -> str | None:
     """The engine that UWAGA_LINEAR names, or None. Raises ValueError: there is none of this name."""
     name = env.linear()
     if name is not None:
-        check_name("UWAGA_LINEAR", name, NAMES, "")
+        check_choice(name, "UWAGA_LINEAR", NAMES)
     return name
 
 
