@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, cache: Path
 
 
 def test_the_cache_is_bounded(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directories, "_MOST", 2)
+    monkeypatch.setattr(directories, "_MOST_DIGESTS", 2)
     for name in ("a", "b", "c"):
         (tmp_path / name).write_bytes(b"one")
         sha256(tmp_path / name)

@@ -35,7 +35,7 @@ _TEMPLATES = "additional_chat_templates"  # the one folder that is read of a fol
 _HUB_ID = re.compile(r"(?!\.)[\w.-]+(/[\w.-]+)?")
 # Digests of files that have not changed since they were hashed, in the folder of caches.
 _DIGESTS = "digests.json"
-_MOST = 1000  # files, those that were hashed last
+_MOST_DIGESTS = 1000  # those of the files that were hashed last
 _SETTLED_NS = 2_000_000_000  # the coarsest clock of a file system
 _SHA256 = re.compile("[0-9a-f]{64}")
 _SAFETENSORS, _PICKLED = "model*.safetensors", "pytorch_model*.bin"
@@ -231,7 +231,7 @@ def _download(hub_id: str, revision: str | None) -> Path:
 
 @contextmanager
 def cached_sha256() -> Iterator[Callable[[Path, int | None], str]]:
-    """Gives a function as `untrusted.sha256(path, most)`, which does not read a file that is as it was when it was hashed last.
+    """Give a function like `untrusted.sha256(path, most)` that reads no file that has not changed since it was hashed last.
 
     `digests.json` in the folder of caches (`uwaga._base.env.data`) has what a file was when it was hashed: device, inode, size, and times of the
     last change of its content and of its metadata in nanoseconds, which no program can set to the past. A file that has just changed is not
@@ -273,4 +273,4 @@ def _write_digests(files: dict[str, object]) -> None:
     with suppress(OSError, RuntimeError):
         durable.make_folder(env.data())
         with durable.atomic_replace(env.data() / _DIGESTS) as file:
-            file.write(json.dumps(dict(list(files.items())[-_MOST:])).encode())
+            file.write(json.dumps(dict(list(files.items())[-_MOST_DIGESTS:])).encode())
