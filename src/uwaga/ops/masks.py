@@ -33,7 +33,7 @@ MAX_NESTING = 200  # of & and |: masks are read by recursion, and Python has a t
 class Mask(ABC):
     """The base class of masks. A subclass implements `encode`. Masks combine by & and |, also with bool tensors."""
 
-    # No fields: neither compared by == nor stored; see attention/mask_cache.py.
+    # No fields: neither compared by == nor stored; see attention/fast_path.py.
     __slots__ = ("_nesting", "cached_layout")
 
     @property

@@ -22,15 +22,26 @@ from uwaga._base.tracing import is_autocast, is_batch_of_gradients, is_plain_eag
 from uwaga.ops.attention import autograd, choose, native_structs
 from uwaga.ops.attention.arguments import AttentionOptions, make_call, packed, to_4d
 from uwaga.ops.attention.call import Call, Options, output_strides
-from uwaga.ops.attention.mask_cache import cached, keep
 from uwaga.ops.attention.native_structs import MAX_WIDTH, PackedOptions, ProblemTemplate, ResultTemplate, packed_options
-from uwaga.ops.masks import Causal, Mask, Window
+from uwaga.ops.mask_program import Band, Lengths, check_lengths, check_starts
+from uwaga.ops.masks import Both, Causal, DenseMask, Documents, Either, KeyLengths, Mask, Window
 from uwaga.ops.ragged import Operand, Ragged
 
 _NUMBERS = (float, int, type(None))  # no tensor: a cache compares it by identity and misses writes to it
+# The attributes of masks that are tensors or masks.
+_MASK_PARTS: dict[type[Mask], tuple[str, ...]] = {
+    Causal: ("start",),
+    Window: ("start",),
+    KeyLengths: ("lengths",),
+    Documents: ("ids", "query_ids"),
+    DenseMask: ("bits",),
+    Both: ("left", "right"),
+    Either: ("left", "right"),
+}
 
 Shape = tuple[int, ...]
 ShapesOfOperands = tuple[Shape, Shape, Shape]  # of query, key and value
+Memory = tuple[int, int, Shape, Shape]  # of a tensor: address, bytes of the storage, shape and strides
 PlainOptions = tuple[float | None, str | None, float | None, str | None]  # scale, normalize, softcap and impl
 
 
@@ -210,9 +221,9 @@ def _layout_of_mask(
             return None
     shapes, strides = (q.shape, k.shape, v.shape), (q.stride(), k.stride(), v.stride())
     cache_key = (q.dtype, shapes, strides, longest, options)
-    result = cached(mask, cache_key, offsets)
-    if result is not None:
-        return cast(PreparedCall, result)
+    cached = _cached_layout(mask, cache_key, offsets)
+    if cached is not None:
+        return cached
     scale, normalize, softcap, impl = options
     try:
         call = make_call(query, key, value, AttentionOptions(mask, None, scale, normalize, softcap), wants_lse=False)
@@ -226,7 +237,7 @@ def _layout_of_mask(
     else:
         layout = _make_dense_layout(plan, q.dtype, shapes, strides)
     layout = layout._replace(mask_tensors=call.mask_tensors)
-    keep(mask, cache_key, offsets, call.options.mask_program, call.mask_tensors, call.options.max_keys, layout)
+    _cache_layout(mask, cache_key, offsets, call, layout)
     return layout
 
 
@@ -426,3 +437,82 @@ def _differentiable_backward(
         grad_lse, lse = (None if x is None else x.t()[None] for x in (grad_lse, lse))
     result = autograd.backward("cpu", call, output, lse, grad_output, grad_lse, needs)[:3]
     return [None if x is None else x[0].transpose(0, 1) for x in result] if is_ragged else list(result)
+
+
+# A mask with tensors caches the layout of a call: the layers of a model share one mask and one layout. It does so only if the kernels read
+# the mask's own memory and no copy of it, so that later writes to the mask take effect.
+
+
+class CachedLayout(NamedTuple):
+    """A layout, and what must be equal or unchanged for another call to use it."""
+
+    cache_key: object  # the part of the call that must be equal
+    offsets: Tensor | None  # of a ragged call; must be the same object
+    tensors: tuple[Tensor, ...]  # of the mask, as the user passed them, and the offsets
+    memory: tuple[Memory, ...]  # of `tensors`
+    read: tuple[Tensor, ...]  # those of the mask as the kernels read them, which keeps their memory alive
+    lengths: tuple[Tensor, ...]  # those among them that may not exceed `keys`
+    keys: int
+    starts: tuple[Tensor, ...]  # those that say where queries stand
+    layout: PreparedCall
+
+
+def _cached_layout(mask: Mask, cache_key: object, offsets: Tensor | None) -> PreparedCall | None:
+    """Return the layout that an equal call cached in the mask; None if there is no such layout.
+
+    Raises:
+        ValueError: lengths or starts that were overwritten since, and are now out of range.
+    """
+    cached: CachedLayout | None = getattr(mask, "cached_layout", None)
+    if (
+        cached is None
+        or cached.cache_key != cache_key
+        or cached.offsets is not offsets
+        or _memory(cached.tensors) != cached.memory
+    ):
+        return None
+    for lengths in cached.lengths:
+        check_lengths(lengths, cached.keys)
+    for starts in cached.starts:
+        check_starts(starts)
+    return cached.layout
+
+
+def _cache_layout(mask: Mask, cache_key: object, offsets: Tensor | None, call: Call, layout: PreparedCall) -> None:
+    """Cache the layout of a call in its mask if that is safe."""
+    tensors, read, keys = _mask_tensors(mask), call.mask_tensors, call.options.max_keys
+    if tensors is None or not _storages(read) <= _storages(tensors):
+        return
+    if offsets is not None:
+        tensors = (*tensors, offsets)
+    program = call.options.mask_program
+    starts = tuple(read[x.starts] for x in program if isinstance(x, Band) and x.starts is not None)
+    lengths = tuple(read[x.lengths] for x in program if isinstance(x, Lengths) and read[x.lengths].numel())
+    result = CachedLayout(cache_key, offsets, tensors, _memory(tensors), read, lengths, keys, starts, layout)
+    object.__setattr__(mask, "cached_layout", result)
+
+
+def _mask_tensors(mask: Mask) -> tuple[Tensor, ...] | None:
+    """Return the tensors of a mask; None if a part of it is of an unknown type."""
+    if type(mask) not in _MASK_PARTS:
+        return None
+    result: tuple[Tensor, ...] = ()
+    for part in (getattr(mask, name) for name in _MASK_PARTS[type(mask)]):
+        if type(part) is Tensor:
+            result += (part,)
+        elif isinstance(part, Mask):
+            inside = _mask_tensors(part)
+            if inside is None:
+                return None
+            result += inside
+        elif isinstance(part, Tensor):
+            return None
+    return result
+
+
+def _memory(tensors: tuple[Tensor, ...]) -> tuple[Memory, ...]:
+    return tuple((x.data_ptr(), x.untyped_storage().nbytes(), x.shape, x.stride()) for x in tensors)
+
+
+def _storages(tensors: tuple[Tensor, ...]) -> set[int]:
+    return {x.untyped_storage().data_ptr() for x in tensors}
