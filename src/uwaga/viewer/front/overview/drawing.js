@@ -9,6 +9,7 @@ import { tr } from "../languages.js";
 import { sinkColumns, sinksOf } from "../weights.js";
 /** @import { App, Colour, Kind, Reply, Scene, SideId } from "../types.js" */
 /** @import { Layout, Row } from "./layout.js" */
+/** @import { Place } from "./view.js" */
 
 const maxCachedImages = 40;
 /** CSS pixels of the strip beside a small map. */
@@ -16,139 +17,125 @@ const sinkStripWidth = 3;
 const imageTimeBudget = 6; // milliseconds per frame for new images, so that scrolling stays smooth
 
 /**
- * @param {App} app @param {HTMLCanvasElement} canvas
- * @param {{name: (row: Row) => string, peek: (row: Row) => Reply | undefined,
- *   isUnavailable: (row: Row) => boolean, loadAll: (rows: Row[]) => Promise<void>}} loading
+ * @typedef {{app: App, canvas: HTMLCanvasElement, loading: Loading, images: ReturnType<typeof makeImageCache>, sharedScale: {key: string, max: number}}} DrawingState
+ *   sharedScale: only grows while layers arrive, so that colours do not jump back and forth, and is reset with the request
  */
+
+/** @param {App} app @param {HTMLCanvasElement} canvas @param {Loading} loading */
 export function makeDrawing(app, canvas, loading) {
-  const images = makeImageCache(maxCachedImages);
-  /**
-   * The end of the colour scale of each head, by the array it was computed from.
-   * @type {WeakMap<Float32Array, {hidden: string, scaleMax: number[]}>}
-   */
-  const scaleMaxima = new WeakMap();
-  // Only grows while layers arrive, and is reset with the request, so that colours do not jump back and forth.
-  let shared = { of: "", high: 0 };
+  /** @type {DrawingState} */
+  const state = { app, canvas, loading, images: makeImageCache(maxCachedImages), sharedScale: { key: "", max: 0 } };
+  return {
+    /**
+     * @param {Layout} layout @param {HTMLElement} scroll
+     * @param {[number, number]} visible  rows
+     * @param {Place} selected  its head has a thicker frame
+     * @returns {boolean} false: another frame is needed
+     */
+    draw: (layout, scroll, visible, selected) => drawFrame(state, layout, scroll, visible, selected),
+    scene: (/** @type {Layout} */ layout) => drawScene(state, layout),
+    dispose: () => state.images.clear(),
+  };
+}
 
-  const colouring = (/** @type {Row} */ row, /** @type {Cells} */ cells) => ({
-    colour: app.store.get().colour, signed: app.side(row.side).signed, theme: app.theme(), hidden: hiddenColumns(app, row, cells.columns),
-  });
-
-  /** @param {Cells} cells @param {Uint8Array | null} hidden @returns {number[]} */
-  function scaleMaxOf(cells, hidden) {
-    const known = scaleMaxima.get(cells.data), name = String(hidden);
-    if (known?.hidden === name) return known.scaleMax;
-    const scaleMax = Array.from({ length: cells.heads }, (_, head) => headScaleMax(cells, hidden, head, head + 1));
-    scaleMaxima.set(cells.data, { hidden: name, scaleMax });
-    return scaleMax;
+/** @param {DrawingState} state @param {Layout} layout @param {HTMLElement} scroll @param {[number, number]} visible @param {Place} selected @returns {boolean} */
+function drawFrame(state, layout, scroll, visible, selected) {
+  const { canvas } = state, ratio = window.devicePixelRatio || 1, width = scroll.clientWidth, height = scroll.clientHeight;
+  const context = canvas.getContext("2d");
+  if (!context) return true;
+  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+    Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
   }
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  return drawMaps(state, context, layout, scroll, visible, selected, performance.now() + imageTimeBudget);
+}
 
-  /** @param {Row[]} rows */
-  function updateSharedScale(rows) {
-    const { pooling, merge, specials, colour, compare, side } = app.store.get();
-    const of = [pooling, merge, specials, colour.hideSink, compare === "difference", side === "difference"].join();
-    if (of !== shared.of) shared = { of, high: 0 };
-    for (const row of rows) {
-      const cells = layerCells(loading.peek(row));
-      if (cells) shared.high = Math.max(shared.high, ...scaleMaxOf(cells, hiddenColumns(app, row, cells.columns)));
+/** As a file: all layers, not only those in view. @param {DrawingState} state @param {Layout} layout @returns {Promise<Scene>} */
+async function drawScene(state, layout) {
+  const { canvas, loading } = state, { width, height, rows } = layout;
+  await loading.loadAll(rows);
+  const context = recordingContext(/** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d")));
+  drawMaps(state, context, layout, { scrollTop: 0, scrollLeft: 0, clientWidth: width, clientHeight: height }, [0, rows.length], { row: -1, head: -1 }, Infinity);
+  return { width, height, background: getComputedStyle(canvas).getPropertyValue("--bg").trim(), items: context.items };
+}
+
+/**
+ * @param {DrawingState} state @param {CanvasRenderingContext2D} context @param {Layout} layout @param {Scrolled} scroll
+ * @param {[number, number]} visible @param {Place} selected
+ * @param {number} until  when no more images are made
+ * @returns {boolean} false: some are still to be made
+ */
+function drawMaps(state, context, layout, scroll, [first, end], selected, until) {
+  const style = getComputedStyle(state.canvas), paint = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
+  const colours = { bg: paint("--bg"), line: paint("--line"), muted: paint("--muted"), text: paint("--text"), edge: paint("--edge"), surface: paint("--raised") };
+  const rows = layout.rows.slice(first, end);
+  updateSharedScale(state, rows);
+  let isWhole = true;
+  for (const [i, row] of rows.entries()) {
+    const image = rowImage(state, row, i === 0 || performance.now() < until);
+    if (image?.stale) isWhole = false;
+    drawRow(context, layout, row, image, scroll, colours, first + i === selected.row ? selected.head : -1, state.loading.isUnavailable(row));
+  }
+  drawEdges(context, layout, rows, scroll, colours, style.fontFamily);
+  return isWhole;
+}
+
+/** @param {DrawingState} state @param {Row[]} rows */
+function updateSharedScale(state, rows) {
+  const { app, loading } = state, { pooling, merge, specials, colour, compare, side } = app.store.get();
+  const key = [pooling, merge, specials, colour.hideSink, compare === "difference", side === "difference"].join();
+  if (key !== state.sharedScale.key) state.sharedScale = { key, max: 0 };
+  for (const row of rows) {
+    const cells = layerCells(loading.peek(row));
+    if (cells) state.sharedScale.max = Math.max(state.sharedScale.max, ...headNumbers(cells, hiddenColumns(app, row, cells.columns)).maxima);
+  }
+}
+
+/** @param {DrawingState} state @param {Row} row @param {boolean} mayDraw @returns {RowImage | null} */
+function rowImage({ app, loading, images, sharedScale }, row, mayDraw) {
+  const reply = loading.peek(row), cells = layerCells(reply), { colour, overviewScale } = app.store.get();
+  if (!cells) return null;
+  const hidden = hiddenColumns(app, row, cells.columns), { maxima, shares } = headNumbers(cells, hidden), isShared = overviewScale === "all";
+  const colouring = { colour, signed: app.side(row.side).signed, theme: app.theme(), hidden };
+  const scaleMax = (/** @type {number} */ head) => colour.high ?? (isShared ? sharedScale.max : maxima[head]);
+  const key = [JSON.stringify(colouring), overviewScale, isShared ? sharedScale.max : "", reply?.meta.complete, maxima.join()];
+  return { cells, shares, ...images.get(loading.name(row), key, cells, () => layerPixels(cells, colouring, scaleMax), mayDraw) };
+}
+
+/**
+ * @param {CanvasRenderingContext2D} context @param {Layout} layout @param {Row} row @param {RowImage | null} image
+ * @param {Scrolled} scroll @param {{[name: string]: string}} colours
+ * @param {number} selected  head, -1: none
+ * @param {boolean} isUnavailable
+ */
+function drawRow(context, { left, pitch, cell }, row, image, scroll, colours, selected, isUnavailable) {
+  const y = row.y - scroll.scrollTop, first = Math.max(0, Math.floor(scroll.scrollLeft / pitch) - 1);
+  for (let head = first; head < row.heads; head++) {
+    const x = left + head * pitch - scroll.scrollLeft;
+    if (x > scroll.clientWidth) break;
+    if (image?.canvas) {
+      const { rows, columns } = image.cells;
+      // Enlarged cells have sharp edges; reduced ones are averaged.
+      context.imageSmoothingEnabled = Math.max(rows, columns) > cell * (window.devicePixelRatio || 1);
+      context.drawImage(image.canvas, head * columns, 0, columns, rows, x, y, cell, cell);
+    } else {
+      context.fillStyle = colours.surface;
+      context.fillRect(x, y, cell, cell);
+      if (isUnavailable) { context.fillStyle = colours.muted; context.fillText("\u2013", x + cell / 2, y + cell / 2); }
     }
-  }
-
-  /**
-   * @param {Row} row @param {boolean} [mayDraw] @returns {{canvas: HTMLCanvasElement | null, cells: Cells, stale: boolean} | null}
-   */
-  function imageOf(row, mayDraw = true) {
-    const cells = layerCells(loading.peek(row)), { overviewScale } = app.store.get();
-    if (!cells) return null;
-    const colouringOfRow = colouring(row, cells), scaleMax = scaleMaxOf(cells, colouringOfRow.hidden);
-    const high = (/** @type {number} */ head) => colouringOfRow.colour.high ?? (overviewScale === "all" ? shared.high : scaleMax[head]);
-    const key = [JSON.stringify(colouringOfRow), overviewScale, overviewScale === "all"
-      ? shared.high : "", loading.peek(row)?.meta.complete, scaleMax.join()];
-    return { cells, ...images.of(loading.name(row), key, cells, () => layerPixels(cells, colouringOfRow, high), mayDraw) };
-  }
-
-  /**
-   * @param {Layout} layout @param {HTMLElement} scroll
-   * @param {[number, number]} visible  rows
-   * @param {{row: number, head: number}} current  the selected head
-   * @returns {boolean} false: another frame is needed
-   */
-  function draw(layout, scroll, visible, current) {
-    const ratio = window.devicePixelRatio || 1, width = scroll.clientWidth, height = scroll.clientHeight;
-    const context = canvas.getContext("2d");
-    if (!context) return true;
-    if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
-      canvas.width = Math.round(width * ratio);
-      canvas.height = Math.round(height * ratio);
-      Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
+    const sinkShare = image?.shares[head] ?? 0;
+    if (sinkShare > 0) {
+      context.fillStyle = colours.edge;
+      context.fillRect(x - sinkStripWidth - 1, y + cell * (1 - sinkShare), sinkStripWidth, cell * sinkShare);
     }
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.clearRect(0, 0, width, height);
-    return drawMaps(context, layout, scroll, visible, current, performance.now() + imageTimeBudget);
+    const margin = head === selected ? 1 : 0.5;
+    context.lineWidth = 2 * margin;
+    context.strokeStyle = head === selected ? colours.text : colours.line;
+    context.strokeRect(x - margin, y - margin, cell + 2 * margin, cell + 2 * margin);
   }
-
-  /** As a file: all layers, not only those in view. @param {Layout} layout @returns {Promise<Scene>} */
-  async function scene(layout) {
-    await loading.loadAll(layout.rows);
-    const context = recordingContext(/** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"))), { width, height, rows } = layout;
-    drawMaps(context, layout, { scrollTop: 0, scrollLeft: 0, clientWidth: width, clientHeight: height }, [0, rows.length], { row: -1, head: -1 }, Infinity);
-    return { width, height, background: getComputedStyle(canvas).getPropertyValue("--bg").trim(), items: context.items };
-  }
-
-  /**
-   * @param {CanvasRenderingContext2D} context @param {Layout} layout @param {Scrolled} scroll
-   * @param {[number, number]} visible @param {{row: number, head: number}} current
-   * @param {number} until  when no more images are made
-   * @returns {boolean} false: some are still to be made
-   */
-  function drawMaps(context, layout, scroll, [first, end], current, until) {
-    const style = getComputedStyle(canvas), paint = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
-    const colours = { bg: paint("--bg"), line: paint("--line"), muted: paint("--muted"), text: paint("--text"), edge: paint("--edge"), surface: paint("--raised") };
-    const rows = layout.rows.slice(first, end);
-    updateSharedScale(rows);
-    let isWhole = true;
-    for (const [i, row] of rows.entries()) {
-      const image = imageOf(row, i === 0 || performance.now() < until);
-      if (image?.stale) isWhole = false;
-      drawRow(context, layout, row, image, scroll, colours, first + i === current.row ? current.head : -1);
-    }
-    drawEdges(context, layout, rows, scroll, colours, style.fontFamily);
-    return isWhole;
-  }
-
-  /**
-   * @param {CanvasRenderingContext2D} context @param {Layout} layout @param {Row} row @param {ReturnType<typeof imageOf>} image
-   * @param {Scrolled} scroll @param {{[name: string]: string}} colours @param {number} chosen
-   */
-  function drawRow(context, { left, pitch, cell }, row, image, scroll, colours, chosen) {
-    const y = row.y - scroll.scrollTop, missing = loading.isUnavailable(row);
-    const first = Math.max(0, Math.floor((scroll.scrollLeft) / pitch) - 1);
-    for (let head = first; head < row.heads; head++) {
-      const x = left + head * pitch - scroll.scrollLeft;
-      if (x > scroll.clientWidth) break;
-      if (image?.canvas) {
-        const { rows, columns } = image.cells;
-        // Enlarged cells have sharp edges; reduced ones are averaged.
-        context.imageSmoothingEnabled = Math.max(rows, columns) > cell * (window.devicePixelRatio || 1);
-        context.drawImage(image.canvas, head * columns, 0, columns, rows, x, y, cell, cell);
-      } else {
-        context.fillStyle = colours.surface;
-        context.fillRect(x, y, cell, cell);
-        if (missing) { context.fillStyle = colours.muted; context.fillText("\u2013", x + cell / 2, y + cell / 2); }
-      }
-      const resting = image ? sinkShares(image.cells, hiddenColumns(app, row, image.cells.columns))[head] : 0;
-      if (resting > 0) {
-        context.fillStyle = colours.edge;
-        context.fillRect(x - sinkStripWidth - 1, y + cell * (1 - resting), sinkStripWidth, cell * resting);
-      }
-      context.lineWidth = head === chosen ? 2 : 1;
-      context.strokeStyle = head === chosen ? colours.text : colours.line;
-      context.strokeRect(x - (head === chosen ? 1 : 0.5), y - (head === chosen ? 1 : 0.5),
-        cell + (head === chosen ? 2 : 1), cell + (head === chosen ? 2 : 1));
-    }
-  }
-
-  return { draw, scene, dispose: () => images.clear() };
 }
 
 /**
@@ -195,6 +182,11 @@ function drawEdges(context, layout, rows, scroll, colours, family) {
 
 /** @typedef {Pick<HTMLElement, "scrollTop" | "scrollLeft" | "clientWidth" | "clientHeight">} Scrolled */
 /** @typedef {{data: Float32Array, heads: number, rows: number, columns: number}} Cells */
+/** @typedef {{cells: Cells, shares: number[], canvas: HTMLCanvasElement | null, stale: boolean}} RowImage  shares: of each head's weight, on sinks */
+/**
+ * @typedef {{name: (row: Row) => string, peek: (row: Row) => Reply | undefined,
+ *   isUnavailable: (row: Row) => boolean, loadAll: (rows: Row[]) => Promise<void>}} Loading
+ */
 /** @typedef {{colour: Colour, signed: boolean, theme: "light" | "dark", hidden: Uint8Array | null}} Colouring  hidden: columns of sinks */
 
 /**
@@ -205,28 +197,34 @@ export function headScaleMax({ data, heads, rows, columns }, hidden, first = 0, 
   return colourScaleMax(data, first * rows * columns, end * rows * columns, hidden);
 }
 
-/** The share of each head's weight on sinks, by its cells. @type {WeakMap<Float32Array, {hidden: string, shares: number[]}>} */
-const knownSinkShares = new WeakMap();
-
 /**
  * The share of each head's weight that is in hidden columns.
  * @param {Cells} cells @param {Uint8Array | null} hidden
- * @returns {number[]} 0 where nothing is known
+ * @returns {number[]} 0 if no weight has arrived
  */
 export function sinkShares({ data, heads, rows, columns }, hidden) {
-  const known = knownSinkShares.get(data), name = String(hidden);
-  if (known?.hidden === name) return known.shares;
-  const shares = Array.from({ length: heads }, (_, head) => {
-    let [resting, all] = [0, 0];
-    for (let at = head * rows * columns; at < (head + 1) * rows * columns; at++) {
-      if (Number.isNaN(data[at])) continue;
-      all += data[at];
-      if (hidden?.[at % columns]) resting += data[at];
+  return Array.from({ length: heads }, (_, head) => {
+    let [onSinks, total] = [0, 0];
+    for (let i = head * rows * columns; i < (head + 1) * rows * columns; i++) {
+      if (Number.isNaN(data[i])) continue;
+      total += data[i];
+      if (hidden?.[i % columns]) onSinks += data[i];
     }
-    return all > 0 ? resting / all : 0;
+    return total > 0 ? onSinks / total : 0;
   });
-  knownSinkShares.set(data, { hidden: name, shares });
-  return shares;
+}
+
+/** What is computed for each head, by the cells that it was computed from. @type {WeakMap<Float32Array, {hidden: string, maxima: number[], shares: number[]}>} */
+const headNumbersCache = new WeakMap();
+
+/** The end of each head's colour scale, and its share on sinks. @param {Cells} cells @param {Uint8Array | null} hidden */
+function headNumbers(cells, hidden) {
+  const name = String(hidden), cached = headNumbersCache.get(cells.data);
+  if (cached?.hidden === name) return cached;
+  const maxima = Array.from({ length: cells.heads }, (_, head) => headScaleMax(cells, hidden, head, head + 1));
+  const numbers = { hidden: name, maxima, shares: sinkShares(cells, hidden) };
+  headNumbersCache.set(cells.data, numbers);
+  return numbers;
 }
 
 /**
@@ -236,7 +234,7 @@ export function sinkShares({ data, heads, rows, columns }, hidden) {
 function hiddenColumns(app, { side, kind }, columns) {
   const shown = app.side(side), items = app.peekItems(side, shown.kinds[kind].keys);
   if (!app.store.get().colour.hideSink || !items || shown.signed) return null;
-  return sinkColumns(sinksOf(items, kind), columns, (at) => Math.floor((at * items.total) / columns));
+  return sinkColumns(sinksOf(items, kind), columns, (cell) => Math.floor((cell * items.total) / columns));
 }
 
 /**
@@ -273,11 +271,11 @@ function makeImageCache(maxImages) {
      * @param {unknown[]} key  another key: the image is drawn again
      * @param {Cells} cells @param {() => Uint8ClampedArray<ArrayBuffer>} pixels
      * @param {boolean} mayDraw  false: the cached image is returned even if it is stale
-     * @returns {{canvas: HTMLCanvasElement | null, drawn: boolean, stale: boolean}}  stale: the image must be drawn again
+     * @returns {{canvas: HTMLCanvasElement | null, stale: boolean}}  stale: the image must be drawn again
      */
-    of(name, key, cells, pixels, mayDraw) {
+    get(name, key, cells, pixels, mayDraw) {
       const text = key.join(" "), cached = entries.get(name), stale = cached?.key !== text && !mayDraw;
-      if (stale) return { canvas: cached?.canvas ?? null, drawn: false, stale };
+      if (stale) return { canvas: cached?.canvas ?? null, stale };
       entries.delete(name);
       const canvas = cached?.canvas ?? document.createElement("canvas");
       if (cached?.key !== text) {
@@ -287,7 +285,7 @@ function makeImageCache(maxImages) {
       }
       entries.set(name, { key: text, canvas });
       if (entries.size > maxImages) entries.delete([...entries.keys()][0]);
-      return { canvas, drawn: cached?.key !== text, stale };
+      return { canvas, stale };
     },
     clear: () => entries.clear(),
   };
