@@ -24,10 +24,11 @@ const meanings = {
  * @param {number} [options.targets]  tokens of the decoder; 0: none
  * @param {number} [options.sides]  1 or 2
  * @param {number} [options.delay]  milliseconds per reply
+ * @param {Promise<unknown>} [options.held]  replies wait for it
  * @param {number} [options.steps]  replies until one is complete
  * @param {(request: Request) => HostError | null} [options.refuse]
  */
-export function fakeHost({ layers = 4, heads = 4, tokens = 96, targets = 0, sides = 1, delay = 0, steps = 1, refuse = () => null } = {}) {
+export function fakeHost({ layers = 4, heads = 4, tokens = 96, targets = 0, sides = 1, delay = 0, held, steps = 1, refuse = () => null } = {}) {
   const shape = { layers, heads, tokens, targets, sides };
   /** @type {Map<string, number>} */
   const turns = new Map();
@@ -42,7 +43,7 @@ export function fakeHost({ layers = 4, heads = 4, tokens = 96, targets = 0, side
     async ask(request, signal) {
       asked.push(request);
       await new Promise((resolve, reject) => {
-        const timer = setTimeout(resolve, delay);
+        const timer = setTimeout(() => void Promise.resolve(held).then(resolve), delay);
         signal?.addEventListener("abort", () => { clearTimeout(timer); reject(abortError()); });
       });
       const refusal = refuse(request);

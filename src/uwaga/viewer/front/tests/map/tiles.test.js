@@ -15,9 +15,9 @@ const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 function open(options, more = {}) {
   const host = fakeHost({ layers: 1, heads: 2, tokens: 600, ...options }), ask = host.ask;
   let pending = 0;
-  host.ask = (...given) => {
+  host.ask = (...args) => {
     pending++;
-    return ask(...given).finally(() => pending--);
+    return ask(...args).finally(() => pending--);
   };
   const settled = async () => {
     do await pause(1); while (pending);
@@ -65,10 +65,12 @@ test("a tile is refined until it is complete, after every tile in view has a fir
 });
 
 test("tiles scrolled out of view are aborted; tiles that stay in view are not requested twice", async () => {
-  const { host, tiles, layer, settled } = open({ delay: 20 });
+  let release = () => {};
+  const { host, tiles, layer, settled } = open({ held: new Promise((resolve) => { release = resolve; }) });
   tiles.request(layer, [request(0, 0, 0), request(0, 0, 1), request(0, 0, 2), request(0, 1, 0), request(0, 1, 1), request(0, 1, 2)]);
-  await pause(5);
+  await pause(1);
   tiles.request(layer, [request(0, 1, 2), request(0, 2, 2)]);
+  release();
   await settled();
   const names = host.asked.map(({ row, column }) => `${row}/${column}`);
   assert.equal(names.filter((name) => name === "1/2").length, 1);
