@@ -23,13 +23,13 @@ def layer_of(example: Example, heads: int) -> MultiHeadAttention:
     weights transposed."""
     (width, inner), values = example.wq_MD.shape, example.wv_ME.shape[1]
     layer = MultiHeadAttention(width, heads, d_k=inner, d_v=values, bias=False, scale=None if example.scaled else 1.0)
-    for part, name, own in (
+    for projection, name, first in (
         (layer.query, "wq", example.wq_MD),
         (layer.key, "wk", example.wk_MD),
         (layer.value, "wv", example.wv_ME),
     ):
-        others = [weight(f"{name} of head {head + 1}", *own.shape) for head in range(1, heads)]
-        part.weight.data = torch.cat((own, *others), dim=1).T.contiguous()
+        others = [weight(f"{name} of head {head + 1}", *first.shape) for head in range(1, heads)]
+        projection.weight.data = torch.cat((first, *others), dim=1).T.contiguous()
     layer.output.weight.data = example.wo_EM[: heads * values].T.contiguous()
     return layer.eval()
 

@@ -183,7 +183,7 @@ def as_json(part: Any) -> Any:
 
 
 def difference_shade(difference: Tensor, of: Tensor) -> str:
-    """The shade of a matrix of differences: no colours where they are rounding errors of what was subtracted."""
+    """The shade of a matrix of differences: no colours if they are rounding errors of what was subtracted."""
     return "none" if float(difference.abs().max()) <= 1e-5 * float(of.abs().max()) else "signed"
 
 

@@ -101,7 +101,7 @@ _BY_HAND = {
 class Example:
     """The numbers that the lesson computes from. `heads` to `seed` are settings of single steps."""
 
-    text: str | None  # the sentence that the tokens are the words of; None where the tokens were given
+    text: str | None  # the sentence that the tokens are the words of; None if the tokens were given
     tokens: tuple[str, ...]
     x_NM: Tensor
     wq_MD: Tensor
@@ -127,7 +127,7 @@ class Example:
 
     @property
     def width_names(self) -> tuple[str, ...]:
-        """Names of the components of the tokens' vectors: words where the vectors were made by hand, else numbers."""
+        """Names of the components of the tokens' vectors: words if the vectors were made by hand, else numbers."""
         width = self.x_NM.shape[1]
         if width == WIDTH and all(by_hand(token) is not None for token in self.tokens):
             return tr("pointing"), tr("acting"), tr("thing"), tr("ending")
@@ -210,8 +210,8 @@ class ExampleParser:
         if not isinstance(value, list) or not 1 <= len(value) <= max_count:
             raise self._wrong(name, f"a list of 1 to {max_count} sentences", value)
         return tuple(
-            (self._split if isinstance(word, str) else self._words)(f"{name}[{place}]", word, max_words)
-            for place, word in enumerate(value)
+            (self._split if isinstance(sentence, str) else self._words)(f"{name}[{place}]", sentence, max_words)
+            for place, sentence in enumerate(value)
         )
 
     def boolean(self, name: str, default: bool) -> bool:

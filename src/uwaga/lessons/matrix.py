@@ -205,7 +205,7 @@ class Matrix(Operand):
 
     @property
     def product(self) -> str:
-        """The shapes of the two matrices that this one is the product of, and its own; "" where it is none."""
+        """The shapes of the two matrices that this one is the product of, and its own; "" if it is no product."""
         if self.source["op"] != "dot" or self.numbers.dim() == 3:
             return ""
         left, right = self.source["from"]

@@ -1,4 +1,4 @@
-"""A step of the lesson in the making: its texts in the current language, and the matrices that are known so far.
+"""A step of the lesson in the making: its texts in the current language, and the matrices that it and earlier steps have made.
 
 texts/*.toml has the texts of a language, a table for each step, in the order of the steps. A key has one text; a list of
 paragraphs; title and formula of a matrix; or the forms of a plural, by the names of CLDR in their order.
@@ -32,14 +32,14 @@ def texts_of(language: str) -> dict[str, dict[str, Text]]:
 class Page:
     """What a step is made with."""
 
-    def __init__(self, id: str, example: Example, known: dict[str, Matrix]) -> None:
-        self.id, self.example, self._known = id, example, known
+    def __init__(self, id: str, example: Example, matrices: dict[str, Matrix]) -> None:
+        self.id, self.example, self._matrices = id, example, matrices
         texts = texts_of(current())
         self._texts = texts["common"] | texts[id]
 
     def __getitem__(self, id: str) -> Matrix:
         """A matrix of this step or of one before."""
-        return self._known[id]
+        return self._matrices[id]
 
     def text(self, key: str, /, **values: object) -> str:
         """A text with the values in its braces; integers among them as the language writes them."""
@@ -70,8 +70,8 @@ class Page:
         title, formula = self.texts(key or id, **values)
         if head:
             title = self.text("of_head", title=title, head=head)
-        self._known[id] = replace(matrix, id=id, title=title, formula=formula, note=note)
-        return self._known[id]
+        self._matrices[id] = replace(matrix, id=id, title=title, formula=formula, note=note)
+        return self._matrices[id]
 
     def finding(self, key: str, cells: Iterable[tuple[str, int, int]] = (), /, **values: object) -> LessonFinding:
         """A sentence about numbers."""

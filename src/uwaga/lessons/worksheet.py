@@ -9,7 +9,7 @@ from uwaga.lessons.document import LessonStep
 from uwaga.lessons.matrix import Matrix
 from uwaga.lessons.page import texts_of
 
-# Of each of the six steps, by its id: what is to be filled in.
+# The matrices to fill in, by the id of each of the six steps.
 _TASKS = {
     "vectors": ("q", "k", "v"),
     "scores": ("scores",),
@@ -40,12 +40,12 @@ def worksheet_html(steps: tuple[LessonStep, ...], tokens: tuple[str, ...]) -> st
     asked = [step for step in steps if step.id in _TASKS]
     matrices = {matrix.id: matrix for step in asked for section in step.sections for matrix in section.matrices}
     sentence = _text(" ".join(tokens))
-    given = _tables((matrices[id] for id in ("x", "wq", "wk", "wv")), tokens, 0, filled=True)
+    inputs = _tables((matrices[id] for id in ("x", "wq", "wk", "wv")), tokens, 0, filled=True)
     texts = texts_of(current())["worksheet"]
     title, given_title, scaled, solutions = (str(texts[key]) for key in ("title", "given", "scaled", "solutions"))
     scale = filled(scaled, {"scale": matrices["scaled"].source["say"]})
     parts = [
-        f"<h1>{title}</h1><p>{sentence}</p><h2>{given_title}</h2>{given}<p>{_text(scale)}</p>",
+        f"<h1>{title}</h1><p>{sentence}</p><h2>{given_title}</h2>{inputs}<p>{_text(scale)}</p>",
         *(_task(step, matrices, tokens, filled=False) for step in asked),
     ]
     solved = [_task(step, matrices, tokens, filled=True) for step in asked]
@@ -80,7 +80,7 @@ def _tables(matrices: Iterator[Matrix], tokens: tuple[str, ...], token: int, *, 
 
 
 def _table(matrix: Matrix, tokens: tuple[str, ...], token: int, *, filled: bool) -> str:
-    """Of a matrix per query that of the token which the step asks about."""
+    """A matrix as a table; of a matrix with a slice per query, the slice of the token that the step asks about."""
     is_sliced = matrix.numbers.dim() == 3
     numbers = (matrix.numbers[token] if is_sliced else matrix.numbers).tolist()
     title = f"{matrix.title} ({tokens[token]})" if is_sliced else matrix.title

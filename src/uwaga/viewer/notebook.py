@@ -80,7 +80,7 @@ def _widget_class() -> type:
             self.on_msg(lambda _, message, buffers: handle_message(service, message, self.send))
 
         def __repr__(self) -> str:
-            """What a saved notebook shows where nothing runs it."""
+            """What a saved notebook shows while no kernel runs it."""
             return (
                 f"AttentionView({self._title!r}): run the notebook to use it, or open a page that its save(path) wrote"
             )

@@ -56,9 +56,9 @@ class Predictions:
 
         with torch.no_grad():
             both = [self] if before is None else [self, before]
-            each_PTV = torch.stack([side.logits(side.states[first:last]).float().softmax(-1) for side in both])
-            ids = each_PTV.amax(0).topk(count).indices
-            probabilities = each_PTV.gather(-1, ids.expand(len(both), -1, -1))
+            passes_PTV = torch.stack([side.logits(side.states[first:last]).float().softmax(-1) for side in both])
+            ids = passes_PTV.amax(0).topk(count).indices
+            probabilities = passes_PTV.gather(-1, ids.expand(len(both), -1, -1))
         return [self._labels(row) for row in ids.tolist()], probabilities.numpy().astype(np.float32)
 
     def _labels(self, ids: list[int]) -> list[str]:

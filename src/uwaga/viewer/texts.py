@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from uwaga.models.model import Model
 
 FIRST, LONGER = "first", "copyist"  # the first tokens of a text, and the bundled model that reads long ones
-MAX_TOKENS = 50_000  # of each text, where the model takes more: a few seconds a layer, after which a run can be stopped
+MAX_TOKENS = 50_000  # of each text, if the model takes more: a few seconds a layer, after which a run can be stopped
 _MAX_VALUES_BYTES = 2 << 30  # of a text that is read again with values: 100,000 tokens of copyist take 0.3 GB
 
 EXAMPLES = {

@@ -196,12 +196,12 @@ def _progress(page: Page, states: Sequence[State]) -> tuple[Matrix, LessonFindin
     rows = [
         (
             number,
-            step.loss,
-            step.right,
-            sum(float(gradient.square().sum()) for gradient in step.gradients) ** 0.5,
-            _one_back(step.weights_NN),
+            state.loss,
+            state.right,
+            sum(float(gradient.square().sum()) for gradient in state.gradients) ** 0.5,
+            _one_back(state.weights_NN),
         )
-        for number, step in enumerate(states)
+        for number, state in enumerate(states)
     ]
     progress = made(
         torch.tensor(rows, dtype=torch.float32),
@@ -305,7 +305,7 @@ def _backwards(page: Page, task: TrainingTask, now: State) -> Section:
     n = len(weights.rows)
     with torch.enable_grad():
         bias_NN = torch.zeros(n, n, requires_grad=True)
-        q_NW, k_NW, v_NC = (tensor.numbers.clone().requires_grad_() for tensor in (q, k, v))
+        q_NW, k_NW, v_NC = (matrix.numbers.clone().requires_grad_() for matrix in (q, k, v))
         output_NC = attention(q_NW, k_NW, v_NC, bias=bias_NN)
         assert isinstance(output_NC, Tensor)
         loss = cross_entropy(output_NC, task.before_N)

@@ -151,7 +151,7 @@ def _similarity(page: Page) -> Section:
 def _repeats(page: Page) -> Section:
     """The distance at which codes repeat within a tolerance, by SinusoidalPositions.repeats, which searches a million places."""
     results = _repeats_found()
-    numbers = [[float("nan") if record is None else float(record.length) for record in row] for row in results]
+    numbers = [[float("nan") if repeat is None else float(repeat.length) for repeat in row] for row in results]
     matrix = made(
         torch.tensor(numbers),
         [page.text("width", width=width) for width in _WIDTHS],

@@ -176,7 +176,7 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientS
     follow: (request, onReply, options) =>
       clientHandled(followRequest(request, onReply, options).catch((error) => { if (!isAbort(error)) throw error; })),
     peek: (request) => cache.get(canonical(request)),
-    cachedRequests: (name) => cache.complete().map((each) => JSON.parse(each)).filter(({ request }) => request === name),
+    cachedRequests: (name) => cache.complete().map((key) => JSON.parse(key)).filter(({ request }) => request === name),
     subscribe(listener) {
       listeners.add(listener);
       return () => void listeners.delete(listener);

@@ -11,8 +11,8 @@ const pluralOrder = ["zero", "one", "two", "few", "many", "other"].filter((form)
 
 /** @returns {LanguageTable} */
 function languageOfPage() {
-  const given = /** @type {{uwagaLanguage?: LanguageTable}} */ (globalThis).uwagaLanguage;
-  if (given) return given;
+  const table = /** @type {{uwagaLanguage?: LanguageTable}} */ (globalThis).uwagaLanguage;
+  if (table) return table;
   const element = typeof document === "undefined" ? null : document.querySelector("script[data-uwaga-language]");
   return element ? JSON.parse(element.textContent ?? "") : { language: "en", messages: {} };
 }
@@ -32,8 +32,8 @@ export function languageOfRequest() {
  * @param {string} message @param {{[name: string]: unknown}} [values] @returns {string}
  */
 export function tr(message, values) {
-  const own = Object.hasOwn(pageLanguage.messages, message) ? pageLanguage.messages[message][0] : message;
-  return values ? fillMessage(own, values) : own;
+  const translated = Object.hasOwn(pageLanguage.messages, message) ? pageLanguage.messages[message][0] : message;
+  return values ? fillMessage(translated, values) : translated;
 }
 
 /**
@@ -43,8 +43,8 @@ export function tr(message, values) {
 export function trN(one, other, count, values) {
   const forms = Object.hasOwn(pageLanguage.messages, one) ? pageLanguage.messages[one] : null;
   const at = pluralOrder.indexOf(pluralRules.select(count));
-  const own = forms ? forms[Math.min(at, forms.length - 1)] : count === 1 ? one : other;
-  return fillMessage(own, { count, ...values });
+  const translated = forms ? forms[Math.min(at, forms.length - 1)] : count === 1 ? one : other;
+  return fillMessage(translated, { count, ...values });
 }
 
 /** @param {string} message @param {{[name: string]: unknown}} values */

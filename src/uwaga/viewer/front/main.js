@@ -58,7 +58,7 @@ const lessonElsewhere = () => ({
 /**
  * Shows the explorer in `root`. If the host refuses, the page shows the error and the promise rejects.
  * @param {HTMLElement} root @param {Host} host
- * @param {MakeView} [lesson]  its view, where the script has it
+ * @param {MakeView} [lesson]  its view, if the script has it
  * @returns {Promise<{dispose: () => void, app: () => App}>}
  */
 export async function start(root, host, lesson) {

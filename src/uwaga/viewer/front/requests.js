@@ -44,15 +44,15 @@ export function makeRequestSet(app, priority, onChange) {
     isUnavailable,
     /** @param {Request[]} requests */
     request(requests) {
-      const wanted = new Map(requests.map((request) => [nameOf(request), request]));
+      const byName = new Map(requests.map((request) => [nameOf(request), request]));
       for (const [name, controller] of pending) {
-        if (wanted.has(name)) continue;
+        if (byName.has(name)) continue;
         controller.abort();
         pending.delete(name);
       }
-      for (const [name, request] of wanted) {
-        const known = app.client.peek(request);
-        if (pending.has(name) || isUnavailable(request) || (known && isComplete(known))) continue;
+      for (const [name, request] of byName) {
+        const reply = app.client.peek(request);
+        if (pending.has(name) || isUnavailable(request) || (reply && isComplete(reply))) continue;
         const controller = new AbortController();
         pending.set(name, controller);
         app.client.follow(request, onChange, { signal: controller.signal, priority }).then(() => end(name, controller), () => {

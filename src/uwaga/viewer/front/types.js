@@ -48,7 +48,7 @@
  * @property {{side: SideId, kind: Kind, layer: number, head: number, merge?: "tokens" | "words"} | null} start  null without sides; merge: words, for a short text
  * @property {number} [run]  the number of the text
  * @property {Typing | null} [typing]  null: no text can be run
- * @property {RunRequest | null} [typed]  the text, where the page may run it again
+ * @property {RunRequest | null} [typed]  the text, if the page may run it again
  * @property {string} [python]  the line that makes the changes; "" without changes
  * @property {{[side: string]: {kind: "next" | "masked", stack: string, tokens: number}}} [predictions]
  * @property {{[side: string]: string}} [why]  why scores of a side cannot be split; "": they can

@@ -16,8 +16,8 @@ export async function lineWeights(app, which, item, { where, sizes, signal, onWe
   if (app.host.has(request)) {
     return app.client.follow(request, ({ arrays }) => onWeights({ weights: /** @type {Float32Array} */ (arrays[0].data), cell: 1 }), { signal, priority: 5 });
   }
-  const own = /** @type {Range} */ ([item, item + 1]), all = /** @type {Range} */ ([0, isRow ? sizes.keys : sizes.queries]);
-  const cells = await savedCells(app, where, sizes, isRow ? own : all, isRow ? all : own);
+  const itemRange = /** @type {Range} */ ([item, item + 1]), all = /** @type {Range} */ ([0, isRow ? sizes.keys : sizes.queries]);
+  const cells = await savedCells(app, where, sizes, isRow ? itemRange : all, isRow ? all : itemRange);
   onWeights(cells && { cell: cells.side, weights: Float32Array.from({ length: all[1] }, (_, other) => (isRow ? cells.weight(item, other) : cells.weight(other, item))) });
 }
 
@@ -120,7 +120,7 @@ function savedWeight(tiles, level, keys, query, key) {
 // Sinks: keys that take weight which no other key gets (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023).
 
 /**
- * The keys that the colours leave out: special tokens, and under a causal mask the first token, where it is shown.
+ * The keys that the colours leave out: special tokens, and under a causal mask the first token, if it is shown.
  * @param {Items} items  of the keys
  * @param {string} kind @returns {Set<number>}
  */

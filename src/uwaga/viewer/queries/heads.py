@@ -81,7 +81,7 @@ class Axis:
         )
 
     def beside(self, other: "Axis") -> "Axis":
-        """This axis with the labels of both, "it | that", at items that differ; itself where the items have other tokens."""
+        """This axis with the labels of both, "it | that", at items that differ; itself if the items have other tokens."""
         if not np.array_equal(self.spans, other.spans) or self.labels == other.labels:
             return self
         pairs = list(zip(self.labels, other.labels, strict=True))
@@ -135,7 +135,7 @@ class HeadView:
 
     @property
     def attention(self) -> AttentionMap | None:
-        """The map where it is plain attention, whose engine pools and which has scores; None for a derived map."""
+        """The map if it is plain attention, whose engine pools and which has scores; None for a derived map."""
         return self.map if isinstance(self.map, AttentionMap) and not self.index else None
 
     @cached_property
@@ -183,7 +183,7 @@ class HeadResolver:
 
     @property
     def ids(self) -> list[str]:
-        """The ids of the sides, and of their difference where they have maps of the same shape."""
+        """The ids of the sides, and of their difference if they have maps of the same shape."""
         results = [str(number) for number in range(len(self.view.sides))]
         return [*results, DIFFERENCE] if self.maps(DIFFERENCE) else results
 
@@ -225,7 +225,7 @@ class HeadResolver:
         return int(shape[0]) if len(shape) > 2 else 1
 
     def sees(self, side: str, name: MapName) -> list[int | None] | None:
-        """How many tokens before and after its own a query may look at, None for any number; None where no such band is known."""
+        """How many tokens before and after its own a query may look at, None for any number; None if no such band is known."""
         sides = range(len(self.view.sides)) if side == DIFFERENCE else [int(side)]
         bands = [_band(self.view.sides[number].maps[name]) for number in sides]
         return bands[0] if all(band == bands[0] for band in bands) else None
@@ -245,7 +245,7 @@ class HeadResolver:
         return self.axis(selection.side, queries, *how), self.axis(selection.side, keys, *how)
 
     def stacks(self, side: str) -> list[str]:
-        """The axes that a side has: its stacks, and WRITTEN where it has a decoder with cross-attention."""
+        """The axes that a side has: its stacks, and WRITTEN if it has a decoder with cross-attention."""
         shown = self.side(side)
         return [*shown.stacks, *([WRITTEN] if shown.writes else [])]
 

@@ -25,7 +25,7 @@ _ROWS = 256  # queries that are read
 # English, as the sentences are by which coreference is measured.
 _PRONOUNS = {"he", "she", "it", "they", "him", "her", "them", "his", "hers", "its", "their", "theirs"}
 _PRONOUNS |= {"himself", "herself", "itself", "themselves"}
-_LEAST_OF_PRONOUN = 0.2  # the weight that a pronoun's largest link has at least where it tells what the pronoun means
+_LEAST_OF_PRONOUN = 0.2  # the weight that a pronoun's largest link has at least if it tells what the pronoun means
 
 
 @request(saved=True)
@@ -51,8 +51,8 @@ def labels(result: ViewResult, **shown: Unpack[Shown]) -> Computation:
         # Rows are named by what is written there.
         asking = resolver.axis(selection.side, WRITTEN, selection.merge, selection.specials)
     links, of_pronouns = (
-        _StrongestLinks(heads, asking, keys, sinks, is_self=kind != "cross", of_pronouns=is_pronouns)
-        for is_pronouns in (False, True)
+        _StrongestLinks(heads, asking, keys, sinks, is_self=kind != "cross", of_pronouns=only_pronouns)
+        for only_pronouns in (False, True)
     )
     found: list[dict[str, Any]] = []
 

@@ -103,7 +103,7 @@ def _side(resolver: HeadResolver, side: str) -> dict[str, Any]:
     title, model = shown.title, shown.model
     if side == DIFFERENCE:
         title, model = (
-            _difference_title([getattr(side, name) for side in resolver.view.sides]) for name in ("title", "model")
+            _difference_title([getattr(one, name) for one in resolver.view.sides]) for name in ("title", "model")
         )
     return {
         "id": side,

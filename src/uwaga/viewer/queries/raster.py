@@ -144,7 +144,7 @@ class ProgressiveRaster:
         self.cells[at] = cells
 
     def _pooled(self, rows: NDArray[np.int64]) -> NDArray[np.floating[Any]]:
-        """Exact cells of some ranges: by the map's pooling engine where it has one."""
+        """Exact cells of some ranges: by the map's pooling engine if it has one."""
         attention = self._head_view.attention
         if attention is not None:
             edges = torch.from_numpy(rows), torch.from_numpy(self._columns)

@@ -53,7 +53,7 @@ def statistics(result: ViewResult, **layer: Unpack[Layer]) -> Computation:
         for side in sides:
             while side.complete < 1:
                 side.advance(0.0)
-                yield sum(side.complete for side in sides) / 2
+                yield sum(one.complete for one in sides) / 2
 
     def reply(complete: float) -> Reply:
         """Columns of H numbers that both sides have; None where one of them is not computed yet, or a mean over no query."""
@@ -95,16 +95,18 @@ def _of_side(resolver: HeadResolver, selection: LayerSelection) -> Computation:
             else:
                 assert head_view.attention is not None
                 by_name = _exact(head_view.attention, None if is_cross else tokens)
-            found.append({name: by_name[name] for name in by_name if not is_cross or name in _OF_CROSS})
+            found.append(
+                {statistic: by_name[statistic] for statistic in by_name if not is_cross or statistic in _OF_CROSS}
+            )
             yield (number + 1) / heads
 
     def reply(complete: float) -> Reply:
         """Columns of H numbers; None where a head is not computed yet, and where a mean is over no query."""
         missing: list[float | None] = [None] * (heads - len(found))
         columns = {
-            meaning: [_number(head.get(meaning, np.nan)) for head in found] + missing
-            for meaning in MEANINGS
-            if any(meaning in head for head in found)
+            statistic: [_number(head.get(statistic, np.nan)) for head in found] + missing
+            for statistic in MEANINGS
+            if any(statistic in head for head in found)
         }
         return Reply(meta={"columns": columns, "complete": complete, "sampled": rows if rows < queries else None})
 

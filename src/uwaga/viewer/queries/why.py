@@ -123,7 +123,7 @@ def _shares(why: "ScoreAttribution", by: str) -> list[tuple["Part | None", "Part
     else:
         results += [(None, part, share) for part, share in zip(why.key_parts, shares.sum(0).tolist(), strict=True)]
     results += [share for share in why.top(len(shares) * len(shares[0]) + 1) if share.query.name == "distance"]
-    return sorted(results, key=lambda token: -abs(token[2]))
+    return sorted(results, key=lambda result: -abs(result[2]))
 
 
 def _source(

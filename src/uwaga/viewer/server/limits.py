@@ -37,7 +37,7 @@ class ConcurrencyLimiter:
 
     @contextmanager
     def slot(self) -> Iterator[None]:
-        """Hold a slot. Raises BusyError at once where there is none."""
+        """Hold a slot. Raises BusyError at once if there is none."""
         if self.taken >= self._slots:
             raise BusyError
         self.taken += 1

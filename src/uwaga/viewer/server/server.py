@@ -155,7 +155,7 @@ class ServedView:
         return save_snapshot(self.service, path, exact=exact, seconds=seconds, progress=progress, opens=self.fragment)
 
     def browse(self) -> bool:
-        """Open the page in a browser; False where there is no graphical browser.
+        """Open the page in a browser; False if there is no graphical browser.
 
         The browser gets a local file that redirects to the page and that only this user can read.
         """

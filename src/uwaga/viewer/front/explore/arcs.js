@@ -13,7 +13,7 @@
  */
 
 /** Words that are shown on one line, with arcs; a longer text is read as prose, with what holds little folded. */
-export const stageWords = 24;
+export const maxLineWords = 24;
 /** Pixels of a bar that is 100 %. */
 export const arcScale = 44;
 /** An arc of less than this is a hairline; one of less than `arcLeast` is not drawn. */

@@ -5,7 +5,7 @@
 
 import { briefText, wordText } from "../dom.js";
 import { hasExactCells, layerCells, smallMapsRequest } from "./every_head.js";
-import { isForeseen, tellingLinks } from "./telling.js";
+import { isForeseen, informativeLinks } from "./informative_links.js";
 import { percentText } from "../format.js";
 import { currentLanguage, tr } from "../languages.js";
 import { sinksOf } from "../weights.js";
@@ -74,42 +74,42 @@ export async function askDistinctive(app, signal) {
   const { side: id, kind, merge, specials } = app.store.get(), side = app.side(id), axes = side.kinds[kind];
   const [queries, keys] = await Promise.all([app.items(id, axes.queries), app.items(id, axes.keys)]);
   const layers = side.maps.filter((map) => map.kind === kind), isExact = hasExactCells(app);
-  /** @type {(DistinctiveHead & {gathers: string, coreference: HeadLabel["coreference"], isTelling: boolean})[]} */
+  /** @type {(DistinctiveHead & {gathers: string, coreference: HeadLabel["coreference"], isInformative: boolean})[]} */
   const found = [];
   /** @type {Map<string, number>} */
   const rests = new Map();
   /** @type {string[]} */
-  const given = [];
+  const allLabels = [];
   await Promise.all(layers.map(async ({ layer, heads }) => {
     const named = { request: "labels", side: id, kind, layer, merge, specials }, small = smallMapsRequest(app, layer);
     /** @type {{labels: HeadLabel[], sampled: number | null}} */
-    const known = { labels: [], sampled: null };
-    /** @type {ReturnType<typeof tellingLinks>} */
-    let telling = [];
+    const answer = { labels: [], sampled: null };
+    /** @type {ReturnType<typeof informativeLinks>} */
+    let bestLinks = [];
     await Promise.all([
-      app.host.has(named) && app.client.follow(named, ({ meta }) => void Object.assign(known, meta), { priority: 2, signal }),
+      app.host.has(named) && app.client.follow(named, ({ meta }) => void Object.assign(answer, meta), { priority: 2, signal }),
       isExact && app.host.has(small) && app.client.follow(small, (reply) => {
         const cells = layerCells(reply);
-        if (cells?.complete === 1) telling = tellingLinks(cells, queries, keys, kind);
+        if (cells?.complete === 1) bestLinks = informativeLinks(cells, queries, keys, kind);
       }, { priority: 2, signal }),
     ]);
-    known.labels.slice(0, heads).forEach((one, head) => {
-      given.push(one.label);
+    answer.labels.slice(0, heads).forEach((one, head) => {
+      allLabels.push(one.label);
       rests.set(`${layer} ${head}`, one.sink);
-      const own = telling[head], link = own?.link ?? (one.link && linkOf(one.link));
-      if (link) found.push({ kind, layer, head, label: one.label, sentence: "", link, evidence: one.label ? evidenceText(one, known.sampled) : "",
-        worth: own?.worth ?? 0, isTelling: Boolean(own), coreference: one.coreference ?? null, gathers: one.label === "gathers" ? keys.labels[one.key] : "" });
+      const best = bestLinks[head], link = best?.link ?? (one.link && linkOf(one.link));
+      if (link) found.push({ kind, layer, head, label: one.label, sentence: "", link, evidence: one.label ? evidenceText(one, answer.sampled) : "",
+        worth: best?.worth ?? 0, isInformative: Boolean(best), coreference: one.coreference ?? null, gathers: one.label === "gathers" ? keys.labels[one.key] : "" });
     });
   }));
-  const common = commonLabels(given);
-  const all = found.map(({ gathers, coreference, isTelling, ...one }) => {
+  const common = commonLabels(allLabels);
+  const all = found.map(({ gathers, coreference, isInformative, ...one }) => {
     if (coreference && (!one.label || common.has(one.label)))
       return { ...one, label: "coreference", sentence: labelSentences.coreference, link: linkOf(coreference.link), evidence: coreferenceText(coreference),
         worth: 2 + linkOf(coreference.link).weight };
     const isNamed = one.label !== "" && !common.has(one.label), label = isNamed ? one.label : "";
     const sentence = !isNamed ? tr("“{labels}” looks at “{labels2}”", { labels: briefText(queries.labels[one.link.query]), labels2: briefText(keys.labels[one.link.key]) })
       : gathers ? tr("Most words look at “{label}”", { label: gathers }) : labelSentences[one.label];
-    return { ...one, label, evidence: isNamed ? one.evidence : "", sentence, worth: isTelling ? one.worth : isExact ? 0 : worthOf({ ...one, label }, keys.labels) };
+    return { ...one, label, evidence: isNamed ? one.evidence : "", sentence, worth: isInformative ? one.worth : isExact ? 0 : worthOf({ ...one, label }, keys.labels) };
   }).sort((one, other) => other.worth - one.worth || one.layer - other.layer || one.head - other.head);
   return { all, rests, sinks: sinkNames(keys, kind) };
 }
@@ -126,7 +126,7 @@ function linkOf([query, key, weight]) {
 }
 
 /**
- * What the open head does over the whole text, "" where no label fits; and its strongest link.
+ * What the open head does over the whole text, "" if no label fits; and its strongest link.
  * @param {App} app @param {Items} keys @returns {Promise<{sentence: string, link: Link | null}>}
  */
 export async function askOpenHead(app, keys) {
@@ -135,9 +135,9 @@ export async function askOpenHead(app, keys) {
   /** @type {HeadLabel[]} */
   let labels = [];
   await app.client.follow(request, ({ meta }) => void (labels = meta.labels), { priority: 6 });
-  const own = labels[head], link = own?.link ? linkOf(own.link) : null;
-  if (own?.coreference && !own.label) return { sentence: labelSentences.coreference, link: linkOf(own.coreference.link) };
-  return { link, sentence: own?.label === "gathers" ? tr("Most words look at “{label}”", { label: keys.labels[own.key] }) : labelSentences[own?.label ?? ""] ?? "" };
+  const found = labels[head], link = found?.link ? linkOf(found.link) : null;
+  if (found?.coreference && !found.label) return { sentence: labelSentences.coreference, link: linkOf(found.coreference.link) };
+  return { link, sentence: found?.label === "gathers" ? tr("Most words look at “{label}”", { label: keys.labels[found.key] }) : labelSentences[found?.label ?? ""] ?? "" };
 }
 
 /** @param {string[]} labels  of every head; "" for none @returns {Set<string>} those that most have */
@@ -168,8 +168,8 @@ export function coreferenceText({ shift, right, wrong, of }) {
  */
 export function worthOf({ kind, label, link: { query, key, weight } }, names) {
   const far = kind === "cross" ? 1 : Math.min(1, Math.abs(query - key) / 3);
-  const own = weight * far * (kind !== "cross" && names[query] === names[key] ? 0.6 : 1) * (label === "broad" ? 0.5 : 1);
-  return label && label !== "broad" ? Math.max(own, leastOfNamed) : own;
+  const worth = weight * far * (kind !== "cross" && names[query] === names[key] ? 0.6 : 1) * (label === "broad" ? 0.5 : 1);
+  return label && label !== "broad" ? Math.max(worth, leastOfNamed) : worth;
 }
 
 /**

@@ -1,6 +1,6 @@
 // The film of the layers: for each layer the three widest links of each word, in the mean of its heads.
 
-import { stageWords } from "./arcs.js";
+import { maxLineWords } from "./arcs.js";
 import { hasExactCells, hasLayers } from "./every_head.js";
 import { el } from "../dom.js";
 import { percentText } from "../format.js";
@@ -17,7 +17,7 @@ export const leastLink = 0.04;
 /** @param {App} app @returns {boolean} whether there is a film: a text on one line, of which each layer's weights are known word by word */
 export function hasFilm(app) {
   const { kinds, stacks, signed } = app.side(), { kind, merge } = app.store.get(), { queries, keys } = kinds[kind] ?? {};
-  return hasLayers(app) && queries === keys && !signed && stacks[queries][merge] - stacks[queries].specials <= stageWords && hasExactCells(app);
+  return hasLayers(app) && queries === keys && !signed && stacks[queries][merge] - stacks[queries].specials <= maxLineWords && hasExactCells(app);
 }
 
 /** @param {LayerCells} cells @returns {Float32Array} (rows, columns): the mean over the heads */

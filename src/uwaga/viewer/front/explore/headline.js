@@ -72,19 +72,19 @@ export function lookOf(weights, { keys, sinks, isHidden = () => false, isCounted
  * @returns {(Node | string)[]}
  */
 export function lookParts({ is, top, next, visible }, { weights, from, name, isSpecial, picked = null, isPicture = false }) {
-  const said = (/** @type {Seen} */ { key, count }) => (count > 1 ? el("span", {}, trParts("{word}, {count} times", { word: name(key), count: countText(count) })) : name(key));
+  const counted = (/** @type {Seen} */ { key, count }) => (count > 1 ? el("span", {}, trParts("{word}, {count} times", { word: name(key), count: countText(count) })) : name(key));
   if (!top) return trParts("{from} looks at nothing", { from });
-  const to = said(top), weight = percentText(top.weight), isNext = is === "rests" && next !== null && picked === next.key;
+  const to = counted(top), weight = percentText(top.weight), isNext = is === "rests" && next !== null && picked === next.key;
   if (picked !== null && picked !== top.key && !isNext) {
-    const own = { from, to: name(picked), weight: percentText(weights[picked]), most: to, largest: weight };
-    return is === "rests" ? trParts("{from} looks at {to}: {weight}, and rests on {most}: {largest}", own)
-      : is === "evenly" ? trParts("{from} looks at {to}: {weight}", own) : trParts("{from} looks at {to}: {weight}, most at {most}: {largest}", own);
+    const values = { from, to: name(picked), weight: percentText(weights[picked]), most: to, largest: weight };
+    return is === "rests" ? trParts("{from} looks at {to}: {weight}, and rests on {most}: {largest}", values)
+      : is === "evenly" ? trParts("{from} looks at {to}: {weight}", values) : trParts("{from} looks at {to}: {weight}, most at {most}: {largest}", values);
   }
   if (is === "mostly") return trParts("{from} looks mostly at {to}: {weight}", { from, to, weight });
   if (is === "most") return trParts("{from} looks most at {to}: {weight}", { from, to, weight });
   if (is === "evenly") return trParts("{from} spreads evenly over {count}: at most {weight} each", { from, count: countText(visible), weight });
   if (!next) return trParts("{from} rests on {to}: {weight}", { from, to, weight });
-  const both = { from, to, weight, most: said(next), largest: percentText(next.weight) };
+  const both = { from, to, weight, most: counted(next), largest: percentText(next.weight) };
   return isPicture ? trParts("{from} rests on {to}: {weight}; of the patches, most on {most}: {largest}", both)
     : isSpecial(top.key) ? trParts("{from} rests on {to}: {weight}; of the words, most on {most}: {largest}", both)
       : trParts("{from} rests on {to}: {weight}; of the other words, most on {most}: {largest}", both);
@@ -111,18 +111,18 @@ export function headlineOf({ queries, keys }, query, key, weights, { sinks, sign
   }
   if (picked !== null && isHidden(picked)) return trParts("{from} looks at {to}: {weight}", { from, to: name(picked), weight: tr("masked") });
   const look = lookOf(weights, { keys, sinks, isHidden, isCounted: isCounted && picked === null });
-  const said = look ? lookParts(look, { weights, from, name, isSpecial: (item) => keys.specials.has(item), picked }) : [from];
-  return cut.size ? trParts("Without {lost}, {said}", { lost: name([...cut][0]), said: el("span", {}, said) }) : said;
+  const sentence = look ? lookParts(look, { weights, from, name, isSpecial: (item) => keys.specials.has(item), picked }) : [from];
+  return cut.size ? trParts("Without {lost}, {said}", { lost: name([...cut][0]), said: el("span", {}, sentence) }) : sentence;
 }
 
 /**
- * Which head it is: the model, its place, and what it does, with the share that rests where that is most of its weight.
- * @param {App} app @param {DistinctiveHead | undefined} own @param {number} [rest]  of the whole head
+ * Which head it is: the model, its place, and what it does, with the share on sinks if that is most of its weight.
+ * @param {App} app @param {DistinctiveHead | undefined} openHead @param {number} [rest]  of the whole head
  */
-export function whereText(app, own, rest = 0) {
+export function whereText(app, openHead, rest = 0) {
   const { kind, layer, head } = app.store.get();
-  return [app.side().model, headText(kind, layer, head), own?.label && own.sentence.replace(/^./u, (letter) => letter.toLowerCase()),
-    own?.label && rest > mostOfAll && tr("{rest} at rest", { rest: percentText(rest) })].filter(Boolean).join(" \u00b7 ");
+  return [app.side().model, headText(kind, layer, head), openHead?.label && openHead.sentence.replace(/^./u, (letter) => letter.toLowerCase()),
+    openHead?.label && rest > mostOfAll && tr("{rest} at rest", { rest: percentText(rest) })].filter(Boolean).join(" \u00b7 ");
 }
 
 /** Models that read any text, byte by byte, and that know the words of many languages. */

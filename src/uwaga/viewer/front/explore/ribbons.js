@@ -5,7 +5,7 @@ import { el, isModified, isRightToLeft, itemOf, linkGradient, movingMouse, svgEl
 import { percentText } from "../format.js";
 import { decimalText, tr, trN } from "../languages.js";
 import { strongestItems } from "../weights.js";
-import { stageWord } from "./stage.js";
+import { wordButton } from "./arc_view.js";
 /** @import { Items } from "../types.js" */
 
 /** @typedef {{start: number, width: number}} Bar  pixels along a row */
@@ -39,9 +39,9 @@ export function ribbonBars(cells, rows, columns, width) {
   const shrunk = Math.min(1, width / (wide.reduce((sum, one) => sum + one, 0) + gap * columns));
   let at = (width - (wide.reduce((sum, one) => sum + one, 0) + gap * columns) * shrunk) / 2;
   const keys = wide.map((one, key) => {
-    const room = (one + gap) * shrunk, own = received[key] * full * shrunk, start = at + (room - own) / 2;
+    const room = (one + gap) * shrunk, barWidth = received[key] * full * shrunk, start = at + (room - barWidth) / 2;
     at += room;
-    return { start, width: own };
+    return { start, width: barWidth };
   });
   return { queries: Array.from({ length: rows }, (_, query) => ({ start: step * (query + 0.5) - full / 2, width: full })), keys, received, full, letters: Math.min(step, width / columns) };
 }
@@ -101,7 +101,7 @@ export function makeRibbons({ pick, point, pickKey }) {
   /** @param {HTMLElement} row @param {Items} items @param {Column[]} columns @param {(item: number) => void} act @param {(fold: Column) => number} opens  the item that a click on a fold picks */
   function setWords(row, items, columns, act, opens) {
     row.dir = isRightToLeft(items.labels) ? "rtl" : "ltr";
-    row.replaceChildren(...columns.map((column) => (column.isFold ? foldButton(column, () => act(opens(column))) : stageWord(items, column.first, { click: () => act(column.first) }))));
+    row.replaceChildren(...columns.map((column) => (column.isFold ? foldButton(column, () => act(opens(column))) : wordButton(items, column.first, { click: () => act(column.first) }))));
   }
 
   /** @param {Column} fold @param {() => void} open */

@@ -20,11 +20,11 @@ import { makePredictions } from "../typing/predictions.js";
 import { makeMoved } from "../typing/moved.js";
 import { makeSwap } from "../typing/swap.js";
 import { hasExactCells, headCells, makeEveryHead, shownLayers } from "./every_head.js";
-import { stageWords } from "./arcs.js";
+import { maxLineWords } from "./arcs.js";
 import { filmLinks, filmText, hasFilm, layerShares, leastLink, makeLayerFilm, meanOfHeads } from "./film.js";
 import { makeRibbons, mostRibbons } from "./ribbons.js";
-import { makeStage, wantsNoMotion } from "./stage.js";
-import { makeWall } from "./wall.js";
+import { makeArcView, wantsNoMotion } from "./arc_view.js";
+import { makeHeadGrid } from "./head_grid.js";
 import { makeWhy } from "./why.js";
 import { askDistinctive, linkStory, sinkNames } from "./distinctive.js";
 /** @import { App, Items } from "../types.js" */
@@ -48,14 +48,14 @@ const writeTime = 900;
  * @property {boolean} isRead  as running prose
  * @property {number} pointed  the word under the pointer; -1: none
  * @property {number} written  the last word that is written so far; -1: all are there
- * @property {number} mostSeen  what the picked word looks at most, where it was last known
+ * @property {number} mostSeen  what the picked word looks at most, as it was last known
  * @property {"held" | "flows" | "done"} flow  after a change the arcs begin as they were, and flow into what they are
  * @property {string} head  whose arcs were drawn
  */
 
 /** @param {App} app @returns {ReturnType<typeof mapView>} */
 export function exploreView(app) {
-  const { store } = app, map = mapView(app), known = makeKnowledge(app, redraw);
+  const { store } = app, map = mapView(app), analysis = makeAnalysis(app, redraw);
   const parts = makeParts(app, map, { point, redraw, draw, write: () => (writer.isOn() ? stopWriting() : writer.start()) });
   const { element, film, every, moved, row, column } = parts;
   /** @type {Now} */
@@ -63,7 +63,7 @@ export function exploreView(app) {
     flow: app.about.python && store.get().side !== "0" && !wantsNoMotion() ? "held" : "done" };
   // One word after the other comes with its ribbons.
   const writer = makePlayer(writeTime, (item) => {
-    if (item >= (known.texts()?.queries.total ?? 0)) return stopWriting();
+    if (item >= (analysis.texts()?.queries.total ?? 0)) return stopWriting();
     now.written = now.pointed = item;
     draw();
   });
@@ -89,7 +89,7 @@ export function exploreView(app) {
 
   function refresh() {
     if (!now.isShown) return;
-    known.request();
+    analysis.request();
     row.request(store.get().query);
     every.request();
     moved.request();
@@ -105,26 +105,26 @@ export function exploreView(app) {
 
   /** @param {boolean} [isPointing]  only another word is pointed at */
   function draw(isPointing = false) {
-    if (!now.isShown || known.isOld()) return;
-    const texts = known.texts();
+    if (!now.isShown || analysis.isOld()) return;
+    const texts = analysis.texts();
     drawPage(app, parts, texts, isPointing);
     if (!texts) return;
-    const look = lookAt(app, parts, now, texts, known.own());
+    const look = lookAt(app, parts, now, texts, analysis.openHead());
     if (!isPointing) {
       parts.changes.show(texts, look.best);
       if (now.pointed < 0) parts.why.show(texts, look.query, look.state.key ?? look.best, look.weights, look.sinks);
       parts.swap.show(look.isPair ? null : texts.queries, look.state.query);
     }
-    if (look.query !== null) drawSentence(app, parts, look, known.heads()?.rests.get(`${look.state.layer} ${look.state.head}`));
+    if (look.query !== null) drawSentence(app, parts, look, analysis.heads()?.rests.get(`${look.state.layer} ${look.state.head}`));
     if (look.isHeld) timers.flow ??= setTimeout(() => { now.flow = "flows"; draw(); }, holdTime);
-    const isStaged = drawStage(app, parts, now, look), isRibboned = drawRibbons(app, parts, now, look);
+    const hasArcs = drawArcs(app, parts, now, look), isRibboned = drawRibbons(app, parts, now, look);
     parts.write.textContent = writer.isOn() ? tr("■ Stop") : ["▶", tr("Watch it write")].join(" ");
     if (parts.write.hidden) stopWriting();
-    now.isRead = !isStaged && !isRibboned;
+    now.isRead = !hasArcs && !isRibboned;
     drawReading(parts, look, now.isRead, isPointing);
     shrinkLong(parts.headline);
     if (isPointing) return;
-    parts.wall.show(known.heads(), texts);
+    parts.headGrid.show(analysis.heads(), texts);
     moved.show(texts, look.query, look.atRest);
   }
 
@@ -183,7 +183,7 @@ export function exploreView(app) {
       sizes.disconnect();
       for (const end of ends) end();
       for (const reader of [row, column]) reader.cancel();
-      for (const part of [known, parts.stage, parts.box, parts.predictions, parts.changes, parts.why, map]) part.dispose();
+      for (const part of [analysis, parts.arcView, parts.box, parts.predictions, parts.changes, parts.why, map]) part.dispose();
     },
   };
 }
@@ -192,7 +192,7 @@ export function exploreView(app) {
  * The texts, and what each head does in them. A page opens on the most telling head, unless the address or a click has named another one.
  * @param {App} app @param {() => void} onChange
  */
-function makeKnowledge(app, onChange) {
+function makeAnalysis(app, onChange) {
   const { store } = app;
   /** @type {Texts | null} */
   let texts = null;
@@ -212,12 +212,12 @@ function makeKnowledge(app, onChange) {
   }
 
   async function load() {
-    const { side: id, kind } = store.get(), axes = app.side().kinds[kind], own = name();
-    if (texts?.name === own) return;
+    const { side: id, kind } = store.get(), axes = app.side().kinds[kind], requestedName = name();
+    if (texts?.name === requestedName) return;
     try {
       const [queries, keys] = await Promise.all([app.items(id, axes.queries), app.items(id, axes.keys)]);
-      if (own !== name()) return;
-      texts = { queries, keys, name: own };
+      if (requestedName !== name()) return;
+      texts = { queries, keys, name: requestedName };
       onChange();
     } catch {
       // The client reports the error.
@@ -255,19 +255,19 @@ function makeKnowledge(app, onChange) {
 
   /** What is known of the heads; its links are items of the texts that it was asked for. */
   const heads = () => (askedFor === name() ? distinctive : null);
-  const own = () => {
+  const openHead = () => {
     const { kind, layer, head } = store.get();
     return heads()?.all.find((one) => one.kind === kind && one.layer === layer && one.head === head);
   };
 
   /** Something is always picked: without a query it is the head's most telling link. */
   function pickStrongest() {
-    const link = own()?.link;
+    const link = openHead()?.link;
     if (store.get().query === null && link && !opens) store.set({ query: link.query, key: link.key });
   }
 
   return {
-    heads, own,
+    heads, openHead,
     texts: () => texts,
     /** Whether the texts are of other settings: their items say nothing of what is shown now. */
     isOld: () => texts !== null && texts.name !== name(),
@@ -292,7 +292,7 @@ function makeParts(app, map, { point, redraw, draw, write: toggleWriting }) {
   const evidence = el("details", { class: "uwaga-evidence", hidden: true }, el("summary", { text: tr("Why this name") }), el("p"));
   const unknown = el("p", { class: "uwaga-sub uwaga-unknown-note", hidden: true }), bands = el("p", { class: "uwaga-sub", hidden: true });
   const pickKey = (/** @type {number} */ key) => store.set({ key }), pick = (/** @type {number} */ item) => store.set({ query: item, key: null });
-  const stage = makeStage({ pick: (item) => (store.get().query === item ? swap.edit() : pick(item)), point, pickKey });
+  const arcView = makeArcView({ pick: (item) => (store.get().query === item ? swap.edit() : pick(item)), point, pickKey });
   const ribbons = makeRibbons({ pick, point, pickKey });
   const readings = [0, 1].map(() => makeReading({
     pick: (axis, item) => (axis === "key" ? pickKey(item) : store.get().query === item ? undefined : pick(item)),
@@ -313,7 +313,7 @@ function makeParts(app, map, { point, redraw, draw, write: toggleWriting }) {
   const film = makeLayerFilm(() => draw()), write = el("button", { type: "button", class: "uwaga-pill", hidden: true, on: { click: toggleWriting } });
   const links = makeLinks(pickKey), lookers = makeLinks((query) => store.set({ query }));
   const every = makeEveryHead(app, redraw), moved = makeMoved(app, redraw);
-  const wall = makeWall(app, every, (layer, head) => store.set({ layer, head, view: { x: 0, y: 0, scale: 0 } }));
+  const headGrid = makeHeadGrid(app, every, (layer, head) => store.set({ layer, head, view: { x: 0, y: 0, scale: 0 } }));
   const top = el("div", { class: "uwaga-top" }, el("div", {}, where, headline, story, unknown, evidence),
     el("div", { class: "uwaga-row" }, makeHeadBar(app), find, changes.controls && menuButton(tr("This head"), changes.controls).element, box.button));
   const widen = el("button", { type: "button", class: "uwaga-link", on: { click: () => store.set({ wide: !store.get().wide }) } });
@@ -323,11 +323,11 @@ function makeParts(app, map, { point, redraw, draw, write: toggleWriting }) {
   // After a change: where the weight went, and what came of it.
   const after = about.python ? el("div", { class: "uwaga-after" }, moved.flow, predictions.element) : null;
   const element = el("section", { class: "uwaga-explore", "aria-label": tr("Explore") }, el("div", { class: "uwaga-explore-page" },
-    top, box.element, search.element, stage.element, ribbons.element, el("div", { class: "uwaga-top uwaga-under" }, film.element, write, why.button, changes.cut, swap.element), why.element, after,
+    top, box.element, search.element, arcView.element, ribbons.element, el("div", { class: "uwaga-top uwaga-under" }, film.element, write, why.button, changes.cut, swap.element), why.element, after,
     el("div", { class: "uwaga-low" }, el("div", { class: "uwaga-read-part" }, readings.map((one) => one.element), bands),
-      el("div", { class: "uwaga-aside" }, el("div", { class: "uwaga-low-side" }, mapPart, links.element, lookers.element)), el("div", { class: "uwaga-low-side uwaga-heads-part" }, moved.element, wall.element)), changes.bar));
+      el("div", { class: "uwaga-aside" }, el("div", { class: "uwaga-low-side" }, mapPart, links.element, lookers.element)), el("div", { class: "uwaga-low-side uwaga-heads-part" }, moved.element, headGrid.element)), changes.bar));
   return {
-    element, top, where, headline, story, evidence, unknown, bands, box, predictions, changes, swap, why, stage, ribbons, readings, reading, search, find, openSearch, film, write, links, lookers, every, wall, moved, widen,
+    element, top, where, headline, story, evidence, unknown, bands, box, predictions, changes, swap, why, arcView, ribbons, readings, reading, search, find, openSearch, film, write, links, lookers, every, headGrid, moved, widen,
     row: new WeightsReader(app, "row", redraw), column: new WeightsReader(app, "column", redraw),
   };
 }
@@ -353,9 +353,9 @@ function drawPage(app, { element, headline, where, evidence, story, links, predi
 
 /**
  * What is looked at: the pointed word or the picked one, its weights, and what is left out of them.
- * @param {App} app @param {Parts} parts @param {Now} now @param {Texts} texts @param {DistinctiveHead | undefined} own
+ * @param {App} app @param {Parts} parts @param {Now} now @param {Texts} texts @param {DistinctiveHead | undefined} openHead
  */
-function lookAt(app, { every, row, moved }, { pointed, flow }, texts, own) {
+function lookAt(app, { every, row, moved }, { pointed, flow }, texts, openHead) {
   const state = app.store.get(), side = app.side(), { queries, keys } = texts, isPair = queries !== keys;
   const item = pointed >= 0 ? pointed : state.query, key = pointed >= 0 ? null : state.key, query = item !== null && item < queries.total ? item : null;
   // A saved page may hold means of many words here: they are no weights between two words.
@@ -364,26 +364,26 @@ function lookAt(app, { every, row, moved }, { pointed, flow }, texts, own) {
   const atRest = sinksOf(keys, state.kind), sinks = state.colour.hideSink ? atRest : new Set();
   const best = weights ? strongestItems(weights, sinks.size + 1).find((one) => !sinks.has(one)) ?? null : null;
   const isAfter = query !== null && state.side === "1", was = isAfter ? moved.row("0", query) : null;
-  return { state, side, texts, own, query, key, weights, cell, atRest, sinks, best, was, isPair, isLine: !isPair && isOneLine(queries), isHeld: flow === "held" && was !== null,
+  return { state, side, texts, openHead, query, key, weights, cell, atRest, sinks, best, was, isPair, isLine: !isPair && isOneLine(queries), isHeld: flow === "held" && was !== null,
     cut: isAfter ? moved.cut(queries, keys, query) : new Set(), isHidden: hiddenOutside(query === null ? [0, keys.total] : seenKeys(app, queries, keys, query)) };
 }
 
 /** @param {App} app @param {Parts} parts @param {Look} look @param {number | undefined} rest  the head's share at rest */
-function drawSentence(app, { headline, where, story, evidence, stage }, { state, side, texts, own, query, key, weights, cell, atRest, sinks, best, isPair, isLine, isHeld, isHidden, cut }, rest) {
+function drawSentence(app, { headline, where, story, evidence, arcView }, { state, side, texts, openHead, query, key, weights, cell, atRest, sinks, best, isPair, isLine, isHeld, isHidden, cut }, rest) {
   const asking = /** @type {number} */ (query), at = key ?? best;
-  headline.replaceChildren(...headlineOf(texts, asking, key, weights, { sinks: atRest, signed: side.signed, strongest: own?.link, isCounted: !isPair && !isLine, isHidden,
+  headline.replaceChildren(...headlineOf(texts, asking, key, weights, { sinks: atRest, signed: side.signed, strongest: openHead?.link, isCounted: !isPair && !isLine, isHidden,
     cut: !isHeld && (key === null || cut.has(key)) ? cut : undefined }));
-  where.textContent = whereText(app, own, rest);
+  where.textContent = whereText(app, openHead, rest);
   story.replaceChildren([restText(weights, sinks, texts.keys), at !== null && at === best ? linkStory({ query: asking, key: at, weight: 0 }, texts.queries, texts.keys, state.kind) : "",
-    isPair ? !hasExactCells(app) ? "" : tr("Every word sends out a ribbon of the same width, 100%; what many look at grows wide.") : weights && stage.element.hidden ? "" : tr("A wide arc is a big share of this word’s attention; the numbers under the words add up to 100%."),
+    isPair ? !hasExactCells(app) ? "" : tr("Every word sends out a ribbon of the same width, 100%; what many look at grows wide.") : weights && arcView.element.hidden ? "" : tr("A wide arc is a big share of this word’s attention; the numbers under the words add up to 100%."),
     cell && !weights ? meansText(cell) : ""].filter(Boolean).join(" "));
-  evidence.hidden = !own?.evidence;
-  /** @type {HTMLElement} */ (evidence.lastElementChild).textContent = own?.evidence ?? "";
+  evidence.hidden = !openHead?.evidence;
+  /** @type {HTMLElement} */ (evidence.lastElementChild).textContent = openHead?.evidence ?? "";
 }
 
 /** The text on one line, with the arcs of a word, or of a layer while the film shows it. @param {App} app @param {Parts} parts @param {Now} now @param {Look} look @returns {boolean} whether it fits */
-function drawStage(app, { stage, film, every, wall, where, headline, story, evidence }, now, { state, side, texts, query, key, weights, atRest, sinks, was, isLine, isHeld, isHidden, cut }) {
-  const canStage = isLine && !side.signed, layer = canStage ? film.layer() : null, filmed = layer === null ? null : every.layer(layer);
+function drawArcs(app, { arcView, film, every, headGrid, where, headline, story, evidence }, now, { state, side, texts, query, key, weights, atRest, sinks, was, isLine, isHeld, isHidden, cut }) {
+  const canShowArcs = isLine && !side.signed, layer = canShowArcs ? film.layer() : null, filmed = layer === null ? null : every.layer(layer);
   const reel = filmed?.complete === 1 && filmed.rows === texts.queries.total ? { ...filmed, mean: meanOfHeads(filmed) } : null;
   if (reel && layer !== null) {
     where.textContent = [side.model, tr("layer {layer}, mean of {count} heads", { layer, count: reel.heads })].join(" \u00b7 ");
@@ -393,16 +393,16 @@ function drawStage(app, { stage, film, every, wall, where, headline, story, evid
   }
   const name = `${state.kind} ${state.layer} ${state.head}`, special = isHeld ? 0 : reel ? filmTime : now.flow === "flows" ? flowTime : null;
   const time = special ?? (name === now.head ? undefined : headTime);
-  const isStaged = canStage && stage.show({ items: texts.queries, query, key, weights: isHeld ? was : weights, isHidden, sinks, before: isHeld ? null : was, cut: isHeld ? new Set() : cut,
+  const hasArcs = canShowArcs && arcView.show({ items: texts.queries, query, key, weights: isHeld ? was : weights, isHidden, sinks, before: isHeld ? null : was, cut: isHeld ? new Set() : cut,
     ...(reel && { links: filmLinks(reel.mean, reel.rows, reel.columns, atRest) }) }, { time, sameKeys: Boolean(app.about.python) });
-  if (canStage && special === null) now.head = name;
+  if (canShowArcs && special === null) now.head = name;
   if (now.flow === "flows") now.flow = "done";
-  film.element.hidden = !isStaged || !hasFilm(app);
+  film.element.hidden = !hasArcs || !hasFilm(app);
   film.setLayers(shownLayers(app).map((one) => one.layer));
-  wall.light(film.element.hidden ? null : layer);
-  if (!isStaged) stage.hide();
+  headGrid.light(film.element.hidden ? null : layer);
+  if (!hasArcs) arcView.hide();
   if (film.element.hidden) film.stop();
-  return isStaged;
+  return hasArcs;
 }
 
 /** Two texts as ribbons. @param {App} app @param {Parts} parts @param {Now} now @param {Look} look @returns {boolean} whether they are short enough */
@@ -447,7 +447,7 @@ function drawReading({ element, find, search, readings, links, lookers, column, 
   const common = { query, key, signed: side.signed, merge: state.merge, isHidden };
   const contents = !isRead ? [] : !isPair ? [{ ...common, items: queries, axis: /** @type {const} */ ("both"), weights, sinks }]
     : [{ ...common, items: queries, axis: /** @type {const} */ ("query"), weights: null, sinks: new Set() }, { ...common, items: keys, axis: /** @type {const} */ ("key"), weights, sinks }];
-  readings.forEach((each, at) => each.show(contents[at] ?? null));
+  readings.forEach((reading, at) => reading.show(contents[at] ?? null));
   search.setItems(keys);
   links.show(weights && query !== null && isRead ? { title: trParts("What {token} attends to", { token: quoted(queries.labels[query]) }), hue: "key", weights, items: keys, sinks, picked: key, isHidden } : null);
   if (!isPointing) column.request(isRead && key !== null ? key : null);
@@ -460,5 +460,5 @@ function drawReading({ element, find, search, readings, links, lookers, column, 
 
 /** @param {Items} items @returns {boolean} whether it is short, and without newlines */
 function isOneLine({ labels, specials, breaks }) {
-  return labels.length - specials.size <= stageWords && !breaks?.size && !labels.some((label) => label.includes("\n"));
+  return labels.length - specials.size <= maxLineWords && !breaks?.size && !labels.some((label) => label.includes("\n"));
 }

@@ -149,20 +149,20 @@ export function makeWhy(app) {
 
   /** @param {Why} why */
   function draw({ labels, weights, score, total, count, shares, rest }) {
-    const of = /** @type {Link} */ (link), known = weights[1] !== null && { ...words(of), times: numberText(weights[0] / weights[1]), score: signedText(score) };
-    const isPiece = [[of.queries, of.query], [of.keys, of.key], ...(known ? [[of.keys, than]] : [])].some(([items, item]) => tokensOfItem(/** @type {Items} */ (items), Number(item)).length > 1);
+    const of = /** @type {Link} */ (link), comparison = weights[1] !== null && { ...words(of), times: numberText(weights[0] / weights[1]), score: signedText(score) };
+    const isPiece = [[of.queries, of.query], [of.keys, of.key], ...(comparison ? [[of.keys, than]] : [])].some(([items, item]) => tokensOfItem(/** @type {Items} */ (items), Number(item)).length > 1);
     status.textContent = "";
     choices.hidden = false;
-    sentence.replaceChildren(...(known ? [...(than === of.others[0] && of.isNext ? trParts("{to} gets {times} times the weight of {other}, which is looked at next most: their scores differ by {score}.", known) : trParts("{to} gets {times} times the weight of {other}: their scores differ by {score}.", known)), " ",
+    sentence.replaceChildren(...(comparison ? [...(than === of.others[0] && of.isNext ? trParts("{to} gets {times} times the weight of {other}, which is looked at next most: their scores differ by {score}.", comparison) : trParts("{to} gets {times} times the weight of {other}: their scores differ by {score}.", comparison)), " ",
       tr("The softmax does not change when all scores of a word do by the same number: what both have in common explains nothing, and is gone here.")]
       : trParts("The score, before the softmax, is {score}: the sum of what each part that wrote at {from} contributes with each that wrote at {to}.", { ...words(of), score: numberText(score) })),
-      ...(isPiece ? [" ", ...(known ? trParts("Of the pieces of these words it is {from}, {to} and {other}, with the largest weights.", { from: quoted(labels[0]), to: quoted(labels[1]), other: quoted(String(labels[2])) })
+      ...(isPiece ? [" ", ...(comparison ? trParts("Of the pieces of these words it is {from}, {to} and {other}, with the largest weights.", { from: quoted(labels[0]), to: quoted(labels[1]), other: quoted(String(labels[2])) })
         : trParts("Of the pieces of these words it is {from} and {to}, with the largest weight.", { from: quoted(labels[0]), to: quoted(labels[1]) }))] : []));
     const bars = signedBars([...shares.map(({ share }) => share), rest]), number = (/** @type {number} */ value) => el("span", { class: "uwaga-bar-number", text: signedText(value) });
     const amount = (/** @type {number} */ value, /** @type {number} */ n) => el("td", {}, el("span", { class: "uwaga-bar" },
       el("i", { "data-negative": value < 0, style: { "inset-inline-start": `${bars[n].start}%`, width: `${bars[n].width}%` } })), number(value));
     table.replaceChildren(
-      el("thead", {}, el("tr", {}, el("th", {}, ...trParts("Wrote at {word}", { word: words(of).from })), el("th", {}, ...(known ? trParts("Wrote at {to}, less at {other}", words(of)) : trParts("Wrote at {word}", { word: words(of).to }))), el("th", { text: tr("Contributes") }))),
+      el("thead", {}, el("tr", {}, el("th", {}, ...trParts("Wrote at {word}", { word: words(of).from })), el("th", {}, ...(comparison ? trParts("Wrote at {to}, less at {other}", words(of)) : trParts("Wrote at {word}", { word: words(of).to }))), el("th", { text: tr("Contributes") }))),
       el("tbody", {}, shares.map(({ query: one, key: two, share, sources }, n) => el("tr", {}, one?.name === "distance" ? el("td", { colspan: 2, text: partText(one, hasKinds) }) : [cell(one, sources[0]), cell(two, sources[1])], amount(share, n))),
         count > shares.length && el("tr", {}, el("td", { colspan: 2, text: tr("all others ({count})", { count: countText(count - shares.length) }) }), amount(rest, shares.length))),
       el("tfoot", {}, el("tr", {}, el("th", { colspan: 2, text: tr("Together") }), el("td", {}, number(total)))));

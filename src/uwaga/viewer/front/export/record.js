@@ -34,7 +34,7 @@ export function recordingContext(measuring) {
     clip: () => { clip = box; },
     moveTo: (/** @type {number} */ x, /** @type {number} */ y) => void path.push([x, y]),
     lineTo: (/** @type {number} */ x, /** @type {number} */ y) => void path.push([x, y]),
-    /** Of lines that are apart: each goes from one point to the next. */
+    /** The lines are separate: each goes from one point to the next. */
     stroke() {
       for (let at = 0; at + 1 < path.length; at += 2) {
         recorded.items.push({ kind: "line", x1: path[at][0], y1: path[at][1], x2: path[at + 1][0], y2: path[at + 1][1], stroke: recorded.strokeStyle, width: recorded.lineWidth, opacity: 1 });
@@ -46,7 +46,7 @@ export function recordingContext(measuring) {
     },
     strokeRect: (/** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ w, /** @type {number} */ h) =>
       void recorded.items.push({ kind: "rect", x, y, w, h, fill: "none", stroke: recorded.strokeStyle }),
-    /** Of a ratio of 1: only a turn by a right angle to the left is kept. */
+    /** The ratio is 1, and only a rotation by 90 degrees to the left is recorded. */
     setTransform(/** @type {number} */ a, /** @type {number} */ _b, /** @type {number} */ _c, /** @type {number} */ _d, /** @type {number} */ e, /** @type {number} */ f) {
       turned = a ? null : [e, f];
     },

@@ -1,6 +1,6 @@
 // Pictures to show around: a title over every exported picture, and a picture of the picked link, as arcs over its sentence.
 
-import { arcCurve, arcsOfWord, stageWords } from "../explore/arcs.js";
+import { arcCurve, arcsOfWord, maxLineWords } from "../explore/arcs.js";
 import { askOpenHead } from "../explore/distinctive.js";
 import { headlineOf } from "../explore/headline.js";
 import { ribbonBars, ribbonCells, ribbonColumns } from "../explore/ribbons.js";
@@ -78,11 +78,11 @@ export async function shareScene(app, isSquare = false) {
   const { sentence: does, link: strongest } = await askOpenHead(app, keys), query = pickedQuery ?? strongest?.query ?? 0;
   const row = app.host.has({ request: "row", ...app.where(), query })
     ? /** @type {Float32Array} */ ((await app.client.ask({ request: "row", ...app.where(), query }, { priority: 6 })).arrays[0].data) : null;
-  const known = strongest?.query === query ? strongest : null; // in a saved page there may be no other exact weight
-  const best = row ? strongestItems(row, sinks.size + 1).find((item) => !sinks.has(item)) : known?.key;
+  const shownLink = strongest?.query === query ? strongest : null; // in a saved page there may be no other exact weight
+  const best = row ? strongestItems(row, sinks.size + 1).find((item) => !sinks.has(item)) : shownLink?.key;
   // Of a link that is cut nothing can be told: what the word looks at instead is, beside itself.
   const isCut = pickedKey !== null && row !== null && !row[pickedKey], instead = isCut ? strongestItems(row, sinks.size + 2).find((item) => !sinks.has(item) && (queries !== keys || item !== query)) : pickedKey;
-  const key = instead ?? best ?? 0, weight = row ? row[key] : known?.key === key ? known.weight : NaN;
+  const key = instead ?? best ?? 0, weight = row ? row[key] : shownLink?.key === key ? shownLink.weight : NaN;
   const [width, height] = isSquare ? [1080, 1080] : [1200, 630], paint = palettes[app.theme()];
   const [from, to] = [tokenText(queries.labels[query] ?? ""), tokenText(keys.labels[key] ?? "")], space = width - 2 * margin, foot = height - 74;
   const base = isSquare ? height - 340 : height - 178, rise = width * (isSquare ? 0.45 : 0.32);
@@ -99,28 +99,28 @@ export async function shareScene(app, isSquare = false) {
   const isChanged = Boolean(app.about.python) && id !== "0", changes = countEdits(app.about.typed?.edits);
   const where = [[side.model, headText(kind, layer, head)].filter(Boolean).join(", "), isChanged && changes ? trN("{count} change", "{count} changes", changes) : "", rest > 0 ? tr("{rest} at rest", { rest: percentText(rest) }) : ""].filter(Boolean).join(" \u00b7 ");
   items.push(...footItems({ width, height, paint, where, command: isChanged ? app.about.python ?? "" : shareCommand(app, queries.labels[query] ?? "") }));
-  const said = headlineOf({ queries, keys }, query, key, row ?? null, { sinks, signed: side.signed, strongest: strongest ?? undefined, isCounted: false, isHidden: hiddenOutside(seenKeys(app, queries, keys, query)) });
-  return { scene: { width, height, background: paint.bg, items }, alt: said.map((part) => (typeof part === "string" ? part : part.textContent)).join("") };
+  const headline = headlineOf({ queries, keys }, query, key, row ?? null, { sinks, signed: side.signed, strongest: strongest ?? undefined, isCounted: false, isHidden: hiddenOutside(seenKeys(app, queries, keys, query)) });
+  return { scene: { width, height, background: paint.bg, items }, alt: headline.map((part) => (typeof part === "string" ? part : part.textContent)).join("") };
 }
 
 /**
- * The words of a picture on one line; null where they are too many.
+ * The words of a picture on one line; null if there are too many.
  * @param {Items} words @param {ReadonlySet<number>} keep  special tokens that are shown too
  * @param {number} width
  * @returns {{shown: number[], centres: number[], size: number} | null}
  */
 function sentencePlaces({ labels, specials, noSpaceBefore }, keep, width) {
   const shown = labels.flatMap((_, item) => (specials.has(item) && !keep.has(item) ? [] : [item]));
-  if (labels.length - specials.size > stageWords) return null;
+  if (labels.length - specials.size > maxLineWords) return null;
   const widths = shown.map((item, at) => textWidth(labels[item], letterSize, true) + (at && !noSpaceBefore[item] ? letterSize * 0.27 : 0)), total = widths.reduce((sum, one) => sum + one, 0);
   const size = Math.min(letterSize, (letterSize * (width - 2 * margin)) / total), scale = size / letterSize;
   if (size < smallestLetters) return null;
   const isReversed = isRightToLeft(labels);
   let at = (width - total * scale) / 2;
   return { shown, size, centres: shown.map((item, i) => {
-    const own = textWidth(labels[item], letterSize, true) * scale, left = at + widths[i] * scale - own;
+    const wordWidth = textWidth(labels[item], letterSize, true) * scale, left = at + widths[i] * scale - wordWidth;
     at += widths[i] * scale;
-    return isReversed ? width - left - own / 2 : left + own / 2;
+    return isReversed ? width - left - wordWidth / 2 : left + wordWidth / 2;
   }) };
 }
 
@@ -145,7 +145,7 @@ function shadedCurve(points, width, colours) {
 }
 
 /**
- * The words on one line, and the arcs of one over them; none where they are too many.
+ * The words on one line, and the arcs of one over them; empty if there are too many words.
  * @param {Items} words @param {number} query @param {number} key @param {ArrayLike<number>} weights
  * @param {{width: number, base: number, rise: number, paint: {[name: string]: string}}} place  rise: of the highest arc, at most
  * @returns {SceneItem[]}
@@ -169,7 +169,7 @@ export function sentenceItems(words, query, key, weights, { width, base, rise, p
 export function ribbonItems({ queries, keys }, query, key, weights, { width, top, base, paint, sinks }) {
   const space = width - 2 * margin, below = ribbonColumns(queries.total, query, space), above = ribbonColumns(keys.total, key, space);
   if (Math.max(...[queries, keys].flatMap(({ labels }) => labels.map((label) => label.length))) > mostRibbonLetters) return [];
-  const own = { first: 0, stop: 1, isFold: false }, shares = ribbonCells(weights, 0, [own], above);
+  const queryColumn = { first: 0, stop: 1, isFold: false }, shares = ribbonCells(weights, 0, [queryColumn], above);
   const asking = below.findIndex(({ first, isFold }) => !isFold && first === query), cells = new Float64Array(below.length * above.length);
   cells.set(shares, asking * above.length);
   const bars = ribbonBars(cells, below.length, above.length, space), size = (/** @type {number} */ columns) => Math.max(14, Math.min(letterSize, (space / columns) * 0.6));

@@ -55,8 +55,8 @@ export function makeArcs(actions) {
   const label = el("span", { class: "lesson-moment-label" });
   const choice = el("label", { class: "lesson-control" }, slider, label);
   let slice = -1, asks = 0, hovered = -1, built = "";
-  /** @type {ReturnType<typeof makeArcStage> | null} */
-  let stage = null;
+  /** @type {ReturnType<typeof makeArcDrawing> | null} */
+  let drawing = null;
   /** @type {[Lesson, Picture, number, boolean, PictureGuess | null] | null} */
   let last = null;
   slider.addEventListener("input", () => { slice = Number(slider.value); if (last) draw(...last); });
@@ -95,16 +95,16 @@ export function makeArcs(actions) {
     const values = words.map((_, to) => valueAt(lesson, { of: matrix.id, row: from, column: to, slice: isSliced ? slice : null }));
     const { room, isNarrow } = actions.place();
     const key = JSON.stringify([words, isNarrow, Math.round(room / 40)]);
-    if (key !== built || !stage) {
-      stage = makeArcStage(words, room, isNarrow, { press, hover });
+    if (key !== built || !drawing) {
+      drawing = makeArcDrawing(words, room, isNarrow, { press, hover });
       built = key;
-      picture.replaceChildren(...stage.elements);
-      picture.setAttribute("viewBox", `0 0 ${stage.width} ${stage.height}`);
-      picture.setAttribute("width", String(stage.width));
-      picture.setAttribute("height", String(stage.height));
+      picture.replaceChildren(...drawing.elements);
+      picture.setAttribute("viewBox", `0 0 ${drawing.width} ${drawing.height}`);
+      picture.setAttribute("width", String(drawing.width));
+      picture.setAttribute("height", String(drawing.height));
     }
     picture.setAttribute("aria-label", `${shown.title}: ${words[from]}`);
-    stage.update(values, from, { covered, digits: matrix.digits, isShare: matrix.shade === "share",
+    drawing.update(values, from, { covered, digits: matrix.digits, isShare: matrix.shade === "share",
       name: (word) => (guess ? tr("Guess {token}", { token: word }) : tr("{token} looks", { token: word })) });
   }
   return { element: el("div", { class: "lesson-arcs-stage" }, choice, el("div", { class: "lesson-scroll lesson-wide" }, picture)), update: draw };
@@ -119,7 +119,7 @@ const isOfTokens = (lesson, matrix) => matrix.rows.length === lesson.request.tok
  * @param {number} room  pixels across
  * @param {boolean} isColumn @param {{press: (to: number) => void, hover: (to: number) => void}} events
  */
-function makeArcStage(words, room, isColumn, { press, hover }) {
+function makeArcDrawing(words, room, isColumn, { press, hover }) {
   const ems = words.map(wordWidth);
   const whole = ems.reduce((sum, one) => sum + one, 0) + wordGap * (words.length + 1);
   const size = isColumn ? wordSize.narrow : Math.max(wordSize.least, Math.min(wordSize.most, room / whole));
@@ -133,7 +133,7 @@ function makeArcStage(words, room, isColumn, { press, hover }) {
   });
   const base = isColumn ? Math.max(...ems) * size + 74 : Math.min(tallest, 48 + 0.3 * (places[places.length - 1] - places[0]));
   const width = isColumn ? Math.max(base + 96, Math.min(room, base + 220)) : Math.max(at, 60), height = isColumn ? words.length * rowHeight + 6 : base + size + 36;
-  const ids = words.map(() => `lesson-arc-${++stageCount}`);
+  const ids = words.map(() => `lesson-arc-${++drawingCount}`);
   const gradients = ids.map((id) => svgEl("linearGradient", { id, gradientUnits: "userSpaceOnUse" },
     svgEl("stop", { offset: 0, class: "lesson-looks" }), svgEl("stop", { offset: 1, class: "lesson-looked-at" })));
   const paths = ids.map((id) => svgEl("path", { class: "lesson-arc", stroke: `url(#${id})` }));
@@ -154,9 +154,9 @@ function makeArcStage(words, room, isColumn, { press, hover }) {
    * @param {{covered: boolean, digits: number, isShare: boolean, name: (word: string) => string}} how
    */
   function update(values, from, { covered, digits, isShare, name }) {
-    const middle = places[from], arcs = covered ? [] : arcsOfWord(sharesOf(values), from, places, arcRoom), own = arcs.find(({ isSelf }) => isSelf);
+    const middle = places[from], arcs = covered ? [] : arcsOfWord(sharesOf(values), from, places, arcRoom), selfArc = arcs.find(({ isSelf }) => isSelf);
     setAll(bar, isColumn ? { x: base - 3, y: middle - most / 2, width: 3, height: most } : { x: middle - most / 2, y: base - 3, width: most, height: 3 });
-    const wide = own?.width ?? 0, start = (own?.from ?? middle) - wide / 2;
+    const wide = selfArc?.width ?? 0, start = (selfArc?.from ?? middle) - wide / 2;
     setAll(stub, isColumn ? { x: base, y: start, width: wide > 0.5 ? 22 : 0, height: wide } : { x: start, y: base - 24, width: wide, height: wide > 0.5 ? 22 : 0 });
     words.forEach((word, to) => {
       // A word without an arc keeps its path, from which the next one grows.
@@ -177,7 +177,7 @@ function makeArcStage(words, room, isColumn, { press, hover }) {
   }
   return { width, height, update, elements: [svgEl("defs", {}, gradients), ...paths, bar, stub, ...names, ...numbers, ...labels] };
 }
-let stageCount = 0;
+let drawingCount = 0;
 
 /** A share under half of a hundredth has its hairline alone. @param {number} value @param {number} digits @param {boolean} isShare @returns {string} */
 const shareText = (value, digits, isShare) => (isShare && value === 0 ? "0" : isShare && value < 0.005 ? "" : lessonNumber(value, digits));
@@ -193,9 +193,9 @@ const rowPause = 700, ribbonBar = 26;
 /** All weights between two sentences, each as wide as it is; a word of the first is picked. @param {PictureActions} actions @returns {PictureBody} */
 export function makeRibbonPicture(actions) {
   const picture = svgEl("svg", { class: "lesson-ribbons", role: "group" });
-  const said = el("p", { class: "lesson-film-said", role: "status" });
+  const caption = el("p", { class: "lesson-film-said", role: "status" });
   const watch = el("button", { type: "button", class: "lesson-watch", on: { click: () => (player.isOn() ? stop() : start()) } });
-  const control = el("div", { class: "lesson-control" }, watch, said);
+  const control = el("div", { class: "lesson-control" }, watch, caption);
   let picked = -1, until = -1;
   /** @type {[Lesson, Picture, number, boolean, PictureGuess | null] | null} */
   let last = null;
@@ -237,7 +237,7 @@ export function makeRibbonPicture(actions) {
     const isDrawn = (/** @type {number} */ from) => !covered && (until < 0 || from <= until);
     control.hidden = covered || !shown.labels.length;
     watch.textContent = player.isOn() ? tr("Stop") : tr("Watch it write");
-    said.textContent = shown.labels.length && until >= 0 ? shown.labels.slice(0, until + 1).join(" ") : shown.labels.join(" ");
+    caption.textContent = shown.labels.length && until >= 0 ? shown.labels.slice(0, until + 1).join(" ") : shown.labels.join(" ");
     picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
     picture.setAttribute("width", String(width));
     picture.setAttribute("height", String(height));

@@ -14,9 +14,9 @@ const margin = { left: 58, right: 22, top: 30, bottom: 40 };
  * @returns {{low: number, high: number, ticks: number[], at: (value: number) => number}}  at: position of a value, 0 to 1
  */
 export function scaleOf(values, log) {
-  const known = values.filter((value) => Number.isFinite(value) && (!log || value > 0));
-  let low = known.length ? Math.min(...known) : log ? 1 : 0;
-  let high = known.length ? Math.max(...known) : 1;
+  const finiteValues = values.filter((value) => Number.isFinite(value) && (!log || value > 0));
+  let low = finiteValues.length ? Math.min(...finiteValues) : log ? 1 : 0;
+  let high = finiteValues.length ? Math.max(...finiteValues) : 1;
   if (log) {
     const first = Math.floor(Math.log10(low) + 1e-9), last = Math.max(first + 1, Math.ceil(Math.log10(high) - 1e-9));
     const step = Math.max(1, Math.ceil((last - first) / 5));
@@ -80,11 +80,11 @@ function logScaleOfPlaces(places) {
  * @param {(value: number) => number} y @param {Chart} chart @returns {Element[]}
  */
 function lineElements(places, values, which, x, y, chart) {
-  const known = places.map((place, at) => ({ place, value: values[at] }))
+  const finitePoints = places.map((place, at) => ({ place, value: values[at] }))
     .filter(({ place, value }) => Number.isFinite(value) && (!chart.log_y || value > 0) && (!chart.log_x || place > 0));
-  const points = known.map(({ place, value }) => `${x(place).toFixed(1)},${y(value).toFixed(1)}`);
-  const dots = known.length > 20 ? []
-    : known.map(({ place, value }) => svgEl("circle", { class: `lesson-dot lesson-line-${which}`, cx: x(place), cy: y(value), r: 3 }));
+  const points = finitePoints.map(({ place, value }) => `${x(place).toFixed(1)},${y(value).toFixed(1)}`);
+  const dots = finitePoints.length > 20 ? []
+    : finitePoints.map(({ place, value }) => svgEl("circle", { class: `lesson-dot lesson-line-${which}`, cx: x(place), cy: y(value), r: 3 }));
   return [svgEl("polyline", { class: `lesson-line lesson-line-${which}`, points: points.join(" ") }), ...dots];
 }
 

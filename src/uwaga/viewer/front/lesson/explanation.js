@@ -46,23 +46,23 @@ const writers = {
   total: ([of]) => joinParts(of.map(cellPart), " + "),
   mean: ([of]) => ["(", ...joinParts(of.map(cellPart), " + "), `) / ${of.length}`],
   variance: ([of, mean]) => ["(", ...joinParts(of.map((cell) => ["(", { cell }, " \u2212 ", { cell: mean[0] }, ")\u00b2"]), " + "), `) / ${of.length}`],
-  normalized: ([own, mean, variance], rule) =>
-    ["(", { cell: own[0] }, " \u2212 ", { cell: mean[0] }, ") / \u221a(", { cell: variance[0] }, ` + ${decimalText(rule.eps ?? 0, 5)})`],
+  normalized: ([value, mean, variance], rule) =>
+    ["(", { cell: value[0] }, " \u2212 ", { cell: mean[0] }, ") / \u221a(", { cell: variance[0] }, ` + ${decimalText(rule.eps ?? 0, 5)})`],
   relu: ([of]) => ["max(0, ", { cell: of[0] }, ")"],
   negative_log: ([of]) => ["\u2212log(", { cell: of[0] }, ")"],
   moved: ([of, gradient], rule) => [{ cell: of[0] }, ` \u2212 ${rule.times} \u00b7 `, { cell: gradient[0] }],
   length: ([of]) => ["\u221a(", ...joinParts(of.map((cell) => [{ cell }, "\u00b2"]), " + "), ")"],
-  exponential([own, row], _rule, lesson) {
+  exponential([value, row], _rule, lesson) {
     const values = row.map((cell) => valueAt(lesson, cell));
     const largest = row[values.indexOf(Math.max(...values))];
-    return ["exp(", { cell: own[0] }, " \u2212 ", { cell: largest }, ")"];
+    return ["exp(", { cell: value[0] }, " \u2212 ", { cell: largest }, ")"];
   },
-  share: ([own, row]) => [{ cell: own[0] }, " / (", ...joinParts(row.map(cellPart), " + "), ")"],
-  softmax([own, row], _rule, lesson) {
+  share: ([value, row]) => [{ cell: value[0] }, " / (", ...joinParts(row.map(cellPart), " + "), ")"],
+  softmax([value, row], _rule, lesson) {
     const seen = row.filter((cell) => !Number.isNaN(valueAt(lesson, cell)));
-    if (Number.isNaN(valueAt(lesson, own[0]))) return withCells(tr("0, since {number} is hidden"), { number: own[0] });
+    if (Number.isNaN(valueAt(lesson, value[0]))) return withCells(tr("0, since {number} is hidden"), { number: value[0] });
     const sum = joinParts(seen.map((cell) => ["exp(", { cell }, ")"]), " + ");
-    return ["exp(", { cell: own[0] }, ") / (", ...sum, ")"];
+    return ["exp(", { cell: value[0] }, ") / (", ...sum, ")"];
   },
   masked: ([of, bit], _rule, lesson) => valueAt(lesson, bit[0])
     ? withCells(tr("{number}, visible: {bit}"), { number: of[0], bit: bit[0] })
@@ -131,13 +131,13 @@ export function makeExplanation(actions) {
   function show(lesson, chain, step) {
     player?.stop();
     player = null;
-    const known = chain.filter((cell) => hasCell(lesson, cell));
-    const cell = known.at(-1);
+    const cells = chain.filter((cell) => hasCell(lesson, cell));
+    const cell = cells.at(-1);
     element.classList.toggle("lesson-idle", !cell);
-    back.disabled = known.length < 2;
+    back.disabled = cells.length < 2;
     close.hidden = back.hidden = !cell;
-    trail.hidden = known.length < 2;
-    trail.replaceChildren(...known.slice(0, -1).map((one) => el("li", {}, formulaText(`${cellName(lesson, one)} = ${cellNumber(matrixOf(lesson, one.of), one, valueAt(lesson, one), 2)}`))));
+    trail.hidden = cells.length < 2;
+    trail.replaceChildren(...cells.slice(0, -1).map((one) => el("li", {}, formulaText(`${cellName(lesson, one)} = ${cellNumber(matrixOf(lesson, one.of), one, valueAt(lesson, one), 2)}`))));
     if (!cell) {
       heading.textContent = tr("Where a number comes from");
       body.replaceChildren(el("p",

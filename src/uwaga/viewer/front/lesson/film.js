@@ -1,6 +1,6 @@
 // Moments of a matrix that grows: circles, a slider with eight of its moments, arcs of the same weights, and two curves.
 
-import { wantsNoMotion } from "../explore/stage.js";
+import { wantsNoMotion } from "../explore/arc_view.js";
 import { el, svgEl, tokenText } from "../dom.js";
 import { tr } from "../languages.js";
 import { makePlayer } from "../player.js";
@@ -41,7 +41,7 @@ export function makeFilm(actions) {
   const place = el("div", { class: "lesson-scroll" }), curves = el("div", { class: "lesson-film-curves" });
   const slider = el("input", { type: "range", min: 0, step: 1, class: "lesson-moment", "aria-label": tr("Moment") });
   const play = el("button", { type: "button", class: "lesson-watch", text: tr("Watch it learn"), on: { click: () => (player.isOn() ? stop() : start()) } });
-  const said = el("p", { class: "lesson-film-said", role: "status" }), factors = el("div", { class: "lesson-factors" });
+  const caption = el("p", { class: "lesson-film-said", role: "status" }), factors = el("div", { class: "lesson-factors" });
   const strip = el("div", { class: "lesson-strip" });
   let moment = 0;
   const isStill = wantsNoMotion(), player = makePlayer(isStill ? pause * 12 : pause, step);
@@ -90,7 +90,7 @@ export function makeFilm(actions) {
     const step = Number(shown.labels[moment]);
     const at = (/** @type {number} */ column) => valueAt(lesson, { of: progress, row: step, column, slice: null });
     factors.replaceChildren(...factorFigures(lesson, { codes, wq, wk }, covered ? 0 : moment));
-    said.textContent = covered ? "" : tr("Step {step}: loss {loss}, weight one place back {back}; by chance {chance}.",
+    caption.textContent = covered ? "" : tr("Step {step}: loss {loss}, weight one place back {back}; by chance {chance}.",
       { step, loss: lessonNumber(at(1)), back: lessonNumber(at(4)), chance: lessonNumber(1 / rows.length) });
     curves.replaceChildren(...(covered ? [] : [arcsPicture(lesson, shares, moment), curvesPicture(lesson, progress, step)]));
     strip.hidden = covered;
@@ -103,7 +103,7 @@ export function makeFilm(actions) {
   }
 
   return {
-    element: el("div", { class: "lesson-film" }, place, el("div", {}, factors, said, curves), el("div", { class: "lesson-film-foot" },
+    element: el("div", { class: "lesson-film" }, place, el("div", {}, factors, caption, curves), el("div", { class: "lesson-film-foot" },
       el("div", { class: "lesson-control" }, play, slider), strip)),
     update(lesson, shown, _query, covered) {
       const isAnswered = !!last?.[2] && !covered;

@@ -1,4 +1,4 @@
-// A matrix as a table: numbers whose calculation can be followed, or inputs where the user may write.
+// A matrix as a table: numbers whose calculation can be followed, or inputs that the user may edit.
 
 import { el, openAround, tokenText } from "../dom.js";
 import { tr } from "../languages.js";

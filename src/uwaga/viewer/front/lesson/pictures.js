@@ -45,20 +45,20 @@ function makeWaves() {
   return {
     element,
     update(lesson, shown) {
-      const matrix = matrixOf(lesson, shown.matrices[0]), each = 56, width = 560;
+      const matrix = matrixOf(lesson, shown.matrices[0]), curveHeight = 56, width = 560;
       const x = (/** @type {number} */ row) => 70 + row / Math.max(1, matrix.rows.length - 1) * (width - 84);
-      element.replaceChildren(svgEl("svg", { class: "lesson-chart lesson-waves", viewBox: `0 0 ${width} ${matrix.columns.length * each + 20}`, role: "img",
+      element.replaceChildren(svgEl("svg", { class: "lesson-chart lesson-waves", viewBox: `0 0 ${width} ${matrix.columns.length * curveHeight + 20}`, role: "img",
         "aria-label": `${shown.title}. ${shown.description}` },
       matrix.columns.flatMap((name, column) => {
-        const middle = column * each + each / 2;
-        const y = (/** @type {number} */ row) => middle - valueAt(lesson, { of: matrix.id, row, column, slice: null }) * (each / 2 - 6);
+        const middle = column * curveHeight + curveHeight / 2;
+        const y = (/** @type {number} */ row) => middle - valueAt(lesson, { of: matrix.id, row, column, slice: null }) * (curveHeight / 2 - 6);
         return [svgEl("line", { class: "lesson-rule", x1: 70, x2: width - 14, y1: middle, y2: middle }),
           svgEl("text", { x: 60, y: middle + 5, "text-anchor": "end", text: name }),
           svgEl("path", { class: "lesson-curve-back", d: matrix.rows.map((_, row) => `${row ? "L" : "M"}${x(row).toFixed(1)} ${y(row).toFixed(1)}`).join("") }),
           ...lesson.request.tokens.flatMap((/** @type {string} */ _, /** @type {number} */ row) => (row < matrix.rows.length
             ? [svgEl("circle", { class: "lesson-looked-at-dot", cx: x(row), cy: y(row), r: 3 })] : []))];
       }),
-      matrix.rows.flatMap((name, row) => (row % 4 ? [] : [svgEl("text", { x: x(row), y: matrix.columns.length * each + 14, "text-anchor": "middle", text: name })]))));
+      matrix.rows.flatMap((name, row) => (row % 4 ? [] : [svgEl("text", { x: x(row), y: matrix.columns.length * curveHeight + 14, "text-anchor": "middle", text: name })]))));
     },
   };
 }

@@ -28,7 +28,7 @@ const arrowEnds = [
 const roles = { q: "query", k: "key", v: "value" };
 
 /**
- * What stands in the boxes of a step, where it is another matrix than the calculation's own; "": nothing.
+ * The matrices in the boxes of a step that differ from those of the calculation; "": nothing.
  * @type {{[step: string]: {[slot: string]: [string, string]}}}
  */
 export const ownBoxes = {
@@ -67,7 +67,7 @@ function boxesOfOthers(before) {
  */
 export function boxesOf(lesson, step) {
   const { id, sections } = lesson.steps[step];
-  const own = ownBoxes[id] ?? {};
+  const overrides = ownBoxes[id] ?? {};
   const tokens = lesson.request.tokens.length;
   const cell = Math.max(4, Math.min(12, Math.floor((drawingHeight - 3 * (labelHeight + 4)) / (3 * tokens))));
   const count = Math.min(mostHeads, [2, 3].filter((head) => lesson.matrices.has(`head${head}_weights`)).length);
@@ -79,7 +79,7 @@ export function boxesOf(lesson, step) {
   for (const column of [...boxColumns, heads, [["layer", "layer_output", "Z W_O"]]]) {
     let widest = 0;
     const placed = column.map(([slot, usual, label]) => {
-      const [named, name] = own[slot] ?? [usual, label];
+      const [named, name] = overrides[slot] ?? [usual, label];
       const found = named === "first" ? sections[0].matrices[0] : named;
       const matrix = lesson.matrices.get(found);
       const rows = Math.min(matrix?.rows.length ?? tokens, 12), columns = Math.min(matrix?.columns.length ?? tokens, 16);

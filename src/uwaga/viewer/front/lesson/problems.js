@@ -19,12 +19,12 @@ export function makeLedger() {
     element,
     update(problems, isAsking) {
       const isHere = (/** @type {LessonLedger[number]} */ problem) => problem.here && !isAsking;
-      const known = problems.filter((problem) => !isHere(problem));
+      const otherProblems = problems.filter((problem) => !isHere(problem));
       element.hidden = !problems.length;
       here.replaceChildren(...problems.filter(isHere).map(itemOf));
-      others.replaceChildren(...known.map(itemOf));
-      rest.hidden = !known.length;
-      count.textContent = tr("Known so far: {count}, removed: {removed}", { count: known.length, removed: known.filter(({ solved }) => solved).length });
+      others.replaceChildren(...otherProblems.map(itemOf));
+      rest.hidden = !otherProblems.length;
+      count.textContent = tr("Known so far: {count}, removed: {removed}", { count: otherProblems.length, removed: otherProblems.filter(({ solved }) => solved).length });
     },
   };
 }
@@ -50,8 +50,8 @@ const line = (d, wide = 2) => svgEl("path", { d, "stroke-width": wide });
 
 /** @param {number[]} numbers @returns {Element[]} */
 function barsOf(numbers) {
-  const most = Math.max(...numbers.map(Math.abs), 1e-9), each = Math.min(22, 96 / numbers.length);
-  return numbers.map((value, at) => line(`M${8 + (at + 0.5) * each} 46V${(46 - Math.max(1, 40 * Math.abs(value) / most)).toFixed(1)}`, each * 0.55));
+  const most = Math.max(...numbers.map(Math.abs), 1e-9), pitch = Math.min(22, 96 / numbers.length);
+  return numbers.map((value, at) => line(`M${8 + (at + 0.5) * pitch} 46V${(46 - Math.max(1, 40 * Math.abs(value) / most)).toFixed(1)}`, pitch * 0.55));
 }
 
 /** @type {{[id: string]: (numbers: number[]) => Element[]}} */

@@ -68,11 +68,11 @@
 export function readLesson(reply) {
   const { request, limits, steps, matrices } = reply.meta;
   /** @type {Map<string, Matrix>} */
-  const known = new Map();
+  const byId = new Map();
   for (const [id, facts] of Object.entries(matrices)) {
-    known.set(id, { ...facts, data: /** @type {Float32Array} */ (reply.arrays[facts.array].data) });
+    byId.set(id, { ...facts, data: /** @type {Float32Array} */ (reply.arrays[facts.array].data) });
   }
-  return { request, limits, steps, matrices: known };
+  return { request, limits, steps, matrices: byId };
 }
 
 /**
@@ -81,9 +81,9 @@ export function readLesson(reply) {
  */
 export function ledgerAt(lesson, step) {
   /** @type {Map<string, Problem & {here: boolean}>} */
-  const known = new Map();
-  for (let at = 0; at <= step; at++) for (const problem of lesson.steps[at].ledger) known.set(problem.id, { ...problem, here: at === step });
-  return [...known.values()];
+  const byId = new Map();
+  for (let at = 0; at <= step; at++) for (const problem of lesson.steps[at].ledger) byId.set(problem.id, { ...problem, here: at === step });
+  return [...byId.values()];
 }
 
 /** The token that a step opens with: that of its question, or the first. @param {Lesson} lesson @param {number} step @returns {number} */

@@ -100,7 +100,7 @@ function fittedName(name, width) {
 const mostTerms = 8;
 
 /**
- * A dot product: the numbers of both sides as circles under each other, their products, and the sum. Null where it is none, or long.
+ * A dot product: the numbers of both sides as circles under each other, their products, and the sum. Null if the rule is no dot product, or a long one.
  * @param {Lesson} lesson @param {Rule} rule
  * @param {Cell[][]} terms  of both operands
  * @param {string} result @returns {Element | null}
@@ -120,7 +120,7 @@ export function makeProduct(lesson, rule, terms, result) {
       svgEl("text", { class: "lesson-share", x: middle(m) + 4, y: y + 5, text: lessonNumber(value) })]),
   ];
   return svgEl("svg", { class: "lesson-product-drawing", viewBox: `0 0 ${width} 152`, "aria-hidden": "true",
-    // It shrinks a little to fit a phone, and scrolls where that is not enough.
+    // It shrinks a little to fit a phone, and scrolls if that is not enough.
     style: { width: "100%", "min-width": `${Math.min(width, Math.max(280, width * 0.75))}px`, "max-width": `${width}px` } },
     names[0].moving.map((name, m) => svgEl("text", { class: "lesson-share", x: middle(m), y: 13, "text-anchor": "middle", ...fittedName(name, cell) })),
     side(0, 36, "lesson-circle-asks"), side(1, 78, ""),

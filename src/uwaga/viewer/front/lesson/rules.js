@@ -106,9 +106,9 @@ export function recomputed(lesson, request) {
   for (const id of lesson.matrices.keys()) compute(id);
   for (const id of unknown) matrices.delete(id);
   /** @template {{matrices: string[]}} Shown @param {Shown[]} shown @returns {Shown[]} */
-  const known = (shown) => shown.filter((one) => one.matrices.every((id) => matrices.has(id)));
-  result.steps = lesson.steps.map((step) => ({ ...step, question: null, told: [], ledger: [], pictures: known(step.pictures),
-    sections: step.sections.map((section) => ({ ...section, findings: [], pictures: known(section.pictures),
+  const withMatrices = (shown) => shown.filter((one) => one.matrices.every((id) => matrices.has(id)));
+  result.steps = lesson.steps.map((step) => ({ ...step, question: null, told: [], ledger: [], pictures: withMatrices(step.pictures),
+    sections: step.sections.map((section) => ({ ...section, findings: [], pictures: withMatrices(section.pictures),
       charts: section.charts.filter(({ matrix }) => matrices.has(matrix)), matrices: section.matrices.filter((id) => matrices.has(id)) }))
       .filter(({ matrices: tables, pictures, charts }, at) => tables.length || pictures.length || charts.length || !step.sections[at].matrices.length) }));
   return result;

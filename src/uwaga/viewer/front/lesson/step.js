@@ -56,7 +56,7 @@ export function stepStructure(lesson, step) {
 export function makeStepPage(lesson, step, query, actions) {
   /** @type {StepState} */
   const state = { lesson, step, query, actions };
-  const parts = makeParts(state, () => showNumbers(parts, state)), { element, heading, drawing, stages, sections, heads } = parts;
+  const parts = makeParts(state, () => showNumbers(parts, state)), { element, heading, drawing, pictures, sections, heads } = parts;
   drawStep(parts, state);
   return {
     element, heading,
@@ -67,36 +67,36 @@ export function makeStepPage(lesson, step, query, actions) {
     structure: stepStructure(lesson, step), step: lesson.steps[step].id,
     grids: sections.flatMap((section) => section.grids),
     dispose() {
-      for (const part of [drawing, ...stages, ...sections.flatMap(({ pictures }) => pictures), ...heads]) part?.dispose();
+      for (const part of [drawing, ...pictures, ...sections.flatMap(({ pictures }) => pictures), ...heads]) part?.dispose();
     },
   };
 }
 
 /** What the page is made of. @param {StepState} state @param {() => void} answered  called after an answer */
 function makeParts(state, answered) {
-  const { lesson, step, actions } = state, { id, pictures, drawing: plan, question: asked } = lesson.steps[step], { isNarrow } = actions.place();
+  const { lesson, step, actions } = state, { id, pictures: shown, drawing: plan, question: asked } = lesson.steps[step], { isNarrow } = actions.place();
   const heading = el("h2", { class: "lesson-title", tabindex: "-1" }), words = el("div", { class: "lesson-words" }), told = el("div", { class: "lesson-words lesson-told" });
   const code = el("code", {}), codeLine = el("details", { class: "lesson-folded lesson-code", open: !isNarrow }, el("summary", { text: tr("In Python:") }), code);
   const sections = lesson.steps[step].sections.map((_, at) => makeSection(state, at));
   // Of several pictures each has its part of the width.
   const shared = { ...actions, place() {
     const whole = actions.place();
-    return whole.isNarrow ? whole : { ...whole, room: whole.room / Math.min(2, pictures.length) - 20 };
+    return whole.isNarrow ? whole : { ...whole, room: whole.room / Math.min(2, shown.length) - 20 };
   } };
-  const stages = pictures.map((picture) => makePicture(picture, shared));
-  const stage = el("div", { class: "lesson-pictures lesson-stage" }, stages.map((picture) => picture.element));
+  const pictures = shown.map((picture) => makePicture(picture, shared));
+  const pictureGroup = el("div", { class: "lesson-pictures lesson-stage" }, pictures.map((picture) => picture.element));
   // Without a model, the last step alone says how to load one.
   const isLast = id === "model", isMissing = noModelText(actions.app) !== "";
   const heads = isLast || !isMissing ? stepHeads(lesson, step).slice(0, isMissing ? 1 : undefined).map((head) => makeModelHead(actions.app, head)) : [];
   const drawing = plan ? makeDrawing(actions.open, isNarrow) : null, ledger = makeLedger();
-  const question = asked ? makeQuestion(actions, answered, !!asked.tap && pictures.some(({ matrices }) => matrices[0] === asked.tap)) : null;
-  const element = el("article", { class: "lesson-page" }, heading, words, stages.length ? stage : null, question?.element, told, drawing?.element,
+  const question = asked ? makeQuestion(actions, answered, !!asked.tap && shown.some(({ matrices }) => matrices[0] === asked.tap)) : null;
+  const element = el("article", { class: "lesson-page" }, heading, words, pictures.length ? pictureGroup : null, question?.element, told, drawing?.element,
     placeSections(sections, lesson.steps[step].sections, isNarrow), ledger.element, codeLine,
     heads.length ? el("section", { class: "lesson-section", "aria-label": tr("In a real model") },
       el("h3", { text: tr("In a real model") }),
       isLast && !isMissing ? el("p", { text: tr("These heads of the model that is loaded show most clearly what you have seen. Open one.") }) : null,
       heads.map((head) => head.element)) : null);
-  return { element, heading, words, told, code, codeLine, sections, stages, stage, heads, drawing, question, ledger };
+  return { element, heading, words, told, code, codeLine, sections, pictures, pictureGroup, heads, drawing, question, ledger };
 }
 
 /** @param {Parts} parts @param {StepState} state */
@@ -120,7 +120,7 @@ function showNumbers(parts, state) {
   const isAsking = !!now.question && state.actions.asks(now.id), asked = isAsking ? now.question : null;
   element.classList.toggle("lesson-asking", isAsking);
   sections.forEach((section, at) => coverSection(section, at, state, asked));
-  drawStage(parts, state, asked);
+  drawPictures(parts, state, asked);
   told.hidden = isAsking || !told.childElementCount;
   drawing?.ask(isAsking);
   // What a step removes is part of its answer.
@@ -129,14 +129,14 @@ function showNumbers(parts, state) {
 }
 
 /** Draws the pictures above the question; a word of them may be the guess. @param {Parts} parts @param {StepState} state @param {Question | null} asked */
-function drawStage({ stage, stages, question }, { lesson, step, query }, asked) {
-  stages.forEach((picture, at) => {
+function drawPictures({ pictureGroup, pictures, question }, { lesson, step, query }, asked) {
+  pictures.forEach((picture, at) => {
     const shown = lesson.steps[step].pictures[at], isCovered = !!asked && picture.matrices.some((matrix) => asked.covers.includes(matrix));
     const guess = asked?.tap && asked.tap === picture.matrices[0] && question ? { row: asked.cells[0][1], say: question.say } : null;
     picture.element.hidden = isCovered && asked.about_sizes;
     if (!picture.element.hidden) picture.update(lesson, asked ? { ...shown, covered: asked.covers } : shown, query, isCovered, guess);
   });
-  stage.hidden = stages.every((picture) => picture.element.hidden);
+  pictureGroup.hidden = pictures.every((picture) => picture.element.hidden);
 }
 
 /**
@@ -186,9 +186,9 @@ function makeQuestion(actions, changed, isTapped) {
       }, sentenceText(choice))),
       isAsking ? el("button", { type: "button", class: "lesson-show", text: tr("Show me"), on: { click: () => say(null) } }) : "");
     const first = guess !== null && question.answers.includes(guess) ? tr("Right.") : tr("Not so.");
-    const said = guess === null ? question.why : tr("{first} {second}", { first, second: question.why });
+    const explanation = guess === null ? question.why : tr("{first} {second}", { first, second: question.why });
     choices.hidden = isTapped && !isAsking;
-    answer.replaceChildren(...(isAsking ? [] : sentenceText(said)));
+    answer.replaceChildren(...(isAsking ? [] : sentenceText(explanation)));
   }
 
   return {
@@ -299,7 +299,7 @@ function drawSection({ heading, words, controls, grids, chooser, charts, finding
 
 /**
  * Whether a section is open at first: the one that answers the question, with the other form of the same calculation; on a narrow
- * page none, where there is a picture above.
+ * page none, if there is a picture above.
  * @param {Lesson} lesson @param {number} step @param {number} at @param {boolean} isNarrow @returns {boolean}
  */
 export function isSectionOpen(lesson, step, at, isNarrow) {

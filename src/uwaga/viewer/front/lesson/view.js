@@ -198,10 +198,10 @@ function makeReader(app, element, main, message, first, numbers) {
   const steps = makeStepNavigation(goToStep, { print: () => { print(true); window.print(); hidePrinted(); }, ask: setAsking, number: (all) => main.classList.toggle("lesson-all-numbers", all) });
   const explanation = makeExplanation({ follow, back, close, go: showCellInStep, mark: (cells) => showSelection(cells ?? undefined), isNarrow: () => actions.place().isNarrow });
   const pipeline = makePipeline({ open: showMatrix });
-  const own = numbers.isSaved ? el("div", { class: "lesson-own" }, el("p", { class: "lesson-note", text: savedNote }), sentence.button)
+  const sentencePart = numbers.isSaved ? el("div", { class: "lesson-own" }, el("p", { class: "lesson-note", text: savedNote }), sentence.button)
     : el("details", { class: "lesson-own lesson-folded", open: innerWidth >= narrowWidth }, el("summary", {}, el("h3", { text: tr("Your own sentence") })), sentence.element);
   const whole = el("details", { class: "lesson-folded lesson-whole" }, el("summary", {}, el("h3", { text: tr("The whole calculation") })), pipeline.element);
-  main.replaceChildren(steps.element, message, place, whole, own, steps.footer);
+  main.replaceChildren(steps.element, message, place, whole, sentencePart, steps.footer);
   now.query = Math.min(openingToken(first, now.step), first.request.tokens.length - 1);
   let page = makeStepPage(first, now.step, now.query, actions);
   place.replaceChildren(page.element);
@@ -404,7 +404,7 @@ function makeReader(app, element, main, message, first, numbers) {
     element.scrollTop = beforePrint.top;
   }
 
-  // What is wider than its place is scrolled by the keyboard too: where nothing in it takes the focus, it does.
+  // Tables that are wider than their place scroll by the keyboard too: a table takes the focus if nothing in it does.
   const watcher = new ResizeObserver(() => {
     for (const box of /** @type {NodeListOf<HTMLElement>} */ (place.querySelectorAll(".lesson-scroll"))) reachScrolled(box);
   });
@@ -444,13 +444,13 @@ function reachScrolled(box) {
 }
 
 /**
- * What the reader has opened and folded stays so, where the same step is built again; and a number can be typed on.
+ * Keeps what the reader has opened and folded if the same step is built again, and the input that has the focus, with what is typed in it.
  * @param {HTMLElement} before @param {HTMLElement} after @param {Element | null} focused
  */
 function keepPlace(before, after, focused) {
   const named = (/** @type {HTMLElement} */ page) => [...page.querySelectorAll("details")].map((one) => ({ one, name: one.firstElementChild?.textContent }));
-  const known = named(before);
-  for (const { one, name } of named(after)) one.open = known.find((each) => each.name === name)?.one.open ?? one.open;
+  const folds = named(before);
+  for (const { one, name } of named(after)) one.open = folds.find((fold) => fold.name === name)?.one.open ?? one.open;
   const inputs = (/** @type {HTMLElement} */ page) => [.../** @type {NodeListOf<HTMLInputElement>} */ (page.querySelectorAll(".lesson-editable input"))];
   const typed = inputs(before).find((input) => input === focused), input = inputs(after).find((one) => typed && one.name === typed.name);
   if (!typed || !input) return;
@@ -460,7 +460,7 @@ function keepPlace(before, after, focused) {
 }
 
 /**
- * The lesson's question in an address; null where there is none. Python checks what is in it.
+ * The lesson's example in an address; null if there is none. Python checks what is in it.
  * @param {string} text @returns {Request | null}
  */
 function readExample(text) {

@@ -5,7 +5,7 @@ import { countText } from "../format.js";
 /** @import { Items } from "../types.js" */
 /** @import { Style } from "./colours.js" */
 /** @import { Box } from "./panels.js" */
-/** @import { Display } from "./stage.js" */
+/** @import { Display } from "./map_canvas.js" */
 /** @import { Panel } from "./tile_drawing.js" */
 
 /**

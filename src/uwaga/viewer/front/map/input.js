@@ -4,7 +4,7 @@ import { tr } from "../languages.js";
 /** @import { App } from "../types.js" */
 
 /**
- * @typedef {object} Handlers  called by the gestures; coordinates are CSS pixels from the stage's top left
+ * @typedef {object} Handlers  called by the gestures; coordinates are CSS pixels from the top left of the map
  * @property {(x: number, y: number) => void} hover
  * @property {() => void} leave
  * @property {(dx: number, dy: number) => void} pan
@@ -18,7 +18,7 @@ const wheelZoomRate = 0.0022;
 const pinchZoomRate = 0.012;
 /** Pixels per line of wheel events in lines. */
 const wheelLinePixels = 16;
-/** Milliseconds for which the measured position of the stage is reused. */
+/** Milliseconds for which the measured position of the map is reused. */
 const measureInterval = 250;
 
 /** @param {HTMLElement} element @param {Handlers} inputs @returns {() => void} ends it */
@@ -27,7 +27,7 @@ export function addInput(element, inputs) {
   const down = new Map();
   let moved = false, pinched = false, startX = 0, startY = 0, left = 0, top = 0, measured = -Infinity;
 
-  /** Measures the stage's position, at most once per interval: each measurement forces a layout. @param {MouseEvent} event */
+  /** Measures the position of the map, at most once per interval: each measurement forces a layout. @param {MouseEvent} event */
   function place(event) {
     if (event.timeStamp < measured + measureInterval && event.type !== "pointerdown") return;
     measured = event.timeStamp;

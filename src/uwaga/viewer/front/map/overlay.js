@@ -5,7 +5,7 @@ import { cellTextIsBlack } from "./colours.js";
 import { tileAt } from "./tiles.js";
 /** @import { Edits, Items, Range, ViewBox } from "../types.js" */
 /** @import { Style } from "./colours.js" */
-/** @import { Display } from "./stage.js" */
+/** @import { Display } from "./map_canvas.js" */
 /** @import { Panel } from "./tile_drawing.js" */
 
 /** Smallest cell in CSS pixels that shows its weight as text. */
@@ -134,12 +134,12 @@ export function cutsOfHead(edits, { kind, layer, head }, queries, keys) {
 /** @param {Items} items @param {number[] | null} tokens  null: all @returns {Range[]} runs of items that hold one of the tokens */
 function itemRanges({ spans, total }, tokens) {
   if (tokens === null) return total ? [[0, total]] : [];
-  const wanted = new Set(tokens);
+  const tokenSet = new Set(tokens);
   /** @type {Range[]} */
   const ranges = [];
   for (let item = 0; item < total; item++) {
     let has = false;
-    for (let token = spans[2 * item]; token < spans[2 * item + 1] && !has; token++) has = wanted.has(token);
+    for (let token = spans[2 * item]; token < spans[2 * item + 1] && !has; token++) has = tokenSet.has(token);
     const last = ranges[ranges.length - 1];
     if (has && last?.[1] === item) last[1] = item + 1;
     else if (has) ranges.push([item, item + 1]);
@@ -148,7 +148,7 @@ function itemRanges({ spans, total }, tokens) {
 }
 
 /**
- * Lines at 45 degrees over the cut cells in view, in CSS pixels of the stage.
+ * Lines at 45 degrees over the cut cells in view, in CSS pixels of the canvas.
  * @param {Panel} panel @param {ViewBox} view
  * @returns {[number, number, number, number][]} x1, y1, x2, y2
  */
@@ -160,7 +160,7 @@ export function hatchLines({ plot, sizes, cuts }, view) {
     const x1 = Math.max(0, (keys[0] - view.x) * view.scale), x2 = Math.min(right, (keys[1] - view.x) * view.scale);
     const y1 = Math.max(0, (queries[0] - view.y) * view.scale), y2 = Math.min(bottom, (queries[1] - view.y) * view.scale);
     if (x2 <= x1 || y2 <= y1) continue;
-    // All lines x + y = c of the stage, so that neighbouring cells join.
+    // All lines x + y = c of the canvas, so that neighbouring cells join.
     for (let c = Math.ceil((x1 + y1) / hatchStep) * hatchStep; c < x2 + y2; c += hatchStep) {
       const from = Math.max(x1, c - y2), to = Math.min(x2, c - y1);
       if (to > from) lines.push([plot.x + from, plot.y + c - from, plot.x + to, plot.y + c - to]);

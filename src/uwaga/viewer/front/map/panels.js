@@ -1,11 +1,11 @@
-// Which maps are shown beside each other (one side, both, their difference), and the boxes of their parts on the stage.
+// Which maps are shown beside each other (one side, both, their difference), and the boxes of their parts on the canvas.
 
 import { kindTitle } from "../format.js";
 import { tr } from "../languages.js";
 import { nearestHead, stackSize } from "../shell/app.js";
 import { axisLabelWidth } from "./axes.js";
 /** @import { App, Side } from "../types.js" */
-/** @import { Display } from "./stage.js" */
+/** @import { Display } from "./map_canvas.js" */
 /** @import { Panel } from "./tile_drawing.js" */
 
 /** The sides shown, in order: the store's, or both, or both and their difference. @param {App} app @returns {Side[]} */
@@ -60,12 +60,12 @@ export function mapLabel(app, panels) {
   return tr("Attention map, {kind} layer {layer} head {head}, {pooled}: {what}", { kind: kindTitle(kind), layer, head, pooled, what });
 }
 
-// Boxes of the panels on the stage, from its size and the widths of labels.
+// Boxes of the panels on the canvas, from its size and the widths of labels.
 
 /**
  * @param {Display} display  whose panels are given their boxes
  * @param {CanvasRenderingContext2D} context  measures labels
- * @param {number} width  of the stage; nothing is done before it is known
+ * @param {number} width  of the canvas; nothing is done before it is known
  * @param {number} height
  */
 export function arrangePanels({ panels, sizes, style }, context, width, height) {

@@ -80,9 +80,9 @@ export function planTileRequests(view, plot, sizes, ratio, offered) {
   if (level === 0 && sizes.queries * sizes.keys > 0) {
     const rows = Math.ceil(sizes.queries / side);
     const columns = Math.ceil(sizes.keys / side);
-    const around = tilesInRange(Math.max(0, range[0] - 1), Math.min(rows, range[1] + 1),
+    const prefetched = tilesInRange(Math.max(0, range[0] - 1), Math.min(rows, range[1] + 1),
       Math.max(0, range[2] - 1), Math.min(columns, range[3] + 1));
-    for (const [row, column] of around) add({ level, row, column, priority: 10 - Math.min(9, distance(row, column)) });
+    for (const [row, column] of prefetched) add({ level, row, column, priority: 10 - Math.min(9, distance(row, column)) });
   }
   return requests;
 }

@@ -10,7 +10,7 @@ import { drawTiles } from "./tile_drawing.js";
 /** @import { Scene, SceneItem, ViewBox } from "../types.js" */
 /** @import { Style } from "./colours.js" */
 /** @import { Renderer } from "./renderer.js" */
-/** @import { Display } from "./stage.js" */
+/** @import { Display } from "./map_canvas.js" */
 /** @import { Panel } from "./tile_drawing.js" */
 
 const legendHeight = 54;

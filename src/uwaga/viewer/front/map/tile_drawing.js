@@ -81,7 +81,7 @@ function firstPixelAfter(edge) {
 function drawTilePlace(renderer, panel, row, column, originX, originY, pixels, x0, y0, x1, y1, frame) {
   const layer = /** @type {Layer} */ (panel.layer);
   const { level, colouring, colouringLevel } = panel;
-  const own = tileAt(layer, level, row, column);
+  const currentTile = tileAt(layer, level, row, column);
   const last = lastLevel(panel.sizes);
   // Start at the finest complete level above.
   let from = level;
@@ -98,7 +98,7 @@ function drawTilePlace(renderer, panel, row, column, originX, originY, pixels, x
     drawTile(renderer, tile, colouring, levelFactor(layer, above, colouringLevel), originX, originY, pixels, x0, y0, x1, y1, transparent, frame);
     transparent = true;
   }
-  if (own || level === 0) return;
+  if (currentTile || level === 0) return;
   for (let child = 0; child < 4; child++) {
     const tile = tileAt(layer, level - 1, row * 2 + (child >> 1), column * 2 + (child & 1));
     if (!tile) continue;

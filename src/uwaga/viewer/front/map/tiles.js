@@ -148,10 +148,10 @@ export function makeTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget, o
       }));
     },
     request(layer, requests) {
-      const wanted = new Set(requests.map((request) => `${request.level}/${tileKey(request.row, request.column)}`));
+      const requestedKeys = new Set(requests.map((request) => `${request.level}/${tileKey(request.row, request.column)}`));
       layer.pending.forEach((pending, level) => {
         for (const [place, pendingTile] of pending) {
-          if (wanted.has(`${level}/${place}`)) continue;
+          if (requestedKeys.has(`${level}/${place}`)) continue;
           pending.delete(place);
           pendingTile.controller.abort();
         }
@@ -248,8 +248,8 @@ function measureTile(tile) {
  * @param {boolean} noSink  without the cells of sinks
  */
 export function layerScaleMax(layer, level, noSink) {
-  const own = knownScaleMax(layer, level, noSink);
-  if (own > 0) return own;
+  const levelMax = knownScaleMax(layer, level, noSink);
+  if (levelMax > 0) return levelMax;
   for (let away = 1; away < maxLevels; away++) {
     for (const other of [level + away, level - away]) {
       if (other < 0 || other >= maxLevels) continue;

@@ -1,4 +1,4 @@
-// The map of one head: its elements, and what joins stage, tiles, input and readout.
+// The map of one head: its elements, and what joins canvas, tiles, input and readout.
 
 import { el, uniqueName } from "../dom.js";
 import { tr } from "../languages.js";
@@ -13,12 +13,12 @@ import { planTileRequests } from "./pyramid.js";
 import { colourBarTitle, levelInMiddle, makeReadout, statusText } from "./readout.js";
 import { cutsOfHead } from "./overlay.js";
 import { mapScene } from "./scene.js";
-import { makeStage } from "./stage.js";
+import { makeMapCanvas } from "./map_canvas.js";
 import { panelComplete } from "./tile_drawing.js";
 import { makeTiles } from "./tiles.js";
 import { makeNavigation } from "./viewport.js";
 /** @import { App, Request, View, ViewBox } from "../types.js" */
-/** @import { Display } from "./stage.js" */
+/** @import { Display } from "./map_canvas.js" */
 /** @import { Panel } from "./tile_drawing.js" */
 /** @import { Tile } from "./tiles.js" */
 
@@ -58,16 +58,16 @@ export function mapView(app, { renderer = "auto" } = {}) {
     receive(tile) {
       if (!state.panels.some((panel) => panel.layer === tile.layer)) return;
       state.areColoursDue = true;
-      parts.stage.requestFrame();
+      parts.mapCanvas.requestFrame();
     },
     moved() {
-      parts.stage.requestFrame();
+      parts.mapCanvas.requestFrame();
       state.requestTimer ??= setTimeout(requestTiles, tileRequestInterval, app, parts, state);
       clearTimeout(state.publishTimer);
       state.publishTimer = setTimeout(publishView, publishViewAfter, app, state);
     },
   });
-  const { element, frame, stage, tiles, navigation, hoverReadout, selectedReadout } = parts;
+  const { element, frame, mapCanvas, tiles, navigation, hoverReadout, selectedReadout } = parts;
   const resized = new ResizeObserver((entries) => resize(app, parts, state, entries[entries.length - 1].contentRect));
   /** @param {(app: App, parts: Parts, state: MapState) => void} update */
   const updateIfShown = (update) => () => { if (state.isShown) update(app, parts, state); else state.isOld = true; };
@@ -79,7 +79,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
     app.session.subscribe(() => showCuts(app, parts, state)),
     // The theme attribute changes after this notification; colours are read in the next frame.
     store.subscribe(["theme", "dark"], () => { if (state.isShown) requestAnimationFrame(() => restyle(app, parts, state)); }),
-    addInput(stage.element, {
+    addInput(mapCanvas.element, {
       ...navigation,
       hover: (x, y) => { state.byKeys = false; navigation.hover(x, y); },
       takesWheel: () => (app.host.mode !== "notebook" && store.get().wide) || frame.contains(document.activeElement),
@@ -90,16 +90,16 @@ export function mapView(app, { renderer = "auto" } = {}) {
     element,
     show() {
       state.isShown = true;
-      stage.run(true);
-      resized.observe(stage.element);
+      mapCanvas.run(true);
+      resized.observe(mapCanvas.element);
       restyle(app, parts, state);
       state.percent = -1;
       (state.isOld ? rebuildPanels : requestTiles)(app, parts, state);
     },
     hide() {
       state.isShown = false;
-      stage.run(false);
-      resized.unobserve(stage.element);
+      mapCanvas.run(false);
+      resized.unobserve(mapCanvas.element);
       clearTimeout(state.requestTimer);
       state.requestTimer = undefined;
       for (const panel of state.panels) if (panel.layer) tiles.abandon(panel.layer);
@@ -109,14 +109,14 @@ export function mapView(app, { renderer = "auto" } = {}) {
       clearTimeout(state.publishTimer);
       cleanups.forEach((end) => end());
       resized.disconnect();
-      for (const part of [hoverReadout, selectedReadout, tiles, stage]) part.dispose();
+      for (const part of [hoverReadout, selectedReadout, tiles, mapCanvas]) part.dispose();
     },
     point(query, key) {
       if (state.query === query && state.key === key && !state.byKeys) return;
       Object.assign(state, { query, key, byKeys: false });
-      stage.requestOverlay();
+      mapCanvas.requestOverlay();
     },
-    scene: async () => mapScene(state, stage.context),
+    scene: async () => mapScene(state, mapCanvas.context),
     block: () => block(parts, state),
     requests: () => state.panels.flatMap((panel) => {
       const { layer } = panel;
@@ -124,20 +124,20 @@ export function mapView(app, { renderer = "auto" } = {}) {
       return planRequests(app, state, panel).filter(({ priority }) => priority > 20).map(({ level, row, column }) =>
         tileRequest(layer, level, row, column));
     }),
-    renderer: stage.kind,
+    renderer: mapCanvas.kind,
   };
 }
 
 /**
- * What the map is made of: the stage, and around it zoom buttons, colour bars, readouts and the table.
+ * What the map is made of: the canvas, and around it zoom buttons, colour bars, readouts and the table.
  * @param {App} app @param {MapState} state @param {"auto" | "canvas"} renderer
  * @param {{colour: (level: number) => void, report: () => void, showTable: () => void, receive: (tile: Tile) => void, moved: () => void}} act
  */
 function makeParts(app, state, renderer, { colour, report, showTable, receive, moved }) {
-  const stage = makeStage({ display: state, renderer, onBeforeFrame: colour, onFrame: report });
-  const tiles = makeTiles({ client: app.client, onTile: receive, onForget: stage.forget, onFail: report });
+  const mapCanvas = makeMapCanvas({ display: state, renderer, onBeforeFrame: colour, onFrame: report });
+  const tiles = makeTiles({ client: app.client, onTile: receive, onForget: mapCanvas.forget, onFail: report });
   // The readout is updated with the next frame: a drag hovers many cells between two frames, and each text costs a layout.
-  const navigation = makeNavigation({ display: state, store: app.store, moved, pointed: stage.requestOverlay });
+  const navigation = makeNavigation({ display: state, store: app.store, moved, pointed: mapCanvas.requestOverlay });
   const hoverReadout = makeReadout({ app, title: tr("Here"), name: "here", empty: tr("Point at a cell, or move with the arrow keys."),
     onText: (text, query, key) => { if (state.byKeys && !showActiveCell(text, query, key)) app.announce(text); } });
   const selectedReadout = makeReadout({ app, title: tr("Picked"), name: "picked", empty: tr("Click a cell, or press Enter."), onText: () => {} });
@@ -150,7 +150,7 @@ function makeParts(app, state, renderer, { colour, report, showTable, receive, m
   const cells = [0, 1].map((at) => el("div", { class: "uwaga-visually-hidden", role: "gridcell", id: `${prefix}-${at}` }));
   const line = el("div", { role: "row" }, cells);
   // The frame takes the focus.
-  const frame = el("div", { class: "uwaga-map-frame", tabindex: 0, role: "grid" }, line, stage.element, note);
+  const frame = el("div", { class: "uwaga-map-frame", tabindex: 0, role: "grid" }, line, mapCanvas.element, note);
   let turn = 0;
   /**
    * Names the cell that the keys have moved to.
@@ -172,8 +172,8 @@ function makeParts(app, state, renderer, { colour, report, showTable, receive, m
         button("\u2212", tr("Zoom out"), () => navigation.zoomMiddle(1 / 1.6)), button("+", tr("Zoom in"), () => navigation.zoomMiddle(1.6)),
         button(tr("Whole map"), tr("Show the whole map"), navigation.fit)), table.button),
     el("div", { class: "uwaga-map-readout" }, hoverReadout.element, selectedReadout.element));
-  stage.element.addEventListener("pointerdown", () => frame.focus({ preventScroll: true }));
-  return { element, frame, note, stage, tiles, navigation, hoverReadout, selectedReadout, bars, table };
+  mapCanvas.element.addEventListener("pointerdown", () => frame.focus({ preventScroll: true }));
+  return { element, frame, note, mapCanvas, tiles, navigation, hoverReadout, selectedReadout, bars, table };
 }
 
 /** @param {App} app @param {MapState} state @param {Panel} panel @returns {ReturnType<typeof planTileRequests>} of the tiles in view */
@@ -214,7 +214,7 @@ function report(app, parts, state) {
   for (let i = 0; i < panels.length; i++) complete = Math.min(complete, panelComplete(panels[i]));
   const percent = complete >= 1 ? 100 : Math.min(99, Math.floor(complete * 100));
   const level = !panels.length ? 0 : live || complete >= 1 ? panels[0].level : levelInMiddle(panels[0], view);
-  parts.tiles.trim(parts.stage.frame());
+  parts.tiles.trim(parts.mapCanvas.frame());
   showTable(parts, state);
   if (percent === state.percent && level === state.statusLevel) return;
   state.percent = percent;
@@ -254,7 +254,7 @@ function rebuildPanels(app, parts, state) {
   frame.setAttribute("aria-rowcount", String(sizes.queries));
   frame.setAttribute("aria-colcount", String(sizes.keys));
   element.dataset.panels = String(panels.length);
-  arrangePanels(state, parts.stage.context, state.width, state.height);
+  arrangePanels(state, parts.mapCanvas.context, state.width, state.height);
   applyStoreView(app, parts, state);
   showSelection(app, parts, state);
   parts.hoverReadout.refresh(panels, state.query, state.key);
@@ -295,18 +295,18 @@ function showTable(parts, state) {
 }
 
 /** Cut links are hatched as soon as they are asked for, before the model has run again. @param {App} app @param {Parts} parts @param {MapState} state */
-function showCuts({ session, about, store }, { stage }, { panels }) {
+function showCuts({ session, about, store }, { mapCanvas }, { panels }) {
   const edits = session.isRunning() ? session.pending()?.edits : about.typed?.edits;
   for (const panel of panels) {
     const isBefore = panel.side.id === "0" && about.sides.length > 1 && !session.isRunning();
     panel.cuts = panel.queries && panel.keys && !isBefore ? cutsOfHead(edits, store.get(), panel.queries.items, panel.keys.items) : [];
   }
-  stage.requestOverlay();
+  mapCanvas.requestOverlay();
 }
 
 /** Places the panels; a whole map fits again. @param {Parts} parts @param {MapState} state */
-function arrange({ stage, navigation }, state) {
-  arrangePanels(state, stage.context, state.width, state.height);
+function arrange({ mapCanvas, navigation }, state) {
+  arrangePanels(state, mapCanvas.context, state.width, state.height);
   if (state.fit) state.view.scale = 0;
   navigation.applyView();
 }
@@ -322,18 +322,18 @@ function applyStoreView({ store }, { navigation }, state) {
 }
 
 /** @param {App} app @param {Parts} parts @param {MapState} state */
-function showSelection({ store }, { selectedReadout, stage }, state) {
+function showSelection({ store }, { selectedReadout, mapCanvas }, state) {
   const { query, key } = store.get();
   Object.assign(state, { selectedQuery: query, selectedKey: key });
   selectedReadout.show(state.panels, query ?? -1, key ?? -1, 0);
-  stage.requestOverlay();
+  mapCanvas.requestOverlay();
 }
 
 /** @param {App} app @param {Parts} parts @param {MapState} state */
-function restyle(app, { element, stage }, state) {
+function restyle(app, { element, mapCanvas }, state) {
   state.style = readStyle(element, app.theme(), app.store.get().colour.scheme, state.ratio);
   state.areColoursDue = true;
-  stage.requestFrame();
+  mapCanvas.requestFrame();
 }
 
 /** @param {App} app @param {Parts} parts @param {MapState} state @param {{width: number, height: number}} box */
@@ -341,9 +341,9 @@ function resize(app, parts, state, { width, height }) {
   if (!width || !height) return;
   const ratio = window.devicePixelRatio || 1;
   Object.assign(state, { width, height, ratio });
-  parts.stage.resize(Math.round(width * ratio), Math.round(height * ratio));
+  parts.mapCanvas.resize(Math.round(width * ratio), Math.round(height * ratio));
   restyle(app, parts, state);
   arrange(parts, state);
-  parts.stage.now();
+  parts.mapCanvas.now();
   requestTiles(app, parts, state);
 }

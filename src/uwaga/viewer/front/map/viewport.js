@@ -1,7 +1,7 @@
 // The viewport over the map: pan, zoom, hovered cell and selected cell. Items at its edges, CSS pixels per item.
 
 /** @import { Store, ViewBox } from "../types.js" */
-/** @import { Display } from "./stage.js" */
+/** @import { Display } from "./map_canvas.js" */
 /** @import { Panel } from "./tile_drawing.js" */
 
 /** @typedef {{queries: number, keys: number}} Sizes  items along the axes */
@@ -140,7 +140,7 @@ export function makeNavigation({ display, store, moved, pointed }) {
     moved();
   }
 
-  /** @param {number} factor @param {number} x @param {number} y  in the stage */
+  /** @param {number} factor @param {number} x @param {number} y  in the canvas */
   function zoom(factor, x, y) {
     const panel = panelAt(x, y) ?? display.panels[0];
     if (!panel) return;

@@ -275,7 +275,7 @@ function headCard(app, changed) {
   let controller = new AbortController(), shown = "";
 
   /** Titles and values of the statistics that are known. @param {Row} row @param {number} head @returns {[string, string][]} */
-  function known(row, head) {
+  function statisticTexts(row, head) {
     const values = app.client.peek(statisticsRequest(row))?.meta.columns ?? {};
     return app.about.statistics.filter(({ name }) => (values[name]?.[head] ?? null) !== null).map(({ name, title: what }) => [tr(what), numberText(values[name][head])]);
   }
@@ -288,7 +288,7 @@ function headCard(app, changed) {
     show(row, head, place) {
       const request = statisticsRequest(row), reply = app.client.peek(request), sampled = reply?.meta.sampled;
       title.textContent = headTitle(row, head, app);
-      list.replaceChildren(...known(row, head).flatMap(([what, value]) => [el("dt", { text: what }), el("dd", { text: value })]));
+      list.replaceChildren(...statisticTexts(row, head).flatMap(([what, value]) => [el("dt", { text: what }), el("dd", { text: value })]));
       note.textContent = sampled ? tr("from a sample of {sampled} queries", { sampled }) : !reply && app.host.has(request) ? tr("loading statistics…") : "";
       element.hidden = false;
       const { offsetWidth: width, offsetHeight: height } = element;
@@ -308,7 +308,7 @@ function headCard(app, changed) {
       shown = "";
     },
     /** @param {Row} row @param {number} head @returns {string} as text for screen readers */
-    words: (row, head) => [headTitle(row, head, app), ...known(row, head).map((parts) => parts.join(" "))].join("; "),
+    words: (row, head) => [headTitle(row, head, app), ...statisticTexts(row, head).map((parts) => parts.join(" "))].join("; "),
   };
 }
 

@@ -34,9 +34,9 @@ export function greyPicture({ data, shape: [height, width] }, theme) {
 export function drawOverlay(canvas, picture, { rows, columns, first }, weights, scale, colour) {
   const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d")), hue = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
   const cells = painted(columns, rows, (at) => [...hue, 255 * opacity * Math.min(1, weights[first + at] / scale) ** strength || 0]);
-  for (const each of [picture, cells]) {
-    context.imageSmoothingEnabled = each === picture;
-    context.drawImage(each, 0, 0, canvas.width, canvas.height);
+  for (const image of [picture, cells]) {
+    context.imageSmoothingEnabled = image === picture;
+    context.drawImage(image, 0, 0, canvas.width, canvas.height);
   }
 }
 
@@ -52,11 +52,11 @@ export function patchOf({ rows, columns, first }, item) {
  * @param {PatchGrid} grid @param {ArrayLike<number>} weights @param {number} item @returns {Shares}
  */
 export function weightShares(grid, weights, item) {
-  const own = patchOf(grid, item), shares = { weights, itself: 0, near: 0, far: 0, outside: 0, best: strongestItems(weights, 1)[0] ?? item, largest: 0 };
+  const center = patchOf(grid, item), shares = { weights, itself: 0, near: 0, far: 0, outside: 0, best: strongestItems(weights, 1)[0] ?? item, largest: 0 };
   for (let at = 0; at < weights.length; at++) {
     const weight = weights[at] || 0, patch = patchOf(grid, at);
     if (patch) shares.largest = Math.max(shares.largest, weight);
-    const distance = own && patch ? Math.max(Math.abs(own[0] - patch[0]), Math.abs(own[1] - patch[1])) : 2;
+    const distance = center && patch ? Math.max(Math.abs(center[0] - patch[0]), Math.abs(center[1] - patch[1])) : 2;
     shares[!patch ? "outside" : distance > 1 ? "far" : distance ? "near" : "itself"] += weight;
   }
   return shares;

@@ -22,20 +22,20 @@ const arrowSteps = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], 
 /** @param {App} app @returns {View} */
 export function pictureView(app) {
   const { store } = app, { width, height, grids } = /** @type {PictureInfo} */ (app.about.picture);
-  const [where, story, legend, wallNote] = Array.from({ length: 4 }, () => el("p", { class: "uwaga-sub" }));
+  const [where, story, legend, headNote] = Array.from({ length: 4 }, () => el("p", { class: "uwaga-sub" }));
   const headline = el("h2", { class: "uwaga-headline", "aria-live": "polite" }), canvas = el("canvas", { "aria-hidden": "true" });
   const marks = ["asks", "asked"].map((role) => el("i", { class: "uwaga-patch-mark", "data-role": role }));
   const frame = el("div", { class: "uwaga-photo", tabindex: 0, role: "application", "aria-label": tr("The picture: arrow keys move the patch, Esc returns"), style: { "--uwaga-aspect": width / height },
     on: { keydown, pointermove, pointerdown: pointermove, pointerleave: () => point(-1), click, focus: () => { before = picked(); } } }, canvas, marks);
   const direction = segmentedControl(tr("Direction"), [{ name: "row", title: tr("Looks at") }, { name: "column", title: tr("Is looked at by") }], (name) => pick(picked(), name));
-  const [tokens, layers, wall] = [["uwaga-chips", tr("Tokens that are no patch")], ["uwaga-dots", tr("Layers")], ["uwaga-patch-heads", tr("All heads")]].map(([name, label]) =>
+  const [tokens, layers, headButtons] = [["uwaga-chips", tr("Tokens that are no patch")], ["uwaga-dots", tr("Layers")], ["uwaga-patch-heads", tr("All heads")]].map(([name, label]) =>
     el("div", { class: name, role: "group", "aria-label": label, on: { keydown: stepInGroup } }));
   const top = el("div", { class: "uwaga-top" }, el("div", {}, where, headline, story), el("div", { class: "uwaga-row" }, makeHeadBar(app), direction.element));
   const element = el("section", { class: "uwaga-explore uwaga-picture", "aria-label": tr("Picture") }, el("div", { class: "uwaga-explore-page" },
     top,
     el("div", { class: "uwaga-picture-row" }, el("div", {}, frame, legend),
       el("div", { class: "uwaga-low-side" }, tokens, el("div", {}, el("h2", { text: tr("Layers") }), layers),
-        el("div", {}, el("h2", { text: tr("All heads") }), el("p", { class: "uwaga-sub", text: tr("The same, as each head sees it. Click one, and the picture follows.") }), wall, wallNote)))));
+        el("div", {}, el("h2", { text: tr("All heads") }), el("p", { class: "uwaga-sub", text: tr("The same, as each head sees it. Click one, and the picture follows.") }), headButtons, headNote)))));
   const requests = makeRequestSet(app, 6, draw);
   /** @type {{pixels: WireArray, items: Items} | null} */
   let loaded = null;
@@ -50,7 +50,7 @@ export function pictureView(app) {
     return { request: "heads", side, kind, layer, axis: of, item };
   };
   const middle = () => grid().first + (grid().rows >> 1) * grid().columns + (grid().columns >> 1);
-  /** Of an encoder the class token, else the patch in the middle, where nothing is picked. */
+  /** The picked item; by default the class token of an encoder, else the patch in the middle. */
   const picked = () => store.get().query ?? store.get().key ?? (grid().first && store.get().kind === "encoder" ? 0 : middle());
   const pick = (/** @type {number} */ item, /** @type {string} */ of = axis()) => {
     pointed = -1;
@@ -118,7 +118,7 @@ export function pictureView(app) {
     to?.focus();
     to?.click();
   }
-  /** Of a group's buttons one is pressed, and reached by Tab. @param {HTMLElement} group @param {number} at */
+  /** Presses one button of a group; Tab reaches that button alone. @param {HTMLElement} group @param {number} at */
   function press(group, at) {
     group.querySelectorAll("button").forEach((button, i) => {
       button.setAttribute("aria-pressed", String(i === at));
@@ -132,7 +132,7 @@ export function pictureView(app) {
     direction.show(axis());
     direction.element.querySelectorAll("button").forEach((button, at) => { button.disabled = held(picked(), at ? "column" : "row") < 0; });
     mark(isRow ? 0 : 1, item);
-    for (const part of [canvas, story, legend, tokens, wall, wallNote]) part.hidden = item < 0;
+    for (const part of [canvas, story, legend, tokens, headButtons, headNote]) part.hidden = item < 0;
     if (item < 0) return void headline.replaceChildren(tr("This is not in the saved page."));
     requests.request([ask(item)]);
     const reply = app.client.peek(ask(item));
@@ -158,11 +158,11 @@ export function pictureView(app) {
       layers.replaceChildren(...layersOf(app.side(), kind).map((one) => el("button", { type: "button", text: one, "aria-label": tr("layer {layer}", { layer: one }), on: { click: () => goTo.layer(app, one) } })));
       tokens.replaceChildren(...items.labels.flatMap((_, at) => (patchOf(grid(), at) ? [] : [el("button", { type: "button", "data-item": at, on: { click: () => pick(before = at) } },
         el("bdi", { text: wordText(items, at) }), el("b"), el("i"))])).slice(0, mostNamed));
-      wall.replaceChildren(...all.map((_, at) => el("button", { type: "button", on: { click: () => store.set(at ? { head: at - 1, mean: false } : { mean: true }) } },
+      headButtons.replaceChildren(...all.map((_, at) => el("button", { type: "button", on: { click: () => store.set(at ? { head: at - 1, mean: false } : { mean: true }) } },
         el("canvas", { width: smallWidth, height: Math.round((smallWidth * height) / width) }), at ? String(at - 1) : tr("mean"), el("i"))));
     }
     press(layers, layersOf(app.side(), kind).indexOf(layer));
-    press(wall, mean ? 0 : head + 1);
+    press(headButtons, mean ? 0 : head + 1);
     const chips = [...tokens.querySelectorAll("button")];
     press(tokens, chips.findIndex((button) => Number(button.dataset.item) === item));
     for (const button of chips) {
@@ -175,12 +175,12 @@ export function pictureView(app) {
     if (canvas.width !== wide) Object.assign(canvas, { width: wide, height: Math.round((wide * height) / width) });
     drawOverlay(canvas, picture, grid(), weights, now.largest || 1, colour);
     legend.textContent = tr("The fullest colour is {weight}.", { weight: percentText(now.largest) });
-    wall.querySelectorAll("button").forEach((button, at) => {
+    headButtons.querySelectorAll("button").forEach((button, at) => {
       drawOverlay(/** @type {HTMLCanvasElement} */ (button.children[0]), picture, grid(), all[at].weights, largest || 1, colour);
       /** @type {HTMLElement} */ (button.children[1]).style.width = `${100 * Math.min(1, all[at].outside)}%`;
       button.setAttribute("aria-label", at ? headText(kind, layer, at - 1) : tr("mean of the heads"));
     });
-    wallNote.textContent = tr("The fullest colour is {weight}; the line beneath is the share of tokens that are no patch.", { weight: percentText(largest) });
+    headNote.textContent = tr("The fullest colour is {weight}; the line beneath is the share of tokens that are no patch.", { weight: percentText(largest) });
   }
 
   /** @param {number} which @param {number} item */

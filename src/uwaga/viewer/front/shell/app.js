@@ -9,7 +9,7 @@ import { openingHash } from "./url_state.js";
 const itemsPerReply = 200_000;
 /** Characters of a title that are visible where space is short. */
 const visibleTitleLength = 14;
-/** Of a page of the lesson alone, which has no model. @type {Side} */
+/** The side of a page that shows the lesson alone and has no model. @type {Side} */
 const noSide = { id: "0", title: "", model: "", text_title: tr("Lesson"), signed: false, maps: [], stacks: {}, kinds: /** @type {any} */ ({}) };
 
 /**
@@ -93,13 +93,13 @@ export function withDistinctTitles(sides) {
     new Set(both.map((side) => name(side).slice(0, within))).size === both.length;
   const title = (/** @type {Side} */ side) => side.title;
   const model = (/** @type {Side} */ side) => side.model;
-  const known = differ(title) ? title : differ(model) ? model : title, names = both.map(known);
+  const titleOf = differ(title) ? title : differ(model) ? model : title, names = both.map(titleOf);
   // Of texts that begin alike, from the word on that differs.
   let alike = 0;
   while (names.length > 1 && alike < names[0].length && names[0][alike] === names[1][alike]) alike++;
   const from = names[0]?.lastIndexOf(" ", alike - 1) ?? 0;
-  const name = (/** @type {Side} */ side) => differ(known, visibleTitleLength) ? known(side)
-    : differ(known) && from > 0 ? `\u2026${known(side).slice(from)}` : side.id === "0" ? tr("first: {title}", { title: known(side) }) : tr("second: {title}", { title: known(side) });
+  const name = (/** @type {Side} */ side) => differ(titleOf, visibleTitleLength) ? titleOf(side)
+    : differ(titleOf) && from > 0 ? `\u2026${titleOf(side).slice(from)}` : side.id === "0" ? tr("first: {title}", { title: titleOf(side) }) : tr("second: {title}", { title: titleOf(side) });
   return sides.map((side) => ({ ...side, title: side.id === "difference" ? tr("difference") : name(side) }));
 }
 
@@ -123,7 +123,7 @@ async function fetchItems(client, request) {
     const { meta, arrays } = await client.ask({ ...request, first: items.labels.length, count: itemsPerReply }, { priority: 5 });
     if (!meta.labels.length && meta.total) throw new Error("items: the reply is incomplete");
     for (const label of meta.labels) items.labels.push(label);
-    for (const each of meta.no_space_before) items.noSpaceBefore.push(each);
+    for (const flag of meta.no_space_before) items.noSpaceBefore.push(flag);
     for (const at of meta.specials) items.specials.add(at);
     for (const at of meta.unknown ?? []) items.unknown?.add(at);
     for (const [at, lines] of meta.breaks ?? []) items.breaks?.set(at, lines);

@@ -230,7 +230,7 @@ function weightSlider(slid) {
 }
 
 /**
- * The choice of the page's language, where the program that serves it has others.
+ * The choice of the page's language, if the program that serves it has others.
  * @param {(title: string, control: HTMLElement) => HTMLElement} setting @returns {HTMLElement | null}
  */
 function languageSetting(setting) {

@@ -110,9 +110,9 @@ export function openingHash({ opens }) {
 export function syncUrl(app, window, carried = {}) {
   const { store, about } = app;
   const defaults = store.get();
-  const hash = openingHash(about), known = hashToState(hash, about, defaults);
+  const hash = openingHash(about), fromHash = hashToState(hash, about, defaults);
   // An address without a state says nothing against what is carried.
-  store.set(hash.length > 1 ? { ...carried, ...known } : carried);
+  store.set(hash.length > 1 ? { ...carried, ...fromHash } : carried);
   let shown = store.get();
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;

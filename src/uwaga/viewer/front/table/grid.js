@@ -134,7 +134,7 @@ export function makeGrid({ sort, open, status, sideTitle }) {
  */
 function numberCell(row, { name }, range = [0, 0]) {
   const value = row.values[name];
-  const cell = el("td", { class: "uwaga-number", text: row.known ? numberText(value) : "\u2026" });
+  const cell = el("td", { class: "uwaga-number", text: row.isLoaded ? numberText(value) : "\u2026" });
   const width = range[1] - range[0];
   if (typeof value === "number" && width > 0) {
     const zero = -range[0] / width, end = (value - range[0]) / width;

@@ -4,7 +4,7 @@
 
 /**
  * @typedef {{side: SideId, kind: Kind, layer: number, head: number, values: {[name: string]: number | null}, sampled: number | null,
- *   known: boolean}} Row
+ *   isLoaded: boolean}} Row
  */
 /** @typedef {{name: string, falling: boolean}} Order */
 /** @typedef {{name: string, title: string, meaning: string, statistic: boolean}} Column */
@@ -23,8 +23,8 @@ export function rowsOf(maps, statistics) {
     const found = statistics(side, kind, layer);
     return Array.from({ length: heads }, (_, head) => {
       const values = Object.fromEntries(Object.entries(found?.columns ?? {}).map(([name, column]) => [name, column[head] ?? null]));
-      const known = found !== undefined && ((found.complete ?? 1) >= 1 || Object.values(values).some((value) => value !== null));
-      return { side, kind, layer, head, sampled: found?.sampled ?? null, known, values };
+      const isLoaded = found !== undefined && ((found.complete ?? 1) >= 1 || Object.values(values).some((value) => value !== null));
+      return { side, kind, layer, head, sampled: found?.sampled ?? null, isLoaded, values };
     });
   });
 }

@@ -58,8 +58,8 @@ export function tableView(app) {
    * @param {Row[]} all @returns {Column[]}
    */
   function columns(all) {
-    const known = all.filter((row) => row.known);
-    const has = (/** @type {string} */ name) => !known.length || known.some((row) => name in row.values);
+    const loaded = all.filter((row) => row.isLoaded);
+    const has = (/** @type {string} */ name) => !loaded.length || loaded.some((row) => name in row.values);
     return [
       ...(several() ? [{ name: "side", title: tr("side"), meaning: "", statistic: false }] : []),
       ...(kindsOf(about).length > 1 ? [{ name: "kind", title: tr("kind"),
@@ -78,11 +78,11 @@ export function tableView(app) {
 
   function draw() {
     if (!shown) return;
-    const wanted = maps(), all = rows(), { side, kind: which, layer: number, head } = store.get();
+    const shownMaps = maps(), all = rows(), { side, kind: which, layer: number, head } = store.get();
     grid.show({ rows: all, ranges: rangesOf(all, names), columns: columns(all), order,
       chosen: (row) => row.side === side && row.kind === which && row.layer === number && row.head === head }, anew);
     anew = false;
-    const { done, total, share, missing } = loading.progress(wanted);
+    const { done, total, share, missing } = loading.progress(shownMaps);
     bar.hidden = done === total;
     bar.value = share;
     const samples = [...new Set(all.map(({ sampled }) => sampled).filter((sampled) => sampled !== null))].sort((a, b) =>

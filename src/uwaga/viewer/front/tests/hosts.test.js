@@ -98,9 +98,9 @@ test("notebook: a reply is matched to its request, and to its view of the model"
 
 test("notebook: aborting a request and disposing of the host", async () => {
   const model = notebook(), host = widgetHost(model), controller = new AbortController();
-  const given = host.ask({ request: "a" }, controller.signal), left = host.ask({ request: "b" });
+  const aborted = host.ask({ request: "a" }, controller.signal), left = host.ask({ request: "b" });
   controller.abort();
-  await assert.rejects(given, { name: "AbortError" });
+  await assert.rejects(aborted, { name: "AbortError" });
   host.dispose();
   await assert.rejects(left, { name: "AbortError" });
   assert.equal(model.listeners.size, 0);

@@ -6,18 +6,18 @@
 const heldShare = 0.98, mostOpen = 900;
 /** A text of so few items is never folded; a strip of fewer is not worth its line. */
 const wholeText = 80, leastFolded = 12;
-/** Items of a paragraph: a longer one is cut at the end of a line or of a sentence, or else where it is full. */
+/** Items of a paragraph: a longer one is cut at the end of a line or of a sentence, or else where it reaches the maximum. */
 const leastParagraph = 40, mostParagraph = 120, leastEnd = 24;
 /** Letters of an item that is a passage itself, on average: it is a paragraph. */
 const passageLetters = 24;
-/** The least weight that is written at its word: 1 %, or an eighth of the largest where that is less. */
+/** The least weight that is written at its word: 1 %, or an eighth of the largest if that is less. */
 const leastStated = 0.01, statedPart = 1 / 8;
 
 /** How much ends before an item: 2 a paragraph, 1 a line or a sentence, 0 nothing. @param {Items} items @param {number} item */
 function boundaryBefore({ labels, breaks }, item) {
-  const before = labels[item - 1], own = labels[item], lines = (breaks?.get(item) ?? 0) + (/\n*\s*$/u.exec(before)?.[0].split("\n").length ?? 1) - 1;
+  const before = labels[item - 1], label = labels[item], lines = (breaks?.get(item) ?? 0) + (/\n*\s*$/u.exec(before)?.[0].split("\n").length ?? 1) - 1;
   if (lines) return Math.min(2, lines);
-  return !/^[\s"'\u201d\u2019)\]\u300d.!?]/u.test(own) && /[.!?\u2026\u3002\uff01\uff1f]["'\u201d\u2019)\]\u300d]*$/u.test(before) ? 1 : 0;
+  return !/^[\s"'\u201d\u2019)\]\u300d.!?]/u.test(label) && /[.!?\u2026\u3002\uff01\uff1f]["'\u201d\u2019)\]\u300d]*$/u.test(before) ? 1 : 0;
 }
 
 /** @param {Items} items @returns {boolean} whether its items are passages, as those of a database */

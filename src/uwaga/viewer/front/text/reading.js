@@ -27,7 +27,7 @@ import { foldedText, leastWritten, paragraphsOf, sumOf } from "./folds.js";
 const marginScale = 30, marginFar = 200, wideMargin = 200, narrowMargin = 44, narrowReading = 620;
 /** The least weight that is not 0.0 %. */
 const leastShown = 0.0005;
-/** Of a folded strip, what is opened at once. */
+/** Items of a fold that one click opens. */
 const openedAtOnce = 400;
 
 /** @param {{pick: (axis: ReadAxis, item: number) => void, pickKey: (item: number) => void, point: (axis: ReadAxis, item: number) => void}} act  point: -1 for none */
@@ -60,7 +60,7 @@ export function makeReading({ pick, pickKey, point }) {
     if (by === undefined || !shown || event.target !== element || isModified(event)) return;
     event.preventDefault();
     event.stopPropagation();
-    const { axis, query, key, items } = shown, own = axis === "key" || event.shiftKey ? key ?? query : query, from = own ?? Number(/** @type {HTMLElement | null} */ (body.querySelector("[data-item]"))?.dataset.item ?? 0);
+    const { axis, query, key, items } = shown, selected = axis === "key" || event.shiftKey ? key ?? query : query, from = selected ?? Number(/** @type {HTMLElement | null} */ (body.querySelector("[data-item]"))?.dataset.item ?? 0);
     const to = by ? Math.min(items.total - 1, Math.max(0, from + by)) : lineStep(from, event.key === "ArrowDown" ? 1 : -1);
     isAsked = true;
     if (axis === "key" || (event.shiftKey && axis === "both")) pickKey(to);
@@ -116,10 +116,10 @@ export function makeReading({ pick, pickKey, point }) {
 
   /** @param {Range} range @param {ReadContent} content */
   function strip([first, end], { weights, sinks, merge, isHidden }) {
-    const count = end - first, said = merge === "words" ? trN("{count} word folded", "{count} words folded", count, { count: countText(count) }) : trN("{count} token folded", "{count} tokens folded", count, { count: countText(count) });
+    const count = end - first, foldTitle = merge === "words" ? trN("{count} word folded", "{count} words folded", count, { count: countText(count) }) : trN("{count} token folded", "{count} tokens folded", count, { count: countText(count) });
     const held = weights ? sumOf(weights, [first, end], sinks) : 0, rest = weights ? sumOf(weights, [first, end]) - held : 0;
     return el("button", { type: "button", class: "uwaga-fold", "data-first": first, "data-end": end, on: { click: () => open([first, end]) } },
-      el("bdi", { text: [said, weights && (isHidden(first) && isHidden(end - 1) ? tr("masked") : percentText(held)), Math.abs(rest) >= leastShown && tr("{rest} at rest", { rest: percentText(rest) })].filter(Boolean).join(" \u00b7 ") }));
+      el("bdi", { text: [foldTitle, weights && (isHidden(first) && isHidden(end - 1) ? tr("masked") : percentText(held)), Math.abs(rest) >= leastShown && tr("{rest} at rest", { rest: percentText(rest) })].filter(Boolean).join(" \u00b7 ") }));
   }
 
   function draw() {

@@ -6,11 +6,11 @@ import { decimalText, tr } from "../languages.js";
 
 /** @typedef {{name: string, before: number, after: number}} MovedFigure */
 
-/** Of figures from 0 to 1: the least largest move that is seen on a line over all of them. */
+/** Lines show the whole scale from 0 to 1 if the largest move is at least this, else a part of it. */
 const leastSeen = 0.03;
 
 /**
- * How much of the scale a line shows: all, or where everything moved little, as little as shows it; then each line is around where its figure was.
+ * How much of the scale a line shows: all, or if everything moved little, as little as shows it; then each line is around where its figure was.
  * @param {MovedFigure[]} figures
  * @returns {{span: number, place: (value: number, figure: MovedFigure) => number}} place: from 0 to 1 along a line
  */

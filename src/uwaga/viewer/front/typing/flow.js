@@ -11,7 +11,7 @@ import { decimalText, tr, trN, trParts } from "../languages.js";
 const wholeBand = 220, flowRow = 28, flowGap = 4;
 /** Words with a band of their own; the least weight that is told. */
 const mostGains = 6, leastGain = 0.0005;
-/** How much the growth of shares may differ, in float32, where it is one factor. */
+/** How much the growth of shares may differ, in float32, and still count as one factor. */
 const sameFactor = 1e-3;
 
 /**
@@ -19,17 +19,17 @@ const sameFactor = 1e-3;
  * @param {ArrayLike<number>} before @param {ArrayLike<number>} after @param {ReadonlySet<number>} cut
  * @returns {{lost: number, faded: number, gains: {key: number, gain: number}[], others: number, rest: number, factor: number | null}}
  *   lost: of what is cut; faded: of words that are not cut; others: how many more words gained, and rest: what; factor: by which every
- *   other share grew, null where it is not one
+ *   other share grew, null if there is no such factor
  */
 export function flowOf(before, after, cut) {
   const moved = Array.from(before, (was, key) => ({ key, gain: after[key] - was }));
   const sum = (/** @type {{gain: number}[]} */ some) => some.reduce((all, { gain }) => all + gain, 0);
-  const own = moved.filter(({ key }) => cut.has(key)), others = moved.filter(({ key }) => !cut.has(key));
+  const cutChanges = moved.filter(({ key }) => cut.has(key)), others = moved.filter(({ key }) => !cut.has(key));
   const won = others.filter(({ gain }) => gain > 0).sort((one, other) => other.gain - one.gain);
   // One more word needs no row for others.
   const shown = won.length <= mostGains + 1 ? won.length : mostGains, gains = won.slice(0, shown).filter(({ gain }) => gain >= leastGain), small = won.slice(gains.length);
-  const factor = 1 / (1 + sum(own)), isOne = others.every(({ key }) => before[key] < leastGain || Math.abs(after[key] / before[key] / factor - 1) < sameFactor);
-  return { lost: -sum(own), faded: -sum(others.filter(({ gain }) => gain < 0)), gains, others: small.length, rest: sum(small), factor: isOne && Number.isFinite(factor) ? factor : null };
+  const factor = 1 / (1 + sum(cutChanges)), isOne = others.every(({ key }) => before[key] < leastGain || Math.abs(after[key] / before[key] / factor - 1) < sameFactor);
+  return { lost: -sum(cutChanges), faded: -sum(others.filter(({ gain }) => gain < 0)), gains, others: small.length, rest: sum(small), factor: isOne && Number.isFinite(factor) ? factor : null };
 }
 
 /**
@@ -59,9 +59,9 @@ export function flowParts(keys, cut, sinks, before, after) {
   const gradient = uniqueName();
   let at = start?.start ?? 0;
   const paths = right.map(({ start: top, width }, i) => {
-    const from = at, wide = Math.max(0.75, width), own = Math.max(0.75, (targets[i] / total) * whole);
+    const from = at, wide = Math.max(0.75, width), targetWidth = Math.max(0.75, (targets[i] / total) * whole);
     at += (targets[i] / total) * whole;
-    return svgEl("path", { class: gains[i] && !sinks.has(gains[i].key) ? null : "uwaga-flow-rest", fill: `url(#${gradient})`, d: `M0 ${from}C50 ${from} 50 ${top} 100 ${top}V${top + wide}C50 ${top + wide} 50 ${from + own} 0 ${from + own}z` });
+    return svgEl("path", { class: gains[i] && !sinks.has(gains[i].key) ? null : "uwaga-flow-rest", fill: `url(#${gradient})`, d: `M0 ${from}C50 ${from} 50 ${top} 100 ${top}V${top + wide}C50 ${top + wide} 50 ${from + targetWidth} 0 ${from + targetWidth}z` });
   });
   const word = (/** @type {number} */ key) => el("bdi", { text: wordText(keys, key) }), first = [...cut];
   return [el("h2", {}, trParts("Where the {share} went", { share: percentText(lost) })),

@@ -19,8 +19,8 @@ const mostMoved = 5, leastMoved = 0.001;
  */
 export function cutKeys(links, { kind, layer, head }, queries, keys, query) {
   const covers = (/** @type {Items} */ items, /** @type {number} */ item, /** @type {number[] | null} */ tokens) => tokens === null || tokensOfItem(items, item).every((token) => tokens.includes(token));
-  const own = links.filter((one) => one.kind === kind && one.layer === layer && one.head === head && covers(queries, query, one.queries));
-  return new Set(own.length ? Array.from({ length: keys.total }, (_, key) => key).filter((key) => own.some((one) => covers(keys, key, one.keys))) : []);
+  const cuts = links.filter((one) => one.kind === kind && one.layer === layer && one.head === head && covers(queries, query, one.queries));
+  return new Set(cuts.length ? Array.from({ length: keys.total }, (_, key) => key).filter((key) => cuts.some((one) => covers(keys, key, one.keys))) : []);
 }
 
 /**

@@ -15,7 +15,7 @@ const maskTokens = new Set(["[MASK]", "<mask>"]);
 /**
  * The positions that are shown, and the title of each.
  * @param {{kind: string, tokens: number}} info
- * @param {Items | null} items  of the stack that predicts, where it is the queries' one
+ * @param {Items | null} items  of the stack that predicts, if the queries are of that stack
  * @param {number | null} query  the picked item of it
  * @param {boolean} [isWritten]  items are named by what is written there
  * @returns {{position: number, title: string, word: string | null}[]}
@@ -60,8 +60,8 @@ export function makePredictions(app) {
     const now = changed ? "1" : side === "difference" ? "0" : side;
     const info = predictions[now];
     if (!info) return showSimilar();
-    const axis = app.side().kinds[kind].queries, own = stackOfAxis(axis) === info.stack;
-    const places = placesOf(info, own && texts ? texts.queries : null, own ? query : null, axis === "written");
+    const axis = app.side().kinds[kind].queries, isOfStack = stackOfAxis(axis) === info.stack;
+    const places = placesOf(info, isOfStack && texts ? texts.queries : null, isOfStack ? query : null, axis === "written");
     const name = JSON.stringify([now, places]);
     if (name === shown) return;
     shown = name;
@@ -112,20 +112,20 @@ function section(place, figures) {
 /** Probabilities before and after a change of the model. @param {Place} place @param {MovedFigure[]} figures */
 function movedSection(place, figures) {
   const { fell, rose } = mostMovedFigures(figures, leastShare), name = (/** @type {MovedFigure} */ one) => tokenText(one.name), by = (/** @type {MovedFigure} */ { before, after }) => percentText(Math.abs(after - before));
-  const said = fell && rose ? tr("“{fell}” lost {less}, “{rose}” gained {more}.", { fell: name(fell), less: by(fell), rose: name(rose), more: by(rose) })
+  const summary = fell && rose ? tr("“{fell}” lost {less}, “{rose}” gained {more}.", { fell: name(fell), less: by(fell), rose: name(rose), more: by(rose) })
     : fell ? tr("“{fell}” lost {less}.", { fell: name(fell), less: by(fell) }) : rose ? tr("“{rose}” gained {more}.", { rose: name(rose), more: by(rose) })
       : tr("No token’s probability moved by 0.1% or more.");
-  return el("section", {}, el("h3", {}, placeTitle(place)), el("p", { class: "uwaga-said", text: said }), dotLines(figures.filter(({ before, after }, i) => !i || Math.max(before, after) >= leastProbable), true, tr("probability")));
+  return el("section", {}, el("h3", {}, placeTitle(place)), el("p", { class: "uwaga-said", text: summary }), dotLines(figures.filter(({ before, after }, i) => !i || Math.max(before, after) >= leastProbable), true, tr("probability")));
 }
 
 /** Cosines before and after a change of the model. @param {number} unchanged  cosine of both vectors @param {MovedFigure[]} figures */
 function movedVector(unchanged, figures) {
   // A sentence in quotation marks, without its full stop.
   const { fell, rose } = mostMovedFigures(figures.map((one) => ({ ...one, name: one.name.replace(/[.\u3002]$/u, "") })), leastCosine), isSame = unchanged > 1 - 1e-6;
-  const said = isSame ? tr("Nothing: the text’s vector is as before.") : [tr("The text’s vector is {share} like the one before.", { share: percentText(unchanged) }),
+  const summary = isSame ? tr("Nothing: the text’s vector is as before.") : [tr("The text’s vector is {share} like the one before.", { share: percentText(unchanged) }),
     fell && rose ? tr("It moved away from “{fell}” and towards “{rose}”.", { fell: fell.name, rose: rose.name })
       : fell ? tr("It moved away from “{fell}”.", { fell: fell.name }) : rose ? tr("It moved towards “{rose}”.", { rose: rose.name }) : ""].join(" ");
-  return el("section", {}, el("h2", { text: tr("What changed in the output") }), el("p", { class: "uwaga-said", text: said }),
+  return el("section", {}, el("h2", { text: tr("What changed in the output") }), el("p", { class: "uwaga-said", text: summary }),
     isSame || !figures.length ? null : dotLines(figures, false, tr("similarity")));
 }
 

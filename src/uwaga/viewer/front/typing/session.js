@@ -20,7 +20,7 @@ export function countEdits(edits) {
   return edits ? edits.heads.length + edits.scores.length + edits.weights.length : 0;
 }
 
-/** What the page asks: all keys, null where there is nothing. @param {Partial<RunRequest>} typed @returns {RunRequest} */
+/** What the page asks: all keys; null if there is no value. @param {Partial<RunRequest>} typed @returns {RunRequest} */
 export function completeRequest({ text = "", second = null, target = null, edits = null, long }) {
   return { text, second: second || null, target: target || null, edits: countEdits(edits) ? edits : null, ...(long ? { long } : {}) };
 }
@@ -66,7 +66,7 @@ export function hostOfRun(host, run) {
 }
 
 /**
- * The texts of a page. `open` shows a result; it rejects where that is not kept any more.
+ * The texts of a page. `open` shows a result; it rejects if the result is no longer kept.
  * @param {Host} host @param {(run: number, typed: RunRequest, keep: boolean) => Promise<void>} open
  */
 export function makeSession(host, open) {

@@ -19,14 +19,14 @@ test("every row sends out a bar of the same width, and a column's bar is what it
 test("of more than thirty columns those around the middle are shown, and on each side a fold", () => {
   const shown = (total, middle, width = 1200) => ribbonColumns(total, middle, width).map(({ first, stop, isFold }) => (isFold ? `${first}-${stop}` : first));
   assert.deepEqual(shown(30, 15), Array.from({ length: 30 }, (_, i) => i));
-  const around = (from, count = 25) => Array.from({ length: count }, (_, i) => from + i);
-  assert.deepEqual(shown(60, 30), ["0-18", ...around(18), "43-60"]);
-  assert.deepEqual(shown(60, 3), [...around(0), "25-60"]);
-  assert.deepEqual(shown(60, 59), ["0-35", ...around(35)]);
-  assert.deepEqual(shown(60, 13), ["0-1", ...around(1), "26-60"]);
+  const columnsFrom = (from, count = 25) => Array.from({ length: count }, (_, i) => from + i);
+  assert.deepEqual(shown(60, 30), ["0-18", ...columnsFrom(18), "43-60"]);
+  assert.deepEqual(shown(60, 3), [...columnsFrom(0), "25-60"]);
+  assert.deepEqual(shown(60, 59), ["0-35", ...columnsFrom(35)]);
+  assert.deepEqual(shown(60, 13), ["0-1", ...columnsFrom(1), "26-60"]);
   // On a phone so many as have 26 pixels.
-  assert.deepEqual(shown(13, 6, 350), around(0, 13));
-  assert.deepEqual(shown(14, 7, 350), ["0-2", ...around(2, 11), "13-14"]);
+  assert.deepEqual(shown(13, 6, 350), columnsFrom(0, 13));
+  assert.deepEqual(shown(14, 7, 350), ["0-2", ...columnsFrom(2, 11), "13-14"]);
   assert.deepEqual(shown(9, 4, 10), ["0-3", 3, 4, 5, "6-9"]);
 });
 
@@ -41,9 +41,9 @@ test("all shares of a row add up to one, whatever is folded", () => {
       const [below, above] = [ribbonColumns(rows, Math.min(middle, rows - 1), 900), ribbonColumns(columns, Math.min(2 * middle, columns - 1), 900)];
       const shown = ribbonCells(cells, columns, below, above);
       below.forEach(({ first, isFold }, row) => {
-        const own = [...shown.subarray(row * above.length, (row + 1) * above.length)], sum = own.reduce((all, one) => all + one, 0);
+        const rowCells = [...shown.subarray(row * above.length, (row + 1) * above.length)], sum = rowCells.reduce((all, one) => all + one, 0);
         assert.ok(isFold ? sum === 0 : Math.abs(sum - 1) < 1e-6);
-        above.forEach(({ first: key, isFold: folds }, to) => assert.ok(folds || isFold || own[to] === cells[first * columns + key]));
+        above.forEach(({ first: key, isFold: folds }, to) => assert.ok(folds || isFold || rowCells[to] === cells[first * columns + key]));
       });
     }
   }

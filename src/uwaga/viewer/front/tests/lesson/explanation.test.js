@@ -43,7 +43,7 @@ test("the source of a number in a table of one query is that query", () => {
 });
 
 test("every source of every number exists", () => {
-  for (const each of everyCell(lesson)) for (const source of sourcesOf(lesson, each)) assert.ok(hasCell(lesson, source),
+  for (const address of everyCell(lesson)) for (const source of sourcesOf(lesson, address)) assert.ok(hasCell(lesson, source),
     cellKey(source));
 });
 
@@ -56,10 +56,10 @@ test("a matrix is named by its title, or by the symbol that it begins with", () 
 
 test("no two matrices of an explanation read alike", () => {
   const inTables = new Set(lesson.steps.flatMap(({ sections }) => sections.flatMap(({ matrices }) => matrices)));
-  for (const each of everyCell(lesson)) {
-    if (!inTables.has(each.of)) continue;
+  for (const address of everyCell(lesson)) {
+    if (!inTables.has(address.of)) continue;
     const title = (one) => cellName(lesson, one).split(" [")[0];
-    const all = [each, ...sourcesOf(lesson, each)];
+    const all = [address, ...sourcesOf(lesson, address)];
     const titles = new Map(all.map((one) => [one.of, title(one)]));
     assert.equal(new Set(titles.values()).size, titles.size, [...titles].join("; "));
   }
@@ -67,18 +67,18 @@ test("no two matrices of an explanation read alike", () => {
 
 test("every calculation evaluates to its number", () => {
   let read = 0;
-  for (const each of everyCell(lesson)) {
-    const pieces = calculationOf(lesson, each);
-    const value = valueAt(lesson, each);
+  for (const address of everyCell(lesson)) {
+    const pieces = calculationOf(lesson, address);
+    const value = valueAt(lesson, address);
     if (!pieces.length) {
-      assert.notEqual(ruleText(lesson, each), "", cellKey(each));
+      assert.notEqual(ruleText(lesson, address), "", cellKey(address));
       continue;
     }
     const written = pieces.map((piece) => (typeof piece === "string" ? piece : `(${valueAt(lesson, piece.cell)})`)).join("");
     const expected = valueOf(written);
     read += 1;
-    if (Number.isNaN(expected)) assert.ok(Number.isNaN(value), `${cellKey(each)}: ${written}`);
-    else assert.ok(Math.abs(value - expected) <= 1e-4 * (1 + Math.abs(expected)), `${cellKey(each)} ${value}: ${written}`);
+    if (Number.isNaN(expected)) assert.ok(Number.isNaN(value), `${cellKey(address)}: ${written}`);
+    else assert.ok(Math.abs(value - expected) <= 1e-4 * (1 + Math.abs(expected)), `${cellKey(address)} ${value}: ${written}`);
   }
   assert.ok(read > 500, String(read));
 });

@@ -12,14 +12,14 @@ test("a written state reads back equal", () => {
     pooling: "max", merge: "words", specials: "hide", compare: "both",
     query: 4, key: 0, wide: true, view: { x: 1.5, y: 2, scale: 7.25 },
     colour: { log: true, low: 0, high: 0.5, threshold: 0.001, hideSink: false, scheme: "grey" }, theme: "dark" };
-  const known = read(`#${stateToParams(state, initialState())}`);
-  assert.deepEqual({ ...initialState(), ...known }, state);
+  const fromHash = read(`#${stateToParams(state, initialState())}`);
+  assert.deepEqual({ ...initialState(), ...fromHash }, state);
 });
 
 test("the lesson's step and example are in the URL of its tab alone", () => {
   const state = { ...initialState(), tab: "lesson", step: "softmax", example: '{"text":"a & b"}' };
-  const known = read(`#${stateToParams(state, initialState())}`);
-  assert.deepEqual({ ...initialState(), ...known }, state);
+  const fromHash = read(`#${stateToParams(state, initialState())}`);
+  assert.deepEqual({ ...initialState(), ...fromHash }, state);
   assert.doesNotMatch(String(stateToParams({ ...state, tab: "explore" }, initialState())), /step|example/);
   assert.doesNotMatch(String(stateToParams({ ...state, example: "x".repeat(6001) }, initialState())), /example/);
   assert.equal(read("#step=<b>&example=").step, undefined);

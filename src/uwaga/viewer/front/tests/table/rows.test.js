@@ -4,14 +4,14 @@ import { nextOrder, sortedRows, rangesOf, rowsOf, textOf, rowsInView } from "../
 
 const maps = [{ side: "0", kind: "encoder", layer: 0, heads: 2 }, { side: "0", kind: "encoder", layer: 1, heads: 2 },
   { side: "0", kind: "cross", layer: 0, heads: 1 }];
-const known = { "encoder 0": { columns: { entropy: [2, 0.5], sink: [null, 0.1] }, sampled: null },
+const statistics = { "encoder 0": { columns: { entropy: [2, 0.5], sink: [null, 0.1] }, sampled: null },
   "cross 0": { columns: { entropy: [1], sink: [0.1] }, sampled: 128 } };
-const rows = rowsOf(maps, (side, kind, layer) => known[`${kind} ${layer}`]);
+const rows = rowsOf(maps, (side, kind, layer) => statistics[`${kind} ${layer}`]);
 const names = (sorted) => sorted.map(({ kind, layer, head }) => `${kind[0]}${layer}${head}`);
 
 test("one row per head, also before any reply", () => {
   assert.deepEqual(names(rows), ["e00", "e01", "e10", "e11", "c00"]);
-  assert.deepEqual(rows.map((row) => row.known), [true, true, false, false, true]);
+  assert.deepEqual(rows.map((row) => row.isLoaded), [true, true, false, false, true]);
 });
 
 test("missing values are sorted last in both directions; ties by layer and head", () => {

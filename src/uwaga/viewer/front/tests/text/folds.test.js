@@ -57,8 +57,8 @@ test("a short text is never folded, and a reader's strips stay open", () => {
 test("without weights the beginning is open, or what follows the picked word; of a question only its surroundings", () => {
   const paragraphs = paragraphsOf(itemsOf(many(5000)));
   assert.deepEqual(folded(paragraphs, {}).map(({ range, isOpen }) => [range[0], isOpen]), [...[0, 1, 2, 3, 4, 5, 6].map((at) => [117 * at, true]), [819, false]]);
-  const around = folded(paragraphs, { keep: [2500], fills: false }).filter(({ isOpen }) => isOpen);
-  assert.equal(around.length, 1);
+  const openFolds = folded(paragraphs, { keep: [2500], fills: false }).filter(({ isOpen }) => isOpen);
+  assert.equal(openFolds.length, 1);
 });
 
 test("words of 1 % carry their share, of a broad head those of an eighth of the largest", () => {

@@ -14,7 +14,7 @@ test("small moves are shown around where each was, all by one scale", () => {
   for (const most of [0.029, 0.0101, 0.00136, 4e-5]) {
     const figures = [figure(0.7, 0.7 - most), figure(0.1, 0.1 + most / 2)], { span, place } = dotScale(figures);
     assert.ok([1, 2, 5].includes(Number((span / 10 ** Math.floor(Math.log10(span) + 1e-9)).toFixed(6))), String(span));
-    const [one, other] = figures.map((each) => [place(each.before, each), place(each.after, each)]);
+    const [one, other] = figures.map((figure) => [place(figure.before, figure), place(figure.after, figure)]);
     assert.equal(one[0], 0.5);
     assert.ok(one[1] >= 0.05 && one[1] < 0.4);
     assert.ok(Math.abs(2 * (other[1] - 0.5) - (0.5 - one[1])) < 1e-9);

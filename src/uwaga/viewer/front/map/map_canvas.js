@@ -1,4 +1,4 @@
-// The stage: a canvas of cells under a canvas of lines and text, for one, two or three panels. One frame draws both.
+// The canvas of the map: one of cells under another of lines and text, for one, two or three panels. One frame draws both.
 
 import { el } from "../dom.js";
 import { drawCross, drawOver, drawSampledFrames } from "./overlay.js";
@@ -34,7 +34,7 @@ const contextLostTimeout = 1500;
  * @param {(level: number) => void} options.onBeforeFrame  before each frame, with the level whose scale colours its panels
  * @param {() => void} options.onFrame  after each frame
  */
-export function makeStage({ display, renderer: preferred, onBeforeFrame, onFrame }) {
+export function makeMapCanvas({ display, renderer: preferred, onBeforeFrame, onFrame }) {
   const overlay = el("canvas", { class: "uwaga-map-overlay", "aria-hidden": "true" });
   const context = /** @type {CanvasRenderingContext2D} */ (overlay.getContext("2d"));
   const element = el("div", { class: "uwaga-map-stage" });

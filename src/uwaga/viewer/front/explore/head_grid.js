@@ -1,4 +1,4 @@
-// The wall: every head of a kind of attention as a drawing of its arcs, a row for each layer. The line beneath is its share at rest.
+// Every head of a kind of attention as a drawing of its arcs, a row for each layer. The line beneath is its share at rest.
 
 import { headArcs, headRibbons } from "./arcs.js";
 import { headCells, shownLayers } from "./every_head.js";
@@ -19,7 +19,7 @@ const glyph = { width: 60, height: 34, foot: 6 };
  * @param {App} app @param {ReturnType<typeof import("./every_head.js").makeEveryHead>} every
  * @param {(layer: number, head: number) => void} open
  */
-export function makeWall(app, every, open) {
+export function makeHeadGrid(app, every, open) {
   const title = el("h2"), grid = el("div", { class: "uwaga-wall", role: "group", "aria-label": tr("All heads"), on: { keydown } }), note = el("p", { class: "uwaga-sub" });
   const all = el("button", { type: "button", class: "uwaga-link", text: tr("all heads"), on: { click: () => app.store.set({ tab: "overview" }) } });
   const element = el("section", { class: "uwaga-wall-section" }, title, el("p", { class: "uwaga-sub", text: tr("The same words, as each head sees them. Click one, and the arcs above follow.") }), grid, note);
@@ -57,16 +57,16 @@ export function makeWall(app, every, open) {
     for (const { layer, head } of drawn) {
       const button = /** @type {HTMLButtonElement} */ (buttons.get(`${layer} ${head}`)), cells = every.layer(layer);
       const state = app.store.get(), isOpen = state.layer === layer && state.head === head;
-      const own = distinctive?.all.find((one) => one.layer === layer && one.head === head);
+      const distinctiveHead = distinctive?.all.find((one) => one.layer === layer && one.head === head);
       button.setAttribute("aria-pressed", String(isOpen));
       button.tabIndex = isOpen || (!buttons.has(`${state.layer} ${state.head}`) && button === grid.querySelector("button")) ? 0 : -1;
-      button.title = [headText(state.kind, layer, head), own?.label && own.sentence].filter(Boolean).join(": ");
+      button.title = [headText(state.kind, layer, head), distinctiveHead?.label && distinctiveHead.sentence].filter(Boolean).join(": ");
       button.setAttribute("aria-label", button.title);
       // Of cells of several words the share of the sinks alone is in the head's label.
-      const known = cells && texts.keys.total > cells.columns ? distinctive?.rests.get(`${layer} ${head}`) : undefined, drawnOf = cells && `${cells.rows} ${cells.columns} ${cells.complete} ${known}`;
+      const labelRest = cells && texts.keys.total > cells.columns ? distinctive?.rests.get(`${layer} ${head}`) : undefined, drawnOf = cells && `${cells.rows} ${cells.columns} ${cells.complete} ${labelRest}`;
       if (!cells || !drawnOf || button.dataset.of === drawnOf || head >= cells.heads) { resting += Number(button.dataset.rest ?? 0) > 0.5 ? 1 : 0; continue; }
       button.dataset.of = drawnOf;
-      const { rest: measured, paths } = headGlyph(cells, head, texts.keys, state.kind), rest = known ?? measured;
+      const { rest: measured, paths } = headGlyph(cells, head, texts.keys, state.kind), rest = labelRest ?? measured;
       button.dataset.rest = String(rest);
       if (rest > 0.5) resting += 1;
       button.replaceChildren(svgEl("svg", { viewBox: `0 0 ${glyph.width} ${glyph.height + glyph.foot}`, "aria-hidden": "true" },

@@ -9,7 +9,7 @@ import { isEqual } from "../store.js";
 /** @import { Arc, DrawnArc } from "./arcs.js" */
 
 /**
- * @typedef {object} StageContent
+ * @typedef {object} ArcContent
  * @property {Items} items
  * @property {number | null} query  the word whose arcs are shown
  * @property {number | null} key  the word that is picked beside it
@@ -21,7 +21,7 @@ import { isEqual } from "../store.js";
  * @property {{query: number, key: number, weight: number}[]} [links]  shown in place of the arcs of one word
  */
 
-const stageHeight = 236, largestLetters = 50, smallestLetters = 22, narrowStage = 620, columnLetters = 26, rowHeight = 36, fittedSizes = 5;
+const arcViewHeight = 236, largestLetters = 50, smallestLetters = 22, narrowWidth = 620, columnLetters = 26, rowHeight = 36, fittedSizes = 5;
 const labelled = 0.08, largeLabel = 0.24, dimBelow = 0.01;
 const hoverTime = 320;
 
@@ -47,7 +47,7 @@ function apartShares(shares) {
 }
 
 /** A word as a button, with room for its share. @param {Items} items @param {number} item @param {{[event: string]: () => void}} [on] */
-export function stageWord(items, item, on = {}) {
+export function wordButton(items, item, on = {}) {
   return el("button", { type: "button", "data-item": item, on,
     class: `uwaga-stage-word${items.specials.has(item) ? " uwaga-stage-special" : ""}${item && items.noSpaceBefore[item] ? " uwaga-stage-tight" : ""}` },
   el("bdi", { class: unknownClass(items, item) || null, text: wordText(items, item) }), el("span", { class: "uwaga-visually-hidden" }), el("small"));
@@ -56,7 +56,7 @@ export function stageWord(items, item, on = {}) {
 /**
  * @param {{pick: (item: number) => void, point: (item: number) => void, pickKey: (key: number) => void}} act  point: -1 when nothing is pointed at
  */
-export function makeStage({ pick, point, pickKey }) {
+export function makeArcView({ pick, point, pickKey }) {
   const prefix = uniqueName();
   const gradients = svgEl("defs"), lines = svgEl("g"), texts = svgEl("g"), bar = svgEl("path", { class: "uwaga-arc-bar" });
   const picture = svgEl("svg", { class: "uwaga-arcs", "aria-hidden": "true" }, gradients, lines, bar, texts);
@@ -65,11 +65,11 @@ export function makeStage({ pick, point, pickKey }) {
     keydown, click: (/** @type {MouseEvent} */ event) => { const item = itemOf(event); if (item >= 0 && (event.detail || item !== shown?.query)) pick(item); },
     pointermove: movingMouse(point), pointerleave: () => point(-1) } });
   const element = el("div", { class: "uwaga-stage", hidden: true }, picture, words);
-  /** @type {StageContent | null} */
+  /** @type {ArcContent | null} */
   let shown = null;
   /** @type {HTMLButtonElement[]} */
   let buttons = [];
-  let measured = "", said = "", isColumn = false, isReversed = false, base = 0;
+  let measured = "", labels = "", isColumn = false, isReversed = false, base = 0;
   /** @type {number[]} */
   let centres = [];
   /** @type {DrawnArc[]} */
@@ -98,16 +98,16 @@ export function makeStage({ pick, point, pickKey }) {
   function setWords(items) {
     isReversed = isRightToLeft(items.labels);
     words.dir = isReversed ? "rtl" : "ltr";
-    buttons = items.labels.map((_, item) => stageWord(items, item));
+    buttons = items.labels.map((_, item) => wordButton(items, item));
     words.replaceChildren(...buttons);
-    said = items.labels.join("\n");
+    labels = items.labels.join("\n");
   }
 
   /** Sizes and places of the words. @returns {boolean} whether they fit on one line, in letters that can be read */
   function measure() {
-    const width = element.clientWidth, name = `${width} ${said}`;
+    const width = element.clientWidth, name = `${width} ${labels}`;
     if (!width || name === measured) return measured !== "" && !measured.endsWith(" no");
-    isColumn = width <= narrowStage;
+    isColumn = width <= narrowWidth;
     element.dataset.column = isColumn ? "" : "no";
     let size = isColumn ? columnLetters : largestLetters;
     const fits = () => {
@@ -128,12 +128,12 @@ export function makeStage({ pick, point, pickKey }) {
     centres = places.map(({ left, top, width, height }) => (isColumn ? top - box.top + height / 2 : left - box.left + width / 2));
     const widest = Math.max(...places.map(({ width }) => width));
     words.style.setProperty("--uwaga-widest", `${Math.ceil(widest)}px`);
-    base = isColumn ? widest + 66 : stageHeight + 30;
+    base = isColumn ? widest + 66 : arcViewHeight + 30;
     picture.setAttribute("height", String(isColumn ? rowHeight * buttons.length : base));
     picture.setAttribute("width", String(box.width));
   }
 
-  const room = () => ({ height: isColumn ? Math.max(40, element.clientWidth - base - 30) : stageHeight,
+  const room = () => ({ height: isColumn ? Math.max(40, element.clientWidth - base - 30) : arcViewHeight,
     scale: arcScale * (isColumn ? 0.62 : element.clientWidth < 1000 ? 0.7 : 1), far: isColumn ? 260 : undefined });
 
   /** A point as text. @param {number} along @param {number} above */
@@ -144,7 +144,7 @@ export function makeStage({ pick, point, pickKey }) {
 
   /** @param {number} time  milliseconds; 0: at once @param {boolean} sameKeys  arcs go over into those to the same words, else into those of their rank */
   function move(time, sameKeys) {
-    const { query, weights, links, cut } = /** @type {StageContent} */ (shown);
+    const { query, weights, links, cut } = /** @type {ArcContent} */ (shown);
     const next = links ? arcsOfLinks(links, centres, room()) : query === null || !weights ? [] : arcsOfWord(weights, query, centres, { ...room(), cut });
     // More has arrived of something else: arcs on their way go on.
     if (isEqual(next, goal)) return draw();
@@ -162,7 +162,7 @@ export function makeStage({ pick, point, pickKey }) {
   }
 
   function draw() {
-    const { query, sinks, key: picked, cut, links } = /** @type {StageContent} */ (shown), count = drawn.length;
+    const { query, sinks, key: picked, cut, links } = /** @type {ArcContent} */ (shown), count = drawn.length;
     while (lines.childElementCount < count) {
       const number = lines.childElementCount;
       gradients.append(linkGradient(`${prefix}-${number}`));
@@ -199,7 +199,7 @@ export function makeStage({ pick, point, pickKey }) {
   }
 
   function paint() {
-    const { key, sinks, before, links, cut, isHidden } = /** @type {StageContent} */ (shown), query = links ? null : shown?.query ?? null, weights = links ? null : shown?.weights;
+    const { key, sinks, before, links, cut, isHidden } = /** @type {ArcContent} */ (shown), query = links ? null : shown?.query ?? null, weights = links ? null : shown?.weights;
     const most = weights ? buttons.reduce((best, _, item) => (sinks.has(item) || item === query || (best >= 0 && weights[item] <= weights[best]) ? best : item), -1) : -1;
     buttons.forEach((button, item) => {
       const weight = weights ? weights[item] : NaN, masked = weights && isHidden(item) ? tr("masked") : "", share = masked || (Number.isNaN(weight) ? "" : percentText(weight));
@@ -217,7 +217,7 @@ export function makeStage({ pick, point, pickKey }) {
   return {
     element,
     /**
-     * @param {StageContent} content @param {{time?: number, sameKeys?: boolean}} [how]
+     * @param {ArcContent} content @param {{time?: number, sameKeys?: boolean}} [how]
      * @returns {boolean} false: the text does not fit, and is not shown
      */
     show(content, { time = hoverTime, sameKeys = false } = {}) {

@@ -7,7 +7,7 @@ import { sinksOf } from "../weights.js";
 /** @import { LayerCells } from "./every_head.js" */
 
 /** Links of less weight tell nothing. */
-const leastTelling = 0.15;
+const leastInformative = 0.15;
 /** A link to an equal word, or from a sound to its own letter, tells less; one to what followed an earlier copy of the word more. */
 const copyFactor = 0.6, foreseenFactor = 1.5;
 /** Where a pronoun looks is what a reader asks first. English, as in Python. */
@@ -36,7 +36,7 @@ export function isForeseen(items, query, key) {
  * @param {LayerCells} cells  a cell is the weight of one word on another
  * @param {Items} queries @param {Items} keys @param {string} kind @returns {({link: Link, worth: number} | null)[]}
  */
-export function tellingLinks(cells, queries, keys, kind) {
+export function informativeLinks(cells, queries, keys, kind) {
   const sinks = sinksOf(keys, kind), isCross = kind === "cross";
   const asking = queries.labels.flatMap((_, item) => (isWord(queries, item) ? [item] : []));
   const answering = keys.labels.flatMap((_, item) => (isWord(keys, item) && !sinks.has(item) ? [item] : []));
@@ -51,7 +51,7 @@ export function tellingLinks(cells, queries, keys, kind) {
     asking.forEach((query, at) => {
       const key = most[at], weight = key < 0 ? 0 : weights[query * cells.columns + key];
       // A word that looks mostly at itself tells nothing of the other.
-      if (weight < leastTelling || (!isCross && weight < weights[query * cells.columns + query])) return;
+      if (weight < leastInformative || (!isCross && weight < weights[query * cells.columns + query])) return;
       const isCopy = isCross ? letters(queries, query).includes(letters(keys, key)) : letters(queries, query) === letters(keys, key);
       const far = isCross ? order : Math.min(1, Math.abs(query - key) / farWords);
       const worth = weight * far * (isCopy ? copyFactor : 1) * (!isCross && isForeseen(queries, query, key) ? foreseenFactor : 1)
