@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from uwaga._base.arguments import check
 from uwaga._base.languages import LANGUAGES
 from uwaga.inspect.run_text import RecordError
 from uwaga.viewer.inputs import open_view
@@ -92,7 +93,7 @@ def display(
         return widget(service, language or "en")
 
     def announce(address: str) -> None:
-        print(f"uwaga.{name}: {address}", flush=True)  # noqa: T201  # where no browser opens, this is the only way to the page
+        print(f"uwaga.{name}: {address}", flush=True)  # noqa: T201  # if no browser opens, this is the only way to the page
 
     served = serve(service, announce=announce, port=port, name=name, fragment=fragment, language=language)
     announce(served.address)
@@ -138,8 +139,8 @@ def serve(
 
 def check_language(name: str, language: str | None) -> None:
     """Raises ValueError: a language that there is no table of."""
-    if language is not None and language not in LANGUAGES:
-        raise ValueError(f"{name}: language must be one of {', '.join(LANGUAGES)}, not {language!r}")
+    is_known = language is None or language in LANGUAGES
+    check(is_known, f"{name}: language must be one of {', '.join(LANGUAGES)}, not {language!r}")
 
 
 def in_notebook() -> bool:

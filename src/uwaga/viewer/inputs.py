@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from uwaga._base.arguments import check
 from uwaga._base.errors import DataError
 from uwaga._base.languages import tr
 from uwaga.inspect import pictures
@@ -99,7 +100,7 @@ def of_picture(
 
 
 def _with_model(shown: Any, model: AnyModel | None) -> Maps | Text:
-    """What is given as maps or as a text, with a model where it names none."""
+    """What is given as maps or as a text, with `model` if it names none."""
     if isinstance(shown, str):
         shown = Text(shown)
     elif isinstance(shown, os.PathLike):
@@ -116,9 +117,9 @@ def _with_model(shown: Any, model: AnyModel | None) -> Maps | Text:
 def _check_model(model: object) -> None:
     from torch import nn
 
-    if not (model is None or isinstance(model, str | os.PathLike | nn.Module)):
-        rule = "the name of a model, a directory or a model itself"
-        raise ValueError(f"view: model must be {rule}, not {type(model).__name__}")
+    rule = "the name of a model, a directory or a model itself"
+    is_model = model is None or isinstance(model, str | os.PathLike | nn.Module)
+    check(is_model, f"view: model must be {rule}, not {type(model).__name__}")
 
 
 def _runner(first: Text, beside: Text | None = None) -> tuple[TextRunner, RunRequest]:
@@ -127,8 +128,8 @@ def _runner(first: Text, beside: Text | None = None) -> tuple[TextRunner, RunReq
     reader = replace(first, text="", target=None, model=_reader(first.model))
     if beside is None:
         return TextRunner(reader), typed
-    if beside.target not in (None, first.target):
-        raise ValueError("view: target of the second text must be that of the first: a page has one for both")
+    has_one_target = beside.target in (None, first.target)
+    check(has_one_target, "view: target of the second text must be that of the first: a page has one for both")
     is_alike = replace(beside, text="", target=None) == replace(first, text="", target=None)
     if beside.text != first.text:
         typed = typed._replace(second=beside.text)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from uwaga._base.arguments import check
 from uwaga._base.durable import atomic_replace
 from uwaga._base.languages import using
 from uwaga.lessons.build import build_steps
@@ -185,8 +186,8 @@ def _request(
     """The request for an example. Raises ValueError: tokens that are given twice."""
     request: dict[str, object] = {"request": "lesson"}
     written = inputs if isinstance(inputs, str) or _are_words(inputs) else tokens
-    if written is inputs and inputs is not None and tokens is not None:
-        raise ValueError("lesson: the words are given twice: tokens= is only for a matrix X")
+    is_given_twice = written is inputs and inputs is not None and tokens is not None
+    check(not is_given_twice, "lesson: the words are given twice: tokens= is only for a matrix X")
     if written is not inputs and inputs is not None:
         x = _rows("inputs", inputs)
         request["x"] = x
@@ -212,7 +213,6 @@ def _rows(name: str, numbers: object) -> list[list[float]]:
         matrix = result.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"lesson: {name} must be a matrix of numbers: {error}") from error
-    if matrix.ndim != 2:
-        raise ValueError(f"lesson: {name} must be a matrix, but has shape {matrix.shape}")
+    check(matrix.ndim == 2, f"lesson: {name} must be a matrix, but has shape {matrix.shape}")
     rows: list[list[float]] = matrix.tolist()
     return rows

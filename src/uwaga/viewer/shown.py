@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import torch
 
+from uwaga._base.arguments import check
 from uwaga._base.errors import DataError
 from uwaga.inspect.heads.table import HeadTable
 from uwaga.inspect.patches import PatchGrid, grid_of_tokens, luminance
@@ -205,15 +206,14 @@ class View:
             title = " | ".join(dict.fromkeys(side.title for side in sides))
         result = cls(sides=sides, title=title)
         if all(side.picture is None for side in maps):
-            if any(side.grid is not None for side in maps):
-                raise ValueError("view: grid says where the patches of picture are: give picture too")
+            has_grid = any(side.grid is not None for side in maps)
+            check(not has_grid, "view: grid says where the patches of picture are: give picture too")
             return result
-        if len(sides) != 1:
-            raise ValueError("view: a picture goes with one recording, not with a second one beside it")
+        check(len(sides) == 1, "view: a picture goes with one recording, not with a second one beside it")
         grids = _grids(sides[0], first.grid)
         pixels = np.rint(255 * luminance(first.picture, "view")).astype(np.uint8)
-        if pixels.size > MAX_PIXELS:
-            raise ValueError(f"view: picture has {pixels.size:,} pixels; at most {MAX_PIXELS:,} are shown")
+        rule = f"view: picture has {pixels.size:,} pixels; at most {MAX_PIXELS:,} are shown"
+        check(pixels.size <= MAX_PIXELS, rule)
         return replace(result, pixels=pixels, grids=grids)
 
     @classmethod
@@ -261,7 +261,7 @@ class View:
         return cls(sides=(replace(side, sources=written),), title=question, answer=answer)
 
     def titled(self, title: str | None) -> "View":
-        """With another title of the page, and of its side where it has one; None: as it is."""
+        """With another title of the page, and of its side if it has one; None: as it is."""
         if title is None:
             return self
         sides = tuple(replace(side, title=title) for side in self.sides) if len(self.sides) == 1 else self.sides
@@ -273,18 +273,16 @@ def _grids(side: Side, grid_of: PatchGrid | Mapping[str, PatchGrid] | None) -> d
     if grid_of is None:
         named = {stack: grid_of_tokens(side.tokens.get(stack, ())) for stack in side.stacks}
         grids = {stack: grid for stack, grid in named.items() if grid is not None}
-        if not grids:
-            raise ValueError("view: the tokens are not named as patches: give grid=uwaga.inspect.patch_grid(...)")
+        check(grids, "view: the tokens are not named as patches: give grid=uwaga.inspect.patch_grid(...)")
     else:
         grids = {side.stacks[0]: grid_of} if isinstance(grid_of, PatchGrid) else dict(grid_of)
     for stack, grid in grids.items():
-        if stack not in side.sizes:
-            raise ValueError(f"view: grid has an unknown stack {stack!r}; the maps have {', '.join(side.sizes)}")
-        if stack not in {kind for kind, _ in side.maps}:
-            raise ValueError(f"view: grid is of the {stack}, of which there is no map but cross-attention")
-        if side.sizes[stack] < grid.span[1]:
-            rule = f"{grid.rows} by {grid.columns} patches from position {grid.first} on"
-            raise ValueError(f"view: grid has {rule}, and the {stack} has {side.sizes[stack]} tokens")
+        check(stack in side.sizes, f"view: grid has an unknown stack {stack!r}; the maps have {', '.join(side.sizes)}")
+        has_map = stack in {kind for kind, _ in side.maps}
+        check(has_map, f"view: grid is of the {stack}, of which there is no map but cross-attention")
+        rule = f"{grid.rows} by {grid.columns} patches from position {grid.first} on"
+        tokens = side.sizes[stack]
+        check(grid.span[1] <= tokens, f"view: grid has {rule}, and the {stack} has {tokens} tokens")
     return grids
 
 
@@ -296,8 +294,7 @@ def _origin(record: Mapping[str, Any]) -> str:
 
 def _side(shown: Maps) -> Side:
     maps = {name: _select_row(m, name, shown.row) for name, m in sorted(_by_name(shown.maps).items(), key=_order)}
-    if not maps:
-        raise ValueError("view: there are no maps to show")
+    check(maps, "view: there are no maps to show")
     sizes = _sizes(maps)
     names = _token_strings(shown, sizes)
     recording = shown.maps if isinstance(shown.maps, Recording) else None
@@ -344,10 +341,8 @@ def _by_name(maps: MapsLike) -> dict[MapName, WeightMap]:
         if not isinstance(m, WeightMap):
             raise ValueError(f"view: maps[{name!r}] must be a map such as uwaga.AttentionMap, not {type(m).__name__}")
         key = (_guess_kind(m), name) if isinstance(name, int) else name
-        if not (isinstance(key, tuple) and len(key) == 2 and key[0] in KINDS and isinstance(key[1], int)):
-            raise ValueError(
-                f"view: the keys of maps are layers or (kind, layer), such as ('encoder', 0), not {name!r}"
-            )
+        is_name = isinstance(key, tuple) and len(key) == 2 and key[0] in KINDS and isinstance(key[1], int)
+        check(is_name, f"view: the keys of maps are layers or (kind, layer), such as ('encoder', 0), not {name!r}")
         results[key] = m
     return results
 
@@ -387,7 +382,7 @@ def _sizes(maps: Mapping[MapName, WeightMap]) -> dict[str, int]:
 
 
 def _token_strings(shown: Maps, sizes: Mapping[str, int]) -> dict[str, list[str]]:
-    """The token strings, by stack, where they are known."""
+    """The token strings, by stack, as far as they are known."""
     tokens = shown.tokens
     if tokens is None:
         recorded: Mapping[str, Any] = shown.maps.tokens if isinstance(shown.maps, Recording) else {}
@@ -399,10 +394,9 @@ def _token_strings(shown: Maps, sizes: Mapping[str, int]) -> dict[str, list[str]
     else:
         raise ValueError('view: the maps have two stacks: give tokens as {"encoder": ..., "decoder": ...}')
     for stack, names in strings.items():
-        if stack not in sizes:
-            raise ValueError(f"view: tokens has an unknown stack {stack!r}; the maps have {', '.join(sizes)}")
-        if len(names) != sizes[stack]:
-            raise ValueError(f"view: tokens has {len(names)} strings, but the {stack} has {sizes[stack]} tokens")
+        check(stack in sizes, f"view: tokens has an unknown stack {stack!r}; the maps have {', '.join(sizes)}")
+        size = sizes[stack]
+        check(len(names) == size, f"view: tokens has {len(names)} strings, but the {stack} has {size} tokens")
     return {stack: [str(name) for name in names] for stack, names in strings.items()}
 
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from uwaga._base.arguments import check
 from uwaga._base.durable import atomic_replace
 from uwaga._base.languages import tr, using
 from uwaga.viewer.messages import Reply, Request, RequestError, Service
@@ -65,7 +66,7 @@ def save_snapshot(
     """Write a snapshot to a file, atomically, and return what was left out. Arguments as in `ServedView.save` and `make_snapshot`. Raises
     ValueError, from `exact`, and OSError."""
     about = service.answer({"request": "about"}).meta
-    requests = [request for stack in exact for request in exact_requests(about, stack)]
+    requests = [request for block in exact for request in exact_requests(about, block)]
     snapshot = make_snapshot(service.answer, exact=requests, **options)
     with atomic_replace(Path(path)) as file:
         file.write(snapshot.html)
@@ -181,7 +182,7 @@ class SnapshotBuilder:
     def add(self, offered: Sequence[RequestGroup]) -> None:
         """Store what is needed; then, while there is time, what fits of the others, and exact cells in place of samples. Raises RequestError,
         StoppedError."""
-        self._total = sum(len(page.choices[0]) for page in offered) + 1
+        self._total = sum(len(group.choices[0]) for group in offered) + 1
         for group in offered:
             if group.needed:
                 self._offer(group, math.inf)
@@ -193,7 +194,7 @@ class SnapshotBuilder:
             self._refine(name, request, until)
 
     def request(self, requests: Sequence[_NewRequest], until: float = math.inf) -> bool:
-        """Make requests and store the whole replies, whatever their size; False where the time was over before. Raises RequestError,
+        """Make requests and store the whole replies, whatever their size; False if the time was over before. Raises RequestError,
         StoppedError."""
         for request in requests:
             name, reply = canonical(request), None
@@ -214,10 +215,10 @@ class SnapshotBuilder:
     def left_out(self) -> str:
         """What is missing, what stayed a sample, and what to do about it, in the current language; "" for nothing."""
         maps = sum('"request":"tile"' in name for name in self.replies)
-        said = []
+        sentences = []
         if self._missing:
             stored, names = self._parts - len(self._missing), ", ".join(self._missing)
-            said.append(
+            sentences.append(
                 tr(
                     "{stored} of {total} parts are stored. Left out: {names}.",
                     stored=stored,
@@ -226,7 +227,7 @@ class SnapshotBuilder:
                 )
             )
         if self._incomplete:
-            said.append(
+            sentences.append(
                 tr(
                     "{count} of {total} maps are means over a sample of their rows.",
                     count=len(self._incomplete),
@@ -234,12 +235,12 @@ class SnapshotBuilder:
                 )
             )
         if "time" in self._limits or self._incomplete:
-            said.append(
+            sentences.append(
                 tr("{option} allows more than {seconds} seconds.", option="--seconds", seconds=f"{self.seconds:g}")
             )
         if "size" in self._limits:
-            said.append(tr("A page has at most about {size} MB.", size=MAX_BYTES // 1_000_000))
-        return " ".join(said)
+            sentences.append(tr("A page has at most about {size} MB.", size=MAX_BYTES // 1_000_000))
+        return " ".join(sentences)
 
     def _offer(self, group: RequestGroup, until: float) -> None:
         """Store the largest choice of a group that fits."""
@@ -263,8 +264,8 @@ class SnapshotBuilder:
         """Which limit the replies exceed, "size" or "time", by the size and time of one of each kind; "" where all fit."""
         taken, began = sum(map(len, self.replies.values())), self.clock()
         size, end = 0, began
-        for kind in dict.fromkeys(query["request"] for query in requests):
-            alike = [query for query in requests if query["request"] == kind]
+        for kind in dict.fromkeys(request["request"] for request in requests):
+            alike = [request for request in requests if request["request"] == kind]
             sample, start = alike[len(alike) // 2], self.clock()
             if not self.request([sample], until):
                 return "time"
@@ -380,31 +381,30 @@ def exact_requests(about: Mapping[str, Any], exact: Exact) -> list[_NewRequest]:
     """
     if isinstance(exact, Mapping):
         return [dict(exact)]
-    if len(exact) not in (3, 5):
-        rule = "(kind, layer, head) or (kind, layer, head, rows, columns)"
-        raise ValueError(f"view: exact must be {rule}, not {exact!r}")
+    rule = "(kind, layer, head) or (kind, layer, head, rows, columns)"
+    check(len(exact) in (3, 5), f"view: exact must be {rule}, not {exact!r}")
     kind, layer, head, *ranges = exact
     side = about["sides"][0]
-    heads = {(stack["kind"], stack["layer"]): stack["heads"] for stack in side["maps"]}
-    if not 0 <= head < heads.get((kind, layer), 0):
-        raise ValueError(f"view: exact: there is no head {head} of {kind} layer {layer}")
+    heads = {(entry["kind"], entry["layer"]): entry["heads"] for entry in side["maps"]}
+    is_head = 0 <= head < heads.get((kind, layer), 0)
+    check(is_head, f"view: exact: there is no head {head} of {kind} layer {layer}")
     where = {"side": side["id"], "kind": kind, "layer": layer, "head": head, "merge": "tokens", "specials": "show"}
     sizes = _sizes(side, kind, where)
     rows, columns = (
         _tile_range(f"{kind} layer {layer}", name, *span, size, about["tile"])
         for name, span, size in zip(("queries", "keys"), ranges or [(0, size) for size in sizes], sizes, strict=True)
     )
-    if len(rows) * len(columns) * about["tile"] ** 2 > max(_MAX_EXACT, about["tile"] ** 2):
-        raise ValueError(
-            f"view: exact: head {head} of {kind} layer {layer} has more weights than the limit of {_MAX_EXACT:,} per page; "
-            "give ranges of queries and keys"
-        )
+    check(
+        len(rows) * len(columns) * about["tile"] ** 2 <= max(_MAX_EXACT, about["tile"] ** 2),
+        f"view: exact: head {head} of {kind} layer {layer} has more weights than the limit of {_MAX_EXACT:,} per page; "
+        "give ranges of queries and keys",
+    )
     return [_tile(where, "sum", 0, row, column) for row in rows for column in columns]
 
 
 def _tile_range(where: str, name: str, start: int, stop: int, size: int, tile: int) -> range:
-    if not 0 <= start < stop <= size:
-        raise ValueError(f"view: exact: {name} {start}:{stop} of {where} are out of range: there are {size}")
+    rule = f"view: exact: {name} {start}:{stop} of {where} are out of range: there are {size}"
+    check(0 <= start < stop <= size, rule)
     return range(start // tile, (stop - 1) // tile + 1)
 
 
@@ -482,13 +482,13 @@ def _whole_map_tiles(
     about: Mapping[str, Any], pooling: str, variant: Mapping[str, str], cells: int
 ) -> Iterator[_NewRequest]:
     for side in about["sides"]:
-        for stack in side["maps"]:
+        for entry in side["maps"]:
             # The finest zoom level at which an axis has at most so many cells.
-            level = max(0, (max(_sizes(side, stack["kind"], variant)) - 1) // cells).bit_length()
+            level = max(0, (max(_sizes(side, entry["kind"], variant)) - 1) // cells).bit_length()
             if level == 0 and pooling == "max":
                 continue  # the weights themselves, which are requested as "sum"
-            for head in range(stack["heads"]):
-                where = {"side": side["id"], "kind": stack["kind"], "layer": stack["layer"], "head": head, **variant}
+            for head in range(entry["heads"]):
+                where = {"side": side["id"], "kind": entry["kind"], "layer": entry["layer"], "head": head, **variant}
                 yield _tile(where, pooling, level, 0, 0)
 
 
@@ -507,8 +507,8 @@ def _sizes(side: Mapping[str, Any], kind: str, variant: Mapping[str, object]) ->
 
 def _layers(about: Mapping[str, Any]) -> Iterator[_NewRequest]:
     for side in about["sides"]:
-        for stack in side["maps"]:
-            yield {"side": side["id"], "kind": stack["kind"], "layer": stack["layer"]}
+        for entry in side["maps"]:
+            yield {"side": side["id"], "kind": entry["kind"], "layer": entry["layer"]}
 
 
 def _variants(about: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
