@@ -44,7 +44,9 @@ def open_map(open_page: Open) -> Callable[..., Any]:
 
 
 def wait_until_exact(page: Any) -> None:
-    """Waits until every tile in view is complete."""
+    """Waits until every tile in view is complete, and until the texts around the map have arrived: they move it by fractions of a pixel."""
+    page.locator(".uwaga-headline", has_text="%").wait_for()
+    page.locator(f"{PICKED} [data-rank]").first.wait_for(state="attached")
     page.locator(".uwaga-map-frame:not([data-sharpening])").wait_for()
     page.locator(".uwaga-status-text", has_text="Exact weights").or_(
         page.locator(".uwaga-status-text", has_text="A cell is")
