@@ -5,6 +5,7 @@ import doctest
 import io
 import re
 import shlex
+import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ ORIGINALS = {"concepts": DOCS / "concepts" / "attention.md", "lesson": DOCS / "t
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # A block that this comment precedes is shown and not run.
 _NOT_RUN = re.compile(r"<!-- not run: [^>]+ -->\n+\Z")
-_FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^( *)```(\w+)[^\n]*\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 
 
 class Block(NamedTuple):
@@ -39,7 +40,12 @@ def name_of(page: Path) -> str:
 def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     return [
-        Block(found[1], found[2], text.count("\n", 0, found.start()) + 1, not _NOT_RUN.search(text, 0, found.start()))
+        Block(
+            found[2],
+            textwrap.dedent(found[3]),
+            text.count("\n", 0, found.start()) + 1,
+            not _NOT_RUN.search(text, 0, found.start()),
+        )
         for found in _FENCE.finditer(text)
     ]
 

@@ -48,9 +48,9 @@ class Measures(NamedTuple):
 def sections(text: str) -> Iterator[tuple[str, str]]:
     """The parts of a page between blank lines, each with its kind: heading, table, code, picture or prose; an item of a list is prose."""
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
-    for part in re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL):
-        if part.startswith("```"):
-            yield "code", part
+    for part in re.split(r"(^ *```.*?^ *```$)", text, flags=re.MULTILINE | re.DOTALL):
+        if part.lstrip().startswith("```"):
+            yield "code", part.lstrip()
             continue
         for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|(?<=\n)(?=#)", part):
             if not paragraph.strip():
