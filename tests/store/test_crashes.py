@@ -16,7 +16,8 @@ from uwaga._base import durable
 from uwaga.store import TokenDatabase, open_database
 
 
-@pytest.mark.stress
+@pytest.mark.slow
+@pytest.mark.gate("vectors-steps")
 @pytest.mark.parametrize("how", ["steps", "moments"])
 @pytest.mark.parametrize("kind", ["vectors", "tokens"])
 def test_a_killed_writer_loses_nothing_and_leaves_no_half(tmp_path: Path, how: str, kind: str) -> None:
@@ -30,9 +31,9 @@ def test_a_killed_writer_loses_nothing_and_leaves_no_half(tmp_path: Path, how: s
     )
 
 
-@pytest.mark.stress
-def test_readers_see_no_damage_while_a_writer_compacts(tmp_path: Path) -> None:
-    loops = 2000
+@pytest.mark.slow
+@pytest.mark.parametrize("loops", [40, pytest.param(2000, marks=pytest.mark.stress)])
+def test_readers_see_no_damage_while_a_writer_compacts(tmp_path: Path, loops: int) -> None:
     program = [sys.executable, str(Path(__file__).with_name("compacting.py")), str(tmp_path), str(loops)]
     done = subprocess.run(program, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -330,6 +330,16 @@ def test_a_reader_opens_while_the_writer_compacts(db: SoftDatabase, monkeypatch:
         assert torch.equal(reader.attend(QUERY).value, answer.value)
 
 
+def test_what_a_writer_has_replaced_is_no_damage(db: SoftDatabase) -> None:
+    with SoftDatabase.open(db.path) as reader:
+        db.compact()
+        assert reader.check() == []
+        reader.refresh()
+        segment_files(db)[0].unlink()
+        (damage,) = reader.check()
+        assert damage.reason == "there is no such file"
+
+
 def test_the_map_of_a_database_is_an_attention_map(db: SoftDatabase) -> None:
     db.delete([7])
     queries = torch.stack([QUERY, -QUERY])
@@ -646,6 +656,17 @@ def test_a_write_that_fails_leaves_the_database_as_it_was(db: SoftDatabase, monk
     assert segment_files(db) == files
     assert torch.equal(db.attend(QUERY).value, before.value)
     assert db.append(keys(torch.arange(9)), values(torch.arange(9))) == range(5000, 5009)
+
+
+def test_who_may_not_write_the_folder_reads_on(db: SoftDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    db.close()
+    monkeypatch.setattr(durable, "file_lock", denied)
+    with SoftDatabase.open(db.path) as reader:
+        assert "cannot be written: Permission denied" in refused(lambda: reader.delete([0]), SoftDatabaseError)
+        assert len(reader) == len(reader.ids()) == 5000
 
 
 def test_damaged_rows_are_not_written_anew(tmp_path: Path) -> None:
