@@ -19,15 +19,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trainings = Trainings(tmp_path_factory.mktemp("context"))
     trainings.add("one", "transformer", 0)
     trainings.add("two", "transformer", 2, CONTEXT)
+    trainings.add("apart", "transformer", 2)  # data parallel: each process has sequences of its own
     trainings.add("from1to2", "transformer", 2, CONTEXT, copy=("one", "step-000004"))
     trainings.add("from2to1", "transformer", 0, copy=("two", "step-000004"))
     trainings.run()
     return trainings.folder
 
 
-def test_losses_and_weights_agree_with_one_process(trained: Path) -> None:
+@pytest.mark.parametrize("name", ["two", "apart"])
+def test_losses_and_weights_agree_with_one_process(trained: Path, name: str) -> None:
     """With dropout of hidden states and of weights, over rows that the processes cut anywhere."""
-    assert_same(trained / "one", trained / "two")
+    assert_same(trained / "one", trained / name)
 
 
 @pytest.mark.parametrize("name", ["from1to2", "from2to1"])
