@@ -2,7 +2,9 @@
 
 import json
 import math
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from largest import Largest
@@ -139,6 +141,19 @@ def test_a_generation_and_ragged_and_padded_texts_are_read_as_alone() -> None:
     of_types = score_attribution(made("bert").double(), IDS, 1, 0, 4, 3, row=1, token_types=typed)
     assert of_types.query_parts[1] == Part("type")
     torch.testing.assert_close(of_types.total(), of_types.scores, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("number", "numbers"), [(np.int64, np.array), (torch.tensor, torch.tensor)])
+@torch.no_grad()
+def test_positions_are_numbers_of_numpy_and_pytorch_too(number: Callable, numbers: Callable) -> None:
+    model = made("gpt2")
+    expected = score_attribution(model, IDS, 2, 1, [5, 4], [3, 2], than=[1, 0], row=1)
+    several, than = (numbers([5, 4]), numbers([3, -5])), numbers([1, 0])
+    found = score_attribution(model, IDS, number(2), number(1), *several, than=than, row=number(1), most=number(3))
+    assert found.cells == ((5, 3), (4, 2))
+    assert torch.equal(found[number(1)].shares(), expected[1].shares())
+    assert found.top(number(2)) == expected.top(2)
+    assert score_attribution(model, IDS, 2, 1, number(5), number(3)).cells == ((5, 3),)
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ Letters: B sequences, H query heads, Q queries, K keys.
 import dataclasses
 import itertools
 
+import numpy as np
 import pytest
 import torch
 
@@ -88,6 +89,14 @@ def test_two_leading_dimensions_become_one() -> None:
     lengths = torch.tensor([[1], [3]])
     dense = KeyLengths(lengths).dense(sizes)
     assert dense[:, 0, 0].sum(-1).tolist() == [1, 1, 1, 3, 3, 3]
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+def test_fixed_width_integers_of_numpy_do_not_overflow(kind: type) -> None:
+    """120 + 250 is no int8, and -3 no uint8."""
+    sizes = ScoreShape(queries=120, keys=250)
+    mask, plain = Window(kind(3), kind(2), start=kind(120)), Window(3, 2, start=120)
+    assert torch.equal(mask.dense(sizes), plain.dense(sizes))
 
 
 @pytest.mark.parametrize("far", [2**59, -(2**59)])
