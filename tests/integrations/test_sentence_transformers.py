@@ -133,6 +133,15 @@ def test_texts_of_a_batch_are_one_row(make: Callable) -> None:
     assert implementation_of(model[0].model) == "uwaga"
 
 
+def test_packing_can_be_taken_back(make: Callable) -> None:
+    """Then padding is left out between the attentions alone."""
+    model = make("bert")
+    own = model.encode(TEXTS)
+    unpad(model)[0].unpad_inputs = False
+    assert not model[0].can_flatten_inputs
+    np.testing.assert_allclose(model.encode(TEXTS), own, rtol=1e-4, atol=1e-5)
+
+
 def test_a_cross_encoder(write_model: Callable[..., Path], tmp_path: Path) -> None:
     """Its pairs stay padded, and its head reads the first state of each."""
     folder = write_model(tmp_path / "cross", positions=32)
