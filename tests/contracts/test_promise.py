@@ -120,7 +120,7 @@ def test_rows_of_one_length_have_the_bits_of_each_alone(name: str) -> None:
     ids = [torch.randint(3, 60, (5, 12))] + ([torch.randint(3, 60, (5, 4))] if model.config.has_both else [])
     together = model(*ids)
     for row in range(5):
-        _assert_equal(_tensors(model(*(token_id[row : row + 1] for token_id in ids)), 0), _tensors(together, row))
+        _assert_equal(_tensors(model(*(x[row : row + 1] for x in ids)), 0), _tensors(together, row))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

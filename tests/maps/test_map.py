@@ -233,8 +233,8 @@ def test_received_reads_the_sign_of_a_view_and_any_last(impl: str | None) -> Non
     weights = torch.complex(torch.zeros(5), torch.rand(5)).conj().imag
     assert weights.is_neg()
     result = AttentionMap(query, query, impl=impl)
-    requests = (result[:].double() * weights.clone().double()[:, None]).sum(-2)
-    torch.testing.assert_close(result.received(weights=weights).double(), requests, atol=1e-6, rtol=1e-6)
+    expected = (result[:].double() * weights.clone().double()[:, None]).sum(-2)
+    torch.testing.assert_close(result.received(weights=weights).double(), expected, atol=1e-6, rtol=1e-6)
     assert torch.equal(result.received(last=2**63), result.received(last=5))
 
 

@@ -29,7 +29,7 @@ class FindingError(Exception):
 def find(name: str, *arguments: str, **variables: str) -> None:
     """Raise a finding, without the figures of this machine. variables: of the environment."""
     result = CliRunner().invoke(app, ["doctor", "--json", *arguments], env=variables)
-    found = {f"{load['topic']}/{load['name']}": load for load in json.loads(result.stdout)}[name]
+    found = {f"{finding['topic']}/{finding['name']}": finding for finding in json.loads(result.stdout)}[name]
     value = re.sub(r"\d+ GFLOP/s of a float32 peak of \d+", "SPEED", found["value"])
     raise FindingError(f"{value} ({found['status']})" + f": {found['why']}" * bool(found["why"]))
 

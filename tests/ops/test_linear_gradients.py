@@ -69,7 +69,7 @@ def test_gradcheck(activation: str | None) -> None:
 @native
 @pytest.mark.parametrize("operand", range(4))
 def test_only_what_is_wanted_gets_a_gradient(impl: str, operand: int) -> None:
-    given = [operand.detach() for operand in operands()]
+    given = [x.detach() for x in operands()]
     given[operand].requires_grad_()
     ours(given, "gelu", impl).sum().backward()
     assert [each.grad is not None for each in given] == [number == operand for number in range(4)]

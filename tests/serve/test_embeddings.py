@@ -43,7 +43,7 @@ def test_token_ids_give_the_vectors_of_their_text_with_special_tokens_or_without
     async def test(client) -> None:
         expected = encoder.encode(TEXTS).tobytes()
         whole = await client.post("/v1/embeddings", {"input": ids})
-        bare = await client.post("/v1/embeddings", {"input": [token_id[1:-1] for token_id in ids]})
+        bare = await client.post("/v1/embeddings", {"input": [row[1:-1] for row in ids]})
         one = await client.post("/v1/embeddings", {"input": ids[0]})
         assert vectors(whole).tobytes() == vectors(bare).tobytes() == expected
         assert vectors(one).tobytes() == encoder.encode(TEXTS[:1]).tobytes()
