@@ -3,6 +3,7 @@
 The file is not inspect.py, which record.py would import in place of Python's module. Letters: H heads, N tokens.
 """
 
+import json
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -11,6 +12,8 @@ from pathlib import Path
 import tiny_models
 import torch
 import transformers
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from tiny_tokenizer import word_tokenizer
 from tiny_transformer import made, ragged
 from tiny_vision import INNER, write_photo, write_vision
@@ -206,6 +209,16 @@ def long_description(folder: Path, patch: object) -> None:
 def loaded(folder: Path) -> Recording:
     watch(values=True).save(folder / "a")
     return Recording.load(folder / "a")
+
+
+def changed(folder: Path, change: Callable[[dict], object]) -> Recording:
+    """A saved recording whose description contradicts itself."""
+    recording(asked(mask=uwaga.KeyLengths(torch.tensor([4, 4])))).save(folder / "a")
+    with safe_open(folder / "a", framework="pt") as file:
+        described = json.loads(file.metadata()["uwaga"])
+    change(described)
+    save_file(load_file(folder / "a"), folder / "b", metadata={"uwaga": json.dumps(described)})
+    return Recording.load(folder / "b")
 
 
 def late() -> Recording:
