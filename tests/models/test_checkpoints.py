@@ -115,6 +115,16 @@ def test_safetensors_go_before_pickles(model: Transformer, folder: Path) -> None
     assert same(model, load(folder))
 
 
+def test_the_transformer_of_a_sentence_transformers_directory_is_read(model: Transformer, folder: Path) -> None:
+    inner = folder / "0_Transformer"
+    inner.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).rename(inner / name)
+    listed = [{"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    assert same(model, load(folder))
+
+
 def test_names_of_old_files_are_understood(model: Transformer, folder: Path) -> None:
     def age(weights: dict[str, Tensor]) -> None:
         for name in list(weights):
