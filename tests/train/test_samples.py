@@ -29,6 +29,12 @@ def test_samples_of_prompts_are_reproducible(parts: Callable) -> None:
     assert made[-1].training
 
 
+def test_samples_are_limited_by_max_position_embeddings(parts: Callable) -> None:
+    most = "model.max_position_embeddings=16"
+    ((_, text),) = _samples(*parts("language-model", most, "run.sample_prompts=['Line 1']", "run.sample_tokens=99"))
+    assert 0 < len(text) <= 16 + 1 - len("Line 1")
+
+
 def test_without_prompts_samples_continue_the_validation_data(parts: Callable) -> None:
     ((prompt, _),) = _samples(*parts("language-model", "run.sample_tokens=3"))
     assert "Line" in prompt or "it goes" in prompt
@@ -94,3 +100,10 @@ def test_targets_are_normalized_and_unknown_tokens_are_errors(
     monkeypatch.setattr("uwaga.train.evaluation.generate", generate_answers)
     result = model_error_rates(model, config, corpus, all=True)
     assert (result.phoneme > 0, result.word) == (is_unknown, float(is_unknown))
+
+
+def test_error_rates_during_training_are_of_some_sources(parts: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uwaga.train.evaluation._SAMPLED_SOURCES", 7)
+    monkeypatch.setattr("uwaga.train.evaluation._GENERATE_ROWS", 3)
+    config, corpus, model = parts("encoder-decoder", "run.sample_tokens=2")
+    assert model_error_rates(model, config, corpus, all=False).words == 7
