@@ -104,6 +104,19 @@ def test_shared_weights_are_those_of_the_model(model: Path, dtype: torch.dtype |
         assert np.array_equal(shared.encode(["it sat"]), alone.encode(["it sat"]))
 
 
+def test_shared_weights_of_other_shapes_are_refused(
+    model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As of a version that named or cut them in another way."""
+    monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
+    TextEncoder.load(model, shared=True)
+    (file,) = (tmp_path / "data" / "weights").glob("*.safetensors")
+    mapped = mapped_weights.SharedFile(file.with_name(file.name.rpartition("-")[0]), lambda: True)
+    with pytest.raises(CheckpointError) as caught:
+        mapped_weights.mapped(mapped, dict, {"weight": torch.zeros(1)})
+    assert f"{file} is damaged" in str(caught.value)
+
+
 @pytest.mark.parametrize("damage", ["zeros", "shorter"])
 def test_shared_weights_that_were_overwritten_are_refused(
     model: Path, damage: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -106,6 +106,21 @@ def test_bfloat16_has_the_same_bits_alone(case: str, make: Callable) -> None:
     assert scores.tobytes() == np.float32(alone).tobytes()
 
 
+def test_a_classifier_that_reads_more_than_states_runs_whole(make: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, listed = make("modernbert"), pairs()
+    expected = Reranker.load(folder).scores(listed, overflow="truncate", raw=True)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise TypeError("it wants attentions")
+
+    monkeypatch.setattr("uwaga.integrations.transformers.ragged_classifier._GivenStates.forward", refuse)
+    reranker = Reranker.load(folder)
+    choice = reranker.explain()
+    assert choice.engine == ONE_BY_ONE
+    assert choice.refused[PACKED].endswith("reads more than the states of its body: it wants attentions")
+    assert reranker.scores(listed, overflow="truncate", raw=True).tobytes() == expected.tobytes()
+
+
 def test_a_classifier_that_gives_other_numbers_from_states_runs_whole(
     make: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -275,3 +275,16 @@ def test_lower_case_is_added_to_no_tokenizer_that_has_it(base: Callable) -> None
     put(folder / "sentence_bert_config.json", do_lower_case=True)
     (tokens,) = TextEncoder.load(folder).tokenizer.encode(["Cat THE"], with_offsets=False)
     assert tokens.ids == [1, 5]  # an unknown word, "the"
+
+
+def test_a_server_cuts_texts_at_the_same_end(base: Callable) -> None:
+    from uwaga.serve.models import EmbeddingModel, TokenBudget
+    from uwaga.serve.requests import Texts
+
+    folder, (text,) = base("dense"), random_directories.TEXTS[2:]
+    put(folder / "tokenizer_config.json", truncation_side="left")
+    encoder = TextEncoder.load(folder)
+    given = Texts("input", [text], "truncate", True, ["input"])
+    (item,) = EmbeddingModel(encoder).work(given, prompt=None, budget=TokenBudget(2**16)).items
+    (tokens,) = encoder.tokenizer.encode([text], with_offsets=False)
+    assert list(item.ids) == tokens.ids[-encoder.max_tokens :]

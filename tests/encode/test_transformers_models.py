@@ -20,6 +20,7 @@ from torch import nn
 from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
 from uwaga.models import opening
+from uwaga.models.checkpoints import transformers_directories
 from uwaga.models.families import model_types
 
 transformers = pytest.importorskip("transformers", minversion="5")
@@ -187,6 +188,18 @@ def test_pickled_weights_are_not_read(make: Callable) -> None:
     assert refusal(folder).endswith("models of transformers are read from safetensors alone")
 
 
+def test_reading_in_two_threads_leaves_the_logging_of_transformers_as_it_was(tmp_path: Path) -> None:
+    logging = transformers.utils.logging
+    before = (logging.get_verbosity(), logging.is_progress_bar_enabled())
+    first, second = (transformers_directories.reading(tmp_path) for _ in range(2))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert logging.get_verbosity() == logging.CRITICAL
+    second.__exit__(None, None, None)
+    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+
+
 @pytest.mark.parametrize(
     ("case", "settings"),
     [
@@ -252,6 +265,20 @@ def test_files_that_contradict_each_other_are_refused(make: Callable) -> None:
     lines = refusal(folder).splitlines()
     assert "does not match RobertaPreLayerNormModel" in lines[0]
     assert "  embeddings.LayerNorm.weight has another shape in the files" in lines
+
+
+def test_a_directory_in_float16_is_computed_in_float32(make: Callable[[str], Path]) -> None:
+    """sentence-transformers computes in the dtype that is stored. Its float64 of these weights is the truth, to which float32 is nearer."""
+    saved = make("phi")
+    half = peer.SentenceTransformer(str(saved), device="cpu").half()
+    half.save(str(saved))
+    theirs = peer.SentenceTransformer(str(saved), device="cpu")
+    assert next(theirs.parameters()).dtype is torch.float16
+    truth = peer.SentenceTransformer(str(saved), device="cpu").double().encode(TEXTS, batch_size=1)
+    encoder = TextEncoder.load(saved)
+    assert {x.dtype for x in encoder.model.parameters()} == {torch.float32}
+    ours, others = (np.abs(each - truth).max() for each in (encoder.encode(TEXTS), theirs.encode(TEXTS, batch_size=1)))
+    assert ours < 1e-5 < others
 
 
 def test_a_key_that_transformers_reads_otherwise_is_named(write_model, tmp_path: Path) -> None:
