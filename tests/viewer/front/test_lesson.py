@@ -128,7 +128,11 @@ def test_the_steps_show_the_numbers_of_work_through(page: Page, worked: Lesson) 
     assert numbers.evaluate_all(seen) == "11111" + 20 * "0"
     page.get_by_label("All numbers").check()
     assert numbers.evaluate_all(seen) == 25 * "1"
-    # The drawing of all matrices is folded under each step, and a box of it opens the step of its matrix.
+    # The drawing of all matrices is folded under each step: its squares are as dark as their numbers are large, and a box opens the step
+    # of its matrix.
+    squares = page.locator("[data-box=weights] .lesson-square")
+    opacity = squares.evaluate_all("all => all.map(one => Number(one.getAttribute('fill-opacity')))")
+    np.testing.assert_allclose(opacity, 0.15 + 0.85 * np.ravel(worked["weights"]), atol=0.0006)
     page.locator("[data-box=scores]").press("Enter")
     assert page.locator(TITLE).text_content() == "Scores: Q Kᵀ"
     go(page, "The same in a real model")
