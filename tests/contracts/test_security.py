@@ -1,4 +1,4 @@
-"""SECURITY.md names the limits that the code has, and the files that it speaks of are there."""
+"""docs/reference/limits.md has the limits of the code, and the files that SECURITY.md names are there."""
 
 import re
 from pathlib import Path
@@ -15,56 +15,76 @@ from uwaga.viewer.server import app
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+LIMITS = (ROOT / "docs" / "reference" / "limits.md").read_text(encoding="utf-8")
 
 
-def _row(beginning: str) -> list[int]:
-    """The numbers in the second column of the row that begins so."""
-    (line,) = [line for line in TEXT.splitlines() if line.startswith(f"| {beginning}")]
-    return [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*\d|\d", line.split("|")[2])]
+def _limits(heading: str) -> dict[str, int]:
+    """The numbers of the table under a heading, by what they limit."""
+    section = LIMITS.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return {
+        name: int(number.replace(",", ""))
+        for name, number in re.findall(r"^\| (.+?) \| ([\d,]+) \|", section, re.MULTILINE)
+    }
 
 
 def test_the_limits_of_reading_are_those_of_the_code() -> None:
-    assert _row("bytes of a JSON file") == [untrusted.JSON_BYTES]
-    assert _row("objects and lists of a JSON text") == [untrusted.JSON_CONTAINERS, untrusted.JSON_DEPTH]
-    assert _row("values and keys of a JSON text") == [untrusted.JSON_VALUES]
-    sizes = [untrusted.TOKENIZER_BYTES, untrusted.TOKENIZER_CONTAINERS, untrusted.TOKENIZER_VALUES]
-    assert _row("bytes, objects and lists, values and keys of `tokenizer.json`") == sizes
-    assert _row("bytes of a configuration of training") == [untrusted.TOML_BYTES, untrusted.TOML_KEY_PARTS]
-    assert _row("bytes of an engine profile") == [engine_profile.PROFILE_BYTES]
-    assert _row("bytes of a line of text") == [untrusted.LINE_BYTES]
-    assert _row("bytes that one byte of gzip") == [untrusted.DECOMPRESSION_RATIO]
-    assert _row("times that the views") == [weight_files._MOST_VIEWS, weight_files._MOST_BESIDE]
-    assert _row("times as long as a tokenizer") == [tokenizer._MAX_GROWTH]
-    most = [tokenizer._MAX_STEPS, tokenizer._MAX_CHARACTERS, tokenizer._MAX_WORD]
-    assert _row("steps of a tokenizer's part") == most
+    assert _limits("Files that uwaga reads") == {
+        "JSON file, safetensors header, pickle of `pytorch_model.bin`: bytes": untrusted.JSON_BYTES,
+        "JSON: objects and lists": untrusted.JSON_CONTAINERS,
+        "JSON: depth of nesting": untrusted.JSON_DEPTH,
+        "JSON: values and keys": untrusted.JSON_VALUES,
+        "`tokenizer.json`: bytes": untrusted.TOKENIZER_BYTES,
+        "`tokenizer.json`: objects and lists": untrusted.TOKENIZER_CONTAINERS,
+        "`tokenizer.json`: values and keys": untrusted.TOKENIZER_VALUES,
+        "tokenizer: length of a normalized text, relative to the text": tokenizer._MAX_GROWTH,
+        "tokenizer: steps of one part": tokenizer._MAX_STEPS,
+        "tokenizer: characters of a token": tokenizer._MAX_CHARACTERS,
+        "tokenizer: characters of a word for WordPiece": tokenizer._MAX_WORD,
+        "configuration of training: bytes": untrusted.TOML_BYTES,
+        "configuration of training: parts of a dotted key": untrusted.TOML_KEY_PARTS,
+        "engine profile: bytes": engine_profile.PROFILE_BYTES,
+        "line of text: bytes": untrusted.LINE_BYTES,
+        "gzip and Parquet: bytes from one compressed byte, beyond one line": untrusted.DECOMPRESSION_RATIO,
+        "`pytorch_model.bin`: bytes of all views, relative to the file": weight_files._MOST_VIEWS,
+        "`pytorch_model.bin`: bytes of all views in addition": weight_files._MOST_BESIDE,
+    }
 
 
-def test_the_limits_of_the_server_are_those_of_the_code() -> None:
+def test_the_limits_of_the_page_are_those_of_the_code() -> None:
     timeouts = connections.ConnectionTimeouts()
-    assert _row("connections, and no more than half") == [connections.MAX_CONNECTIONS]
-    crowded = f"connections that wait for their peer longer than {timeouts.crowded:g} seconds"
-    assert _row(crowded) == [connections.MAX_WAITING]
-    assert _row("bytes of replies that all connections") == [connections.MAX_UNSENT_BYTES]
-    assert _row("bytes of a request's URL") == [app.MAX_HEADER_BYTES]
-    assert _row("bytes of a request's body") == [app.MAX_BODY_BYTES]
-    assert _row("depth of nesting in each field") == [untrusted.JSON_DEPTH]
-    assert _row("changes of a model") == [edits.MAX_CHANGES, editing.MAX_MASK_BYTES]
-    assert _row("characters and tokens of a text") == [
-        service.MAX_CHARACTERS,
-        texts.MAX_TOKENS,
-        service.MAX_SECONDS,
-    ]
-    assert _row("tokens of a text from which") == [run_text.MAX_GENERATED_FROM]
-    assert _row("seconds without") == [timeouts.idle, timeouts.stalled, timeouts.response]
+    assert _limits("The page of `uwaga view`") == {
+        "page: connections, within half of the process's open files": connections.MAX_CONNECTIONS,
+        f"page: connections that wait for their peer longer than {timeouts.crowded:g} seconds": connections.MAX_WAITING,
+        "page: unsent bytes of all connections": connections.MAX_UNSENT_BYTES,
+        "page: bytes of a request's URL and headers": app.MAX_HEADER_BYTES,
+        "page: bytes of a request's body": app.MAX_BODY_BYTES,
+        "page: depth of nesting in a field of a request": untrusted.JSON_DEPTH,
+        "page: changes of a model in a request": edits.MAX_CHANGES,
+        "page: bytes of a layer's masks for blocked links": editing.MAX_MASK_BYTES,
+        "page: characters of a text": service.MAX_CHARACTERS,
+        "page: tokens of a text": texts.MAX_TOKENS,
+        "page: seconds of a run": service.MAX_SECONDS,
+        "page: tokens of an encoder-decoder's text": run_text.MAX_GENERATED_FROM,
+        "page: seconds without a complete request": timeouts.idle,
+        "page: seconds without reading the response": timeouts.stalled,
+        "page: seconds from first to last byte of a response": timeouts.response,
+    }
 
 
 def test_the_limits_of_serve_are_those_of_the_code() -> None:
     most = Limits()
-    assert _row("bytes of a served request's URL") == [serve_app.MAX_HEADER_BYTES]
-    assert _row("bytes of a served request's body") == [most.body_bytes, most.all_bodies_bytes]
-    assert _row("texts and tokens of a served request") == [most.items, most.tokens]
-    assert _row("requests, texts and tokens in the queue") == [most.queue_requests, most.queue_items, most.queue_tokens]
-    assert _row("seconds until a served request's body") == [most.body_seconds, most.seconds]
+    assert _limits("Requests to `uwaga serve`") == {
+        "serve: bytes of a request's URL and headers": serve_app.MAX_HEADER_BYTES,
+        "serve: bytes of a request's body": most.body_bytes,
+        "serve: bytes of all unanswered bodies": most.all_bodies_bytes,
+        "serve: texts of a request": most.items,
+        "serve: tokens of a request": most.tokens,
+        "serve: requests in the queue": most.queue_requests,
+        "serve: texts in the queue": most.queue_items,
+        "serve: tokens in the queue": most.queue_tokens,
+        "serve: seconds until a body is complete": most.body_seconds,
+        "serve: seconds until the answer": most.seconds,
+    }
 
 
 def test_what_it_points_at_is_there() -> None:

@@ -15,7 +15,7 @@ VARIABLES = {
     "UWAGA_LINEAR": "engine of the linear map: cpu, onednn or torch; unset: by processor",
     "UWAGA_DATA": "folder for downloads and caches; unset: ~/.cache/uwaga",
     "UWAGA_THREADS": "threads of the native kernels; unset: torch.get_num_threads()",
-    "UWAGA_PROFILE": "0 ignores the engine profile of `uwaga bench --save`; unset or 1: it is used",
+    "UWAGA_PROFILE": "0: ignore the engine profile of `uwaga bench --save`; unset or 1: use it",
 }
 
 # Variables of OpenMP for how threads wait for work: by default they spin, which takes the processor from others.
