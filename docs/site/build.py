@@ -67,7 +67,7 @@ def stage(source: Path) -> None:
         name = f"uwaga.{package}".rstrip(".")
         write(source / "api" / f"{name}.md", api_page(name))
     write(source / "commands.md", commands_page())
-    write(source / "performance.md", performance_page())
+    write(source / "reports.md", reports_page())
     write(source / "gallery.md", gallery_page())
     shutil.copytree(ROOT / "docs" / "pictures", source / "docs" / "pictures", dirs_exist_ok=True)
 
@@ -106,7 +106,7 @@ def commands_page() -> str:
     parts = [
         "# Commands and options",
         "",
-        "What `uwaga COMMAND --help` says. [Command line](docs/reference/command-line.md) is the overview.",
+        "This page lists the arguments and options of each command. [Command line](docs/reference/command-line.md) is the overview.",
         "",
     ]
     group = get_command(app)
@@ -135,12 +135,12 @@ def cell(text: str) -> str:
     return re.sub(r"([|*_<\[\]])", r"\\\1", " ".join(text.split()))
 
 
-def performance_page() -> str:
-    """The dated reports, the newest first, below what speed.md says of them."""
+def reports_page() -> str:
+    """The dated reports, the newest first."""
     parts = [
-        "# Performance", "",
-        "[Speed](docs/reference/performance.md) sums up what was measured. A report names the "
-        "processor, the versions and the command; the times belong to that machine.", "",
+        "# Reports of measurements", "",
+        "[Performance](docs/reference/performance.md) summarises these reports. A report names the processor, the versions and the "
+        "command. Compare ratios of different reports, not times.", "",
     ]  # fmt: skip
     reports = sorted((ROOT / "benchmarks" / "results").glob("2*.md"), reverse=True)
     for report in reports:
@@ -162,7 +162,7 @@ def gallery_page() -> str:
     parts = [
         "# Gallery",
         "",
-        "Pages that `uwaga view --save` wrote: one file each, to click around in without a server or a network.",
+        "Click around in these pages. `uwaga view --save` wrote each as one file that needs no server and no network.",
         "",
     ]
     for name, picture, says, _ in GALLERY:
