@@ -132,10 +132,9 @@ messages: setup
 error-messages: setup
 	python tests/messages/record.py
 
-# The documents' pictures of the explorer, of what their commands open; and of 100,000 tokens, by a test.
+# The documents' pictures: the pages that their commands open.
 pictures: setup
 	python .ci/pictures.py
-	UWAGA_PICTURES=docs/pictures python -m pytest tests/viewer/front/test_views.py -k passages_that_return
 
 # The explorer's JavaScript: its unit tests need Node alone, its types also TypeScript.
 front-test: $(VENV)/node

@@ -4,6 +4,8 @@ The command runs as it is written there, its page is opened in Chromium, and the
 inside (the PNG's text "command"), and a test compares it with this table and with the documents.
 """
 
+import contextlib
+import doctest
 import io
 import os
 import re
@@ -11,8 +13,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +34,7 @@ class Picture(NamedTuple):
     command: as the documents have it.
     fragment: the view, in the page's address; "": what the page opens on.
     keys: that are pressed then.
+    click: the text that is clicked last.
     """
 
     command: str
@@ -40,6 +43,7 @@ class Picture(NamedTuple):
     height: int = 800
     theme: str = "light"
     keys: str = ""
+    click: str = ""
 
 
 PICTURES = {
@@ -57,15 +61,31 @@ PICTURES = {
     "difference": Picture(
         f"{TIRED} --second {WIDE}", "tab=explore&kind=encoder&layer=3&head=1&side=difference&compare=difference"
     ),
+    "copyist": Picture(
+        "uwaga view book.txt --model copyist",
+        "tab=explore&map=wide&layer=1&head=3&colour=blue,linear,0,0.1,0,nosink",
+        height=900,
+    ),
+    "lesson": Picture("uwaga lesson", "tab=lesson&step=scores", click="pen"),
 }
 
 
-@contextmanager
-def opened(command: str) -> Iterator[str]:
-    """The address of the page that a command serves, while it runs."""
+def write_book(folder: Path) -> None:
+    """Write book.txt by the lines of the tutorial that shows it."""
+    page = (ROOT / "docs" / "tutorials" / "induction-head.md").read_text(encoding="utf-8")
+    block = page.partition("```python\n")[2].partition("```")[0]
+    with contextlib.chdir(folder):
+        exec("".join(example.source for example in doctest.DocTestParser().get_examples(block)), {})
+
+
+@contextlib.contextmanager
+def opened(command: str, folder: Path) -> Iterator[str]:
+    """The address of the page that a command serves, while it runs in the folder."""
     arguments = [sys.executable, "-m", "uwaga.cli", *shlex.split(command)[1:], "--no-browser"]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment) as process:
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment, cwd=folder
+    ) as process:
         try:
             assert process.stdout is not None
             lines = iter(process.stdout.readline, "")
@@ -77,7 +97,7 @@ def opened(command: str) -> Iterator[str]:
 def settled(page: Any) -> Image.Image:
     """A screenshot once every reply has arrived and the page has looked the same for two seconds."""
     before, same = b"", 0
-    for _ in range(240):
+    for _ in range(1200):  # ten minutes, for the map of 100,000 tokens
         page.wait_for_timeout(500)
         if (
             page.locator(".uwaga-activity").inner_text()
@@ -93,10 +113,12 @@ def settled(page: Any) -> Image.Image:
 
 
 def words_of(command: str) -> list[str]:
-    """The texts that a command shows: what is neither its name, nor an option, nor the name of a model."""
+    """The texts that a command shows: its arguments without options, the name of a model, and the name of a file."""
     arguments = shlex.split(command)[2:]
     return [
-        each for at, each in enumerate(arguments) if not each.startswith("--") and arguments[at - 1 : at] != ["--model"]
+        text
+        for place, text in enumerate(arguments)
+        if not text.startswith("--") and not text.endswith(".txt") and arguments[place - 1 : place] != ["--model"]
     ]
 
 
@@ -129,10 +151,11 @@ def main(folder: Path, names: list[str]) -> None:
         "--use-angle=swiftshader",
         "--enable-unsafe-swiftshader",
     ]
-    with sync_playwright() as running:
+    with sync_playwright() as running, tempfile.TemporaryDirectory() as working:
+        write_book(Path(working))
         browser = running.chromium.launch(executable_path=path, args=flags)
         for command in dict.fromkeys(picture.command for picture in wanted.values()):
-            with opened(command) as address:
+            with opened(command, Path(working)) as address:
                 context = browser.new_context()  # the code in the address is for the first browser
                 context.new_page().goto(address)
                 page = context.pages[0]
@@ -148,6 +171,8 @@ def main(folder: Path, names: list[str]) -> None:
                             page.locator(".uwaga-headline", has_text="%").wait_for()
                         for key in picture.keys:
                             page.keyboard.press(key)
+                        if picture.click:
+                            page.get_by_text(picture.click, exact=True).first.click()
                         take(page, name, picture, folder)
                         sys.stdout.write(f"{folder / name}.png\n")
                 context.close()

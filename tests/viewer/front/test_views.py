@@ -1,7 +1,4 @@
-"""Every view of a real model in a browser, and the screenshots of the documents.
-
-UWAGA_PICTURES=docs/pictures (`make pictures`) saves the screenshots.
-"""
+"""Every view of a real model in a browser. UWAGA_PICTURES=FOLDER saves the screenshots there."""
 
 import importlib.util
 import io
@@ -31,7 +28,6 @@ pytestmark = pytest.mark.slow
 SENTENCE = "The animal didn't cross the street because it was too tired. This is a pen."
 OTHER = "The animal didn't cross the street because it was too wide. That was a pen."
 COPYIST_HEAD = {"layer": 1, "head": 3}  # as its card says
-PLAYS = Path(__file__).parents[4] / "shared" / "data" / "tinyshakespeare.txt"
 # Of 80 parts of a text, those that return: the first, how many, and where they stand again.
 RETURNS = ((10, 10, 40), (0, 8, 64))
 PARTS = ("Explore", "All heads", "Lesson")
@@ -286,14 +282,11 @@ def settled_map(page: Any) -> np.ndarray:
 
 
 def text_with_returns(backend: Any) -> torch.Tensor:
-    """(N,) token ids; N is a multiple of 80: 100,000 tokens of the plays for the documents' picture, else random words."""
-    if os.environ.get("UWAGA_PICTURES"):
-        ids, length = torch.tensor(backend.encode(PLAYS.read_text()[:400_000]).ids), 100_000
-    else:
-        words = sorted(token for token in backend.get_vocab() if token[0] == "\u0120" and token[1:].isalpha())
-        length = 8160
-        ids = torch.tensor([backend.token_to_id(word) for word in random.Random(0).choices(words, k=length)])
-    ids, part = ids[:length].clone(), length // 80
+    """(8160,) token ids of random words in 80 parts, some of which return as RETURNS says."""
+    words = sorted(token for token in backend.get_vocab() if token[0] == "\u0120" and token[1:].isalpha())
+    length = 8160
+    ids = torch.tensor([backend.token_to_id(word) for word in random.Random(0).choices(words, k=length)])
+    part = length // 80
     for start, count, again in RETURNS:
         ids[again * part : (again + count) * part] = ids[start * part : (start + count) * part].clone()
     return ids
@@ -301,21 +294,15 @@ def text_with_returns(backend: Any) -> torch.Tensor:
 
 @pytest.mark.stress
 @pytest.mark.slow
-def test_passages_that_return_are_seen_off_the_diagonal(serve: Serve, open_page: Open, keep: Any) -> None:
-    """The maps' cells where a passage returns are darker than their neighbours, and the picture shows it."""
+def test_passages_that_return_are_seen_off_the_diagonal(serve: Serve, open_page: Open) -> None:
+    """The maps' cells where a passage returns are darker than their neighbours, and the page draws them."""
     model, backend = load("copyist"), load_tokenizer(directories.bundled_folder("copyist")).backend
     ids = text_with_returns(backend)
     with uwaga.watch(model, tokenizer=backend) as recording, torch.no_grad():
         model(ids[None])
     page = open_page(serve(recording, title="A play in which scenes return", model="copyist").address)
-    page.set_default_timeout(300_000)
     open_map(page, **COPYIST_HEAD)
-    for _ in range(600):  # the first cells come after a while, at 100,000 tokens
-        page.wait_for_timeout(500)
-        if is_drawn(settled_map(page)):
-            break
     assert is_drawn(settled_map(page))
-    keep(page, "copyist")
     cells = recording.maps["decoder", COPYIST_HEAD["layer"]].pool(80, 80).weights[0, COPYIST_HEAD["head"]]
     for start, count, again in RETURNS:
         returned = cells[again : again + count, start : start + count].diagonal()
