@@ -40,21 +40,21 @@ def lesson(
     plain: Annotated[bool, typer.Option("--plain", help="Print the six steps as tables, and open no browser.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Print all steps as tables, and open no browser.")] = False,
     query: Annotated[
-        int, typer.Option(help="With --plain or --all: the query whose tables are printed, from 1.", min=1)
+        int, typer.Option(help="Print the tables of this query, counted from 1; with --plain or --all.", min=1)
     ] = 1,
     heads: Annotated[int | None, typer.Option(help="Number of heads.")] = None,
     unscaled: Annotated[bool, typer.Option("--unscaled", help="Do not scale scores by 1/sqrt(d_k).")] = False,
     save: Annotated[
         Path | None,
-        typer.Option(help="Write the lesson as one HTML file, which needs no network, instead of serving it."),
+        typer.Option(help="Write the lesson as one HTML file that needs no network, instead of serving it."),
     ] = None,
     worksheet: Annotated[
         Path | None,
-        typer.Option(help="Write an HTML page for paper: blank matrices to fill in, and their solutions behind."),
+        typer.Option(help="Write an HTML page to print: blank matrices to fill in, and their solutions."),
     ] = None,
     language: Annotated[
         str | None,
-        typer.Option(help="en, pl, pt, ja or zh; default: what the browser prefers, in the terminal LC_ALL or LANG."),
+        typer.Option(help="Language: en, pl, pt, ja or zh; default: the browser's, or in the terminal LC_ALL or LANG."),
     ] = None,
     no_model: Annotated[
         bool, typer.Option("--no-model", help="Do not load a trained model beside the lesson.")
@@ -62,7 +62,7 @@ def lesson(
     port: Port = 0,
     no_browser: NoBrowser = False,
 ) -> None:
-    """Work through attention step by step on a few numbers, each with its calculation. Ctrl-C ends it."""
+    """Show attention step by step on a few numbers, each with its calculation. Ctrl-C ends it."""
     with in_language("lesson", language), ending("lesson", stopped=tr("stopped")):
         from uwaga.viewer.lesson import work_through
 
@@ -103,7 +103,7 @@ def _serve(worked: "Lesson", *, is_default: bool, has_model: bool, **options: An
 
 
 def _trained(sentence: str) -> "View | None":
-    """The sentence in the bundled model; None, with a message, if the model cannot be loaded."""
+    """Return the sentence in the bundled model, or None with a message if the model cannot be loaded."""
     from uwaga._base.errors import CheckpointError
     from uwaga.inspect import run_text
     from uwaga.models.opening import open as open_model
@@ -119,7 +119,7 @@ def _trained(sentence: str) -> "View | None":
 
 
 def _print(worked: "Lesson", query: int, *, everything: bool) -> None:
-    """The steps as tables. A matrix that was printed before, such as X, is not printed again."""
+    """Print the steps as tables. A matrix that was printed before, such as X, is not printed again."""
     from rich.columns import Columns
     from rich.console import Console
 
@@ -152,7 +152,7 @@ def _print(worked: "Lesson", query: int, *, everything: bool) -> None:
 
 
 def _table(matrix: "Matrix", tokens: Sequence[str], query: int) -> "Table":
-    """A matrix as a table; of a matrix per query that of the given query. Larger values have a warmer background."""
+    """Return a matrix as a table, or the query's own table if there is one for each query. Larger values have a warmer background."""
     numbers, title = matrix.numbers, matrix.title
     if numbers.dim() == 3:
         numbers, title = numbers[query], f"{title} ({tokens[query]})"
@@ -192,7 +192,7 @@ def _cell(number: float, largest: float, matrix: "Matrix", digits: int) -> "Text
 
 
 def _text(text: str, style: str = "") -> "Text":
-    """Text for a table or a line: every control character is escaped, line breaks too."""
+    """Return text for a table or a line, with every control character escaped, line breaks too."""
     from rich.text import Text
 
     return Text(escape_controls(text, keep=""), style=style)

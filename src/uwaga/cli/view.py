@@ -1,4 +1,4 @@
-"""`uwaga view`: what `uwaga.view` shows, in a browser, in the terminal, or as a file."""
+"""`uwaga view`: show `uwaga.view` in a browser, or save it as a file."""
 
 import math
 import re
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from uwaga.viewer.page.snapshot import Exact
     from uwaga.viewer.service import ViewService
 
-_TABLE_SECONDS, _TABLE_ROWS = 3.0, 12  # of the statistics in the terminal; the page computes the rest
+_TABLE_SECONDS, _TABLE_ROWS = 3.0, 12  # The terminal shows some statistics; the page computes all of them.
 # Statistics and the titles of their columns, and whether large (+1) or small (-1) values are the extreme ones.
 _COLUMNS = {
     "entropy": ("entropy", -1),
@@ -60,7 +60,7 @@ _COLUMNS = {
     "duplicate_token": ("duplicate", +1),
     "induction": ("induction", +1),
 }
-# Not meant as a text: a path, or a file name with the extension of a text file.
+# An argument that looks like this is meant as a file: a path, or a name with the extension of a text file or a picture.
 _LIKE_A_FILE = re.compile(
     r"\S*[/\\]\S*|\S+\.(?:txt|md|rst|tex|html?|json|csv|log|py|text|bmp|gif|jpe?g|png|tiff?|webp)", re.IGNORECASE
 )
@@ -71,28 +71,35 @@ def view(
     text: Annotated[
         str | None,
         typer.Argument(
-            help="A text, a text file, a picture, - for standard input, a saved recording, or with --ask a soft database. Without it an "
-            "example is shown; further texts can be typed into the page."
+            help="A text, a text file, a picture, - for standard input, a saved recording, or with --ask a soft database. Default: an "
+            "example. You can type further texts into the page."
         ),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            help="minilm, copyist, bard, speller, a directory, or a model id of the Hugging Face Hub. Without it minilm, or copyist "
-            "where minilm is not installed. A picture needs one that reads pictures, such as DINOv2 or CLIP."
+            help="Model that reads the text: minilm, copyist, bard, speller, a directory, or a Hugging Face Hub id. Default: minilm if "
+            "installed, else copyist. A picture needs a model that reads pictures, such as DINOv2 or CLIP."
         ),
     ] = None,
     resolution: Annotated[
-        int | None, typer.Option(help="Pixels of a side at which a picture is read; default: as the model was trained.")
+        int | None,
+        typer.Option(
+            help="Resize a picture to this many pixels a side; default: the size that the model was trained with."
+        ),
     ] = None,
     ask: Annotated[
         str | None,
-        typer.Option(help="A question to the soft database TEXT: how much attention each of its passages gets."),
+        typer.Option(help="Ask the soft database TEXT a question, and show how much attention each passage gets."),
     ] = None,
-    second: Annotated[str | None, typer.Option(help="A second text or recording to compare with, as TEXT.")] = None,
-    second_model: Annotated[str | None, typer.Option(help="A second model to compare with, as --model.")] = None,
+    second: Annotated[
+        str | None, typer.Option(help="Compare with a second text or recording; takes the same values as TEXT.")
+    ] = None,
+    second_model: Annotated[
+        str | None, typer.Option(help="Compare with a second model; takes the same values as --model.")
+    ] = None,
     target: Annotated[
-        str | None, typer.Option(help="Text for the decoder to read; without it the decoder generates.")
+        str | None, typer.Option(help="Text for the decoder to read; default: the decoder generates.")
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens to generate.")] = NEW_TOKENS,
     truncate: Annotated[
@@ -110,7 +117,7 @@ def view(
     seconds: Annotated[
         float | None,
         typer.Option(
-            help="Time for what --save can do without: words, largest weights, predictions, exact cells of long texts. [default: 8]",
+            help="Seconds for the optional parts of --save: words, largest weights, predictions, exact cells of long texts; default: 8.",
             min=0,
         ),
     ] = None,
@@ -119,17 +126,17 @@ def view(
     ] = None,
     pick: Annotated[str | None, typer.Option(help="Pick this word of the text; with --head.")] = None,
     language: Annotated[
-        str | None, typer.Option(help="Of the page: en, pl, pt, ja or zh; default: what the browser prefers.")
+        str | None, typer.Option(help="Language of the page: en, pl, pt, ja or zh; default: the browser's.")
     ] = None,
     port: Port = 0,
     no_browser: NoBrowser = False,
 ) -> None:
-    """Show what a model attends to in a text, or what was recorded of one, in a browser. Ctrl-C ends it."""
+    """Show what a model attends to in a text, or a saved recording, in a browser. Ctrl-C ends it."""
     with (
         in_language("view", language),
         ending("view", CheckpointError, RecordError, ModuleNotFoundError, OSError, stopped=tr("stopped")),
     ):
-        # What is not there is found before PyTorch is imported, which takes seconds.
+        # Missing files are found before PyTorch is imported, which takes seconds.
         reading: dict[str, Any] = {
             "target": None if target is None else text_of(target), "new_tokens": max_new_tokens, "truncate": truncate, "layers": _layers(layers),
         }  # fmt: skip
@@ -185,7 +192,7 @@ def view(
 
 
 def _reject(rule: str, options: Mapping[str, object]) -> None:
-    """Raises RecordError: the first of these options that has a value, and the rule."""
+    """Raise RecordError for the first of these options that has a value, with the rule."""
     for option, value in options.items():
         if value is not None:
             raise RecordError(f"{option} {rule}")
@@ -241,7 +248,7 @@ def _of_texts(
 
 
 def _load(name: str | None, dtype: str) -> "Model":
-    """The model of that name, or the default one. Raises CheckpointError."""
+    """Load the model of that name, or the default model. Raises CheckpointError."""
     from uwaga.models.opening import open as open_model
 
     if name is None:
@@ -277,14 +284,17 @@ def _of_question(folder: str, question: str, model: str | None) -> "ViewService"
 
 
 def text_of(argument: str) -> str:
-    """The text of an argument: of stdin for "-", of the file at a path, else the argument itself. Raises RecordError."""
+    """Return the text of stdin for "-", the text of the file at a path, else the argument itself. Raises RecordError."""
     source = _text_or_path(argument)
     return source if isinstance(source, str) else text_of_file(source)
 
 
 def _text_or_path(argument: str) -> str | Path:
-    """The text of stdin for "-", the path of a file, or the text that the argument is. Raises RecordError: a directory, or what looks like
-    a file that is not there."""
+    """Return the text of stdin for "-", the path of an existing file, else the argument itself.
+
+    Raises:
+        RecordError: the argument is a directory, or looks like a file that does not exist.
+    """
     if argument == "-":
         try:
             return untrusted.read_stream(sys.stdin.buffer, "stdin", untrusted.LINE_BYTES).decode("utf-8-sig")
@@ -303,8 +313,8 @@ def _text_or_path(argument: str) -> str | Path:
 
 
 def _print_heads(service: "Service") -> None:
-    """A table of the heads with the most extreme statistics, for those without a browser: of the first model, and of as many layers as take
-    _TABLE_SECONDS to compute, at least one."""
+    """Print the heads of the first model with the most extreme statistics, for readers without a browser. It computes layers for
+    _TABLE_SECONDS, at least one."""
     from rich.console import Console
 
     side = service.answer({"request": "about"}).meta["sides"][0]
@@ -342,7 +352,7 @@ def _print_heads(service: "Service") -> None:
 
 
 def _most_extreme(heads: Sequence[Mapping[str, float | None]]) -> tuple[list[int], dict[str, int]]:
-    """The indices of _TABLE_ROWS heads, taken in turn from the ranking of each statistic that is known and finite, and the first of each."""
+    """Return the indices of _TABLE_ROWS heads, taken in turn from each statistic's ranking, and the first head of each ranking."""
     rankings = {}
     for name, (_, sign) in _COLUMNS.items():
         values = ((head.get(name), number) for number, head in enumerate(heads))
@@ -360,7 +370,7 @@ def _cell(value: float | None, *, bold: bool) -> str:
 
 
 def _layers(text: str | None) -> list[int] | None:
-    """Numbers and ranges of numbers. Raises RecordError."""
+    """Return the layers of numbers and ranges such as 0,3,6-8. Raises RecordError."""
     if text is None:
         return None
     results: list[int] = []
@@ -374,7 +384,7 @@ def _layers(text: str | None) -> list[int] | None:
 
 
 def _exact(text: str) -> "Exact":
-    """Raises RecordError."""
+    """Return the block of weights that --exact names. Raises RecordError."""
     match = _EXACT.fullmatch(text)
     if match is None:
         rule = "kind/layer/head, such as encoder/3/5, or with queries and keys, such as encoder/3/5/0:512/0:512"
