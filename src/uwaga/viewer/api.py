@@ -38,32 +38,33 @@ def view(
         uwaga.view("The animal didn't cross the street because it was too tired.", model="minilm")
         uwaga.view("Four score", model=uwaga.models.open(model, tokenizer=tokenizer))      # of transformers, or of uwaga.models
 
-    A text is read by a model, whose attention and predictions are shown; further texts can be typed into the page, and heads switched
-    off. In a notebook (Jupyter, VS Code, Colab, marimo) the view is a widget. Elsewhere it is served to a browser on this machine
-    (loopback only), and its URL is printed.
+    A model reads a text, and the page shows its attention and predictions. Readers can type further texts into the page and switch
+    heads off. In a notebook (Jupyter, VS Code, Colab, marimo) the view is a widget. Elsewhere a server on this machine (loopback
+    only) shows it in a browser, and its URL is printed.
 
     Args:
-        shown: a text, or a `uwaga.viewer.Text`, which says how it is read; a recording, a map or several, or a `uwaga.viewer.Maps`, which says
-            what is known of them; a picture of PIL; the path of a text, a picture or a saved recording; a `uwaga.viewer.Question`.
-        beside: the same for a second side, which is compared with the first. A text in two models is two `Text`.
-        model: of what names none itself. For a text the model that reads it: "minilm" or another bundled one (None: minilm where it is
-            installed, else copyist), a directory, a model id of the Hugging Face Hub, or a model itself: of `uwaga.models.open`, or one in
-            evaluation mode that was read from a directory. For a picture the directory of a model that reads pictures. For maps the model's
-            name, or for a recording with values the model itself, which says why its heads look there.
-        title: the title of the page; None: the beginning of the text, or of a recording its model.
-        port: the TCP port to serve on; 0: any free one.
-        browser: whether to open a browser; None: where there is a graphical one.
-        block: whether to wait for Ctrl-C or SIGTERM before returning; None: in a program, but not at Python's prompt.
-        language: of the page: "en", "pl", "pt", "ja" or "zh"; None: what the browser prefers, in a notebook English.
+        shown: a text; a `uwaga.viewer.Text`, which says how to read it; a recording; a map or several; a `uwaga.viewer.Maps`, which
+            adds tokens, a row and a title; a PIL image; the path of a text, a picture or a saved recording; or a
+            `uwaga.viewer.Question` to a soft database.
+        beside: a second side of the same types, to compare with the first. To compare two models, give two `Text`.
+        model: the model that reads the text: "minilm" or another bundled model, a directory, a Hugging Face Hub id, a model of
+            `uwaga.models.open`, or a model in evaluation mode that was read from a directory. Default: minilm if installed, else
+            copyist. For a picture, the directory of a model that reads pictures. For maps, the model's name. For a recording with
+            values, the model itself, which adds *Why?* to the page.
+        title: the title of the page; default: the beginning of the text, or the model of a recording.
+        port: the TCP port to serve on; 0: any free port.
+        browser: whether to open a browser; default: if there is a graphical one.
+        block: whether to wait for Ctrl-C or SIGTERM before returning; default: in a program, but not at Python's prompt.
+        language: the language of the page, "en", "pl", "pt", "ja" or "zh"; default: the browser's, in a notebook English.
 
     Returns:
-        In a notebook the widget; elsewhere a ServedView, which is already closed if this call waited for Ctrl-C.
+        A widget in a notebook. Elsewhere a ServedView, which is already closed if this call waited for Ctrl-C.
 
     Raises:
-        ValueError: an unknown language; no maps; maps of different texts; a row out of range; a number of tokens that differs from the maps';
-            a text without tokens, or with more than the model takes; a model that cannot be read (CheckpointError) or watched, reads no
-            text, is in training mode, or has no tokenizer.
-        ImportError: in a notebook, the extra `uwaga[view]` is not installed.
+        ValueError: the language is unknown; there are no maps, or they are of different texts; a row is out of range; the number of
+            tokens differs from the maps'; the text has no tokens, or more than the model takes; the model cannot be read
+            (CheckpointError) or watched, reads no text, is in training mode, or has no tokenizer.
+        ImportError: `uwaga[view]` is not installed; it is needed in a notebook.
         OSError: the port is not available.
     """
     check_language("view", language)
@@ -85,8 +86,10 @@ def display(
     fragment: str = "",
     language: str | None = None,
 ) -> "ServedView | Widget":
-    """A widget in a notebook; elsewhere serve the view, print its URL, open a browser and wait. port, browser and block: as in `view`; the
-    others: as in `serve`."""
+    """Return a widget in a notebook; elsewhere serve the view, print its URL, open a browser and wait.
+
+    port, browser and block are those of `view`, the other arguments those of `serve`.
+    """
     if in_notebook():
         from uwaga.viewer.notebook import widget
 

@@ -61,26 +61,26 @@ class Lesson:
 
     @property
     def matrices(self) -> dict[str, Matrix]:
-        """All matrices by name, with titles, names of rows and columns, and how each number was computed."""
+        """Return all matrices by name, with titles, names of rows and columns, and how each number was computed."""
         return matrices(self.steps)
 
     def __getitem__(self, name: str) -> NDArray[np.float32]:
-        """A copy of one matrix: (rows, columns), or (queries, rows, columns). Raises KeyError, with the known names."""
+        """Return a copy of one matrix: (rows, columns), or (queries, rows, columns). A KeyError lists the known names."""
         by_name = self.matrices
         if name not in by_name:
             raise KeyError(f"unknown matrix {name!r}: choose one of {', '.join(by_name)}")
         return by_name[name].numbers.numpy().copy()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the lesson as one HTML file that needs no server and no network. The page calculates its tables again after an edit.
+        """Write the lesson as one HTML file that needs no server and no network. Its page computes the tables again after an edit.
 
         `path#tab=lesson&step=softmax` opens it at a step, by the step's id. Raises OSError.
         """
         save_snapshot(ViewService(View(), lesson=self.request), path, language=self.language)
 
     def save_worksheet(self, path: str | os.PathLike[str]) -> None:
-        """Write the six steps as an HTML page for paper: X and the weights, blank matrices to fill in, the questions; and from a new
-        page on the solutions, rounded to two decimals. Raises OSError."""
+        """Write the six steps as an HTML page to print: X and the weights, blank matrices to fill in, and the questions. The solutions,
+        rounded to two decimals, begin on a new page. Raises OSError."""
         with using(self.language), atomic_replace(Path(path)) as file:
             file.write(worksheet_html(self.steps, tuple(self.request["tokens"])).encode())
 
@@ -120,7 +120,7 @@ def work_through(
     language: str | None = None,
     **settings: object,
 ) -> Lesson:
-    """The numbers of the lesson, without showing them; arguments and errors as in `lesson`."""
+    """Return the numbers of the lesson without showing it; arguments and errors as in `lesson`."""
     check_language("lesson", language)
     with using(language or "en"):
         example = parse_example(_request(inputs, tokens, {"wq": wq, "wk": wk, "wv": wv, "wo": wo}, settings))
@@ -141,28 +141,33 @@ def lesson(
     language: str | None = None,
     **settings: object,
 ) -> Lesson:
-    """Show the calculation of attention step by step, on numbers that can be edited, in a browser or a notebook.
+    """Show how attention is computed, step by step, in a browser or a notebook. The numbers can be edited there.
 
         worked = uwaga.lesson("the pen is mine .")
         worked["weights"]
 
     Args:
-        inputs: a sentence, a list of words, or a matrix X (N, M), with N at most 12 and M at most 8; None: "this is a pen .".
-            A sentence is split into words and punctuation marks by the word boundaries of Unicode (UAX 29).
-        tokens: the words of X, as a list or a sentence.
-        wq, wk: (M, D), D at most 8.
-        wv: (M, E), E at most 8.
-        wo: (E, M) of the first head, or (heads * E, M) of all.
-        port, browser, block, language: as in `uwaga.view`. The language's own sentence is the default.
-        settings: heads (at most 4, each with matrices of these sizes; the given ones are those of the first); scaled (whether scores are scaled by 1/sqrt(d_k)); and settings of
-            single steps: window (visible keys before the query's own), length (keys that are not padding), sharpness (factor of
-            the scores in the soft database), payload (its values, N rows), sentences (a batch, lists of words), limit (context
-            length of a model), order (a permutation of the tokens), seed (of random vectors), w1 and w2 (the feed-forward layer's, (M, F) and (F, M)),
-            norm ("post" or "pre"), written (what the decoder has written, a sentence or words), steps and rate (of gradient
-            descent, at most 240 and 4).
+        inputs: a sentence, a list of words, or a matrix X (N, M), with N at most 12 and M at most 8. Default: the sentence of the
+            page's language, "this is a pen ." in English. The word boundaries of Unicode (UAX 29) split a sentence into words and
+            punctuation marks.
+        tokens: the words of a matrix X, as a list or a sentence.
+        wq, wk: weights of queries and keys, (M, D) with D at most 8.
+        wv: weights of values, (M, E) with E at most 8.
+        wo: weights of the output, (E, M) for the first head or (heads * E, M) for all heads.
+        port, browser, block, language: as in `uwaga.view`.
+        settings: for the whole lesson: `heads`, at most 4, and `scaled`, False for scores without 1/sqrt(d_k). wq, wk and wv are
+            those of the first head; further heads have matrices of the same sizes. For single steps:
+
+            - masks: `window`, visible keys before the query's own; `length`, keys that are not padding.
+            - soft database: `sharpness`, a factor of the scores; `payload`, N rows of values.
+            - batches: `sentences`, lists of words; `limit`, the context length of a model.
+            - positions: `order`, a permutation of the tokens. Random vectors: `seed`.
+            - blocks: `w1` (M, F) and `w2` (F, M) of the feed-forward layer; `norm`, "post" or "pre".
+            - decoder: `written`, a sentence or words that the decoder has written.
+            - learning: `steps`, at most 240, and `rate`, at most 4, of gradient descent.
 
     Returns:
-        The numbers of the given example; edits on the page do not change them. In a notebook it is displayed as a widget.
+        The numbers of this example. Edits on the page do not change them. A notebook displays the result as a widget.
 
     Raises:
         ValueError: an unknown language, too many tokens, NaN or infinite numbers, shapes that do not fit, an unknown setting.
