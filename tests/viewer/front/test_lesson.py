@@ -347,7 +347,7 @@ def test_a_question_is_answered_before_its_numbers_are_shown(worked: Lesson, ope
     assert set(shares.all_text_contents()) == {"?"}
     assert page.locator(".lesson-word-asks").first.text_content() == "a"  # the question's word
     words.filter(has_text="this").press("Enter")
-    assert page.locator(".lesson-answer").text_content().startswith("Not so. “pen”: 2.00.")
+    assert page.locator(".lesson-answer").text_content().startswith("Not quite. “pen”: 2.00.")
     words.filter(has_text="pen").click()
     row = worked["crude_scores"][3]
     np.testing.assert_allclose([number_of(text) for text in shares.all_text_contents()], row, atol=0.0051)
@@ -362,7 +362,7 @@ def test_a_question_is_answered_before_its_numbers_are_shown(worked: Lesson, ope
     covered.first.click()
     assert set(covered.all_text_contents()) == {"?"}
     page.get_by_role("button", name="under 0.4").click()
-    assert page.locator(".lesson-answer").text_content().startswith("Not so. It is 0.77")
+    assert page.locator(".lesson-answer").text_content().startswith("Not quite. It is 0.77")
     assert page.locator(".lesson-right").text_content() == "over 0.7"
     assert page.locator(".lesson-guess").text_content() == "under 0.4"
     assert_shows(page, worked, "weights")

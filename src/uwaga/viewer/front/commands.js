@@ -87,10 +87,10 @@ const legendLines = [
   [tr("Row"), tr("a word that asks: the query. Its weights add up to 100%.")],
   [tr("Column"), tr("a word that is looked at: the key.")],
   [tr("Colour of a cell"), tr("the weight of that row on that column, from none to the largest in view. The legend below the map has the numbers.")],
-  [tr("Grey bar"), tr("weight that rests on special tokens such as [CLS], or on the first token. It is left out of the colours, and nothing is divided again.")],
+  [tr("Grey bar"), tr("weight on special tokens such as [CLS], or on the first token. It is left out of the colours; the other weights are not rescaled.")],
   [tr("Orange and blue"), tr("orange is the word that asks, blue the word that is looked at. In a long text five bands of blue, with underlines, are 1, 3, 8, 20 and 50%.")],
-  [tr("Layer, head"), tr("a model has many maps: some layers of some heads each. The most distinctive heads are those in which something can be seen in this text.")],
-  [tr("Before you conclude"), tr("a weight says where a head reads from, not what it does with what it read, nor that the answer depends on it.")],
+  [tr("Layer, head"), tr("a model has many maps, one for each head of each layer. The most distinctive heads show a clear pattern in this text.")],
+  [tr("Before you conclude"), tr("a weight shows from which word a head reads. It does not show how the head uses the word, or that the answer depends on it.")],
 ];
 
 /** @param {App} app @returns {{element: HTMLDialogElement, toggle: () => void}} */

@@ -38,7 +38,7 @@ export function partText(part, hasKinds) {
 /** Why there is no sum, and what to do. @param {string} error @returns {string} */
 export function whyNotText(error) {
   return {
-    model: tr("A score is split into parts of its model, and here is none: open a text with a model, or a recording with uwaga.view(recording, model=model)."),
+    model: tr("To split a score, the page needs a model: open a text with a model, or a recording with uwaga.view(recording, model=model)."),
     changed: tr("The parts are those of the model as it is: look at “Before”, or take the changes back."),
     hidden: tr("A mask hides this key: there is no score, and the weight is 0."),
     family: tr("The parts of this model are not known: open one of a family that uwaga.models.load reads, such as BERT, GPT-2, Llama or T5."),
@@ -154,7 +154,7 @@ export function makeWhy(app) {
     status.textContent = "";
     choices.hidden = false;
     sentence.replaceChildren(...(comparison ? [...(than === of.others[0] && of.isNext ? trParts("{to} gets {times} times the weight of {other}, which is looked at next most: their scores differ by {score}.", comparison) : trParts("{to} gets {times} times the weight of {other}: their scores differ by {score}.", comparison)), " ",
-      tr("The softmax does not change when all scores of a word do by the same number: what both have in common explains nothing, and is gone here.")]
+      tr("The softmax does not change if all scores of a word change by the same number. So parts that both scores share explain nothing, and are left out here.")]
       : trParts("The score, before the softmax, is {score}: the sum of what each part that wrote at {from} contributes with each that wrote at {to}.", { ...words(of), score: numberText(score) })),
       ...(isPiece ? [" ", ...(comparison ? trParts("Of the pieces of these words it is {from}, {to} and {other}, with the largest weights.", { from: quoted(labels[0]), to: quoted(labels[1]), other: quoted(String(labels[2])) })
         : trParts("Of the pieces of these words it is {from} and {to}, with the largest weight.", { from: quoted(labels[0]), to: quoted(labels[1]) }))] : []));

@@ -185,7 +185,7 @@ function makeQuestion(actions, changed, isTapped) {
         on: { click: () => say(at) },
       }, sentenceText(choice))),
       isAsking ? el("button", { type: "button", class: "lesson-show", text: tr("Show me"), on: { click: () => say(null) } }) : "");
-    const first = guess !== null && question.answers.includes(guess) ? tr("Right.") : tr("Not so.");
+    const first = guess !== null && question.answers.includes(guess) ? tr("Right.") : tr("Not quite.");
     const explanation = guess === null ? question.why : tr("{first} {second}", { first, second: question.why });
     choices.hidden = isTapped && !isAsking;
     answer.replaceChildren(...(isAsking ? [] : sentenceText(explanation)));

@@ -526,7 +526,7 @@ function makeStepNavigation(go, actions) {
   const element = el("nav", { class: "lesson-nav", "aria-label": tr("Steps of the lesson") }, thread,
     el("div", { class: "lesson-tools" },
       el("label", { class: "lesson-control", title: tr("Each step asks a question before it shows the numbers that answer it") }, asks, ` ${tr("Predict first")}`),
-      el("label", { class: "lesson-control", title: tr("Every circle with its number; without, those of the chosen word") }, numbers, ` ${tr("All numbers")}`),
+      el("label", { class: "lesson-control", title: tr("Show the number of every circle, not only of the chosen word") }, numbers, ` ${tr("All numbers")}`),
       el("button", { type: "button", class: "lesson-print", text: tr("Print all steps"), on: { click: actions.print } })),
     list);
   element.addEventListener("keydown", (event) => {

@@ -126,7 +126,7 @@ function makeSettings(app) {
     { name: "words", title: tr("Words"), hint: tr("Merge the tokens of a word") }],
   (name) => { if (name !== store.get().merge) app.commands.run("shell.words"); });
   const specials = segmentedControl(tr("Special tokens"), [{ name: "show", title: tr("Shown") },
-    { name: "hide", title: tr("Left out"), hint: tr("Left out, and the rest divided by its sum: weights are no longer those of the model") }],
+    { name: "hide", title: tr("Left out"), hint: tr("Leave them out and divide the other weights by their sum: they are then no longer the model's weights") }],
   (name) => { if (name !== store.get().specials) app.commands.run("shell.specials"); });
   const sink = segmentedControl(tr("Sink"), [
     { name: "bar", title: tr("Grey bar"), hint: tr("Weight on special tokens and on the first token is a grey bar: the colours are for the rest") },

@@ -65,7 +65,7 @@ export function flowParts(keys, cut, sinks, before, after) {
   });
   const word = (/** @type {number} */ key) => el("bdi", { text: wordText(keys, key) }), first = [...cut];
   return [el("h2", {}, trParts("Where the {share} went", { share: percentText(lost) })),
-    el("p", { class: "uwaga-sub", text: factor === null ? tr("The link was cut before the softmax: what is left of the row is divided again, so that it adds up to 100%.")
+    el("p", { class: "uwaga-sub", text: factor === null ? tr("The link was cut before the softmax, so the rest of the row is rescaled to add up to 100%.")
       : tr("The link was cut before the softmax, so every other share grew by the same factor, {factor}.", { factor: decimalText(factor, 2) }) }),
     el("div", { class: "uwaga-flow", dir: isRightToLeft(keys.labels) ? "rtl" : "ltr" },
       el("p", {}, el("span", { class: "uwaga-asked" }, first.slice(0, 3).flatMap((key, i) => [i ? " " : "", word(key)]), first.length > 3 ? "\u2026" : ""),
