@@ -138,7 +138,7 @@ def test_where_there_is_no_model_it_says_so_and_a_saved_page_has_no_button(
     view = serve(make_maps(7), tokens=["[CLS]", "the", "cat", "saw", "the", "dog", "[SEP]"])
     page = open_page(view.address)
     page.get_by_role("button", name="Why?").click()
-    page.locator(".uwaga-why [role=status]", has_text="here is none: open a text with a model").wait_for()
+    page.locator(".uwaga-why [role=status]", has_text="needs a model: open a text with a model").wait_for()
     view.save(tmp_path / "page.html")
     saved = open_page((tmp_path / "page.html").as_uri())
     saved.locator(".uwaga-headline bdi").first.wait_for()
