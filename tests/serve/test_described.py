@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from documents import DOCS, blocks, commands
 
 from uwaga import TextEncoder
 from uwaga.serve.metrics import PATHS
@@ -134,9 +135,12 @@ def test_the_page_needs_nothing_from_elsewhere_and_runs_nothing(serving) -> None
 
 @pytest.mark.slow
 def test_the_commands_of_the_page_are_answered_as_it_says(minilm: Path, serving) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "serve.md").read_text(encoding="utf-8")
-    asked = [shlex.split(line) for line in page.splitlines() if line.startswith("    curl ")]
-    said = re.search(r"The last reply has the cat first \(`index` 1, (.*)\) and then the dog \(`index` 0, (.*)\)", page)
+    page = DOCS / "guides" / "serve.md"
+    shown = [command for block in blocks(page) for command, _ in commands(block.text)]
+    asked = [shlex.split(command) for command in shown if command.startswith("curl ")]
+    text = " ".join(page.read_text(encoding="utf-8").split())
+    said = re.search(r"the cat first \(`index` 1, score (.*?)\) and then the dog \(`index` 0, score (.*?)\)", text)
+    assert said is not None
 
     async def test(client) -> None:
         answers = [await client.post(url.partition(":8000")[2], body.encode()) for _, url, _, _, _, body in asked]
