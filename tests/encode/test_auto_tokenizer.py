@@ -225,24 +225,18 @@ def test_transformers_reads_no_key_without_a_rule() -> None:
 
 
 def tables() -> str:
-    rows = [(f"`{key}`", "computed") for key in SPECIAL] + [
-        ("other keys that end with `_token`", "computed if the value is a token")
-    ]
-    parts = ["### Keys of `tokenizer_config.json`", "", "| keys | what uwaga does |", "| --- | --- |"]
+    """The tables of the page. Keys without an effect on the tokens are not in them."""
+    parts = ["| keys of `tokenizer_config.json` | what uwaga does |", "| --- | --- |"]
     rules = sorted({**dict.fromkeys(SPECIAL, "computed"), **KEYS}.items(), key=lambda each: (each[1], each[0]))
     for rule, same in groupby(rules, lambda each: each[1]):
         keys = [f"`{key}`" for key, _ in same]
-        parts += [f"| {', '.join(keys[at : at + 4])} | {rule} |" for at in range(0, len(keys), 4)]
-    parts += [f"| {rows[-1][0]} | {rows[-1][1]} |", "| all others | no effect |", ""]
-    parts += [
-        "### Classes of tokenizers",
-        "",
-        "| `tokenizer_class` | keys that it reads, with their defaults |",
-        "| --- | --- |",
-    ]
+        if not rule.startswith("no effect"):
+            parts += [f"| {', '.join(keys[at : at + 12])} | {rule} |" for at in range(0, len(keys), 12)]
+    parts += ["| other keys that end with `_token` | computed if the value is a token |", ""]
+    parts += ["| `tokenizer_class` | keys that it reads, with their defaults |", "| --- | --- |"]
     for name, kind in sorted(KINDS.items()):
         switches = ", ".join(f"`{key}` {json.dumps(value)}" for key, value in sorted(kind.switches.items()))
-        parts.append(f"| `{name}` | {switches or 'none'} |")
+        parts.append(f"| `{name}` | {switches or 'no keys'} |")
     return "\n".join(parts)
 
 

@@ -116,20 +116,35 @@ def rendered(rule: Rule) -> str:
     return rule if isinstance(rule, str) else f"only {', '.join(f'`{json.dumps(value)}`' for value in rule)}"
 
 
+OLDER_NAMES = {"model_args": "model_kwargs", "tokenizer_args": "processor_kwargs", "config_args": "config_kwargs"}
+
+
 def tables() -> str:
-    """The section of the page that shows the rules, a row for the keys of one rule."""
-    parts = []
+    """The table of the page: a row for the keys of one rule. Keys without an effect and older names are not in it."""
+    rows = ["| file or module | keys | what uwaga does |", "| --- | --- | --- |"]
     for name, rules in FILES.items():
-        place = f"`{name}`" if name.endswith(".json") else f"`config.json` of the module {name}"
-        parts += [f"### Keys of {place}", "", "| keys | what uwaga does |", "| --- | --- |"]
-        ordered = sorted(rules.items(), key=lambda each: (each[0].rpartition(".")[0], rendered(each[1]), each[0]))
-        for (_, what), rows in groupby(ordered, lambda each: (each[0].rpartition(".")[0], rendered(each[1]))):
-            keys = [key for key, _ in rows]
-            parts += [
-                f"| {', '.join(f'`{key}`' for key in keys[at : at + 4])} | {what} |" for at in range(0, len(keys), 4)
-            ]
-        parts.append("")
-    return "\n".join(parts)
+        shown = {
+            key: rendered(rule)
+            for key, rule in rules.items()
+            if rule != "no effect" and key.partition(".")[0] not in OLDER_NAMES
+        }
+        ordered = sorted(shown, key=lambda key: (shown[key], key.rpartition(".")[0], key))
+        for what, same in groupby(ordered, shown.__getitem__):
+            keys = [f"`{key}`" for key in same]
+            place = f"`{name}`" if name.endswith(".json") else name
+            rows += [f"| {place} | {', '.join(keys[at : at + 12])} | {what} |" for at in range(0, len(keys), 12)]
+    return "\n".join(rows)
+
+
+def test_older_names_have_the_rules_of_the_newer_ones() -> None:
+    rules = FILES["sentence_bert_config.json"]
+    for old, new in OLDER_NAMES.items():
+        of_old, of_new = (
+            {key.partition(".")[2]: rule for key, rule in rules.items() if key.startswith(f"{name}.")}
+            for name in (old, new)
+        )
+        assert of_old == of_new
+        assert of_old
 
 
 def test_the_page_shows_the_rules() -> None:
@@ -137,7 +152,7 @@ def test_the_page_shows_the_rules() -> None:
     assert tables() in page, f"docs/reference/model-options.md must contain:\n\n{tables()}"
     files = {name for path in SOURCES.rglob("*.py") for name in re.findall(r'"([\w-]+\.json)"', path.read_text())}
     files |= {*sentence_files.PROCESSOR_FILES, sentence_files.ADAPTER_FILE}
-    missing = {name for name in files if f"| `{name}`" not in page}
+    missing = {name for name in files if f"`{name}`" not in page}
     assert not missing
 
 
