@@ -1,4 +1,4 @@
-"""The tables of docs/reference/models.md are those of the code."""
+"""The tables of docs/reference/models.md and docs/formats/model.md are those of the code, and so are the lists in docstrings."""
 
 import inspect
 import re
@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from uwaga.models import Transformer, config, families, generate
+from uwaga.models import Config, Transformer, config, families, generate
 from uwaga.models.transformer import Output
 
-_DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "models.md"
+_DOCS = Path(__file__).parents[2] / "docs"
+_TYPES, _NAMES = _DOCS / "reference" / "models.md", _DOCS / "formats" / "model.md"
 # Of the table of names: a model type of the kind, and what stands before the names of a layer there and here.
 _KINDS = {
     "BERT, RoBERTa": ("bert", "encoder.layer.0.", "encoder.layers.0."),
@@ -21,20 +22,24 @@ _KINDS = {
 }
 
 
-def _rows(heading: str) -> list[list[str]]:
+def _rows(page: Path, heading: str) -> list[list[str]]:
     """The cells of the table under a first heading, that heading's row first."""
-    lines = _DOCUMENT.read_text(encoding="utf-8").splitlines()
+    lines = page.read_text(encoding="utf-8").splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith(f"| {heading} |"))
     table = [line for line in lines[start:] if line.startswith("|") or not line]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table[: table.index("")]]
 
 
-def _names(cell: str) -> list[str]:
-    return re.findall(r"`(\w+)[^`]*`", cell)
+def _section(documented: object, heading: str) -> list[str]:
+    """The names that a section of a docstring explains."""
+    text = inspect.getdoc(documented) or ""
+    section = re.search(rf"^{heading}:\n((?:    .*\n|\n)+)", text + "\n", re.MULTILINE)
+    assert section is not None
+    return re.findall(r"^    (\w+): ", section[1], re.MULTILINE)
 
 
 def test_the_model_types_are_those_that_load() -> None:
-    listed = {row[0].strip("`"): row[1] for row in _rows("model type")[2:]}
+    listed = {row[0].strip("`"): row[1] for row in _rows(_TYPES, "model type")[2:]}
     made = {kind: config(kind) for kind in families.model_types()}
     kinds = {
         kind: "both" if each.has_both else "decoder" if each.is_causal else "encoder" for kind, each in made.items()
@@ -43,25 +48,24 @@ def test_the_model_types_are_those_that_load() -> None:
 
 
 def test_the_settings_are_those_of_the_tables() -> None:
-    listed = [name for row in _rows("group")[2:] for name in _names(row[1])]
+    items = re.findall(r"^- [^:]+: (.*)$", inspect.getdoc(Config) or "", re.MULTILINE)
+    listed = [name for item in items for name in re.findall(r"`(\w+)`", item)]
     known = [families.family_of(kind, "").settings for kind in families.model_types()]
     assert sorted(listed) == sorted(set().union(*known))
 
 
 def test_the_outputs_are_those_of_a_call() -> None:
-    assert [name for row in _rows("field")[2:] for name in _names(row[0])] == list(Output._fields)
+    assert _section(Output, "Attributes") == list(Output._fields)
 
 
 def test_the_options_of_generate_are_its_own() -> None:
-    listed = {name for row in _rows("option")[2:] for name in _names(row[0])}
-    parameters = inspect.signature(generate).parameters.values()
-    assert listed == {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
+    assert sorted(_section(generate, "Args")) == sorted(inspect.signature(generate).parameters)
 
 
 @pytest.mark.parametrize("kind", _KINDS)
 def test_the_names_of_a_layer_are_those_of_its_table(kind: str) -> None:
     model_type, theirs, ours = _KINDS[kind]
-    heading, _, *rows = _rows("ours")
+    heading, _, *rows = _rows(_NAMES, "uwaga")
     column = heading.index(kind)
     listed = {row[0].strip("`"): row[column].strip("`") for row in rows}
     made = config(model_type)

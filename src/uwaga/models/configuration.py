@@ -20,7 +20,25 @@ OUTPUTS: tuple[Output, ...] = ("pooled", "logits", "sequence", "tokens")
 
 @options
 class Config:
-    """What a `Transformer` consists of. `uwaga.models.config` makes one with the settings of a model type.
+    """The settings of a `Transformer`. `uwaga.models.config` makes a Config with the defaults of a model type.
+
+    A model type has only some of these settings, and `uwaga.models.config` rejects the others:
+
+    - sizes: `vocab_size`, `d_model`, `num_layers`, `num_heads`, `num_kv_heads`, `d_k`, `d_ff`
+    - decoder of a model with both: `num_decoder_layers`, `num_decoder_heads`, `decoder_d_ff`, `decoder_vocab_size`
+    - embeddings: `type_vocab_size`, `embedding_size`, `scale_embedding`
+    - positions: `position_encoding`, `max_position_embeddings`, `sinusoid_layout`, `alibi_slopes`, `ropes`, `num_buckets`, `max_distance`
+    - attention: `is_causal`, `windows`, `band`, `scale`, `scale_by_layer`, `softcap`, `qkv_bias`
+    - layers: `activation`, `gated`, `feed_forward_bias`, `norm`, `norm_eps`, `norm_bias`
+    - layers that share weights: `num_hidden_groups`, `inner_group_num`
+    - outputs: `outputs`, `labels`, `tie_word_embeddings`, `logit_softcap`, `scale_decoder_outputs`
+    - head for logits: `head_activation`, `head_bias`, `lm_head_bias`
+    - dropout: `dropout`, `embedding_dropout`, `attention_dropout`, `activation_dropout`, `classifier_dropout`
+    - token ids: `pad_token_id`, `eos_token_ids`, `decoder_start_token_id`
+
+    `band=n` in `gpt2` lets every second layer see only the last n tokens, as in GPT-3; the model type is then `uwaga-gpt3`.
+    `num_decoder_layers=0` in `t5`, `mt5` and `uwaga-transformer` leaves only the encoder, `num_layers=0` in `uwaga-transformer` only the
+    decoder. `outputs=()` leaves out all heads, except the logits of T5 and of the original Transformer with a decoder.
 
     Raises:
         ValueError: a setting of a wrong type or range, or settings that contradict each other.

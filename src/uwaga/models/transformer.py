@@ -45,16 +45,28 @@ _ACTIVATIONS: dict[str | None, Any] = {"tanh": torch.tanh, "gelu": functional.ge
 
 
 class Output(NamedTuple):
-    """The outputs of a Transformer: Ragged where the ids are, None where the model has no such head or it was not requested."""
+    """The outputs of a Transformer. Outputs of tokens are Ragged if the ids are.
 
-    # (B, Q, M), after the last layer and the final norm; of a decoder without decoder_ids None
+    A field is None if the model does not have it or the call does not ask for it (`outputs=`, `output_hidden_states=`).
+
+    Attributes:
+        last_hidden_state: (B, Q, M), after the last layer and the final norm; of the decoder if the model has both, None without decoder_ids.
+        logits: (B, Q, V), of the next token; in an encoder, of the token itself.
+        pooled: (B, M) or (R, M), of the first token, as BERT's pooler.
+        sequence: (B, C), logits of the classes of the text.
+        tokens: (B, Q, C), logits of the classes of each token.
+        memory: (B, K, M), the encoder's output, which a decoder reads.
+        hidden_states: of the embeddings and of every layer, before the final norm.
+        encoder_hidden_states: of the encoder, if the model has both.
+    """
+
     last_hidden_state: Operand | None = None
-    logits: Operand | None = None  # (B, Q, V), of the next token; in an encoder of the token itself
-    pooled: Tensor | None = None  # (B, M), or (R, M)
-    sequence: Tensor | None = None  # (B, C), logits
-    tokens: Operand | None = None  # (B, Q, C), logits
-    memory: Operand | None = None  # (B, K, M), the encoder's output, which a decoder reads
-    hidden_states: tuple[Operand, ...] | None = None  # of the embeddings and of every layer, before the final norm
+    logits: Operand | None = None
+    pooled: Tensor | None = None
+    sequence: Tensor | None = None
+    tokens: Operand | None = None
+    memory: Operand | None = None
+    hidden_states: tuple[Operand, ...] | None = None
     encoder_hidden_states: tuple[Operand, ...] | None = None
 
 

@@ -1,4 +1,19 @@
-"""The families of models that are read from directories of transformers: a table for each model type (`family.Family`)."""
+"""The families of models that are read from directories of transformers: a table for each model type (`family.Family`).
+
+A new model type is a new table. Loading, saving and generation need no other code:
+
+1. Write NAME.py in this folder with FAMILIES = {"the_model_type": Family(...)}. Start from a related table by `dataclasses.replace`.
+2. Put the keys of config.json and the defaults of transformers into `keys`, such as keys(hidden_size=768), and settings that all models of
+   the type share into `fixed`.
+3. Put keys that `Transformer` does not compute into `only`, with the values that change nothing, and keys without effect into `harmless`.
+4. Map the modules of transformers to the modules of `Transformer` in `names`.
+5. List the classes of transformers with their outputs in `architectures`, the class without a head first.
+6. If a key is more than another name of a setting, compute the setting in `settle` and write the key in `write`.
+7. Name the class of tokenizers that transformers registers for the type in `tokenizer`.
+
+tests/models/test_families.py then compares the type with transformers. If no combination of settings computes the model, add a setting to
+`Config` and its computation to `Transformer` first.
+"""
 
 from functools import cache
 from importlib import import_module
@@ -14,7 +29,7 @@ from uwaga.models.families.family import Family, File
 
 @cache
 def model_types() -> tuple[str, ...]:
-    """Of all families, as config.json has them."""
+    """Return the model types of all families, as config.json has them, in alphabetical order."""
     return tuple(sorted(_tables()))
 
 
@@ -25,7 +40,7 @@ def _tables() -> dict[str, Family]:
 
 
 def family_of(model_type: object, where: str) -> Family:
-    """The family of a model type; `where` is the file that has it, for messages. Raises CheckpointError."""
+    """Return the family of a model type. `where` is the file that has the type, for messages. Raises CheckpointError."""
     if not isinstance(model_type, str) or model_type not in _tables():
         supported = ", ".join(model_types())
         raise CheckpointError(f"{where}: model_type is {printable(repr(model_type))}; supported: {supported}")
@@ -33,12 +48,12 @@ def family_of(model_type: object, where: str) -> Family:
 
 
 def config(model_type: str, **settings: Any) -> Config:
-    """The configuration of a model of a type, for `uwaga.models.Transformer`.
+    """Make the configuration of a model type, for `uwaga.models.Transformer`.
 
     Args:
         model_type: as in config.json of transformers, such as "bert" or "llama"; "uwaga-transformer" is the original Transformer, "uwaga-gpt3"
             GPT-2 with a band.
-        settings: fields of the configuration; others have the values of transformers.
+        settings: fields of `Config`; all others have the defaults of transformers.
 
     Raises:
         ValueError: an unknown model type, a setting that it does not have, or one of a wrong type or range.
