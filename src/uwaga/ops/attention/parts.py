@@ -1,5 +1,5 @@
 """One call in parts of its queries and keys, by the native kernels: a part continues the sums of the parts before it, so that the whole has
-the bits of one call (docs/contributors/kernels.md, "Parts").
+the bits of one call (docs/contributors/kernels.md, "Partial results").
 
 Parts of keys come in order and begin at multiples of PART_KEYS, parts of queries in order and at multiples of PART_QUERIES. How sums lie in
 memory is the library's own: they are made here, and only passed on.
