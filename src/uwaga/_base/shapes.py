@@ -1,4 +1,4 @@
-"""Shape checks: binds the letters of docs/reference/glossary.md to the sizes of several tensors, and reports the first contradiction."""
+"""Shape checks: binds the letters of docs/contributors/glossary.md to the sizes of several tensors, and reports the first contradiction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
