@@ -169,7 +169,7 @@ def test_copyists_induction_heads_are_where_its_card_says() -> None:
     assert model.config.alibi_slopes == (2.0, 0.5, 0.0, 0.0)
     text = "".join(
         (ROOT / "docs" / f"{name}.md").read_text()
-        for name in ("reference/forms", "concepts/attention", "concepts/maps")
+        for name in ("reference/forms", "concepts/attention", "concepts/maps", "concepts/transformers-from-parts")
     )
     once = load_tokenizer(folder).backend.encode(text).ids[:4096]
     ids = torch.tensor([once + once])
