@@ -223,8 +223,7 @@ def test_each_is_of_a_command_in_the_document_that_shows_it(pictures: ModuleType
     assert len(shown) > 8
     for document, name in shown:
         command, text = pictures.PICTURES[name].command, document.read_text(encoding="utf-8")
-        assert f"$ {command}
-" in text or f"`{command}`" in text, f"{document.name}: {name}.png shows {command}"
+        assert f"$ {command}\n" in text or f"`{command}`" in text, f"{document.name}: {name}.png shows {command}"
 
 
 @pytest.mark.stress
