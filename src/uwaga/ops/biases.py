@@ -23,20 +23,24 @@ class DistanceBias(ABC):
 
     @abstractmethod
     def heads(self) -> int:
-        """The number of query heads H."""
+        """Return the number of query heads H."""
 
     @abstractmethod
     def parameter(self) -> Tensor:
-        """The learnable tensor of the bias, for error messages and checks of its device."""
+        """Return the learnable tensor of the bias, for error messages and checks of its device."""
 
     @abstractmethod
     def vector(self, distance_L: Tensor) -> Tensor:
-        """(H, L): the bias at each distance j - p."""
+        """Compute the bias (H, L) at each distance j - p."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AlibiBias(DistanceBias):
-    """-slopes[h] * |j - p| (Press, Smith and Lewis, "Train Short, Test Long", 2022; symmetric form). slopes: (H,), real.
+    """Add -slopes[h] * |j - p| to the scores (Press, Smith and Lewis, "Train Short, Test Long", 2022; symmetric form).
+
+    Args:
+        slopes: (H,), real.
+        start: position of the first query among the keys, as in masks.
 
     Raises:
         ValueError: slopes of another shape or complex, or start is not None, an integer or a tensor.
@@ -66,15 +70,16 @@ class AlibiBias(DistanceBias):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RelativeBias(DistanceBias):
-    """table[bucket(j - p), h], with the buckets of T5 (Raffel et al., 2020): one per distance up to half of them, then
-    logarithmically wider ones up to `max_distance`. With `bidirectional`, half of the buckets are for keys after the query; without it
-    those share bucket 0.
+    """Add table[bucket(j - p), h] to the scores, with the buckets of T5 (Raffel et al., 2020).
+
+    The first half of the buckets has one distance each, the others are logarithmically wider, up to `max_distance`. With
+    `bidirectional`, half of all buckets are for keys after the query. Without it, all keys after the query share bucket 0.
 
     Args:
         table: (buckets, H), real; gradients reach it.
         bidirectional: as in T5's encoder; False as in its decoder.
         max_distance: in tokens; all distances from there on share the last bucket.
-        start: as in masks.
+        start: position of the first query among the keys, as in masks.
 
     Raises:
         ValueError: a table of another shape or complex, fewer than two buckets a direction, or a max_distance that is not more
@@ -111,7 +116,7 @@ class RelativeBias(DistanceBias):
         return table[self.bucket(distance_L)].T
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """T5's bucket of each distance j - p, as in transformers' T5Attention._relative_position_bucket."""
+        """Return T5's bucket of each distance j - p, as in transformers' T5Attention._relative_position_bucket."""
         buckets = self.table.shape[0]
         if self.bidirectional:
             buckets //= 2

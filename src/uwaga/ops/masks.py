@@ -38,7 +38,7 @@ class Mask(ABC):
 
     @property
     def nesting(self) -> int:
-        """How deep & and | are nested in it."""
+        """Return how deep & and | are nested in this mask."""
         return getattr(self, "_nesting", 0)
 
     @abstractmethod
@@ -46,13 +46,13 @@ class Mask(ABC):
         """Append this mask to the program under construction."""
 
     def over(self, shape: ScoreShape) -> MaskProgramBuilder:
-        """This mask as a program over scores of this shape, with its tensors."""
+        """Return this mask as a program over scores of this shape, with its tensors."""
         builder = MaskProgramBuilder(shape)
         self.encode(builder)
         return builder
 
     def dense(self, shape: ScoreShape, device: str = "cpu") -> Tensor:
-        """The Q x K form, for tests and figures: True is visible, four dimensions that broadcast to (B, H, Q, K)."""
+        """Return the mask as a bool tensor that broadcasts to (B, H, Q, K), True for visible keys, for tests and figures."""
         made = self.over(shape)
         return visible(made.program, made.tensors, shape.queries, shape.keys, device)
 
@@ -71,7 +71,7 @@ class Mask(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Causal(Mask):
-    """Keys up to the query's own position p = i + start: j <= p, or j < p with include_self=False.
+    """Show the keys up to the query's own position p = i + start: j <= p, or j < p with include_self=False.
 
     Raises:
         ValueError: include_self is not a bool, or start is not None, an integer or a tensor.
@@ -90,7 +90,7 @@ class Causal(Mask):
 
 @dataclass(frozen=True, slots=True)
 class Window(Mask):
-    """Keys near the query: p - left <= j <= p + right, with p = i + start; None is unbounded on that side.
+    """Show the keys near the query: p - left <= j <= p + right, with p = i + start; None is unbounded on that side.
 
     Raises:
         ValueError: left or right is negative or not an integer, or start is not None, an integer or a tensor.
@@ -114,10 +114,10 @@ class Window(Mask):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyLengths(Mask):
-    """The first lengths[b] keys of each sequence b of a padded batch: j < lengths[b].
+    """Show the first lengths[b] keys of each sequence b of a padded batch: j < lengths[b].
 
-    `lengths` are integers that broadcast to the batch dimensions. They must lie in 0..K; attention raises a ValueError
-    otherwise, where reading them costs nothing: on the CPU, outside torch.compile.
+    `lengths` are integers that broadcast to the batch dimensions. They must lie in 0..K. Attention checks this on the CPU outside
+    torch.compile, and raises a ValueError.
     """
 
     lengths: Tensor
@@ -131,7 +131,7 @@ class KeyLengths(Mask):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Documents(Mask):
-    """Keys of the query's own document: those with the same id.
+    """Show the keys of the query's own document, which have the same id.
 
     `ids` are integers per key, (K,) or (batch..., K); over a ragged batch (N,), one per packed key. The queries are the
     last Q positions, unless `query_ids` has their ids: (Q,), (batch..., Q) or, ragged, one per packed query. attention raises a
@@ -183,21 +183,21 @@ class _Pair(Mask):
 
 
 class Both(_Pair):
-    """Keys that are visible in both masks: left & right. Raises ValueError: nested deeper than MAX_NESTING."""
+    """Show the keys that both masks show: left & right. Raises ValueError: nested deeper than MAX_NESTING."""
 
     __slots__ = ()
     operation = And
 
 
 class Either(_Pair):
-    """Keys that are visible in at least one of the masks: left | right. Raises ValueError: nested deeper than MAX_NESTING."""
+    """Show the keys that at least one of the masks shows: left | right. Raises ValueError: nested deeper than MAX_NESTING."""
 
     __slots__ = ()
     operation = Or
 
 
 def as_mask(mask: object) -> Mask:
-    """The mask itself, or a DenseMask of a bool tensor; ValueError for anything else."""
+    """Return the mask itself, or a DenseMask of a bool tensor. Raises ValueError for anything else."""
     if isinstance(mask, Mask):
         return mask
     if not isinstance(mask, Tensor):

@@ -16,10 +16,11 @@ _FLOATS = 2**22  # of the similarities that are in memory at a time, where no gr
 
 
 def maxsim(query_tokens: Ragged, document_tokens: Ragged) -> Tensor:
-    """(Q, S): for each query and document, the sum over the query's tokens of the largest dot product with a token of the document.
+    """Score each document for each query by late interaction (MaxSim).
 
-    Nothing is padded, and a score has the same bits alone as among any other queries and documents. It has a gradient with respect to
-    both; of equal products, one token has it.
+    A score is the sum, over the tokens of the query, of the largest dot product with a token of the document. Nothing is padded, and
+    a score has the same bits whatever other queries and documents are in the call. Scores are differentiable with respect to both
+    arguments. If two products are equal, one of the tokens gets the gradient.
 
     Args:
         query_tokens: Ragged with values (T, M), a row for each query.
@@ -27,7 +28,7 @@ def maxsim(query_tokens: Ragged, document_tokens: Ragged) -> Tensor:
             length 1 make the products cosines.
 
     Returns:
-        (Q, S) float32, or float64 where one of them is float64; bfloat16 and float16 are computed in float32.
+        (Q, S) float32, or float64 if one argument is float64; bfloat16 and float16 are computed in float32.
 
     Raises:
         ShapeError: values that are no matrices of one width.

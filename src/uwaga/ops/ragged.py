@@ -19,7 +19,7 @@ _RULE = "Ragged: offsets must start at 0, must not fall, and must end at the num
 
 
 class Cut(NamedTuple):
-    """Where a batch is cut: before a row, or within it after `position` of its tokens."""
+    """A place to cut a batch: before a row, or within the row after `position` of its tokens."""
 
     row: int
     position: int | None = None
@@ -27,15 +27,15 @@ class Cut(NamedTuple):
 
 @final
 class Ragged:
-    """R sequences in one tensor: sequence r is values[offsets[r]:offsets[r + 1]].
+    """Store R sequences in one tensor without padding: sequence r is values[offsets[r]:offsets[r + 1]].
 
     Args:
         values: (N, ...), all tokens; (N, H, D) as an operand of attention, or (N, D) for one head.
         offsets: (R+1,) int64 on the device of values: starts at 0, never falls, ends at N.
         max_length: the length of the longest sequence, or an upper bound of it; None: it is read from the offsets (inside
             torch.compile, where they cannot be read, N is used).
-        first: of a part of a batch whose first row began in the part before (docs/guides/several-processes.md): how many tokens of that row come
-            before these. None: the first row begins here.
+        first: if the first row began in an earlier part of a batch (docs/guides/several-processes.md), the number of its tokens before
+            these. None: the first row begins here.
 
     Raises:
         ShapeError: offsets that do not fit the values. Their numbers are checked on the CPU; a program of torch.compile checks them
@@ -99,7 +99,7 @@ class Ragged:
 
     @staticmethod
     def from_nested(nested: Tensor) -> "Ragged":
-        """From a torch nested tensor of jagged layout, (R, ragged, ...). Shares its memory.
+        """Convert a nested tensor of PyTorch with jagged layout, (R, ragged, ...). The result shares its memory.
 
         Raises:
             ValueError: another kind of tensor, another ragged dimension, or one with holes (with `lengths`).
@@ -114,11 +114,11 @@ class Ragged:
 
     @property
     def lengths(self) -> Tensor:
-        """(R,) int64: the number of tokens of each sequence."""
+        """The number of tokens of each sequence, (R,) int64."""
         return self.offsets.diff()
 
     def with_values(self, values: Tensor) -> "Ragged":
-        """The same sequences with other values (N, ...), such as the output of a layer. Raises ShapeError for another N."""
+        """Return these sequences with other values (N, ...), such as the output of a layer. Raises ShapeError for another N."""
         if values.shape[:1] != self.values.shape[:1]:
             rule = "new values must have as many tokens as the old ones"
             raise _misfit(values, self.offsets, rule, f"end at {self.values.shape[0]}")
@@ -127,7 +127,7 @@ class Ragged:
         return same
 
     def part(self, start: Cut, stop: Cut) -> "Ragged":
-        """The rows, and parts of rows, between two cuts. Views.
+        """Return the rows, and parts of rows, between two cuts, as views.
 
         >>> batch = Ragged(torch.arange(5.0), torch.tensor([0, 2, 2, 5]))
         >>> part = batch.part(Cut(2, 1), Cut(3))
@@ -141,8 +141,15 @@ class Ragged:
         return Ragged(self.values[first:last], offsets, first=start.position)
 
     def to_padded(self, *, fill: float = 0.0, length: int | None = None) -> Tensor:
-        """(R, length, ...), with `fill` after the end of each sequence; length defaults to max_length. Raises ValueError for a
-        length below that."""
+        """Return a padded tensor (R, length, ...), with `fill` after the end of each sequence.
+
+        Args:
+            fill: the number after the end of a sequence.
+            length: at least the longest sequence, which is the default.
+
+        Raises:
+            ValueError: a length below max_length.
+        """
         length = self.max_length if length is None else length
         if length < self.max_length:
             raise ValueError(f"Ragged.to_padded: length {length} is less than the longest sequence, {self.max_length}")
@@ -153,11 +160,11 @@ class Ragged:
         return padded.index_copy(0, target_N, self.values).unflatten(0, (rows, length))
 
     def to_list(self) -> list[Tensor]:
-        """Views of the sequences, (T_r, ...) each."""
+        """Return views of the sequences, (T_r, ...) each."""
         return list(self.values.split(self.lengths.tolist()))
 
     def to_nested(self) -> Tensor:
-        """A torch nested tensor of jagged layout, (R, ragged, ...). Shares the memory."""
+        """Return a nested tensor of PyTorch with jagged layout, (R, ragged, ...). It shares the memory."""
         return torch.nested.nested_tensor_from_jagged(self.values, self.offsets)
 
     def __len__(self) -> int:

@@ -29,7 +29,7 @@ class AttendedLse(NamedTuple):
 
 
 class Override(Protocol):
-    """What serves every call in place of the engines: see `override_attention`."""
+    """An object that serves every call instead of the engines; see `override_attention`."""
 
     def attend(
         self, query: Operand, key: Operand, value: Operand, options: AttentionOptions, impl: str | None
@@ -43,19 +43,19 @@ class Override(Protocol):
         entropy: bool,
         topk: int | None,
     ) -> tuple[Operand, Operand, Any]:
-        """The output, the lse and the map of `uwaga.attend`."""
+        """Return the output, the lse and the map of `uwaga.attend`."""
 
     def explain(
         self, query: Operand, key: Operand, value: Operand, options: AttentionOptions, impl: str | None
     ) -> Choice: ...
 
 
-override: Override | None = None  # that of the innermost `override_attention` that is active
+override: Override | None = None  # set by the innermost active `override_attention`
 
 
 @contextmanager
 def override_attention(by: Override) -> Iterator[None]:
-    """Inside it `attention`, `attention_and_lse`, `attend` and `explain` are those of `by`, in all threads."""
+    """Let `by` serve `attention`, `attention_and_lse`, `attend` and `explain` inside the context, in all threads."""
     global override
     before, override = override, by
     try:
@@ -79,9 +79,10 @@ def attention(
     impl: str | None = None,
     **other: Never,
 ) -> Operand:
-    """Exact attention, sum_j a_ij v_j with a_ij = softmax_j(q_i . k_j * scale) over the keys that query i sees.
+    """Compute exact attention: the average of the values, weighted by softmax(q . k * scale).
 
-    Vaswani et al., "Attention Is All You Need" (2017), equation 1. ops/attention/reference.py is the specification of every
+    The output of query i is sum_j a_ij v_j, with a_ij = softmax_j(q_i . k_j * scale) over the keys j that query i sees (Vaswani et
+    al., "Attention Is All You Need", 2017, equation 1). ops/attention/reference.py is the specification of every
     option, in plain PyTorch.
 
     Args:
@@ -91,11 +92,11 @@ def attention(
             H must be a multiple of G: query head h reads key head h // (H // G).
         value: (..., G, K, E).
         mask: which keys a query sees: Causal, Window, KeyLengths, Documents, a bool tensor that broadcasts to the scores
-            (..., H, Q, K), or any of these joined by & and |. None: all of them.
+            (..., H, Q, K), or any of these joined by & and |. None: every query sees all keys.
         bias: added to the scores after scale and softcap: AlibiBias, RelativeBias, or a floating tensor that broadcasts
             to the scores. Its entries of -inf hide the key.
-        scale: None for 1/sqrt(D), or a number; 1.0 for none.
-        normalize: "softmax", or None for a_ij = s_ij.
+        scale: a number, or None for 1/sqrt(D); 1.0 leaves the scores unscaled.
+        normalize: "softmax", or None to use the scores as weights, a_ij = s_ij.
         softcap: c > 0 bounds the scores to c * tanh(s / c), before the bias (Gemma 2, 2024).
         sinks: (H,) floating, a logit per head that adds exp(sink) to the denominator of the softmax only (after Xiao et
             al., "Efficient Streaming Language Models with Attention Sinks", 2023).
@@ -104,7 +105,7 @@ def attention(
         impl: None chooses (see `explain`); "cpu", "flex", "torch", "linear" or "reference" runs that engine or raises.
 
     Returns:
-        (..., H, Q, E) in the query's dtype; Ragged where the query is. A query that sees no key gives zeros.
+        (..., H, Q, E) in the query's dtype; Ragged if the query is. A query that sees no key gives zeros.
 
     Raises:
         ShapeError: shapes that do not fit together.
@@ -144,7 +145,9 @@ def attention_and_lse(
     dropout: float = 0.0,
     impl: str | None = None,
 ) -> AttendedLse:
-    """`attention`, and the log-sum-exp of each query's scores: lse_i = log sum_j exp(s_ij). Both are differentiable.
+    """Compute attention and the log-sum-exp of each query's scores, lse_i = log sum_j exp(s_ij).
+
+    Both results are differentiable.
 
     Args:
         normalize: must be "softmax".
@@ -152,7 +155,7 @@ def attention_and_lse(
 
     Returns:
         The output as `attention` returns it, and the lse (..., H, Q), or Ragged (N, H), in float32 (float64 for float64). A
-        sink is a term of the sum. A query that sees no key has lse = -inf, or its head's sink where there is one.
+        sink is a term of the sum. A query that sees no key has lse = -inf, or its head's sink if there are sinks.
 
     Raises:
         ShapeError, ValueError: as `attention`; normalize=None.
@@ -189,13 +192,15 @@ def explain(
     impl: str | None = None,
     **other: Never,
 ) -> Choice:
-    """The engine that `attention` would use for these arguments, and the reasons; no attention is computed.
+    """Return the engine that `attention` would use for these arguments, and the reasons.
+
+    No attention is computed.
 
     Args:
         query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, impl: as in `attention`.
 
     Returns:
-        The name of the engine, the reason for it, and for each engine that cannot serve the reason why not.
+        The name of the engine, the reason for it, and for each engine that cannot serve the call, the reason against it.
 
     Raises:
         ShapeError, ValueError: as `attention`.

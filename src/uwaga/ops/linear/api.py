@@ -28,23 +28,22 @@ def linear(
     residual: Operand | None = None,
     impl: str | None = None,
 ) -> Operand:
-    """The linear map of the last dimension, residual + f(x W^T + b), by the first engine of this processor and dtype.
+    """Compute a linear map of the last dimension, residual + f(x W^T + b).
 
-    torch.nn.functional.linear with an activation and a residual. The sums are float32 for bfloat16 and float16. By the native kernels
-    ("cpu") a row gives the same bits whatever the other rows of x, on every processor. They are the default for float32, bfloat16 and
-    float16; with another engine the bits may differ, and `explain` says so.
-    No engine keeps a copy of the weight.
+    This is torch.nn.functional.linear with an activation and a residual. Sums are float32 for bfloat16 and float16. The native
+    kernels ("cpu") give a row the same bits whatever other rows x has, on every processor. They are the default for float32,
+    bfloat16 and float16. With another engine the bits may differ, and `explain` says so. No engine keeps a copy of the weight.
 
     Args:
         x: (..., M), or Ragged with values (N, M).
         weight: (W, M), as torch.nn.Linear stores it.
         bias: (W,).
-        activation: f: "gelu", "gelu_tanh" (its approximation by tanh), "relu", "silu", or None for none.
-        residual: (..., W), added after the activation; Ragged where x is.
+        activation: f: "gelu", "gelu_tanh" (its approximation by tanh), "relu", "silu", or None for no activation.
+        residual: (..., W), added after the activation; Ragged if x is.
         impl: None chooses (see `explain`); "cpu", "onednn" or "torch" runs that engine or raises.
 
     Returns:
-        (..., W) in the dtype of x (under torch.autocast, in that of F.linear); Ragged where x is.
+        (..., W) in the dtype of x (under torch.autocast, in the dtype of F.linear); Ragged if x is.
 
     Raises:
         ShapeError: shapes that do not fit together.
@@ -69,13 +68,15 @@ def explain(
     residual: Operand | None = None,
     impl: str | None = None,
 ) -> Choice:
-    """The engine that `linear` would use for these arguments, and the reasons; nothing is computed.
+    """Return the engine that `linear` would use for these arguments, and the reasons.
+
+    Nothing is computed.
 
     Args:
         x, weight, bias, activation, residual, impl: as in `linear`.
 
     Returns:
-        The name of the engine, the reason for it, and for each engine that cannot serve the reason why not.
+        The name of the engine, the reason for it, and for each engine that cannot serve the call, the reason against it.
 
     Raises:
         ShapeError, ValueError: as `linear`.
