@@ -52,20 +52,20 @@ def attend(
     topk: int | None = None,
     **other: Never,
 ) -> Attended:
-    """Attention and the map of its weights, from one pass.
+    """Compute attention and the map of its weights in one pass.
 
     Args:
         query, key, value, mask, bias, scale, softcap, sinks: as in `uwaga.attention`.
         normalize: "softmax"; without softmax there is no map.
-        dropout: as in `uwaga.attention`; for the output only, the map has the weights before dropout.
+        dropout: as in `uwaga.attention`, for the output only. The map has the weights before dropout.
         impl: None chooses an engine; "cpu" or "reference" uses that engine for output and map, or raises; "triton", which
             has statistics only, uses it for the map.
-        entropy: whether to compute `map.entropy()` in the same pass.
-        topk: how many of the largest weights per query to compute in the same pass, for `map.topk(k)` and `map.peak()`.
+        entropy: compute `map.entropy()` in the same pass.
+        topk: the number of largest weights per query to compute in the same pass, for `map.topk(k)` and `map.peak()`.
 
     Returns:
         output (..., H, Q, E) and lse (..., H, Q), both differentiable, and the map, which has the lse already. With
-        gradients or dropout the output is computed by `uwaga.attention`, and entropy and topk, if wanted, in a second pass.
+        gradients or dropout, `uwaga.attention` computes the output, and a second pass computes entropy and topk if requested.
 
     Raises:
         ShapeError, ValueError: as `uwaga.attention`; normalize=None, or topk below 1.

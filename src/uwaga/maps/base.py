@@ -35,13 +35,13 @@ class WeightMap(ABC):
 
     @property
     def nesting(self) -> int:
-        """How many maps it is computed from, one from another."""
+        """The number of maps below this one: 0 for a map of queries and keys."""
         return 0
 
     @property
     @abstractmethod
     def shape(self) -> Shape:
-        """(..., H, Q, K) or (Q, K); (R, H, None, None) or (R, None, None) for a ragged map: see `shapes`."""
+        """(..., H, Q, K) or (Q, K); for a ragged map (R, H, None, None) or (R, None, None), see `shapes`."""
 
     @property
     @abstractmethod
@@ -55,27 +55,27 @@ class WeightMap(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """The part of `repr` between shape and dtype, such as "mask=None"."""
+        """Return the part of `repr` between shape and dtype, such as "mask=None"."""
 
     @abstractmethod
     def read(self, selection: Selection, keys: Tensor) -> Tensor:
-        """The weights of the selected rows at the given keys, (sequences, heads, queries, keys); of a dense map only.
+        """Compute the weights of the selected rows at these keys, (sequences, heads, queries, keys), for a dense map only.
 
         All dimensions before H are flattened into one, sequences. Positions are in ascending order, unique, and on the
         map's device. A weight has the same bits whatever else is read with it.
         """
 
     def read_entries(self, selection: Selection, keys: Tensor) -> Tensor:
-        """`read` for m[...], with a gradient where the map has one."""
+        """Compute the entries m[...] like `read`, with a gradient if the map has one."""
         return self.read(selection, keys)
 
     @abstractmethod
     def parts(self) -> "Sequence[WeightMap] | None":
-        """The maps (H, Q, K) or (Q, K) of the sequences of a ragged batch; None for a dense map."""
+        """Return the maps (H, Q, K) or (Q, K) of a ragged batch's sequences; None for a dense map."""
 
     @property
     def shapes(self) -> list[Shape]:
-        """The shapes of `parts()`; for a dense map its own shape alone."""
+        """The shapes of `parts()`; for a dense map only its own shape."""
         parts = self.parts()
         return [self.shape] if parts is None else [part.shape for part in parts]
 
@@ -85,9 +85,9 @@ class WeightMap(ABC):
         return sum(math.prod(shape) for shape in self.shapes) * self.dtype.itemsize
 
     def __getitem__(self, index: object) -> Any:
-        """Exact weights at ints, slices, lists and 1-D tensors, as a tensor; lists combine as an outer product.
+        """Compute the exact weights at ints, slices, lists and 1-D tensors; lists combine as an outer product.
 
-        Of a ragged map, m[r] is the map of sequence r, and m[r, h, i, j] is m[r][h, i, j].
+        For a ragged map, m[r] is the map of sequence r, and m[r, h, i, j] is m[r][h, i, j].
 
         Raises:
             IndexError: a position out of range, a bool index of the wrong length, or too many indices.
@@ -101,17 +101,19 @@ class WeightMap(ABC):
         return part[tuple(rest)] if rest else part
 
     def row(self, i: int) -> Tensor:
-        """(..., H, K): the weights of query i, from the end where negative."""
+        """Compute the weights (..., H, K) of query i; a negative i counts from the end."""
         self._check_dense("row")
         return read_rectangle(self, (..., i, slice(None)))
 
     def column(self, j: int) -> Tensor:
-        """(..., H, Q): the weights on key j, from the end where negative."""
+        """Compute the weights (..., H, Q) on key j; a negative j counts from the end."""
         self._check_dense("column")
         return read_rectangle(self, (..., j))
 
     def diagonal(self, offset: int = 0, start: int | Tensor | None = None) -> Tensor | Ragged:
-        """(..., H, Q), or Ragged (N, H): the weight of every query i on key i + start + offset, 0 without such a key.
+        """Compute the weight of every query i on key i + start + offset; 0 without such a key.
+
+        The result is (..., H, Q), or Ragged (N, H).
 
         Args:
             offset: -1 for the previous token.
@@ -130,7 +132,7 @@ class WeightMap(ABC):
         return packed(self, [_diagonal(part, offset, one) for part, one in zip(parts, starts, strict=True)])
 
     def to_dense(self, max_bytes: int = MAX_BYTES) -> Tensor | list[Tensor]:
-        """All weights as a tensor; of a ragged map a list of tensors.
+        """Compute all weights as one tensor; for a ragged map a list of tensors.
 
         Raises:
             ValueError: they take more than max_bytes.

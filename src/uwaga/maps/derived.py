@@ -24,7 +24,7 @@ Words = Sequence[int | None] | Sequence[tuple[int, int]]
 
 
 class DifferenceMap(DerivedMap):
-    """left - right, computed when read: of two layers, of two checkpoints, with and without an edit.
+    """The difference of two maps, left - right, computed when read: two layers, or a model before and after an edit.
 
     Args:
         left: any map.
@@ -72,7 +72,7 @@ class DifferenceMap(DerivedMap):
         return [DifferenceMap(one, other) for one, other in zip(left, right, strict=True)]
 
     def topk(self, k: int) -> TopK:
-        """The k differences of each query that are largest in size, with their signs, and their keys; equal sizes by position.
+        """Find the k differences of each query that are largest in size, with their signs and keys; equal sizes by position.
 
         (..., H, Q, k), or Ragged (N, H, k); 0 and position -1 where there are fewer than k keys. All weights are read once,
         block by block. Raises ValueError for k below 1.
@@ -85,9 +85,9 @@ class DifferenceMap(DerivedMap):
         return TopK(packed(self, weights, -2, k), packed(self, positions, -2, k, dtype=torch.int64))
 
     def total_variation(self) -> Tensor | Ragged:
-        """(..., H, Q), or Ragged (N, H): sum_j |left_ij - right_ij| / 2, the total variation distance of rows that sum to 1.
+        """Compute sum_j |left_ij - right_ij| / 2, the total variation distance of rows that sum to 1.
 
-        All weights are read once, block by block.
+        The result is (..., H, Q), or Ragged (N, H). All weights are read once, block by block.
         """
         parts = self.parts()
         if parts is None:
@@ -105,7 +105,7 @@ class DifferenceMap(DerivedMap):
         return result.reshape(self.shape[:-1]).to(self.dtype)
 
     def pool(self, rows: Bins, cols: Bins, pooling: str = "sum") -> Pooled:
-        """The differences in ranges of queries and keys, (..., H, rows, cols); arguments and errors as of `AttentionMap.pool`.
+        """Pool the differences into ranges of queries and keys, (..., H, rows, cols); see `AttentionMap.pool`.
 
         pooling="sum" is the pooled left map minus the pooled right one; "max" is the difference of the largest size in a cell,
         with its sign, query and key, of equal ones the smallest query, then key; 0 and (-1, -1) in a cell without entries.
@@ -206,14 +206,14 @@ def _first_of(sizes_HK: Tensor, at_HK: Tensor, found_HC: Tensor, column_K: Tenso
 class SubsetMap(DerivedMap):
     """The weights between some of the tokens, with every row divided by its sum, as if there were no other keys.
 
-    It shows what a head does with the words of a text where most of its weight is on [SEP], or on the first token (Xiao et
+    It shows what a head does with the words of a text if most of its weight is on [SEP] or on the first token (Xiao et
     al., "Efficient Streaming Language Models with Attention Sinks", 2023). A row without weight on the kept keys is 0. The
     sums of rows are computed when these are first read, and stored: O(Q) memory.
 
     Args:
-        map: any dense map; of a ragged one take m[r].
-        queries: the positions that are kept, in ascending order, unique.
-        keys: the same for the keys; None: those of the queries.
+        map: any dense map; for a ragged map use m[r].
+        queries: positions of the kept queries, in ascending order, unique.
+        keys: positions of the kept keys; None: the positions in `queries`.
 
     Raises:
         ValueError: a ragged map.
@@ -279,17 +279,17 @@ class _Tokens(NamedTuple):
 
 
 class WordMap(DerivedMap):
-    """The weights between words: summed over the tokens of the key's word, averaged over those of the query's word.
+    """The weights between words: summed over the tokens of the key's word, averaged over the tokens of the query's word.
 
     Clark et al., "What Does BERT Look At? An Analysis of BERT's Attention" (2019), section 4: attention to a split-up word
-    is the sum over its tokens, attention from it the mean. So rows that sum to 1 still do. Special tokens stay, each as a
-    word; nothing is normalised.
+    is the sum over its tokens, and attention from it is the mean. Rows that sum to 1 therefore still do. Each special token stays as
+    a word of its own. Nothing is normalised.
 
     Args:
         map: any map.
         words: which queries form a word, the same in every sequence of a batch: `word_ids()` of a tokenizer's encoding, or
-            (start, stop) pairs; see `word_spans`. For a ragged map, a list with one of these per sequence.
-        key_words: the same for the keys; None: those of the queries.
+            (start, stop) pairs; see `word_spans`. For a ragged map a list of these, one per sequence.
+        key_words: the words of the keys; None: the same as `words`.
 
     Attributes:
         spans, key_spans: the tokens [start, stop) of each word of the queries and of the keys; None of a ragged map, whose `parts()` have
@@ -374,7 +374,7 @@ def _blocks(spans: Sequence[tuple[int, int]], max_tokens: int, device: torch.dev
 
 
 def word_spans(words: Words, tokens: int) -> list[tuple[int, int]]:
-    """The tokens [start, stop) of every word, from word ids as by `word_ids()` of Hugging Face's tokenizers.
+    """Return the tokens [start, stop) of every word, from the `word_ids()` of Hugging Face's tokenizers.
 
     Consecutive tokens with the same id are one word. A special token, whose id is None, is a word of its own, so that no
     weight is lost and rows sum to 1. Ids may start again from 0, as in a pair of texts. Pairs (start, stop) are returned as
@@ -401,7 +401,7 @@ def word_spans(words: Words, tokens: int) -> list[tuple[int, int]]:
 
 
 def word_labels(tokens: Sequence[str], words: Words) -> list[str]:
-    """A label per word, for figures: its tokens as one string, without the tokenizer's marks for continuations and spaces.
+    """Return a label for each word: its tokens as one string, without the tokenizer's marks for continuations and spaces.
 
     >>> word_labels(["[CLS]", "un", "##seen", "Ġtoken"], [None, 0, 0, 1])
     ['[CLS]', 'unseen', 'token']

@@ -60,7 +60,7 @@ class Sink(NamedTuple):
 
 
 class Pooled(NamedTuple):
-    """A map pooled into cells; of a ragged map the first dimension is that of the sequences."""
+    """A map pooled into cells; for a ragged map the first dimension counts sequences."""
 
     weights: Tensor  # (..., H, rows, cols)
     # (..., H, rows, cols, 2) int64, the query and key of the weight, (-1, -1) without one; None unless pooling="max".
@@ -109,7 +109,7 @@ class MapOptions(TypedDict):
 
 
 def map_options(options: Mapping[str, Any]) -> MapOptions:
-    """Those of `uwaga.attention` that a map has too."""
+    """Return the options of `uwaga.attention` that a map has too."""
     return cast("MapOptions", {name: options[name] for name in MapOptions.__annotations__})
 
 
@@ -128,8 +128,8 @@ class AttentionMap(WeightMap):
         query: (..., H, Q, D), a plain matrix (Q, D), or Ragged with values (N, H, D) or (N, D).
         key: (..., G, K, D), with the same leading dimensions.
         mask, bias, scale, softcap, sinks: as in `uwaga.attention`.
-        lse: (..., H, Q) or Ragged (N, H), if it is known already, with the sinks' terms, as `attend` returns it. It is not
-            checked against the scores, and saves the pass over all keys before a weight is read.
+        lse: (..., H, Q) or Ragged (N, H), if it is known already, with the sinks' terms, as `attend` returns it. It saves a pass
+            over all keys before a weight is read. It is not checked against the scores.
         impl: None chooses an engine; "cpu", "triton" or "reference" uses that engine or raises. See `explain`.
 
     Raises:
@@ -182,19 +182,19 @@ class AttentionMap(WeightMap):
         sinks: Tensor | None = None,
         impl: str | None = None,
     ) -> "AttentionMap":
-        """The map of a batch of requests whose keys lie in the blocks of a paged cache (Kwon et al., "PagedAttention", 2023),
-        as serving engines have them. The result is the ragged map of the same keys side by side, with its bits.
+        """Make the map of a batch of requests from keys in the blocks of a paged cache.
 
-        The engine "cpu" reads the blocks where they are: beside 64 keys of a thread nothing is copied. "reference" copies the
-        keys of one request at a time. Key j of request r is key_cache[block_table[r, j // S], j % S], with S tokens in a block.
+        Serving engines store keys in such blocks (Kwon et al., "PagedAttention", 2023). The result equals the ragged map of the same
+        keys side by side, with the same bits. The engine "cpu" reads the blocks in place and copies only 64 keys per thread. The engine
+        "reference" copies the keys of one request at a time. Key j of request r is key_cache[block_table[r, j // S], j % S], with S tokens in a block.
 
         Args:
             query: Ragged with values (N, H, D), the new tokens of each request, or (R, H, D), one token of each.
             key_cache: (blocks, S, G, D), with any strides, in the query's dtype; it may hold blocks of other requests.
             block_table: (R, T) integers. Entries beyond a request's keys are not read, and may be anything.
             lengths: (R,) integers: how many keys each request has, its new tokens included.
-            mask: `Causal()` where requests have several new tokens, which come last.
-            bias, scale, softcap, sinks, impl: as of AttentionMap.
+            mask: `Causal()` if requests have several new tokens, which come last.
+            bias, scale, softcap, sinks, impl: as in AttentionMap.
 
         Raises:
             ShapeError, ValueError: as AttentionMap; a cache, table or lengths that do not fit the query, a length beyond the
@@ -225,12 +225,12 @@ class AttentionMap(WeightMap):
 
     @property
     def query(self) -> Operand:
-        """The queries, as they were given."""
+        """The queries that the map was made from."""
         return self._query
 
     @property
     def key(self) -> Operand:
-        """The keys, as they were given; those of pages are copied."""
+        """The keys that the map was made from; keys in pages are copied."""
         return paged.read_keys(self._key, self._call)
 
     @property
@@ -251,7 +251,7 @@ class AttentionMap(WeightMap):
         return f"mask={self._mask}"
 
     def explain(self) -> Choice:
-        """The engine that computes this map, why, and why each other one cannot.
+        """Return the engine that computes this map, the reason, and the reason against each other engine.
 
         >>> x = torch.eye(3, dtype=torch.float64)
         >>> AttentionMap(x, x).explain().engine
@@ -284,9 +284,9 @@ class AttentionMap(WeightMap):
         return self._parts
 
     def select(self, *at: int) -> "AttentionMap":
-        """The map of one sequence, or of one head of it: m.select(b) is (H, Q, K) and m.select(b, h) is (Q, K).
+        """Return the map of one sequence or head: m.select(b) is (H, Q, K) and m.select(b, h) is (Q, K).
 
-        Its statistics are computed for that part alone. Queries and keys are not copied.
+        Its statistics are computed for that part only. Queries and keys are not copied.
 
         Raises:
             IndexError: too many indices, or one out of range.
@@ -302,11 +302,11 @@ class AttentionMap(WeightMap):
 
     @property
     def scores(self) -> ScoreMap:
-        """The scores before softmax as an array like this one: m.scores[..., i, j], -inf where key j is hidden."""
+        """The scores before softmax as an array like this map: m.scores[..., i, j] is -inf if key j is hidden."""
         return ScoreMap(self)
 
     def diagonal(self, offset: int = 0, start: Start = None) -> Operand:
-        """See `WeightMap.diagonal`; computed in one pass over the tiles of the diagonal."""
+        """Compute `WeightMap.diagonal` in one pass over the tiles of the diagonal."""
         offset = integer(offset, "AttentionMap.diagonal: offset")
         start = integers(start, "AttentionMap.diagonal: start")
         return self._per_query(self._mass(arguments.diagonal(offset, start, self._score_shape(), self._call)))
@@ -315,15 +315,15 @@ class AttentionMap(WeightMap):
 
     @property
     def lse(self) -> Operand:
-        """(..., H, Q): log(sum_j exp(s_ij) + exp(sink)); -inf without a visible key or sink. Differentiable."""
+        """log(sum_j exp(s_ij) + exp(sink)) of each query, (..., H, Q); -inf without a visible key or sink. Differentiable."""
         value = tiles.log_sum_exp(self._rows.normalizer())
         return self._per_query(gradients.attach(gradients.LSE, value, self._call))
 
     def entropy(self, normalize: bool = False) -> Operand:
-        """(..., H, Q): -sum_j a_ij log a_ij, in nats. Differentiable.
+        """Compute the entropy of each query's weights, -sum_j a_ij log a_ij in nats, (..., H, Q). Differentiable.
 
-        The share of a learned sink adds no term. With `normalize` it is divided by the logarithm of the number of visible
-        keys: 1 for equal weights on all of them; 0 where fewer than two keys are visible.
+        The share of a learned sink adds no term. With `normalize`, the entropy is divided by the logarithm of the number of visible
+        keys: 1 for equal weights on all visible keys, 0 if fewer than two keys are visible.
         """
         value = gradients.attach(gradients.ENTROPY, self._rows.entropy(), self._call)
         if normalize:
@@ -334,21 +334,20 @@ class AttentionMap(WeightMap):
         return self._per_query(value)
 
     def topk(self, k: int) -> TopK:
-        """The k largest weights of every query and their keys, (..., H, Q, k). Raises ValueError for k below 1."""
+        """Find the k largest weights of every query and their keys, (..., H, Q, k). Raises ValueError for k below 1."""
         weights, positions = self._rows.top(integer(k, "AttentionMap.topk: k", 1))
         return TopK(unflatten_output(self._query, weights), unflatten_output(self._query, positions))
 
     def peak(self) -> Peak:
-        """The largest weight of every query and its key, (..., H, Q)."""
+        """Find the largest weight of every query and its key, (..., H, Q)."""
         return Peak(*(self._per_query(x[..., 0]) for x in self._rows.top(1)))
 
     def max_logit(self) -> Tensor:
-        """(..., H), of a ragged map (R, H): the largest score s_ij of a visible pair, per sequence and head; the largest of
-        a head over a batch is `.flatten(0, -2).amax(0)`. For QK-clip (Kimi Team, "Kimi K2", 2025, section 2.1), see
-        `MultiHeadAttention.qk_clip`.
+        """Find the largest score s_ij of a visible pair, per sequence and head: (..., H), or (R, H) for a ragged map.
 
-        Scores are as in `scores`: with scale, softcap and bias. A learned sink is no score. -inf where no pair is visible;
-        NaN where a score is NaN or +inf.
+        `.flatten(0, -2).amax(0)` is the largest score of each head over a batch. `MultiHeadAttention.qk_clip` needs it (Kimi Team,
+        "Kimi K2", 2025, section 2.1). Scores include scale, softcap and bias, as in `scores`. A learned sink is not a score. The
+        result is -inf if no pair is visible, and NaN if a score is NaN or +inf.
         """
         if (offsets := self._call.query_offsets) is None:
             largest_BHQ = self._rows.max_logit()
@@ -360,15 +359,15 @@ class AttentionMap(WeightMap):
         return self._per_head(found_RH.scatter_reduce(0, row_N[:, None].expand_as(largest_NH), largest_NH, "amax"))
 
     def distance(self, start: Start = None) -> Operand:
-        """(..., H, Q): sum_j a_ij |j - (i + start)|, the mean distance of the keys, in tokens; `start` as in masks."""
+        """Compute the mean distance of the keys in tokens, sum_j a_ij |j - (i + start)|, (..., H, Q); `start` as in masks."""
         start = integers(start, "AttentionMap.distance: start")
         return self._per_query(self._rows.distance(resolve_start(self._score_shape(), start)))
 
     def effective_count(self, order: int = 2) -> Operand:
-        """(..., H, Q): the effective number of keys, a Hill number (Hill, "Diversity and Evenness", 1973).
+        """Compute the effective number of keys of each query, (..., H, Q), a Hill number (Hill, "Diversity and Evenness", 1973).
 
-        Order 2 is 1 / sum_j a_ij^2, order 1 is exp(entropy). Both are n for n keys of weight 1/n. A learned sink's share is
-        not divided out: as it approaches 1, order 1 approaches 1, and order 2 infinity. 0 where no key is visible.
+        Order 2 is 1 / sum_j a_ij^2, order 1 is exp(entropy). Both are n for n keys of weight 1/n, and 0 if no key is visible. A
+        learned sink's share is not divided out: as it approaches 1, order 1 approaches 1, and order 2 approaches infinity.
 
         Raises:
             ValueError: another order.
@@ -381,15 +380,19 @@ class AttentionMap(WeightMap):
         return self._per_query(torch.where(sees_none, 0.0, count))
 
     def sink(self) -> Sink:
-        """The weight on the first key (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023) and the
-        share of the learned sink, each (..., H, Q)."""
+        """Compute the weight on the first key and the share of the learned sink, each (..., H, Q).
+
+        Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023.
+        """
         normalizer = self._rows.normalizer()
         first = self._mass(arguments.first_key(self._score_shape(), self._lengths()[1]))
         learned = _sink_share(normalizer, self._call.sinks)
         return Sink(self._per_query(first), self._per_query(learned))
 
     def mass(self, mask: Mask | Tensor) -> Operand:
-        """(..., H, Q): the sum of the weights on the keys that `mask` shows, of those visible in the map.
+        """Compute the sum of each query's weights on the keys that `mask` shows, (..., H, Q).
+
+        Keys that are hidden in the map add nothing.
 
         Args:
             mask: Causal, Window, Documents, KeyLengths, a bool tensor, or these combined by & and |.
@@ -412,11 +415,13 @@ class AttentionMap(WeightMap):
     # Statistics per key, and pooling.
 
     def received(self, last: int | None = None, weights: Operand | None = None) -> Operand:
-        """(..., H, K), or Ragged (N, H): sum_i w_i a_ij, the weight that each key receives from all queries. Differentiable.
+        """Compute the weight that each key receives from all queries, sum_i w_i a_ij. Differentiable.
+
+        The result is (..., H, K), or Ragged (N, H).
 
         Args:
-            last: the number of queries, at the end of every sequence, that are summed; None: all.
-            weights: w, broadcastable to (..., H, Q), such as (Q,); of a ragged map Ragged with values (N, H) or (N,). None:
+            last: sum only this many queries at the end of every sequence; None: all queries.
+            weights: w, broadcastable to (..., H, Q), such as (Q,); for a ragged map Ragged with values (N, H) or (N,). None:
                 ones. Rows of weight 0 are left out, even if they hold NaN.
         """
         row_weights = self._row_weights(last, weights)
@@ -426,9 +431,9 @@ class AttentionMap(WeightMap):
         return unflatten_lse(self._key, gradients.attach(gradients.RECEIVED, value, self._call, row_weights))
 
     def diagonal_sums(self) -> Operand:
-        """(..., H, Q+K-1), or Ragged (sum of these, H): the sum of all weights on each diagonal, in one pass, without gradient.
+        """Compute the sum of all weights on each diagonal in one pass, without gradients.
 
-        Entry n is the sum over the pairs with j - i = n - (Q - 1): with Q = K the last query's weight on the first key is entry 0,
+        The result is (..., H, Q+K-1), or Ragged (sum of these, H). Entry n is the sum over the pairs with j - i = n - (Q - 1): with Q = K the last query's weight on the first key is entry 0,
         the weights of all queries on their own tokens are entry Q - 1, and on the previous ones entry Q - 2. Slashes of a head are its large
         entries (Jiang et al., "MInference 1.0", 2024).
 
@@ -451,12 +456,12 @@ class AttentionMap(WeightMap):
         return sums
 
     def pool(self, rows: Bins, cols: Bins, pooling: str = "sum") -> Pooled:
-        """The map pooled into ranges of queries and keys, (..., H, rows, cols); of a ragged map (R, H, rows, cols).
+        """Pool the map into ranges of queries and keys, (..., H, rows, cols), or (R, H, rows, cols) for a ragged map.
 
         Args:
             rows: the number of equal ranges of queries, or their ascending edges, (rows+1,) or (batch..., rows+1). Of n
                 ranges, range b is [floor(b * Q / n), floor((b + 1) * Q / n)), empty for some b if n > Q.
-            cols: the same of keys.
+            cols: the number of equal ranges of keys, or their edges.
             pooling: "sum" sums over the keys of a cell and averages over its queries, so that the result is an attention
                 matrix again, whose rows sum to 1; "max" takes the largest weight, with its query and key.
 
@@ -472,7 +477,7 @@ class AttentionMap(WeightMap):
         return Pooled(self._cells(cells), None if positions is None else self._cells(positions))
 
     def between(self, spans: Spans, key_spans: Spans | None = None) -> Tensor:
-        """(..., H, S, T): the mean over the queries of span s of their weight on the keys of span t.
+        """Compute the mean weight of the queries of span s on the keys of span t, (..., H, S, T).
 
         Args:
             spans: pairs (start, stop) of positions, which may overlap; (S, 2), or (batch..., S, 2) for each sequence.
@@ -617,7 +622,7 @@ def _visible_keys_call(call: Call) -> Call:
 
 
 def describe_mask(mask: object) -> str:
-    """A mask as the repr of a map shows it: tensors by dtype and shape."""
+    """Return a mask as the repr of a map shows it: tensors by dtype and shape."""
     if isinstance(mask, Tensor):
         return f"{str(mask.dtype).removeprefix('torch.')} {tuple(mask.shape)}"
     if not isinstance(mask, Mask) or not dataclasses.is_dataclass(mask):

@@ -29,13 +29,13 @@ class RequestSignals(NamedTuple):
 def request_signals(
     m: AttentionMap, spans: Sequence[Sequence[tuple[int, int]]] | None = None, *, sinks: int = 4, top: int = 8
 ) -> list[RequestSignals]:
-    """Where the new tokens of each request look, in two passes over the keys of the batch; without gradients.
+    """Compute how the new tokens of each request attend, in two passes over the keys of the batch, without gradients.
 
     Args:
         m: a ragged map with heads, as `AttentionMap.of_paged` makes it: a sequence is a request.
-        spans: for each request pairs (start, stop) of positions of its keys, such as its system prompt and each document that was
-            retrieved. They may overlap, and requests may have different numbers of them. None: no spans.
-        sinks: how many first keys count as attention sinks (Xiao et al., "Efficient Streaming Language Models with Attention
+        spans: for each request, pairs (start, stop) of positions of its keys, such as its system prompt and each retrieved document.
+            Spans may overlap, and requests may have different numbers of spans. None: no spans.
+        sinks: the number of first keys that count as attention sinks (Xiao et al., "Efficient Streaming Language Models with Attention
             Sinks", 2023).
         top: k, at least 1, and may be more than a request has keys.
 
