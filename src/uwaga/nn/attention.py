@@ -48,10 +48,10 @@ class MultiHeadAttention(nn.Module):
     heads after Ainslie et al., "GQA" (2023). H D and H E need not equal M.
 
     Weights: query.weight (H D, query_dim), key.weight (G D, key_dim), value.weight (G E, value_dim) and
-    output.weight (output_dim, H E), with biases of the first size where wanted; initialized as torch.nn.Linear initializes them.
+    output.weight (output_dim, H E), with biases of the first size if requested; initialized like torch.nn.Linear.
 
     Args:
-        d_model: M, the width of the inputs and of the output unless given below.
+        d_model: M, the width of the inputs and of the output, unless an argument below sets another width.
         num_heads: H, query heads.
         num_kv_heads: G; H by default. H must be a multiple of it.
         d_k: D, of queries and keys; d_model // num_heads by default, which must then divide evenly.
@@ -59,9 +59,9 @@ class MultiHeadAttention(nn.Module):
         query_dim, key_dim, value_dim: widths of the three inputs; `d_model` by default.
         output_dim: `d_model` by default.
         bias: whether the query, key and value maps add a bias.
-        output_bias: whether the output map does; as `bias` by default.
+        output_bias: whether the output map adds a bias; as `bias` by default.
         dropout: probability of dropping an attention weight, in training.
-        scale: of the scores; None for 1/sqrt(D), 1.0 for none.
+        scale: factor of the scores; None for 1/sqrt(D), 1.0 for unscaled scores.
         softcap: c > 0 bounds the scores to c * tanh(s / c).
         qk_norm_eps: each head's queries and keys, of width D, go through an RMS norm before they are rotated (Henry et al. 2020;
             Qwen3), with this epsilon: the submodules query_norm and key_norm. None: they do not.
@@ -142,7 +142,7 @@ class MultiHeadAttention(nn.Module):
         queries: Tensor | None = None,
         **other: Never,
     ) -> Operand:
-        """The output (..., Q, output_dim), or Ragged as the query is.
+        """Compute the output (..., Q, output_dim), or Ragged if the query is Ragged.
 
         Args:
             query: (..., Q, query_dim), or Ragged with values (N, query_dim).
@@ -154,8 +154,8 @@ class MultiHeadAttention(nn.Module):
                 new keys and values, and attention reads all of them. A CrossAttentionCache is filled if it is empty; else
                 key and value are read from it, and the arguments are ignored. Without a cache a token gives the same bits
                 in any batch (`uwaga.nn.plain_modules`); with one, the last bits may depend on the number of tokens.
-            queries: (R,) indices into the N tokens of a Ragged query, one of each row: these alone are queries, and all tokens are
-                keys. mask and bias are of these queries; the output is Ragged with values (R, output_dim).
+            queries: (R,) indices into the N tokens of a Ragged query, one for each row. Only these tokens are queries, and all tokens
+                are keys. mask and bias refer to these queries; the output is Ragged with values (R, output_dim).
 
         Raises:
             ShapeError: an input of another width than the layer was made for, or operands that do not fit together.
@@ -198,7 +198,7 @@ class MultiHeadAttention(nn.Module):
         *,
         batch_invariant: bool = True,
     ) -> QKV:
-        """The three inputs projected and split into heads, as views that `uwaga.attention` reads without a copy."""
+        """Project the three inputs and split them into heads, as views that `uwaga.attention` reads without a copy."""
         if key is query and value is query:
             linears = self.query, self.key, self.value
             if fuses(linears, values_of(query)):
@@ -256,21 +256,20 @@ class MultiHeadAttention(nn.Module):
 
     @torch.no_grad()
     def qk_clip(self, max_logit: Tensor, threshold: float) -> Tensor:
-        """QK-clip (Kimi Team, "Kimi K2: Open Agentic Intelligence", 2025, section 2.1): weights and biases of the query and key
-        maps are scaled in place, so that the largest logit of each head falls to the threshold. Heads below it keep their bits.
+        """Scale the query and key maps in place so that no head's largest logit exceeds the threshold (QK-clip).
 
-        A head with the logit S > threshold is scaled by threshold / S in all: the square root of it on W_Q and the same on
-        W_K. Where query heads share a key head, that key head has the root of its largest factor, and each of its query
-        heads the rest. Call it after the optimizer's step, with the largest logits of the step's forward pass; the
+        Kimi Team, "Kimi K2: Open Agentic Intelligence", 2025, section 2.1. Heads below the threshold keep their bits. A head with the
+        logit S > threshold is scaled by threshold / S: the square root of this factor on W_Q and on W_K. If query heads share a key
+        head, the key head is scaled by the root of its largest factor, and each query head by the rest of its own factor. Call it after the optimizer's step, with the largest logits of the step's forward pass; the
         optimizer's state is not changed.
 
         Args:
             max_logit: (..., H), the result of `AttentionMap.max_logit()` for this layer's queries and keys, without additive bias.
                 The largest of the leading dimensions counts.
-            threshold: above 0; the paper has 100.
+            threshold: above 0; the paper uses 100.
 
         Returns:
-            (H,) in the dtype of max_logit: what the logits of each head are multiplied by, 1 where nothing is clipped.
+            (H,) in the dtype of max_logit: the factor of each head's logits, 1 if the head is not clipped.
 
         Raises:
             ShapeError: the last dimension is not H.
@@ -305,7 +304,9 @@ class MultiHeadAttention(nn.Module):
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> "MultiHeadAttention":
-        """A layer with a copy of the weights of torch's: the same numbers for inputs (..., Q, M), whatever its batch_first.
+        """Return a layer with a copy of the weights of torch.nn.MultiheadAttention.
+
+        It gives the same numbers for inputs (..., Q, M), whatever the batch_first of the module.
 
         Raises:
             ValueError: the module was made with add_bias_kv or add_zero_attn.

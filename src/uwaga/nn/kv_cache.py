@@ -22,7 +22,7 @@ from uwaga.ops.ragged import Operand, Ragged
 
 
 class KeyValueCache:
-    """The keys and values of every layer (after Shazeer, "Fast Transformer Decoding", 2019, section 2.4).
+    """Keep the keys and values of every layer (after Shazeer, "Fast Transformer Decoding", 2019, section 2.4).
 
         cache = KeyValueCache(num_layers=12)
         decoder(prompts, mask=Causal(), cache=cache)            # Ragged prompts, without padding
@@ -54,17 +54,19 @@ class KeyValueCache:
 
     @property
     def start(self) -> int | Tensor:
-        """The position of the next token: an int where all rows have the same length, else (R,) int64. Read it only
-        between forward passes: during one, some layers have the new tokens already and others do not."""
+        """The position of the next token: an int if all rows have the same length, else (R,) int64.
+
+        Read it only between forward passes: during a pass, some layers have the new tokens already and others do not.
+        """
         return self._layers[0].attention.start
 
     @property
     def lengths(self) -> Tensor:
-        """(R,) int64: the tokens of each row; (0,) while the cache is empty."""
+        """The number of tokens of each row, (R,) int64; (0,) while the cache is empty."""
         return self._layers[0].attention.lengths
 
     def rewind(self, length: int | Tensor) -> None:
-        """Drop the tokens from position `length` on, of every row or with one number per row, (R,), in every layer.
+        """Drop the tokens from position `length` on in every layer; `length` is one number, or one per row, (R,).
 
         Raises:
             ValueError: a length below 0 or beyond what a row holds.
@@ -73,7 +75,7 @@ class KeyValueCache:
             layer.attention.rewind(length)
 
     def reorder(self, rows: Tensor) -> None:
-        """Row r becomes what row rows[r] was, in every layer, in cross-attention too.
+        """Let row r become the former row rows[r] in every layer, in cross-attention too.
 
         Args:
             rows: 1-d int64 of any length; rows may be left out or repeated, as in a beam search.
@@ -116,7 +118,7 @@ class SelfAttentionCache:
 
     @property
     def lengths(self) -> Tensor:
-        """(R,) int64: the tokens of each row; (0,) before the first append."""
+        """The number of tokens of each row, (R,) int64; (0,) before the first append."""
         if not self._buffers:
             return torch.zeros(0, dtype=torch.int64)
         key = self._buffers[0]
@@ -225,7 +227,7 @@ class CrossAttentionCache:
         return self.view
 
     def reorder(self, rows: Tensor) -> None:
-        """As SelfAttentionCache.reorder; a mask over the keys is the caller's to reorder."""
+        """Reorder the rows, as in SelfAttentionCache.reorder. The caller must reorder a mask over the keys."""
         if self.view is not None:
             _check_rows(rows, len(self.view.key))
             key, value = _select(self.view.key, rows), _select(self.view.value, rows)
@@ -243,14 +245,14 @@ class KVView(NamedTuple):
     lengths_R: Tensor | None = None
 
     def mask(self, mask: Mask | Tensor | None) -> Mask | Tensor | None:
-        """The mask of the new tokens over these keys, from one that assumes rows of one length."""
+        """Return the mask of the new tokens over these keys, from a mask that assumes rows of one length."""
         assert self.lengths_R is not None
         assert self.start_R is not None
         inside = KeyLengths(self.lengths_R)
         return inside if mask is None else inside & _mask_with_start(mask, self.start_R)
 
     def bias(self, bias: DistanceBias | Tensor | None) -> DistanceBias | Tensor | None:
-        """The bias of the new tokens over these keys, from one that assumes rows of one length; a tensor as it is."""
+        """Return the bias of the new tokens over these keys, from a bias that assumes rows of one length; a tensor unchanged."""
         if isinstance(bias, AlibiBias | RelativeBias) and bias.start is None:
             return replace(bias, start=self.start_R)
         return bias

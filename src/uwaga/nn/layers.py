@@ -43,7 +43,7 @@ class FeedForward(nn.Module):
         activation: "gelu", "gelu_tanh" (the tanh approximation of GELU, as in GPT-2), "relu" or "silu".
         gated: whether up x is multiplied by f(gate x), a second linear map of the input, instead of being activated itself.
         bias: whether the linear maps add a bias.
-        down_bias: whether the last one does; as `bias` by default.
+        down_bias: whether the last map adds a bias; as `bias` by default.
         dropout: probability of dropping a hidden activation, in training.
 
     Raises:
@@ -73,7 +73,7 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Operand, *, batch_invariant: bool = True) -> Operand:
-        """(..., Q, M), or Ragged with values (N, M), as x is.
+        """Map each token: (..., Q, M), or Ragged with values (N, M), as x is.
 
         Args:
             x: (..., Q, M), or Ragged with values (N, M).
@@ -218,15 +218,15 @@ class EncoderLayer(nn.Module):
         cache: LayerCache | None = None,
         only: str | None = None,
     ) -> Operand:
-        """(..., Q, M), or Ragged with values (N, M), as x is; with `only` Ragged with values (R, M).
+        """Compute the layer: (..., Q, M), or Ragged with values (N, M), as x is; with `only` Ragged with values (R, M).
 
         Args:
             x: (..., Q, M), or Ragged with values (N, M); with a cache (B, Q, M) or Ragged.
             mask, bias: of self-attention, as in `uwaga.attention`.
             rotary: for the tokens of x, from RotaryPositions.
             cache: of this layer, `KeyValueCache[n]`; x then has the next tokens.
-            only: "first" or "last", of Ragged x: the result has this token of each row alone, with the bits that it has among all. For a
-                last layer whose other states nobody reads: beside keys and values, nothing is computed of other tokens.
+            only: "first" or "last", for Ragged x: return only this token of each row, with the same bits as in the full result. Use it for
+                a last layer if nobody reads the other states: only keys and values are computed for the other tokens.
 
         Raises:
             ShapeError, ValueError: as MultiHeadAttention; an unknown `only`, or one of padded x or an empty row.
@@ -310,15 +310,15 @@ class DecoderLayer(nn.Module):
         rotary: Rotation | None = None,
         cache: LayerCache | None = None,
     ) -> Operand:
-        """(..., Q, M), or Ragged with values (N, M), as x is.
+        """Compute the layer: (..., Q, M), or Ragged with values (N, M), as x is.
 
         Args:
             x: (..., Q, M), or Ragged with values (N, M); with a cache (B, Q, M) or Ragged.
-            memory: the output of an encoder, (..., K, memory_dim), or Ragged where x is. Not read, and may be None, where the
-                cache holds its keys and values from an earlier call.
-            mask, bias: of self-attention, as in `uwaga.attention`.
-            memory_mask, memory_bias: of cross-attention.
-            rotary: of self-attention, for the tokens of x, from RotaryPositions.
+            memory: the output of an encoder, (..., K, memory_dim), or Ragged if x is. It is not read, and may be None, if the
+                cache contains its keys and values from an earlier call.
+            mask, bias: for self-attention, as in `uwaga.attention`.
+            memory_mask, memory_bias: for cross-attention.
+            rotary: for self-attention over the tokens of x, from RotaryPositions.
             cache: of this layer, `KeyValueCache[n]`; x then has the next tokens.
 
         Raises:
@@ -394,11 +394,11 @@ class Encoder(nn.Module):
         self.norm = spec.new_norm(**made) if spec.norm == "pre" else None
 
     def forward(self, x: Operand, *, cache: KeyValueCache | None = None, **options: Any) -> Operand:
-        """(..., Q, M), or Ragged with values (N, M), as x is.
+        """Compute all layers: (..., Q, M), or Ragged with values (N, M), as x is.
 
         Args:
             cache: of all layers.
-            options: as EncoderLayer, the same for all layers.
+            options: as in EncoderLayer, the same for all layers.
 
         Raises:
             ShapeError, ValueError: as EncoderLayer; a cache with another number of layers.
@@ -427,7 +427,12 @@ class Decoder(nn.Module):
     def forward(
         self, x: Operand, memory: Operand | None = None, *, cache: KeyValueCache | None = None, **options: Any
     ) -> Operand:
-        """(..., Q, M), or Ragged with values (N, M), as x is. Arguments as Encoder's, of DecoderLayer.
+        """Compute all layers: (..., Q, M), or Ragged with values (N, M), as x is.
+
+        Args:
+            memory: the output of an encoder, as in DecoderLayer.
+            cache: of all layers.
+            options: as in DecoderLayer, the same for all layers.
 
         Raises:
             ShapeError, ValueError: as DecoderLayer; a cache with another number of layers.

@@ -14,13 +14,14 @@ from uwaga._base.errors import ShapeError
 
 
 class MemoryAttention(nn.Module):
-    """Attention over all rows of a database, mixed with a layer's own result by a learned gate: Wu et al., "Memorizing Transformers"
-    (2022), section 3.2, with the mean over every row in place of the k nearest.
+    """Attend to all rows of a database, and mix the answer with a layer's own result by a learned gate.
+
+    Wu et al., "Memorizing Transformers" (2022), section 3.2, with the mean over every row instead of the k nearest.
 
         result = g memory(query) + (1 - g) local,    g = sigmoid(gate), memory(q) = softmax(scale q K^T) V
 
-    Queries, the local result, the scale and the gate have gradients; keys and values are those of the database, and are frozen. The
-    database is no part of the state dict; a layer with its open files cannot be copied or pickled.
+    Queries, the local result, the scale and the gate have gradients; keys and values come from the database and are frozen. The
+    database is not part of the state dict, and a layer with its open files cannot be copied or pickled.
 
     Args:
         database: an open `uwaga.SoftDatabase` of H heads.
@@ -51,10 +52,11 @@ class MemoryAttention(nn.Module):
         self.gate = nn.Parameter(torch.full((schema.heads,), float(gate)))
 
     def forward(self, query: Tensor, local: Tensor) -> Tensor:
-        """
+        """Mix the database's answer with the layer's own result by the learned gate.
+
         Args:
             query: (..., H, Q, D).
-            local: (..., H, Q, E), what the layer's heads have found in the text.
+            local: (..., H, Q, E), the attention outputs of the layer's own heads.
 
         Returns:
             (..., H, Q, E), in the dtype of `local`.
@@ -72,7 +74,7 @@ class MemoryAttention(nn.Module):
         return (share * result + (1 - share) * local).to(local.dtype)
 
     def read(self, query: Tensor) -> Tensor:
-        """What the database says to queries (..., H, Q, D), without the gate: (..., H, Q, E), float32."""
+        """Ask the database with queries (..., H, Q, D), without the gate: (..., H, Q, E), float32."""
         heads = self.database.schema.heads
         if query.dim() < 3 or query.shape[-3] != heads:
             raise ShapeError(f"MemoryAttention: the query is {tuple(query.shape)}, and must be (..., {heads}, Q, D)")
@@ -87,6 +89,6 @@ class MemoryAttention(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """The number of rows and their sizes."""
+        """Return the number of rows and their sizes."""
         schema = self.database.schema
         return f"rows={len(self.database)}, heads={schema.heads}, key_width={schema.key_width}"

@@ -87,7 +87,7 @@ class Repeat(NamedTuple):
 
 
 class SinusoidalPositions(nn.Module):
-    """x + PE (Vaswani et al. 2017, section 3.5), without parameters and for any length:
+    """Add sines and cosines of the position, x + PE (Vaswani et al. 2017, section 3.5), without parameters, for any length:
 
         PE(p, 2 i) = sin(p / base ** (2 i / M)),   PE(p, 2 i + 1) = cos(p / base ** (2 i / M))
 
@@ -112,7 +112,7 @@ class SinusoidalPositions(nn.Module):
         self._table = _PositionTable(self._encodings)
 
     def forward(self, x: Operand, start: int | Tensor = 0) -> Operand:
-        """x plus the encoding of each token's position, (..., Q, M) or Ragged (N, M) as x is, in its dtype.
+        """Add the encoding of each token's position: (..., Q, M) or Ragged (N, M) as x is, in its dtype.
 
         Args:
             x: (..., Q, M), or Ragged with values (N, M).
@@ -128,11 +128,11 @@ class SinusoidalPositions(nn.Module):
         return map_values(lambda values: (values + code).to(values.dtype), x)
 
     def table(self, length: int) -> Tensor:
-        """(length, M) float32: the encodings of positions 0 to length - 1, computed in float64 and rounded once."""
+        """Return the encodings of positions 0 to length - 1, (length, M) float32, computed in float64 and rounded once."""
         return self._encodings(torch.arange(length)).float()
 
     def repeats(self, tolerance: float, *, limit: int = 1_000_000) -> Repeat | None:
-        """The smallest offset at which encodings repeat within a tolerance, and their distance at that offset.
+        """Find the smallest offset at which encodings repeat within a tolerance, and their distance at that offset.
 
         The distance of two encodings is the norm of their difference divided by the norm of an encoding, sqrt(M / 2):
 
@@ -197,7 +197,7 @@ def _squared_distances(first: int, frequency_I: Tensor) -> Tensor:
 
 
 class LearnedPositions(nn.Module):
-    """x + weight[position] (Gehring et al., "Convolutional Sequence to Sequence Learning", 2017; BERT, GPT-2).
+    """Add a learned vector of the position, x + weight[position] (Gehring et al., "Convolutional Sequence to Sequence Learning", 2017; BERT, GPT-2).
 
     weight: (length, M), initialised from a normal distribution with standard deviation 0.02, as in BERT and GPT-2.
 
@@ -215,7 +215,7 @@ class LearnedPositions(nn.Module):
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, x: Operand, start: int | Tensor = 0) -> Operand:
-        """x plus the embedding of each token's position, (..., Q, M) or Ragged (N, M) as x is.
+        """Add the embedding of each token's position: (..., Q, M) or Ragged (N, M) as x is.
 
         Args:
             x: (..., Q, M), or Ragged with values (N, M).
@@ -256,7 +256,7 @@ class Rotation(NamedTuple):
     is_interleaved: bool
 
     def at(self, tokens_R: Tensor) -> "Rotation":
-        """Of some tokens of a Ragged batch, (R,) indices."""
+        """Return the rotation of some tokens of a Ragged batch, (R,) indices."""
         return Rotation(self.cos[tokens_R], self.sin[tokens_R], self.is_interleaved)
 
     def rotate(self, x: Tensor) -> Tensor:
@@ -284,8 +284,10 @@ class Rotation(NamedTuple):
 
 
 class RotaryPositions(nn.Module):
-    """Rotates queries and keys by their positions, so that scores depend on distances (Su et al., "RoFormer", 2021, section
-    3.2.2): the pair i of a head at position p, as a complex number, is multiplied by exp(1j * p * base ** (-2 i / W)).
+    """Rotate queries and keys by their positions, so that scores depend on distances.
+
+    The pair i of a head at position p, as a complex number, is multiplied by exp(1j * p * base ** (-2 i / W)) (Su et al.,
+    "RoFormer", 2021, section 3.2.2).
 
         rotary = RotaryPositions(64)
         attention(x, rotary=rotary(x), mask=Causal())      # computed once for all layers
@@ -295,7 +297,7 @@ class RotaryPositions(nn.Module):
         base: 10000 in the paper.
         layout: which two elements are a pair: "interleaved", 2 i and 2 i + 1, as in the paper, or "halves", i and
             i + W / 2, as in GPT-NeoX, and in Llama in transformers.
-        scaling: other frequencies, for longer contexts than those of the training; None: there are none.
+        scaling: other frequencies, for contexts longer than in training; None: no scaling.
 
     Raises:
         ValueError: an odd rotary_dim, an unknown layout.
@@ -315,7 +317,7 @@ class RotaryPositions(nn.Module):
         self._table = _PositionTable(self._cos_and_sin)
 
     def forward(self, x: Operand, start: int | Tensor = 0) -> Rotation:
-        """The rotation for the tokens of x; of x only the shape, the dtype and the device are used.
+        """Return the rotation for the tokens of x. Only the shape, dtype and device of x are used.
 
         Args:
             x: (..., Q, M), or Ragged with values (N, M).
@@ -358,7 +360,7 @@ class AlibiPositions(nn.Module):
         self.register_buffer("slopes", torch.tensor(alibi_slopes(num_heads), device=device), persistent=False)
 
     def forward(self, start: Start = None) -> AlibiBias:
-        """The bias; start: the position of the first query among the keys, as in `uwaga.AlibiBias`."""
+        """Return the bias. `start` is the position of the first query among the keys, as in `uwaga.AlibiBias`."""
         return AlibiBias(self.slopes, start=start)
 
 
@@ -391,7 +393,7 @@ class RelativePositions(nn.Module):
         self()  # RelativeBias checks num_buckets and max_distance
 
     def forward(self, start: Start = None) -> RelativeBias:
-        """The bias; start: the position of the first query among the keys, as in `uwaga.RelativeBias`."""
+        """Return the bias. `start` is the position of the first query among the keys, as in `uwaga.RelativeBias`."""
         return RelativeBias(self.weight, bidirectional=self.bidirectional, max_distance=self.max_distance, start=start)
 
     def extra_repr(self) -> str:
@@ -400,7 +402,7 @@ class RelativePositions(nn.Module):
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """The slopes of AlibiPositions, one for each head."""
+    """Return the slopes of AlibiPositions, one for each head."""
     below = 1 << (heads.bit_length() - 1)
     slopes = [2.0 ** (-8.0 * (h + 1) / below) for h in range(below)]
     between = [2.0 ** (-8.0 * (h + 1) / (2 * below)) for h in range(0, 2 * below, 2)]
@@ -419,7 +421,7 @@ class _PositionTable:
         self._kept: dict[torch.dtype, Tensor] = {}
 
     def at(self, position: Tensor, dtype: torch.dtype) -> Tensor:
-        """(..., W) of the positions (...), none of them negative."""
+        """Return the rows (..., W) of the positions (...), which are not negative."""
         if not is_readable(position) or position.numel() == 0:
             return self._rows(position).to(dtype)
         needed, kept = int(position.max()) + 1, self._kept.get(dtype)
