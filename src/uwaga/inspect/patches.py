@@ -1,4 +1,4 @@
-"""Pictures as models read them: a grid of patches among the tokens of a sequence, and attention over it.
+"""Images as models read them: a grid of patches among the tokens of a sequence, and attention over the grid.
 
 Letters: B pictures of a batch, H heads, Q queries, K keys, S special tokens.
 """
@@ -24,13 +24,13 @@ Cell = int | tuple[int, int]  # a token by its position, or a patch by its row a
 
 @dataclass(frozen=True, kw_only=True)
 class PatchGrid:
-    """Where the patches of a picture are among the tokens: row by row from `first` on, after the special tokens.
+    """The positions of an image's patches among the tokens: row by row from `first` on, after the special tokens.
 
     Args:
-        rows, columns: how many patches there are, down and across.
-        special: names of the tokens before the patches, such as "[CLS]" and "[REG 0]".
-        start: the position of the first of all these tokens; 0 unless the sequence has other tokens before.
-        patch_size: height and width of a patch, in pixels of the picture that the model reads.
+        rows, columns: the number of patches down and across.
+        special: the names of the tokens before the patches, such as "[CLS]" and "[REG 0]".
+        start: the position of the first of these tokens; 0 unless the sequence has other tokens before them.
+        patch_size: the height and width of a patch, in pixels of the image that the model reads.
 
     Raises:
         ValueError: rows, columns or a size below 1, or a start below 0.
@@ -70,13 +70,13 @@ class PatchGrid:
         return [*self.special, *(f"{row},{column}" for row in range(self.rows) for column in range(self.columns))]
 
     def position(self, row: int, column: int) -> int:
-        """The position of a patch. Raises IndexError: there is no such patch."""
+        """Return the position of a patch. Raises IndexError: there is no such patch."""
         if not (0 <= row < self.rows and 0 <= column < self.columns):
             raise IndexError(f"PatchGrid: patch ({row}, {column}) is not one of {self.rows} by {self.columns}")
         return self.first + row * self.columns + column
 
     def cell(self, position: int) -> tuple[int, int]:
-        """Row and column of the patch at a position. Raises IndexError: no patch is there."""
+        """Return the row and column of the patch at a position. Raises IndexError: no patch is there."""
         first, stop = self.span
         if not first <= position < stop:
             raise IndexError(
@@ -86,46 +86,48 @@ class PatchGrid:
         return row, column
 
     def box(self, row: int, column: int) -> tuple[int, int, int, int]:
-        """Left, top, right and bottom of a patch in pixels. Raises IndexError: there is no such patch."""
+        """Return the left, top, right and bottom of a patch in pixels. Raises IndexError: there is no such patch."""
         self.position(row, column)
         height, width = self.patch_size
         return column * width, row * height, (column + 1) * width, (row + 1) * height
 
     def at_pixel(self, x: int, y: int) -> tuple[int, int]:
-        """Row and column of the patch that holds a pixel, counted from the left and from the top. Raises IndexError: none does."""
+        """Return the row and column of the patch with a pixel. x counts from the left, y from the top. Raises IndexError: no patch has it."""
         row, column = y // self.patch_size[0], x // self.patch_size[1]
         self.position(row, column)
         return row, column
 
     def looks_at(self, m: WeightMap, query: Cell, *, picture: int | None = None) -> Tensor:
-        """(H, rows, columns): where one token looks: its weights on the patches, of every head. (rows, columns) of a map (Q, K).
+        """Return the weights of one token on the patches, (H, rows, columns), or (rows, columns) for a map (Q, K).
 
-        One row of the map is computed: O(K) memory for each head, at any resolution.
+        Only one row of the map is computed, in O(K) memory for each head, at any resolution.
 
         Args:
-            m: (H, Q, K), (B, H, Q, K), or ragged, of which the keys are the tokens of this grid.
-            query: a patch as (row, column), or a token by its position, such as 0 of the class token or that of a word.
-            picture: which of the batch; None where there is one.
+            m: (H, Q, K), (B, H, Q, K), or ragged. Its keys are the tokens of this grid.
+            query: a patch as (row, column), or a token by its position, such as 0 for the class token, or a word.
+            picture: the number of the image in the batch; None if there is one image.
 
         Raises:
-            IndexError: no such patch, token or picture.
-            ValueError: a map without the keys of this grid, or several pictures and `picture` is None.
+            IndexError: there is no such patch, token or image.
+            ValueError: the map lacks keys of this grid, or has several images and `picture` is None.
         """
         weights = self._read(m, picture, self._position(query), slice(*self.span))
         return weights.unflatten(-1, (self.rows, self.columns))
 
     def looked_at(self, m: WeightMap, key: Cell, *, picture: int | None = None) -> Tensor:
-        """(H, rows, columns): which patches look at one token: their weights on it. Arguments and errors as of `looks_at`; the map's
-        queries are the tokens of this grid."""
+        """Return the weights of the patches on one token, (H, rows, columns).
+
+        Arguments and errors are as in `looks_at`, but the map's queries are the tokens of this grid.
+        """
         weights = self._read(m, picture, slice(*self.span), self._position(key))
         return weights.unflatten(-1, (self.rows, self.columns))
 
     def on_special(self, m: WeightMap, query: Cell, *, picture: int | None = None) -> Tensor:
-        """(H, S): the weights of one token on the special tokens. Arguments and errors as of `looks_at`."""
+        """Return the weights of one token on the special tokens, (H, S). Arguments and errors are as in `looks_at`."""
         return self._read(m, picture, self._position(query), slice(self.start, self.first))
 
     def of_keys(self, per_key: Tensor) -> Tensor:
-        """(..., rows, columns): the patches of a statistic (..., K), such as `AttentionMap.received`. Raises ValueError: too few keys."""
+        """Return the patches of a statistic (..., K), such as `AttentionMap.received`: (..., rows, columns). Raises ValueError: too few keys."""
         first, stop = self.span
         self._check_length(per_key.shape[-1])
         return per_key[..., first:stop].unflatten(-1, (self.rows, self.columns))
@@ -174,17 +176,17 @@ def grid_of_tokens(tokens: Sequence[str]) -> PatchGrid | None:
 def image_grids(
     ids: Sequence[int] | Tensor, image_token_id: int, shapes: Sequence[tuple[int, int]] | Tensor | None = None
 ) -> list[PatchGrid]:
-    """The pictures of a sequence that mixes text and pictures, in their order, by the positions of their tokens.
+    """Find the images of a sequence of words and images, in their order, by their token id.
 
     Args:
-        ids: (T,) token ids as the decoder reads them, in which the model's image token stands for each patch.
-        image_token_id: config.image_token_id.
-        shapes: rows and columns of each picture in tokens, pairs or (B, 2): of Qwen's models its image_grid_thw[:, 1:] divided by the merge
-            size. None: each run of image tokens is a square picture.
+        ids: (T,) token ids as the decoder reads them, with the model's image token for each patch.
+        image_token_id: the id of the image token, config.image_token_id.
+        shapes: the rows and columns of each image in tokens, as pairs or (B, 2). For Qwen-VL they are image_grid_thw[:, 1:] divided by the
+            merge size. None: each run of image tokens is a square image.
 
     Raises:
-        ValueError: a shape below 1; image tokens that are not as many, or not side by side, as the shapes say; without shapes, a run that
-            is no square.
+        ValueError: a shape below 1; image tokens that do not have the number or the order of the shapes; without shapes, a run that is not a
+            square.
 
     >>> first, second = image_grids([1, 9, 9, 9, 9, 7, 9, 5], image_token_id=9)
     >>> first.span, second.span, first.rows

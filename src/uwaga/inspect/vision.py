@@ -30,15 +30,15 @@ FAMILIES = tuple(_SPECIAL)
 
 
 def patch_grid(model: nn.Module, pixel_values: Tensor) -> PatchGrid:
-    """How a model of transformers cuts a picture into patches: the grid, and the names of its class token and registers.
+    """Return the grid of patches into which a model cuts an image, with the names of its class token and registers.
 
     Args:
-        model: ViT, DeiT, DINOv2 (with registers, too), DINOv3, I-JEPA, ViT-MSN, or the vision tower of CLIP or SigLIP; or a model that
-            has one of these inside.
+        model: ViT, DeiT, DINOv2 (also with registers), DINOv3, I-JEPA, ViT-MSN, or the vision tower of CLIP or SigLIP, all of
+            transformers; or a model that contains one of these.
         pixel_values: (..., height, width), as the model reads them.
 
     Raises:
-        ValueError: a model of another family, with several of these inside, or a picture smaller than a patch.
+        ValueError: a model of another family, a model that contains several of these, or an image smaller than a patch.
 
     >>> import torch, transformers
     >>> small = transformers.Dinov2WithRegistersConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, patch_size=4)

@@ -81,40 +81,41 @@ def generate(
     seed: int | None = None,
     streamer: Any = None,
 ) -> list[str] | list[list[int]] | Ragged | Tensor:
-    """New tokens after each prompt, by greedy search, sampling or beam search.
+    """Generate new tokens after each prompt, by greedy search, sampling or beam search.
 
     Prompts of different lengths are packed without padding, and a finished row leaves the batch. The tokens are those that
     transformers generates for each prompt alone, unless rounding decides between two tokens.
 
     Args:
-        model: with a decoder, in evaluation mode; an encoder-decoder reads the prompts with its encoder.
+        model: a model with a decoder, in evaluation mode; an encoder-decoder reads the prompts with its encoder.
         prompts: texts, for a model that `uwaga.models.load` returned, whose tokenizer is used; or token ids as a list of lists,
             as Ragged (N,), or as a tensor (R, T) with padding on the right.
-        lengths: (R,) tokens of each padded prompt; None: there is no padding.
+        lengths: (R,) the number of tokens of each padded prompt; None: there is no padding.
         max_new_tokens: the largest number of new tokens of a prompt.
         do_sample: sample each token; else take the most probable one.
         temperature: divides the logits before sampling; 1 by default.
         top_k: sample from the k most probable tokens; all by default.
         top_p: sample from the most probable tokens that together have this probability; 1 by default.
-        num_beams: number of beams of a beam search; 1 for none.
+        num_beams: the number of beams; 1 for no beam search.
         length_penalty: the log probability of a finished text is divided by its length to this power; 1 by default.
         early_stopping: when a beam search ends: True, with the num_beams-th finished text; False, the default, when a better
             one is unlikely; "never", when a better one is impossible.
         eos_token_ids: ids of tokens that end a text, which are part of the result; None for the model's own, () for none.
-        pad_token_id: fills up rows where the prompts are a tensor; by default the model's, else its first end token.
-        seed: of sampling; the same seed and prompt give the same text in any batch. None: taken from PyTorch's generator.
-        streamer: an object with put(ids) and end(), as those of transformers, which is given the prompt and then each new token;
-            for a single prompt without beam search.
+        pad_token_id: fills the rows of the result if the prompts are a tensor; by default the model's own, or else its first end token.
+        seed: the seed of sampling; the same seed and prompt give the same text in any batch. None: a seed from PyTorch's generator.
+        streamer: an object with put(ids) and end(), such as transformers' TextStreamer, which receives the prompt and then each new
+            token; for a single prompt without beam search.
 
     Returns:
-        the new tokens of each prompt, in the form of the prompts: texts, lists, Ragged (N,) or a tensor (R, longest).
+        The new tokens of each prompt, in the form of the prompts: texts, lists, Ragged (N,) or a tensor (R, longest).
 
     Warns:
         UserWarning: a text has characters that the model's vocabulary lacks.
 
     Raises:
-        ValueError: a model that does not continue texts, an option of a wrong type or value, or without effect beside the others, ids outside the vocabulary, an empty prompt, more tokens than
-            the model has positions, a model in training mode, logits that contain NaN, texts for a model without a directory.
+        ValueError: a model that does not continue texts or is in training mode; an option of a wrong type or value, or without effect with
+            the other options; ids outside the vocabulary, an empty prompt, more tokens than the model has positions; logits that contain
+            NaN; texts for a model without a directory.
         CheckpointError: texts for a model whose directory has no tokenizer that fits.
 
     >>> from uwaga.models import Transformer, config

@@ -1,4 +1,4 @@
-"""What reads tokens, whichever library it is of. Letters: N packed tokens, T tokens, M model width, V vocabulary."""
+"""The interface of all models that read tokens. Letters: N packed tokens, T tokens, M model width, V vocabulary."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -28,13 +28,13 @@ class Model(nn.Module):
     Attributes:
         config: a `Config`, or what is known of a model of transformers, in the same names: model_type, vocab_size, has_both, is_causal,
             max_tokens, decoder_start_token_id, eos_token_ids.
-        label: as messages and recordings call it: its model type, or the name of the class of transformers.
+        label: its name in messages and recordings: the model type, or the name of the class of transformers.
         continues: whether its last stack is a decoder.
-        name: by which it was opened; "" for a module.
-        title: as it is shown.
-        directory: where it was read from; None: it is a module.
-        tokenizer, target_tokenizer: of what it reads, and of its decoder, which may have another one; None where it was made or loaded
-            without them.
+        name: the name that it was opened by; "" for a module.
+        title: its name on pages.
+        directory: the directory that it was read from; None for a module.
+        tokenizer, target_tokenizer: the tokenizers of its input and of its decoder, which can differ; None if it was made or loaded without
+            them.
     """
 
     config: Any

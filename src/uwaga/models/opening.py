@@ -53,19 +53,20 @@ def open(  # as the public name
     revision: str | None = None,
     tokenizer: object = None,
 ) -> "Model":
-    """A model with its tokenizer, whichever library it is of.
+    """Open a model with its tokenizer: a family of uwaga, or any other model through transformers.
 
     Args:
         model: the name of a bundled model, a directory or a model id of the Hugging Face Hub, as `uwaga.models.load` takes it; or a module in
             evaluation mode, a `Transformer` or a model of transformers, in which nothing is changed.
-        dtype: of the weights of a directory, or its name, such as "float32"; None: that of the files.
-        revision: on the hub.
-        tokenizer: of a module: one of transformers or tokenizers, which is copied; None: that of the directory that it was read from.
+        dtype: the dtype of the weights of a directory, or its name, such as "float32"; None: the dtype of the files.
+        revision: a branch, tag or commit on the Hub.
+        tokenizer: the tokenizer of a module, from transformers or tokenizers, which is copied; None: the tokenizer of the directory that the
+            module was read from.
 
     Raises:
-        CheckpointError: of a directory: neither our table nor transformers reads it, or its model reads no text.
-        ValueError: of a module: it cannot be watched, reads no text or is in training mode; it has no tokenizer, or one with more ids than it has
-            embeddings. A wrong dtype; an argument that goes with the other kind of model.
+        CheckpointError: neither uwaga nor transformers can read the directory, or its model reads no text.
+        ValueError: the module cannot be watched, reads no text or is in training mode; it has no tokenizer, or the tokenizer has more ids than
+            the module has embeddings; a wrong dtype; an argument that belongs to the other kind of model.
     """
     is_directory, wrong = isinstance(model, str | os.PathLike), ""
     if is_directory and tokenizer is not None:

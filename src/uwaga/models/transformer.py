@@ -132,8 +132,9 @@ class Transformer(Model):
         output_hidden_states: bool = False,
         only: str | None = None,
     ) -> Output:
-        """The hidden states, and the outputs of the heads. In a model with both stacks the encoder reads ids, and where decoder_ids are given
-        the decoder reads them and the encoder's output.
+        """Compute the hidden states and the outputs of the heads.
+
+        In a model with both stacks the encoder reads ids. If there are decoder_ids, the decoder reads them and the encoder's output.
 
         Args:
             ids: token ids (B, Q), or Ragged with values (N,): texts one after another, without padding.
@@ -196,7 +197,7 @@ class Transformer(Model):
     def decode(
         self, decoder_ids: Operand, memory: Operand | None = None, *, cache: KeyValueCache | None = None
     ) -> Operand:
-        """The decoder's last hidden states (B, Q, M), without padding; with a cache decoder_ids are the next tokens.
+        """Return the decoder's last hidden states (B, Q, M), without padding. With a cache, decoder_ids are the next tokens.
 
         Args:
             decoder_ids: (B, Q), or Ragged (N,).
@@ -243,7 +244,7 @@ class Transformer(Model):
         return self.embeddings if self.decoder_embeddings is None else self.decoder_embeddings
 
     def new_cache(self, *, capacity: int = 0) -> KeyValueCache:
-        """An empty cache for the decoder; capacity: tokens per row to allocate in advance. Raises ValueError: an encoder."""
+        """Make an empty cache for the decoder. capacity: tokens per row to allocate in advance. Raises ValueError: an encoder."""
         return KeyValueCache(len(self._required_decoder.layers), capacity=capacity)
 
     def decoding(self, prompts: Ragged, new_tokens: int) -> Decoding:

@@ -42,21 +42,21 @@ def patch_attention(
     looked_at: bool = False,
     vmax: float | None = None,
 ) -> Figure:
-    """Draw where one patch looks, over the picture: the mean of the heads large, each head small beside it.
+    """Draw the weights of one patch over the image: the mean of the heads large, each head small.
 
-    Only the weights of that token are computed, at any resolution. The picture is drawn in grey, and the more weight a patch gets, the
-    less of it shines through; weights on the class token and registers are written above, since they are in no place.
+    Only the weights of that token are computed, at any resolution. The image is drawn in grey, and the larger the weight of a patch, the
+    stronger its colour. Weights on the class token and registers are written above the image, because they have no place in it.
 
     Args:
-        picture: what the model saw: an array or tensor (height, width, 3), (height, width) or (3, height, width), of numbers 0 to 1 or of
-            bytes, or a picture of PIL. It is stretched to the grid.
-        m: (H, Q, K) or (B, H, Q, K): a map of `recording.maps`.
+        picture: the image that the model saw: an array or tensor (height, width, 3), (height, width) or (3, height, width) of numbers 0 to 1
+            or of bytes, or an image of PIL. It is stretched to the grid.
+        m: (H, Q, K) or (B, H, Q, K), a map of `recording.maps`.
         grid: `uwaga.inspect.patch_grid(model, pixel_values)`, or one of `uwaga.inspect.image_grids`.
-        query: the patch as (row, column), or a token by its position, such as 0 of the class token or that of a word.
-        index: which picture of the batch; None where there is one.
-        heads: which heads, in this order; None for all.
-        looked_at: draw which patches look at the token, in place of where it looks.
-        vmax: the weight of the darkest colour; None: the largest of the heads.
+        query: the patch as (row, column), or a token by its position, such as 0 for the class token, or a word.
+        index: the number of the image in the batch; None if there is one image.
+        heads: the heads to draw, in this order; None for all.
+        looked_at: draw the weights of the patches on the token instead.
+        vmax: the weight of the darkest colour; None: the largest weight of the heads.
 
     Returns:
         The figure.

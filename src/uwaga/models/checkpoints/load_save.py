@@ -30,20 +30,20 @@ def load(
     revision: str | None = None,
     allow_nonfinite: bool = False,
 ) -> Transformer:
-    """Load a model from a directory of transformers or sentence-transformers, a bundled one, or one from the hub.
+    """Load a model from a directory of transformers or sentence-transformers, by a bundled name, or from the Hub.
 
     Args:
         path_or_hub_id: a directory with config.json and weights (model.safetensors, pytorch_model.bin, or either in
-            shards), one with modules.json (its transformer is loaded), or, where no such directory exists, the name of a bundled
-            model ("bard", "copyist", "speller", "minilm"), or the id of a repository on the hub, downloaded through huggingface_hub
+            shards), or with modules.json, whose transformer is loaded. If there is no such directory: the name of a bundled
+            model ("bard", "copyist", "speller", "minilm"), or the id of a repository on the Hub, which huggingface_hub downloads
             into its cache.
-        dtype: a floating dtype for all weights; None: that of the files.
-        revision: branch, tag or commit on the hub.
-        allow_nonfinite: accept weights that are NaN or infinite, which are an error otherwise.
+        dtype: a floating dtype for all weights; None: the dtype of the files.
+        revision: a branch, tag or commit on the Hub.
+        allow_nonfinite: accept weights that are NaN or infinite; by default they are an error.
 
     Returns:
-        the model, on the CPU, in evaluation mode. Its attribute `directory` is where it was read from, for its tokenizer
-        (`uwaga.models.tokenizer`).
+        The model, on the CPU, in evaluation mode. Its attribute `directory` is the directory that it was read from;
+        `uwaga.models.tokenizer` uses it.
 
     Raises:
         CheckpointError: the files are invalid or describe something that is not supported; one message lists all missing

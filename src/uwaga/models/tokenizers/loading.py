@@ -60,14 +60,15 @@ def load_target_tokenizer(folder: Path) -> Tokenizer | None:
 
 
 def tokenizer(model: torch.nn.Module | str | os.PathLike[str], *, decoder: bool = False) -> Backend:
-    """The tokenizer of a model, as a tokenizers.Tokenizer: `.encode(text).ids` gives what the model reads, `.decode(ids)` text.
+    """Load the tokenizer of a model as a tokenizers.Tokenizer: `.encode(text).ids` are the ids that it reads.
 
     Args:
-        model: one that `uwaga.models.load` returned, or what it takes: a directory, the name of a bundled model, an id of the hub.
-        decoder: the tokenizer of what the decoder reads and writes; the same one, unless the model has two vocabularies.
+        model: a model that `uwaga.models.load` returned, a directory, the name of a bundled model, or an id on the Hub.
+        decoder: load the tokenizer of the decoder. It differs from the other one only if the model has two vocabularies.
 
     Raises:
-        CheckpointError: there is no tokenizer, or it does not match the model. ValueError: a model that was not loaded from files.
+        CheckpointError: there is no tokenizer, or it does not match the model.
+        ValueError: the model was not loaded from files.
 
     >>> speller = tokenizer("speller")
     >>> speller.encode("cat").tokens
