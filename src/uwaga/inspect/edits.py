@@ -45,7 +45,7 @@ class Where(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The links from some queries to some keys: which positions may see which.
+    """Select the links from some queries to some keys, to block or weaken them.
 
     In `scores` they are blocked before softmax: their weights become 0 and the rest of the row grows, so that it still sums to 1 (the
     attention knockout of Geva et al., "Dissecting Recall of Factual Associations in Auto-Regressive Language Models", 2023,
@@ -54,8 +54,8 @@ class Links:
 
     Args:
         queries: positions of the text, from 0, a list or one; None: all.
-        keys: the same; of cross-attention positions of the encoder's text.
-        factor: of the weights, after softmax; before it there is only 0.
+        keys: positions of the keys, in the same form; in cross-attention, positions of the encoder's text.
+        factor: the number that multiplies the weights after softmax; `scores` accepts only 0.
 
     Raises:
         ValueError: positions that are not integers from 0, or a factor that is not finite.
@@ -78,7 +78,7 @@ class Links:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Patch:
-    """Vectors that take the place of a head's own: activation patching (Vig et al., "Investigating Gender Bias in Language Models
+    """Replace vectors of a head by others: activation patching (Vig et al., "Investigating Gender Bias in Language Models
     Using Causal Mediation Analysis", 2020; Meng et al., "Locating and Editing Factual Associations in GPT", 2022).
 
     Args:
@@ -202,12 +202,12 @@ WeightChange = Links | Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Edits:
-    """Changes of a model's attention, applied by `uwaga.edit(model, edits)` or by `uwaga.edit` with the same arguments.
+    """Describe changes of a model's attention, applied by `uwaga.edit(model, edits)` or by `uwaga.edit` with the same arguments.
 
     Every key is (kind, layer, head) as in the maps of a recording, kind "encoder", "decoder" or "cross", and head None for all.
 
     Args:
-        heads: what becomes of a head's output, before W_O: a number multiplies it, 0.0 ablates the head; "mean" replaces it by the
+        heads: the change of a head's output, before W_O: a number multiplies it, 0.0 ablates the head; "mean" replaces it by the
             mean over all tokens of the batch in the same pass, padding excluded; a tensor (E,) by that vector.
         scores: `Links` that are blocked before softmax, one or a list.
         weights: `Links` whose weights are multiplied after softmax, one or a list; or a matrix (Q, K), or (B, Q, K), that takes the

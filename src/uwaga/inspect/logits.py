@@ -81,7 +81,7 @@ class LogitLens:
 
 @torch.no_grad()
 def logit_lens(model: nn.Module, *inputs: Any, top: int = 5, ids: Tensor | None = None, **options: Any) -> LogitLens:
-    """The most likely next tokens after every layer, through the model's final norm and its logits.
+    """Compute the most likely next tokens after every layer, by the model's final norm and logits.
 
     One pass through the model, and one product with the vocabulary for each layer: O(B Q (V + L M)) memory.
 
@@ -139,8 +139,10 @@ class LogitAttribution:
 def logit_attribution(
     model: nn.Module, *inputs: Any, answer: int | Tensor, other: int | Tensor | None = None, **options: Any
 ) -> LogitAttribution:
-    """Direct logit attribution: the share of each head, feed-forward layer and the embedding in the logit of `answer`, or in its
-    difference from that of `other`, at every position.
+    """Compute the share of each part of the model in the logit of `answer` (direct logit attribution).
+
+    The parts are the heads, the feed-forward layers and the embedding. With `other`, the shares are those in the difference of the
+    logits of `answer` and `other`. There is a share at every position.
 
     Exact: the final norm is taken as the linear map that it is at the model's own hidden state, and all shares sum to the logit.
 

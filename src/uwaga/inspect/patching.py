@@ -102,8 +102,10 @@ def activation_patching(
     resume: PatchingResult | None = None,
     limit: int | None = None,
 ) -> PatchingResult:
-    """Run the corrupted text once for every head, or layer, and position, with the clean text's output of that head there (Meng et
-    al. 2022; Wang et al. 2022; Heimersheim and Nanda, "How to Use and Interpret Activation Patching", 2024).
+    """Patch each head, or layer, of a corrupted text with its output in the clean text.
+
+    Each run patches one head or layer, at one position or at all (Meng et al. 2022; Wang et al. 2022; Heimersheim and
+    Nanda, "How to Use and Interpret Activation Patching", 2024).
 
     The heads' outputs of the clean text are kept, L tensors (B, H, Q, E); no run keeps more than a forward pass does.
 

@@ -36,7 +36,7 @@ def watch(
     tokenizer: object = None,
     tokens: TokenLists | Mapping[str, TokenLists] | None = None,
 ) -> Iterator[Recording]:
-    """A context manager that records queries and keys of the model's attention, from which all weights can be computed later.
+    """Record queries and keys of the model's attention in a `with` block; weights are computed later.
 
         with uwaga.watch(model) as recording:
             model(ids)
@@ -45,21 +45,21 @@ def watch(
     A model of this package is not changed. A model of transformers, or one that is a part of another model, computes with
     attn_implementation="uwaga" inside the context; other threads that run it keep its own implementation.
 
-    What is recorded is the last pass through the model, or the last generation: its passes are joined, and each map is that
-    of one pass over the whole text. See `Recording`. Copies are kept, without gradients: Q and K of the selected layers
+    The recording holds the last pass through the model, or the last generation: its passes are joined, and each map covers
+    the whole text. See `Recording`. Copies are kept, without gradients: Q and K of the selected layers
     and heads. Nothing of size Q x K is stored, except dense masks and biases of the model that are no function of the distance.
     Contexts may be nested; each records separately. What is recorded is computed in this thread, or in a task that began in the context.
 
     Args:
         model: with attention of `uwaga.nn`, or of transformers, anywhere inside.
-        layers: which, from 0; None for all.
-        kinds: of "encoder", "decoder" (self-attention that continues a text) and "cross"; None for all.
-        heads: which query heads, in every layer; None for all. Of grouped heads, the keys that these read.
-        dtype: of the stored queries and keys; None for their own. torch.bfloat16 takes half the memory of float32.
-        values: whether the values are kept too, as `recording.values`.
-        max_bytes: how many bytes the recording may keep, `recording.nbytes`; None for any number. Queries, keys and values are
+        layers: the layers to record, from 0; None for all.
+        kinds: any of "encoder", "decoder" (self-attention that continues a text) and "cross"; None for all.
+        heads: the query heads to record, in every layer; None for all. With grouped heads, the keys that these heads read are recorded.
+        dtype: the dtype of the stored queries and keys; None for their own. torch.bfloat16 takes half the memory of float32.
+        values: keep the values too, as `recording.values`.
+        max_bytes: the largest `recording.nbytes` that is allowed; None for no limit. Queries, keys and values are
             counted before they are copied.
-        device: where they are kept, and the maps computed: None for where the model computes; "cpu" for the host's memory, into
+        device: the device that keeps the copies and computes the maps: None for the model's own; "cpu" for the host's memory, into
             which a GPU copies them while it goes on computing (`torch.cuda`: pinned memory, a stream of its own).
         tokenizer, tokens: the strings of tokens (a picture's are the class token, registers, and patches by row and column, as
             `uwaga.inspect.patch_grid` names them, unless `tokens` says otherwise): a tokenizer (of transformers or tokenizers, or a function from a list of

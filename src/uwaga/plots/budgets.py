@@ -47,7 +47,7 @@ def cache_budgets(
     give the nearest output.
 
     Args:
-        study: of one or more budgets.
+        study: a study of one or more budgets.
         statistic: "error", "forgotten", "overlap", "limit" or "kept"; means over the queries.
         heads: (layer, head) of the panels; None for the 12 heads of which the policies lose the most on average, the largest first.
         by: "budget", or "kept": the mean number of keys that were read, which policies of a prompt exceed by what came after it.

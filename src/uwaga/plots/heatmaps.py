@@ -333,7 +333,9 @@ def _short_number(value: float) -> str:
 
 
 def patching_effects(result: PatchingResult, *, head: int | None = None) -> Figure:
-    """A heatmap of the effects of `uwaga.inspect.activation_patching`: layers by heads, or layers by positions where these were patched.
+    """Draw the effects of `uwaga.inspect.activation_patching` as a heat map.
+
+    Rows are layers; columns are heads, or positions if positions were patched.
 
     Args:
         result: what was patched; it may be incomplete.
@@ -394,7 +396,7 @@ def animate(
         kind: "encoder", "decoder" or "cross": the layers of a recording; None: the only kind that it has.
         at: indices of the leading dimensions, such as (sequence, head), as in `heatmap`.
         key_tokens: K labels for the keys; None: as in `heatmap`.
-        seconds: of each frame; the last one stays four times as long.
+        seconds: the duration of each frame; the last frame stays for four times this duration.
         vmax, gamma: the colour scale, as in `heatmap`; vmax None: the largest weight of all frames.
         dpi: dots per inch.
 

@@ -100,7 +100,7 @@ class ScoreAttribution:
         return len(self.cells)
 
     def __getitem__(self, c: int) -> "ScoreAttribution":
-        """One of the scores."""
+        """Return score c."""
         c = _index(c, len(self), "a score")
         per_score = ("cells", "scores", "weights", "query", "key", "distance", "rounding")
         one: dict[str, Any] = {name: getattr(self, name)[c : c + 1] for name in per_score}
@@ -116,11 +116,11 @@ class ScoreAttribution:
         return f"ScoreAttribution({self.kind} {self.layer}.{self.head}; {pairs} of {len(self)} {scores} at {at})"
 
     def shares(self) -> Tensor:
-        """(P, S) float64: the contribution of each pair; of several scores the mean."""
+        """Return the contribution (P, S) of each pair in float64; the mean if there are several scores."""
         return torch.einsum("cpd,csd->ps", self.query, self.key) * (self.scale / len(self))
 
     def total(self) -> Tensor:
-        """(C,) float64: the sum of all contributions; equal to `scores` up to the rounding of the model's own arithmetic."""
+        """Return the sum (C,) of all contributions in float64; it equals `scores` up to the rounding of the model."""
         return (self.query.sum(1) * self.key.sum(1)).sum(-1) * self.scale + self.distance
 
     def bound(self) -> Tensor:
@@ -129,7 +129,7 @@ class ScoreAttribution:
         return self.rounding
 
     def top(self, k: int = 10) -> list[Share]:
-        """The k pairs whose contributions are largest, of either sign; of several scores by their mean.
+        """Return the k pairs with the largest contributions, of either sign; means if there are several scores.
 
         A bias by distance is among them, with the part "distance" on both sides.
         """
@@ -162,7 +162,7 @@ class ScoreAttribution:
         return _back(self, part, side, other)[0]
 
     def back(self, part: Part, side: str, other: Part | None = None, *, top: int = 5, parts: int = 3) -> list[Source]:
-        """The tokens that `sources` finds strongest, and what their residual streams held where the head read them.
+        """Return the strongest tokens of `sources`, with the parts that their residual streams held.
 
         Args:
             part, side, other: as in `sources`.
@@ -263,7 +263,7 @@ def score_attribution(
     ids: Any = None,
     **options: Any,
 ) -> ScoreAttribution:
-    """A score s_ij = q_i . k_j * scale as the sum of what each pair of parts of the model contributes to it.
+    """Split a score s_ij = q_i . k_j * scale into the contributions of all pairs of parts.
 
         why = score_attribution(model, ids, 1, 2, i=40, j=17)
         why.top(3)                                      # [Share(query=Part("token"), key=Part("head", "decoder", 0, 1), share=5.1), ...]
@@ -273,8 +273,8 @@ def score_attribution(
     earlier head through W_O, every earlier feed-forward layer, and constants. A norm is taken as the linear map that it is with its mean
     and scale as they are at that token (Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021), the norms of a
     post-norm stack one after another, and the norms of queries and keys. So the contributions sum to the score, exactly up to rounding: no
-    gradient, no approximation, nothing trained. A norm's scale is itself made of all parts: what a score were without a part is
-    another question, which `activation_patching` answers.
+    gradient, no approximation, nothing trained. A norm's scale is itself made of all parts: to measure the score without a part,
+    use `activation_patching`.
 
     Softmax does not change when all scores of a query do by one number: a contribution that is equal for all keys explains no choice
     among them. With `than` the difference of the scores of two keys is split, in which it is 0.
@@ -286,12 +286,12 @@ def score_attribution(
         model: of uwaga.models, or of transformers of a family that `uwaga.models.load` knows, in evaluation mode.
         inputs: a Recording of it, from `uwaga.watch(model, values=True)` outside of `uwaga.edit`; or what the model is called with: ids
             (R, N) or Ragged (N,), and of an encoder and a decoder a tuple of both.
-        layer, head: of the score, from 0.
+        layer, head: the layer and the head of the score, from 0.
         i, j: the query and the key, from 0, negative ones from the end; or as many of each, in lists, arrays or tensors. None for the
             `most` largest weights: of a row where i is given, of a column where j is given, of the head where neither is.
         than: another key, or one for each score: s_ij - s_i,than is split in place of s_ij.
         kind: "encoder", "decoder" or "cross"; None: the decoder's self-attention where there is a decoder, else the encoder's.
-        row: of the batch.
+        row: the row of the batch.
         most: how many scores where i or j is None; fewer where fewer keys are seen.
         ids: of a recording that has no token ids, as one that was read from a file: those of its rows, (R, N), Ragged (N,) or lists, or
             (N,) of a text without a batch; of an encoder and a decoder a tuple of both.

@@ -82,7 +82,7 @@ def activations(
     kinds: Collection[str] | None = None,
     gradients: bool = False,
 ) -> Iterator[Activations]:
-    """A context manager that keeps queries, keys, values and outputs of all heads of a pass, and the gradients of the outputs.
+    """Keep queries, keys, values and outputs of all heads in a `with` block, and gradients of outputs.
 
         with activations(model, gradients=True) as found:
             (model(ids).logits[0, -1, answer]).backward()

@@ -114,7 +114,7 @@ PAIRS = tuple(
 
 
 def coreference_heads(model: "str | os.PathLike[str] | Model", pairs: Sequence[WinogradPair] = PAIRS) -> HeadTable:
-    """How far each head's weight follows what a pronoun means, over pairs of sentences.
+    """Measure how far each head follows the meaning of a pronoun, over pairs of sentences.
 
     Let a_t(c) be the weight that the pronoun gives to the tokens of candidate c in sentence t, the mean over the pronoun's tokens. The shift of a
     pair is ((a_1(c_1) - a_1(c_2)) - (a_2(c_1) - a_2(c_2))) / 2: 1 if all weight goes to what is meant, 0 if the changed word changes nothing.
@@ -125,7 +125,7 @@ def coreference_heads(model: "str | os.PathLike[str] | Model", pairs: Sequence[W
 
     Args:
         model: as in `uwaga.view` of a text: a bundled model, a directory, a model id of the Hugging Face Hub; or a model that `uwaga.models.open` returned.
-        pairs: of the model's language; `PAIRS` are English.
+        pairs: pairs of sentences in the model's language; `PAIRS` are English.
 
     Returns:
         Columns kind, layer, head, label, shift (the mean), right and wrong (how many pairs shift so by 0.05 or more), of (how many there are).

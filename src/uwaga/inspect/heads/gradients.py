@@ -206,8 +206,10 @@ class GradientMap(DerivedMap):
 
 
 def gradient_rollout(maps: Mapping[int, GradientMap] | Sequence[GradientMap], token: int | Tensor = -1) -> PerToken:
-    """The relevance of every input token for a result at one token, through all layers: the row of R = (I + A_bar_L) ... (I + A_bar_1)
-    (Chefer et al. 2021, equations 5 and 6), computed as L products of a vector and a matrix: O(N) memory.
+    """Compute the relevance of every input token for a result at one token, through all layers.
+
+    The result is a row of R = (I + A_bar_L) ... (I + A_bar_1) (Chefer et al. 2021, equations 5 and 6), computed as
+    L products of a vector and a matrix: O(N) memory.
 
     Args:
         maps: the gradient maps of self-attention of all layers, from the first to the last, of one result.
@@ -232,7 +234,9 @@ def cross_gradient_rollout(
     cross: Mapping[int, GradientMap] | Sequence[GradientMap],
     token: int | Tensor = -1,
 ) -> PerToken:
-    """The relevance of every token that an encoder has read for a result at one token of a decoder (Chefer et al. 2021, equations 5 to 10).
+    """Compute the relevance of every encoder token for a result at one decoder token.
+
+    Chefer et al. 2021, equations 5 to 10:
 
         R_qq <- R_qq + A_bar_qq R_qq,  R_qk <- R_qk + A_bar_qq R_qk            in each layer of the decoder: self-attention,
         R_qk <- R_qk + norm(R_qq)^T A_bar_qk norm(R_kk)                        then cross-attention; R_kk is that of the encoder

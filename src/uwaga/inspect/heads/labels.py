@@ -194,7 +194,7 @@ def common_labels(labels: Sequence[str]) -> set[str]:
 
 @torch.no_grad()
 def head_labels(recording: Recording, *, row: int = 0, specials: Collection[str] | None = None) -> HeadTable:
-    """What each head of a recording does in its text, as a word with its evidence, a row per kind, layer and head.
+    """Label each head of a recording by what it does in its text, with the evidence.
 
     Weight on sinks is taken out first: on special tokens, and in a decoder on the first token. Special tokens are no queries. Of a query i with
     the weights a_ij off the sinks, the share of a set S of keys is sum_{j in S} a_ij / sum_j a_ij. A label is given where the
@@ -214,8 +214,8 @@ def head_labels(recording: Recording, *, row: int = 0, specials: Collection[str]
     at 512 queries, evenly spread. O(512 K) time per head.
 
     Args:
-        recording: of one or several texts, with tokens: strings are compared.
-        row: the text.
+        recording: a recording of one or several texts, with tokens, since strings are compared.
+        row: the index of the text.
         specials: the strings of special tokens; None: those in brackets such as [CLS], </s> and <|endoftext|>.
 
     Returns:

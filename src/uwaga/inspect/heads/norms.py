@@ -21,7 +21,7 @@ PerKey = Tensor | Ragged  # (..., H, K), (K,) of a matrix; Ragged with values (N
 
 
 def value_norms(value: Tensor | Ragged, output_projection: Tensor) -> PerKey:
-    """|v_j W_O^h|: the norm of the vector that head h adds to the output per unit of weight on key j.
+    """Return |v_j W_O^h|, the norm of the vector that head h adds per unit of weight on key j.
 
     Kobayashi et al., "Attention is Not Only a Weight: Analyzing Transformers with Vector Norms" (2020): the |f(x_j)| of
     their equation 5. `ScaledMap(m, value_norms(value, w_o))` is their norm-weighted attention, |a_ij f(x_j)|.

@@ -23,7 +23,7 @@ MapT = TypeVar("MapT", bound=WeightMap)
 def rollout(
     maps: Sequence[AttentionMap] | Mapping[object, AttentionMap], token: int | Tensor = -1, *, residual: float = 0.5
 ) -> PerToken:
-    """Attention rollout of one token: the share of each input token in its representation in the last layer.
+    """Compute the share of each input token in one token of the last layer (attention rollout).
 
     Abnar & Zuidema, "Quantifying Attention Flow in Transformers" (2020), equation 1:
 

@@ -27,7 +27,7 @@ from uwaga.ops.ragged import Ragged
 
 
 def previous_token(m: AttentionMap) -> Tensor:
-    """(H,) float64, 0 to 1: the mean weight of query i on key i - 1, over the queries that have such a key."""
+    """Return the mean weight of query i on key i - 1, (H,) in float64, over queries with such a key."""
     places = [torch.arange(k - q, k, device=m.device) >= 1 for q, k in (shape[-2:] for shape in m.shapes)]
     has_previous = torch.cat([*places, torch.ones(0, dtype=torch.bool, device=m.device)])
     if m.parts() is not None and len(m.shape) > 3:
@@ -36,7 +36,7 @@ def previous_token(m: AttentionMap) -> Tensor:
 
 
 def duplicate_token(m: AttentionMap, tokens: Tensor | Ragged) -> Tensor:
-    """(H,) float64, 0 to 1: the mean weight on earlier keys with the same token, over the queries that have one.
+    """Return the mean weight on earlier keys with the same token, (H,) in float64, over queries with such a key.
 
     Args:
         m: the map of one layer.
@@ -50,7 +50,9 @@ def duplicate_token(m: AttentionMap, tokens: Tensor | Ragged) -> Tensor:
 
 
 def induction(m: AttentionMap, tokens: Tensor | Ragged) -> Tensor:
-    """(H,) float64, 0 to 1: the mean weight on keys right after an earlier occurrence of the query's token (A B ... A: on B).
+    """Return the mean weight on keys right after an earlier copy of the query's token (A B ... A: on B).
+
+    The result is (H,) in float64, from 0 to 1.
 
     Olsson et al. (2022) call it the prefix-matching score. The mean is over the queries whose token occurred before. Where a
     token occurs twice in a row, the second follows the first, so that its own position belongs to its pattern, as in

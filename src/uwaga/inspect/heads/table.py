@@ -114,7 +114,7 @@ def head_table(
     maps: AttentionMap | Sequence[AttentionMap] | Mapping[Hashable, AttentionMap] | Recording,
     tokens: Tensor | Ragged | None = None,
 ) -> HeadTable:
-    """Statistics of every head of one or several layers, or of all layers of a recording, a row per head.
+    """Compute statistics of every head of maps or of a recording, a row per head.
 
     Each value is the mean over all queries, of all sequences, that see a key. Padding counts as queries if a mask hides its
     keys only: use Ragged instead of a padded batch. The columns:
@@ -160,8 +160,10 @@ def head_table(
 def head_changes(
     before: Recording | Mapping[Hashable, AttentionMap], after: Recording | Mapping[Hashable, AttentionMap]
 ) -> HeadTable:
-    """Which heads changed between two recordings, or maps, of the same number of tokens: of two checkpoints over one text, of two texts
-    of one model, with and without an edit. Sorted, the largest change first.
+    """Compute how much each head changed between two recordings, the largest change first.
+
+    The recordings, or maps, have the same number of tokens: two checkpoints over one text, two texts of one model, or a text with
+    and without an edit.
 
     total_variation is the mean over the queries of half of sum_j |after_ij - before_ij|: 0 where all weights are equal, 1 where no
     query has weight on a key that it had weight on before. The mean is over queries that see a key before or after. The other columns are those of
