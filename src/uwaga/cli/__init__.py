@@ -76,7 +76,7 @@ for verb in (
 ):  # fmt: skip
     app.command(epilog=_examples(verb.__name__), cls=_WithRay if verb is encode.encode else None)(verb)
 _store = typer.Typer(
-    help="Passages of texts in a soft database, and what they say to a question.",
+    help="Store passages of texts in a database, and ask the database questions.",
     epilog=_examples("store"),
     no_args_is_help=True,
 )

@@ -22,36 +22,47 @@ HERE = "here"  # --ray without an address
 
 def encode(
     documents: Annotated[
-        Path, typer.Argument(help="A file .jsonl, .csv, .txt (a document in each line that is not blank) or .parquet.")
+        Path, typer.Argument(help="Documents: a file .jsonl, .csv, .txt (one document in each line) or .parquet.")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The parquet file to write.")],
-    model: Annotated[str, typer.Option(help="minilm, a model's directory, or its id on the hub.")] = DEFAULT_ENCODER,
-    overflow: Annotated[Overflow, typer.Option(help="What to do with documents longer than the model.")] = "error",
+    output: Annotated[Path, typer.Option("--output", "-o", help="Parquet file to write.")],
+    model: Annotated[str, typer.Option(help="Model: minilm, a directory, or an id of the Hub.")] = DEFAULT_ENCODER,
+    overflow: Annotated[
+        Overflow, typer.Option(help="Treatment of documents that are longer than the model reads.")
+    ] = "error",
     overlap: Annotated[int, typer.Option(help="Tokens that neighbouring windows share.")] = 0,
     dtype: Dtype = "float32",
     tokens_per_batch: Annotated[int, typer.Option(help="Tokens that the model reads in one forward pass.")] = 2048,
-    normalize: Annotated[bool | None, typer.Option(help="Vectors of length 1; else as the model says.")] = None,
-    prompt: Annotated[str | None, typer.Option(help="Put before every document; else the model's default.")] = None,
-    prompt_name: Annotated[
-        str | None, typer.Option(help="A prompt of the model by its name, such as document.")
+    normalize: Annotated[
+        bool | None, typer.Option(help="Scale vectors to length 1.", show_default="as the model's files say")
     ] = None,
-    truncate_dim: Annotated[int | None, typer.Option(min=1, help="So many first numbers of every vector.")] = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="Text to put before every document.", show_default="the model's prompt")
+    ] = None,
+    prompt_name: Annotated[str | None, typer.Option(help="Name of a prompt of the model, such as document.")] = None,
+    truncate_dim: Annotated[
+        int | None, typer.Option(min=1, help="Keep the first N dimensions of each vector (for Matryoshka models).")
+    ] = None,
     spans: Annotated[
-        Split | None, typer.Option(help="A vector for each, made with the whole document in sight: late chunking.")
+        Split | None,
+        typer.Option(help="Write a vector for each paragraph, sentence or line of the whole document (late chunking)."),
     ] = None,
     text: TextField = None,
-    id: Annotated[str | None, typer.Option(help="The field of an id; else id, where the documents have it.")] = None,
+    id: Annotated[
+        str | None, typer.Option(help="Field that holds the document id.", show_default="id, if present")
+    ] = None,
     skip_invalid: Annotated[
         bool,
         typer.Option("--skip-invalid", help="Leave out documents that cannot be encoded, and list them in a file."),
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Encode the first so many documents; else all.")] = None,
-    numpy: Annotated[Path | None, typer.Option(help="A .npy file for the vectors too, (documents, width).")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Encode only the first N documents.")] = None,
+    numpy: Annotated[
+        Path | None, typer.Option(help="Also write the vectors to this .npy file, (documents, width).")
+    ] = None,
     update: Annotated[
         bool,
         typer.Option(
             "--update",
-            help="Encode what is new in the documents, and what was left out, and take the rest from the file.",
+            help="Encode new and previously skipped documents; reuse all other vectors of the output file.",
         ),
     ] = False,
     processes: Annotated[
@@ -59,25 +70,26 @@ def encode(
         typer.Option(
             min=1,
             max=256,
-            help="How many encode, sharing the cores and the weights' memory; else one, with --ray one for each processor.",
+            help="Number of worker processes. They share the cores and one copy of the weights.",
+            show_default="1; with --ray, one per CPU",
         ),
     ] = None,
     ray: Annotated[
         str | None,
         typer.Option(
             metavar="[ADDRESS]",
-            help="By a Ray cluster: its address, auto, or nothing to start one on this machine (before another option or the documents, or at the end).",
+            help="Encode on a Ray cluster at ADDRESS, or at 'auto' for the running one. Without ADDRESS, start Ray on this machine.",
         ),
     ] = None,
     timeout: Annotated[
         float,
         typer.Option(
             min=1.0,
-            help="Seconds for a shard of documents, after which its process is replaced; with --ray, without a result, after which the command ends.",
+            help="Seconds until a process without a result is replaced. With --ray, the command ends instead.",
         ),
     ] = TIMEOUT,
 ) -> None:
-    """Encode documents to vectors. If it is interrupted, the same command resumes it."""
+    """Encode documents to vectors. If the command is interrupted, run it again to continue."""
     options: dict[str, Any] = {
         "overflow": overflow,
         "overlap": overlap,

@@ -21,20 +21,26 @@ if TYPE_CHECKING:
 def generate(
     prompts: Annotated[list[str], typer.Argument(help="Texts to continue, or to answer; - reads one from stdin.")],
     model: Annotated[
-        str, typer.Option(help="bard, speller, copyist, a model's directory, or its id on the hub.")
+        str, typer.Option(help="Model: bard, speller, copyist, a directory, or an id of the Hub.")
     ] = "bard",
-    max_new_tokens: Annotated[int, typer.Option(help="The largest number of new tokens.")] = 20,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of new tokens.")] = 20,
     do_sample: Annotated[
-        bool, typer.Option("--do-sample", help="Sample each token; else take the most probable.")
+        bool, typer.Option("--do-sample", help="Sample each token instead of taking the most probable one.")
     ] = False,
-    temperature: Annotated[float | None, typer.Option(help="Divides the logits before sampling.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Number by which the logits are divided before sampling.")
+    ] = None,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k most probable tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Sample from the most probable that reach this in sum.")] = None,
-    num_beams: Annotated[int, typer.Option(help="Beams of a beam search; 1 for none.")] = 1,
-    length_penalty: Annotated[float | None, typer.Option(help="Of a beam search: above 0 favours long texts.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of sampling; the same seed gives the same text.")] = None,
-    dtype: Annotated[Storage, typer.Option(help="Of weights and arithmetic.")] = "float32",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per prompt, for programs.")] = False,
+    top_p: Annotated[
+        float | None, typer.Option(help="Sample from the most probable tokens that together reach this probability.")
+    ] = None,
+    num_beams: Annotated[int, typer.Option(help="Number of beams of a beam search; 1 turns beam search off.")] = 1,
+    length_penalty: Annotated[
+        float | None, typer.Option(help="With --num-beams: values above 0 favour longer texts.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed for --do-sample.")] = None,
+    dtype: Annotated[Storage, typer.Option(help="Data type of the weights and the computation.")] = "float32",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per prompt.")] = False,
 ) -> None:
     """Continue prompts, or answer them. The text of a single prompt is printed as it is generated, without the prompt."""
     options = {

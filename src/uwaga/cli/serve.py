@@ -24,39 +24,51 @@ _GRACE = 10
 
 
 def serve(
-    model: Annotated[str, typer.Argument(help="minilm, a model's directory, or its id on the hub.")],
-    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for other machines.")] = "127.0.0.1",
+    model: Annotated[str, typer.Argument(help="Model: minilm, a directory, or an id of the Hub.")],
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines connect.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="TCP port; 0: any free one.", min=0, max=65535)] = 8000,
-    name: Annotated[str | None, typer.Option(help="Of the model in requests; else that of its directory.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Model name that clients must send.", show_default="name of the directory")
+    ] = None,
     keys: Annotated[
-        Path | None, typer.Option(help="A file with a key in each line, one of which clients send.")
+        Path | None, typer.Option(help="File with one API key in each line; clients must send one of these keys.")
     ] = None,
     reranker: Annotated[
         str | None,
-        typer.Option(help="A cross-encoder's directory or id, for /v1/rerank; else by similarity of vectors."),
+        typer.Option(
+            help="Cross-encoder for /v1/rerank: a directory or an id of the Hub.",
+            show_default="rank by the similarity of vectors",
+        ),
     ] = None,
     dtype: Dtype = "float32",
     truncate: Annotated[
-        bool, typer.Option("--truncate", help="Read the beginning of texts longer than the model.")
+        bool,
+        typer.Option("--truncate", help="Cut texts that are longer than the model reads instead of rejecting them."),
     ] = False,
-    processes: Annotated[int, typer.Option(min=1, max=256, help="That share the weights' memory and the cores.")] = 1,
-    step_tokens: Annotated[int, typer.Option(min=1, help="Tokens that the model reads at a time.")] = 2048,
-    max_items: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 2048,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a request.")] = 1 << 18,
-    max_body: Annotated[int, typer.Option(min=1, help="Megabytes of a request.")] = 4,
-    max_queue: Annotated[int, typer.Option(min=1, help="Tokens of all requests that wait.")] = 1 << 20,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds until a request must be answered.")] = 60.0,
+    processes: Annotated[
+        int,
+        typer.Option(
+            min=1, max=256, help="Number of server processes. They share the cores and one copy of the weights."
+        ),
+    ] = 1,
+    step_tokens: Annotated[int, typer.Option(min=1, help="Tokens that the model reads in one forward pass.")] = 2048,
+    max_items: Annotated[int, typer.Option(min=1, help="Maximum texts per request.")] = 2048,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per request.")] = 1 << 18,
+    max_body: Annotated[int, typer.Option(min=1, help="Maximum request size in MB (2^20 bytes).")] = 4,
+    max_queue: Annotated[int, typer.Option(min=1, help="Maximum tokens of all waiting requests.")] = 1 << 20,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Maximum seconds per request.")] = 60.0,
     access_log: Annotated[
-        bool, typer.Option("--access-log", help="A line for each request: time, client, method, path, status, ms.")
+        bool,
+        typer.Option("--access-log", help="Print a line for each request: time, client, method, path, status, ms."),
     ] = False,
     ignore_key: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY", help="Let requests have this key, which nothing reads; can be repeated.", show_default=False
+            metavar="KEY", help="Accept and ignore this key in requests; can be repeated.", show_default=False
         ),
     ] = None,
 ) -> None:
-    """Serve a model's vectors as OpenAI's, Cohere's, Jina's and TEI's interfaces. SIGTERM or Ctrl-C ends it."""
+    """Serve a model's vectors through the interfaces of OpenAI, Cohere, Jina and TEI. SIGTERM or Ctrl-C ends the server."""
     if processes > 1 and not hasattr(os, "fork"):
         fail("serve", "--processes needs a system that can fork; start several servers on several ports")
     if max_queue < max_tokens:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from uwaga.store import Answer, Match, SoftDatabase, TokenDatabase
 
 _BAR = 30  # columns
-_Database = Annotated[Path, typer.Argument(help="The folder of the database.", metavar="DB")]
-_Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
+_Database = Annotated[Path, typer.Argument(help="Folder of the database.", metavar="DB")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def add(
@@ -43,20 +43,24 @@ def add(
     model: Annotated[
         str | None,
         typer.Option(
-            help="minilm, a model's directory, or its id on the hub. Without it minilm, or the model of the database."
+            help="Model: minilm, a directory, or an id of the Hub.",
+            show_default="the database's model, or minilm if it is new",
         ),
     ] = None,
-    by: Annotated[Split, typer.Option(help="What a passage is.")] = "paragraph",
-    dtype: Annotated[Storage, typer.Option(help="Of what a new database stores.")] = "float32",
+    by: Annotated[Split, typer.Option(help="Unit of text to store as one passage.")] = "paragraph",
+    dtype: Annotated[Storage, typer.Option(help="Data type in which a new database stores vectors.")] = "float32",
     late_chunking: Annotated[
-        bool, typer.Option("--late-chunking", help="Read each document whole; its passages are pooled from that.")
+        bool, typer.Option("--late-chunking", help="Read each document as a whole, and pool its passages from that.")
     ] = False,
     text: TextField = None,
     skip_invalid: Annotated[
-        bool, typer.Option("--skip-invalid", help="Leave out what cannot be read or encoded, and list it on stderr.")
+        bool,
+        typer.Option(
+            "--skip-invalid", help="Leave out documents that cannot be read or encoded, and list them on stderr."
+        ),
     ] = False,
 ) -> None:
-    """Add the passages of files. If it is interrupted, the same command resumes it; a file that is there already adds nothing."""
+    """Add the passages of files. If the command is interrupted, run it again to continue; known files add nothing."""
     with _errors("store add"):
         if model is not None:
             directories.check_name(model)
@@ -73,15 +77,22 @@ def add(
 
 def ask(
     database: _Database,
-    question: Annotated[str, typer.Argument(help="Any text.")],
-    top: Annotated[int, typer.Option(min=1, help="How many passages to show.")] = 5,
-    scale: Annotated[float, typer.Option(help="Of the cosines before softmax: higher is sharper.")] = COSINE_SCALE,
-    where: Annotated[str | None, typer.Option(help="An SQL condition, such as \"source LIKE '%.txt'\".")] = None,
-    model: Annotated[str | None, typer.Option(help="The model that the database was made with.")] = None,
+    question: Annotated[str, typer.Argument(help="Question to ask.")],
+    top: Annotated[int, typer.Option(min=1, help="Number of passages to show.")] = 5,
+    scale: Annotated[
+        float,
+        typer.Option(
+            help="Factor on the cosine similarities before softmax; larger values concentrate the weight on fewer passages."
+        ),
+    ] = COSINE_SCALE,
+    where: Annotated[
+        str | None, typer.Option(help="SQL condition on the passages, such as \"source LIKE '%.txt'\".")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model that made the database, if it has moved.")] = None,
     as_json: _Json = False,
 ) -> None:
-    """What the database says: the passages with their exact shares of all attention, and how much is on the others; of vectors of
-    tokens, those with the largest MaxSim, and which tokens match."""
+    """Ask a question. Prints the best passages with their share of attention (soft database), or their MaxSim score and
+    matching tokens (token database)."""
     with _opened("store ask", database) as db:
         if db.has_tokens and scale != COSINE_SCALE:
             fail("store ask", f"--scale is of cosines before softmax, and {database} has vectors of tokens")
@@ -91,7 +102,7 @@ def ask(
 
 
 def check(database: _Database, as_json: _Json = False) -> None:
-    """Compare every byte with its checksum. Ends with 1 where something is damaged."""
+    """Compare every byte with its checksum. Exits with status 1 if something is damaged."""
     with _opened("store check", database) as db:
         result, rows = db.check(), len(db)
     if as_json:
@@ -104,7 +115,7 @@ def check(database: _Database, as_json: _Json = False) -> None:
 
 
 def stats(database: _Database, as_json: _Json = False) -> None:
-    """Sizes and settings."""
+    """Show the size and settings of the database."""
     with _opened("store stats", database) as db:
         statistics = db.stats()
     if as_json:
@@ -122,7 +133,7 @@ def compact(database: _Database) -> None:
     echo(f"{database}: {freed:,} bytes freed")
 
 
-def export(database: _Database, file: Annotated[Path, typer.Argument(help="The Parquet file to write.")]) -> None:
+def export(database: _Database, file: Annotated[Path, typer.Argument(help="Parquet file to write.")]) -> None:
     """Write all rows to a Parquet file: id, key, value, and the record as JSON."""
     with _opened("store export", database) as db:
         db.export(file)

@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 
 # Options of several commands.
 Storage = Literal["float32", "bfloat16"]
-Dtype = Annotated[Storage, typer.Option(help="Of weights and arithmetic; vectors are float32.")]
-TextField = Annotated[str | None, typer.Option(help="The field of the text; else text.")]
+Dtype = Annotated[
+    Storage, typer.Option(help="Data type of the weights and the computation; vectors are always float32.")
+]
+TextField = Annotated[str | None, typer.Option(help="Field that holds the text.", show_default="text")]
 Port = Annotated[int, typer.Option(help="TCP port to serve on; 0: any free one.", min=0, max=65535)]
 NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Print the URL, but open no browser.")]
 
