@@ -55,10 +55,10 @@ def replace_texts(monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str])
             return {name: changed(value) for name, value in text.items()}
         return [changed(value) for value in text] if isinstance(text, list) else change(text)
 
-    forms = {message: [change(message)] for message in languages._tables()["messages"]}
-    table = languages._Table(forms, frozenset(forms), lambda count: 0)
+    forms = {message: [change(message)] for message in languages.tables()["messages"]}
+    table = languages.Table(forms, frozenset(forms), lambda count: 0)
     lesson_texts = changed(texts_of("en"))
-    monkeypatch.setattr(languages, "_table", lambda language: table)
+    monkeypatch.setattr(languages, "table_of", lambda language: table)
     monkeypatch.setattr(lesson_page, "texts_of", lambda language: lesson_texts)
 
 

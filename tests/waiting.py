@@ -22,13 +22,19 @@ class ServerClock:
 
     def __init__(self, server: Any, patch: pytest.MonkeyPatch) -> None:
         self.now, self.rounds = time.monotonic(), 0
-        reap = server.reaper.reap
+        self.progressed: dict[object, float] = {}  # when a part of an answer was sent to a client
+        reap, record_progress = server.reaper.reap, server.reaper.record_progress
 
         def counted(connections: object) -> None:
             reap(connections)
             self.rounds += 1
 
+        def noted(client: object, *, complete: bool) -> None:
+            record_progress(client, complete=complete)
+            self.progressed[client] = self.now
+
         patch.setattr(server.reaper, "reap", counted)
+        patch.setattr(server.reaper, "record_progress", noted)
         patch.setattr("uwaga._base.connections.time", self)
 
     def monotonic(self) -> float:

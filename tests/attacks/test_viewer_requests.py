@@ -379,10 +379,10 @@ def test_half_requests_delay_others_by_less_than_whole_ones(
     assert statistics.median(beside) < (1 + 40) * statistics.median(alone), (alone, beside)
 
 
-def take_some(server: ServedView, clock: ServerClock, connection: socket.socket) -> int:
+def take_some(clock: ServerClock, connection: socket.socket) -> int:
     """Reads until the server has sent a part of its answer since its clock has moved; how many bytes that were."""
     taken = 0
-    while server.reaper._progressed.get(connection.getsockname()) != clock.monotonic():
+    while clock.progressed.get(connection.getsockname()) != clock.monotonic():
         part = connection.recv(1 << 15)
         assert part, "the answer ends too early"
         taken += len(part)
@@ -396,7 +396,7 @@ def test_an_answer_that_is_taken_slowly_is_whole(server: ServedView, monkeypatch
         connection.sendall(request(server, b'{"request": "large"}', Connection="close"))
         taken = 0
         for _ in range(5):
-            taken += take_some(server, clock, connection)
+            taken += take_some(clock, connection)
             clock.advance(0.9 * ConnectionTimeouts().stalled)
         while part := connection.recv(1 << 15):
             taken += len(part)
@@ -408,7 +408,7 @@ def test_an_answer_that_takes_for_ever_is_given_up(server: ServedView, monkeypat
     with slow_reader(server) as connection:
         connection.sendall(request(server, b'{"request": "large"}'))
         while seconds < timeouts.response:
-            take_some(server, clock, connection)
+            take_some(clock, connection)
             assert server.limiter.taken == 1
             clock.advance(0.9 * timeouts.stalled)
             seconds += 0.9 * timeouts.stalled
@@ -613,7 +613,7 @@ def test_replies_that_nobody_takes_are_given_up(service: SlowService) -> None:
         ServedView(service, title="a text", timeouts=FOR_EVER) as server,
         occupied(server, request(server, b'{"request": "large"}'), slow_reader),
     ):
-        server.reaper.timeouts = FOR_EVER._replace(stalled=0.5)
+        server.reaper.timeouts = ConnectionTimeouts(*FOR_EVER[:2], stalled=0.5, response=FOR_EVER.response)
         until(lambda: server.limiter.taken == 0)
         assert status(server, request(server)) == 200
 

@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from os import _exit
 from pathlib import Path
 
 import pyarrow.parquet  # noqa: F401
@@ -46,7 +47,7 @@ def start(asked: dict, output: str, *, before: int = -1, after: int = -1) -> int
     except SystemExit as ended:
         atexit._run_exitfuncs()
         sys.stdout.flush()
-        os._exit(ended.code or 0)  # without a second of freeing PyTorch's modules
+        _exit(ended.code or 0)  # without a second of freeing PyTorch's modules
     raise AssertionError("the command ends the process")
 
 

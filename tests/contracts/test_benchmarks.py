@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 import traceback
+from os import _exit
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def in_a_fork(chosen: object, *arguments: str) -> list[str]:
         except BaseException:  # noqa: BLE001  # the forked child ends here, whatever it was
             traceback.print_exc()
         finally:
-            os._exit(code)
+            _exit(code)
     os.close(write)
     with os.fdopen(read) as said:
         words = said.read().split()

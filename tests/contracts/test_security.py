@@ -36,17 +36,17 @@ def test_the_limits_of_reading_are_those_of_the_code() -> None:
         "`tokenizer.json`: bytes": untrusted.TOKENIZER_BYTES,
         "`tokenizer.json`: objects and lists": untrusted.TOKENIZER_CONTAINERS,
         "`tokenizer.json`: values and keys": untrusted.TOKENIZER_VALUES,
-        "tokenizer: length of a normalized text, relative to the text": tokenizer._MAX_GROWTH,
-        "tokenizer: steps of one part": tokenizer._MAX_STEPS,
-        "tokenizer: characters of a token": tokenizer._MAX_CHARACTERS,
-        "tokenizer: characters of a word for WordPiece": tokenizer._MAX_WORD,
+        "tokenizer: length of a normalized text, relative to the text": tokenizer.MAX_GROWTH,
+        "tokenizer: steps of one part": tokenizer.MAX_STEPS,
+        "tokenizer: characters of a token": tokenizer.MAX_CHARACTERS,
+        "tokenizer: characters of a word for WordPiece": tokenizer.MAX_WORD,
         "configuration of training: bytes": untrusted.TOML_BYTES,
         "configuration of training: parts of a dotted key": untrusted.TOML_KEY_PARTS,
         "engine profile: bytes": engine_profile.PROFILE_BYTES,
         "line of text: bytes": untrusted.LINE_BYTES,
         "gzip and Parquet: bytes from one compressed byte, beyond one line": untrusted.DECOMPRESSION_RATIO,
-        "`pytorch_model.bin`: bytes of all views, relative to the file": weight_files._MOST_VIEWS,
-        "`pytorch_model.bin`: bytes of all views in addition": weight_files._MOST_BESIDE,
+        "`pytorch_model.bin`: bytes of all views, relative to the file": weight_files.MOST_VIEWS,
+        "`pytorch_model.bin`: bytes of all views in addition": weight_files.MOST_BESIDE,
     }
 
 

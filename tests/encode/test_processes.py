@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import chain, count
+from os import _exit
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,7 +35,7 @@ def square(batch: object) -> object:
         case "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         case "exit":
-            os._exit(3)
+            _exit(3)
         case "refuse":
             raise ValueError("no such number")
         case "refuse strangely":

@@ -55,10 +55,11 @@ def test_the_served_lesson_has_the_numbers_and_a_url_of_the_lesson(served: Lesso
 
 def test_in_a_notebook_the_lesson_is_a_widget(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("anywidget", reason="the extra `view` is not installed")
+    from IPython.core.formatters import DisplayFormatter
+
     monkeypatch.setattr("uwaga.viewer.api.in_notebook", lambda: True)
     with uwaga.lesson("my pen .") as worked:
-        shown = worked._repr_mimebundle_(include=None, exclude=None)
-        data = shown[0] if isinstance(shown, tuple) else shown
+        data, _ = DisplayFormatter().format(worked)
         assert "application/vnd.jupyter.widget-view+json" in data
         assert worked["x"].shape == (3, 4)
 

@@ -20,8 +20,12 @@ from uwaga._base.errors import SoftDatabaseError
 QUERY = torch.ones(4)
 
 
+def next_id(db: SoftDatabase) -> int:
+    return db.append(torch.ones(0, 4)).start
+
+
 def append(db: SoftDatabase, rows: int = 300) -> None:
-    first = int(db._catalog.setting("next_id") or 0)
+    first = next_id(db)
     db.append(torch.rand(rows, 4), records=[{"n": first + n} for n in range(rows)])
 
 
@@ -48,7 +52,7 @@ def check(db: SoftDatabase) -> None:
         assert disk.check() == []
     assert db.check() == []
     assert [row.record for row in db] == [{"n": number} for number in db.ids().tolist()]
-    first = int(db._catalog.setting("next_id") or 0)
+    first = next_id(db)
     append(db, 3)
     assert db.ids().tolist() == [*own[1], first, first + 1, first + 2]
     assert len(list((db.path / "segments").iterdir())) == db.stats()["segments"]

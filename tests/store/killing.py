@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from os import _exit
 from pathlib import Path
 
 import torch
@@ -53,16 +54,15 @@ def write(path: Path, seed: int, say: int) -> None:
     chance = random.Random(seed)
     with open_database(path) as db:
         alive = db.ids().tolist()
-        following = max(alive, default=-1) + 1
         while True:
             what = chance.choices(["append", "delete", "compact"], [6, 3, 1])[0]
             count = chance.choice([1, 30, 1500])
             if what == "append":
                 os.write(say, json.dumps(["append", count]).encode() + b"\n")
-                keys, records = (tokens if db.has_tokens else rows)(next_id(db, following), count)
+                following = db.append((tokens if db.has_tokens else rows)(0, 0)[0]).start  # ids are never given again
+                keys, records = (tokens if db.has_tokens else rows)(following, count)
                 ids = db.append(keys, records=records)
                 alive += ids
-                following = ids.stop
                 done: list = ["done", "append", ids.start, ids.stop]
             elif what == "delete" and alive:
                 gone = sorted(chance.sample(alive, min(len(alive), count)))
@@ -77,11 +77,6 @@ def write(path: Path, seed: int, say: int) -> None:
             os.write(say, json.dumps(done).encode() + b"\n")
 
 
-def next_id(db: SoftDatabase | TokenDatabase, following: int) -> int:
-    """Ids are never given again, so that the next one may be larger than the largest row's."""
-    return max(following, int(db._catalog.setting("next_id") or 0))
-
-
 def killed(path: Path, seed: int, *, seconds: float = 0.0, steps: int | None = None) -> list[list]:
     """What a writer said until it was killed: after some seconds, or at a step."""
     receive, send = os.pipe()
@@ -93,7 +88,7 @@ def killed(path: Path, seed: int, *, seconds: float = 0.0, steps: int | None = N
                 kill_at(steps)
             write(path, seed, send)
         finally:
-            os._exit(1)
+            _exit(1)
     os.close(send)
     said = b""
     if steps is None:

@@ -112,7 +112,7 @@ def english(message: Any) -> str:
 def test_what_is_read_is_what_the_tables_say(messages: ModuleType) -> None:
     """`make messages` writes it."""
     compiled = messages.compiled({language: table_of(language) for language in OTHERS})
-    assert languages._tables() == json.loads(json.dumps(compiled))
+    assert languages.tables() == json.loads(json.dumps(compiled))
 
 
 def test_no_text_in_the_sources_is_missed_by_the_extraction(messages: ModuleType) -> None:
@@ -272,8 +272,8 @@ def test_zero_takes_the_form_that_the_browser_gives_it(language: str) -> None:
 
     rule = Locale(language).plural_form
     names = [name for name in ("one", "few", "many", "other") if name in {rule(n) for n in range(1000)}]
-    forms = languages._table(language).form_of
-    assert [forms(n) for n in range(201)] == [min(names.index(rule(n)), PLURALS[language] - 1) for n in range(201)]
+    form_of = languages.table_of(language).form_of
+    assert [form_of(n) for n in range(201)] == [min(names.index(rule(n)), PLURALS[language] - 1) for n in range(201)]
 
 
 @pytest.mark.parametrize("language", OTHERS)

@@ -64,18 +64,20 @@ def test_an_internal_error_is_sent_to_the_page_and_raised_in_the_notebook(sent: 
 @pytest.mark.usefixtures("small_front")
 def test_the_widget_has_the_front_end_and_replies(service: ViewService, tmp_path: Path) -> None:
     pytest.importorskip("anywidget")
+    from IPython.core.formatters import DisplayFormatter
+
     made: Any = notebook.widget(service)
     state = made.get_state()
     assert state["_esm"].endswith(".render(context) };\n")
     assert state["_css"] == "/* main.css */\n.uwaga { color: black; }\n"
-    shown, _ = made._repr_mimebundle_()
+    shown, _ = DisplayFormatter().format(made)
     assert shown["text/plain"] == (
         "AttentionView('a b c d'): run the notebook to use it, or open a page that its save(path) wrote"
     )
     sent = Sent()
     made.send = sent.send
-    # The kernel handles a message from the page this way.
-    made._handle_custom_msg({"id": 7, "request": {"request": "about"}}, [])
+    asked = {"method": "custom", "content": {"id": 7, "request": {"request": "about"}}}
+    made.comm.handle_msg({"content": {"data": asked}, "buffers": []})
     ((message, buffers),) = sent
     assert message["header"]["meta"]["title"] == "a b c d"
     assert buffers == [b""]
@@ -85,7 +87,7 @@ def test_the_widget_has_the_front_end_and_replies(service: ViewService, tmp_path
 
 
 def test_the_error_without_anywidget_names_the_extra(monkeypatch: pytest.MonkeyPatch, service: ViewService) -> None:
-    notebook._widget_class.cache_clear()
+    notebook.widget_class.cache_clear()
     monkeypatch.setitem(sys.modules, "anywidget", None)
     with pytest.raises(ModuleNotFoundError, match=r"needs anywidget, .*: pip install 'uwaga\[view\]'"):
         notebook.widget(service)

@@ -14,6 +14,7 @@ from tiny_tokenizer import word_tokenizer
 
 import uwaga
 from uwaga.inspect import Edits, score_attribution
+from uwaga.inspect.attribution.streams import Part
 from uwaga.viewer import texts
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Maps, Text, View
@@ -101,8 +102,10 @@ def test_every_figure_is_that_of_score_attribution(
         expected += [tuple(x) for x in why.top(10_000) if x.query.name == "distance"]
         expected.sort(key=lambda each: -abs(each[2]))
     assert reply["count"] == len(expected)
-    shown = [(each["query"], each["key"], each["share"]) for each in reply["shares"]]
-    assert shown == [(a and a._asdict(), b and b._asdict(), x) for a, b, x in expected[:10]]
+    shown = [
+        (*(each[side] and Part(**each[side]) for side in ("query", "key")), each["share"]) for each in reply["shares"]
+    ]
+    assert shown == expected[:10]
     # Everything sums to the score.
     total = sum(x for *_, x in expected)
     assert total == pytest.approx(reply["total"], abs=1e-9)

@@ -33,7 +33,7 @@ class Widget(Protocol):
 
 def widget(service: Service, language: str = "en") -> Widget:
     """A widget whose requests the service answers. Raises ImportError: the extra `uwaga[view]` is not installed."""
-    made: Widget = _widget_class()(service, language)
+    made: Widget = widget_class()(service, language)
     return made
 
 
@@ -59,7 +59,7 @@ def handle_message(service: Service, message: object, send: Callable[[dict[str, 
 
 
 @cache
-def _widget_class() -> type:
+def widget_class() -> type:
     """The class, made on first use, since its base class comes with the extra."""
     try:
         import anywidget

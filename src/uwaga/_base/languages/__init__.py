@@ -36,7 +36,7 @@ def tr(message: str, **values: object) -> str:
     >>> tr("The sum is {sum}.", sum=1)
     'The sum is 1.'
     """
-    return filled(_table(_current.get()).forms.get(message, [message])[0], values)
+    return filled(table_of(_current.get()).forms.get(message, [message])[0], values)
 
 
 def tr_n(one: str, other: str, count: int, **values: object) -> str:
@@ -45,7 +45,7 @@ def tr_n(one: str, other: str, count: int, **values: object) -> str:
     >>> tr_n("{count} token", "{count} tokens", 1), tr_n("{count} token", "{count} tokens", 5)
     ('1 token', '5 tokens')
     """
-    forms = _table(_current.get()).forms.get(one)
+    forms = table_of(_current.get()).forms.get(one)
     if forms:
         return plural(forms, count, **values)
     return filled(one if count == 1 else other, {"count": count, **values})
@@ -53,7 +53,7 @@ def tr_n(one: str, other: str, count: int, **values: object) -> str:
 
 def plural(forms: Sequence[str], count: int, **values: object) -> str:
     """The one of a message's forms, in the order of the current language's rule, that a count takes."""
-    return filled(forms[_table(_current.get()).form_of(count)], {"count": count, **values})
+    return filled(forms[table_of(_current.get()).form_of(count)], {"count": count, **values})
 
 
 def filled(form: str, values: Mapping[str, object]) -> str:
@@ -116,7 +116,7 @@ def cached(maxsize: int) -> Callable[[Callable[_Arguments, _Result]], Callable[_
 
         @functools.wraps(function)
         def call(*args: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
-            return compute(id(_table(_current.get())), *args, **options)  # type: ignore[arg-type]
+            return compute(id(table_of(_current.get())), *args, **options)  # type: ignore[arg-type]
 
         return call
 
@@ -171,11 +171,11 @@ def of_header(accept_language: str) -> str:
 def page_table(language: str, *, can_change: bool = False) -> dict[str, Any]:
     """What a page needs to show its messages in a language: {"language": code, "messages": {English: [forms]}}, and where another
     can be chosen "names" of all."""
-    messages = _table(language).of_page() if language != _ENGLISH else {}
+    messages = table_of(language).of_page() if language != _ENGLISH else {}
     return {"language": language, "messages": messages} | ({"names": LANGUAGES} if can_change else {})
 
 
-class _Table(NamedTuple):
+class Table(NamedTuple):
     """The messages of a language: the forms by the English message."""
 
     forms: Mapping[str, list[str]]
@@ -187,26 +187,26 @@ class _Table(NamedTuple):
 
 
 @functools.cache
-def _table(language: str) -> _Table:
+def table_of(language: str) -> Table:
     if language == _ENGLISH:
-        return _Table({}, frozenset(), lambda count: int(count != 1))
-    whole = _tables()
+        return Table({}, frozenset(), lambda count: int(count != 1))
+    whole = tables()
     number = whole["languages"].index(language)
     forms = {message: value for message, value in zip(whole["messages"], whole["forms"][number], strict=True) if value}
     in_page = frozenset(itertools.compress(whole["messages"], whole["in_page"]))
-    return _Table(forms, in_page, gettext.c2py(whole["plural"][number]))
+    return Table(forms, in_page, gettext.c2py(whole["plural"][number]))
 
 
 @functools.cache
 def _numbers(language: str) -> tuple[str, str, int]:
     """How a language writes numbers: the decimal separator, that of groups of three, and the digits that stand before the
     rightmost group at least (CLDR's minimumGroupingDigits: Polish writes 1024, but 10 240)."""
-    point, group, least_group = _tables()["numbers"][language]
+    point, group, least_group = tables()["numbers"][language]
     return point, group, least_group
 
 
 @functools.cache
-def _tables() -> dict[str, Any]:
+def tables() -> dict[str, Any]:
     # As bz2: of these texts xz leaves a twentieth more, and a wheel's own compression a fifth.
     folder = resources.files(__name__)
     rules: dict[str, Any] = json.loads(folder.joinpath("rules.json").read_text(encoding="utf-8"))

@@ -48,7 +48,7 @@ class RaggedClassifier(nn.Module):
         # None: the classifier needs more of its body than states, so that the model runs as a whole, one text after another.
         self._body: Packing | None = body
         # What follows the body: a second module of the same parts, whose body gives the states of `_STATES`.
-        self._given = _GivenStates(body.model)
+        self._given = GivenStates(body.model)
         rest = copy(model)
         rest._modules = {**model._modules, model.base_model_prefix: self._given}
         self.__dict__["_rest"] = rest  # no submodule: its weights are the model's
@@ -105,7 +105,7 @@ class RaggedClassifier(nn.Module):
         return f"the classifier of {name} reads more than the states of its body"
 
 
-class _GivenStates(nn.Module):
+class GivenStates(nn.Module):
     """In the place of a body: its output, with states that were computed before."""
 
     body: Any

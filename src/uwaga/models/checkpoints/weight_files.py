@@ -21,9 +21,9 @@ from uwaga.models.checkpoints import torch_files
 SINGLE, SHARDED = "model.safetensors", "model.safetensors.index.json"
 PICKLED, PICKLED_SHARDED = "pytorch_model.bin", "pytorch_model.bin.index.json"
 
-# The bytes of all weights of a torch.save file are at most _MOST_VIEWS * its size + _MOST_BESIDE: tied weights share bytes (T5
+# The bytes of all weights of a torch.save file are at most MOST_VIEWS * its size + MOST_BESIDE: tied weights share bytes (T5
 # has its embedding four times), but a view with stride 0 could have any size.
-_MOST_VIEWS, _MOST_BESIDE = 4, 2**26
+MOST_VIEWS, MOST_BESIDE = 4, 2**26
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ def _read_torch_file(path: Path) -> Opened:
         for name, x in tensors.items()
     }
     size = path.stat().st_size
-    most = _MOST_VIEWS * size + _MOST_BESIDE
+    most = MOST_VIEWS * size + MOST_BESIDE
     left = {name: x.nbytes for name, x in tensors.items()}
     taken = 0
 

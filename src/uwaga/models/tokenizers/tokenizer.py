@@ -27,13 +27,13 @@ FILE = "tokenizer.json"
 _CHARACTERS_PER_TOKEN = 8
 _MORE = 4
 # How many times as long a step of a tokenizer may make a text.
-_MAX_GROWTH = 64
+MAX_GROWTH = 64
 # Steps of one part, each of which passes over the text; published files have up to 8.
-_MAX_STEPS = 64
+MAX_STEPS = 64
 # Characters of a token, and of all special tokens around a text; each text has a copy of them.
-_MAX_CHARACTERS = 4096
+MAX_CHARACTERS = 4096
 # Characters of a word that WordPiece cuts, in cubic time. Published files have 100.
-_MAX_WORD = 1024
+MAX_WORD = 1024
 _EMPTY = {"type": "BPE", "vocab": {}, "merges": []}
 _LISTS = ("normalizers", "pretokenizers", "decoders", "processors")
 _PARTS = ("normalizer", "pre_tokenizer", "decoder", "post_processor")
@@ -266,14 +266,14 @@ def _broken_rules(backend: Backend, vocabulary: Mapping[str, int]) -> Iterator[s
     """Rules about what a tokenizer may do to a text that it breaks, by its own description."""
     if (last := max(vocabulary.values(), default=-1)) >= untrusted.TOKENIZER_IDS:
         yield f"it has the token id {last}, beyond the limit of {untrusted.TOKENIZER_IDS} ids"
-    if (longest := max(map(len, vocabulary), default=0)) > _MAX_CHARACTERS:
-        yield f"a token has {longest:,} characters, more than the limit of {_MAX_CHARACTERS:,}"
+    if (longest := max(map(len, vocabulary), default=0)) > MAX_CHARACTERS:
+        yield f"a token has {longest:,} characters, more than the limit of {MAX_CHARACTERS:,}"
     yield from _broken_steps(backend)
     for key in ("unk_token", "continuing_subword_prefix", "end_of_word_suffix"):
-        if len(text := getattr(backend.model, key, None) or "") > _MAX_GROWTH:  # for one character of a text
-            yield f"its {key} has {len(text):,} characters, more than the limit of {_MAX_GROWTH}"
-    if (word := getattr(backend.model, "max_input_chars_per_word", 0)) > _MAX_WORD:
-        yield f"max_input_chars_per_word must be at most {_MAX_WORD}, not {word}"
+        if len(text := getattr(backend.model, key, None) or "") > MAX_GROWTH:  # for one character of a text
+            yield f"its {key} has {len(text):,} characters, more than the limit of {MAX_GROWTH}"
+    if (word := getattr(backend.model, "max_input_chars_per_word", 0)) > MAX_WORD:
+        yield f"max_input_chars_per_word must be at most {MAX_WORD}, not {word}"
     if dropout := getattr(backend.model, "dropout", None):
         yield f"dropout must be null, not {dropout:g}: the same text would have other tokens at each call"
 
@@ -282,12 +282,12 @@ def _broken_steps(backend: Backend) -> Iterator[str]:
     for name in _PARTS:
         part = getattr(backend, name)
         steps = [] if part is None else list(_steps(state(part)))
-        if len(steps) > _MAX_STEPS:
-            yield f"its {name} has {len(steps):,} steps, more than the limit of {_MAX_STEPS}"
+        if len(steps) > MAX_STEPS:
+            yield f"its {name} has {len(steps):,} steps, more than the limit of {MAX_STEPS}"
         if name == "post_processor":
             yield from _broken_around(steps)
-        elif (growth := math.prod(_growth(step, name) for step in steps)) > _MAX_GROWTH:
-            yield f"its {name} may make a text {growth} times as long, more than the limit of {_MAX_GROWTH}"
+        elif (growth := math.prod(_growth(step, name) for step in steps)) > MAX_GROWTH:
+            yield f"its {name} may make a text {growth} times as long, more than the limit of {MAX_GROWTH}"
 
 
 def _steps(part: Any) -> Iterator[dict[str, Any]]:
@@ -342,6 +342,6 @@ def _broken_around(steps: list[dict[str, Any]]) -> Iterator[str]:
                     count += uses * len(tokens[name]["ids"])
                     characters += uses * sum(map(len, tokens[name]["tokens"]))
         characters += sum(len(step[key][0]) for key in ("cls", "sep") if key in step)
-    if max(count, characters) > _MAX_CHARACTERS:
+    if max(count, characters) > MAX_CHARACTERS:
         added = f"{count:,} special tokens of {characters:,} characters"
-        yield f"its post-processor adds {added}, more than the limit of {_MAX_CHARACTERS:,}"
+        yield f"its post-processor adds {added}, more than the limit of {MAX_CHARACTERS:,}"

@@ -64,7 +64,7 @@ def refusal(call: Call) -> str | None:
 
 def why_not_on_cuda() -> str | None:
     """Why FlexAttention cannot be compiled for the GPU of this machine; None where it can."""
-    return _search_for_triton()
+    return search_for_triton()
 
 
 # torch.compile takes the answer as a constant and does not trace into the search, nor look at its cache.
@@ -72,7 +72,7 @@ vars(why_not_on_cuda)["_dynamo_marked_constant"] = True
 
 
 @lru_cache(maxsize=1)
-def _search_for_triton() -> str | None:
+def search_for_triton() -> str | None:
     from torch.utils._triton import has_triton  # here, since importing it looks for Triton
 
     return None if has_triton() else "FlexAttention's kernels need Triton and a GPU of compute capability 7.0 or more"
