@@ -2,13 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import forked
 import pytest
-from waiting import HANG
 
 from uwaga._base import durable
 from uwaga.encode.vector_files import VectorFile
@@ -38,15 +36,8 @@ def killed(
         "seed": os.getpid(),
         "kills": 10,
     }
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("killing.py")), json.dumps(asked)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=HANG,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    parsed = json.loads(done.stdout.splitlines()[-1])
+    said = forked.run(Path(__file__).with_name("killing.py"), json.dumps(asked))
+    parsed = json.loads(said.splitlines()[-1])
     (runs,) = parsed.values()
     return {"runs": runs, "asked": asked, "bytes": [Path(path).read_bytes() for path in paths.values()]}
 

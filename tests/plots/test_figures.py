@@ -2,11 +2,10 @@
 imported when it is needed, and an error says how to install it."""
 
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import forked
 import matplotlib
 import numpy
 import pytest
@@ -23,12 +22,6 @@ TOKENS = ["unseen", "token"]
 
 def heat():
     return plots.heatmap(torch.rand(2, 2), TOKENS)
-
-
-def fresh(program: str) -> str:
-    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 def test_svg_keeps_text_as_text_and_the_settings_of_others(tmp_path: Path) -> None:
@@ -88,7 +81,7 @@ def test_a_notebook_shows_a_figure_without_pyplot(draw: Callable[[], Figure]) ->
 @pytest.mark.slow
 def test_importing_plots_does_not_import_matplotlib() -> None:
     program = "import sys, uwaga.plots as p; [getattr(p, n) for n in p.__all__]; print('matplotlib' in sys.modules)"
-    assert fresh(program) == "False"
+    assert forked.run(program) == "False\n"
 
 
 @pytest.mark.stress
@@ -102,7 +95,7 @@ try:
 except ModuleNotFoundError as error:
     print(error, error.name)
 """
-    assert fresh(program).endswith("pip install 'uwaga[plots]' matplotlib")
+    assert forked.run(program).endswith("pip install 'uwaga[plots]' matplotlib\n")
 
 
 # Machado, Oliveira & Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency" (2009), table 1:

@@ -3,16 +3,14 @@
 import asyncio
 import http.client
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 from served import Client
@@ -87,20 +85,17 @@ def serving(encoder: TextEncoder, one_thread: None) -> Iterator[Callable[..., An
     return run
 
 
+_SERVE = "import sys; from uwaga.cli import main; sys.argv = ['uwaga', 'serve', *sys.argv[1:]]; main()"
+_WITHOUT_DISK = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+
+
 class Running:
     """A server in a process of its own."""
 
     def __init__(self, model: Path, *options: str, has_disk: bool = True) -> None:
         """has_disk: False: no file may have a byte, as on a full disk."""
-        command = [sys.executable, "-m", "uwaga.cli", "serve", str(model), "--port", "0", *options]
-        self.process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            preexec_fn=None if has_disk else without_disk,
-        )
+        program = _SERVE if has_disk else _WITHOUT_DISK + _SERVE
+        self.process = forked.Program(program, model, "--port", "0", *options)
         self.said = self.process.stdout.readline()
         match = re.search(r"http://127\.0\.0\.1:(\d+)/v1", self.said)
         assert match, self.process.communicate()
@@ -128,14 +123,8 @@ class Running:
 
     def ended(self) -> tuple[int, str]:
         """Its exit code and standard error."""
-        _, errors = self.process.communicate(timeout=HANG)
+        _, errors = self.process.communicate()
         return self.process.returncode, errors
-
-
-def without_disk() -> None:
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
 @pytest.fixture
@@ -148,6 +137,5 @@ def start(tiny: Path) -> Iterator[Callable[..., Running]]:
 
     yield begin
     for each in running:
-        if each.process.poll() is None:
-            each.process.terminate()
-            each.process.communicate(timeout=HANG)
+        if each.process.returncode is None:
+            each.stop()

@@ -5,11 +5,11 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 import uvicorn
@@ -31,7 +31,7 @@ def test_it_says_that_it_stops_and_logs_requests_where_it_is_told_to(start, proc
     assert server.said.startswith("uwaga serve: tiny on http://127.0.0.1:")
     server.embed(TEXTS)
     server.process.send_signal(signal.SIGINT)
-    out, errors = server.process.communicate(timeout=HANG)
+    out, errors = server.process.communicate()
     assert (server.process.returncode, errors) == (0, "")
     # A worker logs a request after its client has the answer, and so perhaps after its parent has begun to stop.
     *lines, stopped = out.splitlines()
@@ -115,10 +115,7 @@ def test_several_processes_share_the_port_and_one_that_is_ended_is_replaced(star
 @pytest.mark.parametrize("has_stopped", [False, True])
 def test_processes_end_with_the_one_that_has_started_them(start, encoder, number, has_stopped) -> None:
     """One that was stopped keeps the port until it goes on."""
-    # nohup leaves SIGHUP ignored, and a process that is started here would ignore it too.
-    was = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     server = start("--processes", "2")
-    signal.signal(signal.SIGHUP, was)
     until(lambda: len(children(server)) == 2)
     server.embed(TEXTS)
     stopped = sorted(children(server))[:has_stopped]
@@ -149,12 +146,10 @@ run_processes(make, listen("127.0.0.1", 0), 2, grace=0.1)
 @linux
 def test_processes_that_do_not_end_are_killed() -> None:
     """As one that is stopped, whose signals wait."""
-    with subprocess.Popen(
-        [sys.executable, "-c", DEAF], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as server:
-        assert [server.stdout.readline() for _ in range(2)] == ["ready\n", "ready\n"]
-        server.terminate()
-        _, errors = server.communicate(timeout=HANG)
+    server = forked.Program(DEAF)
+    assert [server.stdout.readline() for _ in range(2)] == ["ready\n", "ready\n"]
+    server.send_signal(signal.SIGTERM)
+    _, errors = server.communicate()
     assert server.returncode == 0
     said = r"uwaga serve: process \d+ was killed, as it did not end within 0.1 seconds of SIGTERM\n"
     assert re.fullmatch(said * 2, errors)
@@ -169,10 +164,10 @@ run_processes(lambda metrics: 1 / 0, listen("127.0.0.1", 0), 2, grace=60)
 @pytest.mark.slow
 @linux
 def test_an_error_of_a_process_ends_the_server() -> None:
-    result = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, text=True, timeout=HANG)
-    assert "\nZeroDivisionError: division by zero\n" in result.stderr
+    _, errors = forked.Program(FAILING).communicate()
+    assert "\nZeroDivisionError: division by zero\n" in errors
     assert re.search(
-        r"ChildProcessError: process \d+ of the server ended with code 1; its messages say why\n\Z", result.stderr
+        r"ChildProcessError: process \d+ of the server ended with code 1; its messages say why\n\Z", errors
     )
 
 

@@ -4,7 +4,6 @@ write."""
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,9 +12,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import forked
 import pytest
 import torch
-from waiting import HANG
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `import interrupting`: the tests are no package
 
@@ -115,11 +114,8 @@ def test_ctrl_c_at_any_step_leaves_what_the_disk_has(
 @pytest.mark.slow
 @pytest.mark.parametrize("interrupts", [40, pytest.param(2000, marks=pytest.mark.stress)])
 def test_ctrl_c_at_any_moment_leaves_what_the_disk_has(tmp_path: Path, interrupts: int) -> None:
-    command = [sys.executable, HERE / "interrupting.py", tmp_path, str(interrupts), "7"]
-    done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    counts = json.loads(done.stdout.splitlines()[-1])
-    assert (counts["interrupts"], counts["differ"], counts["do not open"]) == (interrupts, 0, 0), done.stderr[-3000:]
+    counts = json.loads(forked.run(HERE / "interrupting.py", tmp_path, interrupts, 7).splitlines()[-1])
+    assert (counts["interrupts"], counts["differ"], counts["do not open"]) == (interrupts, 0, 0)
     assert counts["append"]
     assert counts["compact"]
 
@@ -188,14 +184,13 @@ os.wait()
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_child_reads_anew_and_neither_writes_nor_holds_the_lock(db: SoftDatabase) -> None:
     db.close()
-    done = subprocess.run([sys.executable, "-c", _FORK, db.path], capture_output=True, text=True, timeout=HANG)
-    assert done.returncode == 0, done.stderr
+    said = forked.run(_FORK, db.path)
     no = (
         f"{db.path}: was opened by process PARENT, and this is its child, process CHILD, which may read alone; open the database here "
         "to write"
     )
     child = ["60 1 3", no, no, no]
-    assert done.stdout.splitlines() == [
+    assert said.splitlines() == [
         *child, *child, "range(62, 65) 63 58 []", "63 []", "range(65, 66) True [] 64",
     ]  # fmt: skip
 
@@ -260,8 +255,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_rows_outlive_a_kill_though_another_program_has_read_the_catalog(db: SoftDatabase) -> None:
     """SQLite's own shell removes the log that a writer has open, unless the writer's lock keeps it from that."""
     db.close()
-    done = subprocess.run([sys.executable, "-c", _KILLED, db.path], capture_output=True, text=True)
-    assert done.stdout == "range(61, 66)\n", done.stderr
+    assert forked.Program(_KILLED, db.path).communicate() == ("range(61, 66)\n", "")
     with SoftDatabase.open(db.path) as again:
         assert again.ids().tolist()[-6:] == list(range(60, 66))
 
@@ -323,22 +317,13 @@ class Reader:
     """A process that may read a database alone."""
 
     def __init__(self, path: Path, own: Path) -> None:
-        command = [sys.executable, str(HERE / "reading_alone.py"), str(path), str(own)]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
-        )
-        assert self.process.stdout is not None
+        self.process = forked.Program(HERE / "reading_alone.py", path, own)
         assert self.process.stdout.readline() == "ready\n"
 
     def ask(self, what: str) -> dict:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.write(what + "\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
-
-    def close(self) -> None:
-        self.process.communicate(timeout=HANG)
 
 
 def _modes(path: Path, folder: int, file: int) -> None:
@@ -406,7 +391,7 @@ def test_a_reader_without_leave_to_write_sees_the_writer(shared: Path, tmp_path:
         assert reader.ask("refresh") == expected(ids)
         if number == 0:
             assert ids == list(range(150, 600))
-    reader.close()
+    reader.process.communicate()
 
 
 @pytest.mark.slow
@@ -427,7 +412,7 @@ def test_a_reader_who_can_lock_nothing_hears_that_it_was_written(shared: Path, t
         }
         db.compact()
     assert reader.ask("refresh") == reader.ask("read") == expected(list(range(150, 600)))
-    reader.close()
+    reader.process.communicate()
 
 
 # Damage.
