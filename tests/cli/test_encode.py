@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import commands
 import numpy as np
@@ -24,6 +25,7 @@ from uwaga.cli import app
 from uwaga.data.documents import Document
 from uwaga.encode.shards import SHARD_CHARACTERS, SHARD_DOCUMENTS, digest
 from uwaga.encode.vector_files import VectorFile
+from uwaga.models.checkpoints import directories
 
 TEXTS = [f"{a} {b} on the mat ." for a in ("the cat", "a dog", "it") for b in ("sat", "ran away", "then sat")]
 SKIP = "--skip-invalid leaves out such documents and lists them"
@@ -162,7 +164,11 @@ def test_a_finished_file_is_left_alone(corpus: Path, model: Path, tmp_path: Path
     assert f"was made from other documents than {corpus} holds; --update" in refusal(corpus, output, model)
 
 
-def interrupt(monkeypatch: pytest.MonkeyPatch, error: BaseException, *, after: int) -> None:
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@contextmanager
+def interrupted(*, after: int, error: BaseException = FULL) -> Iterator[None]:
     """Fail at the given sync of a file to the disk; each finished file takes two."""
     real, calls = os.fsync, 0
 
@@ -173,9 +179,9 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, error: BaseException, *, after: i
             raise error
         real(file)
 
-    monkeypatch.setattr(os, "fsync", fsync)
     # Digests of the model's files are not kept, which a slow machine would sync.
-    monkeypatch.setattr("uwaga.models.checkpoints.directories._SETTLED_NS", 1 << 62)
+    with mock.patch.multiple(os, fsync=fsync), mock.patch.object(directories, "_SETTLED_NS", 1 << 62):
+        yield
 
 
 def before_writing(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
@@ -189,14 +195,16 @@ def before_writing(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -
     monkeypatch.setattr(VectorFile, "begin", begin_late)
 
 
-def spy_on_groups(monkeypatch: pytest.MonkeyPatch, read: list[list[str]]) -> None:
-    """Note every group that the model is given."""
-    real = TextEncoder.stream
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Every group that the model is given; a test clears what it gave before."""
+    real, groups = TextEncoder.stream, list[list[str]]()
 
     def stream(self, parts, **how):
-        return real(self, (read.append(part) or part for part in parts), **how)
+        return real(self, (groups.append(part) or part for part in parts), **how)
 
     monkeypatch.setattr(TextEncoder, "stream", stream)
+    return groups
 
 
 def digest_of(shard: int) -> str:
@@ -205,15 +213,11 @@ def digest_of(shard: int) -> str:
     return digest([Document(place="", pieces=(text,), id=f"d{number}") for number, text in listed])
 
 
-FULL = OSError(errno.ENOSPC, "No space left on device")
-
-
 @pytest.fixture
-def begun(corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def begun(corpus: Path, model: Path, tmp_path: Path) -> Path:
     """An output that the disk was too small for: the settings and two of three shards are finished."""
     output = tmp_path / "out.parquet"
-    with monkeypatch.context() as patch:
-        interrupt(patch, FULL, after=12)
+    with interrupted(after=12):
         said = refusal(corpus, output, model)
     assert said.startswith(f"{output}: No space left on device. ")
     parts = sorted(path.name for path in (tmp_path / "out.parquet.parts").iterdir())
@@ -223,19 +227,16 @@ def begun(corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_after_a_full_disk_nothing_is_done_twice_and_the_bytes_are_the_same(
-    begun: Path, corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begun: Path, corpus: Path, model: Path, tmp_path: Path, read: list[list[str]]
 ) -> None:
-    read: list[list[str]] = []
-    spy_on_groups(monkeypatch, read)
     run(corpus, begun, model)
     assert read == [TEXTS[6:]]
     run(corpus, tmp_path / "again.parquet", model)
     assert (tmp_path / "again.parquet").read_bytes() == begun.read_bytes()
 
 
-def test_stopped_at_the_keyboard(corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        interrupt(patch, KeyboardInterrupt(), after=6)
+def test_stopped_at_the_keyboard(corpus: Path, model: Path, tmp_path: Path) -> None:
+    with interrupted(after=6, error=KeyboardInterrupt()):
         result = CliRunner().invoke(
             app, ["encode", str(corpus), "-o", str(tmp_path / "o.parquet"), "--model", str(model)]
         )
@@ -280,9 +281,7 @@ def test_no_file_has_a_vector_that_is_not_finite(corpus: Path, model: Path, tmp_
     assert said.startswith(f"none of {len(TEXTS)} documents can be encoded; the first, {corpus}:1: has a vector ")
 
 
-def test_a_head_that_has_changed_is_another_model(
-    corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_that_has_changed_is_another_model(corpus: Path, model: Path, tmp_path: Path) -> None:
     """In a folder of any name, in place of vectors of two models in one file."""
     place = "deep/head"
     kinds = {"Transformer": "", "Pooling": "1_Pooling", "Dense": place}
@@ -295,8 +294,7 @@ def test_a_head_that_has_changed_is_another_model(
     head = {"linear.weight": torch.ones(2, 16), "linear.bias": torch.ones(2)}
     save_file(head, model / place / "model.safetensors")
     output = tmp_path / "out.parquet"
-    with monkeypatch.context() as patch:
-        interrupt(patch, FULL, after=12)
+    with interrupted(after=12):
         refusal(corpus, output, model)
     save_file({name: -x for name, x in head.items()}, model / place / "model.safetensors")
     said = refusal(corpus, output, model).splitlines()
@@ -306,13 +304,12 @@ def test_a_head_that_has_changed_is_another_model(
 
 @pytest.mark.parametrize("options", [["--overflow", "windows", "--overlap", "2"], ["--skip-invalid"]], ids=" ".join)
 def test_what_a_message_advises_resumes_the_run_and_gives_the_same_bytes(
-    model: Path, tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch
+    model: Path, tmp_path: Path, options: list[str], read: list[list[str]]
 ) -> None:
     """A document that is too long ends the command with the advice to set --overflow, or --skip-invalid."""
     corpus, output = write(tmp_path / "docs.jsonl", [*TEXTS, LONG]), tmp_path / "out.parquet"
     assert "; set --overflow to truncate, mean or windows" in refusal(corpus, output, model)
-    read: list[list[str]] = []
-    spy_on_groups(monkeypatch, read)
+    read.clear()
     run(corpus, output, model, *options)
     assert read == [[LONG]]
     whole = tmp_path / "whole.parquet"
@@ -322,7 +319,7 @@ def test_what_a_message_advises_resumes_the_run_and_gives_the_same_bytes(
 
 @pytest.mark.parametrize("is_finished", [False, True])
 def test_what_was_left_out_is_encoded_with_the_option_that_its_reason_names(
-    model: Path, tmp_path: Path, is_finished: bool, monkeypatch: pytest.MonkeyPatch
+    model: Path, tmp_path: Path, is_finished: bool
 ) -> None:
     corpus, output = write(tmp_path / "docs.jsonl", [TEXTS[0], LONG, *TEXTS[1:]]), tmp_path / "out.parquet"
     mean, update = ["--skip-invalid", "--overflow", "mean"], []
@@ -333,12 +330,10 @@ def test_what_was_left_out_is_encoded_with_the_option_that_its_reason_names(
         assert "1 documents were left out by the options that it was made with; --update" in said
         update = ["--update"]
     else:
-        with monkeypatch.context() as patch:
-            interrupt(patch, FULL, after=12)
+        with interrupted(after=12):
             refusal(corpus, output, model, "--skip-invalid")
     # One that is killed before it has encoded again what was left out leaves no shard without it.
-    with monkeypatch.context() as patch:
-        interrupt(patch, FULL, after=4)
+    with interrupted(after=4):
         refusal(corpus, output, model, *mean, *update)
     run(corpus, output, model, *mean, *update)
     whole = tmp_path / "whole.parquet"
@@ -350,7 +345,7 @@ def test_what_was_left_out_is_encoded_with_the_option_that_its_reason_names(
 
 
 def test_a_document_that_cannot_be_encoded_is_named_and_can_be_mended_later(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, tmp_path: Path, read: list[list[str]]
 ) -> None:
     output = tmp_path / "out.parquet"
     corpus = write(tmp_path / "docs.jsonl", [*TEXTS, LONG])
@@ -359,8 +354,7 @@ def test_a_document_that_cannot_be_encoded_is_named_and_can_be_mended_later(
     kept = len(list(parts.glob("*.arrow")))
     assert kept
     write(corpus, [*TEXTS, LONG[:20]])
-    read: list[list[str]] = []
-    spy_on_groups(monkeypatch, read)
+    read.clear()
     run(corpus, output, model)
     assert len(read) == SHARDS + 1 - kept
     assert parquet.read_metadata(output).num_rows == len(TEXTS) + 1
@@ -389,13 +383,11 @@ def test_after_a_kill_the_numbers_of_documents_are_still_right(begun: Path, corp
 
 
 def test_shards_of_documents_that_stayed_are_kept(
-    begun: Path, corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begun: Path, corpus: Path, model: Path, tmp_path: Path, read: list[list[str]]
 ) -> None:
     """One of the first three is another one, and one is new at the end."""
     texts = [TEXTS[0], "another cat", *TEXTS[2:], TEXTS[0]]
     write(corpus, texts)
-    read: list[list[str]] = []
-    spy_on_groups(monkeypatch, read)
     run(corpus, begun, model)
     assert read == [texts[:3], texts[6:9], texts[9:]]
     run(corpus, tmp_path / "again.parquet", model)
@@ -410,18 +402,16 @@ def test_fewer_documents_than_shards_that_are_finished(begun: Path, corpus: Path
 
 
 def test_a_finished_file_is_updated_where_documents_are_new_or_others(
-    corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, model: Path, tmp_path: Path, read: list[list[str]]
 ) -> None:
     output, again = tmp_path / "out.parquet", tmp_path / "again.parquet"
     run(corpus, output, model)
     assert run(corpus, output, model, "--update") == f"{output}: finished already\n"
     texts = [*TEXTS[:3], "another cat", *TEXTS[4:], TEXTS[0], "a dog"]
     write(corpus, texts)
-    read: list[list[str]] = []
-    spy_on_groups(monkeypatch, read)
+    read.clear()
     before = output.read_bytes()
-    with monkeypatch.context() as patch:
-        interrupt(patch, FULL, after=8)
+    with interrupted(after=8):
         refusal(corpus, output, model, "--update")
     assert output.read_bytes() == before
     run(corpus, output, model, "--update")
@@ -464,13 +454,12 @@ def test_one_process_writes_no_weights(
     assert not (tmp_path / "data" / "weights").exists()
 
 
-def test_what_was_left_out_is_tried_again(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_left_out_is_tried_again(model: Path, tmp_path: Path, read: list[list[str]]) -> None:
     corpus, output, again = tmp_path / "docs.jsonl", tmp_path / "out.parquet", tmp_path / "again.parquet"
     write(corpus, [*TEXTS[:4], LONG, *TEXTS[4:]])
     run(corpus, output, model, "--skip-invalid")
     assert list(listed(output)) == [f"{corpus}:5"]
-    read: list[list[str]] = []
-    spy_on_groups(monkeypatch, read)
+    read.clear()
     assert "skipped: 1" in run(corpus, output, model, "--skip-invalid", "--update")  # nothing has changed
     assert read == [[TEXTS[3], LONG, TEXTS[4]]]
     write(corpus, [*TEXTS[:4], LONG[:20], *TEXTS[4:]])
@@ -524,12 +513,10 @@ def test_a_flipped_bit_of_a_finished_shard_is_told_and_not_joined(
 
 
 def test_shards_without_a_checksum_are_encoded_again(
-    begun: Path, corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    begun: Path, corpus: Path, model: Path, tmp_path: Path, read: list[list[str]]
 ) -> None:
     """Of a version that wrote none, or of a command that was killed between the two files."""
     (begun.with_name("out.parquet.parts") / f"{digest_of(1)}.sha256").unlink()
-    read: list[list[str]] = []
-    spy_on_groups(monkeypatch, read)
     run(corpus, begun, model)
     assert read == [TEXTS[3:6], TEXTS[6:]]
     run(corpus, tmp_path / "again.parquet", model)
@@ -679,13 +666,10 @@ def test_names_of_files_that_are_not_utf8(model: Path, tmp_path: Path) -> None:
     assert run(corpus, output, model, "--skip-invalid", "--update").startswith(f"{shown}: documents: 1; ")
 
 
-def test_an_interrupted_run_lists_what_both_runs_left_out(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_lists_what_both_runs_left_out(model: Path, tmp_path: Path) -> None:
     corpus, output, again = tmp_path / "docs.jsonl", tmp_path / "out.parquet", tmp_path / "again.parquet"
     reasons = write_with_invalid(corpus, TEXTS * 3, every=2)
-    with monkeypatch.context() as patch:
-        interrupt(patch, FULL, after=20)
+    with interrupted(after=20):
         refusal(corpus, output, model, "--skip-invalid")
     assert 2 < len(list((tmp_path / "out.parquet.parts").glob("*.arrow"))) < 13
     run(corpus, output, model, "--skip-invalid")
