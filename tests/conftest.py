@@ -10,6 +10,7 @@ import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 # As the commands have it: on a busy machine, threads that spin take minutes from other tests. OpenMP reads it when torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -109,16 +110,16 @@ def small_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def write_model() -> Callable[..., Path]:
-    """Write a random BERT of width 16 with its tokenizer: a plain Hugging Face directory; its path comes back."""
+    """Write a random BERT of width 16 with its tokenizer: a plain Hugging Face directory; its path comes back. tokenizer: more settings of it."""
 
-    def write(folder: Path, *, positions: int = 12, seed: int = 0, **settings: object) -> Path:
+    def write(folder: Path, *, positions: int = 12, seed: int = 0, tokenizer: Any = None, **settings: object) -> Path:
         from tiny_transformer import tiny
 
         from uwaga.models import save
 
         sizes = {"vocab_size": len(SPECIAL + WORDS), "num_heads": 2, "max_position_embeddings": positions}
         save(tiny("bert", seed=seed, **sizes | {"outputs": ()} | settings), folder)
-        write_tokenizer(folder)
+        write_tokenizer(folder, **(tokenizer or {}))
         return folder
 
     return write

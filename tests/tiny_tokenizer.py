@@ -11,7 +11,8 @@ WORDS = [
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-def write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path, **settings: object) -> None:
+    """settings: of tokenizer_config.json, where others are wanted."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
     vocabulary = {word: number for number, word in enumerate(SPECIAL + WORDS)}
@@ -26,7 +27,7 @@ def write_tokenizer(folder: Path) -> None:
     tokenizer.enable_padding(length=4)
     tokenizer.save(str(folder / "tokenizer.json"))
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    (folder / "tokenizer_config.json").write_text(json.dumps({**names, "model_max_length": 12}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({**names, "model_max_length": 12, **settings}))
 
 
 def read_as_it_is(folder: Path) -> None:

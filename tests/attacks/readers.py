@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import cycle, islice
+from os import _exit
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
@@ -130,15 +131,8 @@ def _bert(**settings: object) -> Transformer:
 
 def _model(folder: Path) -> None:
     save(_bert(vocab_size=len(SPECIAL + WORDS), outputs=()), folder)
-    write_tokenizer(folder)
-    names = {
-        "pad_token": "[PAD]",
-        "unk_token": "[UNK]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "mask_token": "[MASK]",
-    }
-    _write(folder / "tokenizer_config.json", {**names, "model_max_length": 12})
+    write_tokenizer(folder, mask_token="[MASK]")
+    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
     _write(folder / "special_tokens_map.json", names)
     _write(folder / "added_tokens.json", {"[MASK]": SPECIAL.index("[MASK]")})
     _write(folder / "generation_config.json", {"eos_token_id": 3})
@@ -810,7 +804,7 @@ def _forked(work: Callable[[Callable[[str], object]], object]) -> tuple[str, flo
             say(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
             work(say)
         finally:
-            os._exit(0)
+            _exit(0)
     os.close(send)
     said = b""
     while piece := os.read(receive, 65536):
@@ -826,7 +820,7 @@ def _try(kind: Kind, template: Path, cell: Path, file: Path, faults: dict[str, F
     def work(say: Callable[[str], object]) -> None:
         for name, spoil in faults.items():
             for number, what in ((signal.SIGPROF, "takes too long"), (signal.SIGALRM, "waits for ever")):
-                signal.signal(number, lambda *_, name=name, what=what: (say(f"{name}: {what}"), os._exit(1)))
+                signal.signal(number, lambda *_, name=name, what=what: (say(f"{name}: {what}"), _exit(1)))
             signal.setitimer(signal.ITIMER_PROF, SECONDS)  # user and system time of this process
             signal.alarm(_WAITING_SECONDS)
             shutil.rmtree(cell, ignore_errors=True)

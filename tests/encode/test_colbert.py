@@ -31,11 +31,7 @@ EXPANSION = {"strategy": "fixed", "attend": False, "length": 12}
 
 @pytest.fixture
 def plain(write_model: Callable[..., Path], tmp_path: Path) -> Path:
-    folder = write_model(tmp_path / "model", positions=32)
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    settings |= {"model_max_length": 32, "mask_token": "[MASK]"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return folder
+    return write_model(tmp_path / "model", positions=32, tokenizer={"model_max_length": 32, "mask_token": "[MASK]"})
 
 
 def projection(**names: str) -> torch.nn.Module:

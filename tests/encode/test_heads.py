@@ -57,9 +57,7 @@ def make(tmp_path: Path) -> Callable[[str], tuple[Path, Any]]:
         torch.manual_seed(0)
         model = there(there.config_class(**(sizes | {"vocab_size": 40} | more))).eval()
         model.save_pretrained(tmp_path)
-        write_tokenizer(tmp_path)
-        named = json.loads((tmp_path / "tokenizer_config.json").read_text()) | {"tokenizer_class": "TokenizersBackend"}
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+        write_tokenizer(tmp_path, tokenizer_class="TokenizersBackend")
         described = json.loads((tmp_path / "config.json").read_text())
         (tmp_path / "config.json").write_text(json.dumps(described | {"architectures": [architecture]}))
         return tmp_path, model

@@ -5,6 +5,7 @@ a tiny random Qwen3 with a tokenizer of Qwen's shape, and each pair has the same
 import json
 import random
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,7 @@ SPLIT = (
 )
 
 
+@cache
 def qwen_tokenizer() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(ignore_merges=False))
     tokenizer.normalizer = normalizers.NFC()

@@ -56,11 +56,9 @@ def make(tmp_path: Path) -> Callable[..., Path]:
             for name, x in model.named_parameters():
                 x.copy_(float("norm" in name.lower() and name.endswith("weight")) + 0.2 * torch.randn(x.shape))
         model.save_pretrained(folder)
-        write_tokenizer(folder)
-        settings = json.loads((folder / "tokenizer_config.json").read_text())
         names = ["input_ids", *(["token_type_ids"] if has_types else []), "attention_mask"]
-        settings |= {"model_max_length": 40, "model_input_names": names, "tokenizer_class": "PreTrainedTokenizerFast"}
-        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        kind = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": names}
+        write_tokenizer(folder, model_max_length=40, **kind)
         words = Tokenizer.from_file(str(folder / "tokenizer.json"))
         words.post_processor = processors.TemplateProcessing(
             single="[CLS] $A [SEP]",
@@ -126,14 +124,14 @@ def test_a_classifier_that_gives_other_numbers_from_states_runs_whole(
 ) -> None:
     folder, listed = make("modernbert"), pairs()
     expected = Reranker.load(folder).scores(listed, overflow="truncate", raw=True)
-    forward = ragged_classifier._GivenStates.forward
+    forward = ragged_classifier.GivenStates.forward
 
     def other(self: nn.Module, *given: object, **more: object) -> object:
         output = forward(self, *given, **more)
         output.last_hidden_state = output.last_hidden_state + 1
         return output
 
-    monkeypatch.setattr(ragged_classifier._GivenStates, "forward", other)
+    monkeypatch.setattr(ragged_classifier.GivenStates, "forward", other)
     reranker = Reranker.load(folder)
     why = "the classifier of ModernBertForSequenceClassification reads more than the states of its body"
     assert reranker.explain().refused == {PACKED: why}
@@ -163,7 +161,8 @@ def test_two_threads_score_texts_by_one_classifier(make: Callable) -> None:
             inside.set()
             assert go.wait(HANG)
 
-    hook = model._given.register_forward_pre_hook(wait)
+    (given,) = (each for each in model.modules() if isinstance(each, ragged_classifier.GivenStates))
+    hook = given.register_forward_pre_hook(wait)
     thread.start()
     assert inside.wait(HANG)
     assert model.model.base_model is body

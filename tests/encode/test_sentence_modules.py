@@ -37,9 +37,7 @@ def make(write_model: Callable[..., Path], tmp_path: Path) -> Callable[..., Path
     """A directory that sentence-transformers saved, with these modules after the transformer."""
 
     def made(*modules: torch.nn.Module, **settings: object) -> Path:
-        folder = write_model(tmp_path / "model", positions=32)
-        tokenizer = json.loads((folder / "tokenizer_config.json").read_text()) | {"model_max_length": 32}
-        (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+        folder = write_model(tmp_path / "model", positions=32, tokenizer={"model_max_length": 32})
         torch.manual_seed(1)
         for module in modules:
             for weight in module.parameters():

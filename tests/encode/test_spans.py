@@ -4,7 +4,6 @@ Letters: T tokens, M width.
 """
 
 import copy
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,10 +26,7 @@ SPLITS = ["paragraph", "sentence", "line", "document"]
 @pytest.fixture
 def encoder(write_model: Callable[..., Path], tmp_path: Path) -> TextEncoder:
     """Takes 40 tokens beside two special ones."""
-    folder = write_model(tmp_path / "model", positions=42)
-    settings = json.loads((folder / "tokenizer_config.json").read_text()) | {"model_max_length": 42}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return TextEncoder.load(folder)
+    return TextEncoder.load(write_model(tmp_path / "model", positions=42, tokenizer={"model_max_length": 42}))
 
 
 def by_hand(folder: Path, text: str, spans: list[tuple[int, int]], *, prompt: str = "") -> Callable:

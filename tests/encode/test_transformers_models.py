@@ -82,13 +82,12 @@ def make(tmp_path: Path) -> Callable[[str], Path]:
         model = maker(config)
         draw(model)
         model.save_pretrained(folder)
-        write_tokenizer(folder)
-        named = json.loads((folder / "tokenizer_config.json").read_text()) | {"model_max_length": 64}
         types = ["token_type_ids"] if case in _TYPED else []  # as the tokenizers of these families say
-        named["model_input_names"] = ["input_ids", *types, "attention_mask"]
-        (folder / "tokenizer_config.json").write_text(
-            json.dumps(named | {"tokenizer_class": "PreTrainedTokenizerFast"})
-        )
+        kind = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_input_names": ["input_ids", *types, "attention_mask"],
+        }
+        write_tokenizer(folder, model_max_length=64, **kind)
         if case in _TYPED:
             words = Tokenizer.from_file(str(folder / "tokenizer.json"))
             around = [("[CLS]", words.token_to_id("[CLS]")), ("[SEP]", words.token_to_id("[SEP]"))]
@@ -116,7 +115,7 @@ def test_vectors_are_those_of_sentence_transformers_with_the_same_bits_alone(cas
     assert choice.engine == engine
     assert why in choice.refused.get(PACKED, "")
     exact = copy.deepcopy(model).double()
-    exact[0].model.config._experts_implementation = "eager"  # the other one has no float64
+    exact[0].model.set_experts_implementation("eager")  # the other one has no float64
 
     def one_by_one(each: nn.Module) -> torch.Tensor:
         return torch.cat([each.encode([text], convert_to_tensor=True) for text in TEXTS])

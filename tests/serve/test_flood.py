@@ -21,10 +21,8 @@ _CLIENTS = 16
 @pytest.fixture(scope="module")
 def tiny(write_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """In place of the one of 12 positions, which has no long texts."""
-    folder = write_model(tmp_path_factory.mktemp("flooded") / "tiny", positions=200)
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": 200}))
-    return folder
+    settings = {"model_max_length": 200}
+    return write_model(tmp_path_factory.mktemp("flooded") / "tiny", positions=200, tokenizer=settings)
 
 
 @pytest.fixture
@@ -77,7 +75,7 @@ def test_a_server_that_is_killed_and_started_again_gives_errors_or_right_answers
     is_done = threading.Event()
 
     def ask() -> None:
-        while not is_done.is_set():
+        while not is_done.wait(0.01):  # a server that is gone refuses at once
             traffic.run(_CLIENTS, _CLIENTS, may_break=True)
 
     with ThreadPoolExecutor(1) as load:

@@ -74,12 +74,7 @@ def test_the_encoder_is_the_one_that_made_the_keys(
 @pytest.fixture
 def long_model(write_model: Callable[..., Path], tmp_path: Path) -> Path:
     """Reads 30 tokens."""
-    folder = write_model(tmp_path / "long", positions=32)
-    settings = (
-        (folder / "tokenizer_config.json").read_text().replace('"model_max_length": 12', '"model_max_length": 32')
-    )
-    (folder / "tokenizer_config.json").write_text(settings)
-    return folder
+    return write_model(tmp_path / "long", positions=32, tokenizer={"model_max_length": 32})
 
 
 @pytest.mark.parametrize("split", ["paragraph", "sentence"])

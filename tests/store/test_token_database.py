@@ -262,14 +262,12 @@ TEXTS = [
 @pytest.fixture
 def colbert(write_model: Callable[..., Path], tmp_path: Path) -> Path:
     """A directory of ColBERT's own code: BERT, a projection to 8 numbers, queries of 8 tokens, documents of 12."""
-    folder = write_model(tmp_path / "colbert", positions=32)
+    settings = {"model_max_length": 32, "mask_token": "[MASK]"}
+    folder = write_model(tmp_path / "colbert", positions=32, tokenizer=settings)
     text = (folder / "tokenizer.json").read_text()
     for word, marker in (("un", "[unused0]"), ("it", "[unused1]")):
         text = text.replace(f'"{word}":', f'"{marker}":')
     (folder / "tokenizer.json").write_text(text)
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    settings |= {"model_max_length": 32, "mask_token": "[MASK]"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     weights = {f"bert.{name}": x for name, x in load_file(folder / "model.safetensors").items()}
     torch.manual_seed(2)
     save_file(weights | {"linear.weight": torch.randn(D, 16)}, folder / "model.safetensors", {"format": "pt"})
