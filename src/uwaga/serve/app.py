@@ -60,12 +60,12 @@ Prepared = tuple[list[Job], Callable[[Sequence[np.ndarray]], Iterable[bytes]]]
 
 
 class Service:
-    """What the endpoints share. Belongs to one event loop except for `prepare`, which reads requests in threads.
+    """The state that the endpoints share. It belongs to one event loop, except `prepare`, which reads requests in threads.
 
     Args:
-        model: of the vectors and ranks.
-        name: of the model in requests and replies.
-        run: computes in place of the model.
+        model: computes vectors and ranks.
+        name: the name of the model in requests and replies.
+        run: a function that computes in place of the model.
         step_tokens: tokens that the model reads at a time.
         truncate: whether texts longer than the model are truncated if a request does not say.
         limits: what requests may hold.
@@ -97,13 +97,13 @@ class Service:
         self.body_bytes = 0  # of requests that are not answered
 
     def close(self) -> None:
-        """After the last response: end the threads."""
+        """End the threads, after the last response."""
         for threads in (self._readers, self._large_reader):
             threads.shutdown(wait=True, cancel_futures=True)
         self.scheduler.close()
 
     def prepare(self, path: str, body: bytes) -> Prepared:
-        """Raises ApiError."""
+        """Check and tokenize a request. Raises ApiError."""
         request = read_body(path, body, self.limits.unread_keys)
         if request.model not in (None, self.name):
             message = f"there is no model {short(request.model)} here; this server has {self.name!r}"
@@ -156,7 +156,7 @@ class Service:
         return jobs, reply
 
     def reader(self, body_bytes: int) -> ThreadPoolExecutor:
-        """What prepares a request."""
+        """Return the threads that prepare a request of this size."""
         return self._large_reader if body_bytes > _LARGE else self._readers
 
     def submit(self, jobs: Sequence[Job]) -> None:
@@ -174,7 +174,7 @@ class Service:
 
 
 def application(service: Service, reaper: IdleConnectionReaper | None = None) -> "ASGIApp":
-    """The ASGI application of a server: headers, errors and metrics around every response, which is sent in chunks, each after the one
+    """Return the ASGI application of a server: headers, errors and metrics around every response, which is sent in chunks, each after the one
     before it was sent. reaper: told of the chunks that were sent."""
     document = _document(service)
     page, model = _page(document), {"id": service.name, "object": "model", "created": 0, "owned_by": "uwaga"}
@@ -229,7 +229,7 @@ def application(service: Service, reaper: IdleConnectionReaper | None = None) ->
 
 
 def _refusal(service: Service, path: str, request: Request) -> ApiError | None:
-    """Why a request is refused before its body is read; None: it is not."""
+    """Return the error of a request that is rejected before its body is read, or None."""
     # h11 limits headers that arrive in parts, but not those that arrive at once.
     size = len(request.scope["raw_path"]) + sum(len(name) + len(value) for name, value in request.headers.raw)
     if size > MAX_HEADER_BYTES:
@@ -301,7 +301,7 @@ async def _receive(service: Service, request: Request, body: bytearray) -> None:
 
 
 async def _unless(gone: "asyncio.Future[None]", result: "asyncio.Future[T]") -> T:
-    """The result; if the client disconnects first, raises ClientDisconnect and cancels it."""
+    """Return the result. If the client disconnects first, cancel it and raise ClientDisconnect."""
     try:
         both: set[asyncio.Future[Any]] = {gone, result}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -318,7 +318,7 @@ async def _disconnected(receive: "Receive") -> None:
 
 
 def _access_line(scope: "Scope", status: int, seconds: float) -> str:
-    """Time, client, method, path, status and milliseconds of a request. A path is logged as it was sent, without its query."""
+    """Return a line with time, client, method, path, status and milliseconds of a request. A path is logged as it was sent, without its query."""
     host = scope["client"][0] if scope["client"] else "-"
     now = datetime.now().astimezone().isoformat(timespec="milliseconds")
     what = " ".join(printable(part) for part in (host, scope["method"], scope["raw_path"].decode("latin-1")))
@@ -326,7 +326,7 @@ def _access_line(scope: "Scope", status: int, seconds: float) -> str:
 
 
 def _refuse_busy(why: str) -> NoReturn:
-    """The server has no room for a request."""
+    """Raise the error of a server that has no room for a request."""
     message = f"the server is busy: {why}; retry in a second"
     raise ApiError(429, message, code="queue_full", headers={"Retry-After": "1"})
 
@@ -336,7 +336,7 @@ def digest_of(key: str) -> bytes:
 
 
 def _embeddings_json(vectors_RE: np.ndarray, *, is_base64: bool, name: str, tokens: int) -> Iterator[bytes]:
-    """The response of OpenAI's interface, in pieces; in base64 a vector is its bytes in little-endian order."""
+    """Return the response of OpenAI's interface, in pieces; in base64 a vector is its bytes in little-endian order."""
     yield b'{"object":"list","data":['
     for index, vector in enumerate(vectors_RE.astype("<f4", copy=False)):
         separator = b"," if index else b""
@@ -350,21 +350,21 @@ def _embeddings_json(vectors_RE: np.ndarray, *, is_base64: bool, name: str, toke
 
 
 def _list_of_lists(vectors_RE: np.ndarray) -> Iterator[bytes]:
-    """The response of TEI's interface, in pieces."""
+    """Return the response of TEI's interface, in pieces."""
     for index, vector in enumerate(vectors_RE):
         yield (b"," if index else b"[") + _numbers(vector)
     yield b"]"
 
 
 def _numbers(vector_E: np.ndarray) -> bytes:
-    """A float32 as the float64 that equals it, with the fewest digits that give that back, so that no bit is lost."""
+    """Write a float32 as the float64 that equals it, with the fewest digits that give that back, so that no bit is lost."""
     return json.dumps(vector_E.tolist(), separators=(",", ":"), allow_nan=False).encode()
 
 
 def _ranked(
     request: CohereRerank | TeiRerank, texts: Sequence[str], scores: Sequence[float], *, name: str, tokens: int
 ) -> object:
-    """The response of a ranking. Of passages with the same score, the first comes first."""
+    """Return the response of a ranking. If passages have the same score, the first comes first."""
     order = sorted(range(len(scores)), key=lambda index: -scores[index])
     extra: list[dict[str, Any]]
     if isinstance(request, TeiRerank):
@@ -379,7 +379,7 @@ def _ranked(
 
 
 async def _send(pieces: Iterable[bytes], send: "Send") -> None:
-    """A response of JSON: one chunk with its length, or several, so that others are answered while a long one is written."""
+    """Send a response of JSON: one chunk with its length, or several, so that others are answered while a long one is written."""
     headers = [(b"content-type", b"application/json")]
     chunk, has_begun = bytearray(), False
     for piece in pieces:
@@ -398,8 +398,8 @@ async def _send(pieces: Iterable[bytes], send: "Send") -> None:
 
 
 def _error(path: str, error: ApiError) -> Response:
-    """An error in the form of the interface that the path belongs to: that of OpenAI; that of TEI; that of Cohere, which has a message,
-    and of Jina, which has a detail."""
+    """Return an error in the form of the interface of the path: OpenAI's; TEI's; or Cohere's, which has a message, together with
+    Jina's, which has a detail."""
     _, kind, kind_of_tei = ERRORS[error.status]
     if path in ("/rerank", "/embed"):
         content: dict[str, Any] = {"error": error.message, "error_type": kind_of_tei}
@@ -411,7 +411,7 @@ def _error(path: str, error: ApiError) -> Response:
 
 
 def _document(service: Service) -> dict[str, Any]:
-    """The OpenAPI description: the schemas of the bodies, and what this model and these limits add to them."""
+    """Return the OpenAPI description: the schemas of the bodies, with the rules of this model and these limits."""
     has_keys, most = service.keys is not None, {"maxItems": service.limits.items}
     added: dict[str, dict[str, Any]] = {
         "model": {"enum": [service.name, None]},
@@ -448,7 +448,7 @@ def _document(service: Service) -> dict[str, Any]:
 
 
 def _page(document: dict[str, Any]) -> str:
-    """The description as HTML, without scripts and without anything from elsewhere."""
+    """Return the description as HTML, without scripts and without anything from another address."""
     title = escape(document["info"]["title"])
     page = f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style><h1>{title}</h1>"
     for path, methods in document["paths"].items():

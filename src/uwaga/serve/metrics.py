@@ -34,7 +34,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 class Metrics(Collector):
-    """The numbers of a server. One process writes to a record, and each reads the sum of all.
+    """The numbers of a server. Each process writes to its own record and reads the sum of all records.
 
     Args:
         records: of all processes; None: of this one alone.
@@ -47,7 +47,7 @@ class Metrics(Collector):
 
     @classmethod
     def shared(cls, count: int) -> "list[Metrics]":
-        """For `count` processes that are forked from this one."""
+        """Return metrics for `count` processes that are forked from this one."""
         records = np.frombuffer(mmap.mmap(-1, count * _RECORD.itemsize), _RECORD)
         return [cls(records, number) for number in range(count)]
 
@@ -103,5 +103,5 @@ def _observe(values: np.ndarray, bounds: Sequence[float], value: float) -> None:
 
 
 def _buckets(bounds: Sequence[float], values: np.ndarray) -> Iterator[tuple[str, float]]:
-    """The upper bound of each bucket, and how many values are not above it."""
+    """Return the upper bound of each bucket, and the number of values that are not above it."""
     return zip([*(str(float(bound)) for bound in bounds), "+Inf"], accumulate(values[:-1]), strict=True)

@@ -67,7 +67,7 @@ class EmbeddingModel:
         self.max_tokens = encoder.max_tokens  # of a text, special ones not counted
 
     def work(self, texts: Texts, *, prompt: str | None, budget: TokenBudget, normalize: bool | None = None) -> Job:
-        """Texts whose vectors are computed. Raises ApiError, which names the text: it is empty or too long.
+        """Return the job that computes the vectors of texts. Raises ApiError, which names the text: it is empty or too long.
 
         Args:
             texts: what is read; if they may be truncated, the first `max_tokens` tokens of a longer one are read, or the last
@@ -130,7 +130,7 @@ class EmbeddingModel:
         return [Job([(asked, text) for text in parts.texts], tokens, _PAIRS)], [query, parts], counts
 
     def texts_of(self, source: Texts, limits: Limits) -> list[str]:
-        """The texts of token ids. Raises ApiError, also if they are more than a request may hold."""
+        """Return the texts of token ids. Raises ApiError, also if they are more than a request may hold."""
         TokenBudget(limits.tokens).check(sum(map(len, source.texts)))
         most = self.max_tokens + self.tokenizer.num_special_tokens
         texts, characters = [], 0
@@ -146,7 +146,7 @@ class EmbeddingModel:
         return texts
 
     def text_of(self, ids: Sequence[int], place: str, key: str) -> str:
-        """The text of which the model's own tokenizer makes these ids, with its special tokens or without them.
+        """Return the text from which the model's own tokenizer makes these ids, with its special tokens or without them.
 
         Raises ApiError, which names the place and the key: there is none. So ids of another tokenizer never become the vector of something else.
         """
@@ -188,7 +188,7 @@ class EmbeddingModel:
         return rows_RE
 
     def shortened(self, vectors_RE: np.ndarray, dimensions: int | None, normalize: bool | None = None) -> np.ndarray:
-        """The first numbers of each vector, to length 1 again if `normalize` says so; None: if the model's vectors have that."""
+        """Return the first numbers of each vector, scaled to length 1 if `normalize` is true, or if it is None and the model does so."""
         if dimensions is None:
             return vectors_RE
         first = vectors_RE[:, :dimensions]
@@ -224,7 +224,7 @@ def encodings(
     beside: int = 0,
     needs: int = sys.maxsize,
 ) -> Iterator[Encoding]:
-    """The tokens of each text, some texts at a time. Raises ApiError, which names the text: it is empty or too long.
+    """Return the tokens of each text, some texts at a time. Raises ApiError, which names the text: it is empty or too long.
 
     Args:
         source: the texts.

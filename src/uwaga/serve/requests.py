@@ -51,7 +51,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one request may hold, and all of them together."""
+    """The limits of one request, and of all requests together."""
 
     body_bytes: int = 4 << 20
     items: int = 2048  # texts of a request, as OpenAI's
@@ -74,7 +74,7 @@ _Input = Annotated[
 
 
 def _doc(description: str) -> Any:
-    """The annotation that describes a field."""
+    """Return the annotation that describes a field."""
     return Field(description=description)
 
 
@@ -140,7 +140,7 @@ class TeiEmbeddings:
 
 @options
 class CohereRerank:
-    """Jina's too."""
+    """The body of Cohere's and Jina's ranking requests."""
 
     key, truncation_key = "documents", "truncation"
     query: Text
@@ -211,7 +211,7 @@ class Texts(NamedTuple):
 
 
 def read_body(path: str, body: bytes, unread_keys: Sequence[str] = UNREAD_KEYS) -> Request:
-    """The request in a body. A key whose value is null counts as missing. Raises ApiError, which names the key."""
+    """Read the request in a body. A key whose value is null counts as missing. Raises ApiError, which names the key."""
     try:
         table = untrusted.json_of(body, "the request")
     except CheckpointError as error:
@@ -232,7 +232,7 @@ def read_body(path: str, body: bytes, unread_keys: Sequence[str] = UNREAD_KEYS) 
 
 
 def texts_of(request: Request, key: str, limits: Limits, *, truncates: bool, from_left: bool) -> Texts:
-    """The texts of a field. Raises ApiError: they are too many, or TEI's truncation_direction asks for the other end of texts than the
+    """Return the texts of a field. Raises ApiError: they are too many, or TEI's truncation_direction asks for the other end of texts than the
     model loses.
 
     Args:

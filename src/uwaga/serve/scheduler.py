@@ -88,7 +88,7 @@ class FairQueue:
 
 
 class QueueSize(NamedTuple):
-    """What is in the queue and with the model, or whose vectors are not sent yet."""
+    """The size of all requests that wait, are computed, or are not sent yet."""
 
     requests: int = 0
     items: int = 0

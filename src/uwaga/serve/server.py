@@ -31,7 +31,7 @@ _MIN_KEY = 16  # characters; of letters and digits these are 95 bits
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises DataError: there is no such address, or its port is taken."""
+    """Return a listening socket. Raises DataError: there is no such address, or its port is taken."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -52,7 +52,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def read_keys(path: Path) -> frozenset[bytes]:
-    """The digests of the keys of a file: one in each line; empty lines and those that begin with # are none. Raises DataError."""
+    """Return the digests of the keys in a file, one key per line; empty lines and lines that begin with # are ignored. Raises DataError."""
     try:
         content = untrusted.read_file(path, _KEYS_BYTES)
     except OSError as error:
@@ -102,7 +102,7 @@ def run_processes(
     grace: float,
     say: Say = lambda message: None,
 ) -> None:
-    """As `run`, by `count` processes that accept from one socket. They are forked, so that what is loaded before is in memory once;
+    """Serve as `run` does, by `count` processes that accept from one socket. They are forked and share the memory of loaded weights;
     this process must not have started threads. One that is ended by a signal is replaced. They end when this process does, however it
     ends.
 
@@ -110,7 +110,7 @@ def run_processes(
         make: called in each process with what it counts.
         listening: the socket.
         count: how many.
-        grace: seconds that they have after SIGTERM or Ctrl-C; one that is still there is killed.
+        grace: seconds that they have after SIGTERM or Ctrl-C; a process that still runs then is killed.
         say: as of `run`.
 
     Raises ChildProcessError: one ended by an error, after which all are stopped.

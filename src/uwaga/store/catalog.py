@@ -125,7 +125,7 @@ class Catalog:
             connection.execute("PRAGMA journal_mode = WAL")
 
     def close(self) -> None:
-        """Calling it again has no effect."""
+        """Close the file and release the lock; a second call has no effect."""
         if self.process != os.getpid():
             return
         with self._lock, ExitStack() as closing_last:
@@ -144,7 +144,7 @@ class Catalog:
                     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def refresh(self) -> None:
-        """Shows the database as it is now. Raises SoftDatabaseError."""
+        """Show the database as it is now. Raises SoftDatabaseError."""
         with self._errors():
             if self._connection is None or not (self.writes or (self._is_locked and self._stamp == _stamp(self.path))):
                 self._open()
@@ -155,13 +155,13 @@ class Catalog:
             self.fields = self._fields()
 
     def roll_back(self) -> None:
-        """Ends a transaction that was interrupted, or the moment that is shown."""
+        """End a transaction that was interrupted, or the moment that this shows."""
         with self._errors():
             _roll_back(self._connection)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All changes inside are made together, and are on the disk when it ends; none if an exception is raised."""
+        """Make all changes inside together: they are on the disk when the block ends, and an exception undoes them."""
         with self._errors():
             self.roll_back()
             if _stamp(self.path, write=True) != self._stamp:
@@ -181,7 +181,7 @@ class Catalog:
                 raise
 
     def _open(self) -> None:
-        """Connects to the file that is there now. Raises SoftDatabaseError if it is no catalog of this version."""
+        """Connect to the file that is there now. Raises SoftDatabaseError if it is no catalog of this version."""
         if self._connection is not None:
             self._connection.close()
         self._connection, self._is_locked = None, True
@@ -211,7 +211,7 @@ class Catalog:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """SQLite's errors with the file, and what was read without a lock while somebody wrote."""
+        """Turn SQLite's errors, and a read without a lock during a write, into a SoftDatabaseError with the file."""
         try:
             yield
             self._check_unlocked()
@@ -229,12 +229,12 @@ class Catalog:
     # What it says.
 
     def setting(self, name: str) -> str | None:
-        """A setting; None if it is not there."""
+        """Return a setting, or None if it is not there."""
         rows = list(self._rows("SELECT value FROM settings WHERE name = ?", (name,)))
         return str(rows[0][0]) if rows else None
 
     def schema(self) -> StoreSchema:
-        """What every row has. Raises SoftDatabaseError."""
+        """Return the layout of all rows. Raises SoftDatabaseError."""
         try:
             result: StoreSchema = read(
                 StoreSchema, untrusted.parse_json(self.setting("layout") or "null"), path="layout"
@@ -244,7 +244,7 @@ class Catalog:
         return result
 
     def segments(self) -> list[Entry]:
-        """All segments, in ascending order of their ids. Raises SoftDatabaseError for descriptions that contradict each other."""
+        """Return all segments, in ascending order of their ids. Raises SoftDatabaseError for descriptions that contradict each other."""
         entries, last = [], -1
         for row in self._rows("SELECT first_id, last_id, rows, file, checksums FROM segments ORDER BY first_id"):
             if not (all(isinstance(x, int) for x in row[:3]) and isinstance(row[3], str) and isinstance(row[4], bytes)):
@@ -263,7 +263,7 @@ class Catalog:
         return entries
 
     def next_id(self) -> int:
-        """The id of the row that is added next. Raises SoftDatabaseError."""
+        """Return the id of the row that is added next. Raises SoftDatabaseError."""
         text = self.setting("next_id") or "missing"
         if not (text.isascii() and text.isdigit() and len(text) <= len(str(MOST_IDS)) and int(text) <= MOST_IDS):
             raise SoftDatabaseError(
@@ -272,18 +272,18 @@ class Catalog:
         return int(text)
 
     def deleted(self) -> np.ndarray:
-        """The ids of deleted rows that segments still have, int64, rising."""
+        """Return the ids of deleted rows that segments still have, int64, rising."""
         return np.fromiter((row[0] for row in self._rows("SELECT id FROM deleted ORDER BY id")), np.int64)
 
     def unlisted(self) -> list[str]:
-        """The names of the files that were announced, or that were those of removed segments, and that no segment has."""
+        """Return the names of files that were announced or belonged to removed segments, and that no segment has."""
         result = (self.setting("unlisted") or "").split()
         for name in result:
             self._check_file(name)
         return result
 
     def counts(self, field: str) -> dict[Value, int]:
-        """How many records have each value of a field."""
+        """Return the number of records for each value of a field."""
         if field not in self.fields:
             return {}
         name = _quoted(field)
@@ -291,7 +291,7 @@ class Catalog:
         return {row[0]: row[1] for row in self._rows(sql)}
 
     def records(self, ids: Iterable[int]) -> dict[int, Record]:
-        """The records of these ids, of those that have one."""
+        """Return the records of the ids that have a record."""
         results: dict[int, Record] = {}
         numbers = sorted(set(ids))
         for start in range(0, len(numbers), _AT_ONCE):
@@ -302,17 +302,17 @@ class Catalog:
         return results
 
     def all_records(self, first: int, last: int) -> dict[int, Record]:
-        """The records with ids from `first` to `last`."""
+        """Return the records with ids from `first` to `last`."""
         sql = f"SELECT {self._columns()} FROM records WHERE id BETWEEN ? AND ?"
         return {row[0]: self._record(row) for row in self._rows(sql, (first, last))}
 
     def count(self) -> int:
-        """The number of records."""
+        """Return the number of records."""
         ((number,),) = self._rows("SELECT count(*) FROM records")
         return int(number)
 
     def select(self, where: str, parameters: Parameters) -> np.ndarray:
-        """The ids of the records that meet an SQL condition, int64, rising, without deleted ones.
+        """Return the ids of the records that meet an SQL condition, int64, rising, without deleted ones.
 
         Raises:
             ValueError: the condition is not one expression over the columns of records, or a parameter is of another type.
@@ -346,7 +346,7 @@ class Catalog:
         return np.setdiff1d(np.array([row[0] for row in rows], np.int64), self.deleted())
 
     def problems(self) -> list[str]:
-        """What SQLite's own check of the whole file finds."""
+        """Return the problems that SQLite's own check of the whole file finds."""
         try:
             values = [str(value) for (value,) in self._rows("PRAGMA integrity_check(100)")]
         except SoftDatabaseError as error:
@@ -447,7 +447,7 @@ class Catalog:
         return [row[1] for row in self._execute("PRAGMA table_info(records)")][1:]
 
     def _data_version(self) -> int:
-        """Another number if another connection has written."""
+        """Return a number that changes if another connection has written."""
         (number,) = self._execute("PRAGMA data_version").fetchone()
         return int(number)
 

@@ -31,7 +31,7 @@ _Result = TypeVar("_Result")
 
 
 class Top(NamedTuple):
-    """The rows with the largest scores for each query, in descending order, equal ones by id."""
+    """The rows with the largest scores for each query, in descending order; rows with equal scores are in the order of their ids."""
 
     ids: Tensor  # (..., k) int64; -1 if there are fewer rows; k as asked, at most the number of rows that the files have, and 1
     weights: Tensor  # (..., k) float64; NaN for `search`, which does not compute them
@@ -40,7 +40,7 @@ class Top(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a database says to queries; for each, over all of its rows."""
+    """The answer of a database to queries, over all of its rows."""
 
     value: Tensor  # (..., E) float32: the weighted mean of the values; zeros without a row
     lse: Tensor  # (...) float64: the log-sum-exp of the scores; -inf without a row
@@ -67,7 +67,7 @@ def _uncompiled(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, _
 
 
 class SoftDatabase(StoredDatabase):
-    """Attention over stored rows: keys, values and records that last on the disk.
+    """A database that answers queries with attention over all of its rows: keys, values and records on the disk.
 
     An array answers `attention(query, keys, values)` as long as the program runs. This database keeps the rows in files, reads them
     where they lie, and says with each answer which rows it came from and how much of the weight is on the others. Opened by
@@ -79,7 +79,7 @@ class SoftDatabase(StoredDatabase):
     Attributes:
         path: the folder.
         schema: heads, key_width, value_width (None: the values are the keys) and dtype of all rows.
-        model: what made the keys, as `create` was told; None: nothing was said.
+        model: the name of the model that made the keys, as `create` stored it, or None.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -104,7 +104,7 @@ class SoftDatabase(StoredDatabase):
         dtype: torch.dtype = torch.float32,
         model: str | None = None,
     ) -> "SoftDatabase":
-        """A new database in a new folder.
+        """Create a database in a new folder.
 
         Args:
             path: the folder; it does not exist.
@@ -112,7 +112,7 @@ class SoftDatabase(StoredDatabase):
             value_width: E; None: the values are the keys, and are stored once.
             heads: H; a row has a key and a value for each.
             dtype: float32, bfloat16 or float16, of what is stored. Arithmetic is float32 and sums of blocks float64.
-            model: a name of what makes the keys; `append` refuses those of another one.
+            model: a name of the model that makes the keys; `append` rejects keys of another model.
 
         Raises:
             ValueError: a size below 1, or another dtype.
@@ -122,7 +122,7 @@ class SoftDatabase(StoredDatabase):
         return cls._create(path, layout, model)
 
     def __iter__(self) -> Iterator[StoredRow]:
-        """All rows, in ascending order of their ids."""
+        """Return all rows, in ascending order of their ids."""
         live = self._rows()
         for start in range(0, len(live), BLOCK):
             stop = min(start + BLOCK, len(live))
@@ -145,7 +145,7 @@ class SoftDatabase(StoredDatabase):
         top: int = 10,
         tolerance: float = 0.0,
     ) -> Answer:
-        """Attention of queries over all rows: what the whole database says, and which rows say it.
+        """Compute attention of queries over all rows, and list the rows with the largest weights.
 
         The rows are read once for up to 256 queries, in blocks, and nothing of their number is held in memory. An answer has the same
         bits alone or in a batch, on any number of threads, and however the rows are spread over segments, deleted ones between them
@@ -153,7 +153,7 @@ class SoftDatabase(StoredDatabase):
 
         Args:
             query: (..., D), or (..., H, D) with several heads, in float32 or the dtype of the database.
-            scale: of the scores; None for 1/sqrt(D).
+            scale: the factor on the scores; None for 1/sqrt(D).
             where: an SQL condition over the fields of the records, such as "source = ? AND year > ?": attention over the rows that
                 meet it. A row without a record meets none.
             parameters: the values of its question marks, or a dictionary for names such as :year.
@@ -185,7 +185,7 @@ class SoftDatabase(StoredDatabase):
     def search(
         self, query: Tensor, k: int = 10, *, scale: float = 1.0, where: str | None = None, parameters: Parameters = ()
     ) -> Top:
-        """The k rows with the largest scores scale q.k, exactly: every row is compared, or its bound says that it is not among them.
+        """Return the k rows with the largest scores scale q.k. The result is exact: a row is compared, or its bound excludes it.
 
         Columns as `top` of `attend`. Arguments and errors as `attend`.
         """
@@ -198,14 +198,14 @@ class SoftDatabase(StoredDatabase):
 
     @_uncompiled
     def map(self, query: Tensor, *, scale: float | None = None, max_bytes: int = _MAP_BYTES) -> AttentionMap:
-        """The attention map of queries over all rows, (Q, n) or (H, Q, n): its keys are the rows in the order of `ids()`.
+        """Return the attention map of queries over all rows, (Q, n) or (H, Q, n). Its keys are the rows in the order of `ids()`.
 
         The keys are those in the file if it is one segment of float32 without deleted rows, and a copy in memory otherwise.
 
         Args:
             query: (Q, D), or (Q, H, D) with several heads.
             scale: as in `attend`.
-            max_bytes: of the copy.
+            max_bytes: the largest size of the copy in memory.
 
         Raises:
             ValueError: the copy would be larger than `max_bytes`; otherwise as `attend`.
@@ -226,7 +226,7 @@ class SoftDatabase(StoredDatabase):
         return AttentionMap(query_HQD, key_HKD, scale=self._scale(scale, "map"))
 
     def _answer(self, parts: Sequence[PassResult], shape: tuple[int, ...], live: LiveRows) -> Answer:
-        """shape: of a result for each query and head."""
+        """Join the results of passes. shape: the shape of a result for each query and head."""
 
         def joined(name: str) -> Tensor:
             arrays = [
@@ -247,7 +247,7 @@ class SoftDatabase(StoredDatabase):
         return Answer(value, lse, top, unlisted_weight, entropy, effective_count, skipped, bound, len(live))
 
     def _stored(self, tensor: Tensor) -> Tensor:
-        """Rows (n, H, width) as a user gave them."""
+        """Return rows (n, H, width) in the shape and dtype in which a user added them."""
         tensor = tensor.to(DTYPES[self.schema.dtype])
         return tensor[:, 0] if self.schema.heads == 1 else tensor
 
@@ -258,7 +258,7 @@ class SoftDatabase(StoredDatabase):
         return factor
 
     def _queries(self, query: Tensor, method: str) -> tuple[Tensor, tuple[int, ...]]:
-        """(Q, H, D) float32, and the shape of a result for each query and head."""
+        """Return the queries as (Q, H, D) float32, and the shape of a result for each query and head."""
         place = f"SoftDatabase.{method}: the query"
         tail = self._tail(self.schema.key_width)
         query = tensor_of(query, place, "; uwaga.store.ask takes a text")
@@ -270,7 +270,7 @@ class SoftDatabase(StoredDatabase):
         return flat, (*query.shape[: query.dim() - len(tail)], *tail[:-1])
 
     def _tail(self, width: int | None) -> tuple[int | None, ...]:
-        """The last sizes of keys or values of this width."""
+        """Return the last sizes of keys or values of this width."""
         return (width,) if self.schema.heads == 1 else (self.schema.heads, width)
 
     # Writing.
@@ -283,13 +283,13 @@ class SoftDatabase(StoredDatabase):
         *,
         model: str | None = None,
     ) -> range:
-        """Adds rows; they are on the disk, all of them, when this returns. Returns their ids.
+        """Add rows and return their ids. All rows are on the disk when the call returns.
 
         Args:
             keys: (n, D), or (n, H, D) with several heads, in float32 or the dtype of the database.
             values: (n, E), or (n, H, E); None if the values are the keys.
             records: a dictionary for each row, from names to strings, 64-bit integers and floats. None stands for no value.
-            model: what made the keys; refused if the database was created for another one.
+            model: the model that made the keys; an error if the database was created for another model.
 
         Raises:
             ShapeError, ValueError: sizes, dtypes or records that do not fit, numbers that are NaN or infinite, more rows than there
@@ -306,7 +306,7 @@ class SoftDatabase(StoredDatabase):
         return self._append("keys", len(key), lambda ids: self._new(ids, key, value), records, model)
 
     def append_parquet(self, path: str | os.PathLike[str], *, key: str = "key", value: str = "value") -> range:
-        """Adds the rows of a Parquet file, as `export` or `uwaga encode` writes it, 4,096 in a transaction. Returns their ids.
+        """Add the rows of a Parquet file, as `export` or `uwaga encode` writes it, 4,096 in a transaction. Returns their ids.
 
         Args:
             path: the file.
@@ -320,7 +320,7 @@ class SoftDatabase(StoredDatabase):
         return self._append_parquet(path, {"keys": key, "values": value})
 
     def _checked_rows(self, rows: Tensor, width: int | None, name: str) -> Tensor:
-        """(n, H, width) in the dtype of the database."""
+        """Return rows (n, H, width) in the dtype of the database."""
         place = f"SoftDatabase.append: {name}"
         tensor = tensor_of(rows, place, "; uwaga.store.add_files takes files of texts").detach().cpu()
         tail = self._tail(width)
@@ -379,7 +379,7 @@ class _Value(torch.autograd.Function):
 
 
 def _real(value: object) -> float:
-    """NaN for what is no real number."""
+    """Return the number as a float, or NaN if it is no real number."""
     try:
         return math.nan if isinstance(value, str | bytes | bytearray) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError, RuntimeError):

@@ -52,7 +52,7 @@ def export(path: Path, rows: Iterable[StoredRow | StoredTokens], schema: StoreSc
 
 
 def _vectors(rows: list[Any], name: str) -> Any:
-    """The column of a field of rows: a vector for each row, or for each of its tokens."""
+    """Return the column of a field of rows: a vector for each row, or for each of its tokens."""
     import pyarrow as pa
 
     tensors = [getattr(row, name) for row in rows]
@@ -118,7 +118,7 @@ def _is_vector(value: object, width: int) -> TypeGuard[list[Any]]:
 
 
 def _record(place: str, row: Mapping[str, object], fields: list[str]) -> dict[str, Any]:
-    """These columns, and over them the record's own."""
+    """Return a record with these columns; fields of the record itself win."""
     values, text = {name: row[name] for name in fields}, row.get(_RECORD)
     if text is None:
         return values

@@ -65,7 +65,7 @@ class LiveRows:
         return int(self.ends[-1])
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, slice | np.ndarray]]:
-        """The numbers of the segments, and their rows, of the live rows from `start` up to `stop`."""
+        """Return the numbers of the segments, and their rows, of the live rows from `start` up to `stop`."""
         n = int(np.searchsorted(self.ends, start, "right")) - 1
         while start < stop:
             end = min(stop, int(self.ends[n + 1]))
@@ -76,7 +76,7 @@ class LiveRows:
             start, n = end, n + 1
 
     def ids(self, positions: np.ndarray) -> np.ndarray:
-        """The ids of the live rows at these positions, int64, in their shape."""
+        """Return the ids of the live rows at these positions, int64, in their shape."""
         result = np.empty(positions.shape, np.int64)
         numbers = np.searchsorted(self.ends, positions, "right") - 1
         for n in np.unique(numbers).tolist():
@@ -86,11 +86,11 @@ class LiveRows:
         return result
 
     def keys(self, start: int, stop: int) -> Tensor:
-        """The keys of the live rows from `start` up to `stop`, (rows, H, D) float32; a view if they lie together as float32."""
+        """Return the keys of the live rows from `start` up to `stop`, (rows, H, D) float32; a view if they lie together as float32."""
         return _gathered([(self.segments[n].keys, rows) for n, rows in self.pieces(start, stop)])
 
     def keys_and_values(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """As `keys`, and the values (rows, H, E); rows whose keys are the values are copied once."""
+        """Return the keys as `keys` does, and the values (rows, H, E); rows whose keys are the values are copied once."""
         keys = self.keys(start, stop)
         if all(segment.values is segment.keys for segment in self.segments):
             return keys, keys
@@ -129,17 +129,17 @@ class LiveRows:
 
     @cached_property
     def largest_norm(self) -> float:
-        """No key of these segments has a larger norm."""
+        """Return a bound on the norm of all keys of these segments."""
         norms = [float(norm.amax()) for _, _, norm in self.balls]
         return min(max([0.0, *(norm if norm == norm else _LARGEST for norm in norms)]) * (1 + 1e-5), 1e300)
 
     def count(self, blocks: np.ndarray) -> np.ndarray:
-        """The number of rows of each of these blocks."""
+        """Return the number of rows of each of these blocks."""
         return np.minimum((blocks + 1) * BLOCK, len(self)) - blocks * BLOCK
 
 
 class PassOptions(NamedTuple):
-    """What a pass computes."""
+    """The options of a pass."""
 
     scale: float
     top: int  # how many of the largest scores
@@ -162,7 +162,7 @@ class PassResult(NamedTuple):
 
 
 def read(live: LiveRows, query_QHD: Tensor, options: PassOptions) -> PassResult:
-    """One pass for at most QUERIES queries, float32."""
+    """Compute one pass for at most QUERIES queries, float32."""
     query_HQD = query_QHD.transpose(0, 1).contiguous()
     one_pass = _Pass(live, query_HQD, options)
     skipped = one_pass.run()
@@ -170,7 +170,7 @@ def read(live: LiveRows, query_QHD: Tensor, options: PassOptions) -> PassResult:
 
 
 def passes(live: LiveRows, query_QHD: Tensor, options: PassOptions) -> list[PassResult]:
-    """As `read`, for any number of queries: a pass for every QUERIES of them."""
+    """Compute a pass as `read` does for every QUERIES of any number of queries."""
     return [read(live, part, options) for part in query_QHD.split(QUERIES)]
 
 
@@ -182,7 +182,7 @@ def query_gradient(
     lse_QH: Tensor,
     grad_QHE: Tensor,
 ) -> Tensor:
-    """The gradient (Q, H, D) of sum(value * grad) with respect to the queries, in one more pass: with the weights
+    """Return the gradient (Q, H, D) of sum(value * grad) with respect to the queries, in one more pass: with the weights
     a_j = exp(scale q.k_j - lse), value z and its gradient g,
 
         dq = scale sum_j a_j (g.v_j - g.z) k_j
@@ -229,7 +229,7 @@ class _Pass:
         self._skipped_weight_bound = np.zeros(self._rows)
 
     def run(self) -> int:
-        """Visits the blocks; returns how many rows were skipped."""
+        """Visit the blocks, and return the number of rows that were skipped."""
         live, options = self._live, self._options
         if options.skip and live.blocks > 1:
             self._score_upper, lower, self._lse_upper = _bounds(live, self._query, options.scale)
@@ -323,7 +323,7 @@ class _Pass:
         return first, keys, available.choose(call, None).rows(call, wants)
 
     def _merge(self, results: Sequence[_BlockResults]) -> None:
-        """Takes the results of some blocks, in their order."""
+        """Add the results of some blocks, in their order."""
         found = [statistics for _, _, statistics in results]
         maximum_nR = _joined([block.normalizer.maximum for block in found]).astype(np.float64)
         sum_nR = _joined([block.normalizer.sum for block in found]).astype(np.float64)
@@ -389,7 +389,7 @@ class _Pass:
         return factor, top_R
 
     def _lse(self) -> np.ndarray:
-        """Of the blocks so far, (R,)."""
+        """Return the lse of the blocks so far, (R,)."""
         factor, top_R = self._bands()
         with np.errstate(divide="ignore"):  # all of a query's blocks were left out
             return top_R + np.log(_added(factor * self._sums))
@@ -442,11 +442,11 @@ class _Top:
             self._expected = lower_Rb[:, enough].max(1)
 
     def lowest(self) -> np.ndarray:
-        """(R,): no smaller score will be listed."""
+        """Return the score, (R,), below which no row will be listed."""
         return np.maximum(self._scores[:, -1], self._expected) if self.top else self._expected
 
     def merge(self, results: Sequence[_BlockResults], maximum_nR: np.ndarray, lse_nR: np.ndarray) -> None:
-        """Takes the candidates of some blocks; these have the largest scores and the lse that are given."""
+        """Merge the candidates of some blocks, which have these largest scores and this lse."""
         lowest = self.lowest()
         r = np.flatnonzero((maximum_nR + self._rounding >= lowest).any(0))
         if not len(r):
@@ -488,13 +488,13 @@ class _Top:
             old[r] = np.take_along_axis(array, order, axis=1)
 
     def listed(self, lse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Weights and scores, (R, k)."""
+        """Return weights and scores, (R, k)."""
         with np.errstate(invalid="ignore"):
             weights = self._weights * np.exp(self._lse - lse[:, None])
         return np.where(self._positions < 2**62, weights, 0.0), self._scores
 
     def ids(self) -> np.ndarray:
-        """(R, k); -1 if there are fewer rows."""
+        """Return the ids, (R, k); -1 if there are fewer rows."""
         is_there = self._positions < 2**62
         ids = np.full(self._positions.shape, -1, np.int64)
         ids[is_there] = self._live.ids(self._positions[is_there])
@@ -538,7 +538,7 @@ def _gathered(parts: Sequence[tuple[Tensor, slice | np.ndarray]]) -> Tensor:
 
 
 def _joined(parts_nHQ: Sequence[Tensor]) -> np.ndarray:
-    """One array (n, R)."""
+    """Join the parts to one array (n, R)."""
     return np.concatenate([part.flatten(1).numpy() for part in parts_nHQ])
 
 
@@ -557,7 +557,7 @@ def _candidates(results: Sequence[_BlockResults], top: int) -> tuple[np.ndarray,
 
 
 def _keys_at(results: Sequence[_BlockResults], positions: np.ndarray, heads: np.ndarray) -> np.ndarray:
-    """The keys (n, D), float64, of live rows that these blocks have, each for a head."""
+    """Return the keys (n, D), float64, of live rows of these blocks, each for a head."""
     keys = np.empty((len(positions), results[0][1].shape[2]))
     part = np.searchsorted([first * BLOCK for first, _, _ in results], positions, "right") - 1
     for n in np.unique(part).tolist():
@@ -568,7 +568,7 @@ def _keys_at(results: Sequence[_BlockResults], positions: np.ndarray, heads: np.
 
 
 def _added(terms: np.ndarray) -> np.ndarray:
-    """The sum over the first axis, one after another: `sum` would associate by shape."""
+    """Return the sum over the first axis, one term after another: `sum` would associate by shape."""
     return np.add.accumulate(terms, axis=0)[-1]
 
 

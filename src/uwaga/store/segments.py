@@ -55,7 +55,7 @@ _Width = Annotated[Integer, Ge(1), Le(2**20)]
 
 @options
 class StoreSchema:
-    """What every row of a database has."""
+    """The layout that all rows of a database share."""
 
     heads: _Width
     key_width: _Width
@@ -78,7 +78,7 @@ class Entry(NamedTuple):
     checksums: bytes
 
     def among(self, ids: np.ndarray) -> np.ndarray:
-        """Those of these ids that are between its first and last."""
+        """Return the ids that are between its first and last."""
         return ids[(ids >= self.first_id) & (ids <= self.last_id)]
 
     @property
@@ -101,7 +101,7 @@ class SegmentFile(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys and values."""
+        """Return the bytes of keys and values."""
         return self.keys.nbytes + (self.values.nbytes if self.values is not self.keys else 0)
 
     def truncation(self) -> str | None:
@@ -119,11 +119,11 @@ class SegmentFile(NamedTuple):
         )
 
     def id_of(self, rows: np.ndarray) -> np.ndarray:
-        """The ids of these rows."""
+        """Return the ids of these rows."""
         return rows + self.entry.first_id if self.ids is None else self.ids[rows]
 
     def row_of(self, ids: np.ndarray) -> np.ndarray:
-        """The rows of these ids, of those that are here; `ids` is rising."""
+        """Return the rows of the ids that are in this segment; `ids` is rising."""
         ids = self.entry.among(ids)
         if self.ids is None:
             return ids - self.entry.first_id
@@ -149,7 +149,7 @@ class StoredTokens(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Something wrong in a database."""
+    """A damaged part of a database."""
 
     file: str  # its name in the folder of the database
     first_id: int | None  # the rows that it concerns; None: all that the database describes
@@ -162,7 +162,7 @@ class Damage(NamedTuple):
 
 
 def new_name(first_id: int) -> str:
-    """A name that no segment has had."""
+    """Return a name that no segment has had."""
     return f"{first_id:012d}-{secrets.token_hex(8)}.safetensors"
 
 
@@ -246,7 +246,7 @@ def _pwrite(opened: int, data: memoryview, offset: int) -> int:
 
 
 def bound(chunk: Tensor) -> tuple[Tensor, Tensor]:
-    """The centre (H, D) and radius (H,) of keys (n, H, D); the radius is rounded up."""
+    """Return the centre (H, D) and radius (H,) of keys (n, H, D); the radius is rounded up."""
     # A square of a difference is wrong by a few roundings, and the sum of D by at most D more.
     above = np.float32(1 + (chunk.shape[2] + 8) * 2.0**-23)
     exact = chunk.float().numpy()  # NumPy's operations are single-threaded: the threads here wait for one another once
@@ -257,7 +257,7 @@ def bound(chunk: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def open_segment(folder: Path, entry: Entry, schema: StoreSchema) -> SegmentFile:
-    """Maps a segment into memory. Raises SoftDatabaseError, which names the file and its rows."""
+    """Map a segment into memory. Raises SoftDatabaseError, which names the file and its rows."""
     path = folder / entry.file
     place = f"{path} ({entry.place})"
     try:
@@ -301,7 +301,7 @@ def open_segment(folder: Path, entry: Entry, schema: StoreSchema) -> SegmentFile
 
 
 def check(folder: Path, entry: Entry, schema: StoreSchema) -> Iterator[Damage]:
-    """Everything that is wrong with a segment: every byte is read and compared with its checksum."""
+    """Return all damage of a segment: read every byte and compare it with its checksum."""
     try:
         segment = open_segment(folder, entry, schema)
         header = _header_digest(folder / entry.file)
@@ -315,7 +315,7 @@ def check(folder: Path, entry: Entry, schema: StoreSchema) -> Iterator[Damage]:
 
 
 def check_mapped(segment: SegmentFile) -> Iterator[Damage]:
-    """As `check`, of what is mapped, which is there after its file was removed."""
+    """Check the mapped bytes as `check` does. They can be read after their file was removed."""
     entry = segment.entry
     parts = [entry.checksums[n : n + _DIGEST] for n in range(0, len(entry.checksums), _DIGEST)]
     if _digest(*(() if segment.offsets is not None else (segment.centres, segment.radii))) != parts[1]:
@@ -325,7 +325,7 @@ def check_mapped(segment: SegmentFile) -> Iterator[Damage]:
 
 
 def damaged_rows(segment: SegmentFile) -> Iterator[tuple[int, int]]:
-    """The first and last id of each chunk whose ids, keys or values differ from their checksum."""
+    """Return the first and last id of each chunk that differs from its checksum."""
     checksums, rows = segment.entry.checksums, segment.entry.rows
     tensors = {"keys": segment.keys}
     if segment.offsets is not None:
@@ -345,7 +345,7 @@ def damaged_rows(segment: SegmentFile) -> Iterator[tuple[int, int]]:
 
 
 def _chunk_rows(names: Container[str]) -> int:
-    """The rows of a chunk of a segment that has tensors of these names."""
+    """Return the number of rows of a chunk, for a segment that has tensors of these names."""
     return TOKEN_CHUNK if "offsets" in names else CHUNK
 
 
@@ -354,7 +354,7 @@ def _chunks(rows: int, names: Container[str]) -> int:
 
 
 def _chunk(tensors: Mapping[str, Tensor], number: int) -> dict[str, slice]:
-    """The part of each tensor that is in a chunk, in the order of its checksum."""
+    """Return the part of each tensor that is in a chunk, in the order of its checksum."""
     size = _chunk_rows(tensors)
     rows = slice(number * size, (number + 1) * size)
     if "offsets" not in tensors:
@@ -366,7 +366,7 @@ def _chunk(tensors: Mapping[str, Tensor], number: int) -> dict[str, slice]:
 
 
 def _expected(entry: Entry, schema: StoreSchema, tokens: int) -> dict[str, tuple[tuple[int, ...], str]]:
-    """The shape and dtype of each tensor of a segment; `tokens` is the N of its keys."""
+    """Return the shape and dtype of each tensor of a segment; `tokens` is the N of its keys."""
     rows, heads, width = entry.rows, schema.heads, schema.key_width
     if schema.tokens:
         expected = {"keys": ((tokens, width), schema.dtype), "offsets": ((rows + 1,), "I64")}
@@ -403,5 +403,5 @@ def _bytes(tensor: Tensor) -> memoryview:
 
 
 def newer(place: object, version: int) -> str:
-    """Why a file of a later version is refused."""
+    """Return the message for a file of a later version."""
     return f"{place}: was written by a newer uwaga: version {version}, this one reads {VERSION}"

@@ -42,12 +42,12 @@ NewRows = tuple[
 
 
 class StoredDatabase(ABC):
-    """Rows that last on the disk. `SoftDatabase` and `TokenDatabase` say what a row is.
+    """The base of `SoftDatabase` and `TokenDatabase`, which define what a row is: rows that last on the disk.
 
     Attributes:
         path: the folder.
         schema: what every row has.
-        model: what made the keys, as `create` was told; None: nothing was said.
+        model: the name of the model that made the keys, as `create` stored it, or None.
     """
 
     has_tokens = False  # whether a row has a vector for each token of a text: of `uwaga.store.TokenDatabase`
@@ -56,13 +56,13 @@ class StoredDatabase(ABC):
 
     @abstractmethod
     def __iter__(self) -> Iterator[Any]:
-        """All rows, in ascending order of their ids."""
+        """Return all rows, in ascending order of their ids."""
 
     append: Callable[..., range]
 
     @abstractmethod
     def _copied(self, live: LiveRows) -> list[NewRows]:
-        """The rows, gathered into memory, as new segments."""
+        """Return the rows, gathered into memory, as new segments."""
 
     # Opening and closing.
 
@@ -91,7 +91,7 @@ class StoredDatabase(ABC):
 
     @classmethod
     def _create(cls, path: str | os.PathLike[str], layout: dict[str, Any], model: str | None) -> Self:
-        """A new database in a new folder. Raises ValueError, SoftDatabaseError."""
+        """Create a database in a new folder. Raises ValueError, SoftDatabaseError."""
         is_text = model is None or _is_text(model)
         check(is_text, f"{cls.__name__}.create: model must be a string that UTF-8 can write, not {model!r}")
         try:
@@ -113,7 +113,7 @@ class StoredDatabase(ABC):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """An existing database, as it is now. Rows are mapped into memory and read when they are asked for.
+        """Open an existing database as it is now. Rows are mapped into memory and read when a call needs them.
 
         A damaged or missing segment is no error yet: `damaged` says which, everything that needs its rows raises, and the others can
         be read after these are deleted.
@@ -135,7 +135,7 @@ class StoredDatabase(ABC):
         return f"{name}({str(self.path)!r}, {rows}, {', '.join(settings)})"
 
     def close(self) -> None:
-        """Closes the files; calling it again has no effect."""
+        """Close the files; a second call has no effect."""
         self._is_closed = True
         self._catalog.close()
         self._segments.clear()
@@ -148,12 +148,12 @@ class StoredDatabase(ABC):
         self.close()
 
     def refresh(self) -> None:
-        """Shows the database as it is now, with what a writer has changed since. Raises SoftDatabaseError."""
+        """Show the database as it is now, with the changes of a writer. Raises SoftDatabaseError."""
         self._is_known = False
         self._check_open()
 
     def _check_open(self) -> None:
-        """The door of every call: what this knows is what the catalog of this process says. Raises SoftDatabaseError."""
+        """Read the catalog of this process if its content is not known. Every call begins here. Raises SoftDatabaseError."""
         if self._is_closed:
             raise SoftDatabaseError(f"{self.path}: the database is closed")
         if self._catalog.process != os.getpid():
@@ -176,7 +176,7 @@ class StoredDatabase(ABC):
         return folder
 
     def _map(self) -> None:
-        """Maps the segments; `_broken` says which cannot be."""
+        """Map the segments into memory; `_broken` lists the segments that cannot be read."""
         folder = self._segment_folder()
         kept = {entry.file: self._segments[entry.file] for entry in self._entries if entry.file in self._segments}
         self._segments, self._broken = kept, {}
@@ -191,13 +191,13 @@ class StoredDatabase(ABC):
 
     @property
     def damaged(self) -> list[str]:
-        """What is wrong with segments that cannot be read, with their files and rows."""
+        """Return a reason for each segment that cannot be read, with its file and rows."""
         self._check_open()
         return list(self._broken.values())
 
     @property
     def fields(self) -> list[str]:
-        """The names of the fields that records have had."""
+        """Return the names of all fields that records have had."""
         self._check_open()
         return list(self._catalog.fields)
 
@@ -206,25 +206,25 @@ class StoredDatabase(ABC):
         return sum(entry.rows for entry in self._entries) - len(self._deleted)
 
     def ids(self) -> Tensor:
-        """(n,) int64: the ids of all rows, rising."""
+        """Return the ids of all rows, (n,) int64, in ascending order."""
         live = self._rows()
         return torch.from_numpy(live.ids(np.arange(len(live))))
 
     def records(self, ids: Iterable[int]) -> list[Record]:
-        """The records of rows, in the order of `ids`; empty for a row without one, or that is not in the database."""
+        """Return the records of rows, in the order of `ids`. A record is empty if the row has no record or is not in the database."""
         self._check_open()
         numbers = integers(ids, f"{type(self).__name__}.records")
         records = self._catalog.records(number for number in numbers if 0 <= number < MOST_IDS)
         return [records.get(number, {}) for number in numbers]
 
     def counts(self, field: str) -> dict[Value, int]:
-        """How many rows have each value of a field of their records."""
+        """Return the number of rows for each value of a field of their records."""
         check(isinstance(field, str), f"{type(self).__name__}.counts: field must be the name of a field, not {field!r}")
         self._check_open()
         return self._catalog.counts(field)
 
     def stats(self) -> dict[str, Any]:
-        """Sizes and settings, as plain values."""
+        """Return sizes and settings as plain values."""
         self._check_open()
         rows = len(self)
         return {
@@ -236,7 +236,7 @@ class StoredDatabase(ABC):
     # Which rows are live.
 
     def _rows(self, where: str | None = None, parameters: Parameters = ()) -> LiveRows:
-        """All rows, or those that meet a condition."""
+        """Return all live rows, or the live rows that meet a condition."""
         is_unused = where is None and isinstance(parameters, Sized) and len(parameters)
         check(not is_unused, f"{type(self).__name__}: parameters are the values of a condition; give where, too")
         self._check_open()
@@ -264,7 +264,7 @@ class StoredDatabase(ABC):
         return live
 
     def _drop_truncated(self) -> None:
-        """Segments whose file has become shorter since it was opened are damaged."""
+        """Treat segments as damaged if their file has become shorter since it was opened."""
         for entry in self._entries:
             if entry.file in self._segments and (reason := self._segments[entry.file].truncation()):
                 self._broken[entry.file] = reason  # first: an interrupted call must not leave a segment in neither
@@ -285,7 +285,7 @@ class StoredDatabase(ABC):
         check(is_right, f"{place} must be float32 or the database's {dtype}, not {dtype_name(x.dtype)}")
 
     def _query_values(self, x: Tensor, place: str) -> Tensor:
-        """On the CPU, without a gradient, as float32. Raises ValueError."""
+        """Return the values on the CPU, without a gradient, as float32. Raises ValueError."""
         self._check_dtype(x, place)
         values = x.detach().cpu().float()
         check(values.isfinite().all(), f"{place} has an entry that is NaN or infinite")
@@ -294,11 +294,11 @@ class StoredDatabase(ABC):
     # Writing.
 
     def export(self, path: str | os.PathLike[str]) -> None:
-        """Writes all rows to a Parquet file, whose columns `uwaga.store.parquet` describes. Raises SoftDatabaseError."""
+        """Write all rows to a Parquet file; `uwaga.store.parquet` describes its columns. Raises SoftDatabaseError."""
         parquet.export(path_of(path, f"{type(self).__name__}.export: path"), self, self.schema)
 
     def _append_parquet(self, path: str | os.PathLike[str], names: Mapping[str, str]) -> range:
-        """Adds the rows of a Parquet file. names: of the column of each argument of `append`."""
+        """Add the rows of a Parquet file. names: the column of each argument of `append`."""
         first, last = None, 0
         path = path_of(path, f"{type(self).__name__}.append_parquet: path")
         for vectors, records in parquet.read(path, self.schema, names):
@@ -314,7 +314,7 @@ class StoredDatabase(ABC):
         records: Sequence[Mapping[str, Value | None]] | None,
         model: str | None,
     ) -> range:
-        """Adds so many rows, called `rows` in messages, which `new` makes of their ids. Raises as `append`."""
+        """Add `count` rows, called `rows` in messages, which `new` makes from their ids. Raises as `append`."""
         place = f"{type(self).__name__}.append"
         is_same = model is None or model == self.model
         check(is_same, f"{place}: the {rows} were made by {model!r}, and {self.path} was created for {self.model!r}")
@@ -335,7 +335,7 @@ class StoredDatabase(ABC):
         return range(first, first + count)
 
     def delete(self, ids: Iterable[int], *, missing_ok: bool = False) -> None:
-        """Removes rows. Their keys stay in the files until `compact`; no answer has them any more.
+        """Remove rows from every answer. Their keys stay in the files until `compact`.
 
         A segment that cannot be read goes as a whole, with its file, if every id from its first to its last is listed or was
         deleted before: which of them it had cannot be known. So this removes what `check` reports:
@@ -346,7 +346,7 @@ class StoredDatabase(ABC):
 
         Args:
             ids: integers.
-            missing_ok: pass over ids that are of no row.
+            missing_ok: ignore ids that belong to no row.
 
         Raises:
             ValueError: an id that is no integer, or, without `missing_ok`, of no row; nothing is removed.
@@ -393,9 +393,9 @@ class StoredDatabase(ABC):
             self._remove_unlisted()
 
     def compact(self) -> int:
-        """Writes segments with deleted rows, and neighbouring small ones, anew; ids and answers stay as they are.
+        """Rewrite segments that have deleted rows, and join small neighbouring segments. Ids and answers stay as they are.
 
-        Returns how many bytes of keys and values that has freed.
+        Returns the number of bytes of keys and values that this freed.
 
         Raises:
             SoftDatabaseError: another process writes, something cannot be read or written, or rows to write anew differ from their
@@ -409,7 +409,7 @@ class StoredDatabase(ABC):
         return before - sum(map(self._size, self._entries))
 
     def check(self) -> list[Damage]:
-        """Everything that is wrong: every byte of every segment is compared with its checksum, and the catalog checked by SQLite.
+        """Return all damage: compare every byte of every segment with its checksum, and let SQLite check the catalog.
 
         Of a segment that a writer has replaced since the moment that is shown, the bytes that are still mapped are compared."""
         self._check_open()
@@ -478,7 +478,7 @@ class StoredDatabase(ABC):
         replaced: Sequence[Entry],
         records: Sequence[Mapping[str, Value | None]] | None = None,
     ) -> None:
-        """Announces the files of segments, writes them, then the transaction that makes them true and the replaced ones untrue."""
+        """Announce the files of segments, write them, and list them in the catalog in place of the replaced segments."""
         folder, entries = self._segment_folder(), list[Entry]()
         names = [segments.new_name(int(rows[0][0])) for rows in new]
         try:
@@ -509,7 +509,7 @@ class StoredDatabase(ABC):
 
     @property
     def _row_bytes(self) -> int:
-        """Bytes of a key and a value, or of a token's vector."""
+        """Return the bytes of a key and a value, or of a token's vector."""
         schema = self.schema
         return schema.heads * (schema.key_width + (schema.value_width or 0)) * DTYPES[schema.dtype].itemsize
 
@@ -519,7 +519,7 @@ class StoredDatabase(ABC):
         return most if self.has_tokens else max(BLOCK, most // BLOCK * BLOCK)
 
     def _groups(self) -> list[list[Entry]]:
-        """The neighbouring segments that are to become one, and those that have deleted rows."""
+        """Return the groups of neighbouring segments that `compact` joins, and the segments that have deleted rows."""
         most = self._segment_rows() * self._row_bytes
         groups: list[list[Entry]] = []
         for entry in self._entries:
@@ -567,7 +567,7 @@ def dtype_name(dtype: object) -> str:
 
 
 def integers(ids: Iterable[int], method: str) -> list[int]:
-    """Ids as integers of Python. Raises ValueError."""
+    """Return ids as Python integers. Raises ValueError."""
     if isinstance(ids, Tensor | np.ndarray):
         ids = ids.tolist()
     if not isinstance(ids, Iterable):
@@ -581,7 +581,7 @@ def integers(ids: Iterable[int], method: str) -> list[int]:
 
 
 def _index(value: object) -> int | None:
-    """None for what is no integer."""
+    """Return the value as an integer, or None if it is no integer."""
     try:
         return None if isinstance(value, bool | np.bool_) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -589,7 +589,7 @@ def _index(value: object) -> int | None:
 
 
 def nested(ids: Any, records: Mapping[int, Record]) -> Any:
-    """Records in the shape of their ids; None for an id of -1."""
+    """Return records in the shape of their ids, with None for an id of -1."""
     if isinstance(ids, list):
         return [nested(part, records) for part in ids]
     return None if ids < 0 else records.get(ids, {})

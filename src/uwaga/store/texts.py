@@ -30,7 +30,7 @@ _AT_ONCE = 512  # passages of one transaction
 
 
 def model_name(model: str | os.PathLike[str]) -> str:
-    """What `SoftDatabase.create` stores of a model: its name as it is given, and the fingerprint of its files, wherever they lie.
+    """Return the name of a model for `SoftDatabase.create`: the name that you pass, and the fingerprint of its files.
 
     model: as `TextEncoder.load` takes it. Raises CheckpointError.
     """
@@ -38,12 +38,12 @@ def model_name(model: str | os.PathLike[str]) -> str:
 
 
 def encoder_of(db: "SoftDatabase | TokenDatabase", model: str | os.PathLike[str] | None = None) -> "TextEncoder":
-    """The encoder that made the keys of a database.
+    """Load the encoder that made the keys of a database.
 
     Args:
         db: created with `model=model_name(...)`.
-        model: where it lies now, as `TextEncoder.load` takes it; None: the name that the database has, of a bundled model alone. A name in
-            a database of a stranger shall load nothing.
+        model: the model's present place, as `TextEncoder.load` takes it. None loads the model that the database names, but only a
+            bundled model, because a name in a database of a stranger must load nothing.
 
     Raises:
         DataError: the database names no bundled model, or the fingerprint of the model's files is another one.
@@ -82,7 +82,7 @@ def _check(place: str, db: object, *encoders: object) -> None:
 
 
 class AddedFiles(NamedTuple):
-    """What `add_files` did."""
+    """The result of `add_files`."""
 
     added: int  # passages
     known: int  # passages that were in the database already
@@ -110,7 +110,7 @@ def add_files(
     skip_invalid: bool = False,
     progress: Callable[[float, float], object] | None = None,
 ) -> AddedFiles:
-    """Adds the passages of files that are not in the database. A call that was interrupted is resumed by the same call; a file whose
+    """Add the passages of files that are not in the database. A call that was interrupted is resumed by the same call; a file whose
     content is there already, split in the same way, adds nothing.
 
     The record of a passage has the fields text, source (the path), document (its id in a file of several), part (its number in the file)
@@ -120,12 +120,12 @@ def add_files(
         db: a database whose keys are vectors of `encoder`: made with key_width=encoder.embedding_dim; or a TokenDatabase of a ColBERT
             model, made with that width. A passage that is longer than the model has the vectors of all its windows there.
         files: paths of .txt, .md, .jsonl, .csv and .parquet files, or folders of them.
-        encoder: `encoder_of(db)` gives that of a database.
-        split: what a passage is.
+        encoder: the model of the database, such as `encoder_of(db)`.
+        split: the unit of text that becomes one passage.
         late_chunking: the vector of a passage is made with its whole document in sight (`TextEncoder.encode` with spans); documents longer
             than the model are read in windows that share a quarter of its tokens. A file of plain text is one document.
-        text_field: of the text in .jsonl, .csv and .parquet; None: text.
-        skip_invalid: leave out documents that cannot be read or encoded; else the first one raises.
+        text_field: the field or column of the text in .jsonl, .csv and .parquet files; None for "text".
+        skip_invalid: skip documents that cannot be read or encoded; otherwise the first of them raises an error.
         progress: called with the share that is added, from 0 to 1, and with the part of it that was in the database already.
 
     Raises:
@@ -153,7 +153,7 @@ def add_files(
         skipped.append(str(error))
 
     def texts() -> Iterator[_Text]:
-        """Those that have a passage which is not in the database."""
+        """Return the texts that have a passage which is not in the database."""
         nonlocal known
         done, earlier, is_resuming = 0.0, 0.0, True
         for number, path in enumerate(paths):
@@ -195,7 +195,7 @@ def add_files(
 
 
 def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """The files, and those of folders in the order of their names. Raises DataError: a folder without any, or nothing of that name."""
+    """Return the files, and the files of folders in the order of their names. Raises DataError: a folder without any, or nothing of that name."""
     results = []
     for path in map(Path, paths):
         if not os.path.lexists(path):
@@ -314,7 +314,7 @@ def _encoded(
 
 
 class Match(NamedTuple):
-    """A token of a question and the one of a passage that it found."""
+    """A token of a question and the token of a passage that it found."""
 
     token: str  # of the question, as the vocabulary writes it
     found: str  # of the passage; its place in it, if the record has not the text of these tokens
@@ -322,7 +322,7 @@ class Match(NamedTuple):
 
 
 class TokenAnswer(NamedTuple):
-    """What a database of token vectors says to a question."""
+    """The answer of a database of token vectors to a question."""
 
     top: "Top"  # of (k,): the passages with the largest MaxSim
     matches: "list[list[Match]]"  # of each passage, for each token of the question; the products sum to the score
@@ -360,16 +360,16 @@ def ask(
     parameters: "Parameters" = (),
     top: int = 5,
 ) -> "Answer | TokenAnswer":
-    """What a database says to a text: `SoftDatabase.attend` of its vector; of vectors of tokens, the passages that fit it best by MaxSim, and
-    which of their tokens its tokens found.
+    """Ask a question. Returns `SoftDatabase.attend` of its vector, or for a TokenDatabase the passages with the largest MaxSim and the
+    tokens that match.
 
     Args:
-        db: whose keys are vectors of the encoder.
-        question: any text; of a TokenDatabase, not longer than the model's queries.
+        db: a database with keys that the encoder made.
+        question: any text; for a TokenDatabase, not longer than the model's queries.
         encoder: `encoder_of(db)`.
-        scale: of the cosines, before softmax: higher is sharper; None: 20. Not of a TokenDatabase.
+        scale: the factor on the cosines before the softmax; larger values concentrate the weight. None for 20. Not for a TokenDatabase.
         where, parameters: as `SoftDatabase.attend`.
-        top: how many passages, at most.
+        top: the largest number of passages to list.
 
     Raises:
         ValueError: an argument is none of these, or the question is too long; otherwise as `SoftDatabase.attend` or `TokenDatabase.search`.

@@ -30,7 +30,7 @@ _RECORDS_AT_ONCE = 512
 
 
 class TokenMatches(NamedTuple):
-    """Why a row has its score: for each token of the query, the token of the row that it found."""
+    """The tokens that make the score of a row: for each token of the query, the best token of the row."""
 
     tokens: Tensor  # (t,) int64: the place in the row of the token with the largest product, the first of equal ones
     products: Tensor  # (t,) float32: that product; one after another they sum to the score
@@ -38,7 +38,7 @@ class TokenMatches(NamedTuple):
 
 
 class TokenDatabase(StoredDatabase):
-    """Texts stored as the vectors of their tokens (ColBERT: Khattab and Zaharia 2020), with records: the score of a row is
+    """A database of texts as the vectors of their tokens (ColBERT: Khattab and Zaharia 2020), with records. The score of a row is
     `uwaga.maxsim`, and every row is scored.
 
     Files, durability, readers, the writer, conditions and damage are those of `SoftDatabase`. A score has the bits of `uwaga.maxsim`
@@ -49,7 +49,7 @@ class TokenDatabase(StoredDatabase):
     Attributes:
         path: the folder.
         schema: key_width and dtype of all vectors.
-        model: what made the vectors, as `create` was told; None: nothing was said.
+        model: the name of the model that made the vectors, as `create` stored it, or None.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -77,13 +77,13 @@ class TokenDatabase(StoredDatabase):
         dtype: torch.dtype = torch.float32,
         model: str | None = None,
     ) -> "TokenDatabase":
-        """A new database in a new folder.
+        """Create a database in a new folder.
 
         Args:
             path: the folder; it does not exist.
-            width: D, of a vector.
+            width: D, the width of a vector.
             dtype: float32, bfloat16 or float16, of what is stored. Arithmetic is float32.
-            model: a name of what makes the vectors; `append` refuses those of another one.
+            model: a name of the model that makes the vectors; `append` rejects vectors of another model.
 
         Raises:
             ValueError: a width below 1, or another dtype. SoftDatabaseError: the folder exists or cannot be written.
@@ -92,7 +92,7 @@ class TokenDatabase(StoredDatabase):
         return cls._create(path, layout, model)
 
     def __iter__(self) -> Iterator[StoredTokens]:
-        """All rows, in ascending order of their ids."""
+        """Return all rows, in ascending order of their ids."""
         live = self._rows()
         for start in range(0, len(live), _RECORDS_AT_ONCE):
             stop = min(start + _RECORDS_AT_ONCE, len(live))
@@ -103,14 +103,14 @@ class TokenDatabase(StoredDatabase):
                 yield StoredTokens(number, tokens, records.get(number, {}))
 
     def search(self, query: Ragged, k: int = 10, *, where: str | None = None, parameters: Parameters = ()) -> Top:
-        """The k rows with the largest MaxSim for each query, exactly: every row is scored.
+        """Return the k rows with the largest MaxSim for each query. The result is exact: every row is scored.
 
         Rows are read once for all queries, in blocks from the files, and nothing of their number is held in memory.
 
         Args:
             query: Ragged with values (T, D), a row of tokens for each of Q queries, such as `TextEncoder.encode` with output="tokens" gives with
                 task="query".
-            k: how many; at most the number of rows of the database.
+            k: the number of rows to list; at most the number of rows of the database.
             where, parameters: rows that meet a condition, as `SoftDatabase.attend`.
 
         Returns:
@@ -145,7 +145,7 @@ class TokenDatabase(StoredDatabase):
         return Top(torch.from_numpy(ids), torch.full_like(top, math.nan), top, nested(ids.tolist(), records))
 
     def matches(self, query: Tensor, id: int) -> TokenMatches:
-        """Which tokens of a row make its score.
+        """Return the tokens of a row that make its score for a query.
 
         query: (t, D), of one query. id: of the row.
 
@@ -164,7 +164,7 @@ class TokenDatabase(StoredDatabase):
         return TokenMatches(torch.from_numpy(products.argmax(0)), largest, largest.cumsum(0)[-1].item())
 
     def tokens(self, id: int) -> Tensor:
-        """(n, D): the vectors of a row, in the dtype of the database. Raises ValueError: there is no such row; SoftDatabaseError: it cannot
+        """Return the vectors of a row, (n, D), in the dtype of the database. Raises ValueError: there is no such row; SoftDatabaseError: it cannot
         be read."""
         number, live = integer(id, "TokenDatabase.tokens: id", 0, sys.maxsize), self._rows()
         for segment in live.segments:
@@ -204,7 +204,7 @@ class TokenDatabase(StoredDatabase):
         return self._append("rows of tokens", len(tokens), lambda ids: self._new(ids, new), records, model)
 
     def append_parquet(self, path: str | os.PathLike[str], *, tokens: str = "tokens") -> range:
-        """Adds the rows of a Parquet file, as `export` writes it, 256 in a transaction. Returns their ids.
+        """Add the rows of a Parquet file, as `export` writes it, 256 in a transaction. Returns their ids.
 
         Args:
             path: the file.
@@ -222,7 +222,7 @@ class TokenDatabase(StoredDatabase):
         return query.with_values(self._query_values(query.values, place))
 
     def _checked(self, tokens: Ragged, place: str) -> Ragged:
-        """On the CPU, without a gradient. Raises ShapeError, ValueError."""
+        """Return the tokens on the CPU, without a gradient. Raises ShapeError, ValueError."""
         is_ragged = isinstance(tokens, Ragged)
         check(is_ragged, f"{place} must be Ragged, a row for each text, not {type(tokens).__name__}")
         values, width = tokens.values.detach().cpu(), self.schema.key_width
@@ -249,7 +249,7 @@ class TokenDatabase(StoredDatabase):
 
 
 def open_database(path: str | os.PathLike[str]) -> SoftDatabase | TokenDatabase:
-    """An existing database of either kind. Raises SoftDatabaseError."""
+    """Open an existing SoftDatabase or TokenDatabase. Raises SoftDatabaseError."""
     folder = path_of(path, "open_database: path")
     opened = Catalog(folder, write=False)
     try:
