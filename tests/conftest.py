@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import shutil
-import sys
 import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,13 +15,10 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
-import torch
-from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).parent))  # for `import tolerance`: the tests are no package
-
 import tolerance
+import torch
 from tiny_tokenizer import SPECIAL, WORDS, write_tokenizer
+from torch import Tensor
 
 from uwaga._base import processor
 from uwaga._base.processor import Processor
@@ -77,9 +73,9 @@ def one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uwaga.viewer.queries.result._TIME_BUDGET", 0.0)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def one_thread():
-    """Tensors of a few thousand numbers: a second thread only waits."""
+    """For every test, which may ask for more: of tensors of a few thousand numbers a second thread only waits."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

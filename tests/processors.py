@@ -1,4 +1,9 @@
-"""Processors that tests pretend, and the caches that remember which one it was."""
+"""Processors that tests pretend, and the caches that remember which one it was; a GPU of which functions are pretended."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
 
 from uwaga._base.processor import Processor
 from uwaga.ops import engine_table
@@ -21,10 +26,15 @@ def forget() -> None:
     """What was chosen for the processor before."""
     for function in (
         engine_table.preference,
-        fast_path._plan,
-        fast_path._dense_layout,
+        fast_path.plan_of,
+        fast_path.dense_layout,
         choose.named_by_environment,
-        choose._order,
+        choose.cached_order,
         choose.eager_engine,
     ):
         function.cache_clear()
+
+
+def pretend_cuda(monkeypatch: pytest.MonkeyPatch, **functions: object) -> None:
+    """Let functions of torch.cuda be these ones until the test ends."""
+    monkeypatch.setattr(torch, "cuda", SimpleNamespace(**vars(torch.cuda) | functions))

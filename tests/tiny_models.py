@@ -78,8 +78,8 @@ def draw(model: torch.nn.Module) -> None:
 def make(family: str, options: dict, maker: type, **more: object) -> torch.nn.Module:
     """A random model in evaluation mode, with eager attention."""
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(family, **SHARED | options | more)
-    config._experts_implementation = "eager"  # the other one has no float64
+    options = SHARED | {"experts_implementation": "eager"} | options | more  # the other one has no float64
+    config = transformers.AutoConfig.for_model(family, **options)
     model = maker.from_config(config, attn_implementation="eager").eval()
     for name, x in model.named_parameters():
         # As transformers starts them, weights are so small that all attend to all alike, and biases and sinks are 0.
@@ -103,6 +103,15 @@ def implementation_of(model: Any) -> str:
     return model.config._attn_implementation
 
 
+def offers_a_choice(model: Any) -> bool:
+    """Whether a model of transformers computes with the attention that its config names."""
+    return model._can_set_attn_implementation()
+
+
+def has_sdpa(model: Any) -> bool:
+    return model._supports_sdpa
+
+
 def small(family: str) -> dict[str, float]:
     """Options that make a family small, whatever it calls them."""
     config = transformers.AutoConfig.for_model(family)
@@ -117,10 +126,8 @@ def small(family: str) -> dict[str, float]:
 def families() -> tuple[list[str], list[str], list[str]]:
     """All encoders, decoders and pairs of these that offer a choice of attention, read tokens alone, and are small so."""
     mapping = transformers.MODEL_MAPPING
-    of_pairs, of_decoders = (
-        transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
-        transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
-    )
+    of_pairs = transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+    of_decoders = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
     makers = (transformers.AutoModel, transformers.AutoModelForCausalLM, transformers.AutoModelForSeq2SeqLM)
     result: tuple[list[str], list[str], list[str]] = ([], [], [])
     for config in mapping:
@@ -130,7 +137,7 @@ def families() -> tuple[list[str], list[str], list[str]]:
             family, more = config.model_type, {"decoder_input_ids": tokens(1, 4)} if kind == 2 else {}
             with torch.device("meta"):
                 model = makers[kind].from_config(transformers.AutoConfig.for_model(family, **SHARED | small(family)))
-            if not model._can_set_attn_implementation() or sum(x.numel() for x in model.parameters()) > 2_000_000:
+            if not offers_a_choice(model) or sum(x.numel() for x in model.parameters()) > 2_000_000:
                 continue
             make(family, small(family), makers[kind])(input_ids=tokens(1, 4), **more)
         except Exception:  # noqa: BLE001  # whatever a family wants that is not said here
@@ -154,7 +161,7 @@ def oracle(model: torch.nn.Module) -> torch.nn.Module:
     """A copy in float64. Its attention is PyTorch's own where the family has no more than that: eager attention takes its
     softmax in float32, where the mask of float64 makes nan of a row that sees nothing."""
     exact = copy.deepcopy(model).double()
-    if model._supports_sdpa:
+    if has_sdpa(model):
         exact.set_attn_implementation("sdpa")
     return exact
 

@@ -44,43 +44,39 @@ _PEERS = 0.0 if os.environ.get("UWAGA_WITHOUT_PEERS") else 1.0
 _draw: ContextVar[tuple[torch.dtype, int] | None] = ContextVar("draw", default=None)
 
 _aten = torch.ops.aten
-_PRODUCTS = {
-    _aten.mm,
-    _aten.bmm,
-    _aten.addmm,
-    _aten.baddbmm,
-    _aten.convolution,
-    _aten.convolution_backward,
-    _aten.mv,
-    _aten.dot,
-}
-_SUMS = {
-    _aten.sum, torch.ops.prims.sum, _aten.cumsum, _aten.index_add, _aten.index_add_, _aten.index_put, _aten.index_put_,
-    _aten._index_put_impl_, _aten.scatter_add, _aten.embedding_dense_backward,
-}  # fmt: skip
+
+
+def _operators(names: str) -> set[object]:
+    return {getattr(_aten, name) for name in names.split()}
+
+
+_PRODUCTS = _operators("""
+    mm bmm addmm baddbmm convolution convolution_backward mv dot
+""")
+_SUMS = _operators("""
+    sum cumsum index_add index_add_ index_put index_put_ _index_put_impl_ scatter_add embedding_dense_backward
+""") | {torch.ops.prims.sum}
 # Several operations in one, by PyTorch's own definition of each.
-_COMPOSED = {
-    _aten._softmax, _aten._softmax_backward_data, _aten._log_softmax, _aten._log_softmax_backward_data, _aten._safe_softmax,
-    _aten.logsumexp, _aten.var_mean, _aten.native_layer_norm, _aten.native_group_norm, _aten.native_group_norm_backward, _aten.native_layer_norm_backward,
-    _aten._fused_rms_norm, _aten.gelu, _aten.gelu_backward, _aten.silu, _aten.silu_backward, _aten.special_entr,
-    _aten.linalg_vector_norm, _aten._weight_norm_interface, _aten._scaled_dot_product_flash_attention_for_cpu,
-}  # fmt: skip
+_COMPOSED = _operators("""
+    _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data _safe_softmax logsumexp var_mean
+    native_layer_norm native_group_norm native_group_norm_backward native_layer_norm_backward _fused_rms_norm
+    gelu gelu_backward silu silu_backward special_entr linalg_vector_norm _weight_norm_interface
+    _scaled_dot_product_flash_attention_for_cpu
+""")
 # No arithmetic: numbers are moved or selected.
-_MOVES = {
-    _aten._local_scalar_dense, _aten._to_copy, _aten._unsafe_view, _aten.amax, _aten.amin, _aten.arange, _aten.cat,
-    _aten.clamp_, _aten.clone, _aten.constant_pad_nd, _aten.copy_, _aten.detach, _aten.detach_, _aten.embedding,
-    _aten.empty, _aten.empty_like, _aten.empty_strided, _aten.eye, _aten.fill_, _aten.flip, _aten.full, _aten.full_like,
-    _aten.gather, _aten.index, _aten.index_copy, _aten.index_copy_, _aten.index_select, _aten.lift_fresh, _aten.lift_fresh_copy, _aten.linspace,
-    _aten.masked_fill, _aten.masked_fill_, _aten.masked_scatter, _aten.max, _aten.min, _aten.new_empty, _aten.new_empty_strided, _aten.new_full,
-    _aten.new_ones, _aten.new_zeros, _aten.ones, _aten.ones_like, _aten.repeat, _aten.roll, _aten.scalar_tensor,
-    _aten.scatter, _aten.select_backward, _aten.slice_backward, _aten.sort, _aten.stack, _aten.topk, _aten.tril,
-    _aten.triu, _aten.value_selecting_reduction_backward, _aten.zero_, _aten.zeros, _aten.zeros_like,
-}  # fmt: skip
+_MOVES = _operators("""
+    _local_scalar_dense _to_copy _unsafe_view amax amin arange cat clamp_ clone constant_pad_nd copy_ detach
+    detach_ embedding empty empty_like empty_strided eye fill_ flip full full_like gather index index_copy
+    index_copy_ index_select lift_fresh lift_fresh_copy linspace masked_fill masked_fill_ masked_scatter max min
+    new_empty new_empty_strided new_full new_ones new_zeros ones ones_like repeat roll scalar_tensor scatter
+    select_backward slice_backward sort stack topk tril triu value_selecting_reduction_backward zero_ zeros
+    zeros_like
+""")
 
 # The kernels of the package's operators: in float64 they are the reference's operations.
 _KERNELS = {
-    torch.ops.uwaga.forward.default: operators._forward,
-    torch.ops.uwaga.backward.default: operators._backward,
+    torch.ops.uwaga.forward.default: operators.forward,
+    torch.ops.uwaga.backward.default: operators.backward,
 }
 
 
@@ -108,7 +104,7 @@ def _weight_norm_backward(grad: Tensor, v: Tensor, g: Tensor, norm: Tensor, dim:
 _OWN = {
     _aten.mean: _mean,
     torch.ops.prims.var: _variance,
-    _aten._weight_norm_interface_backward: _weight_norm_backward,
+    **dict.fromkeys(_operators("_weight_norm_interface_backward"), _weight_norm_backward),
 }
 
 

@@ -8,7 +8,7 @@ from uwaga._base import native
 @pytest.fixture
 def load_again() -> Iterator[Callable[[], None]]:
     """Forget the native library that was loaded, now and after the test; call it to forget it once more."""
-    forget = native._load.cache_clear
+    forget = native.load.cache_clear
     forget()
     yield forget
     forget()

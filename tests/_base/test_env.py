@@ -28,9 +28,13 @@ def test_unset_and_empty_mean_the_default(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_threads_sleep_while_they_wait_unless_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in ((None, ""), ("OMP_WAIT_POLICY", "active"), ("GOMP_SPINCOUNT", "1000"), ("KMP_BLOCKTIME", "1")):
-        monkeypatch.setattr("os.environ", {} if name is None else {name: value})
+        for each in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+            monkeypatch.delenv(each, raising=False)
+        if name is not None:
+            monkeypatch.setenv(name, value)
+        before = dict(os.environ)
         env.wait_asleep()
-        assert os.environ == ({"OMP_WAIT_POLICY": "passive"} if name is None else {name: value})
+        assert os.environ == (before | {"OMP_WAIT_POLICY": "passive"} if name is None else before)
 
 
 def test_values_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:

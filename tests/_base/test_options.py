@@ -11,15 +11,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from small_options import Inner, Outer
 
-from uwaga._base.options import (
-    ListOf,
-    OptionError,
-    Real,
-    Text,
-    keys,
-    options,
-    read,
-)  # fmt: skip
+from uwaga._base.options import ListOf, OptionError, Real, Text, keys, options, read
 from uwaga.models import Config as ModelConfig
 from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import Config
@@ -78,23 +70,29 @@ _JSON = st.recursive(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", OPTIONS, ids=lambda kind: getattr(kind, "__name__", None))
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # both look at the clock
-@given(data=st.data())
-def test_any_json_gives_a_value_or_an_error_that_names_the_field(kind: Any, data: st.DataObject) -> None:
+def test_any_json_gives_a_value_or_an_error_that_names_the_field(kind: Any) -> None:
+    """Ten examples for each key, up to a hundred."""
     known = list(keys(kind))
-    table: dict[str, Any] = {}
-    for path in data.draw(st.lists(st.sampled_from(known), max_size=8)):
-        *around, last = path.split(".")
-        at = table
-        for name in around:
-            at = at.setdefault(name, {}) if isinstance(at.get(name, {}), dict) else {}
-        at[last] = data.draw(_JSON)
-    error = None
-    try:
-        read(kind, table)
-    except ValueError as raised:  # of a field, or of a rule between fields
-        error = raised
-    if isinstance(error, OptionError):
-        assert re.split(r"[.\[]", error.path)[0] in table.keys() | {path.split(".")[0] for path in known}
-        assert str(error).startswith((error.path, f"there is no key {error.path}"))
-    assert not type(error).__module__.startswith("pydantic")
+    first = {path.split(".")[0] for path in known}
+
+    @settings(max_examples=min(10 * len(known), 100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        table: dict[str, Any] = {}
+        for path in data.draw(st.lists(st.sampled_from(known), max_size=8)):
+            *around, last = path.split(".")
+            at = table
+            for name in around:
+                at = at.setdefault(name, {}) if isinstance(at.get(name, {}), dict) else {}
+            at[last] = data.draw(_JSON)
+        error = None
+        try:
+            read(kind, table)
+        except ValueError as raised:  # of a field, or of a rule between fields
+            error = raised
+        if isinstance(error, OptionError):
+            assert re.split(r"[.\[]", error.path)[0] in table.keys() | first
+            assert str(error).startswith((error.path, f"there is no key {error.path}"))
+        assert not type(error).__module__.startswith("pydantic")
+
+    check()

@@ -4,7 +4,6 @@ Where UWAGA_LEVEL names a level, the suite runs at that level alone: `make level
 """
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,6 @@ import torch
 
 from uwaga._base import env, native
 from uwaga.maps.engines import available
-
-sys.path.insert(0, str(Path(__file__).parent))  # for `import oracle`: the tests are no package
 
 _WHY_NOT_NATIVE = native.reason_unavailable()
 if _WHY_NOT_NATIVE is not None and (env.level() or env.library()):  # asked for by name: to skip it would hide that

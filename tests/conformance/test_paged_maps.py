@@ -5,7 +5,7 @@ Letters: R requests, H query heads, G key/value heads, P blocks of the cache, S 
 
 import pickle
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -20,7 +20,8 @@ H, G, D = 4, 2, 24
 NAN = float("nan")
 
 
-class Requests(NamedTuple):
+@dataclass
+class Requests:
     """The same keys side by side and in pages."""
 
     query: Ragged
@@ -182,7 +183,7 @@ def test_strided_caches_are_read_in_place(paged_engine: str, layout: str) -> Non
     else:
         cache = cache.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1)
     assert not cache.is_contiguous()
-    assert_same_maps(requests._replace(cache=cache).maps(mask=Causal(), impl=paged_engine))
+    assert_same_maps(replace(requests, cache=cache).maps(mask=Causal(), impl=paged_engine))
 
 
 def test_a_request_without_keys_and_a_batch_without_requests(paged_engine: str) -> None:

@@ -5,12 +5,15 @@ With UWAGA_INTERPRET=1 (`make interpret`) the whole suite runs with this engine,
 Letters: B sequences, H query heads, G key/value heads, Q queries, K keys, D query/key width, N packed tokens.
 """
 
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import map_oracle
 import oracle
 import pytest
 import torch
+from processors import pretend_cuda
 from torch import Tensor
 
 from uwaga import (
@@ -197,7 +200,7 @@ def test_attend_takes_the_output_from_the_engine_of_attention() -> None:
 
 
 def test_the_codes_of_masks_are_those_of_the_programs() -> None:
-    kernels = engine._kernels()
+    kernels = engine.load_kernels()
     names = {"BAND": Band, "LENGTHS": Lengths, "DOCUMENTS": SameDocument, "DENSE": DenseMask, "AND": And, "OR": Or}
     assert {name: getattr(kernels, name).value for name in names} == {name: x.code for name, x in names.items()}
 
@@ -205,15 +208,20 @@ def test_the_codes_of_masks_are_those_of_the_programs() -> None:
 # The choice.
 
 
+def forget() -> None:
+    engine.reason_unavailable.cache_clear()
+    engine.load_kernels.cache_clear()
+
+
 @pytest.fixture
 def _fresh():
-    engine._reason_unavailable.cache_clear()
+    forget()
     yield
-    engine._reason_unavailable.cache_clear()
+    forget()
 
 
 def _refusal(dtype: torch.dtype, device: str) -> str | None:
-    return engine._reason_unavailable(torch.device(device), dtype)
+    return engine.reason_unavailable(torch.device(device), dtype)
 
 
 def test_triton_serves_maps_on_a_gpu_and_the_cpu_only_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,34 +258,29 @@ class _Kernels:
     class TritonError(Exception):
         pass
 
+    class probe:
+        def __class_getitem__(cls, _: object) -> None:
+            raise _Kernels.TritonError("PTX was compiled with an unsupported toolchain\nmore")
+
 
 @pytest.mark.usefixtures("_fresh")
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _refusal(torch.float32, "cuda") == "Triton's interpreter reads CPU tensors, and these are on cuda"
-    engine._reason_unavailable.cache_clear()
-    monkeypatch.setattr(engine, "_kernels", lambda: _Kernels)
+    forget()
+    monkeypatch.setitem(sys.modules, "uwaga.maps.engines.triton_kernels", _Kernels)
     assert _refusal(torch.float32, "cpu") == (
         "its kernels run on CUDA GPUs (with TRITON_INTERPRET=1, which is slow, also on the CPU), and the tensors are on cpu"
     )
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
+    tesla = {"get_device_capability": lambda _: (7, 5), "get_device_name": lambda _: "Tesla T4"}
+    pretend_cuda(monkeypatch, **tesla, device=nullcontext)
     assert _refusal(torch.bfloat16, "cuda") == (
         "Tesla T4 computes no bfloat16: its compute capability is 7.5, and 8.0 is needed"
     )
-
-    def old_driver(*_: object) -> None:
-        raise _Kernels.TritonError("PTX was compiled with an unsupported toolchain\nmore")
-
-    monkeypatch.setattr(engine, "_probe", old_driver)
     assert _refusal(torch.float16, "cuda") == (
         "Triton cannot run a kernel on cuda: PTX was compiled with an unsupported toolchain"
     )
-
-    def missing() -> None:
-        raise ImportError("No module named 'triton'")
-
-    engine._reason_unavailable.cache_clear()
-    monkeypatch.setattr(engine, "_kernels", missing)
-    assert _refusal(torch.float16, "cuda") == (
-        "Triton cannot be imported (No module named 'triton'): pip install triton"
-    )
+    forget()
+    monkeypatch.setitem(sys.modules, "uwaga.maps.engines.triton_kernels", None)
+    said = _refusal(torch.float16, "cuda")
+    assert said.startswith("Triton cannot be imported (")
+    assert said.endswith("): pip install triton")

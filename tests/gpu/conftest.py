@@ -1,11 +1,7 @@
 import os
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # for `import pretended_gpu`: the tests are no package
 
 _IS_REAL = os.environ.get("UWAGA_CONFORMANCE_DEVICE", "cpu").startswith("cuda")  # `make gpu`
 

@@ -4,13 +4,13 @@ It finds what would fail on a GPU before a kernel runs: tensors that were made o
 look at the wrong device. The numbers are right, and can be compared with those of the CPU.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
 import pytest
 import torch
+from processors import pretend_cuda
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
@@ -21,7 +21,7 @@ from uwaga.ops.attention.engines import flex, torch_fused
 DEVICE = torch.device("cuda", 0)
 _MOVES = {Tensor.to, Tensor.cpu, Tensor.cuda}
 _MAY_MIX = {
-    Tensor.__getitem__, Tensor.__setitem__, Tensor.copy_, Tensor.data.__set__, torch._has_compatible_shallow_copy_type
+    Tensor.__getitem__, Tensor.__setitem__, Tensor.copy_, Tensor.data.__set__,
 }  # fmt: skip
 _READS = {Tensor.numpy, Tensor.__array__, Tensor.__dlpack__}
 _DEVICE = Tensor.device.__get__
@@ -41,17 +41,16 @@ class PretendedGpu(TorchFunctionMode):
 
     def has(self, x: Tensor) -> bool:
         """Whether a tensor counts as on the GPU."""
-        return x.layout is torch.strided and x.untyped_storage()._cdata in self.there
+        return x.layout is torch.strided and _address(x) in self.there
 
     def put(self, x: object) -> object:
         if isinstance(x, Tensor) and x.layout is torch.strided:
-            storage = x.untyped_storage()
-            self.there[storage._cdata] = StorageWeakRef(storage)
+            self.there[_address(x)] = StorageWeakRef(x.untyped_storage())
         return x
 
     def __torch_function__(self, function, types, arguments=(), options=None):
         options = dict(options or {})
-        if function in (torch.device, torch._C._nn._parse_to):
+        if function is torch.device or _name(function) == "_parse_to":
             return function(*arguments, **options)
         tensors = [x for x in tree_leaves((arguments, options)) if isinstance(x, Tensor)]
         there = [x for x in tensors if self.has(x)]
@@ -60,9 +59,9 @@ class PretendedGpu(TorchFunctionMode):
                 return function(*arguments)
             return {_DEVICE: DEVICE, _IS_CUDA: True, _IS_CPU: False}[function]
         if there:
-            self.functions.add(getattr(function, "__name__", str(function)))
+            self.functions.add(_name(function))
         if function in _READS and there:
-            raise TypeError(f"{function.__name__}: the tensor is on {DEVICE}")
+            raise TypeError(f"{_name(function)}: the tensor is on {DEVICE}")
         if function is Tensor.pin_memory:
             return arguments[0].clone()
         if function in _MOVES:
@@ -72,12 +71,13 @@ class PretendedGpu(TorchFunctionMode):
             arguments, options = tree_map(lambda x: torch.device("cpu") if _names_gpu(x) else x, (arguments, options))
             return tree_map(self.put, function(*arguments, **options))
         mixed = [x for x in tensors if not self.has(x) and x.ndim]
-        if there and mixed and function not in _MAY_MIX:
+        may_mix = function in _MAY_MIX or _name(function) == "_has_compatible_shallow_copy_type"
+        if there and mixed and not may_mix:
             shapes = [tuple(x.shape) for x in mixed]
             raise RuntimeError(f"{function}: tensors {shapes} are on the CPU, others on {DEVICE}")
         result = function(*arguments, **options)
         stays = not there or str(options.get("device", "")) == "cpu" or isinstance(result, torch.Size)
-        if function in _MAY_MIX and tensors:  # the result is what the first tensor is
+        if may_mix and tensors:  # the result is what the first tensor is
             stays = not self.has(tensors[0])
         return result if stays else tree_map(self.put, result)
 
@@ -106,9 +106,18 @@ class PretendedGpu(TorchFunctionMode):
             moved = x.clone()
         else:
             moved = function(*arguments, **options)
-            if goes != stays and moved.untyped_storage()._cdata == x.untyped_storage()._cdata:
+            if goes != stays and _address(moved) == _address(x):
                 moved = moved.clone()
         return self.put(moved) if goes else moved
+
+
+def _address(x: Tensor) -> int:
+    """Of the object that is a tensor's storage."""
+    return StorageWeakRef(x.untyped_storage()).cdata
+
+
+def _name(function: object) -> str:
+    return getattr(function, "__name__", str(function))
 
 
 def _names_gpu(x: object) -> bool:
@@ -116,16 +125,22 @@ def _names_gpu(x: object) -> bool:
 
 
 def _kernel(form, node, _kind):
-    return lambda *x: flex._unfused(form, node, *x)
+    return lambda *x: flex.unfused(form, node, *x)
 
 
 @contextmanager
 def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
     """A GPU on which FlexAttention computes in its form that is not fused, and varlen_attn is not there."""
     monkeypatch.setattr(flex, "why_not_on_cuda", lambda: None)
-    monkeypatch.setattr(torch_fused, "_varlen_window", lambda call: None)
-    monkeypatch.setattr(flex, "_compiled", lru_cache(256)(_kernel))  # one for each form of call, as there
-    monkeypatch.setattr(flex, "_stream", lambda x: 0)
-    monkeypatch.setattr(flex, "_masks", OrderedDict())  # of another pretended GPU
+    monkeypatch.setattr(flex, "compiled", lru_cache(256)(_kernel))  # one for each form of call, as there
+    pretend_cuda(
+        monkeypatch,
+        get_device_capability=lambda _: (7, 5),
+        current_stream=lambda _: 0,
+        is_current_stream_capturing=lambda: False,
+    )
+    flex.cached_masks.clear()  # of another pretended GPU
+    torch_fused.search_for_varlen.cache_clear()
     with PretendedGpu() as gpu:
         yield gpu
+    torch_fused.search_for_varlen.cache_clear()

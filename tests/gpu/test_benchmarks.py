@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processors import pretend_cuda
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
 pytestmark = pytest.mark.stress
@@ -24,7 +25,7 @@ def _run(name: str, monkeypatch: pytest.MonkeyPatch, *options: str) -> None:
 def test_without_a_gpu_there_is_one_line_that_says_so(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    pretend_cuda(monkeypatch, is_available=lambda: False)
     with pytest.raises(SystemExit) as ended:
         _run(name, monkeypatch)
     assert ended.value.code == 1
@@ -34,7 +35,6 @@ def test_without_a_gpu_there_is_one_line_that_says_so(
 
 
 @pytest.mark.parametrize("name", [*NAMES, "__main__"])
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.filterwarnings("ignore")  # of transformers, about tiny models
 def test_on_the_cpu_it_runs_and_says_that_the_figures_mean_nothing(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -54,7 +54,7 @@ def test_on_the_cpu_it_runs_and_says_that_the_figures_mean_nothing(
 
 def test_the_conformance_suite_on_a_gpu_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UWAGA_CONFORMANCE_DEVICE", "cuda")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    pretend_cuda(monkeypatch, is_available=lambda: False)
     with pytest.raises(pytest.UsageError) as error:
         runpy.run_path(str(FOLDER.parents[1] / "tests" / "conformance" / "conftest.py"))
     assert "sees no CUDA device" in str(error.value)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processors import pretend_cuda
 from stress import mostly_stress
 from tiny_transformer import tiny
 from torch import Tensor
@@ -21,7 +22,6 @@ from uwaga.ops.attention.engines import torch_fused
 from uwaga.train import fit
 from uwaga.train.config import Config
 
-VARLEN_WINDOW = torch_fused._varlen_window  # not that of a pretended GPU
 N = 40
 LENGTHS, SLOPES, TABLE = torch.tensor([30, 40]), torch.tensor([0.5, 0.25, 0.1, 0.0]), torch.randn(8, 4)
 FORMS = {
@@ -97,13 +97,9 @@ def test_maps_of_a_paged_cache_and_their_signals(gpu) -> None:
     _compare(there[1][:], m[1][:])
     spans = [[(0, 16)], [(16, 40)]]
     for ours, theirs in zip(request_signals(m, spans), request_signals(there, spans), strict=True):
-        for x, y in (
-            (ours.entropy, theirs.entropy),
-            (ours.spans, theirs.spans),
-            (ours.top.weights, theirs.top.weights),
-        ):
-            assert gpu.has(y)
-            _compare(y, x)
+        for read in (lambda x: x.entropy, lambda x: x.spans, lambda x: x.top.weights):
+            assert gpu.has(read(theirs))
+            _compare(read(theirs), read(ours))
     grid = PatchGrid(rows=3, columns=4)
     _compare(grid.looks_at(there[1], 0), grid.looks_at(m[1], 0))
 
@@ -127,10 +123,9 @@ def test_varlen_attn_that_knows_no_groups(gpu, heads: int, engine: str, monkeypa
     ):
         return query + 1
 
-    monkeypatch.setattr(torch_fused, "_varlen_window", VARLEN_WINDOW)
     monkeypatch.setattr(varlen, "varlen_attn", of_pytorch_2_11)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    torch_fused._search_for_varlen.cache_clear()
+    pretend_cuda(monkeypatch, get_device_capability=lambda _: (9, 0))
+    torch_fused.search_for_varlen.cache_clear()
     values, offsets = _there(torch.zeros(9, heads, 16, dtype=torch.bfloat16)), _there(torch.tensor([0, 5, 9]))
     query, key = Ragged(values, offsets), Ragged(values[:, :2], offsets)
     output, choice = attention(query, key, key), explain(query, key, key)
@@ -139,7 +134,7 @@ def test_varlen_attn_that_knows_no_groups(gpu, heads: int, engine: str, monkeypa
     ends = _there(torch.arange(1 << 17).clamp(max=9))
     many, keys = Ragged(values, ends), Ragged(values[:, :2], ends)
     assert explain(many, keys, keys).engine == "flex"
-    torch_fused._search_for_varlen.cache_clear()
+    torch_fused.search_for_varlen.cache_clear()
     assert choice.engine == engine
     assert bool((output.values == (engine == "torch")).all())
 
@@ -216,9 +211,8 @@ OBJECTIVES = {"gpt2": "language-model", "transformer": "encoder-decoder"}
 @pytest.mark.parametrize("family", RECIPES)
 def test_a_training_run(gpu, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not gpu.is_real:
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-        monkeypatch.setattr(torch.cuda, "default_generators", [torch.Generator()])
+        there = {"is_available": lambda: True, "current_device": lambda: 0, "default_generators": [torch.Generator()]}
+        pretend_cuda(monkeypatch, **there)
     (tmp_path / "text.txt").write_text("the cat sat on the mat and the dog ran away\n" * 60)
     (tmp_path / "pairs.tsv").write_text("cat\tsat\nmat\tdog\n" * 100)
     kind, file = ("pairs", "pairs.tsv") if family == "transformer" else ("text", "text.txt")

@@ -1,14 +1,7 @@
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).parent))  # for `import small_models`: the tests are no package
-sys.path.insert(0, str(Path(__file__).parent / "cache"))  # for `import brute_force`
-
 from small_models import Small
+from torch import Tensor
 
 
 @pytest.fixture(params=["gpt2", "transformers llama"])

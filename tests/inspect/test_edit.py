@@ -139,7 +139,7 @@ def test_whatever_its_own_attention_is_an_edited_model_computes_with_uwaga(model
         changes = {name: value for edits in CHANGES.values() for name, value in edits(where, 8)[0].items()}
         results = []
         for own in ("uwaga", implementation):
-            model.module.config._attn_implementation = own
+            model.module.set_attn_implementation(own)
             with uwaga.edit(model.module, **changes):
                 assert implementation_of(model.module) == "uwaga"
                 results.append(model.run(model.padded))
@@ -363,7 +363,6 @@ def _orders(contexts: int) -> list[tuple[int, ...]]:
     return sorted(set(permutations([*range(contexts), *range(contexts)])))
 
 
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("kinds", [("edit", "watch"), ("edit", "edit", "watch")])
 @torch.no_grad()
 def test_contexts_begin_and_end_in_any_order(kinds: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,6 @@ from uwaga.inspect import cache, cache_edit
 from uwaga.ops.attention.hooks import Asked, Proceed, hooked, looking
 from uwaga.ops.ragged import Operand
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 EDIT = {"heads": {("decoder", 1, 0): 0.0}, "scores": {("decoder", 0, 1): uwaga.Links([3, 4], [1, 2])}}
 OTHER = {"heads": {("decoder", 1, 1): -2.0}}
 

@@ -18,7 +18,6 @@ from uwaga._base.errors import CheckpointError
 from uwaga.inspect.run_text import run_text
 from uwaga.models import Transformer
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 TEXT = "the cat sat on the mat ."
 
 

@@ -26,8 +26,6 @@ from transformers.pytorch_utils import Conv1D  # noqa: E402
 
 from uwaga.integrations.transformers.packed_conv1d import PackedConv1D  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 FAMILIES = {
     "bert": (ENCODERS["bert"], transformers.AutoModelForMaskedLM),
     "modernbert": (ENCODERS["modernbert"], transformers.AutoModel),

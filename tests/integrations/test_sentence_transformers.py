@@ -4,6 +4,8 @@ Letters: R texts, M width.
 """
 
 import copy
+import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,9 +25,12 @@ from tiny_models import implementation_of, small  # noqa: E402
 from tiny_tokenizer import read_as_it_is  # noqa: E402
 from tokenizers.processors import TemplateProcessing  # noqa: E402
 
+import uwaga  # noqa: E402
+from uwaga._base.keywords import INSTEAD  # noqa: E402
+from uwaga.encode.encoder import Options  # noqa: E402
 from uwaga.integrations import sentence_transformers  # noqa: E402
+from uwaga.nn import MultiHeadAttention  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 unpad = sentence_transformers.unpad
 
 TEXTS = ["the cat sat on the mat .", "a dog", "", "then it ran away from the house , unbelievable", "cat", "it ran ."]
@@ -222,6 +227,21 @@ def test_modules_that_cannot_read_a_packed_row(kind: str, make: Callable) -> Non
     model = peer.SentenceTransformer(modules=[transformer, between, pooling], device="cpu").eval()
     agrees(model, ["the cat sat on the mat .", "then it ran away from a dog", "a dog and the cat sat on"], batch_size=1)
     assert not model[0].can_flatten_inputs
+
+
+def test_every_keyword_of_theirs_has_its_answer() -> None:
+    """As PyTorch and sentence-transformers are installed here: a new keyword wants an answer, too."""
+    said = nn.functional.scaled_dot_product_attention.__doc__ or ""
+    keywords = {
+        uwaga.attention: re.findall(r"(\w+)=", said[: said.index("->")]),
+        MultiHeadAttention.forward: inspect.signature(nn.MultiheadAttention.forward).parameters,
+        uwaga.TextEncoder.encode: inspect.signature(peer.SentenceTransformer.encode).parameters,
+        uwaga.Reranker.rank: inspect.signature(peer.CrossEncoder.rank).parameters,
+        uwaga.Reranker.scores: inspect.signature(peer.CrossEncoder.predict).parameters,
+    }
+    for own, names in keywords.items():
+        without = {*names} - {*inspect.signature(own).parameters} - {"kwargs", *Options.__annotations__}
+        assert without <= {*INSTEAD}, own.__qualname__
 
 
 def test_what_is_refused_is_not_changed(make: Callable) -> None:

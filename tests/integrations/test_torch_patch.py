@@ -11,6 +11,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._C import DisableTorchFunctionSubclass
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, bias, sdpa_kernel, varlen
 from torch.overrides import TorchFunctionMode, get_testing_overrides
@@ -233,7 +234,7 @@ class _Calling(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             return F.scaled_dot_product_attention(*args, **(kwargs or {})).neg()
 
 
@@ -358,18 +359,8 @@ def _ragged(mask) -> torch.Tensor:
 )
 def test_varlen_works_on_the_cpu(served: list, options: dict, mask) -> None:
     with patch_torch():
-        out, lse = varlen.varlen_attn(
-            PACKED,
-            KEYS,
-            KEYS,
-            OFFSETS,
-            KEY_OFFSETS,
-            6,
-            4,
-            enable_gqa=True,
-            return_aux=varlen.AuxRequest(True),
-            **options,
-        )
+        given = PACKED, KEYS, KEYS, OFFSETS, KEY_OFFSETS, 6, 4
+        out, lse = varlen.varlen_attn(*given, enable_gqa=True, return_aux=varlen.AuxRequest(True), **options)
     assert served == ["cpu"]
     assert lse.shape == (4, 9)
     torch.testing.assert_close(out, _ragged(mask))

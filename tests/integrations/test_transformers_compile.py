@@ -11,7 +11,6 @@ import tiny_models as tiny  # noqa: E402
 
 from uwaga.integrations import register_with_transformers  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 register_with_transformers()
 
 

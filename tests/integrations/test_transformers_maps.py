@@ -18,7 +18,6 @@ import tiny_models as tiny  # noqa: E402
 
 from uwaga.integrations import register_with_transformers  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 register_with_transformers()
 
 LENGTHS, LENGTH = (7, 4, 2), 7

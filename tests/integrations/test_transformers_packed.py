@@ -15,7 +15,6 @@ import tiny_models as tiny  # noqa: E402
 from uwaga.integrations import register_with_transformers  # noqa: E402
 from uwaga.integrations.transformers import layer_call  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 register_with_transformers()
 
 LENGTHS = (5, 1, 8)
@@ -114,7 +113,7 @@ UNTOLD: dict[str, Callable[[nn.Module], dict]] = {
 
 @pytest.fixture
 def _no_warning_yet() -> None:
-    layer_call._warn_once.cache_clear()
+    layer_call.warn_once.cache_clear()
 
 
 @pytest.mark.usefixtures("_no_warning_yet")

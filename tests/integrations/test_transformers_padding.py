@@ -21,7 +21,6 @@ from uwaga.integrations.transformers.mask_plan import lazy_mask  # noqa: E402
 from uwaga.ops.attention.hooks import Asked, Proceed, hooked  # noqa: E402
 from uwaga.ops.ragged import Operand, Ragged  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 register_with_transformers()
 
 AutoModel, CausalLM = transformers.AutoModel, transformers.AutoModelForCausalLM
@@ -73,14 +72,8 @@ WITHOUT_A_WORD = {
 @pytest.mark.parametrize("family", WITHOUT_A_WORD)
 def test_layers_that_do_not_say_whether_they_are_causal(family: str, side: str) -> None:
     torch.manual_seed(0)
-    wide = {
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "vocab_size": 64,
-    }
-    model = WITHOUT_A_WORD[family](wide).eval()
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = WITHOUT_A_WORD[family](sizes | {"vocab_size": 64}).eval()
     model.set_attn_implementation("eager")
     for weight in model.parameters():
         torch.nn.init.normal_(weight, 0.0, 0.3)
@@ -104,7 +97,8 @@ def test_cross_attention_without_a_mask() -> None:
         num_key_value_heads=2, cross_attention_layers=[1], pad_token_id=0,
     )  # fmt: skip
     torch.manual_seed(0)
-    model = transformers.MllamaForCausalLM._from_config(config, attn_implementation="eager").eval()
+    model = transformers.MllamaForCausalLM(config).eval()
+    model.set_attn_implementation("eager")
     for weight in model.parameters():
         torch.nn.init.normal_(weight, 0.0, 0.3)
     ids, image = tiny.tokens(BATCH, LENGTH), torch.randn(BATCH, 7, 32)
@@ -138,9 +132,8 @@ def test_windows_that_no_layer_takes() -> None:
     config = transformers.Qwen2MoeConfig(
         vocab_size=64, hidden_size=32, intermediate_size=48, moe_intermediate_size=16, num_hidden_layers=2,
         shared_expert_intermediate_size=16, num_attention_heads=4, num_key_value_heads=4, num_experts=4,
-        num_experts_per_tok=2,
+        num_experts_per_tok=2, experts_implementation="eager",
     )  # fmt: skip
-    config._experts_implementation = "eager"
     assert config.sliding_window == 0
     torch.manual_seed(0)
     model = AutoModel.from_config(config, attn_implementation="eager").eval()

@@ -33,7 +33,7 @@ def test_families_that_compute_attention_by_themselves(family: str) -> None:
     rotary = {"rotary_dim": 4} if family in ("codegen", "gptj") else {}
     config = transformers.AutoConfig.for_model(family, **tiny.small(family) | {"vocab_size": 64} | rotary)
     model = transformers.AutoModel.from_config(config)
-    if model._can_set_attn_implementation():  # CodeGen and GPT-J since transformers 5.24
+    if tiny.offers_a_choice(model):  # CodeGen and GPT-J since transformers 5.24
         serves(model)
         return
     with pytest.raises(ValueError, match="computes attention by itself"):
@@ -57,4 +57,4 @@ def test_attentions_of_a_whole_model_are_asked_for_call_by_call() -> None:
 
 def test_a_transformers_without_the_place_where_documents_are_found_is_a_warning() -> None:
     with pytest.warns(UserWarning, match="documents that position_ids"):
-        register._find_documents(SimpleNamespace())
+        register.find_documents(SimpleNamespace())

@@ -26,7 +26,7 @@ if os.environ["SUITE_IMPLEMENTATION"] == "uwaga":
     _own = transformers.PreTrainedModel.get_correct_attn_implementation
 
     def _get(self, requested, is_init_check=False):
-        if requested is None and self._can_set_attn_implementation() and self._supports_sdpa:
+        if requested is None and tiny.offers_a_choice(self) and tiny.has_sdpa(self):
             requested = "uwaga"
         return _own(self, requested, is_init_check)
 

@@ -80,7 +80,7 @@ def _read_everything(m: AttentionMap, k: int = 8) -> None:
 
 def main(capability: int) -> None:
     driver.set_active(_Driver(capability))
-    engine._reason_unavailable = lambda device, dtype: None
+    engine.reason_unavailable = lambda device, dtype: None
     for name in KERNELS:
         setattr(triton_kernels, name, _Compiled(getattr(triton_kernels, name), capability))
     triton_kernels.probe[(1,)](torch.zeros(1), num_warps=1)

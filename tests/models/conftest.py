@@ -1,11 +1,6 @@
-"""What the tests of models share: checkpoints that transformers wrote, one thread, the derived tolerance (DESIGN.md)."""
+"""What the tests of models share."""
 
 import pytest
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(one_thread):
-    """For every test here."""
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 from stress import mostly_stress
+from typer.testing import CliRunner
 
 import uwaga
 from uwaga._base.errors import CheckpointError
-from uwaga.cli import main
+from uwaga.cli import app
 from uwaga.inspect import induction
 from uwaga.models import Transformer, config, load
 from uwaga.models.checkpoints import directories
@@ -28,14 +29,14 @@ _OFFLINE = """
 import socket, sys
 def refused(*_, **__): raise OSError("no network")
 socket.socket.connect = socket.create_connection = socket.getaddrinfo = refused
-from uwaga.cli import main
+from uwaga.cli import app
 sys.argv = ["uwaga", *sys.argv[1:]]
 main()
 """
 
 
 @pytest.fixture
-def run_offline(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def run_offline(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Runs the command line in this process, which can open no socket meanwhile; returns its standard output."""
 
     def refused(*_: object, **__: object) -> None:
@@ -44,11 +45,9 @@ def run_offline(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     def run(*arguments: object) -> str:
         for owner, name in ((socket.socket, "connect"), (socket, "create_connection"), (socket, "getaddrinfo")):
             monkeypatch.setattr(owner, name, refused)
-        monkeypatch.setattr(sys, "argv", ["uwaga", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert not ended.value.code
-        return capsys.readouterr().out
+        result = CliRunner().invoke(app, [*map(str, arguments)])
+        assert result.exit_code == 0, result.output
+        return result.stdout
 
     return run
 
@@ -158,7 +157,6 @@ def test_copyists_weights_are_the_same_bits_each_time() -> None:
     assert all(weight.dtype == torch.float32 for weight in first.values())
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_copyists_induction_heads_are_where_its_card_says() -> None:
     """4,096 tokens of the documents, twice: heads 2 and 3 of the last layer, which have no positions, look at what followed a token
     before, and the others do not; the loss is less the second time. Measured: scores of 0.69 and

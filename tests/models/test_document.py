@@ -55,7 +55,7 @@ def test_the_settings_are_those_of_the_tables() -> None:
 
 
 def test_the_outputs_are_those_of_a_call() -> None:
-    assert _section(Output, "Attributes") == list(Output._fields)
+    assert _section(Output, "Attributes") == list(Output.__annotations__)
 
 
 def test_the_options_of_generate_are_its_own() -> None:

@@ -12,7 +12,6 @@ from engines import needs_native
 
 from uwaga import Causal, KeyLengths, Ragged, Window, attention
 from uwaga.ops import attention_and_lse
-from uwaga.ops.attention import api, fast_path
 
 pytestmark = needs_native
 
@@ -73,9 +72,9 @@ def _everything(operands: tuple, options: dict) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("operands", OPERANDS.values(), ids=OPERANDS)
-def test_both_ways_give_the_same_bits(operands, options, monkeypatch) -> None:
+def test_both_ways_give_the_same_bits(operands, options, without_short_way) -> None:
     short = _everything(operands(), options)
-    monkeypatch.setattr(fast_path, "attend", lambda *_: None)
+    without_short_way()
     for a, b in zip(short, _everything(operands(), options), strict=True):
         assert torch.equal(a, b)
         assert a.stride() == b.stride()
@@ -83,10 +82,9 @@ def test_both_ways_give_the_same_bits(operands, options, monkeypatch) -> None:
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("operands", OPERANDS.values(), ids=OPERANDS)
-def test_plain_calls_take_the_short_way(operands, options, monkeypatch) -> None:
+def test_plain_calls_take_the_short_way(operands, options, without_validation) -> None:
     attention(*operands(), **options)  # the first call of its kind asks the long way what its options come to
-    monkeypatch.setattr(api, "make_call", None)
-    monkeypatch.setattr(fast_path, "make_call", None)
+    without_validation()
     attention(*operands(), **options)
 
 

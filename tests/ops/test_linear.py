@@ -2,7 +2,6 @@
 
 import copy
 import io
-import os
 import pickle
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -14,6 +13,7 @@ import numpy as np
 import processors
 import pytest
 import torch
+from forks import exit_code, fork
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -200,9 +200,6 @@ def test_the_check_finds_an_engine_whose_rows_depend_on_their_number(
     assert Mapped.of(24, 40, dtype, "cpu").parts_with_other_bits(FEW_COUNTS)
 
 
-needs_native = pytest.mark.skipif("cpu" not in engines.NATIVE_LINEAR, reason="no native library here")
-
-
 @pytest.mark.parametrize("computes", [True, False])
 def test_onednn_refuses_bfloat16_where_the_processor_has_no_instruction_that_it_needs(
     computes: bool, monkeypatch: pytest.MonkeyPatch
@@ -263,15 +260,8 @@ def test_a_changed_weight_is_computed_with(impl: str, change: str) -> None:
 def test_a_forked_process_computes_with_its_own_weight(impl: str) -> None:
     x, weight = torch.randn(8, 6), torch.randn(5, 6)
     before = uwaga.linear(x, weight, impl=impl)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            weight.mul_(2)
-            code = int(not torch.allclose(uwaga.linear(x, weight, impl=impl), 2 * before))
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    child = fork(lambda: int(not torch.allclose(uwaga.linear(x, weight.mul_(2), impl=impl), 2 * before)))
+    assert exit_code(child) == 0
     assert torch.equal(uwaga.linear(x, weight, impl=impl), before)
 
 

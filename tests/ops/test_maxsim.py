@@ -1,6 +1,5 @@
 """MaxSim over ragged tokens: the equation, the same bits alone, and gradients."""
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -30,11 +29,13 @@ def test_scores_and_gradients_are_those_of_the_equation() -> None:
         torch.testing.assert_close(own, theirs, rtol=1e-12, atol=1e-12)
 
 
-def test_a_score_has_the_same_bits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_score_has_the_same_bits_alone_and_among_more_than_are_in_memory_at_a_time() -> None:
     together = maxsim(QUERIES, DOCUMENTS)
     for row, query in enumerate(QUERIES.to_list()):
         for column, document in enumerate(DOCUMENTS.to_list()):
             alone = maxsim(Ragged.from_list([query]), Ragged.from_list([document]))
             assert torch.equal(alone[0, 0], together[row, column])
-    monkeypatch.setattr("uwaga.ops.maxsim._FLOATS", 1)
-    assert torch.equal(maxsim(QUERIES, DOCUMENTS), together)
+    many = maxsim(
+        QUERIES, Ragged.from_list(DOCUMENTS.to_list() * 1200)
+    )  # of 138,000 tokens; 131,072 are compared at a time
+    assert torch.equal(many, together.repeat(1, 1200))

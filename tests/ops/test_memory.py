@@ -16,7 +16,6 @@ from torch import Tensor
 
 from uwaga import AttentionMap, Causal, Documents, KeyLengths, Ragged, attend, attention
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = int(os.environ.get("UWAGA_HISTORY_STEPS", "1000"))  # of random histories
 
 

@@ -184,10 +184,9 @@ def test_the_norm_of_a_sum_of_embeddings(dtype: torch.dtype, has_types: bool) ->
     words, places, kinds = (_draw(n, 48, seed=n).to(dtype) for n in (50, 20, 2))
     weight, bias = (_draw(48, seed=n).to(dtype) for n in (3, 4))
     ids, at, kind = (torch.arange(300) * 7 % n for n in (50, 20, 2))
-    types = Lookup(kinds, kind) if has_types else None
 
     def run(*tables: Tensor, ids: Tensor = ids, at: Tensor = at) -> Tensor:
-        own = None if types is None else types._replace(table=tables[1])
+        own = Lookup(tables[1], kind) if has_types else None
         return embedding_norm(Lookup(tables[0], ids), own, Lookup(tables[2], at), weight=weight, bias=bias, eps=EPS)
 
     exact = words.double()[ids] + places.double()[at] + (kinds.double()[kind] if has_types else 0)

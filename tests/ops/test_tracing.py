@@ -13,6 +13,7 @@ import torch
 from engines import NATIVE
 from stress import mostly_stress
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -196,12 +197,14 @@ class _Exported(torch.nn.Module):
 @pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")  # PyTorch's own
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch._inductor compiles with g++")
 def test_a_package_compiled_ahead_of_time_runs(tmp_path: Path) -> None:
+    from torch._inductor import aoti_compile_and_package, aoti_load_package  # takes seconds
+
     q, k = _x(2, 2, 5, 8), _x(2, 2, 7, 8, seed=1)
     lengths = {2: torch.export.Dim.DYNAMIC}
     with torch.no_grad():
         program = torch.export.export(_Exported(), (q, k), dynamic_shapes=(lengths, lengths))
-        path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "attention.pt2"))
-        loaded = torch._inductor.aoti_load_package(path)
+        path = aoti_compile_and_package(program, package_path=str(tmp_path / "attention.pt2"))
+        loaded = aoti_load_package(path)
         for queries, keys in ((5, 7), (3, 9)):
             q, k = _x(2, 2, queries, 8), _x(2, 2, keys, 8, seed=1)
             for value, expected in zip(loaded(q, k), _Exported()(q, k), strict=True):
@@ -224,7 +227,7 @@ def test_dispatch_modes_see_an_operator(impl: str) -> None:
     x = _x(2, 4, 8)
     with FlopCounterMode(display=False):
         assert attention(x, x, x, impl=impl).shape == x.shape
-    with torch._subclasses.FakeTensorMode() as mode:
+    with FakeTensorMode() as mode:
         fake = mode.from_tensor(x)
         assert attention(fake, fake, fake, mask=Causal(), impl=impl).shape == x.shape
 

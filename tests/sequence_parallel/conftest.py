@@ -1,11 +1,7 @@
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # for `import sequence_cases`: the tests are no package
 from running import run
 
 

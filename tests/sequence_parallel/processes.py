@@ -26,6 +26,7 @@ sys.path.insert(1, str(Path(__file__).parents[1]))  # for `import tiny_models`, 
 
 import map_cases
 import ragged_cases
+from forks import exit_code, fork
 from sequence_cases import CASES, CASES_OF_MAPS, attend, gradients_of, layer_and_input
 from sequence_cases import parts as cut
 
@@ -516,7 +517,7 @@ def _fault_within(place: str, victim: int, fail: int, timeout: int, rank: int, s
 def _failing(place: str, rank: int, size: int) -> Any:
     """What each process is told where rank 1 alone has an error: of the model, before its second layer or after its last, within a pass of
     the forward or of the backward direction, by the ring or by heads; and where it has it again in the group that it has left."""
-    exchange._LATEST = (PATIENCE, PATIENCE)  # however busy the machine is, the group's store is read
+    exchange.LATEST = (PATIENCE, PATIENCE)  # however busy the machine is, the group's store is read
     group = dist.new_group(timeout=datetime.timedelta(seconds=PATIENCE))
     model, tokens, _ = ragged_cases.model_and_inputs("gpt2", (70,))
     x = torch.randn(1, 6 if place == "heads" else 1, 9000, 8, requires_grad=True)
@@ -562,9 +563,9 @@ for place in ("forward", "queries", "keys", "heads", *OF_MAPS):
 
 def run(folder: Path, job: str) -> None:
     name, size = job.split(":")
-    children = [start(folder, job, name, rank, int(size)) for rank in range(int(size))]
+    children = [fork(partial(run_one, folder, job, rank, int(size))) for rank in range(int(size))]
     victim = children[VICTIMS[name]] if name in VICTIMS else None
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children if child != victim]
+    codes = [exit_code(child) for child in children if child != victim]
     if victim is not None:
         os.kill(victim, signal.SIGKILL)
         os.waitpid(victim, 0)
@@ -572,33 +573,23 @@ def run(folder: Path, job: str) -> None:
         sys.exit(f"{job}: {codes}")
 
 
-def start(folder: Path, job: str, name: str, rank: int, size: int) -> int:
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        timeout = datetime.timedelta(seconds=PATIENCE)
-        store = f"file://{folder / job}.store"
-        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=timeout)
-        torch.save(JOBS[name](rank, size), folder / f"{job}.{rank}.pt")
-        if name not in VICTIMS:
-            dist.barrier()  # none closes its connections while another still uses them
-        code = 0
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        if code:
-            import traceback
-
-            traceback.print_exc()
-        os._exit(code)  # skips freeing PyTorch's modules, which takes a second
-    raise AssertionError("the process has ended")
+def run_one(folder: Path, job: str, rank: int, size: int) -> None:
+    timeout, name = datetime.timedelta(seconds=PATIENCE), job.split(":")[0]
+    store = f"file://{folder / job}.store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=timeout)
+    torch.save(JOBS[name](rank, size), folder / f"{job}.{rank}.pt")
+    if name not in VICTIMS:
+        dist.barrier()  # none closes its connections while another still uses them
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     uwaga.sequence_parallel.attention, uwaga.sequence_parallel.attention_map  # noqa: B018  # imports their modules before the forks
+    if any("models" in job for job in sys.argv[2:]):  # what these import takes seconds in every process
+        import torch._dynamo
+
+        for name in ragged_cases.FOREIGN:
+            ragged_cases.foreign_model_and_ids(name)
     gc.freeze()  # garbage collection in a child skips the objects of PyTorch's modules
     for each in sys.argv[2:]:
         run(Path(sys.argv[1]), each)

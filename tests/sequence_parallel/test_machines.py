@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 from machines import Machines, block_of, two_machines
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "train"))  # for `import trainings`
 from trainings import assert_same, config
 
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(900)]

@@ -78,7 +78,7 @@ def test_a_store_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPa
     for name in ("isend", "irecv"):
         monkeypatch.setattr(dist, name, closed)
     monkeypatch.setattr(dist, "get_global_rank", lambda _, rank: rank)
-    monkeypatch.setattr("uwaga.sequence_parallel.exchange._LATEST", (0.1, 0.1))
+    monkeypatch.setattr("uwaga.sequence_parallel.exchange.LATEST", (0.1, 0.1))
     store = SimpleNamespace(get_group_store=lambda: SimpleNamespace(check=check))
     group = Group(cast("Any", store), 0, 3)
     with pytest.raises(ProcessGroupError, match=r"ranks 1, 2 ended or did not answer .*connection closed"):

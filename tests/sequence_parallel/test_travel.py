@@ -112,7 +112,7 @@ def test_every_block_arrives(seed: int) -> None:
         own = [[x[first:last].transpose(1, 2), y[first:last]] for first, last in held[rank]]
         found = [
             (b, interval, [part.clone() for part in operands])
-            for b, interval, operands in ring._travel(division, plan, "blocks", own, held)
+            for b, interval, operands in ring.travel(division, plan, "blocks", own, held)
         ]
         expected = [b for b in range(len(plan.blocks)) if any(b in plan.blocks_of(n) for n in plan.pieces_of(rank))]
         assert [b for b, *_ in found] == expected
@@ -134,7 +134,7 @@ def test_few_blocks_are_on_their_way() -> None:
 
     def run(rank: int) -> None:
         division: Any = SimpleNamespace(group=SimpleNamespace(rank=rank, size=2, post=post), number=1)
-        for n, _ in enumerate(ring._travel(division, plan, "blocks", [[x[held[rank][0][0] : held[rank][0][1]]]], held)):
+        for n, _ in enumerate(ring.travel(division, plan, "blocks", [[x[held[rank][0][0] : held[rank][0][1]]]], held)):
             if rank == 1 and n < 5:
                 threading.Event().wait(0.05)
 

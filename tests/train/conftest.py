@@ -2,18 +2,18 @@
 
 import gzip
 import json
-import sys
+import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from uwaga.models import Transformer
+from uwaga.train import Result, fit
 from uwaga.train.config import Config
 from uwaga.train.corpus import Corpus
 from uwaga.train.model import model_config, new_model
-
-sys.path.insert(0, str(Path(__file__).parent))  # for `import trainings`: the tests are no package
 
 MODELS = {
     "language-model": "{family='gpt2', num_layers=1, num_heads=2, d_model=16, d_ff=32, max_position_embeddings=64}",
@@ -24,23 +24,23 @@ MODELS = {
 Make = Callable[..., Config]
 
 
+def config_in(folder: Path, objective: str, train: list[str], *overrides: str) -> Config:
+    kind = "pairs" if objective == "encoder-decoder" else "text"
+    text = f"""
+        objective = "{objective}"
+        model = {MODELS[objective]}
+        data = {{kind = "{kind}", train = {json.dumps([str(folder / name) for name in train])}, context_length = 16}}
+        batch = {{tokens_per_batch = 64}}
+        schedule = {{steps = 4}}
+        run = {{output_dir = "{folder / "run"}"}}
+        """
+    return Config.parse(text, overrides)
+
+
 @pytest.fixture
 def make_config(tmp_path: Path) -> Make:
     """Makes a configuration from an objective, names of files in tmp_path, and overrides."""
-
-    def make(objective: str, train: list[str], *overrides: str) -> Config:
-        kind = "pairs" if objective == "encoder-decoder" else "text"
-        text = f"""
-            objective = "{objective}"
-            model = {MODELS[objective]}
-            data = {{kind = "{kind}", train = {json.dumps([str(tmp_path / name) for name in train])}, context_length = 16}}
-            batch = {{tokens_per_batch = 64}}
-            schedule = {{steps = 4}}
-            run = {{output_dir = "{tmp_path / "run"}"}}
-            """
-        return Config.parse(text, overrides)
-
-    return make
+    return partial(config_in, tmp_path)
 
 
 @pytest.fixture
@@ -70,16 +70,44 @@ def words(tmp_path: Path) -> str:
 @pytest.fixture
 def verses(tmp_path: Path) -> str:
     """Writes verses.txt, 60 paragraphs of one to six lines; returns the file's name."""
+    return write_verses(tmp_path)
+
+
+def write_verses(folder: Path) -> str:
     paragraphs = (
         "\n".join(f"Line {line} of {number}, so it goes." for line in range(1 + number % 6)) for number in range(60)
     )
-    (tmp_path / "verses.txt").write_text("\n\n".join(paragraphs) + "\n")
+    (folder / "verses.txt").write_text("\n\n".join(paragraphs) + "\n")
     return "verses.txt"
+
+
+# Six steps of verses; a run of it is over once a session, for tests that need one that has ended.
+SHORT = ("schedule.steps=6", "run.eval_every=2", "run.log_every=1", "run.threads=1", "run.keep_last=2")
+
+
+@pytest.fixture
+def make(make_config: Make, verses: str) -> Make:
+    """A short training of verses, with overrides."""
+    return lambda *overrides: make_config("language-model", [verses], "data.document=line", *SHORT, *overrides)
+
+
+@pytest.fixture(scope="session")
+def run_that_ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ended")
+    fit(config_in(folder, "language-model", [write_verses(folder)], "data.document=line", *SHORT), progress=False)
+    return folder / "run"
+
+
+@pytest.fixture
+def ended(run_that_ended: Path, make: Make, tmp_path: Path) -> Result:
+    """Of a copy of that run in tmp_path, resumed at its end."""
+    shutil.copytree(run_that_ended, tmp_path / "run")
+    return fit(make(), resume=True, progress=False)
 
 
 @pytest.fixture
 def parts(
-    make_config: Make, make_corpus: Callable[..., Corpus], verses: str, words: str, one_thread: None
+    make_config: Make, make_corpus: Callable[..., Corpus], verses: str, words: str
 ) -> Callable[..., tuple[Config, Corpus, Transformer]]:
     """Makes the configuration, the corpus and a new model of an objective."""
 

@@ -7,7 +7,6 @@ there; seed; kills, the number at random; and calls, pairs of "before" or "after
 chosen. Its last line of output is a JSON object: for all but alone the exit code of each run.
 """
 
-import atexit
 import gc
 import json
 import os
@@ -18,7 +17,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+sys.path.insert(1, str(Path(__file__).parents[1]))  # for `import forks`
+
 import pydantic  # noqa: F401  # typer imports it at the first command
+import torch._dynamo  # noqa: F401  # torch.optim imports it, which takes seconds in every run
+from forks import exit_code, fork
 
 import uwaga.train.api  # noqa: F401
 from uwaga.cli import app
@@ -28,22 +31,17 @@ KILLED = -signal.SIGKILL
 
 def start(asked: dict, out: str, *, before: int = -1, after: int = -1) -> int:
     """Process id of a training that kills itself before or after the given number of file-system calls."""
-    child = os.fork()
-    if child:
-        return child
     left = {"before": before, "after": after}
-    for owner, names in ((os, ("fsync", "link")), (Path, ("replace", "rename", "mkdir", "rmdir"))):
-        for name in names:
-            setattr(owner, name, kill_at_call(getattr(owner, name), left))
-    sys.stderr = sys.stdout = open(f"{out}.log", "a")  # noqa: SIM115
-    sys.argv = ["uwaga", "train", asked["config"], f"run.output_dir={out}", "--resume"]
-    try:
+
+    def train() -> None:
+        for owner, names in ((os, ("fsync", "link")), (Path, ("replace", "rename", "mkdir", "rmdir"))):
+            for name in names:
+                setattr(owner, name, kill_at_call(getattr(owner, name), left))
+        sys.stderr = sys.stdout = open(f"{out}.log", "a")  # noqa: SIM115
+        sys.argv = ["uwaga", "train", asked["config"], f"run.output_dir={out}", "--resume"]
         app()
-    except SystemExit as ended:
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        os._exit(ended.code or 0)  # skips freeing PyTorch's modules, which takes a second
-    raise AssertionError("the command ends the process")
+
+    return fork(train, runs_at_exit=True)
 
 
 def kill_at_call(step: Callable, left: dict[str, int]) -> Callable:
@@ -61,18 +59,14 @@ def kill_at_call(step: Callable, left: dict[str, int]) -> Callable:
     return call_or_kill
 
 
-def end(child: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 def at_random(asked: dict, seconds: float) -> list[int]:
     results = []
     for _ in range(asked["kills"]):
         child = start(asked, asked["random"])
         time.sleep(random.uniform(0.1, 0.5) * seconds)
         os.kill(child, signal.SIGKILL)
-        results.append(end(child))
-    return [*results, end(start(asked, asked["random"]))]
+        results.append(exit_code(child))
+    return [*results, exit_code(start(asked, asked["random"]))]
 
 
 def at_calls(asked: dict) -> list[int]:
@@ -80,14 +74,14 @@ def at_calls(asked: dict) -> list[int]:
     results = [KILLED]
     while results[-1] == KILLED and len(results) < 200:
         when = "before" if len(results) % 2 else "after"
-        results.append(end(start(asked, asked["every"], **{when: 30 + len(results) % 31})))
+        results.append(exit_code(start(asked, asked["every"], **{when: 30 + len(results) % 31})))
     return results
 
 
 def at_chosen_calls(asked: dict) -> list[int]:
     """A run that is killed at each of the calls, and one that is not."""
-    kills = [end(start(asked, asked["chosen"], **{when: number})) for when, number in asked["calls"]]
-    return [*kills, end(start(asked, asked["chosen"]))]
+    kills = [exit_code(start(asked, asked["chosen"], **{when: number})) for when, number in asked["calls"]]
+    return [*kills, exit_code(start(asked, asked["chosen"]))]
 
 
 if __name__ == "__main__":
@@ -95,7 +89,7 @@ if __name__ == "__main__":
     asked = json.loads(sys.argv[1])
     random.seed(asked["seed"])
     started = time.perf_counter()
-    assert end(start(asked, asked["alone"])) == 0
+    assert exit_code(start(asked, asked["alone"])) == 0
     seconds = time.perf_counter() - started
     ways = {
         "random": lambda: at_random(asked, seconds),

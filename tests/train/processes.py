@@ -8,7 +8,6 @@ signal, or for signal 0 an error. The standard error of each process is added to
 line of output is the exit codes, without that of such a process.
 """
 
-import atexit
 import gc
 import itertools
 import json
@@ -18,12 +17,16 @@ import shutil
 import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).parents[1]))  # for `import forks`
 
 import pydantic  # noqa: F401  # typer imports it at the first command
 import torch._dynamo  # FSDP2 imports it, which takes seconds in every run
 import torch.distributed.fsdp
 import torch.distributed.tensor  # noqa: F401
+from forks import exit_code, fork
 
 import uwaga.sequence_parallel.sequence
 import uwaga.train.api  # noqa: F401
@@ -38,9 +41,9 @@ def run(job: dict) -> list[int]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    children = [start(job, rank, port) for rank in range(max(job["size"], 1))]
+    children = [fork(partial(train, job, rank, port), runs_at_exit=True) for rank in range(max(job["size"], 1))]
     victim = children[job["fault"][0]] if "fault" in job else None
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children if child != victim]
+    codes = [exit_code(child) for child in children if child != victim]
     if victim is not None:
         os.kill(victim, signal.SIGKILL)  # one that was stopped
         os.waitpid(victim, 0)
@@ -62,10 +65,7 @@ def signal_at(number: int, path: str, call: int) -> None:
     setattr(owner, name, called)
 
 
-def start(job: dict, rank: int, port: int) -> int:
-    child = os.fork()
-    if child:
-        return child
+def train(job: dict, rank: int, port: int) -> None:
     if job["size"]:
         os.environ |= {
             "TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank),
@@ -78,13 +78,7 @@ def start(job: dict, rank: int, port: int) -> int:
             signal_at(*job["fault"][1:])
     sys.stderr = sys.stdout = open(log, "a")  # noqa: SIM115
     sys.argv = ["uwaga", "train", *job["arguments"]]
-    try:
-        app()
-    except SystemExit as ended:
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        os._exit(ended.code or 0)  # skips freeing PyTorch's modules, which takes a second
-    raise AssertionError("the command ends the process")
+    app()
 
 
 if __name__ == "__main__":

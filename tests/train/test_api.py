@@ -12,20 +12,13 @@ from torch import Tensor
 
 from uwaga._base.durable import file_lock
 from uwaga._base.errors import CheckpointError
-from uwaga.models import load
+from uwaga.models import load, tokenizer
 from uwaga.train import Config, ConfigError, Result, TrainingError, api, fit
+from uwaga.train.corpus import Corpus
 from uwaga.train.parallel import World
 from uwaga.train.step import Objective, TrainableModel
 
-SHORT = ("schedule.steps=6", "run.eval_every=2", "run.log_every=1", "run.threads=1", "run.keep_last=2")
-
 Make = Callable[..., Config]
-
-
-@pytest.fixture
-def make(make_config: Make, verses: str) -> Make:
-    """A short training of verses, with overrides."""
-    return lambda *overrides: make_config("language-model", [verses], "data.document=line", *SHORT, *overrides)
 
 
 @pytest.fixture
@@ -57,21 +50,24 @@ def test_fit_returns_losses_and_checkpoints(train: Callable[..., Result], make: 
 
 
 @pytest.mark.slow
-def test_the_loaded_checkpoint_has_the_validation_loss_that_training_reported(
-    train: Callable[..., Result], make: Make
-) -> None:
-    from uwaga.train.corpus import Corpus
-
-    result = train()
-    model = load(result.checkpoint)
-    corpus = Corpus.prepare(make(), result.checkpoint.parent)
+def test_the_loaded_checkpoint_has_the_validation_loss_that_training_reported(ended: Result, make: Make) -> None:
+    model = load(ended.checkpoint)
+    corpus = Corpus.prepare(make(), ended.checkpoint.parent)
     total, count = 0.0, 0
     for batch in corpus.validation.evaluation_batches():
         with torch.no_grad():
             logits = model(batch.ids).logits.values
         total += float(torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum"))
         count += len(batch.labels)
-    assert total / count == pytest.approx(result.validation_losses[6], rel=1e-5)
+    assert total / count == pytest.approx(ended.validation_losses[6], rel=1e-5)
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_the_folder_of_a_run_is_the_model_of_its_best_checkpoint(ended: Result) -> None:
+    ids, folder = torch.tensor([[3, 4, 5]]), ended.checkpoint.parent
+    assert torch.equal(load(folder)(ids).logits, load(ended.best)(ids).logits)
+    assert tokenizer(folder).encode("so it goes").ids
 
 
 @pytest.mark.slow
@@ -86,19 +82,14 @@ def test_training_starts_from_the_weights_of_a_model(
 
 
 @pytest.mark.slow
-def test_training_from_the_weights_of_another_model_is_refused(train: Callable[..., Result], tmp_path: Path) -> None:
-    first = train()
+def test_training_from_the_weights_of_another_model_is_refused(
+    ended: Result, train: Callable[..., Result], tmp_path: Path
+) -> None:
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
-        train(f"run.init_from={first.checkpoint}", f"run.output_dir={tmp_path}/again", "model.d_ff=40")
+        train(f"run.init_from={ended.checkpoint}", f"run.output_dir={tmp_path}/again", "model.d_ff=40")
     assert "absent/model.safetensors" in refused(
         train, CheckpointError, f"run.init_from={tmp_path}/absent", f"run.output_dir={tmp_path}/again", "run.seed=2"
     )
-
-
-@pytest.mark.slow
-def test_an_existing_run_is_not_overwritten(train: Callable[..., Result], tmp_path: Path) -> None:
-    train()
-    assert "holds a run already" in refused(train, TrainingError)
 
 
 def test_a_run_folder_in_use_is_refused(train: Callable[..., Result], make: Make, tmp_path: Path) -> None:
@@ -109,11 +100,13 @@ def test_a_run_folder_in_use_is_refused(train: Callable[..., Result], make: Make
 
 
 @pytest.mark.slow
-def test_resuming_a_finished_run_changes_nothing(train: Callable[..., Result]) -> None:
-    first = train()
-    before = (first.checkpoint.parent / "metrics.jsonl").read_bytes()
-    assert train(resume=True) == first
-    assert (first.checkpoint.parent / "metrics.jsonl").read_bytes() == before
+def test_a_run_that_ended_is_not_changed_by_resuming_it_and_not_overwritten(
+    run_that_ended: Path, ended: Result, train: Callable[..., Result]
+) -> None:
+    assert train(resume=True) == ended
+    assert "holds a run already" in refused(train, TrainingError)
+    for file in ("metrics.jsonl", "step-000006/model.safetensors", "step-000006/training.json"):
+        assert (ended.checkpoint.parent / file).read_bytes() == (run_that_ended / file).read_bytes()
 
 
 @pytest.mark.slow
@@ -141,9 +134,10 @@ def test_resume_with_more_steps(train: Callable[..., Result]) -> None:
         ),
     ],
 )
-def test_resume_with_other_settings_is_refused(train: Callable[..., Result], overrides: list[str], said: str) -> None:
-    last = train().checkpoint
-    assert refused(train, ConfigError, *overrides, resume=True) == said.format(last=last)
+def test_resume_with_other_settings_is_refused(
+    ended: Result, train: Callable[..., Result], overrides: list[str], said: str
+) -> None:
+    assert refused(train, ConfigError, *overrides, resume=True) == said.format(last=ended.checkpoint)
 
 
 # Errors that end a run.
@@ -165,8 +159,6 @@ def break_loss(monkeypatch: pytest.MonkeyPatch, at: int, value: float) -> None:
 def test_an_infinite_loss_names_step_batch_and_checkpoint(
     train: Callable[..., Result], make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from uwaga.train.corpus import Corpus
-
     break_loss(monkeypatch, 10, float("inf"))
     said = refused(train, TrainingError, "batch.tokens_per_step=192")
     micro = Corpus.prepare(make("batch.tokens_per_step=192"), tmp_path / "run").train.micro_batches(3)[1]
@@ -244,8 +236,8 @@ CHANGES: dict[str, Callable[[dict[str, Tensor]], object]] = {
 
 
 @pytest.mark.slow
-def test_files_of_a_checkpoint_that_were_changed_are_named(train: Callable[..., Result]) -> None:
-    last = train().checkpoint
+def test_files_of_a_checkpoint_that_were_changed_are_named(ended: Result, train: Callable[..., Result]) -> None:
+    last = ended.checkpoint
     kept = shutil.copytree(last, last.with_name("kept"))
     for said, change in CHANGES.items():
         optimizer(last, change)

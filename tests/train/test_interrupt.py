@@ -8,8 +8,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import uwaga
-from uwaga.models import load
 from uwaga.train import Config, fit
 from uwaga.train.errors import TrainingInterrupted
 from uwaga.train.step import TrainableModel
@@ -98,11 +96,3 @@ def test_a_program_with_a_handler_of_its_own_keeps_it(
     finally:
         signal.signal(signal.SIGINT, before)
     assert came == [1]
-
-
-def test_the_folder_of_a_run_is_the_model_of_its_best_checkpoint(make: Callable[[str], Config], tmp_path: Path) -> None:
-    result = fit(make("run"), progress=False)
-    ids = torch.tensor([[3, 4, 5]])
-    with torch.no_grad():
-        assert torch.equal(load(tmp_path / "run")(ids).logits, load(result.best)(ids).logits)
-    assert uwaga.models.tokenizer(tmp_path / "run").encode("so it goes").ids

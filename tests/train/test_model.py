@@ -18,8 +18,6 @@ from uwaga.train.errors import ConfigError
 from uwaga.train.model import new_model
 from uwaga.train.step import Objective
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SETTINGS: dict[str, Callable[[], Config]] = {
     "bert": lambda: config("bert", vocab_size=300, d_model=128, num_layers=2, num_heads=4, d_ff=256, max_position_embeddings=64, outputs=("logits",)),
     "gpt2": lambda: config("gpt2", vocab_size=300, d_model=128, num_layers=8, num_heads=4, d_ff=256, max_position_embeddings=64, tie_word_embeddings=False),

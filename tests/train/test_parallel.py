@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _world
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from uwaga.sequence_parallel.exchange import ProcessGroupError
@@ -22,7 +23,7 @@ def _group() -> Iterator[None]:
 
 
 def _groups() -> set[Any]:
-    return set(dist.distributed_c10d._world.pg_map)
+    return set(_world.pg_map)
 
 
 def test_a_run_leaves_an_existing_process_group_as_it_was() -> None:

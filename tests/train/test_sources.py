@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import threading
-import urllib.request
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,13 +29,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
+def requests() -> list[str]:
+    """The paths that the server was asked for."""
+    return []
+
+
+@pytest.fixture
+def server(tmp_path: Path, requests: list[str]) -> Iterator[str]:
     """The URL of a server of tmp_path/served, on this machine."""
     (tmp_path / "served").mkdir()
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
-            pass
+            requests.append(self.path)
 
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path / "served")) as serving:
         thread = threading.Thread(target=serving.serve_forever)
@@ -81,17 +86,14 @@ def test_a_download_is_kept_uncompressed(how: str, tmp_path: Path, home: Path, s
 
 
 def test_concurrent_processes_download_a_file_once(
-    tmp_path: Path, home: Path, server: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, home: Path, server: str, requests: list[str]
 ) -> None:
     (tmp_path / "served" / "play").write_bytes(_TEXT)
-    fetched: list[str] = []
-    opened = urllib.request.urlopen
-    monkeypatch.setattr("urllib.request.urlopen", lambda url, **how: fetched.append(url) or opened(url, **how))
     data = _data(f"{server}/play", download=True)
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda _: sources.find("play", data), range(8)))
     assert set(results) == {home / "play.txt"}
-    assert len(fetched) == 1
+    assert requests == ["/play"]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def default_path() -> Path:
 
 
 @functools.cache
-def _load() -> Library | str:
+def load() -> Library | str:
     """The library, or why there is none."""
     path, level = env.library(), env.level()
     path = path or default_path()
@@ -165,7 +165,7 @@ def _share_thread_pool(functions: ctypes.CDLL) -> tuple[bool, str]:
 
 def library() -> Library:
     """The loaded library. Raises NativeUnavailable."""
-    loaded = _load()
+    loaded = load()
     if isinstance(loaded, str):
         raise NativeUnavailable(loaded)
     return loaded
@@ -173,7 +173,7 @@ def library() -> Library:
 
 def reason_unavailable() -> str | None:
     """Why there is no native library, or None where there is one."""
-    loaded = _load()
+    loaded = load()
     return loaded if isinstance(loaded, str) else None
 
 

@@ -26,7 +26,7 @@ _HEADER_LENGTH = 16
 
 # Where a wait ran out, those of other processes do so too, but later by what these computed meanwhile: their notes are waited for, this share
 # of the time that the own wait took, and no less or more than so many seconds.
-_LATER, _LATEST = 0.1, (1.0, 30.0)
+_LATER, LATEST = 0.1, (1.0, 30.0)
 _PAUSE = 0.02  # seconds between two looks
 # Characters of an error that other processes are told.
 _LONGEST_ERROR = 2000
@@ -91,7 +91,7 @@ class Group(NamedTuple):
             return
         message = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
         with suppress(TimeoutError):
-            _within(_LATEST[1], lambda: self.store().set(_failure_key(self.rank), message))
+            _within(LATEST[1], lambda: self.store().set(_failure_key(self.rank), message))
         self.close()
 
     def close(self) -> None:
@@ -278,14 +278,14 @@ class Messages:
         if self._is_store_silent:
             return None
         try:
-            return _within(self._seconds() + _LATEST[0], lambda: call(self._group.store()))
+            return _within(self._seconds() + LATEST[0], lambda: call(self._group.store()))
         except TimeoutError:
             self._is_store_silent = True
             return None
 
     def _seconds(self) -> float:
         """How long something of another process is looked for in the group's store."""
-        return min(max(self._waited * _LATER, _LATEST[0]), _LATEST[1])
+        return min(max(self._waited * _LATER, LATEST[0]), LATEST[1])
 
 
 class RelayedMessages(Messages):

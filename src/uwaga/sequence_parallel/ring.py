@@ -181,10 +181,10 @@ class _Visit(NamedTuple):
 def all_visits(
     division: Division, plan: Plan, what: str, tensors: Sequence[Sequence[Tensor]], held: Intervals
 ) -> Iterator[_Visit]:
-    """The blocks that this process's pieces need, in order; an empty one, once, for a piece that needs none. Arguments as of `_travel`."""
+    """The blocks that this process's pieces need, in order; an empty one, once, for a piece that needs none. Arguments as of `travel`."""
     numbers = plan.pieces_of(division.group.rank)
     pieces = [(at, plan.pieces[n].rows, plan.blocks_of(n)) for at, n in enumerate(numbers)]
-    for b, block, operands in _travel(division, plan, what, tensors, held):
+    for b, block, operands in travel(division, plan, what, tensors, held):
         for at, piece, blocks in pieces:
             if b in blocks:
                 yield _Visit(at, piece, block, operands, b == blocks[0], b == blocks[-1])
@@ -199,7 +199,7 @@ def key_visits(division: Division, call: Call, plan: Plan, what: str) -> Iterato
     return all_visits(division, plan, what, tensors, home_intervals(division.key_starts))
 
 
-def _travel(
+def travel(
     division: Division, plan: Plan, what: str, tensors: Sequence[Sequence[Tensor]], held: Intervals
 ) -> Iterator[tuple[int, Interval, list[Tensor]]]:
     """The blocks that this process needs, in order: their number, their interval, and the rows of each operand, (n, ...), until the next one.

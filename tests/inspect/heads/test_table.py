@@ -3,6 +3,7 @@
 import pandas
 import pytest
 import torch
+from IPython.core.formatters import HTMLFormatter
 from small_models import ask
 
 import uwaga
@@ -65,7 +66,7 @@ def test_queries_that_see_nothing_do_not_count() -> None:
 def test_it_prints_and_shows_itself_in_a_notebook() -> None:
     table = HeadTable(columns={"layer": ["<enc>", 1], "head": [0, 1], "entropy": [0.125, float("nan")]})
     assert str(table) == "layer  head  entropy\n<enc>     0   0.1250\n    1     1      nan"
-    assert table._repr_html_() == (
+    assert HTMLFormatter()(table) == (
         "<table><thead><tr><th>layer</th><th>head</th><th>entropy</th></tr></thead><tbody>"
         "<tr><td>&lt;enc&gt;</td><td>0</td><td>0.1250</td></tr><tr><td>1</td><td>1</td><td>nan</td></tr></tbody></table>"
     )

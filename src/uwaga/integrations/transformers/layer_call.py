@@ -108,7 +108,7 @@ def _ids(offsets: Tensor, tokens: int) -> Tensor:
 
 
 @cache
-def _warn_once(layer: type) -> None:
+def warn_once(layer: type) -> None:
     """Once for each class of layers."""
     warnings.warn(
         f"attn_implementation='uwaga': position_ids start again at 0 within a row, but the documents of {layer.__name__} see each other: "
@@ -128,7 +128,7 @@ def check_documents(layer: LayerArguments, position_ids: object) -> None:
     is_causal = getattr(module, "is_causal", False) and position_ids.shape[1] > 1
     if is_causal and has_documents(position_ids, plan.tokens):
         kind: Any = type(module)
-        _warn_once(kind)
+        warn_once(kind)
 
 
 def remaining_layers(module: nn.Module) -> int | None:

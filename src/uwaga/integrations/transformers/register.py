@@ -53,7 +53,7 @@ def register_with_transformers() -> None:
         _check_when_chosen(PreTrainedModel)
         _answer_by_context(PreTrainedConfig)
         _tell_of_candidates(GenerationMixin)
-        _find_documents(masking_utils)
+        find_documents(masking_utils)
         from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
 
         _allow_continuous_batching(ContinuousBatchingManager)
@@ -109,7 +109,7 @@ def _tell_of_candidates(base: Any) -> None:
     _replace(base, "_get_candidate_generator", generator)
 
 
-def _find_documents(masks: Any) -> None:
+def find_documents(masks: Any) -> None:
     """Let causal masks of this attention separate the documents of a packed row with a mask of ones, or an empty cache, too. transformers
     looks for them only without either, except in FlashAttention, which finds them by itself."""
     present = getattr(masks, "_preprocess_mask_arguments", None)

@@ -55,14 +55,14 @@ def refusal(call: Call) -> str | None:
         return f"a mask has more than {_MAX_OPERATIONS} parts"
     if max(call.query.shape[2], call.key.shape[2]) >= _MAX_TOKENS:
         return f"it counts fewer than {_MAX_TOKENS} tokens"
-    return _reason_unavailable(call.query.device, call.query.dtype)
+    return reason_unavailable(call.query.device, call.query.dtype)
 
 
 @cache
-def _reason_unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
+def reason_unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
     """Why the kernels do not run on this device, found by running a small one, or None."""
     try:
-        kernels = _kernels()
+        kernels = load_kernels()
     except ImportError as error:
         return f"Triton cannot be imported ({error}): pip install triton"
     if kernels.IS_INTERPRETED:
@@ -93,7 +93,7 @@ def _probe(kernels: ModuleType, device: torch.device) -> None:
 
 
 @cache
-def _kernels() -> ModuleType:
+def load_kernels() -> ModuleType:
     return importlib.import_module("uwaga.maps.engines.triton_kernels")
 
 
@@ -255,7 +255,7 @@ class _Launch:
 
     def __init__(self, call: Call, *tensors: Tensor | None) -> None:
         _check(*tensors)
-        self.kernels = _kernels()
+        self.kernels = load_kernels()
         self._call = call
         self._alive: list[Tensor] = []  # what kernels read by address
         # By what ptxas reports for compute capability 9.0: with larger tiles registers spill.

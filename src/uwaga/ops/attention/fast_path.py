@@ -100,7 +100,7 @@ def attend(
         elif type(query) is Ragged and type(key) is Ragged:
             layout = _ragged_layout(query, key, v, mask, options)
         else:
-            layout = _dense_layout(dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), mask, options)
+            layout = dense_layout(dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), mask, options)
         if not 0.0 <= dropout < 1.0:
             return None
         if not isinstance(layout, PreparedCall):
@@ -110,7 +110,7 @@ def attend(
                 return scaled_dot_product_attention(q, k, v, scale=layout.scale), None
             # PyTorch's kernel cannot serve, so the next in order does.
             options = (scale, normalize, softcap, "cpu")
-            layout = _dense_layout(dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), mask, options)
+            layout = dense_layout(dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), mask, options)
             if not isinstance(layout, PreparedCall):
                 return None
     except TypeError:  # an option that cannot be hashed or compared: the general path raises the message
@@ -159,7 +159,7 @@ class PreparedCall(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _dense_layout(
+def dense_layout(
     dtype: torch.dtype,
     query: Shape,
     key: Shape,
@@ -177,7 +177,7 @@ def _dense_layout(
     _, groups, keys, _ = key
     if not (batch == key[0] == value[0] and groups == value[1] and keys == value[2] and width == key[3]):
         return None
-    plan = _plan(dtype, heads, groups, (width, value[3]), mask, options)
+    plan = plan_of(dtype, heads, groups, (width, value[3]), mask, options)
     if isinstance(plan, TorchCall):
         return plan if min(*query, *key, *value) > 0 else None
     if plan is None or not 0 < value[3] <= MAX_WIDTH:
@@ -196,7 +196,7 @@ def _ragged_layout(
     _, groups, _ = k.shape
     if v.shape[:2] != k.shape[:2] or k.shape[2] != width:
         return None
-    plan = _plan(q.dtype, heads, groups, (width, v.shape[2]), mask, options, is_ragged=True)
+    plan = plan_of(q.dtype, heads, groups, (width, v.shape[2]), mask, options, is_ragged=True)
     if not isinstance(plan, Plan) or not 0 < v.shape[2] <= MAX_WIDTH:
         return None
     return _make_ragged_layout(plan, query, key, v)
@@ -242,7 +242,7 @@ def _layout_of_mask(
 
 
 @lru_cache(maxsize=256)
-def _plan(
+def plan_of(
     dtype: torch.dtype,
     heads: int,
     groups: int,

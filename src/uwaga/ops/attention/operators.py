@@ -92,7 +92,7 @@ def unflatten(arguments: Sequence[Any]) -> tuple[Call, str]:
 # Kernels. An operator returns tensors of its own in the layout that its fake promises, never None.
 
 
-def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     call, engine = unflatten(arguments)
     output, lse = gradients.forward(engine, call)
     if engine != "cpu":  # the native engine returns that layout itself
@@ -100,7 +100,7 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     return output, call.query.new_empty(0) if lse is None else lse.contiguous()
 
 
-def _backward(
+def backward(
     grad_output: Tensor,
     grad_lse: Tensor | None,
     output: Tensor,
@@ -360,8 +360,8 @@ def _register_autograd(name: str, setup: Callable[..., None], backward: Callable
 
 
 for _name, _kernel, _fake in (
-    ("uwaga::forward", _forward, _forward_fake),
-    ("uwaga::backward", _backward, _backward_fake),
+    ("uwaga::forward", forward, _forward_fake),
+    ("uwaga::backward", backward, _backward_fake),
     ("uwaga::double_backward", _double_backward, _double_backward_fake),
 ):
     torch.library.impl(_name, "CompositeExplicitAutograd", _kernel)

@@ -127,11 +127,11 @@ def eager_engine(dtype: torch.dtype, impl: str | None) -> str | None:
 
 def order(dtype: torch.dtype) -> tuple[str, ...]:
     """The engines in order of preference: the one that UWAGA_LINEAR names first. A constant for torch.compile."""
-    return _order(dtype)
+    return cached_order(dtype)
 
 
 @cache
-def _order(dtype: torch.dtype) -> tuple[str, ...]:
+def cached_order(dtype: torch.dtype) -> tuple[str, ...]:
     by_environment, preferred = named_by_environment(), engine_table.engines("linear", dtype)
     if "torch" not in preferred:  # it serves what the others refuse
         preferred = (*preferred, "torch")

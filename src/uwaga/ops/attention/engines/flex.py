@@ -263,12 +263,12 @@ def _mask(call: Call) -> _Mask:
     memory = tuple((x.data_ptr(), x._version, x.shape, x.stride()) for x in tensors)
     cache_key = (call.options.mask_program, where, memory)
     with _masks_lock:
-        entry = _masks.pop(cache_key, None)
+        entry = cached_masks.pop(cache_key, None)
     entry = entry or (_build(call), tensors)
     with _masks_lock:
-        _masks[cache_key] = entry  # the last one
-        while len(_masks) > _CACHED_MASKS:
-            _masks.popitem(last=False)
+        cached_masks[cache_key] = entry  # the last one
+        while len(cached_masks) > _CACHED_MASKS:
+            cached_masks.popitem(last=False)
     return entry[0]
 
 
@@ -280,7 +280,7 @@ def _stream(x: Tensor) -> object:
     return None if torch.cuda.is_current_stream_capturing() else torch.cuda.current_stream(x.device)
 
 
-_masks: OrderedDict[object, tuple[_Mask, tuple[Tensor, ...]]] = OrderedDict()
+cached_masks: OrderedDict[object, tuple[_Mask, tuple[Tensor, ...]]] = OrderedDict()
 _masks_lock = threading.Lock()
 
 
@@ -640,20 +640,20 @@ def _run(scores: _Scores, mask: _Mask, query: Tensor, key: Tensor, value: Tensor
     if torch.compiler.is_compiling():  # then this is a part of what is compiled
         return _flex(scores.form, mask.node, *arguments)
     if query.device.type == "cpu":
-        return _unfused(scores.form, mask.node, *arguments)
+        return unfused(scores.form, mask.node, *arguments)
     sizes = (query.shape[1], key.shape[1], query.shape[3], value.shape[3])
     # What torch.compile compiles anew for, of one size and several, within the few times that it does so for one kernel.
     others = (x for x in (*scores.tensors, *mask.tensors, *mask.blocks) if x is not None)
     ones = tuple(size == 1 for x in (query, key, *others) for size in x.shape)
     kind = (query.dtype, query.device, sizes, torch.is_grad_enabled(), query.shape[2] == key.shape[2], ones)
-    return _compiled(scores.form, mask.node, kind)(*arguments)
+    return compiled(scores.form, mask.node, kind)(*arguments)
 
 
 _Kernel = Callable[..., tuple[Tensor, Tensor]]
 
 
 @lru_cache(maxsize=256)
-def _compiled(form: _ScoreForm, node: _Node | None, kind: object) -> _Kernel:
+def compiled(form: _ScoreForm, node: _Node | None, kind: object) -> _Kernel:
     """The kernel of a form of call, for one kind of operands: dtype, device, numbers of heads, widths, whether gradients are recorded, whether
     there are as many queries as keys, and which sizes are 1."""
 
@@ -713,7 +713,7 @@ def _block_mask(lengths: tuple[int, int], blocks: tuple[Tensor | None, ...], mas
     return BlockMask(lengths, *blocks, BLOCK_SIZE=(_BLOCK, _BLOCK), mask_mod=mask_mod)  # type: ignore[misc, arg-type]
 
 
-def _unfused(
+def unfused(
     form: _ScoreForm,
     node: _Node | None,
     query: Tensor,

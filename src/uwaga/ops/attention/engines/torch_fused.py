@@ -150,7 +150,7 @@ def _varlen_window(call: Call) -> tuple[int, int] | None:
 
 def _varlen_kernels(device: torch.device) -> tuple[bool, bool]:
     """Whether this GPU runs the kernels of varlen_attn, and whether they take grouped heads: PyTorch 2.11 has no enable_gqa."""
-    return _search_for_varlen(device)
+    return search_for_varlen(device)
 
 
 # torch.compile takes the answer as a constant.
@@ -158,7 +158,7 @@ vars(_varlen_kernels)["_dynamo_marked_constant"] = True
 
 
 @cache
-def _search_for_varlen(device: torch.device) -> tuple[bool, bool]:
+def search_for_varlen(device: torch.device) -> tuple[bool, bool]:
     from torch.nn.attention.varlen import varlen_attn
 
     has_flash = torch.cuda.get_device_capability(device) >= (8, 0)

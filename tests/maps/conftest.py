@@ -1,8 +1,0 @@
-"""Small tensors: a second thread would only wait. The same numbers every time."""
-
-import pytest
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(one_thread):
-    """For every test here."""
