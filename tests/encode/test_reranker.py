@@ -111,7 +111,7 @@ def test_a_classifier_that_reads_more_than_states_runs_whole(make: Callable, mon
     def refuse(*_: object, **__: object) -> None:
         raise TypeError("it wants attentions")
 
-    monkeypatch.setattr("uwaga.integrations.transformers.ragged_classifier._GivenStates.forward", refuse)
+    monkeypatch.setattr("uwaga.integrations.transformers.ragged_classifier.GivenStates.forward", refuse)
     reranker = Reranker.load(folder)
     choice = reranker.explain()
     assert choice.engine == ONE_BY_ONE
