@@ -60,7 +60,7 @@ uint32_t cpu_features() {
 #if defined(__linux__) && defined(__x86_64__)
     if ((found & kAvx512Bf16) && has_amx()) found |= kAmx;
 #endif
-    // VDPBF16PS on Intel's processors: 60 to 100 GFLOP/s a core, the same tiles in float32 140 to 160 (docs/contributors/kernels.md).
+    // VDPBF16PS is slower on Intel's processors than the same tiles in float32 (docs/log.md, "ARM").
     if ((found & kAvx512Bf16) && __builtin_cpu_is("intel")) found |= kSlowPairs;
 #ifdef UWAGA_EMULATE_AVX512
     if (found & kAvx2) found |= kAvx512 | kAvx512Bf16 | kAmx;
