@@ -29,7 +29,7 @@ _OFFLINE = """
 import socket, sys
 def refused(*_, **__): raise OSError("no network")
 socket.socket.connect = socket.create_connection = socket.getaddrinfo = refused
-from uwaga.cli import app
+from uwaga.cli import main
 sys.argv = ["uwaga", *sys.argv[1:]]
 main()
 """
