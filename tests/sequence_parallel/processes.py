@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,10 +51,10 @@ def cases(rank: int, size: int) -> Any:
     return results
 
 
-def maps(rank: int, size: int) -> Any:
+def maps(names: Collection[str], rank: int, size: int) -> Any:
     """Statistics of maps: those of this process's queries, their largest weights, those of its keys, and those of the whole."""
     results = {}
-    for name in CASES_OF_MAPS:
+    for name in names:
         whole = CASES[name]()
         length, keys_length = whole.query.shape[-2], whole.key.shape[-2]
         first, last = cut(length, size, f"{name} queries")[rank : rank + 2]
@@ -549,7 +549,8 @@ def _failing(place: str, rank: int, size: int) -> Any:
 
 
 JOBS = {
-    "cases": cases, "maps": maps, "doctor": doctor, "levels": levels, "ragged": ragged, "ragged_maps": ragged_maps, "attended": attended, "memory": memory, "models": models,
+    "cases": cases, "maps": partial(maps, [name for name in CASES_OF_MAPS if name != "many blocks"]), "maps of many blocks": partial(maps, ["many blocks"]),
+    "doctor": doctor, "levels": levels, "ragged": ragged, "ragged_maps": ragged_maps, "attended": attended, "memory": memory, "models": models,
     "refused_models": refused_models, "layer": layer, "explained": explained, "disagreements": disagreements, "killed": killed, "stopped": stopped,
 }  # fmt: skip
 JOBS |= {f"fails in {place}": partial(_failing, place) for place in ("model", "end", "forward", "backward", "heads")}
