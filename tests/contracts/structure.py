@@ -10,6 +10,7 @@ import ast
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 Graph = Mapping[str, set[str]]
@@ -42,9 +43,14 @@ def is_lazy(path: Path) -> bool:
     return path.name == "__init__.py" and "_base.lazy" in path.read_text(encoding="utf-8")
 
 
+@cache
+def tree(path: Path) -> list[ast.AST]:
+    """Every node of a file."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def _imports(name: str, path: Path, known: Mapping[str, Path]) -> set[str]:
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    targets = {target for node in nodes for target in _targets(node, known)}
+    targets = {target for node in tree(path) for target in _targets(node, known)}
     return {target for target in targets if target != name and not name.startswith(target + ".")}
 
 

@@ -39,11 +39,10 @@ def test_only_the_tables_name_model_types(root: Path) -> None:
     """Nobody else asks which model type it has."""
     from uwaga.models.families import model_types
 
-    source, found = root / "src/uwaga", {}
+    source, types, found = root / "src/uwaga", {*model_types()}, {}
     for path in source.rglob("*.py"):
         name = path.relative_to(source).as_posix()
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        named = {each.value for each in ast.walk(tree) if isinstance(each, ast.Constant)} & {*model_types()}
+        named = {each.value for each in structure.tree(path) if isinstance(each, ast.Constant)} & types
         if named and not name.startswith("models/families/"):
             found[name] = named
     assert found.keys() == NAME_MODEL_TYPES.keys()
