@@ -46,7 +46,8 @@ def _word(service: Service, stack: str, merge: str, pick: str) -> int:
         if len(words) >= part["total"] or not part["labels"]:
             break
     for same in (str, str.casefold):
-        if same(pick.strip()) in (forms := [same(word) for word in words]):
-            return forms.index(same(pick.strip()))
+        picked, forms = same(pick.strip()), [same(word) for word in words]
+        if picked in forms:
+            return forms.index(picked)
     names = ", ".join(words[:_LISTED]) + (", ..." if len(words) > _LISTED else "")
     raise ValueError(f"pick must be a word of the text, not {pick!r}: {names}")
