@@ -1,5 +1,5 @@
 // What each head does in this text, which of its links tells most, and the head that a page opens on: one that follows what a pronoun of
-// the text means, else the one of the most telling link.
+// the text means, else the one of the most informative link.
 //
 // Labels and strongest links come from Python: labels with their evidence, links as the exact weight between two words.
 
@@ -20,7 +20,7 @@ import { sinksOf } from "../weights.js";
  * @property {string} label  heads of one label do the same; "" if the strongest link is all that is said
  * @property {string} sentence
  * @property {string} evidence  what the label rests on; "" without one
- * @property {Link} link  the most telling one
+ * @property {Link} link  the most informative one
  * @property {number} worth  what it tells a person, beside the other heads
  */
 /**

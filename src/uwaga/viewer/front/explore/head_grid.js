@@ -11,7 +11,7 @@ import { sinkColumns, sinksOf } from "../weights.js";
 /** @import { DistinctiveHeads } from "./distinctive.js" */
 /** @import { LayerCells } from "./every_head.js" */
 
-/** Heads that are all drawn; of more, so many of the most telling. */
+/** Heads that are all drawn; of more, so many of the most informative. */
 const mostDrawn = 144, mostTelling = 72;
 const glyph = { width: 60, height: 34, foot: 6 };
 

@@ -32,7 +32,7 @@ export function isForeseen(items, query, key) {
 }
 
 /**
- * The most telling link of each head, and what it is worth; only links to what a word looks at most.
+ * The most informative link of each head, and what it is worth; only links to what a word looks at most.
  * @param {LayerCells} cells  a cell is the weight of one word on another
  * @param {Items} queries @param {Items} keys @param {string} kind @returns {({link: Link, worth: number} | null)[]}
  */

@@ -189,7 +189,7 @@ export function exploreView(app) {
 }
 
 /**
- * The texts, and what each head does in them. A page opens on the most telling head, unless the address or a click has named another one.
+ * The texts, and what each head does in them. A page opens on the most informative head, unless the address or a click has named another one.
  * @param {App} app @param {() => void} onChange
  */
 function makeAnalysis(app, onChange) {
@@ -260,7 +260,7 @@ function makeAnalysis(app, onChange) {
     return heads()?.all.find((one) => one.kind === kind && one.layer === layer && one.head === head);
   };
 
-  /** Something is always picked: without a query it is the head's most telling link. */
+  /** Something is always picked: without a query it is the head's most informative link. */
   function pickStrongest() {
     const link = openHead()?.link;
     if (store.get().query === null && link && !opens) store.set({ query: link.query, key: link.key });

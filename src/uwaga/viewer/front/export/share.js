@@ -69,7 +69,7 @@ const margin = 68, wholeBar = 60, leastShown = 0.015, colourSteps = 32, letterSi
 const mostRibbonLetters = 12;
 
 /**
- * The picked link of the current head, or its most telling one: 1200 x 630, or a square of 1080.
+ * The picked link of the current head, or its most informative one: 1200 x 630, or a square of 1080.
  * @param {App} app @param {boolean} [isSquare] @returns {Promise<{scene: Scene, alt: string}>}
  */
 export async function shareScene(app, isSquare = false) {

@@ -7,7 +7,7 @@ test("the ribbons of a word are as wide as its shares, beside each other on one 
   const [first, itself, last] = ribbonSpans([0.5, 0.25, 0.25], 100);
   assert.deepEqual([first.to, itself.to, last.to], [0, 1, 2]);
   assert.deepEqual([first.width, itself.width, last.width], [50, 25, 25]);
-  // The word's itself share stands between them: the bar is the whole, from -50 to 50.
+  // The word's share of itself stands between them: the bar is the whole, from -50 to 50.
   assert.deepEqual([first.start, itself.start, last.start], [-25, 12.5, 37.5]);
 });
 
