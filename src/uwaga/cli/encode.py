@@ -44,7 +44,7 @@ def encode(
     ] = None,
     spans: Annotated[
         Split | None,
-        typer.Option(help="Write a vector for each paragraph, sentence or line of the whole document (late chunking)."),
+        typer.Option(help="Read each document as a whole, and write a vector for each of these parts (late chunking)."),
     ] = None,
     text: TextField = None,
     id: Annotated[
