@@ -43,7 +43,7 @@ def edit(
     weights: Mapping[HeadKey, WeightChange | Sequence[WeightChange]] | None = None,
     patch: Mapping[HeadKey, Patch | Sequence[Patch]] | None = None,
 ) -> Iterator[Edits]:
-    """Change the model's attention in a `with` block; the model is unchanged afterwards.
+    """Change the model's attention inside a `with` block; an exception ends the changes too.
 
         with uwaga.edit(model, heads={("decoder", 4, 5): 0.0}):
             model(ids)                                          # as if that head gave zeros

@@ -185,8 +185,8 @@ def image_grids(
             merge size. None: each run of image tokens is a square image.
 
     Raises:
-        ValueError: a shape below 1; image tokens that do not have the number or the order of the shapes; without shapes, a run that is not a
-            square.
+        ValueError: a shape below 1; a number of image tokens that differs from that of the shapes; an image whose tokens are not side by
+            side; without shapes, a run that is not a square.
 
     >>> first, second = image_grids([1, 9, 9, 9, 9, 7, 9, 5], image_token_id=9)
     >>> first.span, second.span, first.rows

@@ -51,7 +51,7 @@ def arcs(
             weights on later ones, and a dot for a token's weight on itself; it needs Q = K. "columns" writes queries on the left and keys on the
             right, with straight lines.
         threshold: the smallest absolute weight that is drawn.
-        color: the color of the lines; to compare two heads, draw both into one `ax` in two colours.
+        color: the colour of the lines; to compare two heads, draw both into one `ax` in two colours.
         ax: axes to draw into; None makes a figure.
 
     Returns:

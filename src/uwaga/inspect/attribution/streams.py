@@ -330,8 +330,8 @@ class Reader:
         model's dtype, the recording's and the finest arithmetic, and of the norm that the vector would have if no two terms had opposite
         signs (Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019, theorem 2.4, to first order: independent
         roundings exceed it once in 10^13). In half precision sums are taken to be float32's, and each step of the stream to be rounded when
-        it is stored, by as much as its parts are large: 4 sqrt(steps) u times the root of the sum of their squares; in real models
-        0.4 to 2 u without sqrt(steps) was measured. What feed-forward layers and softmax make of a rounding below them is left out.
+        it is stored, by as much as its parts are large: 4 sqrt(steps) u times the root of the sum of their squares. Real models were
+        measured at 0.4 to 2 u, without sqrt(steps). What feed-forward layers and softmax make of a rounding below them is left out.
         """
         recorded = values_of(next(iter(self.recording.maps.values())).query).dtype
         u = max(torch.finfo(dtype).eps / 2 for dtype in (self.dtype, self._finest, recorded))

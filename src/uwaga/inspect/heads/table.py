@@ -128,8 +128,8 @@ def head_table(
                             Sinks", 2023)
         learned_sink        the share of a learned sink, 0 without one
         previous_token      see the function; the mean is over the queries that have such a key
-        duplicate_token     the same; only with tokens
-        induction           the same; only with tokens
+        duplicate_token     as for previous_token; only with tokens
+        induction           as for previous_token; only with tokens
 
     Args:
         maps: one map; or several, as a sequence (layers 0, 1, ...) or as a mapping from layer to map; or a recording, whose table has

@@ -357,7 +357,7 @@ class RecordedAttention:
         self.keys: list[Operand] = []
         self.values: list[Operand] = []  # as the keys, or none
         self.options: MapOptions  # of the first pass
-        self.seen: list[PassMask] = []  # the masks of all passes, once there are several; so is `bias`
+        self.seen: list[PassMask] = []  # the masks of all passes, once there are several; `bias` too
         self.bias: DistanceBias | None = None
         self.starts: list[int] = []  # per row, the number of keys before the queries of the first pass
 

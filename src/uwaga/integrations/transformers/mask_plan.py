@@ -25,7 +25,7 @@ from uwaga.integrations.transformers.mask_functions import (
 from uwaga.ops.masks import Both, Causal, Documents, Either, KeyLengths, Mask
 from uwaga.ops.score_shape import ScoreShape
 
-# The attribute of a padding mask of the tokens that are queries. With encoder_hidden_states a mask says nothing about the queries.
+# The attribute of a padding mask that says which queries are tokens. With encoder_hidden_states a mask says so of the keys alone.
 OF_ITSELF = "uwaga_is_of_itself"
 
 
