@@ -1,4 +1,4 @@
-"""`uwaga bench`: about a minute of timings beside PyTorch on this machine; with --save, which engine is fastest here."""
+"""`uwaga bench`: about a minute of timings next to PyTorch on this machine; with --save, which engine is fastest here."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -24,7 +24,7 @@ def bench(
     ] = False,
     tiny: Annotated[bool, typer.Option("--tiny", help="Sizes too small for meaningful figures, for tests.")] = False,
 ) -> None:
-    """Time attention and the linear map beside PyTorch's own, on this machine."""
+    """Time attention and the linear map next to PyTorch's own, on this machine."""
     if save:
         _save(seconds, tiny)
         return

@@ -57,7 +57,7 @@ def lesson(
         typer.Option(help="Language: en, pl, pt, ja or zh; default: the browser's, or in the terminal LC_ALL or LANG."),
     ] = None,
     no_model: Annotated[
-        bool, typer.Option("--no-model", help="Do not load a trained model beside the lesson.")
+        bool, typer.Option("--no-model", help="Do not load a trained model next to the lesson.")
     ] = False,
     port: Port = 0,
     no_browser: NoBrowser = False,
