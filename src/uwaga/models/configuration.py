@@ -37,8 +37,8 @@ class Config:
     - token ids: `pad_token_id`, `eos_token_ids`, `decoder_start_token_id`
 
     `band=n` in `gpt2` lets every second layer see only the last n tokens, as in GPT-3; the model type is then `uwaga-gpt3`.
-    `num_decoder_layers=0` in `t5`, `mt5` and `uwaga-transformer` leaves only the encoder, `num_layers=0` in `uwaga-transformer` only the
-    decoder. `outputs=()` leaves out all heads, except the logits of T5 and of the original Transformer with a decoder.
+    In `uwaga-transformer`, `num_decoder_layers=0` leaves only the encoder and `num_layers=0` only the decoder. `outputs=()` leaves out all
+    heads. Keep the logits of T5 and of the original Transformer with a decoder if you save the model, because loading expects them.
 
     Raises:
         ValueError: a setting of a wrong type or range, or settings that contradict each other.
