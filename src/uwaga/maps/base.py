@@ -35,7 +35,7 @@ class WeightMap(ABC):
 
     @property
     def nesting(self) -> int:
-        """The number of maps below this one: 0 for a map of queries and keys."""
+        """The number of maps on the longest path from this map to one of queries and keys, whose nesting is 0."""
         return 0
 
     @property

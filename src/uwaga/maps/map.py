@@ -186,7 +186,8 @@ class AttentionMap(WeightMap):
 
         Serving engines store keys in such blocks (Kwon et al., "PagedAttention", 2023). The result equals the ragged map of the same
         keys side by side, with the same bits. The engine "cpu" reads the blocks in place and copies only 64 keys per thread. The engine
-        "reference" copies the keys of one request at a time. Key j of request r is key_cache[block_table[r, j // S], j % S], with S tokens in a block.
+        "reference" copies the keys of one request at a time. Key j of request r is key_cache[block_table[r, j // S], j % S], with S
+        tokens in a block.
 
         Args:
             query: Ragged with values (N, H, D), the new tokens of each request, or (R, H, D), one token of each.
@@ -433,9 +434,9 @@ class AttentionMap(WeightMap):
     def diagonal_sums(self) -> Operand:
         """Compute the sum of all weights on each diagonal in one pass, without gradients.
 
-        The result is (..., H, Q+K-1), or Ragged (sum of these, H). Entry n is the sum over the pairs with j - i = n - (Q - 1): with Q = K the last query's weight on the first key is entry 0,
-        the weights of all queries on their own tokens are entry Q - 1, and on the previous ones entry Q - 2. Slashes of a head are its large
-        entries (Jiang et al., "MInference 1.0", 2024).
+        The result is (..., H, Q+K-1), or Ragged (sum of these, H). Entry n is the sum over the pairs with j - i = n - (Q - 1). With Q = K,
+        entry 0 is the last query's weight on the first key, entry Q - 1 sums the weights of all queries on their own tokens, and entry
+        Q - 2 sums their weights on the previous tokens. Slashes of a head are its large entries (Jiang et al., "MInference 1.0", 2024).
 
         >>> x = torch.zeros(3, 2)
         >>> from uwaga import Causal
@@ -477,7 +478,7 @@ class AttentionMap(WeightMap):
         return Pooled(self._cells(cells), None if positions is None else self._cells(positions))
 
     def between(self, spans: Spans, key_spans: Spans | None = None) -> Tensor:
-        """Compute the mean weight of the queries of span s on the keys of span t, (..., H, S, T).
+        """Sum the weights on the keys of span t and average over the queries of span s, (..., H, S, T).
 
         Args:
             spans: pairs (start, stop) of positions, which may overlap; (S, 2), or (batch..., S, 2) for each sequence.

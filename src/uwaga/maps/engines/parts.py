@@ -1,5 +1,5 @@
-"""Functions of the weights of one dense call in parts of its queries and keys, by the native kernels, with the bits of one call (docs/contributors/kernels.md,
-"Partial results"). Parts are as in ops/attention/parts.py; letters as in maps/spec.py.
+"""Functions of the weights of one dense call in parts of its queries and keys, by the native kernels, with the bits of one call
+(docs/contributors/kernels.md, "Partial results"). Parts are as in ops/attention/parts.py; letters as in maps/spec.py.
 """
 
 from collections.abc import Iterable

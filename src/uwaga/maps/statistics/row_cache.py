@@ -76,7 +76,7 @@ class RowCache:
         return self._normalizer
 
     def compute(self, request: RowStatisticsRequest) -> None:
-        """Compute in one pass what the request has and no earlier pass computed."""
+        """Compute in one pass the requested statistics that no earlier pass computed."""
         missing = replace(
             request,
             entropy=request.entropy and "entropy" not in self._found,
