@@ -260,8 +260,11 @@ class MultiHeadAttention(nn.Module):
 
         Kimi Team, "Kimi K2: Open Agentic Intelligence", 2025, section 2.1. Heads below the threshold keep their bits. A head with the
         logit S > threshold is scaled by threshold / S: the square root of this factor on W_Q and on W_K. If query heads share a key
-        head, the key head is scaled by the root of its largest factor, and each query head by the rest of its own factor. Call it after the optimizer's step, with the largest logits of the step's forward pass; the
-        optimizer's state is not changed.
+        head, the key head is scaled by the root of the largest factor of its query heads, and each query head by the rest of its own
+        factor.
+
+        Call this method after the optimizer's step, with the largest logits of the step's forward pass. The optimizer's state is not
+        changed.
 
         Args:
             max_logit: (..., H), the result of `AttentionMap.max_logit()` for this layer's queries and keys, without additive bias.

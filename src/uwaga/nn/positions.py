@@ -197,7 +197,9 @@ def _squared_distances(first: int, frequency_I: Tensor) -> Tensor:
 
 
 class LearnedPositions(nn.Module):
-    """Add a learned vector of the position, x + weight[position] (Gehring et al., "Convolutional Sequence to Sequence Learning", 2017; BERT, GPT-2).
+    """Add a learned vector of the position, x + weight[position], as in BERT and GPT-2.
+
+    Gehring et al., "Convolutional Sequence to Sequence Learning" (2017).
 
     weight: (length, M), initialised from a normal distribution with standard deviation 0.02, as in BERT and GPT-2.
 

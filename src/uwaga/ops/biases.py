@@ -72,8 +72,8 @@ class AlibiBias(DistanceBias):
 class RelativeBias(DistanceBias):
     """Add table[bucket(j - p), h] to the scores, with the buckets of T5 (Raffel et al., 2020).
 
-    The first half of the buckets has one distance each, the others are logarithmically wider, up to `max_distance`. With
-    `bidirectional`, half of all buckets are for keys after the query. Without it, all keys after the query share bucket 0.
+    With `bidirectional`, half of the buckets are for keys after the query. Without it, all keys after the query share bucket 0. In each
+    direction, the first half of the buckets has one distance each; the others are logarithmically wider, up to `max_distance`.
 
     Args:
         table: (buckets, H), real; gradients reach it.

@@ -29,5 +29,5 @@ def named(impl: str, names: Collection[str], refusal: Refusal, *, function: str,
 
 
 def refusals(names: Iterable[str], refusal: Refusal) -> dict[str, str]:
-    """Return why an engine cannot serve, for each that cannot."""
+    """Return the reason against each engine that cannot serve."""
     return {name: why for name in names if (why := refusal(name)) is not None}

@@ -145,7 +145,7 @@ class Ragged:
 
         Args:
             fill: the number after the end of a sequence.
-            length: at least the longest sequence, which is the default.
+            length: at least max_length, which is the default.
 
         Raises:
             ValueError: a length below max_length.

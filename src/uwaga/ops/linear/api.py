@@ -149,7 +149,7 @@ def _is_readable(x: Tensor, dtype: torch.dtype) -> bool:
 
 
 def _values_like(x: Operand, residual: Operand | None) -> Tensor | None:
-    """Return the residual as a tensor. That of a Ragged x must be Ragged over the same sequences, and its values are returned."""
+    """Return the residual as a tensor. If x is Ragged, the residual must be Ragged over the same sequences; its values are returned."""
     if residual is None:
         return None
     if not isinstance(x, Ragged):
