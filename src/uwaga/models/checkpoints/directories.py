@@ -231,7 +231,7 @@ def _download(hub_id: str, revision: str | None) -> Path:
 
 @contextmanager
 def cached_sha256() -> Iterator[Callable[[Path, int | None], str]]:
-    """Give a function like `untrusted.sha256(path, most)` that reads no file that has not changed since it was hashed last.
+    """Give a function like `untrusted.sha256(path, most)` that reads a file only if it has changed since its last hash.
 
     `digests.json` in the folder of caches (`uwaga._base.env.data`) has what a file was when it was hashed: device, inode, size, and times of the
     last change of its content and of its metadata in nanoseconds, which no program can set to the past. A file that has just changed is not

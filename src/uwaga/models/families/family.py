@@ -315,7 +315,7 @@ def _layout(mark: str, sizes: list[int], part: str) -> tuple[Callable[..., Any],
     if mark == "~":
         return lambda x: (x[0],), lambda parts: parts[0][None]
     if mark == "^" and part == ".weight":  # as in GPT-2, (in, out)
-        return lambda x: [rows.T for rows in x.split(sizes, 1)], lambda parts: cat([rows.T for rows in parts], 1)
+        return lambda x: [piece.T for piece in x.split(sizes, 1)], lambda pieces: cat([piece.T for piece in pieces], 1)
     return (lambda x: x.split(sizes), lambda parts: cat(list(parts))) if len(sizes) > 1 else ()
 
 

@@ -60,7 +60,7 @@ def load_target_tokenizer(folder: Path) -> Tokenizer | None:
 
 
 def tokenizer(model: torch.nn.Module | str | os.PathLike[str], *, decoder: bool = False) -> Backend:
-    """Load the tokenizer of a model as a tokenizers.Tokenizer: `.encode(text).ids` are the ids that it reads.
+    """Load the tokenizer of a model as a tokenizers.Tokenizer: `.encode(text).ids` are the ids that the model reads.
 
     Args:
         model: a model that `uwaga.models.load` returned, a directory, the name of a bundled model, or an id on the Hub.
