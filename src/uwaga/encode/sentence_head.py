@@ -120,9 +120,9 @@ def _projection(folder: Path, width: int) -> Dense:
     weights = weight_files.find(folder)
     stored = weights.stored.get("linear.weight")
     if stored is None or len(stored.shape) != 2 or stored.shape[1] != width or stored.dtype not in tables.FLOATING:
-        present = "there is none" if stored is None else f"it is {stored.shape} {stored.dtype}"
+        found = "there is none" if stored is None else f"it is {stored.shape} {stored.dtype}"
         raise CheckpointError(
-            f"{weights.path}: the projection linear.weight must be (any, {width}) floating numbers; {present}"
+            f"{weights.path}: the projection linear.weight must be (any, {width}) floating numbers; {found}"
         )
     weight = weights.read("linear.weight").to(torch.float32, copy=True)
     if not bool(weight.isfinite().all()):

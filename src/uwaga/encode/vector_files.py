@@ -382,7 +382,7 @@ class _Earlier:
 
 
 def _skipped(described: object, shard: Shard) -> list[tuple[int, str]] | None:
-    """The documents that a shard's metadata lists as left out; None if it is none, or that of another shard."""
+    """Return the documents that a shard's metadata lists as left out; None if the metadata is invalid or of another shard."""
     from uwaga._base.options import Count, ListOf, OptionError, Text, read
 
     match described:

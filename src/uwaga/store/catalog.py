@@ -595,7 +595,7 @@ def _roll_back(connection: sqlite3.Connection | None) -> None:
 
 
 def _stamp(path: Path, *, write: bool = False) -> list[int]:
-    """Another stamp if the catalog or its log is another file; without a log, also if the catalog was written.
+    """Return a stamp that differs if the catalog or its log is another file or, without a log, if the catalog was written.
 
     Raises SoftDatabaseError if it, or a file that SQLite opens beside it, is not a regular file, or is to be written and has a second
     name."""

@@ -170,7 +170,7 @@ def read(live: LiveRows, query_QHD: Tensor, options: PassOptions) -> PassResult:
 
 
 def passes(live: LiveRows, query_QHD: Tensor, options: PassOptions) -> list[PassResult]:
-    """Compute a pass as `read` does for every QUERIES of any number of queries."""
+    """Compute the passes of any number of queries, at most QUERIES of them in a pass."""
     return [read(live, part, options) for part in query_QHD.split(QUERIES)]
 
 
@@ -382,7 +382,7 @@ class _Pass:
     def _bands(self) -> tuple[np.ndarray, np.ndarray]:
         """exp(the upper end of each band - that of the highest), (BANDS, R), 0 for those that are left out; the latter (R,)."""
         top_R = BAND * (self._held.max(0) + 1)
-        with np.errstate(invalid="ignore"):  # if a query has no band yet
+        with np.errstate(invalid="ignore"):  # a query may have no band yet
             is_kept = self._held.max(0) - self._held < BANDS
             relative = np.exp(np.maximum(BAND * (self._held + 1) - top_R, -745.0))
         factor = np.where(is_kept & (self._sums > 0), relative, 0.0)

@@ -431,7 +431,7 @@ class StoredDatabase(ABC):
             return entry in now.segments()
 
     def _begin_writing(self) -> None:
-        """Makes this the writer, and removes what an interrupted call or another writer has left. Raises SoftDatabaseError if another one is."""
+        """Become the writer, and remove what an interrupted call or another writer left. Raises SoftDatabaseError if there is a writer."""
         self._check_open()
         self._segment_folder()
         if self._opened_by != os.getpid():
