@@ -1,7 +1,9 @@
-"""Programs in processes of their own, without the seconds that each would take to import PyTorch.
+"""Processes that are forked from one that has imported PyTorch, since that import takes seconds.
 
-The first of them starts a process that imports PyTorch and the package, and that forks for each; with one thread, whose absence in a fork is
-no loss. What a program prints, how it ends and which signals it gets are as if it had been started by itself; nothing runs at its exit.
+`fork` calls a function in a fork of this process. `Program` and `run` start a program: the first program starts a process that imports
+PyTorch and the package, and that forks for each program. It has one thread, because a fork has no other threads. What a program prints,
+its exit code and the signals that it gets are as if the interpreter had started it, with two exceptions: nothing runs at its exit, and
+after a KeyboardInterrupt its exit code is 1.
 """
 
 import atexit
@@ -13,14 +15,57 @@ import socket
 import subprocess
 import sys
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from os import _exit
 from pathlib import Path
 from typing import Any, NoReturn
 
 _FILES = 4  # of a request: the three standard files, and a pipe for the process's id and its exit code
+_UNWRITTEN = 120  # the interpreter's exit code if a standard file takes no more
+
+
+def fork(run: Callable[[], object], *, runs_at_exit: bool = False) -> int:
+    """Call a function in a forked process; return the id of the process.
+
+    Args:
+        run: its result is the exit code of the process (None: 0), or the code that it exits with; 1 if it raises.
+        runs_at_exit: whether the functions run that atexit has registered.
+    """
+    return os.fork() or _end(run, runs_at_exit=runs_at_exit)
+
+
+def exit_code(child: int) -> int:
+    """Wait until a process ends; return its exit code, or the number of a signal below zero."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _end(run: Callable[[], object], *, runs_at_exit: bool = False) -> NoReturn:
+    """Call a function, and end this process as the interpreter does, without the second in which it frees PyTorch's modules."""
+    status = 1
+    try:
+        try:
+            code = run()
+        except SystemExit as ended:
+            code = ended.code
+        except BaseException:  # noqa: BLE001  # a fork does not continue what its parent does
+            traceback.print_exc()
+            code = 1
+        if not isinstance(code, int | None):
+            sys.stderr.write(f"{code}\n")
+            code = 1
+        if runs_at_exit:
+            atexit._run_exitfuncs()
+        status = _UNWRITTEN
+        sys.stdout.flush()
+        sys.stderr.flush()
+        status = code or 0
+    except OSError:
+        traceback.print_exc()
+    finally:
+        _exit(status)
 
 
 class Program:
@@ -39,13 +84,17 @@ class Program:
         self.pid, self.returncode = int(self.told.readline()), None
 
     def communicate(self) -> tuple[str, str]:
-        """What it prints on both files until it has ended."""
+        """Close its standard input; return what it prints on both files until it ends."""
         self.stdin.close()
         with ThreadPoolExecutor(1) as pool, self.stdout, self.stderr:
             errors = pool.submit(self.stderr.read)
-            out = self.stdout.read()
+            try:
+                printed = self.stdout.read(), errors.result()
+            except BaseException:  # the time of the test is over: the pool would wait for the program
+                self.send_signal(signal.SIGKILL)
+                raise
         self.wait()
-        return out, errors.result()
+        return printed
 
     def wait(self) -> int:
         if self.returncode is None:
@@ -58,7 +107,7 @@ class Program:
 
 
 def run(program: Path | str, *arguments: object) -> str:
-    """What a program prints. Raises AssertionError where it fails."""
+    """Return what a program prints. Raises AssertionError if its exit code is not 0."""
     started = Program(program, *arguments)
     out, errors = started.communicate()
     assert started.returncode == 0, errors[-3000:]
@@ -79,58 +128,48 @@ def _forks() -> socket.socket:
 
 def _serve(connection: socket.socket) -> None:
     """Fork for each request, until the other end is closed."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who watches a program ends unnoticed
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a process that watches a program ends unnoticed
     while True:
         asked, files, *_ = socket.recv_fds(connection, 1 << 20, _FILES)
         if not asked:
             return
-        if os.fork() == 0:
-            connection.close()
-            _watch(json.loads(asked), files)
+        fork(partial(_watch, connection, json.loads(asked), files))
         for file in files:
             os.close(file)
 
 
-def _watch(asked: dict[str, Any], files: list[int]) -> NoReturn:
+def _watch(connection: socket.socket, asked: dict[str, Any], files: list[int]) -> None:
     """Run a program in a fork, and tell its id and its exit code."""
+    connection.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     *standard, tell = files
-    if (program := os.fork()) == 0:
+
+    def run() -> None:
         for number, file in enumerate(standard):
             os.dup2(file, number)
         for file in files:
             os.close(file)
         _run(asked)
+
+    program = fork(run)
     for file in standard:
         os.close(file)
     os.write(tell, b"%d\n" % program)
-    os.write(tell, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]))
-    _exit(0)
+    with suppress(BrokenPipeError):  # nobody waits for the program
+        os.write(tell, b"%d\n" % exit_code(program))
 
 
-def _run(asked: dict[str, Any]) -> NoReturn:
+def _run(asked: dict[str, Any]) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup ignores
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["env"])
     sys.argv = [asked.get("file", "-c"), *asked["arguments"]]
-    code: object = 0
-    try:
-        if "file" in asked:
-            runpy.run_path(asked["file"], run_name="__main__")
-        else:
-            exec(asked["text"], {"__name__": "__main__"})
-    except SystemExit as ended:
-        code = ended.code or 0
-    except BaseException:  # noqa: BLE001  # as the interpreter itself ends
-        traceback.print_exc()
-        code = 1
-    finally:
-        with suppress(OSError):  # a pipe that nobody reads
-            sys.stdout.flush()
-            sys.stderr.flush()
-    _exit(code if isinstance(code, int) else 1)
+    if "file" in asked:
+        runpy.run_path(asked["file"], run_name="__main__")
+    else:
+        exec(asked["text"], {"__name__": "__main__"})
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ and kills. Its last line is one: for `random` and `every` the exit code of each 
 null once they are one file.
 """
 
-import atexit
 import gc
 import json
 import os
@@ -16,13 +15,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from os import _exit
 from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).parents[1]))  # for `import forked`
 
 import pyarrow.parquet  # noqa: F401
 import pydantic  # noqa: F401  # which typer imports at the first command
 import rich.progress  # noqa: F401
 import torch._dynamo  # noqa: F401  # which drawing weights on the meta device imports: seconds, in every run
+from forked import exit_code, fork
 
 import uwaga.encode.encoder  # noqa: F401
 from uwaga.cli import app
@@ -33,22 +34,17 @@ KILLED = -signal.SIGKILL
 
 def start(asked: dict, output: str, *, before: int = -1, after: int = -1) -> int:
     """The id of a process that encodes, and kills itself before or after so many more steps that write."""
-    child = os.fork()
-    if child:
-        return child
     left = {"before": before, "after": after}
-    for owner, names in ((os, ("fsync", "link")), (Path, ("replace", "mkdir", "unlink", "rmdir"))):
-        for name in names:
-            setattr(owner, name, deadly(getattr(owner, name), left))
-    sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    sys.argv = ["uwaga", "encode", asked["corpus"], "-o", output, "--model", asked["model"], "--overflow", "mean"]
-    try:
+
+    def encode() -> None:
+        for owner, names in ((os, ("fsync", "link")), (Path, ("replace", "mkdir", "unlink", "rmdir"))):
+            for name in names:
+                setattr(owner, name, deadly(getattr(owner, name), left))
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+        sys.argv = ["uwaga", "encode", asked["corpus"], "-o", output, "--model", asked["model"], "--overflow", "mean"]
         app()
-    except SystemExit as ended:
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        _exit(ended.code or 0)  # without a second of freeing PyTorch's modules
-    raise AssertionError("the command ends the process")
+
+    return fork(encode, runs_at_exit=True)
 
 
 def deadly(step: Callable, left: dict[str, int]) -> Callable:
@@ -68,7 +64,7 @@ def deadly(step: Callable, left: dict[str, int]) -> Callable:
 
 def end(child: int, output: str) -> tuple[int, int | None]:
     """The exit code, and how many shards are finished; None once they are one file."""
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = exit_code(child)
     return code, None if Path(output).exists() else len(list(Path(f"{output}.parts").glob("*.sha256")))
 
 

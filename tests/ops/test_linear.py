@@ -13,7 +13,7 @@ import numpy as np
 import processors
 import pytest
 import torch
-from forks import exit_code, fork
+from forked import exit_code, fork
 from torch import Tensor, nn
 from torch.nn import functional
 

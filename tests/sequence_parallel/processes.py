@@ -26,7 +26,7 @@ sys.path.insert(1, str(Path(__file__).parents[1]))  # for `import tiny_models`, 
 
 import map_cases
 import ragged_cases
-from forks import exit_code, fork
+from forked import exit_code, fork
 from sequence_cases import CASES, CASES_OF_MAPS, attend, gradients_of, layer_and_input
 from sequence_cases import parts as cut
 

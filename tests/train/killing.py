@@ -17,11 +17,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(1, str(Path(__file__).parents[1]))  # for `import forks`
+sys.path.insert(1, str(Path(__file__).parents[1]))  # for `import forked`
 
 import pydantic  # noqa: F401  # typer imports it at the first command
 import torch._dynamo  # noqa: F401  # torch.optim imports it, which takes seconds in every run
-from forks import exit_code, fork
+from forked import exit_code, fork
 
 import uwaga.train.api  # noqa: F401
 from uwaga.cli import app

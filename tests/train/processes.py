@@ -20,13 +20,13 @@ import sys
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(1, str(Path(__file__).parents[1]))  # for `import forks`
+sys.path.insert(1, str(Path(__file__).parents[1]))  # for `import forked`
 
 import pydantic  # noqa: F401  # typer imports it at the first command
 import torch._dynamo  # FSDP2 imports it, which takes seconds in every run
 import torch.distributed.fsdp
 import torch.distributed.tensor  # noqa: F401
-from forks import exit_code, fork
+from forked import exit_code, fork
 
 import uwaga.sequence_parallel.sequence
 import uwaga.train.api  # noqa: F401

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forks import exit_code, fork
+from forked import exit_code, fork
 
 from uwaga.data import splits
 from uwaga.train.config import Config, TokenizerConfig
