@@ -24,6 +24,9 @@ def heat():
     return plots.heatmap(torch.rand(2, 2), TOKENS)
 
 
+WARNINGS_ARE_ERRORS = "import warnings; warnings.simplefilter('error')\n"
+
+
 def test_svg_keeps_text_as_text_and_the_settings_of_others(tmp_path: Path) -> None:
     before = dict(matplotlib.rcParams)
     plots.save(heat(), tmp_path / "map.svg")
@@ -81,7 +84,7 @@ def test_a_notebook_shows_a_figure_without_pyplot(draw: Callable[[], Figure]) ->
 @pytest.mark.slow
 def test_importing_plots_does_not_import_matplotlib() -> None:
     program = "import sys, uwaga.plots as p; [getattr(p, n) for n in p.__all__]; print('matplotlib' in sys.modules)"
-    assert forked.run(program) == "False\n"
+    assert forked.run(WARNINGS_ARE_ERRORS + program) == "False\n"
 
 
 @pytest.mark.stress
@@ -95,7 +98,7 @@ try:
 except ModuleNotFoundError as error:
     print(error, error.name)
 """
-    assert forked.run(program).endswith("pip install 'uwaga[plots]' matplotlib\n")
+    assert forked.run(WARNINGS_ARE_ERRORS + program).endswith("pip install 'uwaga[plots]' matplotlib\n")
 
 
 # Machado, Oliveira & Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency" (2009), table 1:
