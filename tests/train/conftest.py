@@ -92,16 +92,16 @@ def make(make_config: Make, verses: str) -> Make:
 
 
 @pytest.fixture(scope="session")
-def run_that_ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_that_ended(tmp_path_factory: pytest.TempPathFactory) -> Result:
     folder = tmp_path_factory.mktemp("ended")
-    fit(config_in(folder, "language-model", [write_verses(folder)], "data.document=line", *SHORT), progress=False)
-    return folder / "run"
+    config = config_in(folder, "language-model", [write_verses(folder)], "data.document=line", *SHORT)
+    return fit(config, progress=False)
 
 
 @pytest.fixture
-def ended(run_that_ended: Path, make: Make, tmp_path: Path) -> Result:
+def ended(run_that_ended: Result, make: Make, tmp_path: Path) -> Result:
     """Of a copy of that run in tmp_path, resumed at its end."""
-    shutil.copytree(run_that_ended, tmp_path / "run")
+    shutil.copytree(run_that_ended.checkpoint.parent, tmp_path / "run")
     return fit(make(), resume=True, progress=False)
 
 

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -101,12 +102,14 @@ def test_a_run_folder_in_use_is_refused(train: Callable[..., Result], make: Make
 
 @pytest.mark.slow
 def test_a_run_that_ended_is_not_changed_by_resuming_it_and_not_overwritten(
-    run_that_ended: Path, ended: Result, train: Callable[..., Result]
+    run_that_ended: Result, ended: Result, train: Callable[..., Result]
 ) -> None:
-    assert train(resume=True) == ended
+    before, folder = run_that_ended.checkpoint.parent, ended.checkpoint.parent
+    moved = {name: folder / getattr(run_that_ended, name).name for name in ("checkpoint", "best")}
+    assert train(resume=True) == ended == replace(run_that_ended, **moved)
     assert "holds a run already" in refused(train, TrainingError)
     for file in ("metrics.jsonl", "step-000006/model.safetensors", "step-000006/training.json"):
-        assert (ended.checkpoint.parent / file).read_bytes() == (run_that_ended / file).read_bytes()
+        assert (folder / file).read_bytes() == (before / file).read_bytes()
 
 
 @pytest.mark.slow
