@@ -122,6 +122,17 @@ def write_model() -> Callable[..., Path]:
 
 
 @pytest.fixture
+def shard_size(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Set how many documents and characters a shard of `uwaga encode` has."""
+
+    def set_to(documents: int, characters: int) -> None:
+        limits = {"max_documents": documents, "max_characters": characters}
+        monkeypatch.setattr("uwaga.encode.shards.groups.__kwdefaults__", limits)
+
+    return set_to
+
+
+@pytest.fixture
 def write_reranker(tmp_path: Path, write_model: Callable[..., Path]) -> Callable[[], Path]:
     """Write a random BERT of width 16 with a classifier of one label, and its tokenizer."""
     head = {"outputs": ("pooled", "sequence"), "labels": ("LABEL_0",)}

@@ -342,9 +342,9 @@ def test_a_thousand_that_take_no_answers(service: SlowService, kind: str) -> Non
 
 
 @pytest.mark.usefixtures("many_files")
-def test_no_more_connections_than_the_process_may_hold(server: ServedView, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_connections_than_the_process_may_hold(server: ServedView) -> None:
     """Those that have waited longest make room; a question that is being answered is none of them."""
-    monkeypatch.setattr(server.reaper, "_max_connections", 40)
+    server.reaper.max_connections = 40
     with ExitStack() as stack:
         asking = stack.enter_context(connected(server))
         asking.sendall(request(server, b'{"request": "wait"}'))
@@ -360,11 +360,9 @@ def test_no_more_connections_than_the_process_may_hold(server: ServedView, monke
 @pytest.mark.timing
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize("how", ["a byte of each", "connections"])
-def test_half_requests_delay_others_by_less_than_whole_ones(
-    server: ServedView, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_requests_delay_others_by_less_than_whole_ones(server: ServedView, how: str) -> None:
     """40 connections that send half a request: a byte of each, or new ones where there is room for 40, before each answer."""
-    monkeypatch.setattr(server.reaper, "_max_connections", 50 if how == "a byte of each" else 40)
+    server.reaper.max_connections = 50 if how == "a byte of each" else 40
     alone, beside = [], []
     with ExitStack() as stack:
         connections = flood(server, stack, b"GET / HT", 40)

@@ -34,15 +34,9 @@ SHARDS = 3  # of TEXTS, by the fixture below
 
 
 @pytest.fixture(autouse=True)
-def shard_size(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
-    """Shards have three documents, until a test gives other limits."""
-
-    def set_to(documents: int, characters: int) -> None:
-        limits = {"max_documents": documents, "max_characters": characters}
-        monkeypatch.setattr("uwaga.encode.shards.groups.__kwdefaults__", limits)
-
-    set_to(3, 999)
-    return set_to
+def _three_documents(shard_size: Callable[[int, int], None]) -> None:
+    """In a shard, until a test gives other limits."""
+    shard_size(3, 999)
 
 
 @pytest.fixture

@@ -48,9 +48,8 @@ def model(write_model: Callable[..., Path], tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def encode(texts: list[str], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    sizes = {"max_documents": 20, "max_characters": 2000}
-    monkeypatch.setattr("uwaga.encode.shards.groups.__kwdefaults__", sizes)
+def encode(texts: list[str], model: Path, tmp_path: Path, shard_size: Callable[[int, int], None]) -> Callable[..., Any]:
+    shard_size(20, 2000)
     corpus = tmp_path / "docs.jsonl"
     lines = [json.dumps({"id": f"d{n}", "text": text}) for n, text in enumerate(texts)]
     lines[100] = json.dumps({"id": "d100", "text": ""})

@@ -176,10 +176,9 @@ def corpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def encode(
-    corpus: Path, write_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, write_model: Callable[..., Path], tmp_path: Path, shard_size: Callable[[int, int], None]
 ) -> Callable[..., str]:
-    sizes = {"max_documents": 10, "max_characters": 2000}
-    monkeypatch.setattr("uwaga.encode.shards.groups.__kwdefaults__", sizes)
+    shard_size(10, 2000)
     model = write_model(tmp_path / "model")
 
     def run(name: str, *options: str) -> str:

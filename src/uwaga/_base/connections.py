@@ -45,7 +45,7 @@ class IdleConnectionReaper:
     """
 
     def __init__(self, timeouts: ConnectionTimeouts, max_connections: int) -> None:
-        self.timeouts, self._max_connections = timeouts, max_connections
+        self.timeouts, self.max_connections = timeouts, max_connections
         self._since: dict[Any, float] = {}  # since when each connection waits, the longest waiting first
         self._accepted: WeakKeyDictionary[Any, float] = WeakKeyDictionary()  # when, of those that `reap` has not seen
         self._progressed: dict[Address, float] = {}  # when the last chunk of a response was sent
@@ -66,7 +66,7 @@ class IdleConnectionReaper:
 
     def make_room(self, connections: Collection[Any]) -> None:
         """Close the connection that has waited longest if the maximum is reached. To be called before one is accepted."""
-        if len(connections) >= self._max_connections:
+        if len(connections) >= self.max_connections:
             waiting = [
                 connection
                 for connection in connections
@@ -91,7 +91,7 @@ class IdleConnectionReaper:
             if waited or now - begun >= timeouts.response:
                 self._abort(connection)
         # uvicorn may accept a batch at once, after `make_room` was called for one of them.
-        for connection in list(self._since)[: max(len(connections) - self._max_connections, 0)]:
+        for connection in list(self._since)[: max(len(connections) - self.max_connections, 0)]:
             self._abort(connection)
         for connection, since in list(self._since.items())[: max(len(self._since) - MAX_WAITING, 0)]:
             if now - since >= timeouts.crowded:
