@@ -5,6 +5,8 @@ An error or warning in the console of a page, or a request to another server tha
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,13 +28,27 @@ TOKENS = ["[CLS]", "un", "##seen", "the", "cat", "sat", "on", "the", "mat", ".",
 Page = Any  # of playwright, which is not installed where types are checked
 
 
+_started: list[Any] = []  # the browser that runs
+_to_close = ExitStack()
+
+
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium with WebGL2 in software. Module scope: while it runs, no other test can run an event loop of its own."""
-    with playwright.sync_playwright() as running:
-        started = _start(running.chromium)
-        yield started
-        started.close()
+def browser() -> Any:
+    """Chromium with WebGL2 in software, for all files of this folder that follow each other."""
+    if not _started:
+        _path()  # where there is none, nothing is to be closed
+        running = _to_close.enter_context(playwright.sync_playwright())
+        _started.append(_start(running.chromium))
+        _to_close.callback(_started[0].close)
+    return _started[0]
+
+
+@pytest.hookimpl(trylast=True)  # after the pages are closed
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Close the browser before a test elsewhere: while it runs, no other test can run an event loop of its own."""
+    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+        _started.clear()
+        _to_close.close()
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +60,14 @@ def browser_with_bars(browser: Any) -> Iterator[Any]:
 
 
 def _start(kind: Any, **options: Any) -> Any:
+    return kind.launch(executable_path=_path(), args=[*_PLAIN, *_WEBGL], **options)
+
+
+def _path() -> str:
     path = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if path is None:
         pytest.skip("there is no Chromium")
-    return kind.launch(executable_path=path, args=[*_PLAIN, *_WEBGL], **options)
+    return path
 
 
 @pytest.fixture

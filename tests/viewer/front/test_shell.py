@@ -172,6 +172,7 @@ def test_the_code_is_removed_from_the_url_and_is_valid_once(serve: Serve, make_m
     assert view.address != address
 
 
+@pytest.mark.stress
 def test_a_used_url_shows_an_error_and_a_new_one_is_printed(
     serve: Serve, make_maps: MakeMaps, browser: Any, capsys: Any
 ) -> None:

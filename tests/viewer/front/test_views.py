@@ -160,7 +160,7 @@ def test_the_first_screen(open_page: Open, keep: Any, recordings: Any, text_view
         assert page.locator(".uwaga-headline").inner_text().endswith(f": {shown}")
 
 
-@pytest.mark.gate("minilm.*tired", "speller")
+@pytest.mark.gate("speller")
 @pytest.mark.parametrize(
     ("model", "text", "said", "labels"),
     [
@@ -261,6 +261,7 @@ def test_two_texts_and_their_difference(view_of: Callable[..., ServedView], open
     assert is_drawn(keep(page, "difference"))
 
 
+@pytest.mark.stress
 def test_cross_attention_of_the_bundled_speller(serve: Serve, open_page: Open, keep: Any) -> None:
     """The cross-attention head with the lowest entropy, for one word."""
     reader = uwaga.models.open("speller", dtype="float32")

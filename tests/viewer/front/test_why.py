@@ -94,6 +94,7 @@ def test_from_a_cell_to_its_parts_and_to_the_head_that_wrote_one(serve: Serve, o
     assert page.locator(".uwaga-why").is_visible()
 
 
+@pytest.mark.stress
 def test_by_the_keyboard_alone_with_a_difference_and_by_what_wrote_at_the_key(serve: Serve, open_page: Open) -> None:
     view = serve(TIRED, model="minilm")
     page = open_page(f"{view.address}&merge=tokens")
