@@ -27,7 +27,6 @@ TOKENS = ["[CLS]", "un", "##seen", "the", "cat", "sat", "on", "the", "mat", ".",
 
 Page = Any  # of playwright, which is not installed where types are checked
 
-
 _started: list[Any] = []  # the browser that runs
 _to_close = ExitStack()
 
@@ -43,12 +42,25 @@ def browser() -> Any:
     return _started[0]
 
 
-@pytest.hookimpl(trylast=True)  # after the pages are closed
-def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """Close the browser before a test elsewhere: while it runs, no other test can run an event loop of its own."""
-    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
-        _started.clear()
-        _to_close.close()
+def _close() -> None:
+    _started.clear()
+    _to_close.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
+    """Close the browser before a test elsewhere, after the pages: while it runs, no other test can run an event loop of its own."""
+    try:
+        yield
+    finally:  # also if a page had an error
+        if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+            _close()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """Close the browser of a session that ends at its first failure."""
+    _close()
 
 
 @pytest.fixture(scope="module")
