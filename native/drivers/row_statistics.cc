@@ -24,6 +24,11 @@ RowMoments moved_moments(const RowMoments& x, double sum, double moved) {
           static_cast<float>(factor * x.distance)};
 }
 
+// Copies numbers of four bytes. memcpy must not get a null pointer, which a table without largest weights has for them.
+void copy_numbers(void* to, const void* from, int64_t count) {
+  if (count > 0) memcpy(to, from, static_cast<size_t>(count) * 4);
+}
+
 }  // namespace
 
 int64_t StatisticsAccumulator::lay_out(int64_t tiles, float* base) {
@@ -102,8 +107,8 @@ void RowStatisticsTable::clear() {
 void RowStatisticsTable::read(const float* from) {
   for (RowStatistics& row : rows_) {
     memcpy(&row.moments, from, sizeof row.moments);
-    memcpy(row.top_scores, from + 3, top_ * sizeof(float));
-    memcpy(row.top_keys, from + 3 + top_, top_ * sizeof(int32_t));
+    copy_numbers(row.top_scores, from + 3, top_);
+    copy_numbers(row.top_keys, from + 3 + top_, top_);
     from += 3 + 2 * top_;
   }
 }
@@ -111,8 +116,8 @@ void RowStatisticsTable::read(const float* from) {
 void RowStatisticsTable::write(float* to) const {
   for (const RowStatistics& row : rows_) {
     memcpy(to, &row.moments, sizeof row.moments);
-    memcpy(to + 3, row.top_scores, top_ * sizeof(float));
-    memcpy(to + 3 + top_, row.top_keys, top_ * sizeof(int32_t));
+    copy_numbers(to + 3, row.top_scores, top_);
+    copy_numbers(to + 3 + top_, row.top_keys, top_);
     to += 3 + 2 * top_;
   }
 }

@@ -295,7 +295,8 @@ class WeightsInParts {
   }
 
   void test() {
-    test_rows();
+    test_rows(0);
+    test_rows(kTop);
     test_mass();
     test_received();
     test_sums_of_both();
@@ -320,12 +321,13 @@ class WeightsInParts {
     static Operand per_row(const Call& call, int64_t columns) {
       return Operand(UWAGA_FLOAT32, call.shape, call.shape.query_heads, call.shape.queries, columns, 0);
     }
-    uwaga_row_statistics wanted(int64_t start) {
+    uwaga_row_statistics wanted(int64_t start, int64_t largest) {
       uwaga_row_statistics s{};
       s.softmax = {maximum.tensor(), sum.tensor()};
       s.entropy = entropy.tensor(), s.squares = squares.tensor(), s.distance = distance.tensor();
       s.distance_start.mode = UWAGA_START_VALUE, s.distance_start.value = start;
-      s.top = kTop, s.top_weights = s.top_positions = top.tensor();
+      if (largest == 0) return s;
+      s.top = largest, s.top_weights = s.top_positions = top.tensor();
       s.top_positions.data = positions.data();
       s.top_positions.bytes = static_cast<int64_t>(positions.size() * sizeof(int64_t));
       return s;
@@ -358,16 +360,16 @@ class WeightsInParts {
     return p;
   }
 
-  void test_rows() {
+  void test_rows(int64_t largest) {
     Rows parts(call_);
     uwaga_problem p = call_.problem();
-    const uwaga_row_statistics of_whole = whole_.wanted(3);
+    const uwaga_row_statistics of_whole = whole_.wanted(3, largest);
     const uwaga_forward_result to_whole{whole_.output.tensor(), {}}, to_parts{parts.output.tensor(), {}};
     expect(uwaga_rows(&p, &to_whole, &of_whole, nullptr) == UWAGA_OK, "rows refused: %s", uwaga_last_error());
-    Floats memory(whole_.maximum.array().count() * (UWAGA_PADDED(call_.shape.value_width, 16) + 5 + 2 * kTop));
+    Floats memory(whole_.maximum.array().count() * (UWAGA_PADDED(call_.shape.value_width, 16) + 5 + 2 * largest));
     for (const bool is_last : {false, true}) {
       p = part(0, call_.shape.queries[0], is_last);
-      const uwaga_row_statistics of_parts = parts.wanted(is_last ? 3 - kFirstKey : 3);
+      const uwaga_row_statistics of_parts = parts.wanted(is_last ? 3 - kFirstKey : 3, largest);
       const uwaga_row_sums sums{{memory.data(), memory.size()}, is_last, is_last};
       expect(uwaga_rows_part(&p, &to_parts, &of_parts, &sums) == UWAGA_OK, "rows refused: %s", uwaga_last_error());
     }
