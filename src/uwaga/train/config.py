@@ -35,7 +35,7 @@ Objective = Literal["language-model", "encoder-decoder", "masked-language-model"
 
 TokenizerKind = Literal["characters", "words", "byte-pair", "given"]
 _NoNul = StringConstraints(pattern=r"^[^\x00]+$")
-_FileName = Annotated[Text, _NoNul, Words("a string that is not empty and has no NUL character")]
+_FileName = Annotated[Text, _NoNul, Words("a path that is not empty, without NUL")]
 _Sha256 = Annotated[Text, StringConstraints(pattern="^[0-9a-f]{64}$"), Words("64 hexadecimal digits")]
 _Betas = Annotated[tuple[FractionBelow1, FractionBelow1], Words("a list of two numbers from 0 to less than 1")]
 # The tokenizers library allocates as many entries as a vocabulary may get, and PyTorch as many threads.
