@@ -47,7 +47,7 @@ Reports = Mapping[str, str]  # dtype -> the report or log entry with the figures
 _LOG = "docs/log.md"
 _ZEN_3 = "benchmarks/results/2026-11-22-avx2.md"
 _ZEN_4 = "benchmarks/results/2026-11-22-zen4-engines.md"
-_AMX = "benchmarks/results/2026-11-29-intel-amx.md"
+_AMX = "benchmarks/results/2026-11-30-intel-amx.md"
 
 
 class ProcessorEntry(NamedTuple):
