@@ -188,6 +188,17 @@ def test_a_refused_save_changes_no_shards_and_makes_no_folder(model: Transformer
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("stacks", [{}, {"num_layers": 0}], ids=["both", "decoder"])
+@pytest.mark.parametrize("head", [{"tie_word_embeddings": False}, {"lm_head_bias": True}], ids=["untied", "bias"])
+def test_a_transformer_that_was_saved_without_its_head_is_loaded_without_it(
+    tmp_path: Path, stacks: dict, head: dict
+) -> None:
+    sizes = {"vocab_size": 20, "d_model": 8, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2, "d_ff": 16}
+    made = Transformer(config("uwaga-transformer", outputs=(), **(sizes | stacks | head)))
+    save(made, tmp_path)
+    assert replace(load(tmp_path).config, kept={}) == made.config
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_a_file_that_is_a_pipe_is_not_waited_for(folder: Path, name: str) -> None:

@@ -38,7 +38,7 @@ class Config:
 
     `band=n` in `gpt2` lets every second layer see only the last n tokens, as in GPT-3; the model type is then `uwaga-gpt3`.
     In `uwaga-transformer`, `num_decoder_layers=0` leaves only the encoder and `num_layers=0` only the decoder. `outputs=()` leaves out all
-    heads. Keep the logits of T5 and of the original Transformer with a decoder if you save the model, because loading expects them.
+    heads. A file does not show whether a tied head was left out: T5 and the original Transformer with a decoder are loaded with one.
 
     Raises:
         ValueError: a setting of a wrong type or range, or settings that contradict each other.

@@ -34,6 +34,7 @@ _RULES = field_rules(Config) | {"num_layers": LayerCount}
 _OWN_KEYS = {name: Key(name, default, _RULES[name]) for name, default in _BASE.items()} | {
     "eos_token_ids": Key("eos_token_ids", 0)
 }
+_OF_HEAD = ("lm_head.weight", "final_logits_bias")
 # Settings by which Marian differs from others.
 _MARIAN = {
     "norm": "post", "norm_eps": 1e-5, "position_encoding": "sinusoidal", "sinusoid_layout": "halves", "tie_word_embeddings": True,
@@ -54,7 +55,9 @@ def _settle(settings: dict[str, Any], file: File) -> None:
     if not has_both and not settings.get("is_causal"):
         settings["outputs"] = ()
     elif file.names is not None:
-        settings["outputs"] = ("logits",)
+        # A tied head without a bias has no weight of its own: then the file does not show whether there is one, as in Marian's.
+        is_shown = settings["model_type"] != "marian" and (not settings["tie_word_embeddings"] or settings["lm_head_bias"])
+        settings["outputs"] = ("logits",) if not is_shown or any(map(file.has, _OF_HEAD)) else ()
     settings.setdefault("embedding_dropout", settings["dropout"])
     if settings["pad_token_id"] is not None:
         settings["never_generated"] = (settings["pad_token_id"],)
