@@ -65,7 +65,7 @@ def test_it_is_small_and_has_a_card(name: str) -> None:
     card = files["README.md"].read_text()
     for heading in ("Data", "Licence", "Command", "Figures", "Limits"):
         assert f"\n## {heading}\n" in card
-    assert f"    uwaga train {name}\n" in card
+    assert f"\n$ uwaga train {name}\n" in card
 
 
 @pytest.mark.parametrize("name", OWN)
