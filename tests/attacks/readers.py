@@ -39,6 +39,7 @@ from tiny_vision import write_photo
 
 from uwaga._base import untrusted
 from uwaga.data.documents import DocumentFile
+from uwaga.data.tokenizers import TextTokenizer
 from uwaga.encode import chat_template, vector_files
 from uwaga.encode.encoder import TextEncoder
 from uwaga.inspect import pictures
@@ -48,7 +49,6 @@ from uwaga.models import Transformer, load, save
 from uwaga.models.checkpoints import directories, sentence_files
 from uwaga.models.checkpoints.directories import fingerprint
 from uwaga.models.tokenizers.loading import load_target_tokenizer
-from uwaga.models.tokenizers.text_tokenizer import TextTokenizer
 from uwaga.nn.attention_id import AttentionId
 from uwaga.ops import engine_profile
 from uwaga.ops.biases import AlibiBias

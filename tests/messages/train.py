@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from uwaga.data.tokenizers import TextTokenizer
 from uwaga.models.checkpoints.directories import LAST, checkpoint_of_run, read_pointer
-from uwaga.models.tokenizers.text_tokenizer import TextTokenizer
 from uwaga.train import Config, fit, sources
 from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import DataConfig, SourceConfig

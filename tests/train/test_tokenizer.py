@@ -13,14 +13,16 @@ from tokenizers import models, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
 from uwaga.data.tokenizers import (
+    SPECIAL_TOKENS,
+    TextTokenizer,
     as_target_tokenizer,
     count_symbols,
+    recut,
     train_byte_pair_tokenizer,
     train_symbol_tokenizer,
 )
 from uwaga.models import Transformer, save
 from uwaga.models.tokenizers.loading import load_tokenizer
-from uwaga.models.tokenizers.text_tokenizer import SPECIAL_TOKENS, TextTokenizer, recut
 from uwaga.train.corpus import Corpus
 from uwaga.train.errors import ConfigError
 from uwaga.train.model import model_config

@@ -3,5 +3,5 @@
 documents    documents from .txt, .md, .jsonl, .csv and .parquet files
 splits       which documents are for validation, and pairs of a source and a target
 passages     paragraphs, sentences and lines of a text
-tokenizers   tokenizers that are trained on texts
+tokenizers   tokenizers that are trained on texts: special tokens by role, parts of long texts, their files
 """

@@ -43,14 +43,14 @@ class Document:
         return "".join(self.pieces)
 
     def digest(self) -> bytes:
-        """SHA-256 of the text in UTF-8."""
+        """Return the SHA-256 of the text in UTF-8."""
         whole = hashlib.sha256()
         for piece in self.pieces:
             whole.update(piece.encode())
         return whole.digest()
 
     def length(self) -> int:
-        """In characters."""
+        """Return the length in characters."""
         return sum(map(len, self.pieces))
 
 
@@ -61,7 +61,7 @@ class DocumentFile:
         path: of the file.
         kind: "text", "jsonl" (a JSON object in each line), "csv" (RFC 4180, the columns' names in the first line) or "parquet"; None: by
             the ending of the name, .txt, .md, .jsonl, .csv (all
-            also with .gz behind) or .parquet.
+            also with .gz after them) or .parquet.
         unit: what a document of plain text is: "line", "paragraph" (up to an empty line) or "file".
         text_field: the field of the text in JSON lines and parquet; "text" by default.
         id_field: the field of a document's id, a string or a whole number; None: "id" if the first document has one; "":
@@ -97,7 +97,7 @@ class DocumentFile:
         self._text_field, self._id_field = text_field or "text", "" if self._kind == "text" else id_field
 
     def __iter__(self) -> Iterator[Document]:
-        """Raises DataError."""
+        """Yield the documents. Raises DataError."""
         for document in self._documents():
             if not (self._skip_empty and document.pieces == ("",)):
                 yield document
@@ -118,14 +118,11 @@ class DocumentFile:
         if self._kind == "parquet":
             self._find_id(() if self._id_field is not None else _parquet(self.path, ()).names)
             return parquet_rows(self.path, [name for name in (self._text_field, self._id_field) if name])
-        return (
-            record
-            for record in _line_records(self.path)
-            if not self._skip_blank or record.error or str(record.fields["text"]).strip()
-        )
+        records = _line_records(self.path)
+        return (x for x in records if not self._skip_blank or x.error or str(x.fields["text"]).strip())
 
     def _document(self, record: "Record") -> Document:
-        """The document of a record. Raises InvalidDocumentError, unless invalid documents are kept."""
+        """Return the document of a record. Raises InvalidDocumentError, unless invalid documents are kept."""
         place, fields, position, error = record
         try:
             if error is not None:
@@ -145,8 +142,10 @@ class DocumentFile:
 
 
 def lines(path: Path, *, keep_invalid: bool = False) -> Iterator[Line]:
-    """All lines of a file. Raises DataError: no such file, an empty one; a line that is too long or not UTF-8, unless
-    keep_invalid, as in `untrusted.read_lines`."""
+    """Yield all lines of a file. keep_invalid: as in `untrusted.read_lines`.
+
+    Raises DataError if the file does not exist or is empty; without keep_invalid, for a line that is too long or not UTF-8.
+    """
     place = f"{path}:1"
     is_empty = True
     try:
@@ -175,9 +174,11 @@ def _line_records(path: Path) -> Iterator[Record]:
 
 
 def csv_rows(path: Path) -> Iterator[Record]:
-    """The rows of a CSV file that are not blank, by the names in the first one. A row with an error cannot be read: a line that is not
-    UTF-8, quotes that do not fit, a field of more than 131,072 characters (as one that is never closed), or another number of fields.
-    Raises DataError as `lines`, and if there are no names of columns."""
+    """Yield the rows of a CSV file that are not blank, by the names in the first row.
+
+    A row that cannot be read has an error: a line that is not UTF-8, quotes that do not match, a field of more than 131,072 characters (such
+    as one that is never closed), or another number of fields. Raises DataError as `lines`, and if there are no names of columns.
+    """
     size = file_status(path).st_size
     begun: list[Line] = []  # the lines of the row that is being read
 
@@ -223,7 +224,7 @@ class FileChunks:
         self._path = path
 
     def __iter__(self) -> Iterator[str]:
-        """Raises DataError: no such file, an empty one, not UTF-8."""
+        """Yield the pieces of the text. Raises DataError if the file is missing, empty or not UTF-8."""
         decoder = codecs.getincrementaldecoder("utf-8")()
         line, column, is_empty = 1, 0, True  # of the first byte that is not decoded yet
         with untrusted.open_decompressed(self._path) as file:
@@ -247,7 +248,7 @@ class FileChunks:
 
 
 def json_objects(path: Path, *, keep_invalid: bool = False) -> Iterator[Record]:
-    """The objects of a file of JSON lines. Raises DataError."""
+    """Yield the objects of a file of JSON lines. Raises DataError."""
     size = file_status(path).st_size
     for line in lines(path, keep_invalid=keep_invalid):
         fields: dict[str, object] = {}
@@ -272,7 +273,7 @@ def _json_object(line: Line) -> dict[str, object]:
 
 
 def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Record]:
-    """The rows of a parquet file, with these columns as far as it has them. Raises DataError."""
+    """Yield the rows of a parquet file, with those of these columns that it has. Raises DataError."""
     result = _parquet(path, columns)
     if not result.count:
         raise DataError(f"{path}: is empty")
@@ -283,7 +284,7 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Record]:
 
 
 def text_field(place: str, fields: dict[str, object], name: str) -> str:
-    """A field that must be a string of Unicode characters. Raises DataError."""
+    """Return a field that must be a string of Unicode characters. Raises DataError."""
     text = _field(place, fields, name)
     if not isinstance(text, str):
         raise DataError(f"{place}: field {name!r} must be a string, not {type(text).__name__}")
@@ -291,7 +292,7 @@ def text_field(place: str, fields: dict[str, object], name: str) -> str:
 
 
 def _unicode(place: str, name: str, text: str) -> str:
-    """Raises DataError: what no file of UTF-8 can have."""
+    """Return the text. Raises DataError if UTF-8 cannot write it."""
     if not text.isascii():
         try:
             text.encode()
@@ -339,7 +340,7 @@ def _paragraphs(path: Path) -> Iterator[Document]:
 
 
 def file_status(path: Path) -> os.stat_result:
-    """The status of a file. Raises DataError: there is none that can be read."""
+    """Return the status of a file. Raises DataError if it cannot be read."""
     try:
         return untrusted.stat_regular(path)
     except FileNotFoundError:
@@ -364,6 +365,6 @@ def _parquet(path: Path, columns: Iterable[str]) -> untrusted.ParquetRows:
 
 
 def _advanced(line: int, column: int, read: bytes) -> tuple[int, int]:
-    """The line and the byte within it after reading more bytes."""
+    """Return the line and the byte within it after reading more bytes."""
     newlines = read.count(b"\n")
     return line + newlines, len(read) - read.rfind(b"\n") - 1 if newlines else column + len(read)

@@ -13,8 +13,8 @@ _PARAGRAPH_END = re.compile(r"\n[^\S\n]*\n\s*")
 
 
 def split_spans(text: str, split: Split) -> list[Span]:
-    """The spans of the passages of a text. They cover it all: each passage has the white space after it, and the first one what is
-    before it. A text of white space has none.
+    """Return the spans of the passages of a text. They cover all of it: each passage includes the white space after it,
+    and the first one the white space before it. A text of white space has no passages.
 
     >>> split_spans("One. Two!\\nThree\\n\\nFour.", "sentence")
     [(0, 5), (5, 10), (10, 17), (17, 22)]
@@ -28,7 +28,7 @@ def split_spans(text: str, split: Split) -> list[Span]:
 
 
 def split_text(text: str, split: Split) -> Iterator[str]:
-    """The passages of a text, without white space around them.
+    """Return the passages of a text, without white space around them.
 
     >>> list(split_text("One. Two!\\nThree\\n\\nFour.", "sentence"))
     ['One.', 'Two!', 'Three', 'Four.']
@@ -39,7 +39,7 @@ def split_text(text: str, split: Split) -> Iterator[str]:
 
 
 def _parts(text: str, split: Split) -> Iterator[Span]:
-    """What lies between the ends of passages, empty parts included."""
+    """Yield what lies between the ends of passages, empty parts included."""
     if split == "document":
         yield 0, len(text)
     elif split == "line":

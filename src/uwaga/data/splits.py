@@ -26,7 +26,7 @@ class Pair(NamedTuple):
     target: str
 
     def digest(self) -> bytes:
-        """SHA-256 of the source in lower case."""
+        """Return the SHA-256 of the source in lower case."""
         return hashlib.sha256(self.source.casefold().encode()).digest()
 
 
@@ -37,7 +37,7 @@ _FileT = TypeVar("_FileT")
 def split(
     train: Iterable[_FileT], validation: Sequence[_FileT], read: Callable[[_FileT], Iterable[_ItemT]], fraction: float
 ) -> Iterator[tuple[str, _ItemT]]:
-    """All documents or pairs with their splits, in the order of the files. Without files for validation, it gets a fraction."""
+    """Yield all documents or pairs with their splits, in the order of the files. Without files for validation, it gets a fraction."""
     for name, files in ((TRAIN, train), (VALIDATION, validation)):
         for file in files:
             for item in read(file):
@@ -58,8 +58,7 @@ def is_validation(digest: bytes, fraction: float) -> bool:
 def split_by_position(
     files: Sequence[Path], read: Callable[[Path], Iterable[Document]], fraction: float
 ) -> Iterator[tuple[str, Document]]:
-    """The first characters for training and the last fraction of them for validation, as in nanoGPT. The pieces of a part are read
-    once."""
+    """Yield the first characters for training and the last fraction for validation, as nanoGPT does. Pieces can be read once."""
     total = sum(document.length() for path in files for document in read(path))
     edge, begin = int(total * (1 - fraction)), 0
     for path in files:
@@ -72,7 +71,7 @@ def split_by_position(
 
 
 def _characters(pieces: Iterable[str], start: int, stop: int) -> Iterator[str]:
-    """The characters from start up to stop."""
+    """Yield the characters from start up to stop."""
     begin = 0
     for piece in pieces:
         if part := piece[max(start - begin, 0) : max(stop - begin, 0)]:
@@ -91,7 +90,7 @@ def pairs(
     target_field: str = "target",
     remove_characters: str = "",
 ) -> Iterator[Pair]:
-    """The pairs of a file, or of two parallel files.
+    """Yield the pairs of a file, or of two parallel files.
 
     Args:
         path, target_path: line n of the second one is the target of line n of the first.

@@ -23,8 +23,8 @@ from uwaga._base.errors import CheckpointError
 from uwaga._base.options import Count, OptionError, Text, options, read
 from uwaga.data.documents import json_objects
 from uwaga.data.splits import SPLITS, TRAIN, VALIDATION
+from uwaga.data.tokenizers import TextTokenizer
 from uwaga.models.tokenizers.loading import TARGET_FILE
-from uwaga.models.tokenizers.text_tokenizer import TextTokenizer
 from uwaga.ops.ragged import Ragged, part_of
 from uwaga.train.config import Config
 from uwaga.train.errors import DataError

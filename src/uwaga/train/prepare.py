@@ -27,13 +27,14 @@ from uwaga._base.durable import atomic_replace, create_file, file_lock, fsync, f
 from uwaga.data.documents import Document, DocumentFile, file_status
 from uwaga.data.splits import SPLITS, TRAIN, VALIDATION, Pair, pairs, split, split_by_position
 from uwaga.data.tokenizers import (
+    TextTokenizer,
     as_target_tokenizer,
     count_symbols,
+    recut,
     train_byte_pair_tokenizer,
     train_symbol_tokenizer,
 )
 from uwaga.models.tokenizers.loading import TARGET_FILE
-from uwaga.models.tokenizers.text_tokenizer import TextTokenizer, recut
 from uwaga.train import sources
 from uwaga.train.config import Config, DataConfig, TargetConfig, TokenizerConfig
 from uwaga.train.errors import DataError

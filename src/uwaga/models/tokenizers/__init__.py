@@ -3,5 +3,4 @@
 tokenizer        a tokenizer and its file tokenizer.json, with limits of what it may do to a text
 auto_tokenizer   what transformers makes of the files of a directory
 loading          the tokenizer of a model, checked against its config.json
-text_tokenizer   the tokenizer of a training: special tokens by role, parts of long texts, its files
 """
