@@ -8,7 +8,8 @@ Letters: B batch, Q tokens.
 
 import json
 from collections.abc import Iterator
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
@@ -207,14 +208,28 @@ def described(case: Case) -> dict[str, Any]:
     return {theirs: SMALL[key.ours] for theirs, key in keys.items() if key.ours in SMALL} | named | case.more
 
 
-class Twins(NamedTuple):
+@dataclass(frozen=True)
+class Twins:
     """One model thrice, from the directory `folder`."""
 
     case: Case
     folder: Path
     ours: Transformer
-    peer: Any
-    exact: Any
+
+    @cached_property
+    def peer(self) -> Any:
+        """The model in transformers; None: it has none."""
+        return self._theirs(torch.float32)
+
+    @cached_property
+    def exact(self) -> Any:
+        """The model in transformers in float64."""
+        return self._theirs(torch.float64)
+
+    def _theirs(self, dtype: torch.dtype) -> Any:
+        if self.case.of_class is None:
+            return None
+        return getattr(transformers, self.case.of_class).from_pretrained(self.folder, dtype=dtype).eval()
 
 
 @cache
@@ -224,24 +239,29 @@ def twins(name: str) -> Twins:
     torch.manual_seed(0)
     if case.of_class is None:
         models.save(drawn(Transformer(models.config(case.model_type, **settings(case)))), folder)
-        return Twins(case, folder, models.load(folder), None, None)
+        return Twins(case, folder, models.load(folder))
     there = getattr(transformers, case.of_class)
     model = there(there.config_class(**described(case)))
     if "5" in case.of_class and case.more.get("tie_word_embeddings") is False:
         # transformers 5 ties the head in any case, and unties it when it loads another one.
         model.lm_head.weight = nn.Parameter(torch.empty_like(model.shared.weight))
     drawn(model).save_pretrained(folder)
-    # Loaded again, since sinusoidal positions, which are not saved, were drawn too.
-    peer, exact = (there.from_pretrained(folder, dtype=dtype).eval() for dtype in (torch.float32, torch.float64))
-    return Twins(case, folder, models.load(folder), peer, exact)
+    # transformers loads it again, since sinusoidal positions, which are not saved, were drawn too.
+    return Twins(case, folder, models.load(folder))
+
+
+@cache
+def _written(kind: str) -> tuple[dict[str, Any], frozenset[str]]:
+    """The config.json of a small directory of a model type, and the names of its weights."""
+    folder = twins(BASE[kind]).folder
+    with safe_open(folder / "model.safetensors", "pt") as weights:
+        return json.loads((folder / "config.json").read_text()), frozenset(weights.keys())
 
 
 def read_config(kind: str, changes: dict[str, Any]) -> models.Config:
     """The config of a small directory of a model type, with other keys."""
-    pair = twins(BASE[kind])
-    found = json.loads((pair.folder / "config.json").read_text()) | changes
-    with safe_open(pair.folder / "model.safetensors", "pt") as weights:
-        return families.family_of(kind, WHERE).read(kind, File(found, WHERE, frozenset(weights.keys())), {})
+    found, names = _written(kind)
+    return families.family_of(kind, WHERE).read(kind, File(found | changes, WHERE, names), {})
 
 
 def ids(*shape: int, seed: int = 2) -> Tensor:

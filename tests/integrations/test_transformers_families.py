@@ -28,6 +28,10 @@ DECODERS = [
     "llama", "mistral", "mixtral", "olmo2", "opt", "phi", "phi3", "qwen2", "qwen3", "stablelm", "starcoder2",
 ]  # fmt: skip
 PAIRS = ["bart", "m2m_100", "marian", "mt5", "pegasus", "t5"]
+# One of each kind of position, mask, norm and number of key heads; the other families are built of the same parts.
+IN_GATE = [
+    "bart", "bert", "cohere", "distilbert", "gemma2", "gpt2", "gpt_oss", "llama", "m2m_100", "mixtral", "modernbert", "opt", "phi", "t5",
+]  # fmt: skip
 COMPILED = ["bert", "distilbert", "gemma2", "gpt2", "gpt_oss", "mistral", "mixtral", "opt", "t5"]
 ALL = os.environ.get("UWAGA_ALL_FAMILIES") == "1"
 if ALL:
@@ -85,7 +89,10 @@ def batches(family: str, mask: Tensor) -> list[tuple[Tensor, Tensor]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "side"),
-    mostly_stress(product(MAKERS, MASKS), lambda case: case[1] == ("left" if case[0] in DECODERS else "right")),
+    mostly_stress(
+        product(MAKERS, MASKS),
+        lambda case: case[0] in IN_GATE and case[1] == ("left" if case[0] in DECODERS else "right"),
+    ),
 )
 @torch.no_grad()
 def test_padding(family: str, side: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from stress import mostly_stress
 from torch import Tensor, nn
 
 transformers = pytest.importorskip("transformers", minversion="5")
@@ -41,7 +42,12 @@ def agrees(model: nn.Module, packed: Callable[[nn.Module], Tensor]) -> None:
     tiny.agrees(model, run, lambda: alone(exact))
 
 
-@pytest.mark.parametrize("family", [*tiny.DECODERS, "bert", "electra", "modernbert"])
+IN_GATE = ("llama", "gemma2", "mistral", "bert", "modernbert")
+
+
+@pytest.mark.parametrize(
+    "family", mostly_stress([*tiny.DECODERS, "bert", "electra", "modernbert"], IN_GATE.__contains__)
+)
 def test_offsets(family: str) -> None:
     """As DataCollatorWithFlattening gives them to FlashAttention."""
     model = tiny.make(family, (tiny.DECODERS | tiny.ENCODERS)[family], transformers.AutoModel)
@@ -58,11 +64,14 @@ def test_offsets(family: str) -> None:
 # attention too.
 @pytest.mark.parametrize(
     ("family", "with_mask", "with_cache", "rows"),
-    [
-        ("llama", False, False, 1),
-        ("llama", True, False, 2),
-        *((family, True, True, 1) for family in sorted(tiny.DECODERS.keys() - {"gpt_oss"})),
-    ],
+    mostly_stress(
+        [
+            ("llama", False, False, 1),
+            ("llama", True, False, 2),
+            *((family, True, True, 1) for family in sorted(tiny.DECODERS.keys() - {"gpt_oss"})),
+        ],
+        lambda case: case[0] in IN_GATE,
+    ),
 )
 def test_positions_with_a_mask_of_ones_and_an_empty_cache(
     family: str, with_mask: bool, with_cache: bool, rows: int

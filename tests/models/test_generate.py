@@ -36,7 +36,7 @@ BEAMS = {
 }
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=CASES[:2])
 def twins(request: pytest.FixtureRequest) -> Twins:
     return tiny_families.twins(request.param)
 
@@ -88,6 +88,7 @@ def test_the_best_of_several_beams_is_that_of_transformers(
     assert generate(twins.ours, prompts, eos_token_ids=ends, **options) == theirs(twins, prompts, ends, **options)
 
 
+@pytest.mark.parametrize("twins", CASES, indirect=True)
 def test_more_beams_than_words_to_begin_with(twins, prompts: list[list[int]]) -> None:
     options = {"max_new_tokens": 4, "num_beams": 30}
     assert generate(twins.ours, prompts, eos_token_ids=(3,), **options) == theirs(twins, prompts, (3,), **options)
@@ -100,12 +101,20 @@ def test_the_ends_of_the_config_are_the_default(twins, prompts: list[list[int]])
     assert generate(twins.ours, short) == generate(twins.ours, short, eos_token_ids=ends, max_new_tokens=20)
 
 
-@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"do_sample": True, "seed": 5}], ids=lambda x: "-".join(x))
+ALONE = {"greedy": {}, "beams": {"num_beams": 3}, "drawn": {"do_sample": True, "seed": 5}}
+
+
 @pytest.mark.parametrize(
-    "name", [*CASES, "llama-LlamaForCausalLM", "uwaga-gpt3", "uwaga-transformer", "uwaga-transformer-slopes"]
+    ("name", "way"),
+    mostly_stress(
+        product(
+            [*CASES, "llama-LlamaForCausalLM", "uwaga-gpt3", "uwaga-transformer", "uwaga-transformer-slopes"], ALONE
+        ),
+        lambda case: case[1] == "greedy" or case[0] in CASES[:2],
+    ),
 )
-def test_a_prompt_goes_on_alone_as_among_others(name: str, prompts: list[list[int]], options: dict) -> None:
-    model = tiny_families.twins(name).ours
+def test_a_prompt_goes_on_alone_as_among_others(name: str, way: str, prompts: list[list[int]]) -> None:
+    model, options = tiny_families.twins(name).ours, ALONE[way]
     together = generate(model, prompts, max_new_tokens=6, **options)
     assert together == [generate(model, [row], max_new_tokens=6, **options)[0] for row in prompts]
     assert not {token for row in together for token in row} & set(model.config.never_generated)

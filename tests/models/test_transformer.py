@@ -79,7 +79,7 @@ def test_only_the_outputs_that_are_asked_for_are_computed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("make", "name"), [(bert, "encoder"), (gpt2, "decoder")])
+@pytest.mark.parametrize(("make", "name"), [(bert, "encoder"), pytest.param(gpt2, "decoder", marks=pytest.mark.stress)])
 @torch.no_grad()
 def test_a_stack_may_be_compiled_by_itself(make: Callable[..., Transformer], name: str) -> None:
     """A module that torch.compile wraps has a __len__ that raises TypeError, and so no truth value."""
