@@ -29,8 +29,8 @@ def pack_linear(model: nn.Module) -> int:
     Each module's class becomes a subclass whose `forward` calls uwaga.linear; nothing else changes: not the parameters, which
     stay as they are, nor the keys of its state dict, hooks, ties or configuration. No packed copy of a
     weight is kept: the kernels pack it, panel by panel, inside the call, so a weight may change at any time and no memory is
-    added. What an engine of uwaga.linear does not serve, such as other devices, float64 and weights that are subclasses of
-    Tensor, PyTorch computes; `uwaga.linear`'s documentation has the rule.
+    added. PyTorch computes what no engine of uwaga.linear serves, such as other devices, float64 and weights that are
+    subclasses of Tensor; `uwaga.linear`'s documentation has the rule.
 
     Only modules whose class is exactly nn.Linear or Conv1D are taken. Subclasses compute something of their own (quantized
     maps, for example) and are left alone, and so is a module whose `forward` has been replaced on the instance, as hooks of
@@ -90,17 +90,17 @@ def unpack_linear(model: nn.Module) -> int:
 
 
 def is_packed(module: nn.Module) -> bool:
-    """Whether `pack_linear` took this module."""
+    """Return whether `pack_linear` took this module."""
     return isinstance(module, tuple(_packed_classes().values()))
 
 
 def _packed(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Every packed module with its name, changed by other code or not."""
+    """Return every packed module with its name, changed by other code or not."""
     return ((name, module) for name, module in model.named_modules() if is_packed(module))
 
 
 def _packed_classes() -> dict[type[nn.Module], type[nn.Module]]:
-    """The subclass of each class that is taken. A model with a Conv1D has imported transformers; others need not."""
+    """Return the subclass of each class that is taken. A model with a Conv1D has imported transformers; others need not."""
     if "transformers.pytorch_utils" not in sys.modules:
         return {nn.Linear: PackedLinear}
     from transformers.pytorch_utils import Conv1D

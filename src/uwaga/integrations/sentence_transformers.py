@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=nn.Module)
 
-# What transformers' collator of packed batches returns beside the tokens: layers take it by keyword, and
+# What transformers' collator of packed batches returns in addition to the tokens: layers take it by keyword, and
 # sentence-transformers would drop it as unknown.
 _PACKED_KEYS = frozenset(["cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"])
 
@@ -33,12 +33,16 @@ def unpad(model: Model) -> Model:
 
         model = unpad(SentenceTransformer("all-MiniLM-L6-v2"))
 
-    Its transformers compute attention by attn_implementation="uwaga". Where sentence-transformers can pack the texts of a
-    batch into one row, as it does itself for FlashAttention on a GPU, it does so from now on; where it cannot (pairs for
-    a classifier of pairs, images, a batch with a text of no tokens, a model or modules after it that mix tokens outside of attention or
-    read one state of each row, as its pooler does, which two short texts show here), padding is left out between the attentions. Vectors are the same up to rounding. Token
-    embeddings, of encode(output_value="token_embeddings") and forward(), are padded after the last module. A second call
-    has no effect; `model[0].unpad_inputs = False` turns the packing off.
+    Its transformers compute attention by attn_implementation="uwaga". From now on sentence-transformers packs the texts of a batch into
+    one row, as it does for FlashAttention on a GPU. Some models and batches cannot be packed, and padding is left out between the attentions:
+
+    - pairs for a classifier of pairs, and images;
+    - a batch with a text of no tokens;
+    - a model, or modules after it, that mix tokens outside of attention or read one state of each row, as a pooler does. Two short texts
+      show this here.
+
+    Vectors are the same up to rounding. Token embeddings, of encode(output_value="token_embeddings") and forward(), are padded after the last
+    module. A second call has no effect. `model[0].unpad_inputs = False` turns the packing off.
 
     Raises:
         ImportError: sentence-transformers is not installed, or older than 6.
@@ -84,7 +88,7 @@ def _broken_rules(transformer: "Transformer") -> Iterator[str]:
 
 
 def _can_pack(transformer: "Transformer") -> bool:
-    """The conditions of sentence-transformers itself, apart from FlashAttention."""
+    """Return the conditions of sentence-transformers itself, apart from FlashAttention."""
     return (
         transformer.transformer_task in ("feature-extraction", "fill-mask")
         and "text" in transformer.modality_config
@@ -95,7 +99,7 @@ def _can_pack(transformer: "Transformer") -> bool:
 
 
 def _following(model: nn.Module, transformer: "Transformer") -> list[nn.Module]:
-    """The modules that read what the transformer computes, in its part of the model."""
+    """Return the modules that read what the transformer computes, in its part of the model."""
     for module in model.modules():
         if isinstance(module, nn.Sequential) and next(iter(module), None) is transformer:
             return list(module)[1:]
@@ -103,8 +107,10 @@ def _following(model: nn.Module, transformer: "Transformer") -> list[nn.Module]:
 
 
 def _pack(transformer: "Transformer", following: Sequence[nn.Module]) -> None:
-    """What `Transformer._can_flatten_inputs` sets up where it finds FlashAttention, with the positions that the model itself
-    would count; nothing where texts of one row would change one another."""
+    """Set up what `Transformer._can_flatten_inputs` sets up for FlashAttention, unless texts of one row would change one another.
+
+    Positions are those that the model itself would count.
+    """
     collate: Any = partial(_collate, transformer.tokenizer, position_padding(transformer.model))
     forward_params = transformer.model_forward_params
     if forward_params is not None:
@@ -118,8 +124,10 @@ def _pack(transformer: "Transformer", following: Sequence[nn.Module]) -> None:
 
 
 def _collate(tokenizer: Any, padding: int | None, texts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The texts in one row, with all that the tokenizer gives for each token, such as token types; or padded where a text has no tokens
-    or the tokenizer gives something else."""
+    """Return the texts in one row, with all that the tokenizer gives for each token, such as token types.
+
+    They are padded if a text has no tokens, or if the tokenizer gives something that is not one value for each token.
+    """
     names = [name for name in texts[0] if name != "attention_mask"]
     by_name = {name: [torch.as_tensor(text[name]) for text in texts] for name in names}
     lengths = list(map(len, by_name["input_ids"]))
@@ -131,7 +139,7 @@ def _collate(tokenizer: Any, padding: int | None, texts: Sequence[dict[str, Any]
 
 
 def _keeps_apart(transformer: "Transformer", following: Sequence[nn.Module], collate: Any) -> bool:
-    """Whether the texts of a row do not change one another in the transformer, nor in what follows it."""
+    """Return whether the texts of a row do not change one another in the transformer, nor in what follows it."""
     device = transformer.model.device
 
     def outputs(features: dict[str, Any]) -> dict[str, Tensor]:
@@ -153,7 +161,7 @@ def _keeps_apart(transformer: "Transformer", following: Sequence[nn.Module], col
 
 
 def _pad(module: nn.Module, arguments: tuple, features: dict[str, Any]) -> None:
-    """The tokens of a packed row, (1, T, M), as those of a batch of texts, (B, N, M), and their mask."""
+    """Replace the tokens of a packed row, (1, T, M), by those of a batch of texts, (B, N, M), and add their mask."""
     offsets, tokens = features.get("cu_seq_lens_q"), features.get("token_embeddings")
     if offsets is None or tokens is None or "attention_mask" in features or tokens.shape[0] != 1:
         return

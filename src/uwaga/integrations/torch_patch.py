@@ -63,7 +63,7 @@ def patch_torch() -> TorchPatch:
 
     PyTorch's own function still computes what uwaga does not support: other devices, float64, a kernel chosen by
     torch.nn.attention.sdpa_kernel, forward-mode derivatives, second ones by torch.func, dropout under vmap,
-    torch.func.functionalize, calls that PyTorch refuses, and everything where there is no native library. So do tensor
+    torch.func.functionalize, calls that PyTorch rejects, and everything if there is no native library. So do tensor
     subclasses and TorchFunctionModes, whose `__torch_function__` comes first, and what torch.jit.script compiles.
 
     >>> with patch_torch():
@@ -95,7 +95,7 @@ def _close() -> None:
 
 
 def _replacements() -> "list[tuple[ModuleType, Replacement]]":
-    """The modules of PyTorch and what replaces a function of the same name there."""
+    """Return the modules of PyTorch and what replaces a function of the same name there."""
     import torch.nn.attention.varlen as torch_varlen  # here, since importing it registers operators
 
     plain = _replacement_of_sdpa(torch.nn.functional.scaled_dot_product_attention)
@@ -142,7 +142,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def is_supported(*tensors: Tensor) -> bool:
-    """Whether the native kernels can read these tensors: plain, strided, on the CPU, of a supported dtype."""
+    """Return whether the native kernels can read these tensors: plain, strided, on the CPU, of a supported dtype."""
     return native.reason_unavailable() is None and all(
         is_plain_tensor(x)
         and x.device.type == "cpu"
@@ -154,7 +154,7 @@ def is_supported(*tensors: Tensor) -> bool:
 
 
 def is_differentiable(*tensors: Tensor) -> bool:
-    """Whether the native engine has the derivatives that are active here: reverse mode, and under torch.func first order only."""
+    """Return whether the native engine has the derivatives that are active here: reverse mode, and under torch.func first order only."""
     if has_tangent(*tensors):
         return False
     active = transforms()
@@ -162,7 +162,7 @@ def is_differentiable(*tensors: Tensor) -> bool:
 
 
 def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors in the dtype that torch.autocast gives to PyTorch's own function."""
+    """Return the tensors in the dtype that torch.autocast gives to PyTorch's own function."""
     device = tensors[0].device.type
     if not is_autocast(device):
         return tensors
@@ -175,7 +175,7 @@ _LARGEST = torch.finfo(torch.float32).max  # the kernels compute in float32
 
 @cache
 def _replacement_of_sdpa(original: Callable) -> Replacement:
-    """The replacement of scaled_dot_product_attention, which calls `original` for what uwaga does not support. Cached."""
+    """Return the replacement of scaled_dot_product_attention, which calls `original` for what uwaga does not support. Cached."""
 
     def scaled_dot_product_attention(
         query: Tensor,
@@ -214,7 +214,7 @@ def _replacement_of_sdpa(original: Callable) -> Replacement:
 
 
 def _is_nested(query: Tensor) -> bool:
-    """Whether this is a nested tensor. Jagged ones compare the function with that of torch._C._nn, which is not replaced."""
+    """Return whether this is a nested tensor. Jagged ones compare the function with that of torch._C._nn, which is not replaced."""
     if torch.compiler.is_dynamo_compiling():
         return isinstance(query, Tensor) and query.is_nested
     with torch._C.DisableTorchFunction():  # which would ask the overrides
@@ -224,7 +224,7 @@ def _is_nested(query: Tensor) -> bool:
 def _are_supported_options(
     masks: list[Tensor], dropout_p: float, is_causal: bool, scale: float | None, enable_gqa: bool
 ) -> bool:
-    """Whether uwaga supports the options; PyTorch also takes tensors and infinities as scale."""
+    """Return whether uwaga supports the options; PyTorch also takes tensors and infinities as scale."""
     return (
         (scale is None or (isinstance(scale, int | float) and abs(scale) <= _LARGEST))
         and isinstance(dropout_p, int | float)
@@ -236,7 +236,7 @@ def _are_supported_options(
 
 
 def _fits(q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor], enable_gqa: bool) -> bool:
-    """Whether PyTorch accepts these shapes; where it does not, PyTorch raises its own error."""
+    """Return whether PyTorch accepts these shapes; where it does not, PyTorch raises its own error."""
     if not 2 <= q.dim() == k.dim() == v.dim() or not q.dtype == k.dtype == v.dtype:
         return False
     if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
@@ -264,7 +264,7 @@ def _fits(q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor], enable_gqa: bool
 
 
 def _other_kernel_named() -> bool:
-    """Whether torch.nn.attention.sdpa_kernel excludes the flash kernel, as it may on the CPU too."""
+    """Return whether torch.nn.attention.sdpa_kernel excludes the flash kernel, as it may on the CPU too."""
     return not torch.backends.cuda.flash_sdp_enabled()
 
 
@@ -273,7 +273,7 @@ vars(_other_kernel_named)["_dynamo_marked_constant"] = True
 
 
 def _broadcast(shapes: list) -> tuple[int, ...] | None:
-    """The common shape, or None where there is none."""
+    """Return the common shape, or None."""
     if all(shape == shapes[0] for shape in shapes):  # torch.broadcast_shapes takes longer than a small call
         return tuple(shapes[0])
     try:
@@ -283,7 +283,7 @@ def _broadcast(shapes: list) -> tuple[int, ...] | None:
 
 
 def _aligned(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The same leading dimensions for all, by zero strides."""
+    """Return the same leading dimensions for all, by zero strides."""
     if q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
         return q, k, v
     kept = 3 if enable_gqa else 2
@@ -302,7 +302,7 @@ def _mask_and_bias(masks: list[Tensor], is_causal: bool) -> tuple[Mask | Tensor 
 
 @cache
 def _replacement_of_varlen(original: Callable) -> Replacement:
-    """The replacement of varlen_attn, which calls `original` for what uwaga does not support."""
+    """Return the replacement of varlen_attn, which calls `original` for what uwaga does not support."""
 
     def varlen_attn(
         query: Tensor,

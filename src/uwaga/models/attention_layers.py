@@ -17,7 +17,7 @@ _CROSS = re.compile(r"cross|encdec|encoder_attn", re.IGNORECASE)
 
 
 def attention_layers(model: nn.Module, operation: str = "watch") -> dict[nn.Module, AttentionId]:
-    """All attention layers in a model: of `uwaga.nn`, and those of transformers that can compute with uwaga.
+    """Return the attention layers of a model: of `uwaga.nn`, and of transformers if they can compute with uwaga.
 
     operation: "watch" or "edit", for messages. Raises ValueError: a model of transformers that computes attention by itself, or whose
     layers share one attention module; two layers have the same kind and number.
@@ -37,10 +37,10 @@ def attention_layers(model: nn.Module, operation: str = "watch") -> dict[nn.Modu
 def select(
     available: Collection[AttentionId], model: str, layers: Collection[int] | None, kinds: Collection[str] | None
 ) -> set[AttentionId]:
-    """The layers of these numbers and kinds; None for all.
+    """Return the layers with these numbers and kinds; None: all.
 
     Raises:
-        ValueError: the model has no attention layers, or none of a given number or kind.
+        ValueError: the model has no attention layers, or no layer of a given number or kind.
     """
     if not available:
         raise ValueError(
@@ -59,13 +59,12 @@ def select(
 
 
 def name_of(model: nn.Module) -> str:
-    """As messages and recordings call it."""
+    """Return the name of a model in messages and recordings."""
     return model.label if isinstance(model, Model) else type(model).__name__
 
 
 def token_embeddings(model: nn.Module) -> list[nn.Module]:
-    """The modules that are called with token ids as their first argument: `Embeddings` of this package, and get_input_embeddings() of
-    transformers.
+    """Return the modules that get token ids as their first argument: `Embeddings`, and get_input_embeddings() of transformers.
 
     With a hook on the token embedding inside, `Embeddings` would not compute it in one operation with positions and norm, and a watched
     model would have other bits.
@@ -82,7 +81,7 @@ def token_embeddings(model: nn.Module) -> list[nn.Module]:
 
 
 def _input_weight(model: Any) -> Tensor | None:
-    """The weight of the token embedding, which encoder and decoder may share."""
+    """Return the weight of the token embedding, which encoder and decoder may share."""
     try:
         result = model.get_input_embeddings()
     except NotImplementedError:  # a model of images or audio
@@ -94,13 +93,12 @@ _Found = tuple[str, nn.Module, AttentionId]
 
 
 def _of_uwaga(model: nn.Module) -> list[_Found]:
-    """All MultiHeadAttention of a model, numbered within their kind."""
+    """Return all MultiHeadAttention of a model, numbered within their kind."""
     decoders = [layer for layer in model.modules() if isinstance(layer, DecoderLayer)]
     crosses = {id(layer.cross_attention) for layer in decoders}
     causal = (stack for stack in model.modules() if getattr(stack, "is_causal", False) is True)
-    continues = {id(layer) for stack in causal for layer in stack.modules()} | {
-        id(layer.attention) for layer in decoders
-    }
+    continues = {id(layer) for stack in causal for layer in stack.modules()}
+    continues |= {id(layer.attention) for layer in decoders}
     counts = dict.fromkeys(("encoder", "decoder", "cross"), 0)
     results: list[_Found] = []
     for path, module in model.named_modules():
@@ -114,7 +112,7 @@ def _of_uwaga(model: nn.Module) -> list[_Found]:
 
 
 def _of_transformers(model: nn.Module, operation: str) -> list[_Found]:
-    """All attention layers of the transformers models in a model: modules with a bool attribute is_causal."""
+    """Return all attention layers of the transformers models in a model: modules with a bool attribute is_causal."""
     results: list[_Found] = []
     for prefix, whole in outermost(model):
         inside = [
@@ -140,7 +138,7 @@ def _where(path: str, module: nn.Module) -> AttentionId:
 
 
 def _check_not_shared(model: Any, attentions: list[nn.Module], operation: str) -> None:
-    """ALBERT calls one layer repeatedly; the maps of its calls could not be distinguished. Raises ValueError."""
+    """Raise ValueError if layers share one attention module, as in ALBERT: the maps of its calls could not be distinguished."""
     layers = getattr(model.config, "num_hidden_layers", None)
     nameless = [module for module in attentions if getattr(module, "layer_idx", None) is None]
     if nameless and len(nameless) == len(attentions) and isinstance(layers, int) and len(attentions) < layers:

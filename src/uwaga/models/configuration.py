@@ -77,10 +77,10 @@ class Config:
     embedding_norm: Switch = False
 
     # Layers.
-    # Of a relative position bias that the layers of a stack share; None: there is none
+    # Buckets of a relative position bias that the layers of a stack share; None: there is no such bias
     num_buckets: ModelSize | None = None
     max_distance: ModelSize = 128  # distances from here on share the last bucket
-    ropes: tuple[Rope, ...] = ()  # rotary positions of each layer; (): there are none
+    ropes: tuple[Rope, ...] = ()  # rotary positions of each layer; (): no rotary positions
     # For each layer: in a decoder, the last tokens that are seen, the token itself included; in an encoder, the tokens on each
     # side; None: all. (): all in all layers.
     windows: tuple[ModelSize | None, ...] = ()
@@ -144,7 +144,7 @@ class Config:
             yield f"d_k must be even for rotary positions, not {self.head_width}"
         for name in ("windows", "ropes"):
             if len(getattr(self, name)) not in (0, self.num_layers):
-                yield f"{name} must have one for each of {self.num_layers} layers, not {getattr(self, name)}"
+                yield f"{name} must have an entry for each of {self.num_layers} layers, not {getattr(self, name)}"
         if len(set(self.outputs)) < len(self.outputs):
             yield f"outputs must all be different, not {self.outputs}"
         if "sequence" in self.outputs and self.classifier == "pooled" and "pooled" not in self.outputs:
@@ -199,13 +199,10 @@ class Config:
     @cached_property
     def max_tokens(self) -> int | None:
         """The greatest number of tokens of a row, or None if a row may have any length, since positions are computed."""
-        if self.max_position_embeddings is None:
-            return None
-        return (
-            self.max_position_embeddings - (self.pad_token_id or 0) - 1
-            if self.positions_after_padding
-            else self.max_position_embeddings
-        )
+        most = self.max_position_embeddings
+        if most is None or not self.positions_after_padding:
+            return most
+        return most - (self.pad_token_id or 0) - 1
 
     @cached_property
     def layer_weights(self) -> tuple[int, ...]:

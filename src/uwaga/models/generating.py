@@ -50,10 +50,8 @@ class GenerationOptions:
     eos_token_ids: tuple[Any, ...]
 
     def __post_init__(self) -> None:
-        check(
-            not self.do_sample or self.num_beams == 1,
-            "generate: do_sample=True and num_beams > 1 exclude each other",
-        )
+        is_one_search = not self.do_sample or self.num_beams == 1
+        check(is_one_search, "generate: do_sample=True and num_beams > 1 exclude each other")
         for mode, is_on, names in (
             ("do_sample=True", self.do_sample, _SAMPLING),
             ("num_beams > 1", self.num_beams > 1, _BEAM_SEARCH),
@@ -100,7 +98,7 @@ def generate(
         length_penalty: the log probability of a finished text is divided by its length to this power; 1 by default.
         early_stopping: when a beam search ends: True, with the num_beams-th finished text; False, the default, when a better
             one is unlikely; "never", when a better one is impossible.
-        eos_token_ids: ids of tokens that end a text, which are part of the result; None for the model's own, () for none.
+        eos_token_ids: ids of tokens that end a text, which are part of the result; None for the model's own, () for no such tokens.
         pad_token_id: fills the rows of the result if the prompts are a tensor; by default the model's own, or else its first end token.
         seed: the seed of sampling; the same seed and prompt give the same text in any batch. None: a seed from PyTorch's generator.
         streamer: an object with put(ids) and end(), such as transformers' TextStreamer, which receives the prompt and then each new
@@ -157,10 +155,10 @@ def generate(
     tokens = packed = packed.with_values(packed.values.long())
     if len(packed):
         decoding = model.decoding(packed, max_new_tokens)
-        is_beam_search = num_beams > 1
-        tokens = (
-            beam_search(decoding, options) if is_beam_search else generate_tokens(decoding, packed, options, streamer)
-        )
+        if num_beams > 1:
+            tokens = beam_search(decoding, options)
+        else:
+            tokens = generate_tokens(decoding, packed, options, streamer)
     if isinstance(prompts, Ragged):
         return tokens
     if is_padded:
@@ -188,13 +186,13 @@ def _ids_of_texts(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]
 
 
 def unknown_text(unknown: Sequence[str]) -> str:
-    """What a message says of characters that a vocabulary lacks; ten of them at most."""
+    """Return what a message says of characters that a vocabulary lacks; ten of them at most."""
     shown = ", ".join(map(repr, unknown[:10])) + (f" and {len(unknown) - 10} more" if len(unknown) > 10 else "")
     return f"the model has no token for {shown}: it cannot tell what is written there"
 
 
 def _as_ragged(prompts: Ids, lengths: Tensor | None, device: torch.device) -> Ragged:
-    """(N,) ids of all prompts."""
+    """Return the ids of all prompts, Ragged (N,)."""
     if isinstance(prompts, Ragged):
         return prompts
     if isinstance(prompts, Tensor):
@@ -257,7 +255,7 @@ NextToken = Callable[[Tensor, int, Tensor], Tensor]
 
 
 def generate_tokens(decoding: Decoding, prompts: Ragged, options: GenerationOptions, streamer: Any) -> Ragged:
-    """(N,) ids: the new tokens of each row, the end token included. A row that has ended leaves the batch. streamer: as in `generate`."""
+    """Return the new tokens of each row, the end token included, Ragged (N,). A row that has ended leaves the batch."""
     first, cache, logits_of = decoding
     next_token = sampler(options, prompts) if options.do_sample else lambda logits_RV, step, rows: logits_RV.argmax(-1)
     device, count = first.values.device, len(first)
@@ -286,7 +284,7 @@ def generate_tokens(decoding: Decoding, prompts: Ragged, options: GenerationOpti
 
 
 def sampler(options: GenerationOptions, prompts: Ragged) -> NextToken:
-    """Tokens sampled from the distributions that `process_logits` leaves, by inverting their cumulative distribution function.
+    """Return a function that samples tokens from the probabilities that `process_logits` leaves, by their cumulative sums.
 
     The random numbers of a prompt are a function of the seed, the prompt, and how many equal prompts come before it. Other
     prompts in the batch and the position among them do not change them.
@@ -304,9 +302,11 @@ def sampler(options: GenerationOptions, prompts: Ragged) -> NextToken:
 
 
 def process_logits(logits_RV: Tensor, options: GenerationOptions) -> Tensor:
-    """Logits processors, with the bits of those of transformers: temperature, then top-k, then top-p (nucleus sampling,
-    Holtzman et al., "The Curious Case of Neural Text Degeneration", 2020). Excluded tokens get -inf; tokens as probable as the
-    k-th are kept."""
+    """Apply temperature, top-k and top-p, with the bits of transformers' logits processors.
+
+    Excluded tokens get -inf. Tokens as probable as the k-th are kept. Top-p is nucleus sampling (Holtzman et al., "The Curious Case of
+    Neural Text Degeneration", 2020).
+    """
     x = logits_RV if options.temperature is None else logits_RV / options.temperature
     if options.top_k is not None:
         least_R1 = x.topk(min(options.top_k, x.shape[-1])).values[..., -1:]
@@ -320,7 +320,7 @@ def process_logits(logits_RV: Tensor, options: GenerationOptions) -> Tensor:
 
 
 def inverse_cdf(probability_RV: Tensor, uniform_R: Tensor) -> Tensor:
-    """The first token whose cumulative probability is above uniform_R, 0 <= uniform_R < 1.
+    """Return the first token whose cumulative probability is above uniform_R, 0 <= uniform_R < 1.
 
     >>> inverse_cdf(torch.tensor([[0.5, 0.0, 0.5], [0.5, 0.0, 0.5]]).double(), torch.tensor([0.49, 0.5]).double())
     tensor([0, 2])
@@ -330,7 +330,7 @@ def inverse_cdf(probability_RV: Tensor, uniform_R: Tensor) -> Tensor:
 
 
 def _seeds(seed: int, prompts: Ragged) -> list[int]:
-    """The seed of each prompt."""
+    """Return the seed of each prompt."""
     before: Counter[bytes] = Counter()
     seeds = []
     for ids in prompts.to_list():
@@ -387,7 +387,7 @@ class Beams:
         self.done_RWT = _taken(torch.cat((self.done_RWT, text_RCT), 1), chosen_RW)
 
     def continues(self) -> Tensor:
-        """(R,) bool: whether a row may still find a better text than its worst finished one."""
+        """Return whether each row may still find a better text than its worst finished one, (R,) bool."""
         is_full_R = (self.done_score_RW > _NONE).all(1)
         length = self.step
         if self.options.early_stopping == "never" and self.penalty > 0.0:
@@ -398,7 +398,7 @@ class Beams:
         return could_R if self.step < self.options.max_new_tokens else torch.zeros_like(could_R)
 
     def best(self) -> tuple[Tensor, Tensor]:
-        """(R, T) the tokens of the best finished text of each row, and (R,) their number."""
+        """Return the tokens of the best finished text of each row, (R, T), and their number, (R,)."""
         return self.done_RWT[:, 0], self.done_length_RW[:, 0]
 
     def keep(self, rows: Tensor) -> None:
@@ -408,7 +408,7 @@ class Beams:
 
 
 def beam_search(decoding: Decoding, options: GenerationOptions) -> Ragged:
-    """(N,) ids: the new tokens of the best text of each row, the end token included."""
+    """Return the new tokens of the best text of each row, the end token included, Ragged (N,)."""
     first, cache, logits_of = decoding
     device, count, beams = first.values.device, len(first), options.num_beams
     tokens_RT = torch.zeros(count, options.max_new_tokens, dtype=torch.int64, device=device)
@@ -431,5 +431,5 @@ def beam_search(decoding: Decoding, options: GenerationOptions) -> Ragged:
 
 
 def _taken(text_RWT: Tensor, beam_RC: Tensor) -> Tensor:
-    """(R, C, T): the texts of the listed beams, a copy."""
+    """Return a copy of the texts of the listed beams, (R, C, T)."""
     return text_RWT.gather(1, beam_RC[..., None].expand(-1, -1, text_RWT.shape[2]))

@@ -58,11 +58,13 @@ class Model(nn.Module):
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
-        """(..., V) from the last hidden states (..., M). Raises ValueError: it has no logits."""
+        """Compute logits (..., V) from the last hidden states (..., M). Raises ValueError if the model has no logits."""
 
     def decoding(self, prompts: Ragged, new_tokens: int) -> Decoding:
-        """For `uwaga.models.generate`: the state before the first new token of each prompt; prompts: ids (N,). Raises ValueError: it writes
-        no text, or by its own code."""
+        """Return the state before the first new token of each prompt, for `uwaga.models.generate`; prompts: ids (N,).
+
+        Raises ValueError if the model does not write text, or writes it by its own code.
+        """
         raise ValueError(f"generate: {self.label} is a model of transformers: call its own generate()")
 
     @abstractmethod
@@ -71,14 +73,14 @@ class Model(nn.Module):
 
     @abstractmethod
     def continuation(self, ids: Sequence[int], max_new_tokens: int) -> list[int]:
-        """The ids that a model with a decoder writes, by greedy search, without the start token. Raises ValueError: it writes none."""
+        """Return the ids that a decoder writes by greedy search, without the start token. Raises ValueError if it writes no text."""
 
     @abstractmethod
     def explain(self) -> Choice:
-        """What computes its hidden states, and why."""
+        """Return what computes its hidden states, and why."""
 
     def read(self, ids: Tensor, decoder_ids: Tensor | None = None) -> Tensor:
-        """(T, M): the states of the last stack for one text (1, T), or for decoder_ids (1, T) in a model with both stacks."""
+        """Return the states (T, M) of the last stack for one text (1, T), or for decoder_ids (1, T) in a model with both stacks."""
         output = self(ids, decoder_ids, outputs=())
         states: Tensor = output.memory if output.last_hidden_state is None else output.last_hidden_state
         return states[0]

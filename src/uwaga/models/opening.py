@@ -1,4 +1,4 @@
-"""Opening a model: a family of ours by its table, and any other, or what our table refuses, as transformers computes it.
+"""Opening a model: a family of ours by its table. transformers computes any other, and what our table rejects.
 
 A directory is untrusted: no code of it is run, weights of transformers' models are safetensors, and their number bounds the model that
 config.json may ask for.
@@ -68,18 +68,15 @@ def open(  # as the public name
         ValueError: the module cannot be watched, reads no text or is in training mode; it has no tokenizer, or the tokenizer has more ids than
             the module has embeddings; a wrong dtype; an argument that belongs to the other kind of model.
     """
-    is_directory, wrong = isinstance(model, str | os.PathLike), ""
-    if is_directory and tokenizer is not None:
-        wrong = "tokenizer is for a module; a directory has its own"
-    elif not is_directory and (dtype is not None or revision is not None):
-        wrong = "dtype and revision are for a directory; a module is taken as it is"
-    check(not wrong, f"open: {wrong}")
-    if isinstance(model, str | os.PathLike):
-        found = directories.find(model, revision)  # before PyTorch is imported, which takes seconds
-        import torch
+    if not isinstance(model, str | os.PathLike):
+        is_plain = dtype is None and revision is None
+        check(is_plain, "open: dtype and revision are for a directory; a module is taken as it is")
+        return _of_module(model, tokenizer)
+    check(tokenizer is None, "open: tokenizer is for a module; a directory has its own")
+    found = directories.find(model, revision)  # before PyTorch is imported, which takes seconds
+    import torch
 
-        return _opened(os.fspath(model), found, cast(Any, getattr(torch, str(dtype), dtype)))
-    return _of_module(model, tokenizer)
+    return _opened(os.fspath(model), found, cast(Any, getattr(torch, str(dtype), dtype)))
 
 
 def _opened(name: str, found: Path, dtype: "torch.dtype | None") -> "Model":
@@ -115,16 +112,18 @@ def read_states(
     refusal: CheckpointError,
     shared: "SharedFile | None" = None,
 ) -> "TransformersModel":
-    """The model of transformers in a folder, for the states of texts.
+    """Read the model of transformers in a folder, for the hidden states of texts.
 
-    tokenizer: of the same folder. dtype: None for that of the files, or float32 in place of float16. refusal: of our tables.
-    shared: a file to map the weights from.
+    Args:
+        tokenizer: the tokenizer of the same folder.
+        dtype: the dtype of the weights; None: the dtype of the files, or float32 in place of float16.
+        refusal: why our tables cannot read the folder.
+        shared: a file to map the weights from.
 
     Raises CheckpointError: transformers is not installed, has no such model, or refuses the files; they do not fit together, are not
-    safetensors, or have numbers that are NaN or infinite; the model gives no state to every token of a text.
+    safetensors, or have numbers that are NaN or infinite; the model does not give a state to every token of a text.
     """
     from uwaga.models.checkpoints import mapped_weights
-    from uwaga.models.families import model_types
     from uwaga.models.transformers_model import TransformersModel
 
     model = read_module(folder, dtype, "states", refusal)
@@ -134,47 +133,52 @@ def read_states(
         model.requires_grad_(False)
     types = (tokenizer.prefix_types, tokenizer.suffix_types) if _takes_types(folder) else None
     result = TransformersModel(model, types=types)
-    with _after(refusal if untrusted.read_json(folder / "config.json").get("model_type") in model_types() else None):
+    with _after(folder, refusal):
         result.packing  # noqa: B018  # raises what is wrong with the model
     return result
 
 
 def read_classifier(folder: Path, dtype: "torch.dtype | None") -> "RaggedClassifier":
-    """The model for sequence classification in a folder. Raises CheckpointError as `read_states`; another number of labels than one."""
+    """Read the model for sequence classification in a folder.
+
+    Raises CheckpointError as `read_states`, and if the model has another number of labels than one.
+    """
     from uwaga.integrations.transformers.ragged_classifier import RaggedClassifier
 
     return RaggedClassifier(read_module(folder, dtype, "classifier"), takes_types=_takes_types(folder))
 
 
 def read_module(folder: Path, dtype: "torch.dtype | None", part: Part, refusal: CheckpointError | None = None) -> Any:
-    """A model of transformers in a folder, in evaluation mode, with gradients only if it is whole. refusal: of our tables. Raises CheckpointError."""
+    """Read a model of transformers, in evaluation mode, with gradients only if it is whole.
+
+    refusal: why our tables cannot read the folder. Raises CheckpointError as `read_states`.
+    """
     from importlib.metadata import version
 
     from uwaga.models.checkpoints.load_save import check_dtype
     from uwaga.models.families import model_types
 
     check_dtype(dtype)
-    file = folder / "config.json"
-    described = untrusted.read_json(file)
-    model_type = described.get("model_type")
-    is_ours = refusal is not None and model_type in model_types()
+    described = untrusted.read_json(folder / "config.json")
     if find_spec("transformers") is None or int(version("transformers").partition(".")[0]) < 5:
-        install, shown = "version 5 or newer: pip install 'transformers>=5'", printable(repr(model_type))
-        if is_ours:
+        install, kind = "version 5 or newer: pip install 'transformers>=5'", described.get("model_type")
+        if refusal is not None and kind in model_types():
             raise CheckpointError(f"{refusal}; transformers may read it, {install}") from refusal
-        rule = f"model_type is {shown}, which uwaga reads through the package transformers, {install}"
-        raise CheckpointError(f"{file}: {rule}. Without it: {', '.join(model_types())}") from refusal
-    with _after(refusal if is_ours else None):
+        rule = f"model_type is {printable(repr(kind))}, which uwaga reads through the package transformers, {install}"
+        raise CheckpointError(f"{folder / 'config.json'}: {rule}. Without it: {', '.join(model_types())}") from refusal
+    with _after(folder, refusal):
         return _read_module(folder, dtype, part, described)
 
 
 @contextmanager
-def _after(refusal: CheckpointError | None) -> Iterator[None]:
-    """Lets an error of transformers' model follow that of our table, which names the key that is wrong."""
+def _after(folder: Path, refusal: CheckpointError | None) -> Iterator[None]:
+    """Put the refusal of our table, which names the wrong key, before an error of transformers about the same folder."""
+    from uwaga.models.families import model_types
+
     try:
         yield
     except CheckpointError as error:
-        if refusal is None:
+        if refusal is None or untrusted.read_json(folder / "config.json").get("model_type") not in model_types():
             raise
         raise CheckpointError(f"{refusal}\n{error}") from error
 
@@ -217,8 +221,10 @@ def _read_module(folder: Path, dtype: "torch.dtype | None", part: Part, describe
 
 
 def _check_weights(folder: Path, model: Any, info: Mapping[str, Any]) -> None:
-    """Raises CheckpointError: weights of the model are missing, left over, of another shape, NaN or infinite. Those of a head that is not
-    computed may be left over, and those of the pooler of BERT's relatives missing, which is not part of what is shown."""
+    """Raise CheckpointError if weights of the model are missing, left over, of another shape, NaN or infinite.
+
+    Weights of a head that is not computed may be left over. Weights of the pooler of BERT's relatives may be missing: nothing reads it.
+    """
     children = {name for name, _ in model.named_children()}
     body = model.base_model_prefix
     left = [name for name in info["unexpected_keys"] if name.removeprefix(f"{body}.").split(".")[0] in children]
@@ -226,17 +232,14 @@ def _check_weights(folder: Path, model: Any, info: Mapping[str, Any]) -> None:
     lines = [f"  {printable(name)} is missing" for name in sorted(missing)]
     lines += [f"  {printable(name)} is no weight of the model" for name in sorted(left)]
     lines += [f"  {printable(str(keys[0]))} has another shape in the files" for keys in info["mismatched_keys"]]
-    lines += [
-        f"  {name} has values that are NaN or infinite"
-        for name, weight in model.named_parameters()
-        if not bool(weight.isfinite().all())
-    ]
+    strange = [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]
+    lines += [f"  {name} has values that are NaN or infinite" for name in strange]
     if lines:
         raise CheckpointError("\n".join([f"{folder} does not match {type(model).__name__} of transformers", *lines]))
 
 
 def _class_of(transformers: Any, config: Any, described: Mapping[str, Any]) -> Any:
-    """The class that config.json names, or the body alone where it names none of transformers'."""
+    """Return the class that config.json names, or the class of the body if it names no class of transformers."""
     names = described.get("architectures")
     for name in names if isinstance(names, list) else []:
         made: Any = getattr(transformers, name, None) if isinstance(name, str) else None
@@ -247,7 +250,7 @@ def _class_of(transformers: Any, config: Any, described: Mapping[str, Any]) -> A
 
 
 def _maker(file: Path, described: Mapping[str, Any], *, is_classifier: bool) -> Any:
-    """The class of transformers that gives states, or a number, to a text. Raises CheckpointError."""
+    """Return the class of transformers that gives states, or one number, to a text. Raises CheckpointError."""
     from inspect import signature
 
     import transformers
@@ -281,8 +284,7 @@ def _maker(file: Path, described: Mapping[str, Any], *, is_classifier: bool) -> 
 
 
 def is_classifier(folder: Path) -> bool:
-    """Whether the model in a folder is one for sequence classification, of a family whose classifiers are not ours: BERT's relatives have
-    theirs."""
+    """Return whether a model classifies sequences and its family is not one of ours that has classifiers."""
     from uwaga.models.families import family_of, model_types
 
     described = untrusted.read_json(folder / "config.json")
@@ -294,7 +296,7 @@ def is_classifier(folder: Path) -> bool:
 
 
 def _wrapped(module: Any) -> "TransformersModel":
-    """Raises ValueError: a model that reads no text, that is in training mode, or that computes attention by itself."""
+    """Wrap a module of transformers. Raises ValueError if it reads no text, is in training mode, or computes attention by itself."""
     from uwaga.models.transformers_model import TransformersModel
 
     result = TransformersModel(module)
@@ -342,7 +344,7 @@ def _of_module(module: "nn.Module", tokenizer: object) -> "Model":
 
 
 def _tokenizer_of_directory(folder: Path) -> "Tokenizer":
-    """Its tokenizer.json, or what transformers makes of its other files. Raises CheckpointError."""
+    """Read the tokenizer.json of a folder, or let transformers make a tokenizer of its other files. Raises CheckpointError."""
     from uwaga.models.checkpoints import transformers_directories
     from uwaga.models.tokenizers.loading import load_tokenizer
 
@@ -360,7 +362,7 @@ def _tokenizer_of_directory(folder: Path) -> "Tokenizer":
 
 
 def _tokenizer_of(source: Any, path: Path = Path("tokenizer")) -> "Tokenizer":
-    """A copy of a tokenizer of transformers or of tokenizers. Raises ValueError: it is neither, or has no Rust tokenizer inside."""
+    """Copy a tokenizer of transformers or of tokenizers. Raises ValueError if it is neither, or has no Rust tokenizer inside."""
     from tokenizers import Tokenizer as Backend
 
     from uwaga.models.tokenizers.tokenizer import Tokenizer
@@ -373,7 +375,7 @@ def _tokenizer_of(source: Any, path: Path = Path("tokenizer")) -> "Tokenizer":
 
 
 def _takes_types(folder: Path) -> bool:
-    """Whether the tokenizer of transformers gives the model token types."""
+    """Return whether the tokenizer of transformers gives the model token types."""
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
     described = untrusted.read_json(folder / "config.json")
@@ -381,14 +383,14 @@ def _takes_types(folder: Path) -> bool:
 
 
 def gives_types(folder: Path, described: Mapping[str, Any], of_family: str | None) -> bool:
-    """Whether AutoTokenizer of transformers gives token types, as the files of a folder say, or the class of the tokenizer.
+    """Return whether AutoTokenizer of transformers gives token types, by the files of a folder and the class of the tokenizer.
 
-    described: what is in config.json. of_family: the class of the family's tokenizer.
+    described: the content of config.json. of_family: the class of the family's tokenizer.
     """
     settings = untrusted.read_json(folder / "tokenizer_config.json", missing_ok=True)
     names = settings.get("model_input_names")
     if names is not None:
         return isinstance(names, Sequence) and "token_type_ids" in names
-    named = of_family if of_family in _GENERIC else None
-    named = named or settings.get("tokenizer_class") or described.get("tokenizer_class") or of_family
-    return str(named).removesuffix("Fast").removesuffix("Tokenizer") in TYPED_TOKENIZERS
+    name = of_family if of_family in _GENERIC else None
+    name = name or settings.get("tokenizer_class") or described.get("tokenizer_class") or of_family
+    return str(name).removesuffix("Fast").removesuffix("Tokenizer") in TYPED_TOKENIZERS

@@ -75,7 +75,7 @@ class Transformer(Model):
 
     Submodules: embeddings; decoder_embeddings, None unless config.decoder_vocab_size is given; encoder and decoder, of which one is None
     unless config.num_decoder_layers is given; and pooler, lm_head, sequence, tokens, each None unless its output is in config.outputs (lm_head
-    gives logits, pooler pooled). Where ALBERT's layers share weights, each is a module, and their parameters are the same.
+    gives logits, pooler pooled). If layers share weights, as in ALBERT, each is a module of its own with the same parameters.
 
     >>> import torch, uwaga
     >>> config = uwaga.models.config("bert", vocab_size=20, d_model=8, num_layers=2, num_heads=2, d_ff=16, max_position_embeddings=10)
@@ -138,16 +138,16 @@ class Transformer(Model):
 
         Args:
             ids: token ids (B, Q), or Ragged with values (N,): texts one after another, without padding.
-            decoder_ids: of a model with both stacks, (B, Q), or Ragged with as many rows where ids are: config.decoder_start_token_id and the
-                tokens so far. Padding after them does not change what comes before it.
+            decoder_ids: for a model with both stacks, config.decoder_start_token_id and the tokens so far: (B, Q), or Ragged with the rows of
+                Ragged ids. Padding after them does not change what comes before it.
             token_types: integers of the shape of ids; None: all 0.
             lengths: (B,) the number of tokens of each row of padded ids. Padding comes after them; no token attends to it,
                 and its own hidden states are meaningless.
             attention_mask: (B, Q) bool, True is a token; an alternative to lengths. The first token is pooled. Positions
                 are counted from the start of the row, as in transformers (RoBERTa: from the first token).
-            key_lengths: (R,) of Ragged ids: the first so many tokens of each row are seen; those after them see these and are seen by
-                none, as the mask tokens that lengthen a query of ColBERT.
-            cache: of a model with a decoder alone, keys and values of the tokens before these, made by `new_cache`; those of `ids` are
+            key_lengths: (R,) of Ragged ids: how many tokens of each row, from its first one, are seen. The tokens after them see these and
+                are not seen, as the mask tokens that lengthen a query of ColBERT.
+            cache: for a model that is a decoder, keys and values of the tokens before these, made by `new_cache`; those of `ids` are
                 appended. Rows may have different lengths, without padding.
             outputs: which of config.outputs to compute; None: all of them, (): only the hidden states.
             output_hidden_states: also return the hidden states of the embeddings and of every layer.
@@ -173,10 +173,10 @@ class Transformer(Model):
                 raise ValueError(f"{_NAME}: {rule}")
         check_ids(_NAME, "ids", ids, config.vocab_size, config.max_tokens)
         if token_types is not None:
-            _check_same_shape(ids, "token_types", token_types)
+            _check_like(ids, "token_types", token_types)
             check_ids(_NAME, "token_types", token_types, config.type_vocab_size)
         if decoder_ids is not None:
-            _check_same_rows(ids, decoder_ids)
+            _check_like(ids, "decoder_ids", decoder_ids, has_same_tokens=False)
         padding = _padding_mask(ids, lengths, attention_mask, key_lengths) if is_padded else None
         start = 0 if cache is None else cache.start
         x = self.embeddings(ids, token_types, start)
@@ -201,20 +201,21 @@ class Transformer(Model):
 
         Args:
             decoder_ids: (B, Q), or Ragged (N,).
-            memory: (B, K, M), or Ragged (N, M) of as many rows; None where the cache already holds its keys and
-                values, or without an encoder.
+            memory: the encoder's output, (B, K, M), or Ragged (N, M) with the same rows; None if the cache already has its keys and values,
+                or the model has no encoder.
             cache: made by `new_cache`.
         """
         return self._decode(decoder_ids, memory, None, cache, states=False)[0]
 
     def logits(self, hidden: Tensor, *, batch_invariant: bool = True) -> Tensor:
-        """(..., V) from hidden states (..., M); batch_invariant as in `uwaga.nn.FeedForward`. Raises ValueError: the model has no
-        head."""
+        """Compute logits (..., V) from hidden states (..., M); batch_invariant as in `uwaga.nn.FeedForward`.
+
+        Raises ValueError if the model has no head for logits.
+        """
         if self.lm_head is None:
             raise ValueError(f"{_NAME}: this model has no head for logits")
-        result: Tensor = self.lm_head(
-            hidden, self.output_embeddings.token_embedding.weight, batch_invariant=batch_invariant
-        )
+        words_VM = self.output_embeddings.token_embedding.weight
+        result: Tensor = self.lm_head(hidden, words_VM, batch_invariant=batch_invariant)
         return result
 
     @property
@@ -244,12 +245,11 @@ class Transformer(Model):
         return self.embeddings if self.decoder_embeddings is None else self.decoder_embeddings
 
     def new_cache(self, *, capacity: int = 0) -> KeyValueCache:
-        """Make an empty cache for the decoder. capacity: tokens per row to allocate in advance. Raises ValueError: an encoder."""
+        """Make an empty cache for the decoder. capacity: tokens per row to allocate in advance. Raises ValueError for an encoder."""
         return KeyValueCache(len(self._required_decoder.layers), capacity=capacity)
 
     def decoding(self, prompts: Ragged, new_tokens: int) -> Decoding:
-        """For `uwaga.models.generate`: the state before the first new token of each prompt; prompts: ids (N,). Raises ValueError: an
-        encoder, or a model without logits."""
+        """See `Model`. Raises ValueError for an encoder, or a model without logits."""
         has_both, start = self.config.has_both, self.config.decoder_start_token_id
         cache = self.new_cache(capacity=new_tokens + (0 if has_both else prompts.max_length))
         memory = self(prompts).memory if has_both else None
@@ -309,7 +309,7 @@ class Transformer(Model):
         return results
 
     def reads_first_tokens(self, outputs: Collection[str] | None) -> bool:
-        """Whether one of these outputs of `forward` is of the first token of each row. Raises ValueError for unknown ones."""
+        """Return whether one of these outputs of `forward` is of the first token of each row. Raises ValueError for unknown ones."""
         return not _OF_FIRST_TOKEN.isdisjoint(self._wanted(outputs))
 
     def _wanted(self, outputs: Collection[str] | None) -> Collection[str]:
@@ -338,22 +338,22 @@ class Transformer(Model):
         if "token_types" in extras and self.embeddings.token_types is None:
             yield f"this {config.model_type} model has no token types"
         if cache is not None and not config.is_causal:
-            yield "a cache is for a model with a decoder alone; `decode` takes that of both"
+            yield "a cache is for a model that is a decoder; give it to `decode` if the model has both stacks"
         if cache is not None and is_padded:
             yield "a cache does not support padding: give Ragged ids instead of lengths or attention_mask"
         if cache is not None and len(cache) != config.num_layers:
             yield f"the cache has {len(cache)} layers, the model {config.num_layers}"
         if only is not None and states:
-            yield f"only={only!r} leaves out states that output_hidden_states asks for"
+            yield f"only={only!r} excludes output_hidden_states, which returns the states of all tokens"
         if only is not None and config.has_both:
             yield f"only={only!r} is for a model with one stack"
         others = sorted(set(requested) - {"logits"} - (_OF_FIRST_TOKEN if only == "first" else set()))
         if only is not None and others:
-            yield f"with only={only!r} there is no output {', '.join(others)}, of other tokens"
+            yield f"only={only!r} excludes the output {', '.join(others)}, which is of other tokens; leave it out of outputs"
 
 
 def _first_tokens(x: Operand, attention_mask: Tensor | None) -> Tensor:
-    """(..., M): the hidden state of the first token of each row of (..., Q, M); (R, M) for Ragged (N, M)."""
+    """Return the hidden state (..., M) of the first token of each row of (..., Q, M); (R, M) for Ragged (N, M)."""
     if isinstance(x, Ragged):
         return x.values[tokens_of_rows(_NAME, x, "first")]
     if x.shape[-2] == 0:
@@ -364,14 +364,16 @@ def _first_tokens(x: Operand, attention_mask: Tensor | None) -> Tensor:
     return x.take_along_dim(first, -2).squeeze(-2)
 
 
-def _check_same_shape(ids: Operand, name: str, other: Operand) -> None:
-    """`other` has one value for each id. Raises ShapeError or ValueError."""
-    values, others = map(values_of, (ids, other))
+def _check_like(ids: Operand, name: str, other: Operand, *, has_same_tokens: bool = True) -> None:
+    """Raise ShapeError or ValueError unless `other` is Ragged where ids are, and has the same tokens, or at least the same rows."""
     if isinstance(ids, Ragged) != isinstance(other, Ragged):
         raise ValueError(f"{_NAME}: ids and {name} must both be Ragged, or neither")
-    if values.shape != others.shape:
-        tensors = [named_shape("ids", values), named_shape(name, others)]
+    if has_same_tokens and values_of(ids).shape != values_of(other).shape:
+        tensors = [named_shape("ids", values_of(ids)), named_shape(name, values_of(other))]
         raise shape_error(_NAME, f"{name} must have the shape of ids", tensors, name, "has another")
+    rows, others = ((len(x),) if isinstance(x, Ragged) else tuple(x.shape[:-1]) for x in (ids, other))
+    if rows != others:
+        raise ValueError(f"{_NAME}: ids and {name} must have the same rows, not {rows} and {others}")
 
 
 def _padding_mask(
@@ -380,7 +382,7 @@ def _padding_mask(
     attention_mask: Tensor | None,
     key_lengths: Tensor | None = None,
 ) -> Mask | Tensor:
-    """The attention mask that hides padding, or the last tokens of Ragged rows, from queries.
+    """Return the attention mask that hides padding, or the last tokens of Ragged rows, from queries.
 
     Args:
         ids: (..., Q), or Ragged, which has no padding: lengths and attention_mask must then be None.
@@ -392,7 +394,7 @@ def _padding_mask(
         ShapeError, ValueError: two of them are given, either of them for Ragged ids, a mask of another shape or dtype.
     """
     if attention_mask is not None and not isinstance(ids, Ragged) and lengths is None:
-        _check_same_shape(ids, "attention_mask", attention_mask)
+        _check_like(ids, "attention_mask", attention_mask)
     for rule in _broken_padding_rules(ids, lengths, attention_mask, key_lengths):
         raise ValueError(f"{_NAME}: {rule}")
     if attention_mask is None:
@@ -431,21 +433,8 @@ def _broken_padding_rules(
         yield f"key_lengths of row {row} is {int(key_lengths[row])}, and the row has {int(ids.lengths[row])} tokens"
 
 
-def _check_same_rows(ids: Operand, decoder_ids: Operand) -> None:
-    """ids and decoder_ids are both Ragged or neither, and have the same batch dimensions. Raises ValueError."""
-    if isinstance(ids, Ragged) != isinstance(decoder_ids, Ragged):
-        raise ValueError(f"{_NAME}: ids and decoder_ids must both be Ragged, or neither")
-    rows, decoder_rows = _rows(ids), _rows(decoder_ids)
-    if rows != decoder_rows:
-        raise ValueError(f"{_NAME}: ids and decoder_ids must have the same rows, not {rows} and {decoder_rows}")
-
-
-def _rows(ids: Operand) -> tuple[int, ...]:
-    return (len(ids),) if isinstance(ids, Ragged) else tuple(ids.shape[:-1])
-
-
 def _spec_of(config: Config, n: int = 0, *, is_second: bool = False) -> LayerSpec:
-    """What layer n consists of; is_second: of the decoder of a model with both stacks."""
+    """Return what layer n consists of; is_second: of the decoder of a model with both stacks."""
     spec = LayerSpec(**{name: getattr(config, name) for name in _SHARED})
     if config.scale_by_layer:
         spec = replace(spec, scale=(config.head_width**-0.5 if spec.scale is None else spec.scale) / (n + 1))
@@ -456,7 +445,7 @@ def _spec_of(config: Config, n: int = 0, *, is_second: bool = False) -> LayerSpe
 
 
 def _norm_of(config: Config, width: int) -> nn.Module:
-    """A norm as the layers have it, of another width."""
+    """Return a norm as the layers have it, of another width."""
     return replace(_spec_of(config), d_model=width).new_norm()
 
 
@@ -464,7 +453,7 @@ class Embeddings(nn.Module):
     """The sum of the embeddings of tokens, of token types and of positions, with a norm and a linear map where the model has them
     (Devlin et al., "BERT", 2019, figure 2).
 
-    Submodules: token_embedding, positions, token_types, norm and projection, each but the first None where the model has none.
+    Submodules: token_embedding, positions, token_types, norm and projection, each except the first None if the model does not have it.
 
     Args:
         vocab_size: V.
@@ -490,22 +479,24 @@ class Embeddings(nn.Module):
         self.padding_position = config.pad_token_id if config.positions_after_padding else None
 
     def forward(self, ids: Operand, token_types: Operand | None = None, start: int | Tensor = 0) -> Operand:
-        """(..., Q, M), or Ragged (N, M), from ids (..., Q), or Ragged (N,). token_types None: all 0. start: the position of the first
-        token, as in `uwaga.nn.LearnedPositions`."""
+        """Compute embeddings (..., Q, M), or Ragged (N, M), from ids (..., Q), or Ragged (N,).
+
+        token_types: None: all 0. start: the position of the first token, as in `uwaga.nn.LearnedPositions`.
+        """
         x = self._one_operation(ids, token_types, start) if self._is_plain() else self._sum(ids, token_types, start)
         x = apply_dropout(self.dropout, x)
         x = x if self.projection is None else apply_linear(self.projection, x)
         return ids.with_values(x) if isinstance(ids, Ragged) else x
 
     def words(self, ids: Tensor) -> Tensor:
-        """(..., M): the embeddings of tokens alone, from ids (...)."""
+        """Compute the embeddings of tokens alone, (..., M), from ids (...)."""
         x: Tensor = self.token_embedding(ids)
         if self.rounds_factor:
             return x * torch.tensor(self.factor, dtype=x.dtype)
         return x if self.factor == 1.0 else x * self.factor
 
     def position_ids(self, ids: Operand, start: int | Tensor = 0) -> Tensor:
-        """The rows of learned positions: (..., Q), or (N,) of Ragged ids."""
+        """Return the rows of learned positions: (..., Q), or (N,) of Ragged ids."""
         if self.padding_position is not None:
             return values_of(roberta_positions(ids, self.padding_position))
         values = values_of(ids)
@@ -524,7 +515,7 @@ class Embeddings(nn.Module):
         return x if self.norm is None else self.norm(x)
 
     def _is_plain(self) -> bool:
-        """Whether the submodules may be computed by one operation: nobody replaced them, hooked into them or traces them."""
+        """Return whether the submodules may be computed by one operation: nobody replaced them, hooked into them or traces them."""
         tables = [self.token_embedding] if self.token_types is None else [self.token_embedding, self.token_types]
         return (
             self.norm is not None
@@ -537,7 +528,7 @@ class Embeddings(nn.Module):
         )
 
     def _one_operation(self, ids: Operand, token_types: Operand | None, start: int | Tensor) -> Tensor:
-        """The norm of the sum of the embeddings, in one operation: its bits are not those of several."""
+        """Return the norm of the sum of the embeddings, in one operation: its bits are not those of several."""
         types = None
         if self.token_types is not None:
             types = Lookup(self.token_types.weight, None if token_types is None else values_of(token_types))
@@ -552,7 +543,7 @@ class Embeddings(nn.Module):
 
 
 class Stack(nn.Module):
-    """The layers of an encoder or a decoder, with what all of them are told of positions.
+    """The layers of an encoder or a decoder, with the positions that all of them get.
 
     Submodules: layers (a ModuleList), norm, the final norm of a pre-norm stack, else None, and positions, the relative position bias of all
     layers, else None.
@@ -607,7 +598,7 @@ class Stack(nn.Module):
         only: str | None = None,
         start: int | Tensor = 0,
     ) -> tuple[Operand, tuple[Operand, ...] | None]:
-        """The last hidden states, after the final norm, and with `states` the input and the output of every layer, before it.
+        """Return the last hidden states, after the final norm, and with `states` the input and the output of every layer, before it.
 
         Args:
             padding: the mask that hides it: of x, in a decoder that reads an encoder's output of that.
@@ -667,7 +658,7 @@ class LanguageModelHead(nn.Module):
         self.softcap = config.logit_softcap
 
     def forward(self, x: Tensor, words_VM: Tensor, *, batch_invariant: bool = True) -> Tensor:
-        """words_VM: the token embedding."""
+        """Compute logits; words_VM: the token embedding."""
         if self.dense is not None and self.norm is not None:
             x = self.norm(apply_linear(self.dense, x, activation=self.activation))
         x = x if self.factor == 1.0 else x * self.factor
@@ -675,7 +666,7 @@ class LanguageModelHead(nn.Module):
         return self.cap(linear_map(x, weight_VM, self.bias, batch_invariant=batch_invariant))
 
     def cap(self, logits: Tensor) -> Tensor:
-        """c * tanh(logits / c), where the model has a softcap c."""
+        """Return c * tanh(logits / c) if the model has a softcap c, else the logits."""
         return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
 
 
@@ -695,7 +686,7 @@ class ClassHead(nn.Module):
     without an activation), output.
 
     Args:
-        activation: "tanh", "gelu" or "relu" of a linear map before that of the classes; None: there is none.
+        activation: "tanh", "gelu" or "relu" of a linear map before that of the classes; None: no such map.
     """
 
     def __init__(self, config: Config, activation: str | None, dropout: float) -> None:

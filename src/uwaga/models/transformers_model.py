@@ -95,7 +95,7 @@ class TransformersModel(Model):
         outputs: tuple[()] = (),
         only: str | None = None,
     ) -> Output:
-        """The hidden states.
+        """Return the hidden states.
 
         Args:
             ids: (B, T), or Ragged (N,) without empty rows.
@@ -109,9 +109,9 @@ class TransformersModel(Model):
             mask = torch.ones_like(ids) if attention_mask is None else attention_mask
             return Output(self._padded(ids, mask, decoder_ids))
         states = self.packing.states(ids, None if token_types is None else token_types.values)
-        return Output(
-            states if only is None else one_per_row(states.values[tokens_of_rows("TransformersModel", states, only)])
-        )
+        if only is not None:
+            states = one_per_row(states.values[tokens_of_rows("TransformersModel", states, only)])
+        return Output(states)
 
     @property
     def packing(self) -> Packing:
@@ -157,14 +157,14 @@ class TransformersModel(Model):
         return "next" if self.continues else "masked"
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """See `Model`; (n, V) from (n, M)."""
+        """See `Model`: logits (n, V) from hidden states (n, M)."""
         result = self._with_states(hidden)
         if result is None:
             raise ValueError(f"{type(self.model).__name__} has no head for logits")
         return result
 
     def _padded(self, ids: Tensor, seen: Tensor, decoder_ids: Tensor | None) -> Tensor:
-        """(B, T, M)."""
+        """Compute the hidden states (B, T, M) of padded ids by the model's own code."""
         device = self.model.device
         ids, seen = ids.to(device), seen.to(device)
         if decoder_ids is None:
@@ -180,18 +180,15 @@ class TransformersModel(Model):
         return states.cpu()
 
     def _with_states(self, states: Tensor | None) -> Tensor | None:
-        """The model's head, whatever its code does, over given states (n, M): the model reads one token, and its last stack gives these
-        states in place of its own. None where the head does not call the last stack, which has no states of a head then.
+        """Compute the model's head over states (n, M), whatever the code of the head does; None: the head does not call the last stack.
 
-        states: None: its own.
+        The model reads one token, and its last stack returns these states in place of its own. states: None: its own.
         """
         calls: list[nn.Module] = []
 
         def replaced(module: nn.Module, _: object, output: Any) -> Any:
-            is_stack = (
-                getattr(output, "last_hidden_state", None) is not None
-            )  # ModernBERT calls its last linear map a decoder
-            if is_stack:
+            # ModernBERT calls its last linear map a decoder.
+            if getattr(output, "last_hidden_state", None) is not None:
                 calls.append(module)
                 if states is not None:
                     output.last_hidden_state = states[None].to(output.last_hidden_state)

@@ -58,8 +58,9 @@ def uwaga_attention(
     cache: object = None,
     **others: object,
 ) -> tuple[Tensor, AttentionMap | None]:
-    """Attention of a layer of transformers: the output (B, Q, H, E), and with output_attentions=True a map of the weights. Padded
-    queries may give zeros, except the last position of a causal sequence.
+    """Compute the attention of a layer of transformers: the output (B, Q, H, E), and with output_attentions=True a map of the weights.
+
+    Padded queries may give zeros, except the last position of a causal sequence.
 
     Args:
         module: the layer.
@@ -140,7 +141,7 @@ def uwaga_attention(
 
 
 def _start(layer: LayerArguments, mask: Mask | None, bias: Tensor | None) -> int | None:
-    """The position of the first query where the mask is dense; None: the mask says it, or the last query is at the last key."""
+    """Return the position of the first query where the mask is dense; None: the mask says it, or the last query is at the last key."""
     if not getattr(layer.module, "is_causal", False):
         return None
     if isinstance(mask, DenseMask):
@@ -151,8 +152,10 @@ def _start(layer: LayerArguments, mask: Mask | None, bias: Tensor | None) -> int
 
 
 def _start_of_dense(visible: Tensor) -> int:
-    """The position of the first query of causal attention among the keys, from a mask (..., Q, K): a query that is no padding is at
-    the last key that it sees. A cache of fixed size has more keys than tokens."""
+    """Return the position of the first query of causal attention among the keys, from a mask (..., Q, K).
+
+    A query that is not padding is at the last key that it sees. A cache of fixed size has more keys than tokens.
+    """
     queries, keys = visible.shape[-2:]
     last = torch.where(visible, torch.arange(keys, device=visible.device), -1).amax(-1)
     last = last - torch.arange(queries, device=visible.device)
@@ -163,7 +166,7 @@ def _start_of_dense(visible: Tensor) -> int:
 def _as_expected(
     layer: LayerArguments, call: AttentionCall, output: Operand, queries: int, others: Mapping[str, object]
 ) -> Tensor:
-    """(B, Q, H, E), as packed states where the layers after this one are faster with them."""
+    """Return the output as (B, Q, H, E), or as packed states if the layers after this one are faster with them."""
     tokens = None if layer.plan is None else layer.plan.tokens
     to_come = remaining_layers(layer.module) if tokens is not None or Packing.is_open() else None
     if to_come == 0:
@@ -182,7 +185,7 @@ def _as_expected(
 
 
 def _wants(name: str, others: Mapping[str, object]) -> bool:
-    """Whether the caller requests the "attentions" of every layer, or its "hidden_states", which must be plain then."""
+    """Return whether the caller requests the "attentions" of every layer, or its "hidden_states", which must be plain then."""
     return bool(others.get(f"output_{name}")) or is_output_collected(name)
 
 
@@ -201,7 +204,7 @@ def _from_pages(
     key_offsets: Any,
     others: Mapping[str, object],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys (1, G, K, D) and values (1, G, K, E) of whole documents, and the offsets of the documents among the keys."""
+    """Return keys (1, G, K, D) and values (1, G, K, E) of whole documents, and the offsets of the documents among the keys."""
     from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
     if not isinstance(cache, PagedAttentionCache):
@@ -277,8 +280,10 @@ def _keep_gradient(of: "weakref.ref[LayerMap]", gradients: tuple[Tensor | None, 
 
 
 def _map_of_call(asked: Asked, output: Tensor | None) -> AttentionMap:
-    """The map of a call, from its whole batch and its output, (B, Q, H, E); None where a hook has changed the output, whose gradient is
-    not that of the weights."""
+    """Return the map of a call, from its whole batch and its output, (B, Q, H, E).
+
+    output: None if a hook has changed it: then its gradient is not that of the weights.
+    """
     assert isinstance(asked.value, Tensor)
     options = map_options(asked.options)
     if output is None or not torch.is_grad_enabled() or output.grad_fn is None:

@@ -21,7 +21,7 @@ from uwaga.ops.ragged import Ragged
 
 
 def outermost(model: nn.Module, fits: Callable[[Any], bool] = lambda _: True) -> list[tuple[str, Any]]:
-    """The paths and modules of the transformers models that fit, without those that are part of another one that fits."""
+    """Return the paths and modules of the transformers models that fit, without those that are part of another one that fits."""
     library = sys.modules.get("transformers")
     if library is None:  # then there are no models of it
         return []
@@ -34,8 +34,9 @@ def outermost(model: nn.Module, fits: Callable[[Any], bool] = lambda _: True) ->
 
 
 def computing(model: nn.Module, operation: str = "watch") -> AbstractContextManager[object]:
-    """A context in which the transformers models of a model compute attention with uwaga, in this thread and task: another thread inside
-    a forward pass keeps the attention for which its masks were made. Configs do not change.
+    """Return a context in which the transformers models of a model compute attention with uwaga, in this thread and task.
+
+    Another thread inside a forward pass keeps the attention for which its masks were made. Configs do not change.
 
     Raises:
         ValueError: a model that computes attention by itself.
@@ -51,19 +52,18 @@ def computing(model: nn.Module, operation: str = "watch") -> AbstractContextMana
 
 
 def own_attention_error(model: nn.Module, operation: str = "watch") -> ValueError:
-    """The error of a model that does not call transformers' attention functions."""
+    """Return the error of a model that does not call transformers' attention functions."""
     done = {"watch": "watched", "edit": "edited"}[operation]
     return ValueError(f"{operation}: {type(model).__name__} computes attention by itself, and cannot be {done}")
 
 
 def configs_of(models: list[Any]) -> list[Any]:
-    """Each config of the models and their parts once, without those of parts that compute attention by themselves."""
+    """Return each config of the models and their parts once, without those of parts that compute attention by themselves."""
     results: dict[int, Any] = {}
-    parts = [
-        module for model in models for module in model.modules() if hasattr(module, "_can_set_attn_implementation")
-    ]
+    modules = [module for model in models for module in model.modules()]
+    parts = [module for module in modules if hasattr(module, "_can_set_attn_implementation")]
     left_out = {id(module.config) for module in parts if not module._can_set_attn_implementation()}
-    queue = [module.config for model in models for module in model.modules() if hasattr(module, "config")]
+    queue = [module.config for module in modules if hasattr(module, "config")]
     while queue:
         config = queue.pop()
         if id(config) in results or id(config) in left_out or not hasattr(config, "_attn_implementation_internal"):
@@ -74,27 +74,28 @@ def configs_of(models: list[Any]) -> list[Any]:
 
 
 def takes(module: Any, name: str) -> bool:
-    """Whether its forward has an argument of this name."""
+    """Return whether its forward has an argument of this name."""
     return name in inspect.signature(module.forward).parameters
 
 
 def without_cache(module: Any) -> dict[str, bool]:
-    """use_cache=False where there is a cache: without one, the passes of two texts are not joined."""
+    """Return use_cache=False if the model has a cache: without one, the passes of two texts are not joined."""
     return {"use_cache": False} if takes(module, "use_cache") else {}
 
 
 def vocab_size(model: Any) -> int | None:
-    """The number of ids that it reads; None: it reads no tokens."""
+    """Return the number of ids that it reads; None: it reads no tokens."""
     weight = getattr(model.get_input_embeddings(), "weight", None) if takes(model, "input_ids") else None
     return None if weight is None else len(weight)
 
 
 def max_tokens(model: Any) -> int | None:
-    """How many tokens a text may have, special tokens included; None: any number. A table of positions limits it to the rows that
-    positions reach: those of RoBERTa begin after the padding's."""
-    most = getattr(
-        model.config.get_text_config(decoder=bool(model.config.is_encoder_decoder)), "max_position_embeddings", None
-    )
+    """Return how many tokens a text may have, special tokens included; None: any number.
+
+    A table of positions limits the number to the rows that positions reach. RoBERTa's positions begin after the row of padding.
+    """
+    config = model.config.get_text_config(decoder=bool(model.config.is_encoder_decoder))
+    most = getattr(config, "max_position_embeddings", None)
     if not isinstance(most, int) or most <= 0:
         return None
     padding = position_padding(model)
@@ -102,7 +103,7 @@ def max_tokens(model: Any) -> int | None:
 
 
 def packed_row(ids: Ragged, padding: int | None) -> dict[str, Any]:
-    """What the model takes by keyword: the tokens (1, N), their positions, the number of the text of each, and the texts' offsets.
+    """Return what the model takes by keyword: the tokens (1, N), their positions, the number of the text of each, and the texts' offsets.
 
     ids: values (N,); no text may be empty. padding: of `position_padding`.
     """
@@ -124,8 +125,10 @@ def packed_row(ids: Ragged, padding: int | None) -> dict[str, Any]:
 
 
 def position_padding(model: nn.Module) -> int | None:
-    """RoBERTa's padding token, after which a model counts positions, without the padding tokens that a text itself may have; None:
-    positions are counted from 0. The rule is that of sentence-transformers: no other model has both attributes in one module."""
+    """Return RoBERTa's padding token, after which a model counts the positions of all other tokens; None: positions are counted from 0.
+
+    The rule is that of sentence-transformers: no other model has both attributes in one module.
+    """
     for module in model.modules():
         padding = getattr(module, "padding_idx", None)
         if isinstance(padding, int) and isinstance(getattr(module, "position_embeddings", None), nn.Embedding):
@@ -134,7 +137,7 @@ def position_padding(model: nn.Module) -> int | None:
 
 
 def example_text(length: int, vocabulary: int, seed: int = 0) -> list[int]:
-    """Ids above those that most vocabularies have for padding and the like."""
+    """Return ids above those that most vocabularies have for padding and the like."""
     least = min(5, vocabulary - 1)
     return [least + (7 * seed + 3 * at) % (vocabulary - least) for at in range(length)]
 
@@ -145,11 +148,14 @@ def keeps_apart(
     device: torch.device,
     vocabulary: int,
 ) -> bool:
-    """Whether two texts in one row have the states that they have alone. They do not where a layer mixes tokens outside of
-    attention, as a convolution or a recurrence, or counts positions by itself, or reads one state of each row.
+    """Return whether two texts in one row have the states that they have alone.
 
-    alone: ids (1, n) to what is computed of a text by itself, by name: (n, M) of its tokens, or (1, M). together: texts to that of all
-    in one row: (N, M), or (2, M).
+    They do not if a layer mixes tokens outside of attention, as a convolution or a recurrence does, counts positions by itself, or reads one
+    state of each row.
+
+    Args:
+        alone: from ids (1, n) to what is computed for one text, by name: (n, M) for its tokens, or (1, M).
+        together: from texts to what is computed for all of them in one row: (N, M), or (2, M).
     """
     texts = example_text(3, vocabulary), example_text(4, vocabulary, 1)
     try:
@@ -162,8 +168,10 @@ def keeps_apart(
 
 
 def is_close(states_NM: Tensor, expected_NM: Tensor) -> bool:
-    """Whether states are the same up to rounding: far above what that and its amplification make in bfloat16, and far below what a
-    neighbour does."""
+    """Return whether states are the same up to rounding.
+
+    The bound is far above amplified rounding of bfloat16, and far below the effect of a neighbouring text.
+    """
     if states_NM.shape != expected_NM.shape:
         return False
     difference = (states_NM.double() - expected_NM.double()).norm(dim=-1)

@@ -24,7 +24,7 @@ from uwaga.ops.ragged import Operand, Ragged
 
 
 class LayerArguments(NamedTuple):
-    """The arguments of a layer besides query, key and value."""
+    """The arguments of a layer without query, key and value."""
 
     module: nn.Module
     mask: Tensor | None
@@ -37,9 +37,11 @@ class LayerArguments(NamedTuple):
 
 
 def plan_of(mask: Tensor | None) -> MaskPlan | None:
-    """The plan of a LazyMask that was not modified. Under torch.compile only its mask, because packed states cannot be traced;
-    and None where the mask has a dense form for one query, so that all steps of decoding share a graph. Raises ValueError: an
-    invalid plan."""
+    """Return the plan of a LazyMask that was not modified. Raises ValueError if the plan is invalid.
+
+    Under torch.compile it is only the mask, because packed states cannot be traced. If the mask has a dense form for one query, it is None, so that
+    all steps of decoding share a graph.
+    """
     if not isinstance(mask, LazyMask) or mask.materialized is not None:
         return None
     if torch.compiler.is_compiling() and mask.row is not None:
@@ -50,7 +52,7 @@ def plan_of(mask: Tensor | None) -> MaskPlan | None:
 
 
 def whole_mask(layer: LayerArguments, query: Tensor, key: Tensor) -> tuple[Mask | None, Tensor | None]:
-    """The mask and the bias over the scores (B, H, Q, K)."""
+    """Return the mask and the bias over the scores (B, H, Q, K)."""
     if layer.query_offsets is None:
         return _mask_and_bias(layer, query)
     queries, keys = query.shape[2], key.shape[2]
@@ -71,14 +73,14 @@ def whole_mask(layer: LayerArguments, query: Tensor, key: Tensor) -> tuple[Mask 
 
 
 def documents(layer: LayerArguments) -> tuple[Tensor, Tensor]:
-    """The offsets of a packed batch, of its queries and of its keys."""
+    """Return the offsets of a packed batch, of its queries and of its keys."""
     assert layer.query_offsets is not None
     of_queries = layer.query_offsets.long()
     return of_queries, of_queries if layer.key_offsets is None else layer.key_offsets.long()
 
 
 def band(layer: LayerArguments) -> Mask | None:
-    """The mask of is_causal and sliding_window, where there is no other, as in FlashAttention."""
+    """Return the mask of is_causal and sliding_window, where there is no other, as in FlashAttention."""
     if layer.sliding_window is None:
         return Causal() if layer.is_causal else None
     left = reach(layer.sliding_window)
@@ -103,13 +105,13 @@ def _mask_and_bias(layer: LayerArguments, query: Tensor) -> tuple[Mask | None, T
 
 
 def _ids(offsets: Tensor, tokens: int) -> Tensor:
-    """(N,) the document of each token."""
+    """Return the document of each token, (N,)."""
     return torch.searchsorted(offsets[1:].contiguous(), torch.arange(tokens, device=offsets.device), right=True)
 
 
 @cache
 def warn_once(layer: type) -> None:
-    """Once for each class of layers."""
+    """Warn once for each class of layers that documents see each other."""
     warnings.warn(
         f"attn_implementation='uwaga': position_ids start again at 0 within a row, but the documents of {layer.__name__} see each other: "
         "with padding, with a cache that is not empty or has a fixed size, or where the model gives its mask no positions, only "
@@ -132,7 +134,7 @@ def check_documents(layer: LayerArguments, position_ids: object) -> None:
 
 
 def remaining_layers(module: nn.Module) -> int | None:
-    """The number of layers after this one; None where the module does not tell.
+    """Return the number of layers after this one; None where the module does not tell.
 
     Configs of encoder-decoders have one number for two stacks of layers.
     """
@@ -144,7 +146,7 @@ def remaining_layers(module: nn.Module) -> int | None:
 
 
 def is_output_collected(name: str) -> bool:
-    """Whether the model collects "attentions", "hidden_states" or the like in this forward pass. Not all layers get it as an argument."""
+    """Return whether the model collects "attentions", "hidden_states" or the like in this forward pass. Not all layers get it as an argument."""
     try:
         from transformers.utils.output_capturing import _active_collector
     except ImportError:  # older versions pass it to their layers
@@ -169,7 +171,7 @@ class AttentionCall(NamedTuple):
 
 
 def attention_call(layer: LayerArguments, tensors: QueryKeyValue) -> AttentionCall:
-    """The cheapest call: over packed states, segments or documents; else over the whole batch with a mask."""
+    """Return the cheapest call: over packed states, segments or documents; else over the whole batch with a mask."""
     segments = _segments(layer)
     if segments is not None:
         over_states = _packed_states_call(layer, segments, tensors)
@@ -189,7 +191,7 @@ def attention_call(layer: LayerArguments, tensors: QueryKeyValue) -> AttentionCa
 
 
 def plain_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Plain tensors in the dtype of autocast and with equal batch sizes: learned queries with B = 1 are expanded."""
+    """Return plain tensors in the dtype of autocast and with equal batch sizes: learned queries with B = 1 are expanded."""
     tensors = autocast(*map(plain, tensors))
     first, *others = [x.shape[0] for x in tensors]
     if all(batch == first for batch in others):
@@ -199,7 +201,7 @@ def plain_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def _packed_states_call(layer: LayerArguments, segments: Segments, tensors: QueryKeyValue) -> AttentionCall | None:
-    """The ragged call over packed states."""
+    """Return the ragged call over packed states."""
     tokens = None if layer.plan is None else layer.plan.tokens
     states = [x for x in tensors if isinstance(x, PackedStates)]
     if tokens is None or len(states) < len(tensors):
@@ -214,7 +216,7 @@ def _packed_states_call(layer: LayerArguments, segments: Segments, tensors: Quer
 
 
 def _segments_call(layer: LayerArguments, segments: Segments, tensors: QueryKeyValue) -> AttentionCall | None:
-    """The ragged call over the segments of the batch, in place."""
+    """Return the ragged call over the segments of the batch, in place."""
     if segments.lengths is not None and not is_supported(*tensors):
         return None  # segments of padding need a ragged mask, which other engines compute sequence by sequence
     rows = _in_a_row(tensors)
@@ -227,7 +229,7 @@ def _segments_call(layer: LayerArguments, segments: Segments, tensors: QueryKeyV
 
 
 def _packed_batch_call(layer: LayerArguments, tensors: QueryKeyValue) -> AttentionCall | None:
-    """The ragged call over a packed batch, by the offsets of its documents, where the mask has no other restriction."""
+    """Return the ragged call over a packed batch, by the offsets of its documents, where the mask has no other restriction."""
     if layer.position_bias is not None:
         return None
     of_queries, of_keys = documents(layer)
@@ -245,20 +247,20 @@ def _packed_batch_call(layer: LayerArguments, tensors: QueryKeyValue) -> Attenti
 
 
 def _is_same_in_any_document(mask: Mask | None) -> bool:
-    """Whether a mask of a row, whose queries are its keys, is that of each of its documents."""
+    """Return whether a mask of a row, whose queries are its keys, is that of each of its documents."""
     if isinstance(mask, Both):
         return _is_same_in_any_document(mask.left) and _is_same_in_any_document(mask.right)
     return mask is None or (isinstance(mask, Causal | Window) and isinstance(mask.start, int) and mask.start == 0)
 
 
 def _in_a_row(tensors: QueryKeyValue) -> QueryKeyValue:
-    """(B * N, H, D) each: a view where heads lie inside tokens, a copy where a cache has put them before."""
+    """Return each tensor as (B * N, H, D): a view if heads lie inside tokens, a copy if a cache has put them first."""
     query, key, value = (x_BHND.transpose(1, 2).flatten(0, 1) for x_BHND in tensors)
     return query, key, value
 
 
 def _segments(layer: LayerArguments) -> Segments | None:
-    """Those of the plan, where queries and keys are the same tokens and there is no position bias."""
+    """Return the segments of the plan, if queries and keys are the same tokens and there is no position bias."""
     plan = layer.plan
     if plan is None or not plan.is_self_attention or layer.position_bias is not None or layer.query_offsets is not None:
         return None
@@ -266,7 +268,7 @@ def _segments(layer: LayerArguments) -> Segments | None:
 
 
 def put_last(asked: Asked, output: Operand, last: tuple[Tensor, Mask]) -> Ragged:
-    """The output with the rows of the last query of each sequence replaced: it may see all keys of the sequence."""
+    """Return the output with the rows of the last query of each sequence replaced: it may see all keys of the sequence."""
     assert isinstance(output, Ragged)
     offsets, mask = last
     at, one_each = offsets[1:] - 1, torch.arange(len(offsets), device=offsets.device)

@@ -63,7 +63,7 @@ class MaskRegion:
 
 
 def read(function: Callable, region: MaskRegion) -> Mask | None:
-    """The mask, or None where every query sees every key. Raises UnknownMaskError."""
+    """Return the mask, or None where every query sees every key. Raises UnknownMaskError."""
     reader = _READERS.get(getattr(function, "__qualname__", ""))
     if reader is None or function.__module__ != "transformers.masking_utils":
         raise UnknownMaskError(repr(function))
@@ -74,7 +74,7 @@ def read(function: Callable, region: MaskRegion) -> Mask | None:
 
 
 def packed_documents(function: Callable) -> tuple[Tensor, Callable] | None:
-    """For the mask function of packed sequences: the document of each token, (B, N), and the mask function inside each."""
+    """Return, for the mask function of packed sequences, the document of each token, (B, N), and the mask function inside each."""
     if function.__qualname__ != "and_masks.<locals>.and_mask":
         return None
     parts = {part.__qualname__: _closure(part) for part in _closure(function)["mask_functions"]}
@@ -84,8 +84,10 @@ def packed_documents(function: Callable) -> tuple[Tensor, Callable] | None:
 
 
 def documents_of_positions(position_ids: Tensor) -> Tensor | None:
-    """The document of each token, (B, N), where positions (B, N) count up by 1 and start again at 0; None where they jump otherwise, or
-    each row is one document."""
+    """Return the document of each token, (B, N), if positions (B, N) count up by 1 and start again at 0.
+
+    The result is None if they jump otherwise, or if each row is one document.
+    """
     begins = position_ids[:, 1:] != position_ids[:, :-1] + 1
     if not bool(begins.any()) or bool((begins & (position_ids[:, 1:] != 0)).any()):
         return None
@@ -93,8 +95,10 @@ def documents_of_positions(position_ids: Tensor) -> Tensor | None:
 
 
 def has_documents(position_ids: Tensor, tokens: Tensor | None) -> bool:
-    """Whether a row of positions (B, N) counts from 0 more than once, among tokens (B, N; None: all) that are no padding: `generate` goes
-    on behind padding on the right, with a padding token as position 0."""
+    """Return whether a row of positions (B, N) counts from 0 more than once, among tokens (B, N; None: all) that are not padding.
+
+    `generate` goes on after padding on the right, with a padding token as position 0.
+    """
     begins = (position_ids[:, :-1] == 0) & (position_ids[:, 1:] == 1)
     if tokens is not None and tokens.shape == position_ids.shape:
         begins = begins & tokens[:, :-1]
@@ -102,14 +106,14 @@ def has_documents(position_ids: Tensor, tokens: Tensor | None) -> bool:
 
 
 def depends_on_distance_alone(mask: Mask | None) -> bool:
-    """Whether the mask depends on the distance of query and key alone, so that it is the same in any segment of a sequence."""
+    """Return whether the mask depends on the distance of query and key alone, so that it is the same in any segment of a sequence."""
     if isinstance(mask, Both):
         return depends_on_distance_alone(mask.left) and depends_on_distance_alone(mask.right)
     return mask is None or isinstance(mask, Causal | Window)
 
 
 def reach(sliding_window: int) -> int:
-    """The largest distance of a key that a query sees: transformers counts the query too. Raises EmptyWindowError."""
+    """Return the largest distance of a key that a query sees: transformers counts the query too. Raises EmptyWindowError."""
     if sliding_window < 1:
         raise EmptyWindowError(sliding_window)
     return sliding_window - 1
@@ -142,7 +146,7 @@ def _remapped(variables: Mapping, region: MaskRegion) -> Mask | None:
 
 
 def _chunks(variables: Mapping, region: MaskRegion) -> Mask | None:
-    """Keys of the query's own chunk; the chunks of a sequence start behind its padding on the left."""
+    """Return the mask of each query's own chunk; the chunks of a sequence start after its padding on the left."""
     left_B1 = variables["left_padding"][:, None]
     if region.positions is None:
         whole = torch.arange(max(region.query_indices.stop, region.key_indices.stop), device=left_B1.device)[None]
@@ -153,7 +157,7 @@ def _chunks(variables: Mapping, region: MaskRegion) -> Mask | None:
 
 
 def _blocks(variables: Mapping, region: MaskRegion) -> Mask | None:
-    """Keys of the query's own block; negative numbers are no block."""
+    """Return the mask of each query's own block; a negative number is not a block."""
     if region.positions is not None:
         raise UnknownMaskError("blocks of packed sequences")
     blocks = variables["block_sequence_ids"]

@@ -74,7 +74,7 @@ class MaskPlan:
 
 
 def visible_keys(padding: Tensor | None, offset: int, keys: int) -> Tensor | None:
-    """(B, K) bool, False where a key is padding; None where none is. Keys beyond the end of transformers' mask are padding."""
+    """Return which keys are no padding, (B, K) bool, or None if all are. Keys beyond the end of transformers' mask are padding."""
     if padding is None:
         return None
     seen_BK = padding[:, offset : offset + keys]
@@ -84,15 +84,17 @@ def visible_keys(padding: Tensor | None, offset: int, keys: int) -> Tensor | Non
 
 
 def with_last(tokens_BQ: Tensor) -> Tensor:
-    """(B, Q) the queries that are computed where attention is causal: real tokens, and the last position of each sequence."""
+    """Return the queries (B, Q) that causal attention computes: real tokens, and the last position of each sequence."""
     computed_BQ = tokens_BQ.clone()
     computed_BQ[:, -1] = True
     return computed_BQ
 
 
 def last_queries(seen_BN: Tensor, band: Callable[[Tensor], Mask]) -> LastQueries:
-    """Those of a batch in which the tokens of each sequence are contiguous. `band` makes the causal mask, or window, from the
-    position of the query of each sequence among its keys, (B,)."""
+    """Return the last queries of a batch in which the tokens of each sequence are contiguous.
+
+    band: makes the causal mask, or window, from the position of the query of each sequence among its keys, (B,).
+    """
     batch, length = seen_BN.shape
     ones_B = seen_BN.new_ones(batch, dtype=torch.int64)
     padding_before_B = seen_BN.long().argmax(1)  # keys that are left out of the tokens
@@ -104,7 +106,7 @@ def last_queries(seen_BN: Tensor, band: Callable[[Tensor], Mask]) -> LastQueries
 
 
 def padded_segments(seen_BN: Tensor, mask: Mask | None) -> Segments | None:
-    """Alternating segments of tokens and padding; None where the tokens of a sequence are not contiguous."""
+    """Return alternating segments of tokens and padding, or None if the tokens of a sequence are not contiguous."""
     begins_BN = torch.ones_like(seen_BN)
     begins_BN[:, 1:] = seen_BN[:, 1:] != seen_BN[:, :-1]
     if bool(((begins_BN & seen_BN).sum(1) > 1).any()):
@@ -115,7 +117,7 @@ def padded_segments(seen_BN: Tensor, mask: Mask | None) -> Segments | None:
 
 
 def packed_segments(documents_BN: Tensor, mask: Mask | None) -> Segments:
-    """One segment for each document; none continues in the next sequence."""
+    """Return one segment for each document. No document continues in the next sequence."""
     begins_BN = torch.ones_like(documents_BN, dtype=torch.bool)
     begins_BN[:, 1:] = documents_BN[:, 1:] != documents_BN[:, :-1]
     return Segments(offsets=_offsets(begins_BN), lengths=None, mask=mask)
@@ -136,7 +138,7 @@ class LazyMask(Tensor):
     tensors, and passes its result to attention.
     """
 
-    # A text says why there is none, which is an error when a layer reads it: transformers makes masks that no layer reads.
+    # A text says why there is no plan, which is an error when a layer reads it: transformers makes masks that no layer reads.
     plan: MaskPlan | str
     row: Tensor | None  # the dense form for a single query, used under torch.compile in place of the plan
     materialized: Tensor | None  # the dense form, once there is a view of it that may be written to
@@ -172,13 +174,13 @@ class LazyMask(Tensor):
         return function(*args, **kwargs)
 
     def valid_plan(self) -> MaskPlan:
-        """The plan. Raises ValueError: there is none."""
+        """Return the plan. Raises ValueError if there is no plan."""
         if isinstance(self.plan, str):
             raise ValueError(self.plan)
         return self.plan
 
     def dense(self) -> Tensor:
-        """The plain tensor."""
+        """Return the plain tensor."""
         if self.materialized is not None:
             return self.materialized
         if self.row is not None:
@@ -206,7 +208,7 @@ def lazy_mask(
     device: torch.device | str = "cpu",
     **options: object,
 ) -> Tensor | None:
-    """The mask (batch_size, 1, q_length, kv_length) of a layer as a plan; None where transformers expects none for full
+    """Return the mask (batch_size, 1, q_length, kv_length) of a layer as a plan; None if transformers expects no mask for full
     attention.
 
     Args:
@@ -237,14 +239,14 @@ def lazy_mask(
             if q_length == 1 and not allow_is_bidirectional_skip and options.get("allow_is_causal_skip") is False:
                 made.row = made.dense()
             return made
-    asked: dict[str, Any] = {"batch_size": batch_size, "q_length": q_length, "kv_length": kv_length}
-    asked |= {"q_offset": q_offset, "kv_offset": kv_offset, "mask_function": mask_function, "device": device}
-    asked |= options | {"allow_is_bidirectional_skip": allow_is_bidirectional_skip, "allow_is_causal_skip": False}
-    return masking_utils.sdpa_mask(**asked, attention_mask=attention_mask)
+    arguments: dict[str, Any] = {"batch_size": batch_size, "q_length": q_length, "kv_length": kv_length}
+    arguments |= {"q_offset": q_offset, "kv_offset": kv_offset, "mask_function": mask_function, "device": device}
+    arguments |= options | {"allow_is_bidirectional_skip": allow_is_bidirectional_skip, "allow_is_causal_skip": False}
+    return masking_utils.sdpa_mask(**arguments, attention_mask=attention_mask)
 
 
 def build_plan(function: Callable, region: MaskRegion, padding: Tensor | None) -> MaskPlan:
-    """The plan of a mask function and a padding mask. Raises UnknownMaskError."""
+    """Return the plan of a mask function and a padding mask. Raises UnknownMaskError."""
     mask = read(function, region)
     packed = packed_documents(function)
     if packed is not None:  # transformers detects packed sequences only where there is no padding mask
@@ -274,7 +276,7 @@ def build_plan(function: Callable, region: MaskRegion, padding: Tensor | None) -
 
 
 def _hide(seen_BK: Tensor, padding: Tensor, region: MaskRegion, is_causal: bool) -> Mask:
-    """The mask of padded keys; and of padded queries, where it is causal: rows of padding need not be computed either."""
+    """Return the mask of padded keys; and of padded queries, where it is causal: rows of padding need not be computed either."""
     tokens_BQ = visible_keys(padding, region.query_offset, region.queries)
     if is_causal and tokens_BQ is not None:
         return Documents(seen_BK.long(), query_ids=torch.where(with_last(tokens_BQ), 1, -1))
@@ -284,7 +286,7 @@ def _hide(seen_BK: Tensor, padding: Tensor, region: MaskRegion, is_causal: bool)
 
 
 def _is_causal(mask: Mask | None) -> bool:
-    """Whether the mask is causal. Then queries and keys are the same sequence: transformers makes no other causal masks."""
+    """Return whether the mask is causal. Then queries and keys are the same sequence: transformers makes no other causal masks."""
     if isinstance(mask, Both | Either):
         return _is_causal(mask.left) or _is_causal(mask.right)
     return isinstance(mask, Causal)

@@ -34,15 +34,16 @@ class Packing:
     def of(tokens_BN: Tensor) -> "Packing":
         lengths = tokens_BN.sum(1)
         offsets = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
+        batch, length = tokens_BN.shape
         token_indices = tokens_BN.flatten().nonzero().squeeze(1)
-        return Packing(
-            token_indices=token_indices, offsets=offsets, batch=tokens_BN.shape[0], length=tokens_BN.shape[1]
-        )
+        return Packing(token_indices=token_indices, offsets=offsets, batch=batch, length=length)
 
     @staticmethod
     def current(tokens_BN: Tensor) -> "Packing":
-        """The packing of the current forward pass: layers may have several masks, of windows and whole sequences, but all states
-        turn plain together."""
+        """Return the packing of the current forward pass.
+
+        Layers may have several masks, of windows and whole sequences, but all states turn plain together.
+        """
         latest = getattr(_CURRENT, "packing", None)
         packing = Packing.of(tokens_BN)
         if latest is None or latest.is_closed or not latest.has_same_tokens(packing):
@@ -51,33 +52,30 @@ class Packing:
 
     @staticmethod
     def is_open() -> bool:
-        """Whether this thread is in the forward pass of a model whose states are packed."""
+        """Return whether this thread is in the forward pass of a model whose states are packed."""
         return getattr(_CURRENT, "packing", None) is not None
 
     @staticmethod
     def close_current() -> None:
-        """In the last layer: all states of this forward pass turn plain."""
+        """Turn all states of this forward pass plain, in its last layer."""
         latest = getattr(_CURRENT, "packing", None)
         if latest is not None:
             latest.is_closed, _CURRENT.packing = True, None
 
     def has_same_tokens(self, other: "Packing") -> bool:
-        """Whether states of the two packings can be operands of one operation."""
+        """Return whether states of the two packings can be operands of one operation."""
         if self is other:
             return True
-        return (
-            self.batch == other.batch
-            and self.length == other.length
-            and torch.equal(self.token_indices, other.token_indices)
-        )
+        is_same_shape = (self.batch, self.length) == (other.batch, other.length)
+        return is_same_shape and torch.equal(self.token_indices, other.token_indices)
 
     def pack(self, plain: Tensor) -> Tensor:
-        """(T, ...) from what broadcasts to (B, N, ...)."""
+        """Return the tokens (T, ...) of what broadcasts to (B, N, ...)."""
         whole = plain.expand(self.batch, self.length, *plain.shape[2:])
         return whole.flatten(0, 1).index_select(0, self.token_indices)
 
     def unpack(self, values: Tensor) -> Tensor:
-        """(B, N, ...) with zeros in padding."""
+        """Return (B, N, ...), with zeros in padding."""
         rows = values.new_zeros(self.batch * self.length, *values.shape[1:])
         return rows.index_copy(0, self.token_indices, values).unflatten(0, (self.batch, self.length))
 
@@ -139,7 +137,7 @@ class PackedStates(Tensor):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def plain(self) -> Tensor:
-        """The plain tensor, the same one every time."""
+        """Return the plain tensor, the same one every time."""
         if self.materialized is None:
             if self.base is not None and self.recompute is not None:
                 self.materialized = self.recompute(self.base.plain())
@@ -149,7 +147,7 @@ class PackedStates(Tensor):
         return self.materialized
 
     def like(self, values: Tensor) -> "PackedStates":
-        """States of the same tokens with other values; the same object where the values are."""
+        """Return states of the same tokens with other values, or this object if the values are its own."""
         if values is self.values:
             return self
         return PackedStates.of(self.packing, values, heads_first=self.heads_first)
@@ -157,19 +155,19 @@ class PackedStates(Tensor):
     def view_of(
         self, values: Tensor, recompute: Callable[[Tensor], Tensor], *, heads_first: bool = False
     ) -> "PackedStates":
-        """A view of these states, whose values are one of theirs."""
+        """Return a view of these states, whose values are one of theirs."""
         made = PackedStates.of(self.packing, values, heads_first=heads_first)
         made.base, made.recompute = self, recompute
         return made
 
 
 def plain(x: Tensor) -> Tensor:
-    """The plain tensor of packed states; any other tensor itself."""
+    """Return the plain tensor of packed states; any other tensor itself."""
     return x.plain() if isinstance(x, PackedStates) else x
 
 
 def linear_of_tokens(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x W^T + b by uwaga.linear, of x (..., K), packed states among them, and weight (N, K); packed states stay packed."""
+    """Compute x W^T + b by uwaga.linear, for x (..., K) and weight (N, K); packed states stay packed."""
     if type(x) is PackedStates:
         mapped = _linear(linear_map, (x, weight, bias), {"batch_invariant": False})
         if mapped is not None:
@@ -187,7 +185,7 @@ Rule = Callable[[Callable, Sequence, Mapping], object]
 
 
 def _each_token(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
-    """Functions of one tensor of states that work on their last dimensions: layers, norms, activations."""
+    """Compute a function of the last dimensions of one tensor of states: a layer, a norm or an activation."""
     states = _states(args)
     if states is None or any(isinstance(x, PackedStates) for x in (*args[1:], *kwargs.values())):
         return None
@@ -195,12 +193,12 @@ def _each_token(function: Callable, args: Sequence, kwargs: Mapping) -> PackedSt
 
 
 def _where(fits: Callable[[Sequence, Mapping], bool]) -> Callable[[Callable, Sequence, Mapping], PackedStates | None]:
-    """`_each_token` where the arguments fit."""
+    """Return the rule `_each_token` for calls whose arguments fit."""
     return lambda function, args, kwargs: _each_token(function, args, kwargs) if fits(args, kwargs) else None
 
 
 def _is_over_width(args: Sequence, kwargs: Mapping) -> bool:
-    """Whether a mean is over the width and leaves a dimension of one."""
+    """Return whether a mean is over the width and leaves a dimension of one."""
     dimension = args[1] if len(args) > 1 else kwargs.get("dim")
     keeps = args[2] if len(args) > 2 else kwargs.get("keepdim", False)
     return dimension in (-1, (-1,), [-1]) and bool(keeps) and _width(args) > 0
@@ -211,7 +209,7 @@ def _is_cast(args: Sequence, kwargs: Mapping) -> bool:
 
 
 def _norm_fits(args: Sequence, kwargs: Mapping) -> bool:
-    """Whether none of the dimensions of a norm is that of the tokens."""
+    """Return whether a norm leaves out the dimension of the tokens."""
     return len(args[1] if len(args) > 1 else kwargs.get("normalized_shape", ())) <= _width(args)
 
 
@@ -219,7 +217,7 @@ _linear = _where(lambda args, kwargs: _width(args) > 0)
 
 
 def _parts(function: Callable, args: Sequence, kwargs: Mapping) -> tuple[PackedStates, ...] | None:
-    """Splits of the last dimension, as in gated layers."""
+    """Split the last dimension, as gated layers do."""
     states = _states(args)
     is_width = kwargs == {"dim": -1} if len(args) == 2 else args[2:] == (-1,) and not kwargs
     if states is None or not is_width or _width(args) == 0:
@@ -240,7 +238,7 @@ def _cast_like(function: Callable, args: Sequence, kwargs: Mapping) -> PackedSta
 
 
 def _elementwise(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
-    """Sums and products with states of the same tokens, numbers, and what broadcasts to (B, N, ...)."""
+    """Compute sums and products with states of the same tokens, numbers, and what broadcasts to (B, N, ...)."""
     first = next((x for x in args if isinstance(x, PackedStates)), None)
     if first is None or first.heads_first or _has_tensors(kwargs.values()):
         return None
@@ -260,16 +258,11 @@ def _in_place(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStat
 
 
 def _beside(states: PackedStates, x: object) -> object | None:
-    """The operand in a shape that broadcasts to the states' values; None where there is none."""
+    """Return the operand in a shape that broadcasts to the states' values, or None."""
     inner = states.values.dim() - 1
     if isinstance(x, PackedStates):
-        fits = (
-            x.is_packed
-            and not x.heads_first
-            and x.values.dim() == inner + 1
-            and x.packing.has_same_tokens(states.packing)
-        )
-        return x.values if fits else None
+        fits = x.is_packed and not x.heads_first and x.values.dim() == inner + 1
+        return x.values if fits and x.packing.has_same_tokens(states.packing) else None
     if not isinstance(x, Tensor) or x.dim() <= inner:
         return x
     packing, x = states.packing, x if x.dim() > inner + 1 else x[None]
@@ -279,13 +272,13 @@ def _beside(states: PackedStates, x: object) -> object | None:
 
 
 def _states(args: Sequence) -> PackedStates | None:
-    """The first argument, where it is states (B, N, ...) that are still packed."""
+    """Return the first argument, where it is states (B, N, ...) that are still packed."""
     states = args[0] if args else None
     return states if isinstance(states, PackedStates) and states.is_packed and not states.heads_first else None
 
 
 def _width(args: Sequence) -> int:
-    """How many dimensions the first argument, states, has for each token."""
+    """Return how many dimensions the first argument, states, has for each token."""
     return args[0].values.dim() - 1 if args and isinstance(args[0], PackedStates) else 0
 
 
@@ -294,7 +287,7 @@ def _has_tensors(options: Iterable) -> bool:
 
 
 def _reshape(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
-    """What leaves (B, N) as it is."""
+    """Return what leaves (B, N) as it is."""
     states, shape = _states(args), args[1:]
     if len(shape) == 1 and isinstance(shape[0], tuple | list):
         shape = tuple(shape[0])
@@ -310,7 +303,7 @@ def _reshape(function: Callable, args: Sequence, kwargs: Mapping) -> PackedState
 
 
 def _transpose(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
-    """(B, N, H, D) to (B, H, N, D) and back."""
+    """Transpose (B, N, H, D) to (B, H, N, D) and back."""
     states, *dimensions = args
     if not states.is_packed or states.values.dim() != 3 or sorted(dimensions) != [1, 2] or kwargs:
         return None

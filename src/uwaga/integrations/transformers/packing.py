@@ -1,11 +1,11 @@
 """The states of ragged texts by a model of transformers, where a text has the same bits in any batch.
 
-All texts go through the model in one row where that is sure to change none of them, else one after another. It is sure where
+All texts go through the model in one row if that is sure to change no text, else one after another. It is sure if
 
 - attention is uwaga's, which keeps the texts of a row apart, and linear maps are those of `pack_linear`, by native kernels;
 - every other operator that the model calls computes a row of its operands as it does alone (`_BY_ROW`), or each number by itself: PyTorch
   computes activations differently in a partial vector, so that these get whole vectors (`_InFullVectors`);
-- and the states of a few short texts have the same bits alone, together, and beside a text that was edited.
+- and the states of a few short texts have the same bits alone, together, and next to a text that was edited.
 
 Letters: N tokens of all texts, M width.
 """
@@ -66,7 +66,7 @@ class Packing:
 
     Args:
         model: in evaluation mode.
-        types: the token types of the special tokens before and after a text, whose own type is 0; None: the model is given none.
+        types: the token types of the special tokens before and after a text, whose own type is 0; None: the model gets no types.
 
     Raises:
         CheckpointError: a model that does not read tokens alone, or whose states are not the same twice.
@@ -103,7 +103,10 @@ class Packing:
                     setattr(parent, name, child.module)
 
     def states(self, ids: Ragged, token_types: Tensor | None = None) -> Ragged:
-        """(N, M) of ids (N,); no text may be empty. token_types: (N,), of a model that is given types; None: those of its special tokens."""
+        """Compute the states (N, M) of ids (N,); no text may be empty.
+
+        token_types: (N,), for a model that reads token types; None: the types of its special tokens.
+        """
         if self.choice.engine == PACKED:
             return ids.with_values(self._together(ids, token_types))
         types = [None] * len(ids) if token_types is None else ids.with_values(token_types).to_list()
@@ -111,23 +114,23 @@ class Packing:
         return ids.with_values(torch.cat(alone))
 
     def states_alone(self, ids_N: Tensor, token_types: Tensor | None = None) -> Tensor:
-        """(N, M): the states of one text, as the model itself computes them."""
+        """Compute the states (N, M) of one text, as the model itself computes them."""
         row = {"input_ids": ids_N[None], "attention_mask": torch.ones_like(ids_N)[None]}
         return self._states(row, Ragged.from_list([ids_N]), token_types)
 
     def _together(self, ids: Ragged, token_types: Tensor | None = None) -> Tensor:
-        """(N, M): the states of all texts, in one row."""
+        """Compute the states (N, M) of all texts, in one row."""
         return self._states(packed_row(ids, self._padding), ids, token_types)
 
     def _states(self, row: dict[str, Any], ids: Ragged, token_types: Tensor | None) -> Tensor:
-        """(N, M): the states of the texts in one row. row: what the model takes by keyword, except token types."""
+        """Compute the states (N, M) of the texts in one row. row: what the model takes by keyword, except token types."""
         if self._types is not None:
             row["token_type_ids"] = self._token_types(ids) if token_types is None else token_types[None]
         states: Tensor = self.model(**row, **self._options)[0][0]
         return states
 
     def _token_types(self, ids: Ragged) -> Tensor:
-        """(1, N)."""
+        """Return the types of the special tokens, and 0 for all other tokens, (1, N)."""
         assert self._types is not None
         result = torch.zeros_like(ids.values)
         before, behind = self._types
@@ -175,7 +178,7 @@ class Packing:
         return why
 
     def _why_not_packed(self, vocabulary: int) -> str | None:
-        """None: texts can be computed in one row."""
+        """Return why texts cannot be computed in one row, or None if they can."""
         model, name = self.model, type(self.model).__name__
         if self._own_attention is not None:
             return self._own_attention
@@ -205,9 +208,9 @@ class Packing:
             return f"{name} calls {', '.join(strange)}, which may give a text other bits beside others"
         states = together(texts).split([len(text) for text in texts])
         edited = [example_text(len(texts[0]), vocabulary, 9), *texts[1:]]
-        beside = together(edited).split([len(text) for text in edited])
+        others = together(edited).split([len(text) for text in edited])
         alone = [together([text]) for text in texts]
-        if not all(map(torch.equal, states, alone)) or not all(map(torch.equal, states[1:], beside[1:])):
+        if not all(map(torch.equal, states, alone)) or not all(map(torch.equal, states[1:], others[1:])):
             return f"{name} gives a text other bits beside others"
         return None
 
@@ -247,8 +250,10 @@ class _RotationsInFullVectors(nn.Module):
 
 
 def _filled(count: int) -> int:
-    """The next number of numbers of which every thread gets whole vectors. Threads get equal shares, and fewer than all threads
-    one where shares would be below a grain."""
+    """Return the next count of numbers of which every thread gets whole vectors.
+
+    Threads get equal shares. If the shares would be below a grain, fewer threads get one.
+    """
     threads = torch.get_num_threads()
     while True:
         sharing = {threads, *(max(1, min(threads, -(-count // grain))) for grain in _GRAINS)}
@@ -285,7 +290,7 @@ def _is_fixed(module: Any) -> bool:
 
 @contextlib.contextmanager
 def _operators(model: nn.Module) -> Iterator[set[str]]:
-    """The names of PyTorch's operators that are called, except inside modules whose rows are known to be independent."""
+    """Give the names of PyTorch's operators that are called, except inside modules whose rows are independent."""
     kinds = _InFullVectors | _RotationsInFullVectors
     by_row = [module for module in model.modules() if is_packed(module) or isinstance(module, kinds)]
     for module in by_row:

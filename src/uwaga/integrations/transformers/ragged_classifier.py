@@ -60,8 +60,10 @@ class RaggedClassifier(nn.Module):
             self.choice = Choice(ONE_BY_ONE, body.choice.reason, {PACKED: body.choice.refused.get(PACKED, why_not)})
 
     def forward(self, ids: Ragged, token_types: Tensor | None = None) -> Tensor:
-        """(P,): the number before any activation; ids: values (N,), no text may be empty. token_types: (N,), ignored by a model that is
-        given none."""
+        """Compute the number of each text before any activation, (P,).
+
+        ids: values (N,); no text may be empty. token_types: (N,), ignored by a model that does not read them.
+        """
         types = torch.zeros_like(ids.values) if token_types is None else token_types
         by_text = zip(ids.to_list(), ids.with_values(types).to_list(), strict=True)
         if self._body is None:
@@ -80,7 +82,7 @@ class RaggedClassifier(nn.Module):
         return result
 
     def _classify(self, ids_N: Tensor, types_N: Tensor, states_NM: Tensor) -> Tensor:
-        """The number of a text whose states are known."""
+        """Return the number of a text whose states are known."""
         token = _STATES.set(states_NM)
         try:
             return self._run(ids_N, types_N, self._rest)
@@ -88,7 +90,7 @@ class RaggedClassifier(nn.Module):
             _STATES.reset(token)
 
     def _separate(self, body: Packing) -> str | None:
-        """None: what follows the body gives the same number from given states; else why not. Raises CheckpointError."""
+        """Return why the classifier does not give the same number from computed states, or None if it does. Raises CheckpointError."""
         ids_N = torch.tensor(example_text(7, inside.vocab_size(body.model) or 1), device=self.model.device)
         types_N, name = torch.zeros_like(ids_N), type(self.model).__name__
         try:
@@ -116,7 +118,7 @@ class GivenStates(nn.Module):
         self.config = body.config
 
     def learn(self, ids_N: Tensor) -> None:
-        """Which class of output the body returns."""
+        """Note which class of output the body returns."""
         self._kind = type(self.body(input_ids=ids_N[None], attention_mask=torch.ones_like(ids_N)[None]))
 
     def forward(self, *_: Any, **__: Any) -> Any:

@@ -24,8 +24,8 @@ def register_with_transformers() -> None:
         model = AutoModel.from_pretrained(path, attn_implementation="uwaga")    # or model.set_attn_implementation("uwaga")
 
     Padding, windows and the borders of packed documents (cu_seq_lens_q, or position_ids that start again at 0 where nothing is
-    padding and the cache is empty) are skipped and not masked. Queries that are padding give zeros where they can be recognised. A model that computes attention
-    by itself, as MPNet and DeBERTa do, raises ValueError when the implementation is set.
+    padding and the cache is empty) are skipped and not masked. Queries that are padding give zeros if they can be recognised.
+    A model that computes attention by itself, as MPNet and DeBERTa do, raises ValueError when the implementation is set.
 
     A second call has no effect.
 

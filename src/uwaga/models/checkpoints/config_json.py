@@ -62,19 +62,16 @@ class Key(NamedTuple):
 
 
 def keys(**defaults: object) -> dict[str, Key]:
-    """Keys of the usual settings with the defaults of transformers; a `Key` is one of another setting or rule.
+    """Return keys of the usual settings with the defaults of transformers; a `Key` has another setting or rule.
 
     >>> keys(hidden_size=768, vocab_size=100)["hidden_size"]
     Key(ours='d_model', default=768, kind=None)
     """
-    return {
-        name: default if isinstance(default, Key) else Key(_OURS.get(name, name), default)
-        for name, default in defaults.items()
-    }
+    return {name: x if isinstance(x, Key) else Key(_OURS.get(name, name), x) for name, x in defaults.items()}
 
 
 def setting(config: Mapping[str, Any], where: object, name: str, rule: Any, default: object) -> Any:
-    """The value of a key, checked. Raises CheckpointError."""
+    """Return the value of a key, checked. Raises CheckpointError."""
     try:
         return options.read(rule, config.get(name, default), path=name)
     except OptionError as error:
@@ -82,7 +79,7 @@ def setting(config: Mapping[str, Any], where: object, name: str, rule: Any, defa
 
 
 def head_width(settings: Mapping[str, Any], where: str) -> int:
-    """d_model / num_heads. Raises CheckpointError: it is no whole number."""
+    """Return d_model / num_heads. Raises CheckpointError if it is not a whole number."""
     width, heads = settings["d_model"], settings["num_heads"]
     if width % heads:
         raise CheckpointError(f"{where}: hidden_size {width} is not a multiple of {heads} heads")
@@ -126,7 +123,7 @@ IN_FILES: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
 
 
 def read_layer_types(types: object, where: str, default: Sequence[str]) -> tuple[str, ...]:
-    """`layer_types`: for each layer "sliding_attention" or "full_attention"; None: the default. Raises CheckpointError."""
+    """Return `layer_types`, "sliding_attention" or "full_attention" for each layer; None: the default. Raises CheckpointError."""
     types = list(default) if types is None else types
     if not isinstance(types, list) or len(types) != len(default) or set(map(str, types)) - set(LAYER_TYPES):
         raise CheckpointError(
@@ -136,7 +133,7 @@ def read_layer_types(types: object, where: str, default: Sequence[str]) -> tuple
 
 
 def windows_of(types: Sequence[str], window: int | None, where: str) -> tuple[int | None, ...]:
-    """For each layer, its window; None: it sees all. Raises CheckpointError: a layer needs one, and there is none."""
+    """Return the window of each layer, None if it sees all. Raises CheckpointError if a layer needs a window that is not given."""
     if window is None and LOCAL in types:
         raise CheckpointError(f"{where}: layer_types has {LOCAL}, and there is no sliding_window")
     return tuple(window if kind == LOCAL else None for kind in types)

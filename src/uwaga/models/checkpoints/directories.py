@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import partial
 from glob import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +24,7 @@ _FILES = ("*.json", "*.jinja", "artifact.metadata", "*.txt", "*.model")
 # In the folder of a training run (uwaga.train.checkpoint): its checkpoints, and the files that name the last and the best one.
 CHECKPOINT_NAME = re.compile(r"step-([0-9]{6,12})")
 LAST, BEST = "last", "best"
-# What lies beside models and no load opens: documents, code, weights of other programs, and how a model was trained. Any other file counts,
+# Files in folders of models that no load opens: documents, code, weights of other programs, and how a model was trained. Any other file counts,
 # so that one is hashed before this package or transformers learns to read it.
 _NOT_READ = (
     *(".git*", ".DS_Store", "*.md", "*.py", "*.ipynb", "*.csv", "*.log", "*.pdf", "*.png", "*.jpg", "*.svg"),
@@ -71,10 +72,12 @@ DEFAULT_ENCODER = "minilm"  # where a command is given no model of vectors
 
 
 def find(path_or_hub_id: str | os.PathLike[str], revision: str | None) -> Path:
-    """The directory itself, the best checkpoint of a training run's folder, the directory of a bundled model, or that of a repository
-    in the cache of huggingface_hub.
+    """Return the directory of a model, by a path, the name of a bundled model or the id of a repository on the hub.
 
-    Raises CheckpointError: there is none. ValueError: a revision of a model that is not on the hub.
+    A path is the directory itself, or the folder of a training run, whose best checkpoint is the model. huggingface_hub downloads a
+    repository into its cache.
+
+    Raises CheckpointError: there is no such model. ValueError: a revision of a model that is not on the hub.
     """
     path, name = path_of(path_or_hub_id, "load: path_or_hub_id"), os.fspath(path_or_hub_id)
     if not path.is_dir():
@@ -90,8 +93,10 @@ def find(path_or_hub_id: str | os.PathLike[str], revision: str | None) -> Path:
 
 
 def check_name(path_or_hub_id: str | os.PathLike[str]) -> None:
-    """Raises CheckpointError: a directory that is not there, and whose name no repository of the hub can have. Takes no time, where
-    loading a model would first import PyTorch."""
+    """Raise CheckpointError for a directory that does not exist, if its name cannot be that of a repository on the hub.
+
+    The check takes no time: loading a model would first import PyTorch.
+    """
     name = os.fspath(path_or_hub_id)
     if not os.path.lexists(name) and not _HUB_ID.fullmatch(name):
         raise CheckpointError(
@@ -100,9 +105,9 @@ def check_name(path_or_hub_id: str | os.PathLike[str]) -> None:
 
 
 def checkpoint_of_run(folder: Path) -> Path:
-    """The best checkpoint of a training run's folder, or the last one before the first evaluation; any other folder itself.
+    """Return the best checkpoint of a training run, or its last one before the first evaluation; any other folder itself.
 
-    Raises CheckpointError: a run without a checkpoint, or a file `best` or `last` that names none.
+    Raises CheckpointError: a run without a checkpoint, or a file `best` or `last` that does not name one.
     """
     if os.path.lexists(folder / "config.json") or os.path.lexists(folder / "modules.json"):
         return folder
@@ -115,7 +120,7 @@ def checkpoint_of_run(folder: Path) -> Path:
 
 
 def read_pointer(out: Path, which: str) -> Path | None:
-    """The folder of the last or the best checkpoint; None where there is none. Raises CheckpointError."""
+    """Return the folder of the last or the best checkpoint, or None. Raises CheckpointError."""
     result = read_pointer_name(out, which)
     if result is not None and not (out / result).is_dir():
         raise CheckpointError(f"{out / which} names {result}, and there is no such folder in {out}")
@@ -123,7 +128,7 @@ def read_pointer(out: Path, which: str) -> Path | None:
 
 
 def read_pointer_name(out: Path, which: str) -> str | None:
-    """The checkpoint's name in a pointer file; None without the file. Raises CheckpointError: it names no checkpoint."""
+    """Return the checkpoint's name in a pointer file, or None. Raises CheckpointError if it is not the name of a checkpoint."""
     file = out / which
     try:
         with untrusted.open_regular(file) as opened:
@@ -139,16 +144,17 @@ def read_pointer_name(out: Path, which: str) -> str | None:
 
 
 def transformer(folder: Path) -> Path:
-    """The directory of the transformer: `folder` itself, or in a sentence-transformers directory that of its Transformer module."""
+    """Return the folder of the Transformer module that modules.json lists, or else the directory itself."""
     from uwaga.models.checkpoints import sentence_files  # which needs pydantic, and names are checked without
 
     return sentence_files.modules(folder).transformer
 
 
 def fingerprint(folder: Path) -> str:
-    """SHA-256 over the names and contents of the files of a model, wherever it lies: those in its directory and in the folders of its
-    modules. So a file that appears later, such as a chat template, changes it too. A file that has not changed since it was hashed last is not
-    read (`cached_sha256`).
+    """Return the SHA-256 of the names and contents of a model's files, in its directory and in the folders of its modules.
+
+    The place of the directory does not change it. A new file, such as a chat template, does. A file that has not changed since it was
+    hashed last is not read (`cached_sha256`).
 
     Raises CheckpointError: a file that cannot be read, or a modules.json that is wrong.
     """
@@ -176,13 +182,13 @@ def model_files(folder: Path) -> list[Path]:
 
 
 def is_installed(name: str) -> bool:
-    """Whether the package that contains a bundled model is there."""
+    """Return whether the package that contains a bundled model is there."""
     # Found without importing it: its __init__ imports packages that its files do not need.
     return find_spec(BUNDLED[name].package) is not None
 
 
 def bundled_folder(name: str) -> Path:
-    """The directory of a bundled model. Raises CheckpointError: not installed, or its weights have another SHA-256."""
+    """Return the directory of a bundled model. Raises CheckpointError if it is missing, or its weights have another SHA-256."""
     model = BUNDLED[name]
     result = find_spec(model.package)
     if result is None or result.origin is None:
@@ -206,19 +212,18 @@ def _download(hub_id: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    fetch = partial(snapshot_download, hub_id, revision=revision)
     try:
-        folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=[*_FILES, _SAFETENSORS]))
+        folder = Path(fetch(allow_patterns=[*_FILES, _SAFETENSORS]))
         from uwaga.models.checkpoints import sentence_files
 
         places = sentence_files.folders(folder)
         inner = [escape(place.relative_to(folder).as_posix()) for place in places if place != folder]
         if inner:
             weights = [f"{place}/{name}" for place in inner for name in (_SAFETENSORS, _PICKLED)]
-            folder = Path(
-                snapshot_download(hub_id, revision=revision, allow_patterns=[*_FILES, _SAFETENSORS, *weights])
-            )
+            folder = Path(fetch(allow_patterns=[*_FILES, _SAFETENSORS, *weights]))
         if not any(transformer(folder).glob(_SAFETENSORS)):
-            folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=[*_FILES, _PICKLED]))
+            folder = Path(fetch(allow_patterns=[*_FILES, _PICKLED]))
     except HFValidationError as error:
         raise CheckpointError(f"{hub_id} is neither a directory nor the id of a repository: {error}") from error
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:

@@ -54,7 +54,7 @@ def load(
 
 
 def check_dtype(dtype: object) -> None:
-    """Raises ValueError: neither None nor a floating dtype."""
+    """Raise ValueError if this is neither None nor a floating dtype."""
     is_floating = dtype is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point)
     check(is_floating, f"load: dtype must be a floating dtype, such as torch.bfloat16, not {dtype!r}")
 
@@ -68,9 +68,13 @@ def load_folder(
     shared: mapped_weights.SharedFile | None = None,
     keeps_float16: bool = False,
 ) -> Transformer:
-    """As `load`, of a directory with config.json. has_head: False leaves out weights of heads, whatever they are. shared: the file to map
-    the weights from (`mapped_weights`); None: a copy in memory. keeps_float16: otherwise, without a dtype, weights that are stored in
-    float16 become float32, since activations may exceed float16."""
+    """Load the model in a directory with config.json, with the arguments and errors of `load`.
+
+    Args:
+        has_head: False leaves out all weights of heads.
+        shared: the file to map the weights from (`mapped_weights`); None: a copy in memory.
+        keeps_float16: whether weights in float16 stay so without a dtype. Otherwise they become float32, since activations may exceed float16.
+    """
     check_dtype(dtype)
     file = folder / "config.json"
     described = untrusted.read_json(file)
@@ -100,13 +104,13 @@ def load_folder(
 
 
 def _empty(config: Config) -> Transformer:
-    """A model without memory for its weights."""
+    """Return a model without memory for its weights."""
     with torch.device("meta"), NoInitialisation():
         return Transformer(config)
 
 
 def of_transformers(model: Any) -> Transformer | None:
-    """A model of this package that shares the weights of one of transformers, in evaluation mode; None: of another family.
+    """Return a `Transformer` that shares the weights of a model of transformers, in evaluation mode; None: its family is not ours.
 
     Nothing is copied: a weight that is stored transposed, or several in one, is a view.
 
@@ -114,9 +118,8 @@ def of_transformers(model: Any) -> Transformer | None:
         CheckpointError: a family that `uwaga.models.load` knows, with settings or weights that it does not.
     """
     where = type(model).__name__
-    described = json.loads(model.config.to_json_string()) | {
-        "architectures": [where]
-    }  # as it is written to config.json
+    # As it is written to config.json.
+    described = json.loads(model.config.to_json_string()) | {"architectures": [where]}
     if described.get("model_type") not in model_types():
         return None
     theirs = model.state_dict()

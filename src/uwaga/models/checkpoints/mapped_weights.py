@@ -36,11 +36,10 @@ class SharedFile(NamedTuple):
 
 
 def shared_file(folder: Path, dtype: torch.dtype | None) -> SharedFile:
-    """Of a model by the fingerprint of its files and by the packages that name and lay out its weights. dtype None: as they are stored."""
+    """Return the shared file of a model, named by its fingerprint and by the packages that name and lay out weights; dtype None: as stored."""
     kind = "stored" if dtype is None else str(dtype).removeprefix("torch.")
-    versions = (
-        f"{sys.modules['uwaga'].__version__} {metadata.version('transformers') if find_spec('transformers') else ''}"
-    )
+    library = metadata.version("transformers") if find_spec("transformers") else ""
+    versions = f"{sys.modules['uwaga'].__version__} {library}"
     content = fingerprint(folder)
     made_by = hashlib.sha256(versions.encode()).hexdigest()[:8]
     # Temporary files have the first letters of the name: they must tell the files apart.
@@ -49,8 +48,11 @@ def shared_file(folder: Path, dtype: torch.dtype | None) -> SharedFile:
 
 
 def mapped(file: SharedFile, make: Callable[[], Mapping[str, Tensor]], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of the file, mapped; where there is none, it is written from what `make` returns. Raises CheckpointError: it cannot be
-    written, is not what was written, or has other names or shapes than `like`; the files of the model changed meanwhile."""
+    """Map the tensors of the file, which is written from what `make` returns if it does not exist.
+
+    Raises CheckpointError: the file cannot be written, is not what was written, or has other names or shapes than `like`; the files of the
+    model changed meanwhile.
+    """
     folder = file.path.parent
     try:
         durable.make_folder(folder)
@@ -67,9 +69,7 @@ def mapped(file: SharedFile, make: Callable[[], Mapping[str, Tensor]], like: Map
         ) from error
     try:
         tensors = {name: opened.get(stored) for name, stored in json.loads(opened.metadata["names"]).items()}
-        is_whole = is_whole and {name: x.shape for name, x in tensors.items()} == {
-            name: x.shape for name, x in like.items()
-        }
+        is_whole &= {name: x.shape for name, x in tensors.items()} == {name: x.shape for name, x in like.items()}
     except (KeyError, ValueError, AttributeError, SafetensorError):
         is_whole = False
     if not is_whole:
@@ -78,8 +78,10 @@ def mapped(file: SharedFile, make: Callable[[], Mapping[str, Tensor]], like: Map
 
 
 def _written(file: SharedFile, tensors: Mapping[str, Tensor]) -> Path:
-    """The path of the new file. Tensors that share their memory are written once. Raises CheckpointError: they are of files that have changed
-    since they were named."""
+    """Write the file and return its path. Tensors that share their memory are written once.
+
+    Raises CheckpointError if the files of the model have changed since the file was named.
+    """
     stored: dict[tuple, str] = {}
     names = {}
     for name, x in tensors.items():
@@ -106,7 +108,7 @@ def _contents(tensors: list[tuple[str, Tensor]], names: Mapping[str, str]) -> It
 
 
 def _header(tensors: list[tuple[str, Tensor]], names: Mapping[str, str]) -> bytes:
-    """With an entry for every gap: the format allows no bytes that belong to nothing."""
+    """Return the header, with an entry for every gap: in the format, each byte belongs to a tensor."""
     entries: dict[str, object] = {"__metadata__": {"names": json.dumps(names)}}
     at = 0
     for number, (name, x) in enumerate(tensors):

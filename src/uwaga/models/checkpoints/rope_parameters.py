@@ -13,12 +13,12 @@ from uwaga.models.checkpoints.config_json import GLOBAL, LOCAL, ModelSize, setti
 from uwaga.nn.rotary_scaling import KINDS, RotaryScaling
 
 _LENGTH = "original_max_position_embeddings"
-# Keys of config.json that `read_by_layer_type` reads besides those of the bases, and those that `read` reads; a saved file has
+# Keys of config.json that `read_by_layer_type` reads in addition to the bases, and keys that `read` reads; a saved file has
 # rope_parameters alone.
 KEYS_BY_LAYER_TYPE = frozenset(["partial_rotary_factor", "rope_parameters", "rope_scaling"])
 KEYS = KEYS_BY_LAYER_TYPE | {_LENGTH, "rope_theta"}
 _YARN = ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate")
-# The keys of each type besides the base and the type: those that it needs, and those that it may have.
+# The keys of each type, without the base and the type: those that it needs, and those that it may have.
 _OWN_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "default": ((), ()),
     "linear": (("factor",), ()),
@@ -40,7 +40,7 @@ class Rope(NamedTuple):
 
 
 def read(config: Mapping[str, Any], where: str, theta: float, length: int) -> Rope:
-    """The rotary positions of all layers: rope_scaling, or rope_parameters where there is none, as in transformers.
+    """Return the rotary positions of all layers: rope_scaling, or else rope_parameters, as in transformers.
 
     Args:
         config: config.json.
@@ -65,17 +65,17 @@ def read(config: Mapping[str, Any], where: str, theta: float, length: int) -> Ro
 def read_by_layer_type(
     config: Mapping[str, Any], where: str, length: int, bases: Mapping[str, tuple[str, float]], scaled: Collection[str]
 ) -> dict[str, Rope]:
-    """The rotary positions of each type of layers, whose own rope_parameters rope_scaling changes key by key, as in transformers.
+    """Return the rotary positions of each type of layers. rope_scaling changes their rope_parameters key by key, as in transformers.
 
     Args and Raises: as of `read`.
-        bases: by layer type, where its rope_parameters have none: the key of config.json, and the base where that is absent too.
+        bases: by layer type, if its rope_parameters have no base: the key of config.json, and the base if that key is absent too.
         scaled: the layer types that rope_scaling changes.
     """
     parameters, scaling = config.get("rope_parameters"), config.get("rope_scaling")
     if parameters is None:
         parameters = {kind: {"rope_type": "default"} for kind in bases}
     if strange := sorted(set(_object({"rope_parameters": parameters}, where, "rope_parameters")) - set(bases)):
-        rule = f"rope_parameters must have {' and '.join(bases)} alone, each a JSON object"
+        rule = f"rope_parameters may only have {' and '.join(bases)}, each a JSON object"
         raise CheckpointError(f"{where}: {rule}, not {', '.join(map(printable, strange))}")
     ropes = {}
     for kind, (key, base) in bases.items():
@@ -94,7 +94,7 @@ def read_by_layer_type(
 
 
 def _object(config: Mapping[str, Any], where: str, name: str) -> dict[str, Any]:
-    """The value of a key that is an object. Raises CheckpointError."""
+    """Return the value of a key that is an object. Raises CheckpointError."""
     return setting(config, where, name, dict[str, Any], None)
 
 
@@ -144,7 +144,10 @@ def write(rope: Rope) -> dict[str, object]:
 def layers_to_write(
     model_type: str, windows: Sequence[int | None], ropes: Sequence[Rope]
 ) -> tuple[list[str], int | None, dict[str, Rope]]:
-    """For each layer its type, the window of local ones, and the positions of each type. Raises CheckpointError: one type of layers has several."""
+    """Return the type of each layer, the window of local layers, and the positions of each type.
+
+    Raises CheckpointError if layers of one type have different windows or positions.
+    """
     kinds = [GLOBAL if window is None else LOCAL for window in windows]
     by_kind, local = dict(zip(kinds, ropes, strict=True)), set(windows) - {None}
     if len(local) > 1 or [by_kind[kind] for kind in kinds] != list(ropes):
@@ -157,7 +160,7 @@ def no_such_layers(model_type: str) -> CheckpointError:
 
 
 def write_by_layer_type(ropes: Mapping[str, Rope]) -> dict[str, dict[str, object]]:
-    """As `read_by_layer_type` reads it. Raises CheckpointError: transformers has no such model."""
+    """Return what `read_by_layer_type` reads. Raises CheckpointError if transformers has no such model."""
     if any(rope.scaling is not None and not rope.scaling.truncate for rope in ropes.values()):
         raise CheckpointError("rope_parameters: transformers does not read truncate=False of a type of layers")
     return {kind: write(rope) for kind, rope in ropes.items()}

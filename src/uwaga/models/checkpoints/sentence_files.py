@@ -1,8 +1,8 @@
-"""The files of a directory that sentence-transformers reads beside config.json, weights and tokenizer, and what is done with each key:
+"""The files that sentence-transformers reads in addition to config.json, weights and tokenizer, and what is done with each key:
 modules.json says where the transformer is, how its hidden states are pooled, and what follows.
 
-A key is computed, has no effect on vectors and scores, or is supported with some values alone. A key that is not listed is refused, so
-that none is silent. docs/reference/model-options.md shows these tables, and a test compares them with the installed sentence-transformers.
+A key is computed, has no effect on vectors and scores, or is supported with some values only. A key that is not listed is rejected, so
+that no key is ignored in silence. docs/reference/model-options.md shows these tables, and a test compares them with the installed sentence-transformers.
 """
 
 import os
@@ -57,7 +57,7 @@ _CALL: Rules = {
 }  # fmt: skip
 _TRANSFORMER: Rules = {
     **_all("do_lower_case max_seq_length module_output_name transformer_task", COMPUTED),
-    **_all("document_length query_expansion query_length", COMPUTED),  # refused but for ColBERT models
+    **_all("document_length query_expansion query_length", COMPUTED),  # rejected, except for ColBERT models
     **_all("backend cache_dir unpad_inputs", HARMLESS),
     "tokenizer_name_or_path": (None,),
     "modality_config.text.method": ("forward",),
@@ -207,12 +207,12 @@ def _listed(path: Path, entries: list) -> list[SentenceModule]:
 
 
 def _pooling(path: Path) -> tuple[tuple[str, ...], bool]:
-    """The modes, and whether prompts are pooled."""
+    """Return the modes, and whether prompts are pooled."""
     settings = untrusted.read_json(path)
     check(path, settings, "Pooling")
     for key in ("include_prompt", *_POOLING):
         config_json.setting(settings, path, key, Switch, True)
-    # New files have one mode or a list of them, old ones a bool for each mode; of none, the mean.
+    # New files have one mode or a list of them, old ones a bool for each mode. Without a mode it is the mean.
     modes = settings.get("pooling_mode", [word for key, word in _POOLING.items() if settings.get(key)] or "mean")
     modes = [modes] if isinstance(modes, str) else modes
     if not modes or not isinstance(modes, list) or any(mode not in _POOLING.values() for mode in modes):
@@ -221,7 +221,7 @@ def _pooling(path: Path) -> tuple[tuple[str, ...], bool]:
 
 
 def check(path: Path, settings: Mapping[str, Any], kind: str) -> None:
-    """Raises CheckpointError: a key of this file that is unknown, or has a value that is not supported.
+    """Raise CheckpointError for a key of this file that is unknown, or has a value that is not supported.
 
     kind: a key of FILES.
     """
@@ -237,9 +237,7 @@ def _check(path: Path, settings: Mapping[str, Any], rules: Rules, within: str) -
         elif rule is None and is_object:
             wrong = f"{printable(name)} must be a JSON object or null, not {printable(repr(value))}"
         elif rule is None:
-            siblings = {
-                key_path.removeprefix(within).partition(".")[0] for key_path in rules if key_path.startswith(within)
-            }
+            siblings = {other.removeprefix(within).partition(".")[0] for other in rules if other.startswith(within)}
             near = get_close_matches(key, siblings, n=1, cutoff=0.8)
             meant = f"did you mean {within}{near[0]}? " if near else ""
             wrong = (
@@ -271,7 +269,7 @@ class TransformerSettings:
 
 
 def find(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The file of the module Transformer in its folder, and what is in it."""
+    """Return the file of the module Transformer in its folder, and its content."""
     for name in TRANSFORMER_FILES:
         if settings := untrusted.read_json(folder / name, missing_ok=True):
             return folder / name, settings
@@ -279,14 +277,14 @@ def find(folder: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def lowercases(folder: Path) -> bool:
-    """Whether texts are changed to lower case before anything that the tokenizer of a folder does. Raises CheckpointError."""
+    """Return whether texts are changed to lower case before the tokenizer reads them. Raises CheckpointError."""
     path, settings = find(folder)
     value: bool = config_json.setting(settings, path, "do_lower_case", Switch, False)
     return value
 
 
 def read(folder: Path, *, is_module: bool) -> TransformerSettings:
-    """The settings of the transformer in a folder. Raises CheckpointError: one that is wrong, unknown or not computed.
+    """Return the settings of the transformer in a folder. Raises CheckpointError if one is wrong, unknown or not computed.
 
     is_module: whether modules.json names it; else sentence-transformers reads the files of the tokenizer alone.
     """
@@ -308,17 +306,18 @@ def read(folder: Path, *, is_module: bool) -> TransformerSettings:
     named = untrusted.read_json(described, missing_ok=True)
     if length is None:
         length, file = _tokenizer_length(named), described
-    side = processor.get("truncation_side")
-    side, said_by = (named.get("truncation_side"), described) if side is None else (side, path)
+    key = "truncation_side"
+    values, said_by = (named, described) if processor.get(key) is None else (processor, path)
+    if (side := values.get(key)) is not None:
+        side = config_json.setting(values, said_by, key, Literal["left", "right"], None)
+    lowercase = config_json.setting(settings, path, "do_lower_case", Switch, False)
     return TransformerSettings(
         path=path,
         task=task,
         max_tokens=length,
         limited_by=file,
-        lowercase=is_module and lowercases(folder),
-        truncation_side=None
-        if side is None
-        else config_json.setting({"truncation_side": side}, said_by, "truncation_side", Literal["left", "right"], None),
+        lowercase=lowercase,
+        truncation_side=side,
         values=settings,
     )
 
@@ -343,7 +342,7 @@ def _check_outputs(path: Path, settings: Mapping[str, Any], task: str) -> None:
 
 
 def _length(path: Path, settings: Mapping[str, Any], processor: Mapping[str, Any]) -> tuple[int | None, Path]:
-    """The most tokens of a text, as the file of the module says."""
+    """Return the most tokens of a text, as the file of the module says."""
     calls = settings.get("processing_kwargs") or {}
     # Those of texts count more where a chat template is rendered, and less elsewhere.
     kinds = ("text", "common") if "message" in (settings.get("modality_config") or {}) else ("common", "text")
@@ -358,7 +357,7 @@ def _length(path: Path, settings: Mapping[str, Any], processor: Mapping[str, Any
 
 
 def _tokenizer_length(named: Mapping[str, Any]) -> int | None:
-    """The maximum length of tokenizer_config.json, whose older name is max_len."""
+    """Return the maximum length of tokenizer_config.json, whose older name is max_len."""
     length = named.get("model_max_length", named.get("max_len"))
     if isinstance(length, int | float) and not isinstance(length, bool) and 0 < length < _NO_LIMIT:
         return int(length)

@@ -5,7 +5,7 @@ not read, with the reason. Names, shapes and dtypes are compared before any weig
 checked while they are read.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -48,11 +48,11 @@ class Table(NamedTuple):
     bare: Callable[[str], str] = str  # a name from a file -> as the rows have it
 
     def rows(self) -> list[WeightMapping]:
-        """All rows."""
+        """Return all rows."""
         return [*self.body, *self.heads]
 
     def saved(self) -> list[tuple[str, WeightMapping]]:
-        """All rows, each with its name in a saved file."""
+        """Return all rows, each with its name in a saved file."""
         return [(self.prefix + row.theirs, row) for row in self.body] + [(row.theirs, row) for row in self.heads]
 
 
@@ -65,38 +65,39 @@ def reader(
     allow_nonfinite: bool = False,
     widens_float16: bool = False,
 ) -> Callable[[], dict[str, Tensor]]:
-    """Compare the names, shapes and dtypes of a file with a table, and return what reads the state dict by our names, copied from the file.
+    """Compare names, shapes and dtypes of a file with a table, and return a function that reads our state dict as a copy.
 
     Args:
         ours: the model's tensors, for their shapes.
         dtype: of all weights; None: that of the file.
         widens_float16: without a dtype, float16 becomes float32.
 
-    Raises CheckpointError: all differences, or several dtypes without `dtype`. What reads raises it of NaN or infinite values unless
-    allow_nonfinite, and of tied weights that differ.
+    Raises CheckpointError that lists all differences, or if there are several dtypes and no `dtype`. The function raises it for values that are
+    NaN or infinite, unless allow_nonfinite, and for tied weights that differ.
     """
     rows = table.rows()
     assert {name for row in rows for name in row.ours} == ours.keys(), "the table and the model disagree"
-    stored_names, lines = _canonical(table, weights)
+    names, lines = _canonical(table, weights)
     declared = {row.theirs for row in rows} | table.tied.keys() | table.unread.keys()
     like = {name: x.detach().to("meta") for name, x in ours.items()}
     shapes = {row.theirs: tuple(row.write(tuple(like[name] for name in row.ours)).shape) for row in rows}  # in a file
     shapes |= {second: shapes[first] for second, first in table.tied.items()}
-    lines += [
-        ("missing", f"{name} {shapes[row.theirs]}") for name, row in table.saved() if row.theirs not in stored_names
-    ]
-    lines += [("unexpected", _described(weights, name)) for bare, name in stored_names.items() if bare not in declared]
-    lines += _wrong_shapes_and_dtypes(weights, stored_names, shapes)
+    lines += [("missing", f"{name} {shapes[row.theirs]}") for name, row in table.saved() if row.theirs not in names]
+    lines += [("unexpected", _described(weights, name)) for bare, name in names.items() if bare not in declared]
+    for name, shape in ((names[bare], shape) for bare, shape in shapes.items() if bare in names):
+        shown, stored = _described(weights, name), weights.stored[name]
+        if stored.shape != shape:
+            lines.append(("wrong shape", f"{shown} must be {shape}"))
+        if stored.dtype not in FLOATING:
+            lines.append(("wrong dtype", f"{shown} is {stored.dtype}, not a floating dtype of weights"))
     _raise(weights, lines)
-    of_file = sorted({weights.stored[stored_names[row.theirs]].dtype for row in rows})
+    of_file = sorted({weights.stored[names[row.theirs]].dtype for row in rows})
     if dtype is None and len(of_file) > 1:
         raise CheckpointError(f"{weights.path} mixes {' and '.join(of_file)}: choose one with the argument dtype")
     chosen: torch.dtype = dtype or getattr(torch, of_file[0])
     if dtype is None and widens_float16 and chosen is torch.float16:
         chosen = torch.float32
-    tied = [
-        (stored_names[second], stored_names[first]) for second, first in table.tied.items() if second in stored_names
-    ]
+    tied = [(names[second], names[first]) for second, first in table.tied.items() if second in names]
     tied = [(second, first) for second, first in tied if second != first]
 
     def read() -> dict[str, Tensor]:
@@ -104,7 +105,7 @@ def reader(
         state: dict[str, Tensor] = {}
         for row in rows:
             # A copy: the file may be overwritten while the model is in use.
-            name = stored_names[row.theirs]
+            name = names[row.theirs]
             stored = weights.read(name).to(chosen, copy=True)
             if not allow_nonfinite and not is_finite(stored):
                 lines.append(("not finite", f"{_described(weights, name)} in {str(chosen).removeprefix('torch.')}"))
@@ -119,15 +120,15 @@ def reader(
 
 
 def write(table: Table, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state dict by their names, without the second names of tied weights, as transformers saves it."""
-    return {
-        name: row.write(tuple(ours[part].detach() for part in row.ours)).contiguous() for name, row in table.saved()
-    }
+    """Return the state dict by their names, without the second names of tied weights, as transformers saves it."""
+    return {name: row.write([ours[part].detach() for part in row.ours]).contiguous() for name, row in table.saved()}
 
 
 def _canonical(table: Table, weights: Weights) -> tuple[dict[str, str], Lines]:
-    """The file's names by the table's names, and a line for every weight with two names. A tied weight may have any one of its names, as
-    in transformers, which reads whichever is there."""
+    """Return the file's names by the table's names, and a line for every weight with two names.
+
+    A tied weight may have any one of its names, as in transformers.
+    """
     stored_names: dict[str, str] = {}
     lines: Lines = []
     for name in weights.stored:
@@ -141,24 +142,8 @@ def _canonical(table: Table, weights: Weights) -> tuple[dict[str, str], Lines]:
     return stored_names, lines
 
 
-def _wrong_shapes_and_dtypes(
-    weights: Weights, stored_names: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
-) -> Iterable:
-    for bare, shape in shapes.items():
-        if bare not in stored_names:
-            continue
-        stored = weights.stored[stored_names[bare]]
-        if stored.shape != shape:
-            yield "wrong shape", f"{_described(weights, stored_names[bare])} must be {shape}"
-        if stored.dtype not in FLOATING:
-            yield (
-                "wrong dtype",
-                f"{_described(weights, stored_names[bare])} is {stored.dtype}, not a floating dtype of weights",
-            )
-
-
 def is_finite(x: Tensor) -> bool:
-    """Whether no element is NaN or infinite."""
+    """Return whether no element is NaN or infinite."""
     # One pass without a copy; both extremes are NaN where any element is.
     return x.numel() == 0 or all(bool(extreme.isfinite()) for extreme in x.aminmax())
 

@@ -67,7 +67,7 @@ class _Mapped(mmap.mmap):
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """The dense tensors of a file by name; they share memory with it. Raises CheckpointError."""
+    """Return the dense tensors of a file by name; they share memory with it. Raises CheckpointError."""
     try:
         with untrusted.open_regular(path) as file:
             check(
@@ -90,7 +90,7 @@ def read(path: Path) -> dict[str, Tensor]:
 
 
 def _load(file: _Mapped) -> object:
-    """What the pickle of an archive describes. Raises what zipfile and pickletools raise."""
+    """Return what the pickle of an archive describes. Raises what zipfile and pickletools raise."""
     records = _records(file)
     folder = next(iter(records), "").partition("/")[0]
     begin, size = records.get(f"{folder}/data.pkl", (0, 0))
@@ -119,7 +119,7 @@ def _load(file: _Mapped) -> object:
 
 
 def _records(file: _Mapped) -> dict[str, tuple[int, int]]:
-    """Where the records of an archive begin, and their sizes, in the directory's order. Raises what zipfile raises."""
+    """Return where the records of an archive begin, and their sizes, in the directory's order. Raises what zipfile raises."""
     is_at_end = file[-22:].startswith(b"PK\5\6")  # the end of the directory, without a comment
     check(is_at_end, "it does not end with the directory of a zip archive")
     with zipfile.ZipFile(cast(BinaryIO, file)) as archive:
@@ -138,13 +138,13 @@ def _records(file: _Mapped) -> dict[str, tuple[int, int]]:
         signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack_from(file, at)
         begin = at + _LOCAL_HEADER.size + name_bytes + extra_bytes
         before = begin + entry.file_size
-        check(signature == b"PK\3\4" and before <= end, f"{name} has no header, or ends behind the file")
+        check(signature == b"PK\3\4" and before <= end, f"{name} has no header, or ends after the end of the file")
         results[entry.filename] = (begin, entry.file_size)
     return results
 
 
 def _interpret(pickle: bytes, storage: Callable[[str, torch.dtype, int], _Storage]) -> object:
-    """What a pickle describes; `storage` gives the storage of a key, type and number of elements. Raises ValueError."""
+    """Return what a pickle describes; `storage` gives the storage of a key, type and number of elements. Raises ValueError."""
     stack: list[Any] = []
     below: list[list[Any]] = []  # the stack below each mark
     memo: dict[int, Any] = {}
@@ -181,10 +181,8 @@ def _interpret(pickle: bytes, storage: Callable[[str, torch.dtype, int], _Storag
                 case "SETITEM" | "SETITEMS":
                     stack.append(_set_items(*operands))
                 case "GLOBAL":
-                    name, what = (
-                        argument.replace(" ", "."),
-                        "is not a function that makes dense tensors, and is not called",
-                    )
+                    name = argument.replace(" ", ".")
+                    what = "is not a function that makes dense tensors, and is not called"
                     check(name in _GLOBALS, f"Unsupported global: {printable(name)} {what}")
                     stack.append(_Global(name))
                 case "BINPERSID":
@@ -207,8 +205,10 @@ def _interpret(pickle: bytes, storage: Callable[[str, torch.dtype, int], _Storag
 
 
 def _set_items(container: object, *items: Any) -> object:
-    """Add keys and values to a dictionary. Raises ValueError: a duplicate key; one that is no string, since numbers can be chosen to hash
-    alike, and the hash of nested tuples may take exponential time."""
+    """Add keys and values to a dictionary. Raises ValueError for a duplicate key, and for one that is not a string.
+
+    Numbers can be chosen to have equal hashes, and the hash of nested tuples may take exponential time.
+    """
     if not isinstance(container, dict) or len(items) % 2:
         raise ValueError(f"sets items of {type(container).__name__}")
     for key, value in zip(items[::2], items[1::2], strict=True):
@@ -219,7 +219,7 @@ def _set_items(container: object, *items: Any) -> object:
 
 
 def _call(function: object, arguments: object) -> object:
-    """What a function of torch.save makes of its arguments. Raises ValueError."""
+    """Return what a function of torch.save makes of its arguments. Raises ValueError."""
     match function, arguments:
         case _Global("collections.OrderedDict"), ():
             return {}
@@ -235,7 +235,7 @@ def _call(function: object, arguments: object) -> object:
 def _tensor(
     name: str, stored: _Storage, offset: int, shape: tuple[Any, ...], strides: tuple[Any, ...], lazy: list[Any]
 ) -> Tensor:
-    """A tensor that lies within its storage. Raises ValueError."""
+    """Return a tensor that lies within its storage. Raises ValueError."""
     key, dtype, content = stored
     match lazy:  # in _rebuild_tensor_v3 the dtype, then which operations are still to be done
         case [_Global(of), *rest] if name.endswith("_v3") and of in _DTYPES:

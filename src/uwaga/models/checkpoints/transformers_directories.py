@@ -25,21 +25,20 @@ from uwaga.models.checkpoints import weight_files
 _LOCK = threading.Lock()
 # The level and progress bars of transformers' logging, as each thread that reads found them.
 _BEFORE: list[tuple[int, bool]] = []
-# transformers makes lists and patterns of layers besides the model, and two names of each class. No whole number of config.json may be larger
+# transformers makes lists and patterns of layers in addition to the model, and two names of each class. No whole number of config.json may be larger
 # than the first (vocabularies have up to 262,400 tokens), or than one for so many numbers in the files, up to the third: a published model has hundreds for
 # each unit of a length or a base. No published classifier has more classes.
 _SURE, _NUMBERS_EACH, _LARGEST, _MOST_LABELS = 300_000, 64, 1 << 24, 1 << 16
 # A model has a module, a weight or a buffer at most so many times for each weight that is stored, which may be several in one, and so
-# many besides; and numbers in weights and buffers likewise: masks and tables of positions are in no file.
+# many more. The same holds for numbers in weights and buffers: masks and tables of positions are in no file.
 _MORE, _BESIDE, _MOST_NUMBERS = 8, 1 << 8, 1 << 26
 _HOOKS: list[RemovableHandle] = []
-_building = (
-    threading.local()
-)  # its attribute `left`: how many parts and numbers a model that is being built in `bounded` may still have
+# Its attribute `left`: how many parts and numbers a model that is being built in `bounded` may still have.
+_building = threading.local()
 
 
 def weights_of(folder: Path, described: Mapping[str, Any]) -> weight_files.Weights:
-    """described: what is in its config.json. Raises CheckpointError: there are none in safetensors, or they are not those of the model."""
+    """Return the weights in a folder. described: its config.json. Raises CheckpointError if they are not the model's, or not in safetensors."""
     for rule in _broken_rules(folder, described):
         raise CheckpointError(rule)
     return weight_files.find(folder)
@@ -47,9 +46,7 @@ def weights_of(folder: Path, described: Mapping[str, Any]) -> weight_files.Weigh
 
 def _broken_rules(folder: Path, described: Mapping[str, Any]) -> Iterator[str]:
     file = folder / "config.json"
-    if (
-        described.get("configuration_files") is not None
-    ):  # transformers would read another file than the one that was checked
+    if described.get("configuration_files") is not None:  # transformers would read another file than this one
         what = "settings for several versions of transformers are not read"
         yield f"{file}: configuration_files: {what}; rename the file of your version to config.json"
     if described.get("quantization_config") is not None:
@@ -63,7 +60,7 @@ def _broken_rules(folder: Path, described: Mapping[str, Any]) -> Iterator[str]:
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Errors of transformers about a directory as CheckpointError, and none of its progress bars and reports: what is wrong is an error."""
+    """Turn errors of transformers about a directory into CheckpointError, and switch off its progress bars and reports."""
     import transformers
 
     logging = transformers.utils.logging
@@ -90,8 +87,9 @@ def reading(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def bounded(path: Path, described: object, weights: weight_files.Weights) -> Iterator[None]:
-    """A context in which this thread cannot build a model of far more or larger weights than those in files: whatever number in config.json
-    asks for them, that many would be missing.
+    """Give a context in which this thread cannot build a model with far more or larger weights than the files have.
+
+    Numbers in config.json may ask for any size, but weights that are in no file would be missing.
 
     Args:
         path: config.json, for messages.

@@ -1,7 +1,7 @@
 """Finding and opening the files of a model's weights; weights are then read one at a time.
 
 The files are model.safetensors, or shards listed in model.safetensors.index.json; else pytorch_model.bin, or its shards. One file
-beside an index that lists others is an error: one of the two is left from another model, and nothing says which. All are
+next to an index that lists other files is an error: one of the two is left from another model, and nothing says which. All are
 untrusted: opening checks the sizes that a file declares before memory of such a size is allocated.
 """
 
@@ -36,7 +36,7 @@ class Weights:
 
 
 def find(folder: Path) -> Weights:
-    """The weights in a folder; files are tried in the order of transformers. Raises CheckpointError."""
+    """Return the weights in a folder; files are tried in the order of transformers. Raises CheckpointError."""
     for name, open_one in ((SINGLE, safetensors_files.read), (PICKLED, _read_torch_file)):
         index = folder / f"{name}.index.json"
         if _is_there(index):
@@ -49,7 +49,7 @@ def find(folder: Path) -> Weights:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether the path exists and is not a directory. A broken link counts: it is an error, and not skipped for another file."""
+    """Return whether the path exists and is not a directory. A broken link counts, so that it is an error."""
     return os.path.lexists(path) and not path.is_dir()
 
 
@@ -57,7 +57,7 @@ Opened = tuple[Mapping[str, Stored], Callable[[str], Tensor]]
 
 
 def check_no_shards(folder: Path) -> None:
-    """Raises CheckpointError where model.safetensors would stand beside an index that lists other files."""
+    """Raise CheckpointError if the folder has an index that lists other files than model.safetensors."""
     index = folder / SHARDED
     if _is_there(index) and set(_listed(index).values()) != {SINGLE}:
         raise CheckpointError(
@@ -66,7 +66,7 @@ def check_no_shards(folder: Path) -> None:
 
 
 def _listed(index: Path) -> dict[str, str]:
-    """The files of weights by name. Raises CheckpointError."""
+    """Return the files of weights by name. Raises CheckpointError."""
     files_by_name = untrusted.read_json(index).get("weight_map")
     if not isinstance(files_by_name, dict) or not all(isinstance(file, str) for file in files_by_name.values()):
         raise CheckpointError(f"{index} has no weight_map of weights to files")
@@ -74,24 +74,22 @@ def _listed(index: Path) -> dict[str, str]:
 
 
 def _sharded(index: Path, single: str, open_one: Callable[[Path], Opened]) -> Weights:
-    """The weights that an index lists; `single` is the name of the file where all are in one."""
-    files_by_name = _listed(index)
-    files = sorted(set(files_by_name.values()))
+    """Return the weights that an index lists; `single` is the name of the file where all are in one."""
+    file_of = _listed(index)
+    files = sorted(set(file_of.values()))
     for rule in _broken_rules(index, single, files):
         raise CheckpointError(f"{index} {rule}")
     stored: dict[str, Stored] = {}
     readers: dict[str, Callable[[str], Tensor]] = {}
     twice: list[str] = []
-    for held, read in [open_one(index.parent / file) for file in files]:
-        twice += sorted(stored.keys() & held.keys())
-        stored |= held
-        readers |= dict.fromkeys(held, read)
-    absent = sorted(files_by_name.keys() - stored.keys())
-    unlisted = sorted(stored.keys() - files_by_name.keys())
+    for found, read in [open_one(index.parent / file) for file in files]:
+        twice += sorted(stored.keys() & found.keys())
+        stored |= found
+        readers |= dict.fromkeys(found, read)
+    absent = sorted(file_of.keys() - stored.keys())
+    unlisted = sorted(stored.keys() - file_of.keys())
     if twice or absent or unlisted:
-        lines = [
-            f"  {printable(name)} is listed in {files_by_name[name]}, which does not contain it" for name in absent
-        ]
+        lines = [f"  {printable(name)} is listed in {file_of[name]}, which does not contain it" for name in absent]
         lines += [f"  {printable(name)} is in two files" for name in twice]
         lines += [f"  {printable(name)} is in the files and is not listed" for name in unlisted]
         raise CheckpointError("\n".join([f"{index} does not match its files", *lines]))

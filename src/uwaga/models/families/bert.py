@@ -19,8 +19,8 @@ _Classes = Annotated[Integer, Ge(1), Le(2**16)]
 COLBERT = "HF_ColBERT"
 # Of files with model_type bert or xlm-roberta: models with code in their own directory.
 _OWN_CODE = {
-    "position_embedding_type alibi": "a Jina v2, whose code is in its own directory; transformers has no class for it to compare with, so that it is not read",
-    "position_embedding_type rotary": "a Jina v3 or GTE of code in its own directory; those of transformers have the model_type jina_embeddings_v3 and gte",
+    "position_embedding_type alibi": "this is a Jina v2, whose code is in its own directory; transformers has no class to compare with, so uwaga does not read it",
+    "position_embedding_type rotary": "this is a Jina v3 or GTE with code in its own directory; models of transformers have the model_type jina_embeddings_v3 or gte",
 }
 HEADS = {
     "Model": (), "ForMaskedLM": ("logits",), "ForSequenceClassification": ("sequence",), "ForTokenClassification": ("tokens",),
@@ -34,7 +34,7 @@ BERT_KEYS = COMMON_KEYS | keys(
 
 
 def settle(settings: dict[str, Any], file: File) -> None:
-    """Of all families of this shape: what follows from other settings, and the names of the classes."""
+    """Complete the settings of BERT and its relatives: dropouts, activations and the names of the classes."""
     if settings.get("classifier_dropout") is None:
         settings["classifier_dropout"] = settings["dropout"]
     settings.setdefault("embedding_dropout", settings["dropout"])
@@ -43,7 +43,7 @@ def settle(settings: dict[str, Any], file: File) -> None:
 
 
 def _labels(file: File) -> tuple[str, ...]:
-    """The names of the classes by index; the defaults of transformers where there are none."""
+    """Return the names of the classes by index, or the defaults of transformers."""
     labels = file.config.get("id2label")
     if labels is None:
         number = config_json.setting(file.config, file.where, "num_labels", _Classes, 2)
@@ -54,15 +54,13 @@ def _labels(file: File) -> tuple[str, ...]:
 
 
 def write(config: Config) -> dict[str, object]:
-    """The names of the classes."""
-    return {
-        "id2label": {str(n): label for n, label in enumerate(config.labels)},
-        "label2id": {label: n for n, label in enumerate(config.labels)},
-    }
+    """Return the names of the classes."""
+    numbers = {label: n for n, label in enumerate(config.labels)}
+    return {"id2label": {str(n): label for label, n in numbers.items()}, "label2id": numbers}
 
 
 def _initial(_: Config) -> Draw:
-    """Devlin et al.'s code: a normal distribution of deviation 0.02, truncated at two deviations."""
+    """Draw as Devlin et al.'s code: from a normal distribution of deviation 0.02, truncated at two deviations."""
     return lambda _, weight, generator: init.trunc_normal_(weight, std=0.02, a=-0.04, b=0.04, generator=generator)
 
 

@@ -7,17 +7,6 @@ from typing import Any
 from uwaga.models.checkpoints.config_json import Key, ModelSize, keys
 from uwaga.models.configuration import Config
 from uwaga.models.families import bert
-from uwaga.models.families.bert import (
-    BERT,
-    BERT_KEYS,
-    BODY,
-    COMMON_KEYS,
-    EMBEDDINGS,
-    HEADS,
-    POOLED_HEADS,
-    TYPES,
-    UNREAD,
-)
 from uwaga.models.families.family import File, classes, post_norm_layers
 
 # Of heads of ELECTRA that are not implemented, and of ALBERT's first code, which nothing reads.
@@ -35,14 +24,14 @@ def _settle_electra(settings: dict[str, Any], file: File) -> None:
 
 
 _ELECTRA = replace(
-    BERT,
-    keys=BERT_KEYS | keys(
+    bert.BERT,
+    keys=bert.BERT_KEYS | keys(
         embedding_size=Key("embedding_size", 128, ModelSize), hidden_size=256, num_attention_heads=4, intermediate_size=1024,
     ),
-    fixed=BERT.fixed | {"head_activation": "gelu", "classifier": "gelu"},
+    fixed=bert.BERT.fixed | {"head_activation": "gelu", "classifier": "gelu"},
     outputs=(),
     harmless=_HARMLESS,
-    names=BODY | {
+    names=bert.BODY | {
         "embeddings_project": "embeddings.projection",
         "generator_predictions.dense": "lm_head.dense",
         "generator_predictions.LayerNorm": "lm_head.norm",
@@ -52,8 +41,8 @@ _ELECTRA = replace(
     },
     prefix="electra.",
     logits=("generator_lm_head", "generator_lm_head.bias"),
-    architectures=classes("Electra", HEADS | {"ForPreTraining": ()}),
-    unread=UNREAD | {
+    architectures=classes("Electra", bert.HEADS | {"ForPreTraining": ()}),
+    unread=bert.UNREAD | {
         f"discriminator_predictions.{name}.{part}": _REPLACED for name in ("dense", "dense_prediction") for part in ("weight", "bias")
     },
     settle=_settle_electra,
@@ -63,7 +52,7 @@ _ALBERT_LAYER = "attention.query attention.key attention.value attention.dense a
 
 
 def _albert_names(config: Config) -> dict[str, str]:
-    names = EMBEDDINGS | TYPES | {"encoder.embedding_hidden_mapping_in": "embeddings.projection"}
+    names = bert.EMBEDDINGS | bert.TYPES | {"encoder.embedding_hidden_mapping_in": "embeddings.projection"}
     for number in sorted(set(config.layer_weights)):
         group, inner = divmod(number, config.inner_group_num)
         sharing = "|".join(str(n) for n, weights in enumerate(config.layer_weights) if weights == number)
@@ -78,20 +67,20 @@ def _albert_names(config: Config) -> dict[str, str]:
 
 
 _ALBERT = replace(
-    BERT,
-    keys=COMMON_KEYS | keys(
+    bert.BERT,
+    keys=bert.COMMON_KEYS | keys(
         vocab_size=30000, embedding_size=Key("embedding_size", 128, ModelSize), hidden_size=4096, num_hidden_layers=12,
         num_hidden_groups=Key("num_hidden_groups", 1, ModelSize), inner_group_num=1, num_attention_heads=64, intermediate_size=16384,
         type_vocab_size=2, hidden_act="gelu_new", layer_norm_eps=1e-12, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
         classifier_dropout_prob=0.1,
     ),
-    fixed=BERT.fixed | {"projects_embeddings": True},
+    fixed=bert.BERT.fixed | {"projects_embeddings": True},
     harmless=_HARMLESS,
     names=_albert_names,
     prefix="albert.",
     logits=("predictions.decoder", "predictions.bias"),
-    architectures=classes("Albert", POOLED_HEADS | {"ForPreTraining": ("logits",)}),
+    architectures=classes("Albert", bert.POOLED_HEADS | {"ForPreTraining": ("logits",)}),
     tokenizer="AlbertTokenizer",
-    unread=UNREAD | dict.fromkeys(("sop_classifier.classifier.weight", "sop_classifier.classifier.bias"), _ORDER),
+    unread=bert.UNREAD | dict.fromkeys(("sop_classifier.classifier.weight", "sop_classifier.classifier.bias"), _ORDER),
 )  # fmt: skip
 FAMILIES = {"albert": _ALBERT, "electra": _ELECTRA}

@@ -1,6 +1,6 @@
 """A family of models: how the keys of config.json and the names of weights in a directory of transformers become a `Transformer`, and back.
 
-The tables beside this file are data, and at most one function each way. Adding a model type is adding one table, as FAMILIES of its module.
+The tables in this folder are data, and at most one function each way. Adding a model type is adding one table, as FAMILIES of its module.
 """
 
 import warnings
@@ -46,7 +46,7 @@ class File(NamedTuple):
     names: Set[str] | None = None  # of the weights, without prefix; None: there are no files
 
     def has(self, name: str) -> bool:
-        """Whether there is a weight of this name."""
+        """Return whether there is a weight of this name."""
         return self.names is not None and name in self.names
 
 
@@ -57,11 +57,11 @@ class Family:
     Attributes:
         keys: of config.json, with our settings. A setting that is no field of `Config` is for `settle`.
         fixed: settings that all its models have.
-        extra: settings besides those of `keys` that a Python caller or a training may give.
+        extra: settings in addition to those of `keys` that a Python caller or a training may give.
         outputs: of a model that is made without a file.
         only: the supported values of further keys, which may be absent; another would change what is computed.
-        harmless: keys without effect here, besides `config_json.HARMLESS`.
-        reasons: why a key of `only` is refused with other values, or "key value" with this one, where transformers would compute something else.
+        harmless: keys without effect here, in addition to `config_json.HARMLESS`.
+        reasons: why a key of `only` is rejected with other values, or "key value" with this one, if transformers would compute something else.
         names: their modules -> ours, or a function of the config that returns these. `{n}` counts layers, `{stack}` is "encoder" or "decoder".
             "attention.(query|key|value)": three of ours in one of theirs. After ours, "^": the weight is transposed, "=": layers share it,
             "~": it has a dimension of 1 before its own. Between two of ours, "/": whichever the model has. What it lacks is left out.
@@ -74,9 +74,9 @@ class Family:
         legacy: the end of a name in old files -> its current end.
         dropped: keys of a file that are not written again.
         settle: (settings, file) -> None: completes the settings where they are more than another name of a key.
-        tokenizer: the class that transformers has for the family, whose settings a directory may have; None: none of its own.
+        tokenizer: the class that transformers has for the family, whose settings a directory may have; None: transformers has no class of its own for the family.
         forces_tokenizer: it counts, whatever tokenizer_config.json says.
-        write: config -> keys of config.json besides those of `keys`.
+        write: config -> keys of config.json in addition to those of `keys`.
         initial: config -> what draws the initial numbers of one matrix, by its name; None: of families that are not trained.
     """
 
@@ -110,7 +110,7 @@ class Family:
         return _FIELDS & {key.ours for key in self.keys.values()} | {*self.extra, "outputs"}
 
     def read(self, model_type: str, file: File, overrides: Mapping[str, Any]) -> Config:
-        """The configuration of a directory, or with an empty file that of a model with these settings.
+        """Return the configuration of a directory, or with an empty file that of a model with these settings.
 
         Raises:
             CheckpointError: of a file.
@@ -142,16 +142,15 @@ class Family:
     @property
     def second_names(self) -> dict[str, str]:
         """Second names of the keys -> the first."""
-        of_setting = {key.ours: name for name, key in self.keys.items()}
-        return {
-            second: of_setting[key.ours]
-            for second, key in _SECOND_NAMES.items()
-            if key.ours in of_setting and second not in self.keys
-        }
+        first = {key.ours: name for name, key in self.keys.items()}
+        others = {second: key.ours for second, key in _SECOND_NAMES.items() if second not in self.keys}
+        return {second: first[ours] for second, ours in others.items() if ours in first}
 
     def _kept(self, file: File) -> dict[str, object]:
-        """The keys that are not read, which saving writes unchanged. Raises CheckpointError: one has a value that is not supported. Warns of
-        unknown ones."""
+        """Return the keys that are not read, which saving writes unchanged. Warns of unknown keys.
+
+        Raises CheckpointError if a key has a value that is not supported.
+        """
         config, only = file.config, config_json.ONLY | self.only
         for name, values in only.items():
             if name in config and config[name] not in values:
@@ -173,8 +172,10 @@ class Family:
         return kept
 
     def written(self, config: Config) -> dict[str, object]:
-        """config.json as transformers reads it; unknown keys that were read are written unchanged. Raises CheckpointError: transformers
-        has no such model."""
+        """Return config.json as transformers reads it, with unknown keys as they were read.
+
+        Raises CheckpointError if transformers has no such model.
+        """
         kept = {name: value for name, value in config.kept.items() if name not in {"torch_dtype", *self.dropped}}
         keys = {name: _written(config, key) for name, key in self.keys.items() if key.ours in _FIELDS}
         more = {"model_type": config.model_type, **self.write(config)}
@@ -183,7 +184,7 @@ class Family:
         return kept | keys | more
 
     def architecture(self, outputs: Collection[str]) -> str:
-        """The class of transformers with these outputs, with or without a pooler. Raises CheckpointError: it has none."""
+        """Return the class of transformers with these outputs, with or without a pooler. Raises CheckpointError if there is no such class."""
         for name, has in self.architectures.items():
             if {*outputs, "pooled"} == {*has, "pooled"}:
                 return name
@@ -192,13 +193,13 @@ class Family:
         )
 
     def _stored_outputs(self, file: File) -> tuple[str, ...]:
-        """The outputs whose weights are in the file."""
+        """Return the outputs whose weights are in the file."""
         if not self.any_class:
-            named = file.config.get("architectures")
-            if named and named not in ([name] for name in self.architectures):
+            names = file.config.get("architectures")
+            if names and names not in ([name] for name in self.architectures):
                 supported = ", ".join(self.architectures)
                 raise CheckpointError(
-                    f"{file.where}: architectures is {printable(repr(named))}; supported: {supported}"
+                    f"{file.where}: architectures is {printable(repr(names))}; supported: {supported}"
                 )
         of_class = self.architectures.get(_class_of(file.config), ())
         found = (
@@ -220,14 +221,13 @@ class Family:
         return self.names(self.read("", File(), {}) if config is None else config)
 
     def of_body(self, stored: Mapping[str, Stored]) -> dict[str, Stored]:
-        """The weights of a file that are of no head."""
-        parts = {
-            theirs.partition(".")[0] for theirs, ours in self._named(None).items() if _head(ours) in ("", "pooler")
-        }
+        """Return the weights of a file that are of no head."""
+        named = self._named(None).items()
+        parts = {theirs.partition(".")[0] for theirs, ours in named if _head(ours) in ("", "pooler")}
         return {name: x for name, x in stored.items() if self.bare(name).partition(".")[0] in parts}
 
     def table(self, config: Config, ours: Mapping[str, Tensor]) -> Table:
-        """The table of a model with this configuration, whose state dict is `ours`."""
+        """Return the table of a model with this configuration, whose state dict is `ours`."""
         left, rows = dict(ours), list[WeightMapping]()
         stack = "decoder" if config.is_causal else "encoder"
         layers = range(max(len(config.layer_weights), config.num_decoder_layers))
@@ -259,7 +259,7 @@ class Family:
         )
 
     def bare(self, name: str) -> str:
-        """A name of a file as the names of the table are: without prefix, with the current ending."""
+        """Return a name of a file as the names of the table are: without prefix, with the current ending."""
         for prefix in (self.prefix, *self.old_prefixes):
             name = name.removeprefix(prefix)
         old = next((old for old in self.legacy if name.endswith(old)), "")
@@ -267,13 +267,13 @@ class Family:
 
 
 def _class_of(config: Mapping[str, Any]) -> str:
-    """The first class that config.json names; "" if it names none."""
-    named = config.get("architectures")
-    return str(named[0]) if isinstance(named, list) and named else ""
+    """Return the first class that config.json names, or ""."""
+    names = config.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
 
 
 def _value(file: File, name: str, key: Key) -> object:
-    """The value of a key of a file, as we have it. Raises CheckpointError."""
+    """Return the value of a key of a file, as we have it. Raises CheckpointError."""
     in_file, read, _ = _in_files(key)
     rule = in_file or key.kind or _RULES[key.ours]
     rule = rule | None if key.default is None else rule
@@ -290,13 +290,13 @@ def _in_files(key: Key) -> Any:
 
 
 def _head(ours: str) -> str:
-    """The first part of our name, where it is one of a head."""
+    """Return the first part of our name, where it is one of a head."""
     part = ours.rstrip(_MARKS).partition(".")[0]
     return part if part in _HEADS else ""
 
 
 def _rows(theirs: str, text: str, left: dict[str, Tensor]) -> list[WeightMapping]:
-    """The rows of one module, whose weights of ours are taken out of `left`."""
+    """Return the rows of one module, whose weights of ours are taken out of `left`."""
     start, _, joined_names = text.rstrip(_MARKS).partition("(")
     inside, _, end = joined_names.partition(")")
     names, rows = [start + name + end for name in inside.split("|")], []
@@ -309,7 +309,7 @@ def _rows(theirs: str, text: str, left: dict[str, Tensor]) -> list[WeightMapping
 
 
 def _layout(mark: str, sizes: list[int], part: str) -> tuple[Callable[..., Any], ...]:
-    """How one stored weight is split into ours, of these numbers of rows, and how they are joined; (): it is one of ours as it is."""
+    """Return how a stored weight is split into ours, with these numbers of rows, and joined again; (): it is one of ours."""
     if mark == "=":
         return lambda x: (x,) * len(sizes), lambda parts: parts[0]
     if mark == "~":
@@ -320,7 +320,7 @@ def _layout(mark: str, sizes: list[int], part: str) -> tuple[Callable[..., Any],
 
 
 def layers(theirs: str, ours: str, names: Mapping[str, str]) -> dict[str, str]:
-    """The rows of a layer: their names after `theirs`, ours after `ours`.
+    """Return the rows of a layer: their names after `theirs`, ours after `ours`.
 
     >>> layers("h.{n}", "decoder.layers.{n}", {"ln_1": "attention_norm"})
     {'h.{n}.ln_1': 'decoder.layers.{n}.attention_norm'}
@@ -329,8 +329,10 @@ def layers(theirs: str, ours: str, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def post_norm_layers(theirs: str, names: str, ours: str = "encoder.layers.{n}", *, mark: str = "") -> dict[str, str]:
-    """The rows of a post-norm encoder layer: its names of the maps to queries, keys, values and the output, and of their norm; of the two
-    maps of the feed-forward layer, and of their norm. mark: behind our names.
+    """Return the rows of a post-norm encoder layer.
+
+    names: of the maps to queries, keys, values and the output, of their norm, of the two maps of the feed-forward layer, and of its norm.
+    mark: after our names.
 
     >>> post_norm_layers("h.{n}", "q k v o ln_1 up down ln_2")["h.{n}.ln_1"]
     'encoder.layers.{n}.attention_norm'
@@ -341,12 +343,12 @@ def post_norm_layers(theirs: str, names: str, ours: str = "encoder.layers.{n}", 
 
 
 def without(table: Mapping[str, _T], *names: str) -> dict[str, _T]:
-    """A table without some of its rows."""
+    """Return a table without some of its rows."""
     return {name: row for name, row in table.items() if name not in names}
 
 
 def classes(stem: str, heads: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """The names of classes: the stem with each ending.
+    """Return the names of classes: the stem with each ending.
 
     >>> classes("Llama", {"Model": (), "ForCausalLM": ("logits",)})
     {'LlamaModel': (), 'LlamaForCausalLM': ('logits',)}

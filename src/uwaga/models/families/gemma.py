@@ -59,10 +59,11 @@ def _write(config: Config) -> dict[str, object]:
     if is_gemma2 and len(set(config.ropes)) > 1:
         raise rope_parameters.no_such_layers(config.model_type)
     assert config.scale is not None
-    window = window or 4096
+    window, scalar = window or 4096, round(config.scale**-2, 9)
     written: dict[str, object] = {
         **({"hidden_activation": "gelu_pytorch_tanh"} if config.activation == "gelu_tanh" else {}),
-        "query_pre_attn_scalar": _whole(round(config.scale**-2, 9)),
+        # transformers accepts only an integer.
+        "query_pre_attn_scalar": int(scalar) if scalar.is_integer() else scalar,
         # Without a head nothing is tied here; whoever adds one there ties it, as Gemma does.
         "tie_word_embeddings": config.tie_word_embeddings or "logits" not in config.outputs,
         "layer_types": kinds,
@@ -72,11 +73,6 @@ def _write(config: Config) -> dict[str, object]:
         return written | {"rope_parameters": rope_parameters.write(config.ropes[0])}
     rope = rope_parameters.write_by_layer_type(ropes)
     return written | {"rope_parameters": rope, "use_bidirectional_attention": not config.is_causal}
-
-
-def _whole(x: float) -> float:
-    """transformers accepts only an integer."""
-    return int(x) if x.is_integer() else x
 
 
 _GEMMA2 = replace(

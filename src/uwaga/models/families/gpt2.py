@@ -43,7 +43,7 @@ def _write(config: Config) -> dict[str, object]:
 
 
 def _initial(config: Config) -> Draw:
-    """Section 2.3: what is added to the residual stream is divided by the root of how often."""
+    """Draw as section 2.3: maps into the residual stream are divided by the root of their number."""
     added = ("attention.output.weight", "feed_forward.down.weight")
     residual = 0.02 * (2 * config.num_layers) ** -0.5
 

@@ -13,27 +13,16 @@ from uwaga.models.checkpoints import config_json, rope_parameters
 from uwaga.models.checkpoints.config_json import Key, ModelSize, keys
 from uwaga.models.configuration import Config
 from uwaga.models.families import bert
-from uwaga.models.families.bert import (
-    BERT,
-    BERT_KEYS,
-    EMBEDDINGS,
-    HEADS,
-    POOLED_HEADS,
-    POOLER,
-    ROBERTA_HEADS,
-    TYPES,
-    UNREAD,
-)
 from uwaga.models.families.family import File, classes, layers, without
 
-_GTE_KEYS = BERT_KEYS | keys(
+_GTE_KEYS = bert.BERT_KEYS | keys(
     vocab_size=250048, head_dim=None, max_position_embeddings=8192, type_vocab_size=1, pad_token_id=1, attention_probs_dropout_prob=0.0,
 )  # fmt: skip
-_NOMIC_KEYS = BERT_KEYS | keys(
+_NOMIC_KEYS = bert.BERT_KEYS | keys(
     vocab_size=30528, head_dim=None, hidden_act="silu", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     max_position_embeddings=2048, type_vocab_size=Key("type_vocab_size", 2, ModelSize),
 )  # fmt: skip
-_JINA_KEYS = BERT_KEYS | keys(
+_JINA_KEYS = bert.BERT_KEYS | keys(
     vocab_size=250002, hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, head_dim=None, intermediate_size=4096,
     max_position_embeddings=8194, type_vocab_size=Key("type_vocab_size", 1, ModelSize), layer_norm_eps=1e-5, pad_token_id=1,
 )  # fmt: skip
@@ -84,21 +73,21 @@ def _write(config: Config) -> dict[str, object]:
 
 _FIXED = {"embedding_norm": True, "lm_head_bias": True}
 _QKV = "attention.(query|key|value)"
-_NAMES = without(EMBEDDINGS, "embeddings.position_embeddings") | TYPES | POOLER
+_NAMES = without(bert.EMBEDDINGS, "embeddings.position_embeddings") | bert.TYPES | bert.POOLER
 _GTE = replace(
-    BERT,
+    bert.BERT,
     extra=("labels", "ropes"),
-    only=BERT.only | _ONLY,
+    only=bert.BERT.only | _ONLY,
     reasons=_REASONS,
     harmless=_HARMLESS | rope_parameters.KEYS,
     dropped={"num_labels", *rope_parameters.KEYS},
-    unread=UNREAD,
+    unread=bert.UNREAD,
     write=_write,
 )
 
 
 def _flash_names(attention: str, feed_forward: dict[str, str]) -> dict[str, str]:
-    """Of the code that NomicBERT and Jina v3 have in common."""
+    """Return the names of weights that NomicBERT and Jina v3 have in common."""
     return without(_NAMES, "embeddings.LayerNorm") | {"emb_ln": "embeddings.norm"} | layers(
         "encoder.layers.{n}", "encoder.layers.{n}", {
             f"{attention}.Wqkv": _QKV,
@@ -131,7 +120,7 @@ FAMILIES = {
         prefix="gte.",
         old_prefixes=("new.",),
         logits=("lm_head.decoder", "lm_head.decoder.bias"),
-        architectures=classes("Gte", POOLED_HEADS),
+        architectures=classes("Gte", bert.POOLED_HEADS),
         tokenizer="XLMRobertaTokenizer",
         settle=partial(_settle, 160000.0),
     ),
@@ -139,10 +128,10 @@ FAMILIES = {
         _GTE,
         keys=_JINA_KEYS,
         fixed=_FIXED | {"head_activation": "gelu", "classifier": "tanh"},
-        names=_flash_names("mixer", {"fc1": "up", "fc2": "down"}) | ROBERTA_HEADS,
+        names=_flash_names("mixer", {"fc1": "up", "fc2": "down"}) | bert.ROBERTA_HEADS,
         prefix="roberta.",
         logits=("lm_head.decoder", "lm_head.bias"),
-        architectures=classes("JinaEmbeddingsV3", HEADS),
+        architectures=classes("JinaEmbeddingsV3", bert.HEADS),
         tokenizer="XLMRobertaTokenizer",
         settle=partial(_settle, 20000.0),
     ),
@@ -157,7 +146,7 @@ FAMILIES = {
         },
         prefix="nomic_bert.",
         logits=("cls.predictions.decoder", "cls.predictions.bias"),
-        architectures=classes("NomicBert", POOLED_HEADS),
+        architectures=classes("NomicBert", bert.POOLED_HEADS),
         settle=_settle_nomic,
     ),
 }  # fmt: skip

@@ -46,7 +46,7 @@ HEAD = "lm_head.weight"
 
 
 def settle(settings: dict[str, Any], file: File) -> None:
-    """Of all decoders with rotary positions: the widths of heads, positions, and whether there are logits."""
+    """Complete the settings of decoders with rotary positions: widths of heads, positions, and whether there are logits."""
     settings.setdefault("output_bias", settings["qkv_bias"])
     settings["num_kv_heads"] = settings["num_kv_heads"] or settings["num_heads"]
     settings["d_k"] = settings["d_k"] or config_json.head_width(settings, file.where)
@@ -58,7 +58,7 @@ def settle(settings: dict[str, Any], file: File) -> None:
 
 
 def _settle_windows(settings: dict[str, Any], file: File) -> None:
-    """The window of each layer: of all layers of Mistral, and of those of Qwen that layer_types says."""
+    """Complete the settings with windows: of all layers of Mistral, and of the layers of Qwen that layer_types lists."""
     settle(settings, file)
     config, where, window, first = file.config, file.where, None, 0
     is_mistral = settings["model_type"] == "mistral"

@@ -30,10 +30,8 @@ def _settle(settings: dict[str, Any], file: File) -> None:
         settings["tie_word_embeddings"] |= not settings["outputs"]
     settings.setdefault("output_bias", settings["qkv_bias"])
     settings["d_k"] = config_json.head_width(settings, where)
-    if config.get("head_dim") not in (
-        None,
-        settings["d_k"],
-    ):  # transformers has it for rotary positions alone, and fails
+    # transformers reads it for rotary positions only, and fails.
+    if config.get("head_dim") not in (None, settings["d_k"]):
         shown = printable(repr(config["head_dim"]))
         rule = f"head_dim must be {settings['d_k']}, hidden_size / num_attention_heads, not {shown}; remove it"
         raise CheckpointError(f"{where}: {rule}")
@@ -51,11 +49,8 @@ def _settle(settings: dict[str, Any], file: File) -> None:
 
 def _write(config: Config) -> dict[str, object]:
     kinds, window, ropes = rope_parameters.layers_to_write(config.model_type, config.windows, config.ropes)
-    return {
-        "layer_types": kinds,
-        "local_attention": 2 * (window or 64),
-        "rope_parameters": rope_parameters.write_by_layer_type(ropes),
-    }
+    written = rope_parameters.write_by_layer_type(ropes)
+    return {"layer_types": kinds, "local_attention": 2 * (window or 64), "rope_parameters": written}
 
 
 _MODERNBERT = Family(

@@ -88,7 +88,7 @@ def _names(config: Config) -> dict[str, str]:
 
 
 def _initial(config: Config) -> Draw:
-    """The authors' code: as the width of what a map reads asks for; scores are not divided by the root of D, so that queries are."""
+    """Draw as the authors' code, by the width of a map's input. Scores are not divided by the root of D, so queries are."""
     read, width = config.d_model**-0.5, config.head_width
     deviations: dict[str, float] = {
         "token_embedding": 1.0,

@@ -31,9 +31,8 @@ _BASE = {
     "pad_token_id": None, "decoder_start_token_id": 0,
 }  # fmt: skip
 _RULES = field_rules(Config) | {"num_layers": LayerCount}
-_OWN_KEYS = {name: Key(name, default, _RULES[name]) for name, default in _BASE.items()} | {
-    "eos_token_ids": Key("eos_token_ids", 0)
-}
+_OWN_KEYS = {name: Key(name, default, _RULES[name]) for name, default in _BASE.items()}
+_OWN_KEYS["eos_token_ids"] = Key("eos_token_ids", 0)
 _OF_HEAD = ("lm_head.weight", "final_logits_bias")
 # Settings by which Marian differs from others.
 _MARIAN = {
@@ -55,9 +54,10 @@ def _settle(settings: dict[str, Any], file: File) -> None:
     if not has_both and not settings.get("is_causal"):
         settings["outputs"] = ()
     elif file.names is not None:
-        # A tied head without a bias has no weight of its own: then the file does not show whether there is one, as in Marian's.
-        is_shown = settings["model_type"] != "marian" and (not settings["tie_word_embeddings"] or settings["lm_head_bias"])
-        settings["outputs"] = ("logits",) if not is_shown or any(map(file.has, _OF_HEAD)) else ()
+        # A tied head without a bias has no weight by which a file shows it; Marian always has a head.
+        is_tied = settings["tie_word_embeddings"] and not settings["lm_head_bias"]
+        is_there = settings["model_type"] == "marian" or is_tied or any(map(file.has, _OF_HEAD))
+        settings["outputs"] = ("logits",) if is_there else ()
     settings.setdefault("embedding_dropout", settings["dropout"])
     if settings["pad_token_id"] is not None:
         settings["never_generated"] = (settings["pad_token_id"],)
@@ -104,7 +104,7 @@ def _names(config: Config) -> Mapping[str, str]:
 
 
 def _initial(config: Config) -> Draw:
-    """The authors' tensor2tensor: Glorot and Bengio's uniform distribution, and embeddings of deviation 1 / root of M."""
+    """Draw as the authors' tensor2tensor: Glorot and Bengio's uniform distribution, embeddings of deviation 1 / root of M."""
 
     def draw(name: str, weight: Tensor, generator: Generator) -> Any:
         if name.endswith("token_embedding.weight"):

@@ -1,8 +1,8 @@
 """The tokenizer that AutoTokenizer of transformers 5 makes of a directory.
 
 tokenizer.json alone does not say it. A class, which tokenizer_config.json or config.json names, takes the vocabulary of tokenizer.json and
-makes the other steps anew from settings of tokenizer_config.json; then tokens of up to four files are added. What stands here gives the
-same ids without transformers, for the classes of the families that uwaga computes; for others transformers is asked. docs/reference/model-options.md
+makes the other steps from settings of tokenizer_config.json. Then tokens of up to four files are added. This module gives the
+same ids without transformers, for the classes of the families that uwaga computes; transformers makes all other tokenizers. docs/reference/model-options.md
 lists all keys, and a test compares it with the source of transformers.
 """
 
@@ -76,7 +76,7 @@ class Settings:
         return self.values[key]
 
     def token(self, key: str) -> str:
-        """The text of a special token that a step needs. Raises CheckpointError."""
+        """Return the text of a special token that a step needs. Raises CheckpointError."""
         if (token := self.tokens.get(key)) is None:
             raise CheckpointError(f"{self.path}: {key} must be a token, not null: its tokenizer_class needs it")
         return str(token)
@@ -87,7 +87,7 @@ class Kind(NamedTuple):
 
     model: keys of `model` in tokenizer.json that it sets. tokens: special tokens, where no file names them. switches: settings that it
     reads, with their defaults. steps: the parts of a tokenizer that it makes. around: its post-processor, of the tokenizer with its tokens;
-    None: that of tokenizer.json. extras: what it makes of additional_special_tokens; None: there are none.
+    None: that of tokenizer.json. extras: what it makes of additional_special_tokens; None: no file has that key.
     """
 
     model: Mapping[str, Any]
@@ -101,8 +101,10 @@ class Kind(NamedTuple):
 
 
 def load(folder: Path) -> tuple[Backend, frozenset[str]]:
-    """The tokenizers.Tokenizer of a directory, and its tokens that no file has: the class adds them after all others, and the model may have
-    no row for them. Raises CheckpointError."""
+    """Return the tokenizers.Tokenizer of a directory, and its tokens that no file has. Raises CheckpointError.
+
+    The class adds those tokens after all others, and the model may have no row for them.
+    """
     path = folder / FILE
     described, config, settings = _files(folder)
     setting(config, folder / "config.json", "model_type", Text | None, None)
@@ -112,23 +114,17 @@ def load(folder: Path) -> tuple[Backend, frozenset[str]]:
             f"{folder / SETTINGS}: auto_map names a tokenizer that is code of the directory, which is never run here; "
             "save the tokenizer with transformers, and leave auto_map out"
         )
-    for key, rule in KEYS.items():
-        if rule == "rejected" and settings.get(key):
+    for key, effect in KEYS.items():
+        if effect == "rejected" and settings.get(key):
             raise CheckpointError(f"{folder / SETTINGS}: {key} is not read; what it says belongs in {FILE}")
     name = _class_name(config, settings, described)
     kind = KINDS.get(name or "")
     if kind is None:
         return _of_transformers(folder, name)
-    values = {
-        key: setting(
-            settings,
-            folder / SETTINGS,
-            key,
-            Switch if default is True else _RULES.get(type(default), Switch | None),
-            default,
-        )
-        for key, default in (SWITCHES | dict(kind.switches)).items()
-    }
+    values: dict[str, Any] = SWITCHES | dict(kind.switches)
+    for key, default in values.items():
+        rule = Switch if default is True else _RULES.get(type(default), Switch | None)
+        values[key] = setting(settings, folder / SETTINGS, key, rule, default)
     with library_errors(path):
         tokens = _Tokens.read(folder, described, settings)
         read = Settings(path, values, _named(kind, described, tokens.named), _charsmap(described.get("normalizer")))
@@ -136,8 +132,10 @@ def load(folder: Path) -> tuple[Backend, frozenset[str]]:
 
 
 def special_tokens(folder: Path) -> dict[str, str] | None:
-    """The special tokens of a directory by their keys, those of its class included; None: of a class that transformers alone knows. Raises
-    CheckpointError."""
+    """Return the special tokens of a directory and of its class by their keys; None: only transformers knows the class.
+
+    Raises CheckpointError.
+    """
     described, config, settings = _files(folder)
     kind = KINDS.get(_class_name(config, settings, described) or "")
     if kind is None:
@@ -148,13 +146,13 @@ def special_tokens(folder: Path) -> dict[str, str] | None:
 
 
 def _files(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """tokenizer.json, config.json and tokenizer_config.json; the last two may be absent."""
+    """Read tokenizer.json, config.json and tokenizer_config.json; the last two may be absent."""
     config, settings = (untrusted.read_json(folder / name, missing_ok=True) for name in ("config.json", SETTINGS))
     return parse(folder / FILE), config, settings
 
 
 def _named(kind: Kind, described: Mapping[str, Any], tokens: Mapping[str, Token | None]) -> dict[str, Token | None]:
-    """Special tokens by their keys: those of the files before those of the class."""
+    """Return special tokens by their keys. Tokens of the files replace those of the class."""
     named = dict(kind.tokens) | {key: _styled(token, kind.tokens.get(key)) for key, token in tokens.items()}
     if kind is KINDS[_AS_IT_IS] and (padding := described.get("padding")):
         named = {"pad_token": padding["pad_token"]} | named
@@ -162,14 +160,14 @@ def _named(kind: Kind, described: Mapping[str, Any], tokens: Mapping[str, Token 
 
 
 def _styled(token: Token | None, default: Token | None) -> Token | None:
-    """A token with the options that its class gives it, where it has none of its own."""
+    """Return a token with the options that its class gives it, if it has no options of its own."""
     if not isinstance(token, str) or not isinstance(default, AddedToken):
         return token
     return AddedToken(token, lstrip=default.lstrip, special=default.special, normalized=default.normalized)
 
 
 def _class_name(config: Mapping[str, Any], settings: Mapping[str, Any], described: Mapping[str, Any]) -> str | None:
-    """As AutoTokenizer.from_pretrained chooses it; None: of a family that transformers alone knows."""
+    """Return the class that AutoTokenizer.from_pretrained chooses; None: its family is not one of ours."""
     from uwaga.models.families import family_of, model_types
 
     kind, registered, is_forced = config.get("model_type"), None, False
@@ -178,15 +176,15 @@ def _class_name(config: Mapping[str, Any], settings: Mapping[str, Any], describe
     if kind is not None:
         family = family_of(kind, SETTINGS)
         registered, is_forced = family.tokenizer, family.forces_tokenizer
-    named = settings.get("tokenizer_class") or config.get("tokenizer_class")
-    if not isinstance(named, str):
+    name = settings.get("tokenizer_class") or config.get("tokenizer_class")
+    if not isinstance(name, str):
         return registered or _AS_IT_IS
-    named = named.removesuffix("Fast")
-    if registered not in (None, named) and (registered == _AS_IT_IS or is_forced):
+    name = name.removesuffix("Fast")
+    if registered not in (None, name) and (registered == _AS_IT_IS or is_forced):
         return registered
-    if named == "LlamaTokenizer" and '"ByteLevel"' in json.dumps(described):
+    if name == "LlamaTokenizer" and '"ByteLevel"' in json.dumps(described):
         return _AS_IT_IS
-    return _AS_IT_IS if named in _AS_IT_IS_TOO else _ALIASES.get(named, named)
+    return _AS_IT_IS if name in _AS_IT_IS_TOO else _ALIASES.get(name, name)
 
 
 def _of_transformers(folder: Path, name: str | None) -> tuple[Backend, frozenset[str]]:
@@ -217,8 +215,8 @@ class _Tokens(NamedTuple):
 
     @staticmethod
     def read(folder: Path, described: Mapping[str, Any], settings: Mapping[str, Any]) -> "_Tokens":
-        """Raises CheckpointError. As PreTrainedTokenizerBase._from_pretrained merges the files."""
-        path, fields = folder / SETTINGS, dict(settings)
+        """Merge the files as PreTrainedTokenizerBase._from_pretrained does. Raises CheckpointError."""
+        path, fields, specific_key = folder / SETTINGS, dict(settings), "model_specific_special_tokens"
         first, second = LISTS
         for key in LISTS:
             if not isinstance(fields.get(key), dict):
@@ -229,7 +227,7 @@ class _Tokens(NamedTuple):
         if isinstance(fields.get(first), dict):
             by_key |= fields.pop(first)
         if by_key:
-            fields["model_specific_special_tokens"] = by_key
+            fields[specific_key] = by_key
         for key, value in fields.items():
             if isinstance(value, dict) and value.get("__type") == "AddedToken":
                 fields[key] = _added(path, key, value)
@@ -247,18 +245,16 @@ class _Tokens(NamedTuple):
                 if isinstance(value, dict) and key != first:
                     value = _added(map_path, key, value | {"special": True})
                 elif isinstance(value, list) and key == first:
-                    held = list(fields.get(first) or [])
-                    value = held + [text for text in value if text not in held]
+                    first_tokens = list(fields.get(first) or [])
+                    value = first_tokens + [text for text in value if text not in first_tokens]
                 fields[key] = value
             if isinstance(fields.get(first), dict):
-                fields["model_specific_special_tokens"] = fields.get("model_specific_special_tokens", {}) | fields.pop(
-                    first
-                )
+                fields[specific_key] = fields.get(specific_key, {}) | fields.pop(first)
             by_id |= _legacy(folder / ADDED, fields)
             for added in described.get("added_tokens") or ():
                 by_id[added["id"]] = AddedToken(**{key: value for key, value in added.items() if key != "id"})
         contents = {str(token): token for token in by_id.values()}
-        specific = fields.get("model_specific_special_tokens") or {}
+        specific = fields.get(specific_key) or {}
         named = {key: _token(path, key, fields[key]) for key in (*SPECIAL, *_others(fields)) if key in fields}
         for key in SPECIAL:
             if named.get(key) is not None:
@@ -276,14 +272,13 @@ def _list(path: Path, key: str, fields: Mapping[str, Any]) -> list[Token] | None
 
 
 def _others(fields: Mapping[str, Any]) -> list[str]:
-    """Keys of special tokens with names of their own, such as image_token."""
+    """Return the keys of special tokens with names of their own, such as image_token."""
     return [key for key in fields if key.endswith("_token") and key not in SPECIAL and isinstance(fields[key], Token)]
 
 
 def _legacy(path: Path, fields: Mapping[str, Any]) -> dict[int, AddedToken]:
-    special = {str(fields[key]) for key in SPECIAL if fields.get(key)} | {
-        str(text) for text in fields.get(LISTS[0]) or ()
-    }
+    named = (*(fields.get(key) for key in SPECIAL), *(fields.get(LISTS[0]) or ()))
+    special = {str(token) for token in named if token}
     return {
         _id(path, number): AddedToken(token, normalized=token not in special, special=token in special)
         for token, number in untrusted.read_json(path, missing_ok=True).items()
@@ -320,7 +315,7 @@ def _added(path: Path, key: str, value: Any) -> AddedToken:
 def _made(
     kind: Kind, described: dict[str, Any], read: Settings, tokens: _Tokens, path: Path
 ) -> tuple[Backend, frozenset[str]]:
-    """As the class of transformers and TokenizersBackend.__init__ make it."""
+    """Make the tokenizer, as the class of transformers and TokenizersBackend.__init__ make it."""
     if kind is not KINDS[_AS_IT_IS]:
         described = described | _model(kind, described["model"], read, path)
     backend = build(described)
@@ -344,7 +339,7 @@ def _made(
 
 
 def _model(kind: Kind, model: dict[str, Any], read: Settings, path: Path) -> dict[str, Any]:
-    """What the class takes of tokenizer.json: the vocabulary, the merges, and the post-processor."""
+    """Return what the class takes of tokenizer.json: the vocabulary, the merges, and the post-processor."""
     kind_name = kind.model["type"]
     if (stored := model.get("type", kind_name)) != kind_name:
         raise CheckpointError(
@@ -362,9 +357,7 @@ def _add_tokens(
     backend: Backend, by_id: Mapping[int, AddedToken], named: Mapping[str, Token | None], extra: Sequence[Token]
 ) -> None:
     added: list[Token] = [by_id[number] for number in sorted(by_id)]
-    existing = {token.content for token in backend.get_added_tokens_decoder().values()} | {
-        str(token) for token in added
-    }
+    existing = {token.content for token in backend.get_added_tokens_decoder().values()} | set(map(str, added))
     for token in (*named.values(), *extra):
         if token is not None and str(token) not in existing and token not in added:
             added.append(token)
@@ -378,7 +371,7 @@ def _add_tokens(
 
 
 def _charsmap(normalizer: Any) -> normalizers.Precompiled | None:
-    """The table of SentencePiece in the normalizer of tokenizer.json."""
+    """Return the table of SentencePiece in the normalizer of tokenizer.json."""
     steps = normalizer.get("normalizers", [normalizer]) if isinstance(normalizer, dict) else []
     for step in steps:
         if step.get("type") == "Precompiled":
@@ -406,11 +399,8 @@ def _bytes(s: Settings) -> dict[str, Any]:
 def _qwen(s: Settings) -> dict[str, Any]:
     by_level = pre_tokenizers.ByteLevel(s["add_prefix_space"] or False, use_regex=False)
     steps: list[Any] = [pre_tokenizers.Split(Regex(QWEN), "isolated"), by_level]
-    return {
-        "normalizer": normalizers.NFC(),
-        "pre_tokenizer": pre_tokenizers.Sequence(steps),
-        "decoder": decoders.ByteLevel(),
-    }
+    both = pre_tokenizers.Sequence(steps)
+    return {"normalizer": normalizers.NFC(), "pre_tokenizer": both, "decoder": decoders.ByteLevel()}
 
 
 def _pieces(s: Settings) -> dict[str, Any]:
@@ -450,7 +440,7 @@ def _gemma(s: Settings) -> dict[str, Any]:
 
 
 def _template(single: str, pair: str, **names: str) -> Callable[[Settings, Backend], Any]:
-    """Special tokens around a text or two. names: by the keys of special tokens in braces, what each is called; "": as the files call it."""
+    """Return what makes a post-processor of one text and of two. names: what special tokens are called, by key; "": as the files call them."""
 
     def around(s: Settings, backend: Backend) -> Any:
         tokens = {key: s.token(f"{key}_token") for key in names}

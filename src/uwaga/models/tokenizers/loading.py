@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -22,7 +21,7 @@ TARGET_FILE = f"target_{FILE}"
 
 
 def load_tokenizer(folder: Path, *, lowercase: bool = False, allows_types: bool = False) -> Tokenizer:
-    """The tokenizer in the directory of a model. allows_types: special tokens may have other token types than 0.
+    """Load the tokenizer in the directory of a model. allows_types: special tokens may have other token types than 0.
 
     Raises CheckpointError, also where it does not match config.json.
     """
@@ -35,7 +34,7 @@ def load_tokenizer(folder: Path, *, lowercase: bool = False, allows_types: bool 
     if lowercase:
         first = backend.normalizer
         described = state(first)
-        # As sentence-transformers, which adds none to a tokenizer that has one already.
+        # As sentence-transformers does, which adds no second Lowercase.
         if "Lowercase" not in [step.get("type") for step in described.get("normalizers", [described])]:
             backend.normalizer = Lowercase() if first is None else Chain([Lowercase(), first])
     with library_errors(path):
@@ -46,7 +45,7 @@ def load_tokenizer(folder: Path, *, lowercase: bool = False, allows_types: bool 
 
 
 def load_target_tokenizer(folder: Path) -> Tokenizer | None:
-    """The separate tokenizer of a decoder, as `uwaga.train` saves it; None where encoder and decoder share one.
+    """Return the separate tokenizer of a decoder, as `uwaga.train` saves it; None where encoder and decoder share one.
 
     Raises CheckpointError.
     """
@@ -80,7 +79,7 @@ def tokenizer(model: torch.nn.Module | str | os.PathLike[str], *, decoder: bool 
 
 
 def of_model(model: torch.nn.Module | str | os.PathLike[str], *, decoder: bool = False) -> Tokenizer:
-    """As `tokenizer`, with the special tokens of the model. Its errors too."""
+    """Load what `tokenizer` loads, with the special tokens of the model. Raises its errors."""
     if isinstance(model, torch.nn.Module):
         folder = getattr(model, "directory", None)
         if not isinstance(folder, Path):
@@ -95,43 +94,43 @@ def of_model(model: torch.nn.Module | str | os.PathLike[str], *, decoder: bool =
 
 
 def _check_fit(tokenizer: Tokenizer, *sizes: str, has_ids: bool) -> None:
-    """Check that the vocabulary is not larger than the model's, and that special tokens have the ids of config.json, by which a decoder begins and
-    ends. Other models read the ids that the tokenizer gives, and published ones differ: multilingual-e5-small has two of padding.
+    """Raise CheckpointError if the vocabulary is larger than the model's, or special tokens of a decoder have other ids than in config.json.
+
+    A decoder begins and ends by these ids. Other models read the ids that the tokenizer gives, and published directories contradict
+    themselves: multilingual-e5-small has two padding tokens.
 
     sizes: keys of config.json for the size of the vocabulary, the first one present counts. has_ids: whether the ids of
     special tokens in config.json belong to this tokenizer.
     """
-    for place, rule in _misfits(tokenizer, sizes, has_ids=has_ids):
-        raise CheckpointError(f"{place} does not match config.json: {rule}")
-
-
-def _misfits(tokenizer: Tokenizer, sizes: Sequence[str], *, has_ids: bool) -> Iterator[tuple[Path, str]]:
-    """What does not fit, with the file that has it."""
     backend, path, last = tokenizer.backend, tokenizer.path, tokenizer.vocab_size - 1
     config = untrusted.read_json(path.parent / "config.json")
     settings = path.with_stem(f"{path.stem}_config")
-    named = untrusted.read_json(settings, missing_ok=True)
+    special = untrusted.read_json(settings, missing_ok=True)
     key = next((key for key in sizes if config.get(key) is not None), None)
     size = None if key is None else config[key]
     rows = size if isinstance(size, int) else sys.maxsize
     for name in auto_tokenizer.SPECIAL:
-        if (token := content_of(named.get(name))) is None:
+        if (token := content_of(special.get(name))) is None:
             continue
         result, expected = backend.token_to_id(token), config.get(f"{name}_id")
         if result is None or result >= rows:  # transformers adds it after the others
-            yield path, f"the {name} {printable(token)!r} of {settings.name} is not in its vocabulary"
-        elif has_ids and config.get("is_encoder_decoder") and isinstance(expected, int) and result != expected:
-            yield path, f"its {name} {printable(token)!r} is token {result}, not {expected}"
+            raise _misfit(path, f"the {name} {printable(token)!r} of {settings.name} is not in its vocabulary")
+        if has_ids and config.get("is_encoder_decoder") and isinstance(expected, int) and result != expected:
+            raise _misfit(path, f"its {name} {printable(token)!r} is token {result}, not {expected}")
     if last >= rows:
         # As the files write it; id_to_token gives it as the normalizer leaves it.
         token = next(name for name, number in backend.get_vocab().items() if number == last)
-        yield _origin(path, token), f"the token {printable(token)!r} has the id {last}, but {key} is {size}"
+        raise _misfit(_origin(path, token), f"the token {printable(token)!r} has the id {last}, but {key} is {size}")
+
+
+def _misfit(path: Path, rule: str) -> CheckpointError:
+    return CheckpointError(f"{path} does not match config.json: {rule}")
 
 
 def _origin(path: Path, token: str) -> Path:
-    """The file beside a tokenizer.json that adds a token, or itself."""
+    """Return the file next to a tokenizer.json that adds a token, or the tokenizer.json."""
     for name in (auto_tokenizer.ADDED, auto_tokenizer.MAP, auto_tokenizer.SETTINGS):
-        beside = path.with_name(name)
-        if (named := untrusted.read_json(beside, missing_ok=True)) and token in json.dumps(named, ensure_ascii=False):
-            return beside
+        other = path.with_name(name)
+        if (named := untrusted.read_json(other, missing_ok=True)) and token in json.dumps(named, ensure_ascii=False):
+            return other
     return path

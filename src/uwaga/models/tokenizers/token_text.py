@@ -29,13 +29,9 @@ class TokenText(NamedTuple):
     breaks: Mapping[int, int] = {}  # newlines before it that no token stands for, where there are any
 
     def select(self, kept: Sequence[int]) -> "TokenText":
-        """The tokens at the given positions."""
-        labels = [self.labels[at] for at in kept]
-        no_space_before, special, starts, unknown = (
-            [column[at] for at in kept] for column in (self.no_space_before, self.special, self.starts, self.unknown)
-        )
-        breaks = {new: self.breaks[old] for new, old in enumerate(kept) if old in self.breaks} if self.breaks else {}
-        return TokenText(labels, no_space_before, special, starts, unknown, breaks)
+        """Return the tokens at the given positions."""
+        columns: Any = ([column[at] for at in kept] for column in self[:5])
+        return TokenText(*columns, {new: self.breaks[old] for new, old in enumerate(kept) if old in self.breaks})
 
 
 class SourceText(NamedTuple):
@@ -46,8 +42,10 @@ class SourceText(NamedTuple):
 
 
 def written(text: str, tokenizer: Any, tokens: Sequence[str]) -> SourceText | None:
-    """The offsets of tokens in the text that they were read from, or in its beginning, where it was cut short before the special tokens at
-    its end; None where the tokenizer does not give these tokens for it. A decoder reads a start token before them and not the last of them.
+    """Return the offsets of tokens in their text, or None if the tokenizer does not give these tokens for the text.
+
+    The text may have been cut short before the special tokens at its end. Then the result has its beginning only. A decoder reads a start token
+    before the tokens, and does not read the last one.
 
     Args:
         text: as it was given to the tokenizer.
@@ -72,7 +70,7 @@ def written(text: str, tokenizer: Any, tokens: Sequence[str]) -> SourceText | No
 
 
 def token_text(tokens: Sequence[str], source: SourceText | None = None) -> TokenText:
-    """The text of tokens from any tokenizer: WordPiece, byte-level BPE, SentencePiece or single characters.
+    """Return the text of tokens from any tokenizer: WordPiece, byte-level BPE, SentencePiece or single characters.
 
     With its source, a token is what was written: capital letters that the tokenizer lowers, letters that it does not know, spaces
     where they were. Of several tokens of one character the first has it, and the others are their bytes.
@@ -105,9 +103,13 @@ def token_text(tokens: Sequence[str], source: SourceText | None = None) -> Token
 
 
 def _read(source: SourceText) -> tuple[list[tuple[str, bool] | None], list[bool | None], dict[int, int]]:
-    """For each token its characters and whether no space precedes them, None where an earlier token has them; whether it begins a word by the
-    word boundaries of Unicode (UAX 29), by which "didn't" is one word and a comma is one of its own, None without characters; and the newlines
-    between tokens, by the token after them."""
+    """Return what each token stands for in its source, in three parts.
+
+    1. The characters of each token and whether no space precedes them; None if an earlier token has them.
+    2. Whether the token begins a word by the word boundaries of Unicode (UAX 29); None without characters. By these rules "didn't" is one word,
+       and so is a comma.
+    3. The newlines between tokens, by the token after them.
+    """
     text, boundaries = source.text, set(word_boundaries(source.text))
     read: list[tuple[str, bool] | None] = []
     begins: list[bool | None] = []
@@ -130,14 +132,14 @@ def _read(source: SourceText) -> tuple[list[tuple[str, bool] | None], list[bool 
 
 
 def word_boundaries(text: str) -> list[int]:
-    """The word boundaries of a text by the rules of Unicode (UAX 29): ascending, with its start and its end."""
+    """Return the word boundaries of a text by the rules of Unicode (UAX 29): ascending, with its start and its end."""
     import regex
 
     return [match.start() for match in regex.finditer(r"(?w)\b", text)]
 
 
 def split_words(text: str) -> list[str]:
-    """The words and punctuation marks of a text, by the word boundaries of Unicode (UAX 29). No dictionary is used: Chinese
+    """Return the words and punctuation marks of a text, by the word boundaries of Unicode (UAX 29). No dictionary is used: Chinese
     characters, hiragana and Thai letters are a word each; katakana and Hangul are one up to the next other character.
 
     >>> split_words("Don't: it's 3.14!")
@@ -152,7 +154,7 @@ def split_words(text: str) -> list[str]:
 
 
 def word_ranges(tokens: TokenText) -> list[tuple[int, int]]:
-    """The token range [start, stop) of every word, and of every special token."""
+    """Return the token range [start, stop) of every word, and of every special token."""
     starts = [at for at, begins in enumerate(tokens.starts) if begins]
     ends = [*starts, len(tokens.labels)][1:]
     cut = [range(start, end, _MAX_WORD) for start, end in zip(starts, ends, strict=True)]
@@ -160,7 +162,7 @@ def word_ranges(tokens: TokenText) -> list[tuple[int, int]]:
 
 
 def join_tokens(tokens: TokenText, start: int, stop: int) -> str:
-    """The text of the tokens [start, stop)."""
+    """Return the text of the tokens [start, stop)."""
     shown = zip(tokens.labels[start:stop], tokens.no_space_before[start:stop], strict=True)
     text = "".join(
         label if at == 0 or is_continuation else f" {label}" for at, (label, is_continuation) in enumerate(shown)
@@ -169,7 +171,7 @@ def join_tokens(tokens: TokenText, start: int, stop: int) -> str:
 
 
 def _decoder(tokens: Sequence[str]) -> Callable[[str], tuple[str, bool]]:
-    """For the tokenizer that the tokens look like: a function from a token to its text and whether no space precedes it."""
+    """Return a function from a token to its text and whether no space precedes it, by the kind of tokenizer that the tokens show."""
     if any(token.startswith(tuple(_BYTE_LEVEL)) for token in tokens):
         return _decode_bytes
     if any(token.startswith("▁") for token in tokens):
@@ -191,7 +193,7 @@ def _decode_bytes(token: str) -> tuple[str, bool]:
 
 @cache
 def _byte_of() -> dict[str, int]:
-    """GPT-2's characters for bytes: printable bytes stand for themselves, the others are numbered from U+0100 on."""
+    """Return the byte of each of GPT-2's characters: printable bytes stand for themselves, the others are numbered from U+0100 on."""
     kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in kept]
     return {chr(byte): byte for byte in kept} | {chr(256 + n): byte for n, byte in enumerate(others)}

@@ -47,7 +47,7 @@ class Tokenizer:
         backend: the tokenizers.Tokenizer, with truncation and padding turned off.
         path: the file, for messages.
         prefix_ids, suffix_ids: the special tokens before and after every sequence.
-        prefix_types, suffix_types: their token types; 0 but for models of transformers that tell them apart, as Funnel and XLNet do.
+        prefix_types, suffix_types: their token types; 0, except for models of transformers such as Funnel and XLNet.
         num_special_tokens: how many of them every sequence has.
         truncation_side: where texts are cut if nothing else says so, "left" or "right".
         vocab_size: one more than the largest id; tokens that no file has are not counted.
@@ -83,7 +83,7 @@ class Tokenizer:
         self.splits_at_spaces = kinds in (["BertNormalizer", "BertPreTokenizer"], [None, "ByteLevel"])
 
     def without_special_tokens(self) -> "Tokenizer":
-        """The same, for texts that have their special tokens in them."""
+        """Return the same, for texts that have their special tokens in them."""
         result = copy(self)
         result.prefix_ids, result.suffix_ids, result.prefix_types, result.suffix_types = [], [], [], []
         result.num_special_tokens = 0
@@ -91,14 +91,14 @@ class Tokenizer:
 
     @cached_property
     def _unknown_id(self) -> int | None:
-        """The token that stands for what the vocabulary lacks; None where there is none."""
+        """The token that stands for what the vocabulary lacks; None: the tokenizer has no such token."""
         model = self.backend.model
         if isinstance(model, Unigram):  # the library has no other way to its id
             return cast(int | None, state(model)["unk_id"])
         return None if (token := model.unk_token) is None else self.backend.token_to_id(token)
 
     def encode(self, texts: Sequence[str], *, with_offsets: bool) -> list[Encoding]:
-        """The tokens of each text without special ones; with their character offsets, which takes twice as long.
+        """Return the tokens of each text without special ones; with their character offsets, which takes twice as long.
 
         Raises CheckpointError: the library fails, for example on a regular expression that backtracks too far. ValueError: a text with a
         lone surrogate, by its number; callers that have another name for it check it before.
@@ -113,35 +113,33 @@ class Tokenizer:
             raise
 
     def with_special_tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text as the model reads them. Raises CheckpointError as `encode`."""
+        """Return the ids of each text as the model reads them. Raises CheckpointError as `encode`."""
         return [
             [*self.prefix_ids, *encoding.ids, *self.suffix_ids] for encoding in self.encode(texts, with_offsets=False)
         ]
 
     def unknown_characters(self, text: str) -> list[str]:
-        """The parts of a text that the model does not see, without repetitions: those that become the unknown token, and
-        characters that belong to no token at all. Raises CheckpointError as `encode`.
+        """Return the parts of a text that the model does not see, without repetitions. Raises CheckpointError as `encode`.
+
+        They are the parts that become the unknown token, and characters that belong to no token.
         """
         (encoding,) = self.encode([text], with_offsets=True)
-        results = [
-            text[start:stop]
-            for number, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
-            if number == self._unknown_id
-        ]
+        tokens = zip(encoding.ids, encoding.offsets, strict=True)
+        results = [text[start:stop] for number, (start, stop) in tokens if number == self._unknown_id]
         if sum(stop - start for start, stop in encoding.offsets) < len(text):  # spaces as a rule
             # Alone: where a character is left out, the library's offsets of those after it are wrong.
             letters = [letter for letter in dict.fromkeys(text) if letter.isprintable() and not letter.isspace()]
             alone = self.encode(letters, with_offsets=False)
-            results += [letter for letter, tokens in zip(letters, alone, strict=True) if not len(tokens)]
+            results += [letter for letter, made in zip(letters, alone, strict=True) if not len(made)]
         return sorted(set(results), key=text.find)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Token ids to text. Raises CheckpointError as `encode`."""
+        """Decode token ids to text. Raises CheckpointError as `encode`."""
         with library_errors(self.path):
             return str(self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def step(self, stream: DecodeStream, token: int) -> str:
-        """The text that the next token adds; empty while a character is incomplete. Raises CheckpointError as `encode`."""
+        """Return the text that the next token adds; empty while a character is incomplete. Raises CheckpointError as `encode`."""
         with library_errors(self.path):
             return stream.step(self.backend, token) or ""
 
@@ -149,7 +147,7 @@ class Tokenizer:
 def _special_tokens_around(
     backend: Backend, path: Path, *, allows_types: bool
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """The special tokens before and after a sequence, each with its type, found by encoding a sample with and without them."""
+    """Return the special tokens before and after a sequence, each with its type, found by encoding a sample with and without them."""
     with_them, alone = (backend.encode("a", add_special_tokens=adds) for adds in (True, False))
     inside = [index for index, special in enumerate(with_them.special_tokens_mask) if not special]
     start, stop = (inside[0], inside[-1] + 1) if inside else (0, 0)
@@ -165,13 +163,13 @@ def _special_tokens_around(
 
 
 def content_of(token: object) -> str | None:
-    """The text of a special token, which is written as a string or as an object with options."""
+    """Return the text of a special token, which is written as a string or as an object with options."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
 
 
 def lone_surrogate(text: str) -> str | None:
-    """What is wrong with a text that UTF-8 cannot write, and no tokenizer reads; None: nothing."""
+    """Return what is wrong with a text that UTF-8 cannot write, and no tokenizer reads; None: nothing."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -180,13 +178,13 @@ def lone_surrogate(text: str) -> str | None:
 
 
 def check_text(name: str, text: str) -> None:
-    """Raises ValueError: a text with a lone surrogate. name: of the text, for its caller."""
+    """Raise ValueError for a text with a lone surrogate. name: the name of the text, for the message."""
     if (reason := lone_surrogate(text)) is not None:
         raise ValueError(f"{name} {reason}")
 
 
 def encode_prefixes(tokenizer: Tokenizer, texts: Sequence[str], *, max_tokens: int) -> list[Encoding]:
-    """Tokens of each text with their offsets: all of them, or more than `max_tokens`. Long texts are not tokenised whole.
+    """Encode each text with offsets: all of its tokens, or more than `max_tokens`. Long texts are not tokenised whole.
 
     Raises CheckpointError as Tokenizer.encode.
     """
@@ -198,15 +196,13 @@ def encode_prefixes(tokenizer: Tokenizer, texts: Sequence[str], *, max_tokens: i
         ends = {number: prefix_end(texts[number], length) for number in left}
         prefixes = [texts[number][: ends[number]] for number in left]
         results.update(zip(left, tokenizer.encode(prefixes, with_offsets=True), strict=True))
-        left = [
-            number for number in left if ends[number] < len(texts[number]) and len(results[number]) <= max_tokens
-        ]  # fmt: skip
+        left = [number for number in left if ends[number] < len(texts[number]) and len(results[number]) <= max_tokens]
         length *= _MORE
     return [results[number] for number in range(len(texts))]
 
 
 def prefix_end(text: str, length: int) -> int:
-    """The first position from `length` on with a space after it and none before it, or the end of the text."""
+    """Return the first position from `length` on with a space after it and no space before it, or the end of the text."""
     end = length
     while 0 < (end := text.find(" ", end)) < len(text):
         if not text[end - 1].isspace():
@@ -222,14 +218,13 @@ def library_errors(path: Path) -> Iterator[None]:
         yield
     except (CheckpointError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
         raise
-    except (
-        BaseException
-    ) as error:  # the library raises Exception itself, and a panic of its Rust code is a BaseException
+    # The library raises Exception itself, and a panic of its Rust code is a BaseException.
+    except BaseException as error:
         raise CheckpointError(f"{path} is not a valid tokenizer: {error}") from error
 
 
 def parse(path: Path) -> dict[str, Any]:
-    """The content of a file, whose steps are within the limits above. Raises CheckpointError."""
+    """Return the content of a file, whose steps are within the limits above. Raises CheckpointError."""
     try:
         text = untrusted.read_file(path, untrusted.TOKENIZER_BYTES)
     except OSError as error:
@@ -246,24 +241,24 @@ def parse(path: Path) -> dict[str, Any]:
 
 
 def build(described: dict[str, Any]) -> Backend:
-    """The tokenizers.Tokenizer of a parsed file; errors are the library's."""
+    """Return the tokenizers.Tokenizer of a parsed file; errors are the library's."""
     return Backend.from_str(json.dumps(described))
 
 
 def read(path: Path) -> Backend:
-    """The tokenizers.Tokenizer of a file alone. Raises CheckpointError."""
+    """Return the tokenizers.Tokenizer of a file alone. Raises CheckpointError."""
     described = parse(path)
     with library_errors(path):
         return build(described)
 
 
 def state(part: Any) -> dict[str, Any]:
-    """The description of a part of a tokenizer, as in tokenizer.json; empty without the part."""
+    """Return the description of a part of a tokenizer, as in tokenizer.json; empty without the part."""
     return {} if part is None else json.loads(part.__getstate__())
 
 
 def _broken_rules(backend: Backend, vocabulary: Mapping[str, int]) -> Iterator[str]:
-    """Rules about what a tokenizer may do to a text that it breaks, by its own description."""
+    """Yield the limits that a tokenizer breaks, by its own description."""
     if (last := max(vocabulary.values(), default=-1)) >= untrusted.TOKENIZER_IDS:
         yield f"it has the token id {last}, beyond the limit of {untrusted.TOKENIZER_IDS} ids"
     if (longest := max(map(len, vocabulary), default=0)) > MAX_CHARACTERS:
@@ -291,7 +286,7 @@ def _broken_steps(backend: Backend) -> Iterator[str]:
 
 
 def _steps(part: Any) -> Iterator[dict[str, Any]]:
-    """The steps of a part, those of sequences one by one."""
+    """Yield the steps of a part. Those of a sequence come one by one."""
     if inside := next((part[name] for name in _LISTS if name in part), None):
         for step in inside:
             yield from _steps(step)
@@ -300,7 +295,7 @@ def _steps(part: Any) -> Iterator[dict[str, Any]]:
 
 
 def _growth(step: dict[str, Any], part: str) -> int:
-    """How many times as long a step may make a text; other steps than these at most once, as of Unicode's normal forms."""
+    """Return how many times as long a step may make a text. Steps that are not listed here, such as Unicode's normal forms, count as 1."""
     kind = step.get("type")
     if kind == "ByteLevel" and part != "decoder":  # the bytes of a character
         return 4
@@ -326,7 +321,7 @@ def _length(text: str) -> int:
 
 
 def _broken_around(steps: list[dict[str, Any]]) -> Iterator[str]:
-    """A text is repeated nowhere, and the special tokens around it are few."""
+    """Yield what is wrong with a post-processor: it repeats the text, or adds too many special tokens."""
     count = characters = 0
     for step in steps:
         tokens = step.get("special_tokens") or {}
