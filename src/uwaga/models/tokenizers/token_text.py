@@ -30,8 +30,8 @@ class TokenText(NamedTuple):
 
     def select(self, kept: Sequence[int]) -> "TokenText":
         """Return the tokens at the given positions."""
-        columns: Any = ([column[at] for at in kept] for column in self[:5])
-        return TokenText(*columns, {new: self.breaks[old] for new, old in enumerate(kept) if old in self.breaks})
+        breaks = {new: self.breaks[old] for new, old in enumerate(kept) if old in self.breaks}
+        return TokenText._make([*([column[at] for at in kept] for column in self[:5]), breaks])
 
 
 class SourceText(NamedTuple):
