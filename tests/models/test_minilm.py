@@ -36,7 +36,7 @@ def documents(minilm: Path, request: pytest.FixtureRequest) -> list[Tensor]:
     paragraphs = []
     for page in ("concepts/attention.md", "pl/concepts.md", "ja/concepts.md", "zh/concepts.md"):
         lines = (request.config.rootpath / "docs" / page).read_text(encoding="utf-8").splitlines()
-        paragraphs += [line for line in lines if line.strip()][4::16]
+        paragraphs += [line for line in lines if line.strip()][4::32]
     return [torch.tensor(tokenizer.encode(paragraph).ids) for paragraph in paragraphs]
 
 
@@ -55,7 +55,7 @@ def test_every_state_of_real_text_is_that_of_transformers(
     peer = transformers.BertModel.from_pretrained(minilm).eval()
     exact = transformers.BertModel.from_pretrained(minilm, dtype=torch.float64).eval()
     output = model(uwaga.Ragged.from_list(documents), output_hidden_states=True)
-    assert len(documents) > 10
+    assert len(documents) > 5
 
     def theirs(model: torch.nn.Module) -> dict[int | str, Tensor]:
         """The states of each layer, and the pooled."""

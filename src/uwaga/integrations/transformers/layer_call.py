@@ -178,16 +178,12 @@ def attention_call(layer: LayerArguments, tensors: QueryKeyValue) -> AttentionCa
         if over_states is not None:
             return over_states
     query, key, value = plain_tensors(*tensors)
+    call: AttentionCall | None = None
     if layer.query_offsets is not None:
         call = _packed_batch_call(layer, (query, key, value))
     elif segments is not None:
         call = _segments_call(layer, segments, (query, key, value))
-    else:
-        call = None
-    if call is not None:
-        return call
-    mask, bias = whole_mask(layer, query, key)
-    return AttentionCall(query, key, value, mask, bias)
+    return call or AttentionCall(query, key, value, *whole_mask(layer, query, key))
 
 
 def plain_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
