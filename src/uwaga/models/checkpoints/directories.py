@@ -242,7 +242,11 @@ def cached_sha256() -> Iterator[Callable[[Path, int | None], str]]:
     last change of its content and of its metadata in nanoseconds, which no program can set to the past. A file that has just changed is not
     listed: another change within the resolution of the clock could not be told. What cannot be read or written is as if it were empty.
     """
-    digests, added = _read_digests(), dict[str, object]()
+    digests, added = dict[str, object](), dict[str, object]()
+    # RuntimeError: there is no home folder, or what is in the file is nested too deeply.
+    with suppress(OSError, ValueError, RuntimeError):
+        parsed = untrusted.parse_json(untrusted.read_file(env.data() / _DIGESTS, untrusted.JSON_BYTES), strict=False)
+        digests = parsed if isinstance(parsed, dict) else {}
 
     def sha256(path: Path, most: int | None) -> str:
         before = _state(untrusted.stat_regular(path))
@@ -257,25 +261,13 @@ def cached_sha256() -> Iterator[Callable[[Path, int | None], str]]:
         return digest
 
     yield sha256
-    if added:
-        _write_digests(digests | added)
+    newest = dict([*(digests | added).items()][-_MOST_DIGESTS:])
+    with suppress(OSError, RuntimeError):
+        if added:
+            durable.make_folder(env.data())
+            with durable.atomic_replace(env.data() / _DIGESTS) as file:
+                file.write(json.dumps(newest).encode())
 
 
 def _state(status: os.stat_result) -> list[int]:
     return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-
-
-def _read_digests() -> dict[str, object]:
-    # RuntimeError: there is no home folder, or what is in the file is nested too deeply.
-    with suppress(OSError, ValueError, RuntimeError):
-        parsed = untrusted.parse_json(untrusted.read_file(env.data() / _DIGESTS, untrusted.JSON_BYTES), strict=False)
-        if isinstance(parsed, dict):
-            return parsed
-    return {}
-
-
-def _write_digests(files: dict[str, object]) -> None:
-    with suppress(OSError, RuntimeError):
-        durable.make_folder(env.data())
-        with durable.atomic_replace(env.data() / _DIGESTS) as file:
-            file.write(json.dumps(dict(list(files.items())[-_MOST_DIGESTS:])).encode())

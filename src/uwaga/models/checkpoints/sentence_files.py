@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
@@ -305,7 +305,9 @@ def read(folder: Path, *, is_module: bool) -> TransformerSettings:
     described = folder / "tokenizer_config.json"
     named = untrusted.read_json(described, missing_ok=True)
     if length is None:
-        length, file = _tokenizer_length(named), described
+        file, found = described, cast(Any, named.get("model_max_length", named.get("max_len")))  # its older name
+        is_length = isinstance(found, int | float) and not isinstance(found, bool) and 0 < found < _NO_LIMIT
+        length = int(found) if is_length else None
     key = "truncation_side"
     values, said_by = (named, described) if processor.get(key) is None else (processor, path)
     if (side := values.get(key)) is not None:
@@ -354,11 +356,3 @@ def _length(path: Path, settings: Mapping[str, Any], processor: Mapping[str, Any
         if key in where and not (where is settings and where[key] is None):
             return config_json.setting(where, path, key, Size, None), path
     return None, path
-
-
-def _tokenizer_length(named: Mapping[str, Any]) -> int | None:
-    """Return the maximum length of tokenizer_config.json, whose older name is max_len."""
-    length = named.get("model_max_length", named.get("max_len"))
-    if isinstance(length, int | float) and not isinstance(length, bool) and 0 < length < _NO_LIMIT:
-        return int(length)
-    return None
