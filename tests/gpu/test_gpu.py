@@ -2,13 +2,11 @@
 on one, without its kernels and streams."""
 
 import copy
-from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 from processors import pretend_cuda
-from stress import mostly_stress
 from tiny_transformer import tiny
 from torch import Tensor
 from torch.nn.attention import varlen
@@ -147,10 +145,9 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    mostly_stress(product(MODELS, ["padded", "ragged"]), lambda case: case in (("gpt2", "padded"), ("bert", "ragged"))),
-)
+@pytest.mark.gate("gpt2-padded", "bert-ragged")
+@pytest.mark.parametrize("kind", ["padded", "ragged"])
+@pytest.mark.parametrize("name", MODELS)
 def test_models(gpu, name: str, kind: str) -> None:
     model = MODELS[name]()
     ids = torch.tensor([[5, 6, 7, 8], [9, 5, 6, 7]])
