@@ -1,8 +1,8 @@
-"""Requests to the server's application in this process, where they are coroutines and nothing listens on a port."""
+"""Requests to a server's application in this process, where they are coroutines and nothing listens on a port."""
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from uwaga.serve.app import Service, application
@@ -20,8 +20,53 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
 
+async def request(
+    app: Any,
+    method: str,
+    path: str,
+    parts: Sequence[bytes],
+    headers: Mapping[str, str],
+    *,
+    gone: asyncio.Event | None = None,
+    events: list[str] | None = None,
+) -> Answer:
+    """Send a request to an ASGI application.
+
+    Args:
+        parts: the body, as it arrives.
+        headers: names with _ for -.
+        gone: once it is set, the client has disconnected; None: the client stays.
+        events: gets the types of the messages of the answer.
+    """
+    left, gone = list(parts), gone or asyncio.Event()
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if left:
+            part = left.pop(0)
+            return {"type": "http.request", "body": part, "more_body": bool(left)}
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+        if events is not None:
+            events.append(message["type"])
+
+    lines = [(name.lower().replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {
+        "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"", "headers": lines,
+        "client": ("127.0.0.1", 1),
+    }  # fmt: skip
+    await app(scope, receive, send)
+    if not sent:
+        return Answer(0, {}, b"")
+    names = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
+    return Answer(sent[0]["status"], names, b"".join(each.get("body", b"") for each in sent[1:]))
+
+
 class Client:
-    """Sends requests to an ASGI application in this process."""
+    """Sends requests to the application of `uwaga serve`."""
 
     def __init__(self, service: Service) -> None:
         self.service, self.app = service, application(service)
@@ -36,35 +81,6 @@ class Client:
         return await self.send("POST", path, [content], {"Content_Type": "application/json"} | headers, gone)
 
     async def send(
-        self,
-        method: str,
-        path: str,
-        parts: Sequence[bytes],
-        headers: dict[str, str],
-        gone: asyncio.Event | None = None,
+        self, method: str, path: str, parts: Sequence[bytes], headers: dict[str, str], gone: asyncio.Event | None = None
     ) -> Answer:
-        """parts: of the body, as they arrive."""
-        left, gone = list(parts), gone or asyncio.Event()
-        sent: list[dict[str, Any]] = []
-
-        async def receive() -> dict[str, Any]:
-            if left:
-                part = left.pop(0)
-                return {"type": "http.request", "body": part, "more_body": bool(left)}
-            await gone.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: dict[str, Any]) -> None:
-            self.events.append(message["type"])
-            sent.append(message)
-
-        lines = [(name.lower().replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-        scope = {
-            "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"", "headers": lines,
-            "client": ("127.0.0.1", 1),
-        }  # fmt: skip
-        await self.app(scope, receive, send)
-        if not sent:
-            return Answer(0, {}, b"")
-        names = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
-        return Answer(sent[0]["status"], names, b"".join(each.get("body", b"") for each in sent[1:]))
+        return await request(self.app, method, path, parts, headers, gone=gone, events=self.events)

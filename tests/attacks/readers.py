@@ -21,6 +21,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from itertools import cycle, islice
 from os import _exit
 from pathlib import Path
@@ -65,7 +66,7 @@ from uwaga.viewer.inputs import of_file
 
 SECONDS = 10  # of the processor, for a file
 _WAITING_SECONDS = (
-    300  # of the clock: a file that is waited for, such as a pipe that nobody writes to, and not a busy machine
+    300  # of the clock: only a file that is waited for, such as a pipe that nobody writes to, takes so long
 )
 # Beyond what the program has: a cell that asks for more is stopped, before the machine is.
 _HARD_LIMIT = 3 * 2**30
@@ -93,9 +94,7 @@ def _noted(reader: Callable[..., object]) -> Callable[..., object]:
     def read(*given: object, **named: object) -> object:
         frame = inspect.currentframe().f_back  # type: ignore[union-attr]
         module = frame.f_globals["__name__"]
-        while (
-            frame.f_code.co_name.startswith("<") and frame.f_back is not None
-        ):  # a lambda or a generator of a function
+        while frame.f_code.co_name.startswith("<") and frame.f_back is not None:  # a lambda or generator of a function
             frame = frame.f_back
         if module != untrusted.__name__:
             COVERED.add(f"{module}:{frame.f_code.co_name}")
@@ -181,10 +180,15 @@ def _write(path: Path, value: object) -> None:
     path.write_text(json.dumps(value))
 
 
-def _texts(name: str, write: Callable[[Path], object]) -> Callable[[Path], None]:
+def _texts(name: str, content: bytes | Callable[[Path], object]) -> Callable[[Path], None]:
+    """Return what makes a folder with one file: its bytes, or what writes it."""
+
     def make(folder: Path) -> None:
         folder.mkdir()
-        write(folder / name)
+        if isinstance(content, bytes):
+            (folder / name).write_bytes(content)
+        else:
+            content(folder / name)
 
     return make
 
@@ -202,6 +206,7 @@ def _read_template(folder: Path) -> str | None:
 
 
 _LINES = "".join(f"{row['text']}\n" for row in _ROWS).encode()
+_PACKED = gzip.compress(_LINES)
 _OBJECTS = "".join(json.dumps(row) + "\n" for row in _ROWS).encode()
 
 
@@ -293,10 +298,6 @@ def _vectors(folder: Path, *, is_whole: bool = True) -> None:
 def _array(folder: Path) -> None:
     folder.mkdir()
     np.save(folder / "a.npy", np.zeros((3, 4), np.float32))
-
-
-def _begun(folder: Path) -> None:
-    _vectors(folder, is_whole=False)
 
 
 def _resumed_with_checksum(folder: Path) -> None:
@@ -425,20 +426,8 @@ def _in(read: Callable[..., object], name: str, *more: object) -> Callable[[Path
     return lambda folder: read(folder / name, *more)
 
 
-def _documents(name: str, write: Callable[[Path], object], faults: str) -> Kind:
-    return Kind(name, _texts(name, write), lambda folder: deque(DocumentFile(folder / name), 0), faults)
-
-
-def _write_lines(path: Path) -> None:
-    path.write_bytes(_LINES)
-
-
-def _write_objects(path: Path) -> None:
-    path.write_bytes(_OBJECTS)
-
-
-def _write_packed(path: Path) -> None:
-    path.write_bytes(gzip.compress(_LINES))
+def _documents(name: str, content: bytes | Callable[[Path], object], faults: str) -> Kind:
+    return Kind(name, _texts(name, content), lambda folder: deque(DocumentFile(folder / name), 0), faults)
 
 
 _STEP = Path("step-000001")
@@ -465,17 +454,17 @@ KINDS = {
     "shard of safetensors": Kind("model-1.safetensors", _sharded_model, _encode, "binary"),
     "pytorch_model.bin": Kind("pytorch_model.bin", _pickled_model, _encode, "binary"),
     "configuration of training": Kind(
-        "a.toml", _texts("a.toml", lambda path: path.write_text(_TOML.replace("KIND", "text"))), _in(Config.read, "a.toml"), "toml"
+        "a.toml", _texts("a.toml", _TOML.replace("KIND", "text").encode()), _in(Config.read, "a.toml"), "toml"
     ),
-    "training text": Kind("a.txt", _texts("a.txt", _write_lines), _training("a.txt", "text", "data.document=line"), "lines"),
+    "training text": Kind("a.txt", _texts("a.txt", _LINES), _training("a.txt", "text", "data.document=line"), "lines"),
     "training text in pieces": Kind(
-        "a.txt.gz", _texts("a.txt.gz", _write_packed), _training("a.txt.gz", "text", "data.windows=true", "batch.tokens_per_batch=16"), "gzip"
+        "a.txt.gz", _texts("a.txt.gz", _PACKED), _training("a.txt.gz", "text", "data.windows=true", "batch.tokens_per_batch=16"), "gzip"
     ),
-    "training jsonl": Kind("a.jsonl", _texts("a.jsonl", _write_objects), _training("a.jsonl", "jsonl"), "lines"),
+    "training jsonl": Kind("a.jsonl", _texts("a.jsonl", _OBJECTS), _training("a.jsonl", "jsonl"), "lines"),
     "training parquet": Kind("a.parquet", _texts("a.parquet", _parquet), _training("a.parquet", "parquet"), "parquet"),
     "pairs": Kind("a.tsv", _prepared, _reopen, "lines"),
     "source of data": Kind(
-        "a.txt.gz", _texts("a.txt.gz", lambda path: path.write_bytes(gzip.compress(Path(__file__).read_bytes()))), _source, "gzip",
+        "a.txt.gz", _texts("a.txt.gz", gzip.compress(Path(__file__).read_bytes())), _source, "gzip",
         names=("a.txt.gz", "play"),
     ),
     "last": Kind("last", _checkpoint, lambda folder: directories.read_pointer(folder, directories.LAST), "binary"),
@@ -484,21 +473,19 @@ KINDS = {
     "weights of a checkpoint": Kind(f"{_STEP}/model.safetensors", _checkpoint, _read_weights, "binary"),
     "metrics.jsonl": Kind("metrics.jsonl", _checkpoint, lambda folder: read_losses(folder, "train"), "lines"),
     "metrics.jsonl of a resumed run": Kind("metrics.jsonl", _checkpoint, lambda folder: open_metrics(folder, 9).close(), "binary"),
-    "documents txt": _documents("a.txt", _write_lines, "lines"),
-    "documents txt.gz": _documents("a.txt.gz", _write_packed, "gzip"),
-    "documents jsonl": _documents("a.jsonl", _write_objects, "lines"),
+    "documents txt": _documents("a.txt", _LINES, "lines"),
+    "documents txt.gz": _documents("a.txt.gz", _PACKED, "gzip"),
+    "documents jsonl": _documents("a.jsonl", _OBJECTS, "lines"),
     "documents parquet": _documents("a.parquet", _parquet, "parquet"),
     "recording": Kind("a.safetensors", _recording, _read_recording, "binary"),
     "recording of view": Kind("a.safetensors", _recording, _view_recording, "binary"),
     "keys of serve": Kind(
-        "keys.txt", _texts("keys.txt", lambda path: path.write_text("# of the team\n" + "k" * 40 + "\n")), _in(read_keys, "keys.txt"), "lines"
+        "keys.txt", _texts("keys.txt", b"# of the team\n" + b"k" * 40 + b"\n"), _in(read_keys, "keys.txt"), "lines"
     ),
     "chat_template.jinja": Kind(
-        "chat_template.jinja", _texts("chat_template.jinja", lambda path: path.write_text(_TEMPLATE)), _read_template, "lines"
+        "chat_template.jinja", _texts("chat_template.jinja", _TEMPLATE.encode()), _read_template, "lines"
     ),
-    "text of view": Kind(
-        "a.txt", _texts("a.txt", _write_lines), _in(of_file, "a.txt"), "lines"
-    ),
+    "text of view": Kind("a.txt", _texts("a.txt", _LINES), _in(of_file, "a.txt"), "lines"),
     "picture": Kind("a.png", _texts("a.png", write_photo), _picture, "binary"),
     "finished vectors": Kind(
         "v.parquet", _vectors, lambda folder: vector_files.VectorFile(folder / "v.parquet", {"model": "m"}).finished(), "parquet"
@@ -514,10 +501,10 @@ KINDS = {
     "rows of a database of tokens": Kind("rows.parquet", _token_rows, _import_token_rows, "parquet"),
     "file of passages": Kind("passages.txt", _passages, _add_passages, "lines"),
     "settings of vectors": Kind(
-        "v.parquet.parts/settings.json", _begun, _resumed, "json", names=("v.parquet.parts was begun with other options",)
+        "v.parquet.parts/settings.json", partial(_vectors, is_whole=False), _resumed, "json", names=("v.parquet.parts was begun with other options",)
     ),
-    "shard of vectors": Kind("v.parquet.parts/00000000.arrow", _begun, _resumed_with_checksum, "binary"),
-    "checksum of a shard of vectors": Kind("v.parquet.parts/00000000.sha256", _begun, _resumed, "binary", names=("00000000",)),
+    "shard of vectors": Kind("v.parquet.parts/00000000.arrow", partial(_vectors, is_whole=False), _resumed_with_checksum, "binary"),
+    "checksum of a shard of vectors": Kind("v.parquet.parts/00000000.sha256", partial(_vectors, is_whole=False), _resumed, "binary", names=("00000000",)),
 }  # fmt: skip
 _PREPARED = {
     "metadata.json": "json", "train.tokens": "binary", "train.offsets": "binary", "validation-targets.offsets": "binary", "answers.jsonl": "lines",
@@ -605,25 +592,8 @@ JSON_FAULTS: dict[str, Fault] = {
     "many numbers": lambda path: path.write_text("[" + "0," * 7_900_000 + "0]"),
 }
 VALUES = [
-    None,
-    True,
-    -1,
-    0,
-    1,
-    2**31,
-    10**400,
-    1e300,
-    0.5,
-    "",
-    "x",
-    "\ud800",
-    "a\0b",
-    "\x1b[2J",
-    [],
-    ["x"],
-    {},
-    {"a": [1]},
-]
+    None, True, -1, 0, 1, 2**31, 10**400, 1e300, 0.5, "", "x", "\ud800", "a\0b", "\x1b[2J", [], ["x"], {}, {"a": [1]},
+]  # fmt: skip
 LINE_FAULTS: dict[str, Fault] = {
     "long line": lambda path: path.write_bytes(b"a" * (untrusted.LINE_BYTES + 1)),
     "deep line": lambda path: path.write_text('{"text": ' + _BIG + "\n"),
@@ -760,13 +730,8 @@ def _cells(kind: Kind, path: Path, *, common_only: bool) -> Iterator[tuple[str, 
     if common_only:
         return
     if kind.faults == "json":
-        yield (
-            "values",
-            {
-                name: (lambda path, value=value: path.write_text(json.dumps(value)))
-                for name, value in _changed(json.loads(path.read_text()))
-            },
-        )
+        others = _changed(json.loads(path.read_text()))
+        yield "values", {name: _of_bytes(lambda _, value=value: json.dumps(value).encode()) for name, value in others}
     for name, fault in FAULTS[kind.faults].items():
         yield name, {name: fault}
 
@@ -780,9 +745,8 @@ def _outcome(kind: Kind, folder: Path, file: Path, fault: Fault) -> str:
             kind.read(folder)
     except BaseException as error:  # noqa: BLE001  # a panic of a library is no Exception
         said = f"{type(error).__module__}.{type(error).__name__}: {str(error)[:300]}"
-        if not type(error).__module__.startswith("uwaga.") or not isinstance(
-            error, ValueError | RuntimeError | OSError
-        ):
+        is_ours = type(error).__module__.startswith("uwaga.")
+        if not is_ours or not isinstance(error, ValueError | RuntimeError | OSError):
             return f"foreign: {said}"
         if not any(name in str(error) for name in (file.name, *kind.names)):
             return f"nameless: {said}"
@@ -836,7 +800,7 @@ def run(root: Path, only: list[str]) -> Iterator[dict[str, object]]:
     common_only = only == ["common"]
     if common_only:
         only = []
-    templates = {**{name: (kind, lambda folder, kind=kind: folder / kind.file) for name, kind in KINDS.items()}}
+    templates = {name: (kind, lambda folder, kind=kind: folder / kind.file) for name, kind in KINDS.items()}
     templates |= {f"prepared {name}": (kind, _of_prepared(name)) for name, kind in PREPARED.items()}
     cell = root / "cell"
     for name, make in MADE.items():

@@ -48,10 +48,7 @@ OTHER_OPENERS = {
     "uwaga.cli.terminal": "the null device, where the reader of a pipe has gone",
 }
 # Readers that no file of a stranger reaches, or that stdin alone does.
-NOT_IN_TABLE = {
-    "uwaga.cli.generate:_text": "standard input",
-    "uwaga.cli.view:_text_or_path": "standard input",
-}
+NOT_IN_TABLE = {"uwaga.cli.generate:_text": "standard input", "uwaga.cli.view:_text_or_path": "standard input"}
 
 
 @pytest.fixture(scope="module", params=["common", "all"])

@@ -32,6 +32,7 @@ from waiting import HANG, ServerClock, until
 import uwaga
 from uwaga._base.connections import MAX_UNSENT_BYTES, ConnectionTimeouts
 from uwaga.viewer.messages import Reply
+from uwaga.viewer.page.html import served_html
 from uwaga.viewer.page.snapshot import save_snapshot
 from uwaga.viewer.server import app
 from uwaga.viewer.server.server import ServedView
@@ -76,6 +77,20 @@ def server(service: SlowService) -> Iterator[ServedView]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def asked() -> Iterator[ServedView]:
+    """A server of a service that looks at its requests."""
+    with ServedView(real_service(), title="a text") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[ServedView]:
+    """A server for tests that change nothing in it."""
+    with ServedView(SlowService(), title="a text") as made:
+        yield made
+
+
 def request(server: ServedView, body: bytes = b"{}", **headers: str) -> bytes:
     """A good question, but for what is given; header names with _ for -, None leaves one out."""
     sent = {
@@ -88,17 +103,6 @@ def request(server: ServedView, body: bytes = b"{}", **headers: str) -> bytes:
     }
     lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in sent.items())
     return f"POST /ask HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body
-
-
-def send(server: ServedView, data: bytes) -> bytes:
-    """All that comes back until the server has nothing more to say for a moment."""
-    with connected(server) as connection:
-        connection.sendall(data)
-        connection.shutdown(socket.SHUT_WR)
-        parts = []
-        while part := connection.recv(1 << 16):
-            parts.append(part)
-        return b"".join(parts)
 
 
 def connected(server: ServedView) -> socket.socket:
@@ -147,14 +151,13 @@ def megabytes() -> float:
     ],
     ids=lambda headers: next(iter(headers)),
 )
-def test_a_page_of_somebody_else_learns_nothing(
-    server: ServedView, service: SlowService, headers: dict[str, str]
-) -> None:
-    said = send_and_hear(server, request(server, **headers))
+def test_a_page_of_somebody_else_learns_nothing(shared: ServedView, headers: dict[str, str]) -> None:
+    answered = shared.service.answered
+    said = send_and_hear(shared, request(shared, **headers))
     assert said.startswith(b"HTTP/1.1 403")
     assert b"access-control" not in said.lower()
-    assert service.answered == 0
-    lives(server)
+    assert shared.service.answered == answered
+    lives(shared)
 
 
 @pytest.mark.parametrize(
@@ -171,19 +174,18 @@ def test_a_page_of_somebody_else_learns_nothing(
     ],
     ids=["lists", "objects", "digits", "exponent", "utf8", "surrogate", "zeros", "cut"],
 )
-def test_json_made_to_harm(body: bytes) -> None:
-    """By a service that looks at what it is asked. tests/attacks/test_viewer_fields.py has values that are no answer's."""
-    with ServedView(real_service(), title="a text") as server:
-        said = send_and_hear(server, request(server, body))
-        assert said.startswith(b"HTTP/1.1 400")
-        assert len(json.loads(said.partition(b"\r\n\r\n")[2])["error"]) < 300
-        lives(server, b'{"request":"about"}')
+def test_json_made_to_harm(asked: ServedView, body: bytes) -> None:
+    """test_viewer_fields.py has values that no field may have."""
+    said = send_and_hear(asked, request(asked, body))
+    assert said.startswith(b"HTTP/1.1 400")
+    assert len(json.loads(said.partition(b"\r\n\r\n")[2])["error"]) < 300
+    lives(asked, b'{"request":"about"}')
 
 
-def test_what_is_announced_as_too_much_is_not_read(server: ServedView) -> None:
-    assert status(server, request(server, Content_Length=str(1 << 40))) == 413
-    assert status(server, request(server, Content_Length="9" * 5000)) in (400, 413)
-    lives(server)
+def test_what_is_announced_as_too_much_is_not_read(shared: ServedView) -> None:
+    assert status(shared, request(shared, Content_Length=str(1 << 40))) == 413
+    assert status(shared, request(shared, Content_Length="9" * 5000)) in (400, 413)
+    lives(shared)
 
 
 def send_without_end(server: ServedView, head: bytes, part: bytes) -> bytes:
@@ -228,21 +230,16 @@ def test_what_has_no_end_is_refused_and_not_kept(server: ServedView, service: Sl
     lives(server)
 
 
-@pytest.mark.timing
-@pytest.mark.parametrize("kind", ENDLESS)
-def test_what_has_no_end_takes_no_memory(server: ServedView, kind: str) -> None:
-    before = megabytes()
-    send_without_end(server, endless_head(server, kind), ENDLESS[kind][1])
-    assert megabytes() - before < 50
-
-
 @pytest.mark.parametrize(
     "data", [b"\x16\x03\x01\x02\x00\x01", b"\r\n" * 50, b"GET\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]
 )
-def test_what_is_no_http(server: ServedView, data: bytes) -> None:
-    said = send(server, data)
+def test_what_is_no_http(shared: ServedView, data: bytes) -> None:
+    with connected(shared) as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        said = connection.makefile("rb").read()
     assert said == b"" or said.startswith(b"HTTP/1.1 4")
-    lives(server)
+    lives(shared)
 
 
 @pytest.fixture
@@ -432,10 +429,6 @@ def test_connections_that_are_used_stay_open(server: ServedView, monkeypatch: py
     connection.close()
 
 
-def home(server: ServedView, more: str = "", *, line: str = "GET / HTTP/1.1") -> bytes:
-    return f"{line}\r\nHost: 127.0.0.1:{server.port}\r\n{more}\r\n".encode("latin-1")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "more", "expected"),
@@ -476,18 +469,16 @@ def home(server: ServedView, more: str = "", *, line: str = "GET / HTTP/1.1") ->
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_forms_of_a_request(
-    server: ServedView, service: SlowService, line: str, more: str, expected: int | None
-) -> None:
-    """None: what is too long is not read to its end, and the connection is reset, with or without a word."""
-    said = b""
+def test_forms_of_a_request(shared: ServedView, line: str, more: str, expected: int | None) -> None:
+    """None: the server does not read to the end what is too long, and resets the connection, with or without a word."""
+    said, answered = b"", shared.service.answered
     with suppress(ConnectionResetError) if expected is None else nullcontext():
-        said = send_and_hear(server, home(server, more, line=line))
+        said = send_and_hear(shared, f"{line}\r\nHost: 127.0.0.1:{shared.port}\r\n{more}\r\n".encode("latin-1"))
     result = int(said.split()[1]) if said else None
     assert result == expected or (expected is None and result in (400, 431)), said[:100]
     assert b"root:" not in said
-    assert service.answered == 0
-    lives(server)
+    assert shared.service.answered == answered
+    lives(shared)
 
 
 def test_a_question_in_chunks_and_one_that_waits_to_be_wanted(server: ServedView) -> None:
@@ -643,7 +634,7 @@ class Reader:
     """A runner that takes a moment for each text, and counts how many run at a time."""
 
     def __init__(self) -> None:
-        self.running = self.most = self.ended = 0
+        self.running = self.most = 0
 
     def about(self) -> Mapping[str, object]:
         return {"boxes": ["text"], "examples": [], "model": "m", "command": "uwaga view TEXT", "max_tokens": 9}
@@ -659,56 +650,24 @@ class Reader:
             return View.of(uwaga.AttentionMap(query, key))
         finally:
             self.running -= 1
-            self.ended += 1
-
-
-def typed_texts(count: int) -> list[dict[str, object]]:
-    edits = {"heads": [{"kind": "encoder", "layer": 0, "head": 0, "value": 0.5}]}
-    more = {"request": "run", "second": None, "target": None, "edits": edits}
-    return [{**more, "text": f"{number} \u202e<script>"} for number in range(count)]
 
 
 def test_texts_at_once_are_run_one_at_a_time() -> None:
     """The others are ended, and the first view stays."""
-    reader = Reader()
+    edits = {"heads": [{"kind": "encoder", "layer": 0, "head": 0, "value": 0.5}]}
+    more, reader = {"request": "run", "second": None, "target": None, "edits": edits}, Reader()
+    typed = [{**more, "text": f"{number} \u202e<script>"} for number in range(PLACES // 2)]
     with ServedView(ViewService(real_service().view, runner=reader), title="a text") as server:
-        assert {code for code, *_ in ask_at_once(server, typed_texts(PLACES // 2))} == {200}
+        assert {code for code, *_ in ask_at_once(server, typed)} == {200}
         assert reader.most == 1
         until(lambda: reader.running == 0)
         lives(server, b'{"request":"about"}')
-
-
-@pytest.mark.slow
-@pytest.mark.timing
-@pytest.mark.usefixtures("many_files")
-def test_a_thousand_texts_at_once() -> None:
-    """Some get 503, and no memory is held for what is gone."""
-    reader = Reader()
-    service = ViewService(real_service().view, runner=reader)
-    with ServedView(service, title="a text", timeouts=FOR_EVER) as server:
-        lives(server, b'{"request":"about"}')
-        before = megabytes()
-        codes = {code for code, *_ in ask_at_once(server, typed_texts(1000))}
-        assert codes <= {200, 503}
-        assert 200 in codes
-        assert reader.most == 1
-        until(lambda: reader.running == 0)
-        assert megabytes() - before < 200
-        lives(server, b'{"request":"about"}')
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("title", HOSTILE)
-def test_a_title_is_text_in_the_page(title: str) -> None:
-    with ServedView(real_service(title=title), title=title) as server:
-        page = send_and_hear(server, home(server)).decode()
-    assert page.startswith("HTTP/1.1 200")
-    assert_only_own_elements(page, scripts=2)
 
 
 @pytest.mark.usefixtures("small_front")
-def test_tokens_are_data_in_a_saved_page(tmp_path: Path) -> None:
+def test_a_title_is_text_and_tokens_are_data_in_a_page(tmp_path: Path) -> None:
     for title in HOSTILE:
+        assert_only_own_elements(served_html(title), scripts=2)
         save_snapshot(real_service(HOSTILE, title), tmp_path / "page.html", exact=[("encoder", 0, 1)])
         page = (tmp_path / "page.html").read_text(encoding="utf-8")
         assert_only_own_elements(page, scripts=3)
