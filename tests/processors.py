@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from uwaga._base.processor import Processor
-from uwaga.ops import engine_table
+from uwaga.ops import engine_profile, engine_table
 from uwaga.ops.attention import fast_path
 from uwaga.ops.linear import choose
 
@@ -23,8 +23,9 @@ M2 = Processor(architecture="arm", vendor="Apple", name="Apple M2")
 
 
 def forget() -> None:
-    """What was chosen for the processor before."""
+    """Forget what was chosen for the processor before, and the profile of its engines."""
     for function in (
+        engine_profile.active,
         engine_table.preference,
         fast_path.plan_of,
         fast_path.dense_layout,

@@ -1,7 +1,6 @@
 """Calls that raise where the parts below all operations check: options by name, shapes, files of strangers, the environment."""
 
 import math
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,18 +32,3 @@ def threads(patch: pytest.MonkeyPatch, text: str) -> int | None:
 def profile(patch: pytest.MonkeyPatch, text: str) -> bool:
     patch.setenv("UWAGA_PROFILE", text)
     return env.profile()
-
-
-def piped(path: Path) -> Path:
-    os.mkfifo(path)
-    return path
-
-
-def linked(path: Path, to: str) -> Path:
-    path.symlink_to(to)
-    return path
-
-
-def filled(path: Path, content: bytes) -> Path:
-    path.write_bytes(content)
-    return path

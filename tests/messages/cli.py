@@ -12,11 +12,11 @@ import pytest
 import torch
 from PIL import Image
 from pyarrow import parquet
+from tiny_transformer import tiny
 from typer.testing import CliRunner
 
-from uwaga import Recording, SoftDatabase
+from uwaga import SoftDatabase, watch
 from uwaga.cli import app
-from uwaga.inspect.recordings.recording import AttentionId
 from uwaga.models.checkpoints import directories
 
 
@@ -36,10 +36,9 @@ def run(*arguments: object, input: bytes | None = None) -> None:
 
 
 def recording(folder: Path) -> Path:
-    made, where, x = Recording(), AttentionId("encoder", 0), torch.ones(1, 2, 3, 4)
-    options = dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks"))
-    made.record(where, x, x, options, None)
-    made.store(where, x, x, options, None)
+    model = tiny("bert")
+    with watch(model) as made, torch.no_grad():
+        model(torch.tensor([[5, 6, 7]]))
     made.save(folder / "a.safetensors")
     return folder / "a.safetensors"
 
@@ -88,21 +87,6 @@ def encode_beside(folder: Path, model: Path, name: str) -> None:
 def add(folder: Path, model: Path, content: bytes, name: str = "a.jsonl") -> None:
     (folder / name).write_bytes(content)
     run("store", "add", folder / "db", folder / name, "--model", model)
-
-
-def linked(path: Path, to: str) -> Path:
-    path.symlink_to(to)
-    return path
-
-
-def filled(path: Path, content: bytes) -> Path:
-    path.write_bytes(content)
-    return path
-
-
-def piped(path: Path) -> Path:
-    os.mkfifo(path)
-    return path
 
 
 def empty_database(folder: Path) -> Path:

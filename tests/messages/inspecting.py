@@ -14,6 +14,7 @@ import torch
 import transformers
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from small_models import ask
 from tiny_tokenizer import word_tokenizer
 from tiny_transformer import made, ragged
 from tiny_vision import INNER, write_photo, write_vision
@@ -106,10 +107,6 @@ def opened(module: nn.Module | None = None, tokenizer: object = ()) -> object:
     )
 
 
-def nomic() -> nn.Module:
-    return tiny_models.make("nomic_bert", tiny_models.small("nomic_bert"), transformers.AutoModel)
-
-
 def with_dropout() -> nn.Module:
     model = made("gpt2").train()
     for module in model.modules():
@@ -152,9 +149,7 @@ def recording(*asked: tuple[AttentionId, Tensor, Tensor, Tensor | None, dict], *
     """What attention was asked for, without a model: where, query, key, token ids and options."""
     result = Recording(**options)
     for where, query, key, ids, more in asked:
-        given = dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks")) | more
-        result.record(where, query, key, given, ids)
-        result.store(where, query, key, given)
+        ask(result, where, query, key, ids, **more)
     return result
 
 

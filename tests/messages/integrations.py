@@ -35,10 +35,6 @@ def attend(
     return uwaga_attention(layer or nn.Identity(), query, key, key, mask, **options)
 
 
-def offsets(*numbers: int) -> torch.Tensor:
-    return torch.tensor(numbers)
-
-
 def mask(function: Callable | None = None) -> torch.Tensor:
     return lazy_mask(batch_size=1, q_length=4, kv_length=4, mask_function=function)
 

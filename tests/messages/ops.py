@@ -4,7 +4,6 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 """
 
 import json
-import os
 from collections.abc import Callable
 from functools import reduce
 from operator import and_, or_
@@ -73,10 +72,6 @@ def vmapped(call: Callable[[Tensor], object]) -> object:
     return torch.func.vmap(call, randomness="same")(zeros(3, 2, 4, 5, 8))
 
 
-def squares(x: Tensor) -> Tensor:
-    return attention(x, x, x).square().sum()
-
-
 def counted(call: Callable[[], object]) -> object:
     with FlopCounterMode(display=False):
         return call()
@@ -106,18 +101,3 @@ def profile(folder: Path, *keys: str, to: object) -> object:
     reduce(dict.__getitem__, keys[:-1], table)[keys[-1]] = to
     path.write_text(json.dumps(table))
     return read(path)
-
-
-def filled(path: Path, content: bytes) -> Path:
-    path.write_bytes(content)
-    return path
-
-
-def piped(path: Path) -> Path:
-    os.mkfifo(path)
-    return path
-
-
-def linked(path: Path) -> Path:
-    path.symlink_to(path.with_name("gone"))
-    return path

@@ -66,11 +66,6 @@ def linked(path: Path) -> None:
     path.symlink_to("elsewhere")
 
 
-def filled(path: Path, content: bytes) -> Path:
-    path.write_bytes(content)
-    return path
-
-
 def closed(db: SoftDatabase) -> SoftDatabase:
     db.close()
     return db

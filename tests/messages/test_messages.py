@@ -1,8 +1,8 @@
 """The text of every message, under the call that raises it, as in a session of Python: AREA.txt.
 
-A call has the names of AREA.py and asks for what else it needs by name: `folder`, a new directory; `patch`, a MonkeyPatch that is
-undone afterwards; or a fixture, which is made once for the area. If it gives a function, that is called too. To add a message, write
-`>>> ` and the call; `make error-messages` writes the texts.
+A call has the names of AREA.py and the functions `filled`, `linked` and `piped` below. It asks for what else it needs by name: `folder`, a new
+directory; `patch`, a MonkeyPatch that is undone afterwards; or a fixture, which is made once for the area. If a call gives a function, that
+function is called too. To add a message, write `>>> ` and the call; `make error-messages` writes the texts.
 """
 
 import ast
@@ -29,7 +29,6 @@ pytestmark = pytest.mark.skipif(native.reason_unavailable() is not None, reason=
 
 
 @pytest.mark.parametrize("area", AREAS)
-@pytest.mark.usefixtures("one_thread")
 def test_messages_are_those_of_the_file(area: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     path, names = HERE / f"{area}.txt", names_of(area)
     recorded = path.read_text(encoding="utf-8")
@@ -46,8 +45,23 @@ def test_messages_are_those_of_the_file(area: str, request: pytest.FixtureReques
     assert rows == re.split(r"\n(?=>>> )", recorded)
 
 
+def filled(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def linked(path: Path, to: str) -> Path:
+    path.symlink_to(to)
+    return path
+
+
+def piped(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
+
+
 def names_of(area: str) -> dict[str, object]:
-    """Return the names that the calls of an area use, beside fixtures."""
+    """Return the names that the calls of an area use, besides fixtures."""
     spec = importlib.util.spec_from_file_location(f"messages_{area}", HERE / f"{area}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -58,7 +72,7 @@ def names_of(area: str) -> dict[str, object]:
         if str(error.name).startswith("uwaga"):
             raise
         pytest.skip(f"{error.name} is not installed")
-    return vars(module)
+    return {"filled": filled, "linked": linked, "piped": piped} | vars(module)
 
 
 def message(call: str, names: dict[str, object], folder: Path, request: pytest.FixtureRequest) -> str:
