@@ -34,8 +34,6 @@ if not torch.cuda.is_available():
 
 pytest_plugins = ["tiers"]
 
-# Words and pieces of them; what is in none of them becomes [UNK].
-
 
 @pytest.fixture
 def on(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Processor], None]]:

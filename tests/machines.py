@@ -2,7 +2,6 @@
 `scontrol` and `srun` as programs that start processes there. It needs the superuser of a Linux with iproute2."""
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -10,9 +9,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
+from documents import DOCS, blocks
 
 HOSTS = ("node1", "node2")
 
@@ -136,8 +135,6 @@ def two_machines(folder: Path) -> Iterator[Machines]:
         subprocess.run(["ip", "link", "delete", bridge], check=False, capture_output=True)
 
 
-def block_of(document: str, language: str, beginning: str = "") -> str:
-    """The first block of code of a language in a document that begins so."""
-    text = (Path(__file__).parents[1] / "docs" / document).read_text()
-    blocks: list[Any] = re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    return next(block for block in blocks if block.startswith(beginning))
+def block_of(document: str, language: str) -> str:
+    """Return the first block of code of a language in a document."""
+    return next(block.text for block in blocks(DOCS / document) if block.language == language)

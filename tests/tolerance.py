@@ -74,10 +74,7 @@ _MOVES = _operators("""
 """)
 
 # The kernels of the package's operators: in float64 they are the reference's operations.
-_KERNELS = {
-    torch.ops.uwaga.forward.default: operators.forward,
-    torch.ops.uwaga.backward.default: operators.backward,
-}
+_KERNELS = {torch.ops.uwaga.forward.default: operators.forward, torch.ops.uwaga.backward.default: operators.backward}
 
 
 def _mean(

@@ -1,15 +1,12 @@
 """Every benchmark runs, on sizes too small to tell anything."""
 
-import contextlib
 import importlib
-import os
 import runpy
 import subprocess
 import sys
-import traceback
-from os import _exit
 from pathlib import Path
 
+import forked
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -25,28 +22,13 @@ FORKED = ("cache_study", "encode_memory", "maps_against_eager", "memory")
 
 def in_a_fork(chosen: object, *arguments: str) -> list[str]:
     """As harness.in_a_process, without importing torch again."""
-    read, write = os.pipe()
-    if os.fork() == 0:
-        code = 1
-        try:
-            sys.argv[1:] = ["--threads", "1", "--one", *arguments]
-            with os.fdopen(write, "w") as out, contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-                runpy.run_path(sys.argv[0], run_name="__main__")
-            code = 0
-        except BaseException:  # noqa: BLE001  # the forked child ends here, whatever it was
-            traceback.print_exc()
-        finally:
-            _exit(code)
-    os.close(write)
-    with os.fdopen(read) as said:
-        words = said.read().split()
-    assert os.wait()[1] == 0
-    return words
+    path = Path(sys.argv[0])
+    start = f"import runpy, sys; sys.path.insert(0, {str(path.parent)!r}); runpy.run_path({str(path)!r}, run_name='__main__')"
+    return forked.run(start, "--threads", "1", "--one", *arguments).split()
 
 
 @pytest.mark.stress
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
-@pytest.mark.usefixtures("one_thread")  # which sets back what a benchmark sets
 def test_runs(program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """In this process: most of a process of its own would be the import of torch and transformers."""
     monkeypatch.setattr(sys, "argv", [str(program), "--quick", "--dtype", "float32"])

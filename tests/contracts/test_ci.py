@@ -172,19 +172,12 @@ def test_what_a_change_must_run_is_run_by_the_nightly(program: Program, root: Pa
     assert needed(["tests/store/test_ask.py"]) == []
 
 
-def test_the_gate_runs_lint_and_the_parts_of_make_test(root: Path, makefile: str) -> None:
+def test_the_gate_runs_lint_and_the_parts_of_make_test_and_nothing_of_the_nightly(root: Path, makefile: str) -> None:
     gate = targets_of((root / ".ci" / "run").read_text(encoding="utf-8"))
     parts = set(re.search(r"^test: (.*)$", makefile, re.MULTILINE)[1].split())
     assert gate == {"setup", "lint"} | parts
-
-
-def test_nothing_is_run_both_by_the_gate_and_by_the_nightly(root: Path, makefile: str) -> None:
-    gate = targets_of((root / ".ci" / "run").read_text(encoding="utf-8"))
     assert gate & nightly_targets(makefile) == set()
 
 
 def test_the_citation_names_this_version(root: Path) -> None:
-    assert (
-        pytest.importorskip("yaml").safe_load((root / "CITATION.cff").read_text(encoding="utf-8"))["version"]
-        == uwaga.__version__
-    )
+    assert f"\nversion: {uwaga.__version__}\n" in (root / "CITATION.cff").read_text(encoding="utf-8")

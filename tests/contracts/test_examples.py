@@ -8,7 +8,7 @@ import torch
 from tiny_transformer import tiny
 
 import uwaga
-from uwaga import AttentionMap, Causal
+from uwaga import AttentionMap
 from uwaga.models import generate
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [2], [3, 1, 4, 1, 5, 9, 2, 6, 8, 8, 8, 8, 8, 8, 8], [7, 7, 7]]
@@ -61,29 +61,6 @@ def test_signals_are_those_of_the_whole_text(engine: ModuleType, model: torch.nn
         torch.testing.assert_close(top_HQ, dense_HQK.amax(-1), rtol=1e-4, atol=1e-5)
 
 
-def test_every_map_of_a_run_has_the_bits_of_the_contiguous_one(
-    engine: ModuleType, model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    of_paged, checked = AttentionMap.of_paged, []
-
-    def compared(query: object, *pages: object, **options: object) -> AttentionMap:
-        m = of_paged(query, *pages, **options)
-        whole = AttentionMap(m.query, m.key, **options)
-        checked.append(
-            torch.equal(m.lse.values, whole.lse.values) and all(map(torch.equal, m.to_dense(), whole.to_dense()))
-        )
-        return m
-
-    monkeypatch.setattr(AttentionMap, "of_paged", compared)
-    served = engine.Engine(model, block_size=4, tokens_per_step=8)
-    for ids in PROMPTS:
-        served.add(ids, max_new_tokens=3)
-    for _ in served.run():
-        pass
-    assert len(checked) > 10
-    assert all(checked)
-
-
 def test_requests_share_the_blocks_of_a_common_beginning(engine: ModuleType, model: torch.nn.Module) -> None:
     served = engine.Engine(model, block_size=4, blocks=8)
     first = served.add(PROMPTS[0], max_new_tokens=6)
@@ -134,11 +111,3 @@ def test_it_runs_as_a_program(engine: ModuleType, capsys: pytest.CaptureFixture[
         "' A grey owl' -> ' lives in the tow'",
         "' The old cat' -> ' waits at the do'",
     ]
-
-
-def test_causal_is_the_mask_of_a_chunk() -> None:
-    """What docs/guides/serving-engines.md says of masks: the new tokens are the last ones."""
-    cache = torch.randn(4, 2, 1, 4)
-    query = uwaga.Ragged.from_list([torch.randn(2, 1, 4)])
-    m = AttentionMap.of_paged(query, cache, torch.tensor([[2, 0]]), torch.tensor([4]), mask=Causal())
-    assert (m[0][0] > 0).tolist() == [[True, True, True, False], [True, True, True, True]]

@@ -8,9 +8,9 @@ import pytest
 
 FreshPython = Callable[..., str]
 
-SMALL_CALL = (
-    "import torch, uwaga; x = torch.eye(3); print(uwaga.attention(x, x, x).shape, uwaga.explain(x, x, x).engine)"
-)
+OPTIONAL = (
+    "typer", "rich", "numpy", "hypothesis", "pytest", "jaxtyping", "transformers", "starlette", "uvicorn", "anywidget",
+)  # fmt: skip
 
 
 @pytest.mark.timing
@@ -26,53 +26,37 @@ def test_import_alone_imports_neither_torch_nor_pydantic(fresh_python: FreshPyth
     assert fresh_python(program).strip() == "set()"
 
 
-@pytest.mark.gate("is not")
 @pytest.mark.slow
-@pytest.mark.parametrize("content", [None, "not a library"], ids=["is not", "is something else"])
-def test_works_where_the_native_library(content: str | None, fresh_python: FreshPython, tmp_path: Path) -> None:
-    library = tmp_path / "libuwaga_native.so"
-    if content is not None:
-        library.write_text(content)
-    assert fresh_python(SMALL_CALL, UWAGA_LIBRARY=str(library)).split() == ["torch.Size([3,", "3])", "torch"]
-
-
-@pytest.mark.stress
-@pytest.mark.slow
-def test_a_named_engine_without_its_library_raises_and_says_why(fresh_python: FreshPython, tmp_path) -> None:
-    program = """
-import torch, uwaga
-x = torch.eye(3)
-try:
-    uwaga.attention(x, x, x, impl="cpu")
-except ValueError as error:
-    print(error)
-"""
-    nowhere = tmp_path / "gone.so"
-    assert fresh_python(program, UWAGA_LIBRARY=str(nowhere)).strip() == (
-        f"attention: engine 'cpu' cannot serve this call: there is no native library at {nowhere}"
-    )
-
-
-OPTIONAL = (
-    "typer", "rich", "numpy", "hypothesis", "pytest", "jaxtyping", "transformers", "starlette", "uvicorn", "anywidget",
-)  # fmt: skip
-
-
-@pytest.mark.slow
-def test_works_without_each_optional_package(fresh_python: FreshPython) -> None:
-    """None in sys.modules is how Python says that an import shall fail. Each package is missing in a process of its own, forked after
-    the import of torch, which itself imports some of these where it finds them, and takes most of the time."""
+def test_works_without_each_optional_package_and_without_the_native_library(
+    fresh_python: FreshPython, tmp_path: Path
+) -> None:
+    """None in sys.modules is how Python says that an import shall fail. Each case has a process of its own, forked after the import of
+    torch, which itself imports some of these packages if it finds them, and takes most of the time."""
+    gone, other = tmp_path / "gone.so", tmp_path / "other.so"
+    other.write_text("not a library")
+    cases = [f"sys.modules[{package!r}] = None" for package in OPTIONAL]
+    cases += [f"os.environ['UWAGA_LIBRARY'] = {str(path)!r}" for path in (other, gone)]
     program = f"""
 import os, sys, torch
-for package in {OPTIONAL}:
+x = torch.eye(3)
+for case in {cases!r}:
     if os.fork() == 0:
-        sys.modules[package] = None
-        {SMALL_CALL}
+        exec(case)
+        import uwaga
+        print(tuple(uwaga.attention(x, x, x).shape), uwaga.explain(x, x, x).engine)
+        if case == {cases[-1]!r}:
+            try:
+                uwaga.attention(x, x, x, impl="cpu")
+            except ValueError as error:
+                print(error)
         sys.stdout.flush()
         os._exit(0)
-    assert os.wait()[1] == 0, package
+    assert os.wait()[1] == 0, case
 """
-    assert fresh_python(program).count("torch.Size([3, 3])") == len(OPTIONAL)
+    *found, said = fresh_python(program).splitlines()
+    assert [line[:6] for line in found] == ["(3, 3)"] * len(cases)
+    assert [line.split()[-1] for line in found[-2:]] == ["torch", "torch"]
+    assert said == f"attention: engine 'cpu' cannot serve this call: there is no native library at {gone}"
 
 
 def test_the_base_reads_no_variable_behind_the_back_of_env(root) -> None:

@@ -22,11 +22,15 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `import structure`: the te
 import structure
 
 ROOT = Path(__file__).parents[2]
-LAZY = {name: path for name, path in structure.modules(ROOT).items() if structure.is_lazy(path)}
+LAZY = {name: path for name, path in structure.modules().items() if structure.is_lazy(path)}
 
-for _module in pkgutil.walk_packages(uwaga.__path__, "uwaga."):
-    if not _module.name.endswith("__main__"):
-        importlib.import_module(_module.name)
+
+@pytest.fixture(scope="module", autouse=True)
+def _everything_is_imported() -> None:
+    """A module that was imported is an attribute of its package; it must not become a public name."""
+    for module in pkgutil.walk_packages(uwaga.__path__, "uwaga."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
 
 
 def public_imports(path: Path) -> dict[str, str]:
@@ -55,7 +59,7 @@ def test_every_public_name_stands_once_and_is_there(package: str) -> None:
 
 
 def test_only_lazy_packages_list_names() -> None:
-    listing = [path for path in structure.modules(ROOT).values() if "__all__" in path.read_text(encoding="utf-8")]
+    listing = [path for path in structure.modules().values() if "__all__" in path.read_text(encoding="utf-8")]
     assert {*listing} - {ROOT / "src/uwaga/_base/lazy.py"} == {*LAZY.values()}
 
 

@@ -10,8 +10,7 @@ nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed: nb
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
 
-@pytest.mark.gate("induction_heads")
-@pytest.mark.slow
+@pytest.mark.stress  # `make notebooks`; the pages run the same calls in every gate
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_shows_what_it_draws(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)

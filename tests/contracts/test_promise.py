@@ -21,23 +21,21 @@ from torch import Tensor, nn
 import uwaga
 from uwaga import Links, Ragged, TextEncoder
 from uwaga._base.processor import Processor
-from uwaga.models import load, save
 from uwaga.ops.linear import explain
 
-pytestmark = [needs_native, pytest.mark.usefixtures("one_thread")]
+pytestmark = needs_native
 
 # As MiniLM: MKL on an Intel processor with AMX has other bits for other numbers of rows in 1536 -> 384.
 _WIDE = {"d_model": 384, "num_heads": 12, "d_ff": 1536, "num_layers": 1}
+_SIZES = {"vocab_size": 60, "max_position_embeddings": 80}
 _SMALL = {"d_model": 64, "num_heads": 4, "d_ff": 128, "num_layers": 2}
 LENGTHS = (1, 2, 3, 7, 1, 33, 70)
 ANSWERS = (3, 1, 2, 5, 7, 1, 9)
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
-    "bert": lambda: tiny(
-        "bert", vocab_size=60, max_position_embeddings=80, outputs=("pooled", "logits", "sequence"), **_WIDE
-    ),
-    "gpt2": lambda: tiny("gpt2", vocab_size=60, max_position_embeddings=80, **_SMALL),
+    "bert": lambda: tiny("bert", **_SIZES, outputs=("pooled", "logits", "sequence"), **_WIDE),
+    "gpt2": lambda: tiny("gpt2", **_SIZES, **_SMALL),
     "t5": lambda: tiny("t5", vocab_size=60, d_k=16, **_SMALL),
     "t5 gated": lambda: tiny(
         "t5", vocab_size=60, num_decoder_layers=1, d_k=16, gated=True, activation="gelu_tanh", **_SMALL
@@ -131,20 +129,9 @@ def test_the_16_bit_types_keep_the_promise(name: str, dtype: torch.dtype) -> Non
     _assert_alone_as_in_the_batch(_model(name, dtype))
 
 
-def _encoder(folder: Path, write_model: Callable[..., Path]) -> TextEncoder:
-    """A text encoder of the widths of MiniLM, with the vocabulary of the models of tests."""
-    written = write_model(folder / "small")
-    vocabulary = load(written).config.vocab_size
-    wide = tiny("bert", seed=0, vocab_size=vocabulary, max_position_embeddings=12, outputs=(), **_WIDE)
-    save(wide, folder / "wide")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / "wide" / name).write_bytes((written / name).read_bytes())
-    return TextEncoder.load(folder / "wide")
-
-
 @both
 def test_a_text_has_the_same_vectors_alone_and_in_a_batch(tmp_path: Path, write_model: Callable[..., Path]) -> None:
-    encoder = _encoder(tmp_path, write_model)
+    encoder = TextEncoder.load(write_model(tmp_path / "wide", **_WIDE))
     texts = ["the cat sat on the mat.", "a", "then it ran away from the house", "un", "the dog, and the cat", "it sat"]
     together, tokens = encoder.encode(texts), encoder.encode(texts, output="tokens").to_list()
     for row, text in enumerate(texts):

@@ -19,7 +19,6 @@ from uwaga import plots
 from uwaga._base.durable import PathConflictError
 from uwaga._base.errors import SoftDatabaseError
 from uwaga.encode.vector_files import VectorsError, check_numpy, write_numpy
-from uwaga.inspect.recordings.recording import AttentionId
 from uwaga.models import save
 from uwaga.ops import engine_profile
 from uwaga.viewer.lesson import work_through
@@ -47,19 +46,16 @@ def _numpy(path: Path) -> None:
 
 
 def _recording(path: Path) -> None:
-    recording = uwaga.Recording()
-    where = AttentionId("encoder", 0)
-    x, given = torch.ones(1, 2, 3, 4), dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks"))
-    recording.record(where, x, x, given, None)
-    recording.store(where, x, x, given, None)
+    model = tiny("bert")
+    with uwaga.watch(model) as recording, torch.no_grad():
+        model(torch.tensor([[5, 6, 7]]))
     recording.save(path)
 
 
 def _model(path: Path) -> None:
     """The weights; the directory is the one that the path is in."""
-    sizes = {"d_model": 4, "num_layers": 1, "num_heads": 1, "d_ff": 4, "max_position_embeddings": 4}
     path.with_name("model.safetensors").symlink_to(path)
-    save(tiny("gpt2", vocab_size=4, **sizes), path.parent)
+    save(tiny("gpt2", max_position_embeddings=4), path.parent)
 
 
 # By name: what writes to a path, and the first bytes of the file.
