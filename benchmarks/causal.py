@@ -1,6 +1,6 @@
-"""How fast is one causal pass beside PyTorch's, and how much of a full pass does it take?
+"""How fast is one causal pass compared with PyTorch's, and how much of a full pass does it take?
 
-Only visible pairs are counted as work. With --backward the same of forward and backward together.
+Only visible pairs are counted as work. --backward measures forward and backward together.
 """
 
 from functools import partial

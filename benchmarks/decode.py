@@ -1,8 +1,7 @@
 """Does one query over very many keys run at the speed of memory?
 
-The yardsticks are two in the same run: a sum, which reads every byte of keys and values once and so does what attention must
-at least do, and a copy of the keys, which reads and writes every byte and counts both. Both see the bytes as float32, whatever
-the type: widening them would cost more than reading.
+Two yardsticks run in turn with it. A sum reads every byte of keys and values once, which is the least that attention must do. A copy of the keys
+reads and writes every byte, and counts both. Both treat the bytes as float32, whatever the type, because widening would cost more than reading.
 """
 
 import torch

@@ -1,14 +1,16 @@
-"""How long does attention over processes take, and what does it send, beside gathering all keys and values?
+"""How long does attention over processes take, and what does it send, compared with gathering all keys and values?
 
-Processes of one thread over gloo on this machine, B = 1, equal parts. Beside uwaga.sequence_parallel.attention stands what one would
-write without it: all_gather of the keys and values, uwaga.attention of this process's rows with a `start`, and in the backward pass
-all_reduce of the gradients of all keys and values. Context parallelism of torch.distributed.tensor.experimental is tried: the last line says
-why it does not run on CPUs.
+The processes have one thread each and use gloo on this machine; B = 1, equal parts. The other side is what one would write without
+uwaga.sequence_parallel.attention: all_gather of keys and values, uwaga.attention of this process's rows with a `start`, and in the backward pass
+all_reduce of the gradients of all keys and values. The last line gives the reason why context parallelism of
+torch.distributed.tensor.experimental does not run on CPUs.
 
-"window" is one of 1,024 keys. "speed" is the time of one process, while the others wait, divided by P times that of P: 1 is linear; they take
-turns. "MB sent" are those that all processes send for forward
-and backward; those of all_gather and all_reduce are what a ring sends. "MB grown" is how far the memory of the process that grew most
-did beyond its parts, in a run that is not timed. "bits" says whether output and all three gradients have the bits of one process.
+The mask "window" shows 1,024 keys. The columns:
+
+- "speed": the time of one process, while the others wait, divided by P times the time of P processes, which take turns; 1 is linear.
+- "MB sent": what all processes send for forward and backward. all_gather and all_reduce are counted as a ring sends them.
+- "MB grown": how far the memory of the process that grew most exceeds its parts, in a run that is not timed.
+- "bits": whether output and all three gradients have the bits of one process.
 """
 
 import datetime
@@ -39,7 +41,7 @@ def gathered(query: Tensor, key: Tensor, value: Tensor, *, mask: Callable[[int],
 
 
 class Gathered(torch.autograd.Function):
-    """Attention of this process's rows over all keys and values, which every process gathers."""
+    """Compute attention of this process's rows over all keys and values, which every process gathers."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, sent: list[int]) -> Tensor:
@@ -69,7 +71,7 @@ class Gathered(torch.autograd.Function):
 
 
 def run_rank(rank: int, folder: Path, size: int, tokens: int, name: str, chosen: Any) -> Any:
-    """Times of both sides and of one process alone, bytes sent and bits, as one process has them."""
+    """Return the times of both sides and of one process by itself, bytes sent and bits, as this process has them."""
     store = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=TIMEOUT)
     dtype, mask = DTYPES[chosen.dtype[0]], MASKS[name]
@@ -134,7 +136,7 @@ def run_rank(rank: int, folder: Path, size: int, tokens: int, name: str, chosen:
 
 
 def refusal_of_context_parallel() -> str:
-    """Why PyTorch's context parallelism does not run on CPUs; empty where it does. All processes call this."""
+    """Return why PyTorch's context parallelism does not run on CPUs, or an empty text. All processes call this."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.experimental import context_parallel
 
@@ -162,18 +164,20 @@ def same_bits(result: list[Tensor], exact: list[Tensor] | None, rank: int, size:
 
 
 def measured(size: int, tokens: int, name: str, chosen: Any) -> Any:
-    """What the first of `size` processes measured."""
+    """Return what the first of `size` processes measured."""
     return of_processes(size, partial(run_rank, size=size, tokens=tokens, name=name, chosen=chosen))[0]
 
 
 if __name__ == "__main__":
     parser = options(__doc__ or "", grid=False)
     parser.add_argument("--n", type=int, nargs="+", default=[16384], help="tokens of the whole sequence")
-    parser.add_argument("--processes", type=int, nargs="+", default=[2], help="beside one")
+    parser.add_argument(
+        "--processes", type=int, nargs="+", default=[2], help="numbers of processes to compare with one"
+    )
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--masks", type=some_of(MASKS), default=list(MASKS), help="with commas between them")
-    parser.add_argument("--turns", type=int, default=4, help="that are timed")
+    parser.add_argument("--masks", type=some_of(MASKS), default=list(MASKS), help="masks, comma-separated")
+    parser.add_argument("--turns", type=int, default=4, help="number of timed turns")
     chosen = parse(parser)
     if chosen.quick:
         chosen.n, chosen.heads, chosen.width, chosen.turns = [64], 2, 16, 1

@@ -1,10 +1,15 @@
 """How much memory and processor time does each process take for one long context?
 
-Processes of one thread over gloo on this machine, B = 1, equal parts: forward, backward, and statistics of the map (rows: entropy and the eight largest weights).
-"MB of a part" is what a process is given: its part of query, key, value and output gradient. "MB" is how far a process's memory grew beyond that, the most of any
-process; where it is O(N / processes), doubling both does not change it, but for the sums of diagonals, which every process has whole. One process is `uwaga.attention` and `uwaga.AttentionMap`. "balance" is the mean of the processes' processor times over the largest, "speed" the processor time of one process over P times
-the largest of P processes: 1 is linear, on a machine with P idle cores. On a busy machine the times of the wall say nothing, those of the
-processor little.
+The processes have one thread each and use gloo on this machine; B = 1, equal parts. The passes are forward, backward and statistics of the map
+(rows: entropy and the eight largest weights). One process runs `uwaga.attention` and `uwaga.AttentionMap`. The columns:
+
+- "MB of a part": the part of query, key, value and output gradient that a process gets.
+- "MB": how far a process's memory grows beyond its part, the most of any process. If memory is O(N / processes), doubling both does not change
+  it; the exception is the sums of diagonals, which every process keeps whole.
+- "balance": the mean of the processes' processor times over the largest.
+- "speed": the processor time of one process over P times the largest of P processes; 1 is linear on a machine with P idle cores.
+
+On a busy machine wall times mean nothing, and processor times little.
 """
 
 import ctypes
@@ -38,7 +43,7 @@ TIMEOUT = datetime.timedelta(hours=2)
 
 
 def run_rank(rank: int, folder: Path, size: int, tokens: int, name: str, chosen: Any) -> Any:
-    """Processor time and growth of memory of one process in each pass, and MB of its part."""
+    """Return the processor time and memory growth of one process in each pass, and the MB of its part."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size, timeout=TIMEOUT)
     generator = torch.Generator().manual_seed(rank)
     sizes = (1, chosen.heads, tokens * (rank + 1) // size - tokens * rank // size, chosen.width)
@@ -86,7 +91,7 @@ def run_rank(rank: int, folder: Path, size: int, tokens: int, name: str, chosen:
 
 
 def _begin() -> None:
-    """What was freed is resident no more, and the peak starts from what is."""
+    """Return freed memory to the system, and start the peak from what is resident now."""
     ctypes.CDLL(None).malloc_trim(0)
     forget_peak()
 

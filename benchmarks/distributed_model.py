@@ -1,13 +1,14 @@
 """How fast would attention over 2 to 64 machines be, by a model with measured figures?
 
-Measured here, in processes of one thread: the pairs of a query and a key that one process computes in a second, forward and backward; the
-bytes that go from one process to another in a second; and the speed of two processes, beside which the model's own answer for them stands. The
-model runs the schedule of uwaga.sequence_parallel: which blocks of keys visit which processes in which order, a block being computed
-while the next one arrives and leaves (ring.py), or the operands of a head arriving while the one before is computed (heads.py). A machine is
-`--cores` measured processes, and its link sends and receives at the same time. Mask: causal, B = 1, H = G, D = E. "speed" is the time of one
-machine over P times that of P: 1 is linear.
+Measured in processes of one thread: the pairs of a query and a key that one process computes in a second, forward and backward; the bytes that go
+from one process to another in a second; and the speed of two processes, to compare with the model's own answer for them.
 
-What is not in it: what a process does beside pairs (copies, headers), latencies, and what a real network does beside its rate.
+The model runs the schedule of uwaga.sequence_parallel: which blocks of keys visit which processes in which order. A block is computed while the next
+one arrives and leaves (ring.py), or the operands of a head arrive while the head before is computed (heads.py). A machine is `--cores` measured
+processes, and its link sends and receives at the same time. Mask: causal, B = 1, H = G, D = E. "speed" is the time of one machine over P times the
+time of P machines; 1 is linear.
+
+The model leaves out copies and headers of a process, latencies, and everything of a real network except its rate.
 """
 
 from functools import partial
@@ -38,16 +39,16 @@ class Case(NamedTuple):
     rate: float  # bytes that a link carries in a second
 
     def alone(self, backward: bool) -> float:
-        """Seconds of one machine."""
+        """Return the seconds of one machine."""
         return self.tokens**2 / 2 * self.heads / (self.backward if backward else self.forward)
 
     def sending(self, rows: float) -> float:
-        """Seconds of a link for so many rows of width D of each head."""
+        """Return the seconds of a link for `rows` rows of width D of each head."""
         return rows * self.heads * self.width * self.item / self.rate
 
 
 def seconds(case: Case, size: int, *, backward: bool) -> float:
-    """The time that `size` machines take."""
+    """Return the time that `size` machines take."""
     if not backward:
         plan = _plan(case, size, queries=True)
         return 2 * _moving(case, plan, size) + _ring(case, plan, size, case.alone(backward=False), 2)
@@ -73,7 +74,7 @@ def _edges(case: Case, size: int) -> list[tuple[int, int]]:
 
 
 def _moving(case: Case, plan: Plan, size: int) -> float:
-    """Seconds until rows of width D are at the process that computes them, or home again: of the process that sends most."""
+    """Return the seconds that the busiest sender needs to move rows of width D to the process that computes them, or back."""
     rows = [
         end - begin - sum(max(min(last, end) - max(first, begin), 0) for first, last in intervals)
         for intervals, (begin, end) in zip(plan.intervals(size), _edges(case, size), strict=True)
@@ -126,7 +127,7 @@ def _by_heads(case: Case, size: int) -> float:
 
 
 def bandwidth(rank: int, folder: Path) -> float:
-    """Bytes a second between two processes."""
+    """Return the bytes a second between two processes."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=TIMEOUT)
     result = uwaga.sequence_parallel.doctor()[1].megabytes_per_second * 1e6
     dist.barrier()
@@ -135,17 +136,15 @@ def bandwidth(rank: int, folder: Path) -> float:
 
 if __name__ == "__main__":
     parser = options(__doc__ or "", grid=False)
-    parser.add_argument("--measured-n", type=int, default=16384, help="tokens that are measured")
-    parser.add_argument("--n", type=int, nargs="+", default=[65536, 1_000_000], help="tokens of the model")
+    parser.add_argument("--measured-n", type=int, default=16384, help="number of measured tokens")
+    parser.add_argument("--n", type=int, nargs="+", default=[65536, 1_000_000], help="number of tokens in the model")
     parser.add_argument("--machines", type=int, nargs="+", default=[2, 4, 8, 16, 32, 64])
-    parser.add_argument(
-        "--gbit", type=float, nargs="+", default=[10, 100], help="of a link, thousand million bits a second"
-    )
+    parser.add_argument("--gbit", type=float, nargs="+", default=[10, 100], help="rate of a link in 10^9 bits a second")
     parser.add_argument("--heads", type=int, default=32)
     parser.add_argument("--measured-heads", type=int, default=4)
     parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--cores", type=int, default=32, help="of a machine")
-    parser.add_argument("--turns", type=int, default=4, help="that are timed")
+    parser.add_argument("--cores", type=int, default=32, help="cores of a machine")
+    parser.add_argument("--turns", type=int, default=4, help="number of timed turns")
     chosen = parse(parser)
     if chosen.quick:
         chosen.measured_n, chosen.n, chosen.machines = 64, [4096], [2, 64]

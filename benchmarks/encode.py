@@ -1,19 +1,20 @@
-"""How fast do texts become vectors, beside sentence-transformers, ONNX Runtime and OpenVINO?
+"""How fast do texts become vectors, compared with sentence-transformers, ONNX Runtime and OpenVINO?
 
-The corpora: documents cut at 256 tokens, whole documents by windows, and paragraphs. All sides read the same texts, use the
-same threads, sort by length and, but for uwaga, pad in batches of 32. sentence-transformers runs its own model, and the same
-after unpad() and pack_linear(); ONNX Runtime the model that its own transformer optimiser fused; OpenVINO the model that it
-converts from transformers, once with each INFERENCE_PRECISION_HINT. A side whose package is not installed is left out. A corpus
-goes in parts, of which every side reads each in turn. The cosine is the lowest between a vector of that side and
-sentence-transformers' in float32; windows are cut by uwaga and read by the others as texts, so that a word that a window cuts
-in two has other tokens there.
+The corpora are documents cut at 256 tokens, whole documents by windows, and paragraphs. A corpus is read in parts, and every side reads each part in
+turn. All sides read the same texts, use the same threads and sort by length. All except uwaga pad in batches of 32. The sides:
 
-"of peak" is the share of the measured float32 peak (see the line above the table). What counts are the operations that the
-tokens of the texts need: two per weight of a layer's maps and token, and those of attention; what padding adds does not
-count, and what happens outside matrix products costs time alone.
+- sentence-transformers with its own model, and the same after unpad() and pack_linear();
+- ONNX Runtime with the model that its own transformer optimiser fused, for BERT only;
+- OpenVINO with the model that it converts from transformers, once with each INFERENCE_PRECISION_HINT.
 
-Without --model and --corpus (a .jsonl.gz with the field `text`), a random model of the size of --shape and random words serve, which tells about
-speed and nothing about vectors. ONNX Runtime's optimiser is for BERT, so that other shapes have no such side.
+A side is left out if its package is not installed. The cosine is the lowest between a vector of a side and sentence-transformers' in float32. uwaga
+cuts the windows and the others read them as texts, so that a word cut in two by a window has other tokens there.
+
+"of peak" is the share of the measured float32 peak (see the line above the table). The operations counted are what the tokens of the texts need: two
+per token and weight of a layer's maps, and those of attention. Padding does not count, and work outside matrix products only takes time.
+
+Without --model and --corpus (a .jsonl.gz with the field `text`), the benchmark uses a random model of the size of --shape and random words; the
+speeds are meaningful then, and the vectors are not.
 """
 
 import argparse
@@ -48,7 +49,7 @@ PROCESSOR_TIME = "measure the processor's time of all threads, for a busy machin
 
 
 def sentence_transformers(folder: Path, *, by_uwaga: bool = False) -> Encode:
-    """As it is, or with the attention and the linear maps of uwaga in it."""
+    """Return its encoder as it is, or with uwaga's attention and linear maps."""
     from sentence_transformers import SentenceTransformer
 
     from uwaga.integrations import pack_linear
@@ -118,7 +119,7 @@ def _padded(folder: Path, states: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class _Traced(nn.Module):
-    """What is exported: ids and mask to hidden states."""
+    """The exported module: ids and mask to hidden states."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -129,7 +130,7 @@ class _Traced(nn.Module):
 
 
 def _fused(folder: Path, place: Path) -> Path:
-    """The model by ONNX Runtime's own transformer optimiser."""
+    """Fuse the model by ONNX Runtime's own transformer optimiser."""
     import warnings
 
     from onnxruntime.transformers import optimizer
@@ -159,7 +160,7 @@ def _fused(folder: Path, place: Path) -> Path:
 
 
 class Part(NamedTuple):
-    """What is read at once."""
+    """Texts that are read at once."""
 
     corpus: str
     number: int
@@ -196,7 +197,7 @@ def _windows(encoder: TextEncoder, texts: list[str]) -> list[str]:
 
 
 def documents(chosen: argparse.Namespace) -> list[str]:
-    """Of the corpus, or random ones."""
+    """Return documents of the corpus, or random ones."""
     if chosen.corpus is not None:
         with gzip.open(chosen.corpus, "rt", encoding="utf-8") as lines:
             return [json.loads(line)["text"] for line in lines][: chosen.documents]
@@ -214,7 +215,7 @@ _WORDS = [f"{a}{b}" for a in "abcdefghij" for b in ("an", "el", "in", "or", "us"
 
 @contextmanager
 def model_folder(chosen: argparse.Namespace, shape: str = "minilm") -> Iterator[Path]:
-    """The model's, or that of a random one."""
+    """Yield the folder of --model, or of a random model."""
     if chosen.model is not None:
         yield chosen.model
         return
@@ -224,7 +225,7 @@ def model_folder(chosen: argparse.Namespace, shape: str = "minilm") -> Iterator[
 
 
 def _model(shape: str, *, tiny: bool) -> nn.Module:
-    """Of published sizes, but for the vocabulary."""
+    """Return a random model of published sizes, except for the vocabulary."""
     from uwaga.models import Transformer, config
     from uwaga.models.checkpoints.rope_parameters import Rope
 
@@ -275,7 +276,7 @@ Make = Callable[[], Encode]
 
 
 def contestants(chosen: argparse.Namespace, folder: Path) -> dict[str, Make]:
-    """How to make each of the others, as far as they are installed."""
+    """Return how to make each of the other sides that are installed."""
     results: dict[str, Make] = {}
     if _installed("sentence_transformers"):
         results[THEIRS] = partial(sentence_transformers, folder)
@@ -357,7 +358,7 @@ def _measure(
 
 
 def _cosine(result: np.ndarray, expected: np.ndarray) -> float:
-    """The lowest of any pair of rows."""
+    """Return the lowest cosine of any pair of rows."""
     lengths = np.linalg.norm(result, axis=1) * np.linalg.norm(expected, axis=1)
     return float(((result * expected).sum(1) / lengths).min())
 
@@ -367,10 +368,10 @@ def corpus_options(question: str) -> argparse.ArgumentParser:
     parser.add_argument("--model", type=Path, help="a sentence-transformers directory; unset: a random model")
     parser.add_argument("--shape", choices=tuple(_SIZES), default="minilm", help="the size of that random model")
     parser.add_argument("--corpus", type=Path, help="a .jsonl.gz of documents; unset: random words")
-    parser.add_argument("--documents", type=int, default=703, help="how many of it")
-    parser.add_argument("--whole", type=int, default=40, help="how many of these to read whole, by windows")
-    parser.add_argument("--paragraphs", type=int, default=5000, help="how many paragraphs")
-    parser.add_argument("--parts", type=int, default=5, help="that each corpus is read in")
+    parser.add_argument("--documents", type=int, default=703, help="number of documents to read")
+    parser.add_argument("--whole", type=int, default=40, help="number of documents to read whole, by windows")
+    parser.add_argument("--paragraphs", type=int, default=5000, help="number of paragraphs to read")
+    parser.add_argument("--parts", type=int, default=5, help="number of parts to read each corpus in")
     parser.add_argument("--corpora", type=some_of(CORPORA), default=list(CORPORA), help="which corpora")
     return parser
 

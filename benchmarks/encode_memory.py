@@ -1,9 +1,9 @@
-"""How much memory does encoding texts need beyond the model, beside sentence-transformers, ONNX Runtime and OpenVINO?
+"""How much memory does encoding texts need beyond the model, compared with sentence-transformers, ONNX Runtime and OpenVINO?
 
-The sides and texts are those of encode.py, documents cut at 256 tokens. Each side runs in a process of its own: it loads the
-model, encodes one word, which loads what is loaded on first use, and then encodes all texts once. The peak is Linux's count of
-resident memory during that, less what was there just before. What loading and converting the model left in the allocator is
-given back first, or it would be used again without being counted.
+The sides and texts are those of encode.py, documents cut at 256 tokens. Each side runs in a process of its own. It loads the model, encodes one word,
+which loads everything that the first use needs, and then encodes all texts once. Memory is the peak of Linux's count of resident memory during that,
+less the resident memory just before. The process first returns what loading and converting left in the allocator, since using it again would not be
+counted.
 """
 
 import argparse
@@ -22,7 +22,7 @@ HEADINGS = ("side", "texts", "beyond MiB", "s")
 
 
 def makers(chosen: argparse.Namespace, folder: Path) -> dict[str, Callable[[], Encode]]:
-    """How to make each side."""
+    """Return how to make each side."""
 
     def ours(name: str) -> Encode:
         return partial(TextEncoder.load(folder, dtype=DTYPES[name]).encode, overflow="truncate")
@@ -31,7 +31,7 @@ def makers(chosen: argparse.Namespace, folder: Path) -> dict[str, Callable[[], E
 
 
 def measure(chosen: argparse.Namespace, side: str) -> tuple[int, float]:
-    """Bytes beyond the model, and seconds."""
+    """Return the bytes beyond the model, and seconds."""
     texts, encode = documents(chosen), makers(chosen, chosen.model)[side]()
     encode(["word"])
     ctypes.CDLL(None).malloc_trim(0)

@@ -1,11 +1,13 @@
-"""What do many processes of `uwaga encode` cost beside one: time beyond the sum of their parts, and memory?
+"""What do many processes of `uwaga encode` cost compared with one: time beyond the sum of their parts, and memory?
 
-A corpus is encoded by one process and by each number of --processes, with the same threads in all together. "parts" are the seconds that the
-processes compute, all of them together, divided by their number; "over" is what the whole takes beyond that, from the first result
-to the last, so that starting processes does not count. Memory is Linux's proportional count (PSS of smaps_rollup): a page that N processes
-share counts 1/N in each. "all" is the sum over the processes that compute, "weights" the mapped weights in it, and "rest" what is left, for each.
+One process and each number of --processes encode a corpus, with the same number of threads in all. The columns:
 
-Without --model and --corpus (a .jsonl.gz with the field `text`), a random model of the size of --shape and random words serve.
+- "parts": the seconds that all processes compute, divided by the number of processes.
+- "over": what the whole takes beyond that, from the first result to the last, so that starting processes does not count.
+- "all": memory of the processes that compute, by Linux's proportional count (PSS of smaps_rollup): a page that N processes share counts 1/N in each.
+- "weights": the mapped weights in "all". "rest": the other memory, for each process.
+
+Without --model and --corpus (a .jsonl.gz with the field `text`), the benchmark uses a random model of the size of --shape and random words.
 """
 
 import argparse
@@ -29,7 +31,7 @@ HEADINGS = ("processes", "dtype", "texts", "parts s", "whole s", "over", "all Mi
 
 
 class Timed(BatchEncoder):
-    """Says how long it took."""
+    """Encodes a batch and returns how long it took."""
 
     def __call__(self, batch: Any) -> float:
         started = time.perf_counter()
@@ -38,7 +40,7 @@ class Timed(BatchEncoder):
 
 
 class Weighed(BatchEncoder):
-    """Says which memory its process has. To find that takes as long as some texts, so that the same run cannot be timed."""
+    """Encodes a batch and returns the memory of its process. Reading that takes as long as some texts, so the same run cannot be timed."""
 
     def __call__(self, batch: Any) -> tuple[int, tuple[int, int]]:
         super().__call__(batch)
@@ -46,7 +48,7 @@ class Weighed(BatchEncoder):
 
 
 def memory() -> tuple[int, int]:
-    """Bytes of this process: all, and of mapped weights."""
+    """Return the bytes of this process: all, and those of mapped weights."""
     whole = weights = 0
     is_weights = False
     for line in Path("/proc/self/smaps").read_text().splitlines():
@@ -88,8 +90,8 @@ def measure(report: Report, chosen: argparse.Namespace, folder: Path, dtype: str
 
 
 def main() -> None:
-    parser = corpus_options("What do many processes cost beside one?")
-    parser.add_argument("--processes", default="1,2,4", help="numbers of them")
+    parser = corpus_options("What do many processes cost compared with one?")
+    parser.add_argument("--processes", default="1,2,4", help="numbers of processes, comma-separated")
     chosen = parse_corpus(parser)
     report = Report(chosen, "Texts to vectors by processes", HEADINGS)
     counts = [2] if chosen.quick else [int(part) for part in chosen.processes.split(",")]

@@ -1,4 +1,4 @@
-"""How fast is one forward pass over a dense batch, beside PyTorch's scaled_dot_product_attention?"""
+"""How fast is one forward pass over a dense batch, compared with PyTorch's scaled_dot_product_attention?"""
 
 from harness import options, parse, run_grid
 

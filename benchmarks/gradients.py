@@ -1,8 +1,8 @@
-"""What does gradient x attention cost beside a backward pass of attention, and how much memory does it need?
+"""What does gradient x attention cost compared with a backward pass of attention, and how much memory does it need?
 
-For each mask: seconds of CPU of the backward pass of attention of one head, of the column sums of the whole gradient map of that head with
-row weights (a step of the rollout), and the peak of resident memory beyond the operands, each in a process of its own. And
-activation patching of a model at this length: the peak of the whole process.
+For each mask, each in a process of its own: CPU seconds of the backward pass of attention of one head; CPU seconds of the column sums of that head's
+whole gradient map with row weights (a step of the rollout); and the peak of resident memory beyond the operands. The last row is activation patching
+of a model at this length, with the peak of the whole process.
 """
 
 import argparse
@@ -22,7 +22,7 @@ MASKS = {"none": None, "causal": uwaga.Causal()}
 
 
 def seconds_of(run: Callable[[], object], rounds: int = 3) -> float:
-    """The least CPU time of a call, which other processes on the machine change little."""
+    """Return the least CPU time of a call, which other processes on the machine change little."""
     results = []
     for _ in range(rounds):
         started = process_time()
@@ -32,7 +32,7 @@ def seconds_of(run: Callable[[], object], rounds: int = 3) -> float:
 
 
 def gradient(name: str, heads: int, tokens: int, width: int) -> tuple[float, float, int]:
-    """CPU seconds of the backward pass and of the sums, and bytes beyond the operands."""
+    """Return CPU seconds of the backward pass and of the sums, and bytes beyond the operands."""
     query, key, value = (torch.randn(1, heads, tokens, width, requires_grad=True) for _ in range(3))
     output = uwaga.attention(query, key, value, mask=MASKS[name])
     grad, rows = torch.randn_like(output), torch.rand(1, heads, tokens)
@@ -44,7 +44,7 @@ def gradient(name: str, heads: int, tokens: int, width: int) -> tuple[float, flo
 
 
 def patching(heads: int, tokens: int, width: int) -> tuple[float, int]:
-    """CPU seconds of one run of activation patching, and the peak of the whole process in bytes."""
+    """Return CPU seconds of one run of activation patching, and the peak of the whole process in bytes."""
     sizes = {"vocab_size": 1000, "d_model": heads * width, "num_heads": heads, "d_ff": 4 * heads * width}
     model = Transformer(config("gpt2", num_layers=6, max_position_embeddings=tokens, **sizes)).eval()
     clean, corrupted = (torch.randint(1000, (1, tokens)) for _ in range(2))

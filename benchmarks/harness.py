@@ -1,10 +1,9 @@
-"""What the benchmarks share: the grid, the options, the table and the report.
+"""Shared parts of the benchmarks: the grid, the options, the table and the report.
 
 Letters: B*H sequences times heads, N tokens, D width.
 
-Every benchmark takes the same options (see --help), prints a markdown table row by row, and with --report appends each
-row to a file of benchmarks/results/ as it comes, with the date, the machine, the versions and the command: a run that is
-cut short keeps what it measured.
+Every benchmark takes the same options (see --help) and prints a markdown table row by row. With --report it also appends each row to a file of
+benchmarks/results/, with the date, the machine, the versions and the command. A run that is cut short keeps the rows that it measured.
 """
 
 import argparse
@@ -33,6 +32,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 RESULTS = Path(__file__).parent / "results"
 
 
+class Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Help with the lines of the docstring and the default of each option."""
+
+
 class Cell(NamedTuple):
     """One cell of the grid."""
 
@@ -49,21 +52,23 @@ class Cell(NamedTuple):
 
 
 def options(question: str, *, grid: bool = True) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=question, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(description=question, formatter_class=Formatter)
     if grid:
         parser.add_argument("--bh", type=_integers, default=[12, 96, 384], help="B*H, multiples of 12")
         parser.add_argument("--n", type=_integers, default=[64, 128, 256, 512, 1024, 2048, 4096], help="tokens")
         parser.add_argument("--d", type=_integers, default=[32, 64, 128], help="widths")
     parser.add_argument("--dtype", type=some_of(DTYPES), default=["float32", "bfloat16"], help="element types")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="for both sides")
-    parser.add_argument("--seconds", type=float, default=3.0, help="per row; at least three rounds run, however long")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="number of threads of both sides")
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, help="measuring time per row; at least three rounds run, however long"
+    )
     parser.add_argument("--quick", action="store_true", help="sizes too small for meaningful figures, for tests")
     parser.add_argument("--report", metavar="NAME", help="append to benchmarks/results/NAME.md")
     return parser
 
 
 def some_of(names: Collection[str]) -> Callable[[str], list[str]]:
-    """The type of an option that takes several of these names, with commas between them."""
+    """Return the type of an option that takes several of these names, separated by commas."""
 
     def chosen(text: str) -> list[str]:
         for name in text.split(","):
@@ -75,7 +80,7 @@ def some_of(names: Collection[str]) -> Callable[[str], list[str]]:
 
 
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The options, with the threads set."""
+    """Parse the options and set the threads."""
     chosen = parser.parse_args()
     if chosen.quick:
         chosen.seconds = 0.0
@@ -87,7 +92,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def cells(chosen: argparse.Namespace) -> Iterator[Cell]:
-    """The grid, the cheap cells first, so that a run that is cut short has measured the most cells."""
+    """Return the grid, the cheap cells first, so that a run that is cut short has measured the most cells."""
     grid = [
         Cell(bh // HEADS, HEADS, tokens, width, dtype)
         for dtype in chosen.dtype
@@ -127,7 +132,7 @@ Make = Callable[..., Case]
 
 
 def run_grid(chosen: argparse.Namespace, question: str, make: Make, *, operands: int, full: Make | None = None) -> None:
-    """A whole benchmark over the grid.
+    """Run a whole benchmark over the grid.
 
     Args:
         chosen: the options.
@@ -165,7 +170,7 @@ def _does_not_fit(cell: Cell, operands: int) -> str | None:
 
 
 def _free_bytes() -> int | None:
-    """Memory available without swapping, or None where the system does not report it."""
+    """Return the memory available without swapping, or None if the system does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:  # not a Linux machine
@@ -174,7 +179,7 @@ def _free_bytes() -> int | None:
 
 
 def figures(report: Report, case: Case, measured: Comparison) -> tuple[str, ...]:
-    """Ratio, milliseconds of both, GFLOP/s of both, share of the peak of both."""
+    """Return the ratio, and of both sides milliseconds, GFLOP/s and share of the peak."""
     speeds = [case.flops / measured.seconds(side) / 1e9 for side in (OURS, THEIRS)]
     return (
         f"{measured.ratio(THEIRS, to=OURS):.2f}",
@@ -207,7 +212,7 @@ def summary(ratios: list[float]) -> str:
 
 
 class Peak(NamedTuple):
-    """What one run of something left, and what it took on the way."""
+    """The result of one run, and the time and memory that it took."""
 
     result: Any
     bytes: int  # the most that was resident during the run, less what was just before
@@ -215,7 +220,7 @@ class Peak(NamedTuple):
 
 
 def peak(run: Callable[[], Any]) -> Peak:
-    """Run it once and look at Linux's count of resident memory: for a process that does nothing else."""
+    """Run a function once and measure its resident memory, in a process that does nothing else."""
     forget_peak()
     before, started = resident("VmRSS"), perf_counter()
     result = run()
@@ -224,24 +229,24 @@ def peak(run: Callable[[], Any]) -> Peak:
 
 
 def forget_peak() -> None:
-    """VmHWM starts again from what is resident now."""
+    """Start VmHWM again from what is resident now."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def resident(field: str) -> int:
-    """Bytes of a field of /proc/self/status."""
+    """Return the bytes of a field of /proc/self/status."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
 def in_a_process(chosen: argparse.Namespace, *arguments: str) -> list[str]:
-    """What this benchmark prints when it runs in a process of its own for --one measurement."""
+    """Return what this benchmark prints when it runs in a process of its own for --one measurement."""
     command = [sys.executable, sys.argv[0], "--threads", str(chosen.threads), "--one", *arguments]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
 
 
 def of_processes(size: int, run: Callable[[int, Path], Any]) -> list[Any]:
-    """What `run(rank, folder)` returns in each of `size` forked processes of one thread; the folder is theirs, and empty.
+    """Return what `run(rank, folder)` returns in each of `size` forked processes of one thread; the folder is empty at first.
 
     Raises SystemExit: one of them failed.
     """
@@ -267,7 +272,7 @@ def of_processes(size: int, run: Callable[[int, Path], Any]) -> list[Any]:
 
 
 def facts(chosen: argparse.Namespace, peak: float | None) -> str:
-    """Date, machine, versions and command; no names of hosts, no paths."""
+    """Return the date, machine, versions and command, without names of hosts and paths."""
     said = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
     command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *said])
     level = "no native library" if native.reason_unavailable() else f"instruction set {native.level()}"

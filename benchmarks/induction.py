@@ -1,10 +1,9 @@
 """Does the bundled model copyist continue a passage that it has read up to 50,000 tokens before?
 
-By the distance of the two occurrences: the mean loss in nats of a token of the first and of the second, and for the head that looks
-back best its mean weight on the token that followed the earlier occurrence, and its induction score on the whole text
-(`uwaga.inspect.induction`, which counts every token that occurred before). Passages have 64 tokens: verses of the last tenth of
-the plays, which copyist has not learned from, or words in random order. Between them are the plays from their beginning.
-UWAGA_DATA is the folder of tinyshakespeare.txt.
+By the distance of the two occurrences: the mean loss in nats of a token of the first and of the second occurrence; the mean weight of the head that
+looks back best on the token that followed the earlier occurrence; and its induction score on the whole text (`uwaga.inspect.induction`, which counts
+every token that occurred before). Passages have 64 tokens: verses of the last tenth of the plays, from which copyist has not learned, or words in
+random order. The plays, from their beginning, stand between the two occurrences. UWAGA_DATA is the folder of tinyshakespeare.txt.
 """
 
 import random

@@ -1,9 +1,9 @@
-"""How often is the label of a head right? Precision and recall of `uwaga.inspect.head_labels` on heads whose pattern is known.
+"""How often is the label of a head right? Precision and recall of `uwaga.inspect.head_labels` on heads with a known pattern.
 
-Texts of 64 words, drawn from 30 by Zipf's law, between two special tokens that hold a random part of each row's weight. For each label heads
-with its pattern, of which a fraction, the noise, is random weight (the softmax of normal scores of deviation 2); and as many heads with random
-weights alone, of deviations from 2 to 6, whose label is none. Precision: of the heads with this label those that have the pattern. Recall: of
-the heads with the pattern those that have the label.
+Texts have 64 words, drawn from 30 by Zipf's law, between two special tokens that take a random part of each row's weight. Each label has heads with its
+pattern. A fraction of their weight, the noise, is random (the softmax of normal scores of deviation 2). As many heads have random weights only, of
+deviations from 2 to 6, and should get no label. Precision: the share of heads with this label that have the pattern. Recall: the share of heads with the
+pattern that get the label.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ Pattern = Callable[[Tensor], Tensor]  # from (N,) ids to (N, N) weights, of any 
 
 
 def offset(*distances: int) -> Pattern:
-    """Equal weight on the words so far away."""
+    """Give equal weight to the words at these distances."""
 
     def weights(ids: Tensor) -> Tensor:
         away = torch.arange(len(ids)) - torch.arange(len(ids))[:, None]
@@ -32,17 +32,17 @@ def offset(*distances: int) -> Pattern:
 
 
 def copies(ids: Tensor) -> Tensor:
-    """On the other copies of the word."""
+    """Give weight to the other copies of the word."""
     return (ids == ids[:, None]).double().fill_diagonal_(0)
 
 
 def after_copies(ids: Tensor) -> Tensor:
-    """On the words after its earlier copies."""
+    """Give weight to the words after its earlier copies."""
     return copies(ids).tril(-2).roll(1, 1).tril(-1)
 
 
 def one_key(ids: Tensor) -> Tensor:
-    """On one word in the middle of the text."""
+    """Give weight to one word in the middle of the text."""
     return torch.nn.functional.one_hot(torch.full((len(ids),), len(ids) // 2), len(ids)).double()
 
 
@@ -80,7 +80,7 @@ def label_of(weights_NN: Tensor, ids: Tensor) -> str:
 
 
 def measure(heads: int, noise: float, report: Report) -> None:
-    """A row for each label, and one for heads that have none."""
+    """Add a row for each label, and one for heads without a pattern."""
     zipf = 1.0 / torch.arange(1, WORDS + 1, dtype=torch.float64)
     said: Counter[tuple[str, str]] = Counter()
     for name, pattern in PATTERNS.items():
@@ -104,7 +104,7 @@ def measure(heads: int, noise: float, report: Report) -> None:
 
 if __name__ == "__main__":
     parser = options(__doc__, grid=False)
-    parser.add_argument("--heads", type=int, default=200, help="of each label")
+    parser.add_argument("--heads", type=int, default=200, help="number of heads of each label")
     chosen = parse(parser)
     torch.manual_seed(0)
     made = Report(chosen, "Labels of heads", ["pattern", "noise", "heads", "given", "precision", "recall"])

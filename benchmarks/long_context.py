@@ -1,8 +1,7 @@
 """Does the bundled model bard read as well far behind the 512 characters from which it learned?
 
-The mean loss in nats of the next character, by where it stands in one text: the last tenth of Shakespeare's plays, which
-bard has not learned from, read whole; and for the same characters the loss of a model that reads 512 at a time and begins
-anew each time. UWAGA_DATA is the folder of tinyshakespeare.txt.
+The mean loss in nats of the next character, by its position in one text: the last tenth of Shakespeare's plays, from which bard has not learned, read
+whole. For the same characters, the loss of a model that reads 512 at a time and starts again each time. UWAGA_DATA is the folder of tinyshakespeare.txt.
 """
 
 from itertools import pairwise

@@ -1,7 +1,7 @@
-"""What do statistics of the weights cost, beside one plain forward pass in the same process?
+"""What do statistics of the weights cost, compared with one plain forward pass in the same process?
 
-"of forward" is the time of the statistic over that of the forward pass, the median over rounds in which both ran. A cold
-map has its query and key alone; a warm one knows its lse, as after `uwaga.attend`.
+"of forward" is the time of the statistic over the time of the forward pass, the median over rounds in which both ran. A cold map has only its query and
+key; a warm one knows its lse, as after `uwaga.attend`.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ CELLS = 256  # along each axis of a pooled map
 
 
 def sides(heads: int, tokens: int, width: int, dtype: torch.dtype, mask: uwaga.Causal | None) -> Mapping[str, Side]:
-    """What is timed, by name: "statistic/map"."""
+    """Return what is timed, by name: "statistic/map"."""
     query, key, value = (torch.randn(1, heads, tokens, width).to(dtype) for _ in range(3))
     lse = uwaga.attend(query, key, value, mask=mask).lse
 
@@ -78,7 +78,7 @@ if __name__ == "__main__":
         mask = uwaga.Causal() if chosen.causal else None
         timed = sides(chosen.heads, chosen.tokens, chosen.width, DTYPES[dtype], mask)
         check(timed, chosen.tokens)
-        # One statistic at a time beside the forward pass, so that every ratio is of neighbours in time.
+        # One statistic at a time next to the forward pass, so that every ratio is of neighbours in time.
         for name in list(timed)[1:]:
             measured = compare({FORWARD: timed[FORWARD], name: timed[name]}, seconds=chosen.seconds)
             report.row(

@@ -1,10 +1,9 @@
 """What does it cost to look at a model's attention: every weight from Hugging Face, or uwaga's statistics?
 
-GPT-2 with random weights, a causal pass over N tokens, and of every layer and head the entropy, the 8 largest weights of each
-query, and what each key receives. Eager: `attn_implementation="eager"` and `output_attentions=True`, the statistics from the
-matrices that the model returns, a layer at a time. uwaga: the same model, whose attention is `uwaga.attend`. Each side runs in
-a process of its own, after a pass over a few tokens; memory is the most that was resident beyond the model, seconds are
-those of the better of two passes.
+GPT-2 with random weights makes a causal pass over N tokens. The statistics of every layer and head are the entropy, the 8 largest weights of each query,
+and what each key receives. Eager: `attn_implementation="eager"` and `output_attentions=True`, with the statistics from the matrices that the model
+returns, a layer at a time. uwaga: the same model with `uwaga.attend` for its attention. Each side runs in a process of its own, after a pass over a few
+tokens. Memory is the most that was resident beyond the model; seconds are those of the better of two passes.
 """
 
 import argparse
@@ -77,7 +76,7 @@ SIDES = {OURS: ours, THEIRS: eager}
 
 
 def _model(attention: str, layers: int, heads: int, tokens: int, width: int, dtype: torch.dtype):
-    """The same random weights and tokens for both sides."""
+    """Return the random weights and tokens that both sides have."""
     from transformers import GPT2Config, GPT2Model
 
     torch.manual_seed(0)

@@ -1,7 +1,7 @@
 """How much memory do the statistics of a long map need beyond its query and key?
 
-As in memory.py: a process of its own for each, after a tiny one of the same kind; the peak of resident memory, less what
-was there just before. What a statistic gives is part of the figure, and shown beside it.
+As in memory.py, each statistic runs in a process of its own, after a tiny one of the same kind. Memory is the peak of resident memory less the resident
+memory just before. The figure includes the statistic's results, which have a column of their own.
 """
 
 import argparse
@@ -17,7 +17,7 @@ CELLS = 256
 
 
 def everything(m: uwaga.AttentionMap) -> list[torch.Tensor]:
-    """All of them on one map, results kept."""
+    """Compute all statistics on one map, and keep the results."""
     return [tensor for name in STATISTICS if name != "all of them" for tensor in STATISTICS[name](m)]
 
 
@@ -37,7 +37,7 @@ STATISTICS = {
 
 
 def measure(name: str, heads: int, tokens: int, width: int, dtype: torch.dtype) -> tuple[int, int, float]:
-    """Bytes beyond the operands, bytes of the results, and seconds."""
+    """Return the bytes beyond the operands, the bytes of the results, and seconds."""
 
     def made(length: int) -> uwaga.AttentionMap:
         query, key = (torch.randn(heads, length, width).to(dtype) for _ in range(2))

@@ -1,7 +1,7 @@
 """How long does it take to look into a map over a hundred thousand tokens?
 
-A cold map is made for every reading, from its query and key alone; a warm one knows its lse, as after `uwaga.attend`. What
-is read lies at the end, where a causal mask shows the most.
+A cold map is made for every reading, from its query and key only; a warm one knows its lse, as after `uwaga.attend`. The reading is at the end, where a
+causal mask shows the most.
 """
 
 import torch
@@ -14,7 +14,7 @@ HEADINGS = ("reading", "map", "H", "N", "D", "type", "ms", "weights", "us per 10
 
 
 def readings(query: torch.Tensor, key: torch.Tensor, lse: torch.Tensor, mask: uwaga.Causal | None, side: int) -> dict:
-    """What is timed, by name: "reading/map". Each gives the weights that it read."""
+    """Return what is timed, by name: "reading/map". Each gives the weights that it read."""
     tokens = query.shape[-2]
     rows, columns = slice(tokens - side, tokens), slice(tokens // 2, tokens // 2 + side)
 
@@ -36,7 +36,7 @@ if __name__ == "__main__":
     parser = options(__doc__, grid=False)
     parser.add_argument("--tokens", type=int, default=100_000, help="N")
     parser.add_argument("--width", type=int, default=64, help="D")
-    parser.add_argument("--side", type=int, default=256, help="of the rectangle")
+    parser.add_argument("--side", type=int, default=256, help="side of the rectangle")
     parser.add_argument("--causal", action="store_true", help="under a causal mask")
     chosen = parse(parser)
     if chosen.quick:

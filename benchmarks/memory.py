@@ -1,7 +1,7 @@
 """How much memory does a pass need beyond its inputs and outputs?
 
-Each pass runs in a process of its own, after a tiny one of the same kind that loads what is loaded on first use. The
-peak is Linux's count of resident memory during the pass, less what was there just before, less the results.
+Each pass runs in a process of its own, after a tiny one of the same kind that loads everything that the first use needs. Memory is the peak of Linux's count
+of resident memory during the pass, less the resident memory just before, less the results.
 """
 
 import argparse
@@ -17,7 +17,7 @@ PASSES = {"forward": forward, "with backward": backward}
 
 
 def measure(name: str, side: str, heads: int, tokens: int, width: int, dtype: torch.dtype) -> tuple[int, int, float]:
-    """Bytes of the results, bytes beyond them, and seconds."""
+    """Return the bytes of the results, the bytes beyond them, and seconds."""
     PASSES[name](1, heads, 8, width, dtype).sides[side]()
     result = peak(PASSES[name](1, heads, tokens, width, dtype).sides[side])
     tensors = result.result if isinstance(result.result, tuple) else (result.result,)

@@ -1,6 +1,6 @@
-"""What do the blocks of a paged cache cost, beside the same keys side by side, and what do a request's signals cost beside attention?
+"""What do the blocks of a paged cache cost, compared with contiguous keys, and what do a request's signals cost compared with attention?
 
-Keys lie in blocks in random order. Both sides are checked to have the same bits.
+Keys lie in blocks in random order. The benchmark checks that both sides have the same bits.
 """
 
 import torch
@@ -28,7 +28,7 @@ HEADINGS = (
 if __name__ == "__main__":
     parser = options(__doc__, grid=False)
     parser.add_argument("--requests", type=int, default=8, help="R")
-    parser.add_argument("--keys", type=int, default=8192, help="of each request")
+    parser.add_argument("--keys", type=int, default=8192, help="number of keys of each request")
     parser.add_argument("--heads", type=int, default=8, help="H")
     parser.add_argument("--key-heads", type=int, default=2, help="G")
     parser.add_argument("--width", type=int, default=64, help="D")

@@ -1,7 +1,7 @@
-"""What does a ragged batch cost, beside each document alone at full speed, and beside padding with a mask?
+"""What does a ragged batch cost, compared with each document by itself at full speed, and with padding and a mask?
 
-Document lengths are spread as those of a real collection (see document_lengths); about 91 % of the padded square is
-waste. GFLOP/s count useful work only: the pairs inside documents.
+Document lengths are spread like those of a real collection (see document_lengths); about 91 % of the padded square is waste. GFLOP/s count useful work
+only: the pairs inside documents.
 """
 
 from harness import DTYPES, Report, options, parse
@@ -14,8 +14,8 @@ HEADINGS = ("documents", "H", "D", "type", "waste", "padded/ragged", "ragged/alo
 
 if __name__ == "__main__":
     parser = options(__doc__, grid=False)
-    parser.add_argument("--documents", type=int, default=40, help="how many")
-    parser.add_argument("--median", type=int, default=160, help="their median length in tokens")
+    parser.add_argument("--documents", type=int, default=40, help="number of documents")
+    parser.add_argument("--median", type=int, default=160, help="median length of a document in tokens")
     chosen = parse(parser)
     if chosen.quick:
         chosen.documents, chosen.median = 6, 5

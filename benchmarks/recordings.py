@@ -1,9 +1,8 @@
 """How long does it take to save a long recording, to load it, and to see something of it, and how large is the file?
 
-A recording of one text: queries and keys of some layers, as `uwaga.watch` keeps them, and token strings. Beside the file's size
-stands that of the queries and keys alone. "shown" is from the path to the reply that the explorer's query service gives first for the
-overview of a layer, from sampled rows where the map is long; "same" says whether entries, a row and its queries and
-keys have the bits of the recording. The file is in the page cache, as it was just written.
+The recording is of one text: queries and keys of some layers, as `uwaga.watch` keeps them, and token strings. The size of the queries and keys is given next
+to the file's. "shown" is the time from the path to the explorer's first reply for the overview of a layer, which is from sampled rows if the map is long.
+"same" tells whether entries, a row and its queries and keys have the bits of the recording. The file was just written, so it is in the page cache.
 """
 
 import tempfile

@@ -1,12 +1,11 @@
-"""How fast are passages ranked, beside sentence-transformers' CrossEncoder?
+"""How fast are passages ranked, compared with sentence-transformers' CrossEncoder?
 
-One query and --passages paragraphs of the corpus, of at most 200 words. The model is a cross-encoder of the size of MiniLM-L6 with one label: the
-encoder of --model with a random classifier, or random altogether. Both sides read the same texts and use the same threads;
-CrossEncoder.predict sorts by length and pads in batches of 32, its default. The sides take turns in one process, and a time is the median.
-Beforehand the scores are compared: the figure is the largest difference of two scores before the sigmoid, in units of their standard
-deviation.
+One query and --passages paragraphs of the corpus, of at most 200 words. The model is a cross-encoder of the size of MiniLM-L6 with one label: the encoder of
+--model with a random classifier, or a random model. Both sides read the same texts and use the same threads; CrossEncoder.predict sorts by length and pads in
+batches of 32, its default. The sides take turns in one process, and a time is the median. Before timing, the benchmark compares the scores: the figure is the
+largest difference of two scores before the sigmoid, in units of their standard deviation.
 
-Without --model and --corpus (a .jsonl.gz with the field `text`), random words serve, which tells about speed alone.
+Without --model and --corpus (a .jsonl.gz with the field `text`), the benchmark uses random words; only the speed is meaningful then.
 """
 
 import argparse
@@ -115,8 +114,8 @@ def main() -> None:
     parser.add_argument("--processor-time", action="store_true", help=PROCESSOR_TIME)
     parser.add_argument("--model", type=Path, help="the directory of an encoder of the BERT family")
     parser.add_argument("--corpus", type=Path, help="a .jsonl.gz with the field text")
-    parser.add_argument("--documents", type=int, default=200, help="of the corpus")
-    parser.add_argument("--passages", type=int, default=100, help="for one query")
+    parser.add_argument("--documents", type=int, default=200, help="number of documents of the corpus")
+    parser.add_argument("--passages", type=int, default=100, help="number of passages for one query")
     chosen = parse(parser)
     report = Report(chosen, "Passages ranked for one query", HEADINGS)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,8 @@
 """How long does it take to split the scores of a head's strongest cells into the contributions of pairs of parts?
 
-A model of GPT-2's shape with random weights (12 layers of 12 heads, 768 wide) is recorded once over N tokens with its values; then the 100
-strongest scores of a head of a layer are found and split, beside the pass that was recorded. Seconds are the processor's, of all threads; with
---threads 1 they are about the wall's on an idle machine. Each row is of a process of its own: the last column is how far it grew beyond what was resident
-before, in MB.
+A model of GPT-2's shape with random weights (12 layers of 12 heads, 768 wide) is recorded once over N tokens with its values. Then the 100 strongest scores of
+a head of a layer are found and split. The recorded pass is timed for comparison. Seconds are processor seconds of all threads; with --threads 1 they are about
+the wall's on an idle machine. Each row has a process of its own, and the last column is how far it grew beyond what was resident before, in MB.
 """
 
 import argparse
@@ -56,8 +55,8 @@ def measure(tokens: int, layer: int, count: int, layers: int) -> tuple[float, fl
 if __name__ == "__main__":
     parser = options(__doc__, grid=False)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1_000, 10_000], help="N")
-    parser.add_argument("--layers", type=int, nargs="+", default=[1, 5, 11], help="of the scores")
-    parser.add_argument("--scores", type=int, default=100, help="how many of the head's strongest")
+    parser.add_argument("--layers", type=int, nargs="+", default=[1, 5, 11], help="layers of the scores")
+    parser.add_argument("--scores", type=int, default=100, help="number of strongest scores of the head")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     chosen = parse(parser)
     if chosen.one:

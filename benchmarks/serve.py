@@ -1,12 +1,11 @@
-"""How many requests a second does `uwaga serve` answer, beside other servers of the same model?
+"""How many requests a second does `uwaga serve` answer, compared with other servers of the same model?
 
-A request has one paragraph of the corpus, in OpenAI's form. 1, 8 and 64 clients each send the next as soon as they have an answer. The
-sides are `uwaga serve`; a plain server as people write it, FastAPI with SentenceTransformer.encode; and infinity-emb (torch). One that is
-not installed is left out. All have the same threads, and share the machine with the load generator: autocannon (--autocannon names the
-folder in which `npm install autocannon` was run), or without it threads of this process, which take more of the processor than that.
-The sides take turns: each row is the median of --rounds runs of --seconds.
+A request has one paragraph of the corpus, in OpenAI's form. 1, 8 and 64 clients each send the next request as soon as they have an answer. The sides are
+`uwaga serve`; FastAPI with SentenceTransformer.encode, a plain server as people write it; and infinity-emb (torch). A side that is not installed is left out.
+All sides have the same threads and share the machine with the load generator: autocannon (--autocannon names the folder in which `npm install autocannon` was
+run), or else threads of this process, which take more of the processor. The sides take turns: each row is the median of --rounds runs of --seconds.
 
-Beforehand a vector of every side is compared with that of uwaga.TextEncoder: byte for byte uwaga's own, by their cosine the others'.
+Before timing, the benchmark compares a vector of every side with uwaga.TextEncoder's: uwaga's own byte for byte, the others' by their cosine.
 """
 
 import argparse
@@ -54,7 +53,7 @@ _INFINITY = "from infinity_emb.cli import cli; cli()"  # the package has no __ma
 
 
 class Load(NamedTuple):
-    """What one run of the generator measured."""
+    """Measurements of one run of the load generator."""
 
     rate: float  # answers per second
     p50: float  # milliseconds
@@ -63,7 +62,7 @@ class Load(NamedTuple):
 
 
 def commands(folder: Path, infinity: Path | None) -> dict[str, list[str]]:
-    """The sides that are installed; a port comes last."""
+    """Return the commands of the installed sides; a port comes last."""
     sides = {OURS: [sys.executable, "-m", "uwaga.cli", "serve", str(folder), "--name", "model", "--truncate", "--port"]}
     if all(map(_is_installed, ("fastapi", "sentence_transformers"))):
         sides[PLAIN] = [sys.executable, __file__, "--peer", str(folder)]
@@ -103,7 +102,7 @@ def plain_server(folder: str, port: int) -> None:
 
 @contextmanager
 def serving(command: Sequence[str], threads: int) -> Iterator[int]:
-    """Start a server; its port, once it answers."""
+    """Start a server, and yield its port once it answers."""
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = free.getsockname()[1]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
@@ -209,9 +208,9 @@ def main() -> None:
     parser = options("How many requests a second are answered?", grid=False)
     parser.add_argument("--model", type=Path, help="a sentence-transformers directory; unset: a random model")
     parser.add_argument("--corpus", type=Path, help="a .jsonl.gz of documents; unset: random words")
-    parser.add_argument("--documents", type=int, default=703, help="how many of it")
+    parser.add_argument("--documents", type=int, default=703, help="number of documents to read")
     parser.add_argument("--clients", type=lambda text: [int(n) for n in text.split(",")], default=list(CLIENTS))
-    parser.add_argument("--texts", type=int, default=2000, help="different paragraphs")
+    parser.add_argument("--texts", type=int, default=2000, help="number of different paragraphs")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--autocannon", type=Path, help="a folder with autocannon in its node_modules")
     parser.add_argument(

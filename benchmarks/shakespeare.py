@@ -1,8 +1,8 @@
-"""How long is nanoGPT's whole run for a CPU beside the same in plain PyTorch, and what does each reach?
+"""How long does nanoGPT's whole run for a CPU take compared with the same in plain PyTorch, and what loss does each reach?
 
-src/uwaga/train/recipes/shakespeare-cpu.toml: 2,000 steps of 12 rows of 64 characters, and the loss on the last tenth of the text every 250
-steps. The other side is the model of training.py, drawn as nanoGPT draws it, with the same rates and nanoGPT's batches. Both
-run in one process, 50 steps of each in turn, and what each took is added up. UWAGA_DATA is the folder of tinyshakespeare.txt.
+The run is src/uwaga/train/recipes/shakespeare-cpu.toml: 2,000 steps of 12 rows of 64 characters, and the loss on the last tenth of the text every 250 steps.
+The other side is the model of training.py, initialised as nanoGPT does, with the same rates and nanoGPT's batches. Both run in one process, 50 steps of each
+in turn, and the times of each are added up. UWAGA_DATA is the folder of tinyshakespeare.txt.
 """
 
 import tempfile

@@ -1,9 +1,8 @@
 """Would a float32 linear map be faster by products of bfloat16, on a matrix unit?
 
-x = x1 + x2 + x3 to 2^-24 of x, each part bfloat16; of the nine products of parts the six larger ones are within the error of float32 (Henry,
-Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations", 2019). They are one product of
-six times the depth, which is timed here. The splitting is not, so that `float32 / six` is the most that can be gained. Where it is below 1.25
-the split is not worth its code.
+x = x1 + x2 + x3 to 2^-24 of x, each part bfloat16. The six larger of the nine products of parts are within the error of float32 (Henry, Tang and Heinecke,
+"Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations", 2019). They are one product of six times the depth, which this
+benchmark times. It does not time the splitting, so that `float32 / six` is the most that can be gained. If that is below 1.25, the split is not worth its code.
 """
 
 import torch

@@ -1,11 +1,14 @@
-"""How fast does a soft database answer, beside reading its bytes, and beside exact search by others where they are installed?
+"""How fast does a soft database answer, compared with reading its bytes, and with other exact searches if they are installed?
 
-`sum` reads every mapped byte of the keys once, as an answer must at least do. `matmul` is PyTorch's product of all keys and queries, and
-topk of the scores; `faiss` is IndexFlatIP of faiss-cpu, `duckdb` array_inner_product over a table in memory, `sqlite-vec` a vec0 table
-in memory (its nearest by L2, the same rows for keys of one length), `lancedb` a table without an index, `keops` the argKmin of a
-LazyTensor. `write` writes the bytes of an append to a file and syncs it.
+The other sides:
 
---gigabytes N measures instead how much memory beyond the page cache a reader of a database of that size has.
+- `sum` reads every mapped byte of the keys once, as an answer must at least do.
+- `matmul` is PyTorch's product of all keys and queries, and topk of the scores.
+- `faiss` is IndexFlatIP of faiss-cpu; `duckdb` is array_inner_product over a table in memory; `sqlite-vec` is a vec0 table in memory (its nearest by L2,
+  the same rows for keys of one length); `lancedb` is a table without an index; `keops` is the argKmin of a LazyTensor.
+- `write` writes the bytes of an append to a file and syncs it.
+
+With --gigabytes N, the benchmark measures instead how much memory beyond the page cache a reader of a database of that size takes.
 """
 
 import argparse
@@ -32,7 +35,7 @@ RUN = 8192  # neighbouring rows that are near each other
 
 
 class Sides:
-    """The database, and what is measured beside it."""
+    """The database, and the other sides."""
 
     def __init__(self, folder: Path, rows: int, width: int) -> None:
         self.rows, self.width = rows, width
@@ -155,7 +158,7 @@ BATCHED = ("faiss", "keops")  # the others answer one query after another
 
 
 def installed(sides: Sides, names: list[str], queries: torch.Tensor) -> dict[str, Side]:
-    """The exact searches that are installed and find the same rows."""
+    """Yield the installed exact searches that find the same rows."""
     ours = sides.db.search(queries, TOP).ids
     results: dict[str, Side] = {}
     for name in names:
@@ -256,9 +259,13 @@ if __name__ == "__main__":
     parser = options(__doc__, grid=False)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--width", type=int, default=384, help="D")
-    parser.add_argument("--gigabytes", type=float, default=0.0, help="of a database whose reader's memory is measured")
-    parser.add_argument("--folder", type=Path, help="on which disk it is made")
-    parser.add_argument("--beside", nargs="*", choices=list(OTHERS), default=list(OTHERS), help="which, if installed")
+    parser.add_argument(
+        "--gigabytes", type=float, default=0.0, help="size of a database, to measure its reader's memory"
+    )
+    parser.add_argument("--folder", type=Path, help="folder for the database")
+    parser.add_argument(
+        "--beside", nargs="*", choices=list(OTHERS), default=list(OTHERS), help="other sides to measure, if installed"
+    )
     chosen = parse(parser)
     if chosen.quick:
         chosen.rows, chosen.width = 5000, 8

@@ -1,14 +1,14 @@
-"""What does bard lose less with a database of its training text?
+"""How much does a database of its training text lower bard's loss?
 
-A nearest-neighbour language model (Khandelwal et al., "Generalization through Memorization", 2020), but over every entry and not
-over the nearest: a `uwaga.SoftDatabase` with an entry for each character of the training text, the key bard's last hidden state there and the
-value the character that came next. With states h and the same kernel as there, exp(-|h - k|^2 / t),
+The model is a nearest-neighbour language model (Khandelwal et al., "Generalization through Memorization", 2020) over every entry instead of the nearest ones. A
+`uwaga.SoftDatabase` has an entry for each character of the training text: its key is bard's last hidden state there, and its value the character that came
+next. With states h and the kernel of the paper, exp(-|h - k|^2 / t),
 
     p(next) = m softmax_j(-|h - k_j|^2 / t) [next = v_j] + (1 - m) p_bard(next)
 
--|h - k|^2 is 2 h.k - |k|^2 up to what all entries share, so that the key is (k, |k|^2), the query (2 h, -1), and the value one of 67 columns.
-t and m are those of the least loss on the first tenth of the evaluated characters; the losses are on the rest, in nats a character.
-States are those of windows of 512 characters. UWAGA_DATA is the folder of tinyshakespeare.txt.
+-|h - k|^2 is 2 h.k - |k|^2 up to what all entries share, so that the key is (k, |k|^2), the query (2 h, -1), and the value one of 67 columns. t and m have the
+least loss on the first tenth of the evaluated characters; the reported losses are on the other nine tenths, in nats a character. Hidden states come from windows
+of 512 characters. UWAGA_DATA is the folder of tinyshakespeare.txt.
 """
 
 import sys
@@ -33,7 +33,7 @@ SHARES = torch.linspace(0, 0.95, 96)
 
 
 class States(NamedTuple):
-    """Of N characters: the states that predict the next ones, bard's log-probabilities, and the next ones."""
+    """For N characters: the states that predict the next ones, bard's log-probabilities, and the next ones."""
 
     hidden: Tensor  # (N, D)
     log_probabilities: Tensor  # (N, V)
@@ -75,9 +75,11 @@ def mixed_loss(stored: Tensor, own: Tensor, share: Tensor) -> Tensor:
 if __name__ == "__main__":
     parser = options(__doc__, grid=False)
     parser.add_argument(
-        "--entries", type=int, default=0, help="the first so many characters; 0: the whole training text"
+        "--entries", type=int, default=0, help="number of first characters to store; 0: the whole training text"
     )
-    parser.add_argument("--evaluated", type=int, default=4096, help="characters of the last tenth")
+    parser.add_argument(
+        "--evaluated", type=int, default=4096, help="number of characters to evaluate, from the last tenth"
+    )
     chosen = parse(parser)
     reader = uwaga.models.open("bard", dtype="float32")
     if chosen.quick:

@@ -1,9 +1,9 @@
-"""How long is one step of training beside the same in plain PyTorch?
+"""How long does one step of training take compared with the same in plain PyTorch?
 
-nanoGPT's setting for a CPU (4 layers, 4 heads, 128 wide, 12 rows of 64 tokens, 65 characters), the same with longer rows, and
-its setting for Shakespeare's characters on a GPU (6 layers, 6 heads, 384 wide) at 8 rows; a whole step: batch, forward,
-backward, clipping, AdamW, and the loss read. The other side is the same model, weight for weight, in plain PyTorch
-(nn.Linear, nn.LayerNorm, F.scaled_dot_product_attention, one map for query, key and value) with nanoGPT's loop.
+The sizes are nanoGPT's setting for a CPU (4 layers, 4 heads, 128 wide, 12 rows of 64 tokens, 65 characters), the same with longer rows, and its setting for
+Shakespeare's characters on a GPU (6 layers, 6 heads, 384 wide) at 8 rows. A step is batch, forward, backward, clipping, AdamW, and the loss read. The other side
+is the same model, weight for weight, in plain PyTorch (nn.Linear, nn.LayerNorm, F.scaled_dot_product_attention, one map for query, key and value) with nanoGPT's
+loop.
 """
 
 import tempfile

@@ -1,8 +1,8 @@
-"""Do attn_implementation="uwaga" and pack_linear pay on Hugging Face's BERT, whatever part of a batch is padding?
+"""Do attn_implementation="uwaga" and pack_linear pay on Hugging Face's BERT, at each share of padding?
 
-Random weights of two sizes, that of all-MiniLM-L6-v2 and BERT-base, at batches of 32 ragged paragraphs of a real corpus. Three
-sides in one process, in turn: attention and linear maps by uwaga, attention alone, and attn_implementation="sdpa". The batches
-are chosen for their share of padding; lengths are counted in words and signs, which is what most of BERT's tokens are.
+The models have random weights in two sizes, all-MiniLM-L6-v2 and BERT-base, and read batches of 32 ragged paragraphs of a real corpus. Three sides take turns in
+one process: attention and linear maps by uwaga, attention only, and attn_implementation="sdpa". Batches are chosen for their share of padding; lengths are
+counted in words and signs, which most of BERT's tokens are.
 """
 
 import gzip
@@ -46,7 +46,7 @@ DRAWS = 3000
 
 
 def paragraph_lengths(corpus: Path, longest: int) -> list[int]:
-    """Of all paragraphs of some weight that the model can take, rising."""
+    """Return the lengths of all paragraphs that the model can take, in rising order."""
     with gzip.open(corpus, "rt", encoding="utf-8") as lines:
         texts = [json.loads(line)["text"] for line in lines]
     lengths = [len(re.findall(r"\w+|[^\w\s]", paragraph)) for text in texts for paragraph in text.split("\n\n")]
@@ -74,7 +74,7 @@ def wasted(batch: list[int]) -> float:
 
 
 def models(sizes: dict[str, int], dtype: torch.dtype) -> dict[str, nn.Module]:
-    """One set of weights, read by both sides."""
+    """Return one set of weights for both sides."""
     from transformers import BertConfig, BertModel
 
     from uwaga.integrations import pack_linear, register_with_transformers
@@ -102,7 +102,7 @@ def sides(both: dict[str, nn.Module], batch: list[int]) -> dict[str, Side]:
 @torch.no_grad()
 def main() -> None:
     parser = options(__doc__, grid=False)
-    parser.add_argument("--texts", type=int, default=32, help="of a batch")
+    parser.add_argument("--texts", type=int, default=32, help="number of texts of a batch")
     parser.add_argument("--padding", type=_shares, default=list(PADDING), help="shares of the padded batch")
     parser.add_argument("--models", type=some_of(MODELS), default=list(MODELS), help="which models")
     parser.add_argument("--longest", type=int, default=256, help="paragraphs of more tokens are left out")

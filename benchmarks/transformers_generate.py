@@ -1,9 +1,9 @@
 """What do attn_implementation="uwaga" and pack_linear cost or save in a step of generation, one row or many, padded or not?
 
-Random weights in the shapes of a small GPT-2, GPT-2 itself and a Llama with grouped heads, greedy, with transformers' own
-`generate`. Three sides in one process, in turn: attention and linear maps by uwaga, attention alone, and
-attn_implementation="sdpa". A step reads one token a row, so it is mostly reading weights; what a call adds in Python shows where
-the model is small. The prompts of a padded batch are padded on the left, evenly from none to `--padding`.
+The models have random weights in the shapes of a small GPT-2, GPT-2 itself and a Llama with grouped heads, and write greedily by transformers' own `generate`.
+Three sides take turns in one process: attention and linear maps by uwaga, attention only, and attn_implementation="sdpa". A step reads one token a row, so it
+mostly reads weights; for the small model, the time that a call takes in Python shows. The prompts of a padded batch are padded on the left, evenly from 0 to
+`--padding` tokens.
 """
 
 from importlib.util import find_spec
@@ -36,7 +36,7 @@ BATCHES = ((1, False), (8, False), (8, True))
 
 
 def models(kind: str, sizes: dict[str, int]) -> dict[str, nn.Module]:
-    """One set of weights, read by both sides."""
+    """Return one set of weights for both sides."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from uwaga.integrations import pack_linear, register_with_transformers
@@ -69,9 +69,9 @@ def sides(both: dict[str, nn.Module], rows: int, prompt: int, padding: int, new:
 def main() -> None:
     parser = options(__doc__, grid=False)
     parser.add_argument("--models", type=some_of(MODELS), default=list(MODELS), help="which models")
-    parser.add_argument("--prompt", type=int, default=64, help="tokens before the first step")
-    parser.add_argument("--padding", type=int, default=20, help="of the most padded row")
-    parser.add_argument("--new", type=int, default=48, help="steps")
+    parser.add_argument("--prompt", type=int, default=64, help="number of tokens before the first step")
+    parser.add_argument("--padding", type=int, default=20, help="padding of the most padded row, in tokens")
+    parser.add_argument("--new", type=int, default=48, help="number of steps")
     chosen = parse(parser)
     report = Report(chosen, "Generation with transformers, uwaga against sdpa", HEADINGS)
     if find_spec("transformers") is None:

@@ -1,7 +1,7 @@
 """Time calls of one checkout: `two_trees.py` starts a process of this program for each checkout and asks them in turn.
 
-A question is a line of JSON, [call, argument, ...]; the answer is the least seconds of several calls. The program uses public names
-alone, so that it also runs in checkouts of another age.
+A question is a line of JSON, [call, argument, ...]; the answer is the least seconds of several calls. The program uses only public names, so that it also runs
+in older checkouts.
 """
 
 import http.client

@@ -1,9 +1,8 @@
-"""How long does a call take, beside the same call in another checkout of this project?
+"""How long does a call take, compared with the same call in another checkout of this project?
 
-Two processes, one for each checkout, are asked in turn. An answer is the least of several calls, and a row is the median of the answers'
-ratios. The calls are attention, encoding, reranking, search, serving and attention over two processes. Unless they include the last two, both
-processes are pinned to one core.
-The other checkout has its own .venv, as `make setup` makes it.
+Two processes, one for each checkout, are asked in turn. An answer is the least of several calls, and a row is the median of the answers' ratios. The calls are
+attention, encoding, reranking, search, serving and attention over two processes. Unless they include the last two, both processes are pinned to one core. The
+other checkout has its own .venv, as `make setup` makes it.
 
     python benchmarks/two_trees.py --other FOLDER [--calls encode,rerank,attend,search,serve,ring]
 """
@@ -105,7 +104,7 @@ if __name__ == "__main__":
     parser.set_defaults(n=[64])
     parser.add_argument("--other", type=Path, default=THIS, help="the other checkout")
     parser.add_argument("--rounds", type=int, default=40, help="answers of each process to a row")
-    parser.add_argument("--calls", type=some_of(CALLS), default=list(_ATTENTION), help="with commas between them")
+    parser.add_argument("--calls", type=some_of(CALLS), default=list(_ATTENTION), help="calls, comma-separated")
     parser.add_argument(
         "--texts", type=int, default=64, help="of encoding, reranking and serving, at most 150 words each"
     )

@@ -1,4 +1,4 @@
-"""All benchmarks of a GPU, one after the other, into one dated report: python benchmarks/gpu"""
+"""Run all benchmarks of a GPU, one after the other, into one dated report: python benchmarks/gpu"""
 
 import forms
 import forward

@@ -1,7 +1,7 @@
-"""What the benchmarks of a GPU share: the device, times by its own clock, memory, and the report.
+"""Shared parts of the benchmarks of a GPU: the device, times by its own clock, memory, and the report.
 
-Every benchmark prints a markdown table row by row, and appends it to a file of benchmarks/results/ with the date, the device, its
-driver and the versions. Without a GPU it ends with an error; `--device cpu --quick` tries it out, with figures that mean nothing.
+Every benchmark prints a markdown table row by row, and appends it to a file of benchmarks/results/ with the date, the device, its driver and the versions. Without
+a GPU it ends with an error. `--device cpu --quick` tries it out, with figures that mean nothing.
 """
 
 import argparse
@@ -22,6 +22,10 @@ from uwaga.cli import machine
 RESULTS = Path(__file__).parents[1] / "results"
 OURS = "uwaga"
 Sides = dict[str, Callable[[], object]]
+
+
+class Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Help with the lines of the docstring and the default of each option."""
 
 
 class Bench(NamedTuple):
@@ -52,12 +56,10 @@ class Bench(NamedTuple):
 
 
 def parse(question: str) -> Bench:
-    """The options of the command line. SystemExit without a GPU."""
-    parser = argparse.ArgumentParser(
-        prog=_program(), description=question, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    """Parse the options of the command line. Raises SystemExit without a GPU."""
+    parser = argparse.ArgumentParser(prog=_program(), description=question, formatter_class=Formatter)
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, ...; cpu tries the script out")
-    parser.add_argument("--seconds", type=float, default=2.0, help="per measurement; at least five rounds run")
+    parser.add_argument("--seconds", type=float, default=2.0, help="time per measurement; at least five rounds run")
     parser.add_argument("--quick", action="store_true", help="sizes too small for meaningful figures")
     parser.add_argument("--no-report", action="store_true", help="print the tables alone")
     chosen = parser.parse_args()
@@ -80,7 +82,7 @@ def parse(question: str) -> Bench:
 
 
 def facts(bench: Bench) -> str:
-    """Date, device, driver and versions; no names of hosts, no paths."""
+    """Return the date, device, driver and versions, without names of hosts and paths."""
     command = " ".join(["python", _program(), *sys.argv[1:]])
     triton = machine.version("triton")
     versions = f"uwaga {uwaga.__version__}{_revision()}, torch {torch.__version__}, triton {triton or 'not installed'}"
@@ -94,7 +96,7 @@ def facts(bench: Bench) -> str:
 
 
 def milliseconds(bench: Bench, sides: Sides) -> dict[str, float | None]:
-    """The median time of each side, measured in turns by the device's own clock; None for one that does not fit into its memory."""
+    """Return the median time of each side, in turns, by the device's own clock; None if a side does not fit into memory."""
     results: dict[str, list[float]] = {}
     failed: set[str] = set()
 
@@ -121,7 +123,7 @@ def milliseconds(bench: Bench, sides: Sides) -> dict[str, float | None]:
 
 
 def peak_bytes(bench: Bench, run: Callable[[], object]) -> int | None:
-    """The most memory of the device that a run takes beyond what is held before; None where it does not fit."""
+    """Return the most memory of the device that a run takes beyond what was allocated before; None if it does not fit."""
     if bench.device.type != "cuda":
         return 0
     torch.cuda.synchronize(bench.device)

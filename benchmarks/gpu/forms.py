@@ -1,4 +1,4 @@
-"""Masks, softcap, biases, sinks and dropout on a GPU: what do they take beside plain causal attention, and how much memory?
+"""Masks, softcap, biases, sinks and dropout on a GPU: how long do they take compared with plain causal attention, and how much memory?
 
 Letters: B sequences, H query heads, G key/value heads, N tokens, D width.
 """

@@ -1,4 +1,4 @@
-"""Statistics of attention on a GPU: what do maximum, entropy, the eight largest weights and the received weight take beyond the forward pass?
+"""Statistics of attention on a GPU: how long do maximum, entropy, the eight largest weights and the received weight take beyond the forward pass?
 
 Letters: H query heads, G key/value heads, N tokens, D width.
 """

@@ -1,4 +1,4 @@
-"""Watching a model on a GPU: what does recording every layer take beside the model alone, and beside eager attention with its weights?
+"""Watching a model on a GPU: how long does recording every layer take compared with the model by itself, and with eager attention with its weights?
 
 A model of GPT-2's shape of transformers, with random weights, reads one text.
 """
