@@ -24,29 +24,32 @@ const savedNote = tr("This is a saved page. If you change a number in a table, t
 export function lessonView(app) {
   const message = el("p", { class: "lesson-error lesson-message", role: "alert", hidden: true }), main = el("div", { class: "lesson-main" }, message);
   const element = el("div", { class: "lesson-view" }, main);
-  /** @type {ReturnType<typeof makeReader> | null} */
+  /** @type {Reader | null} */
   let reader = null, isShown = false;
   const numbers = makeNumbers(app, element, message, (lesson) => {
-    if (reader) reader.receive(lesson);
+    if (reader) receive(reader, lesson);
     else reader = makeReader(app, element, main, message, lesson, numbers);
   });
-  const when = () => isShown && reader !== null, hasChain = (/** @type {number} */ count) => () => when() && (reader?.chain() ?? 0) >= count;
-  const printOne = () => { if (isShown) reader?.print(false); }, hidePrinted = () => reader?.hidePrinted();
+  const when = () => isShown && reader !== null, hasChain = (/** @type {number} */ count) => () => when() && (reader?.chain.length ?? 0) >= count;
+  /** @param {(reader: Reader) => void} act */
+  const withReader = (act) => () => { if (reader) act(reader); };
+  const printOne = withReader((one) => { if (isShown) showPrinted(one, false); }), afterPrint = withReader(hidePrinted);
   window.addEventListener("beforeprint", printOne);
-  window.addEventListener("afterprint", hidePrinted);
+  window.addEventListener("afterprint", afterPrint);
   const ends = [
     app.store.subscribe(["step", "example"], ({ step, example }) => {
       // The address has changed: back, forward, or a link.
-      reader?.showStep(step);
-      if (reader) numbers.follow(example);
+      if (!reader) return;
+      showStep(reader, step);
+      numbers.follow(example);
     }),
-    ...[{ id: "lesson.next", title: tr("Next step"), keys: ["n"], when, run: () => reader?.go(1) },
-      { id: "lesson.previous", title: tr("Previous step"), keys: ["p"], when, run: () => reader?.go(-1) },
-      { id: "lesson.query", title: tr("Next query"), keys: ["q"], when, run: () => reader?.nextQuery(1) },
-      { id: "lesson.query.before", title: tr("Previous query"), keys: ["Shift+Q"], when, run: () => reader?.nextQuery(-1) },
-      { id: "lesson.back", title: tr("Back to the previous number"), keys: ["Backspace"], when: hasChain(2), run: () => reader?.back() },
-      { id: "lesson.close", title: tr("Unmark the number"), keys: ["Escape"], when: hasChain(1), run: () => reader?.close() },
-      { id: "lesson.reset", title: tr("Reset sentence and numbers"), keys: ["Shift+R"], when, run: () => reader?.reset() },
+    ...[{ id: "lesson.next", title: tr("Next step"), keys: ["n"], when, run: withReader((one) => goToStep(one, one.step + 1)) },
+      { id: "lesson.previous", title: tr("Previous step"), keys: ["p"], when, run: withReader((one) => goToStep(one, one.step - 1)) },
+      { id: "lesson.query", title: tr("Next query"), keys: ["q"], when, run: withReader((one) => nextQuery(one, 1)) },
+      { id: "lesson.query.before", title: tr("Previous query"), keys: ["Shift+Q"], when, run: withReader((one) => nextQuery(one, -1)) },
+      { id: "lesson.back", title: tr("Back to the previous number"), keys: ["Backspace"], when: hasChain(2), run: withReader(back) },
+      { id: "lesson.close", title: tr("Unmark the number"), keys: ["Escape"], when: hasChain(1), run: withReader(unmark) },
+      { id: "lesson.reset", title: tr("Reset sentence and numbers"), keys: ["Shift+R"], when, run: withReader(reset) },
     ].map((command) => app.commands.add({ group: tr("Lesson"), ...command })),
   ];
   return {
@@ -58,14 +61,15 @@ export function lessonView(app) {
     hide() { isShown = false; },
     dispose() {
       numbers.dispose();
-      reader?.dispose();
+      reader?.page.dispose();
+      reader?.watcher.disconnect();
       window.removeEventListener("beforeprint", printOne);
-      window.removeEventListener("afterprint", hidePrinted);
+      window.removeEventListener("afterprint", afterPrint);
       for (const end of ends) end();
     },
     async scene() {
       if (!reader) throw new Error(tr("This view cannot be saved as a picture."));
-      return reader.scene();
+      return lessonScene(reader.lesson, reader.step, reader.query, element);
     },
   };
 }
@@ -151,285 +155,319 @@ function makeNumbers(app, element, message, receive) {
 }
 
 /**
- * What a reader sees and does: a step, a query, the chain of numbers that were followed.
- * @param {App} app @param {HTMLElement} element @param {HTMLElement} main @param {HTMLElement} message @param {Lesson} first
- * @param {ReturnType<typeof makeNumbers>} numbers
+ * What a reader sees and does: the functions below draw it and change it.
+ * @typedef {object} Reader
+ * @property {App} app
+ * @property {ReturnType<typeof makeNumbers>} numbers
+ * @property {HTMLElement} element
+ * @property {HTMLElement} main
+ * @property {HTMLElement} place  of the step's page
+ * @property {Lesson} lesson
+ * @property {number} step
+ * @property {number} query  the token that is picked
+ * @property {boolean} isAsking  whether steps ask their questions
+ * @property {Set<string>} answered  steps whose question was answered, or whose numbers were asked for
+ * @property {Cell[]} chain  the numbers that were followed
+ * @property {boolean} isAnswer  whether the chain began with the answer of the step's question
+ * @property {StepPage} page
+ * @property {StepPage[]} printed  shown in place of the page while they are printed
+ * @property {{focused: Element | null, top: number}} beforePrint
+ * @property {StepActions} actions
+ * @property {ReturnType<typeof makeSentenceInput>} sentence
+ * @property {ReturnType<typeof makeStepNavigation>} steps
+ * @property {ReturnType<typeof makeExplanation>} explanation
+ * @property {ReturnType<typeof makePipeline>} pipeline
+ * @property {ResizeObserver} watcher
  */
-function makeReader(app, element, main, message, first, numbers) {
-  const now = { lesson: first, step: Math.max(0, first.steps.findIndex(({ id }) => id === app.store.get().step)), query: 0, isAsking: true,
-    isAnswer: false, chain: /** @type {Cell[]} */ ([]) }; // isAnswer: whether the chain began with the answer of the step's question
-  /** Steps whose question was answered, or whose numbers were asked for. @type {Set<string>} */
-  const answered = new Set();
-  /** @type {StepPage[]} shown in place of the page while they are printed */
-  let printed = [];
-  /** @type {{focused: Element | null, top: number}} */
-  let beforePrint = { focused: null, top: 0 };
+
+/**
+ * @param {App} app @param {HTMLElement} element @param {HTMLElement} main @param {HTMLElement} message @param {Lesson} lesson
+ * @param {ReturnType<typeof makeNumbers>} numbers @returns {Reader}
+ */
+function makeReader(app, element, main, message, lesson, numbers) {
+  const step = stepNamed(lesson, app.store.get().step), query = Math.min(openingToken(lesson, step), lesson.request.tokens.length - 1);
   const place = el("div", { class: "lesson-place" });
-  /** @type {StepActions} */
-  const actions = {
-    app, select, highlight,
+  const reader = /** @type {Reader} */ (/** @type {unknown} */ ({ app, numbers, element, main, place, lesson, step, query, isAsking: true, answered: new Set(), chain: [],
+    isAnswer: false, printed: [], beforePrint: { focused: null, top: 0 } }));
+  const actions = stepActions(reader), explanation = makeExplanation({ follow: (cell) => follow(reader, cell), back: () => back(reader),
+    close: () => unmark(reader), go: (next) => showCellInStep(reader, next), mark: (cells) => showSelection(reader, cells ?? undefined), isNarrow: () => actions.place().isNarrow });
+  const sentence = makeSentenceInput({ write: (text) => numbers.edit((request) => withText(request, text), 0), reset: () => reset(reader) });
+  const steps = makeStepNavigation((next) => goToStep(reader, next), { print: () => { showPrinted(reader, true); window.print(); hidePrinted(reader); },
+    ask: (asks) => setAsking(reader, asks), number: (all) => main.classList.toggle("lesson-all-numbers", all) });
+  const pipeline = makePipeline({ open: (id) => showMatrix(reader, id) });
+  // Tables that are wider than their place scroll by the keyboard too: a table takes the focus if nothing in it does.
+  const watcher = new ResizeObserver(() => {
+    for (const box of /** @type {NodeListOf<HTMLElement>} */ (place.querySelectorAll(".lesson-scroll"))) reachScrolled(box);
+  });
+  watcher.observe(place);
+  const sentencePart = numbers.isSaved ? el("div", { class: "lesson-own" }, el("p", { class: "lesson-note", text: savedNote }), sentence.button)
+    : el("details", { class: "lesson-own lesson-folded", open: innerWidth >= narrowWidth }, el("summary", {}, el("h3", { text: tr("Your own sentence") })), sentence.element);
+  const whole = el("details", { class: "lesson-folded lesson-whole" }, el("summary", {}, el("h3", { text: tr("The whole calculation") })), pipeline.element);
+  main.replaceChildren(steps.element, message, place, whole, sentencePart, steps.footer);
+  Object.assign(reader, { actions, explanation, sentence, steps, pipeline, watcher, page: makeStepPage(lesson, step, query, actions) });
+  place.replaceChildren(reader.page.element);
+  drawAll(reader);
+  return reader;
+}
+
+/** What the page of a step can ask for. @param {Reader} reader @returns {StepActions} */
+function stepActions(reader) {
+  const { app, main, numbers } = reader;
+  return {
+    app,
+    select: (cell) => select(reader, cell),
+    highlight: (cells) => highlight(reader, cells),
     write: (field, row, column, value) => numbers.edit((request) => withNumber(request, field, row, column, value), inputPause),
     set: (name, value) => numbers.edit((request) => withSetting(request, name, value), inputPause),
     say: (text) => app.announce(text),
     readOnly: () => numbers.isSaved,
     choose(next) {
-      if (next < now.lesson.request.tokens.length) now.query = next;
-      follow(null);
+      if (next < reader.lesson.request.tokens.length) reader.query = next;
+      follow(reader, null);
     },
-    asks: (id) => now.isAsking && !answered.has(id),
+    asks: (id) => reader.isAsking && !reader.answered.has(id),
     answered(id) {
-      answered.add(id);
-      drawPipeline();
+      reader.answered.add(id);
+      drawPipeline(reader);
     },
     explainAnswer(cell) {
       // Of what is a picture alone there is nothing to calculate.
-      if (!stepShows(now.lesson, now.step, cell.of)) return;
-      now.isAnswer = true;
-      explain([cell]);
+      if (!stepShows(reader.lesson, reader.step, cell.of)) return;
+      reader.isAnswer = true;
+      explain(reader, [cell]);
     },
     place() {
       const whole = main.clientWidth || innerWidth, isNarrow = whole < narrowWidth;
       // Without the padding of the page and of what scrolls.
       return { room: Math.min(1080, whole) - (isNarrow ? 46 : 86), isNarrow };
     },
-    open: (id) => goToStep(now.lesson.steps.findIndex((one) => one.id === id)),
+    open: (id) => goToStep(reader, reader.lesson.steps.findIndex((one) => one.id === id)),
   };
-  const sentence = makeSentenceInput({ write: (text) => numbers.edit((request) => withText(request, text), 0), reset });
-  const steps = makeStepNavigation(goToStep, { print: () => { print(true); window.print(); hidePrinted(); }, ask: setAsking, number: (all) => main.classList.toggle("lesson-all-numbers", all) });
-  const explanation = makeExplanation({ follow, back, close, go: showCellInStep, mark: (cells) => showSelection(cells ?? undefined), isNarrow: () => actions.place().isNarrow });
-  const pipeline = makePipeline({ open: showMatrix });
-  const sentencePart = numbers.isSaved ? el("div", { class: "lesson-own" }, el("p", { class: "lesson-note", text: savedNote }), sentence.button)
-    : el("details", { class: "lesson-own lesson-folded", open: innerWidth >= narrowWidth }, el("summary", {}, el("h3", { text: tr("Your own sentence") })), sentence.element);
-  const whole = el("details", { class: "lesson-folded lesson-whole" }, el("summary", {}, el("h3", { text: tr("The whole calculation") })), pipeline.element);
-  main.replaceChildren(steps.element, message, place, whole, sentencePart, steps.footer);
-  now.query = Math.min(openingToken(first, now.step), first.request.tokens.length - 1);
-  let page = makeStepPage(first, now.step, now.query, actions);
+}
+
+/** @param {Reader} reader @param {Lesson} next */
+function receive(reader, next) {
+  const asked = openingToken(reader.lesson, reader.step), opening = openingToken(next, reader.step);
+  reader.lesson = next;
+  // With other numbers the question may be about another token; else the reader's own pick stays.
+  reader.query = Math.min(opening === asked ? reader.query : opening, next.request.tokens.length - 1);
+  reader.chain = reader.chain.filter((cell) => hasCell(next, cell));
+  drawAll(reader);
+  reader.app.announce(tr("The numbers have been calculated again."));
+}
+
+/** @param {Reader} reader @param {boolean} asks */
+function setAsking(reader, asks) {
+  reader.isAsking = asks;
+  if (asks) reader.answered.clear();
+  reader.page.update(reader.lesson, reader.query);
+  drawPipeline(reader);
+  showSelection(reader);
+}
+
+/** @param {Reader} reader */
+function reset(reader) {
+  reader.chain = [];
+  // A new page is built, without invalid inputs.
+  reader.page.structure = "";
+  reader.numbers.reset();
+}
+
+/** @param {Reader} reader */
+function drawAll(reader) {
+  reader.sentence.update(reader.lesson);
+  drawStep(reader);
+}
+
+/** @param {Reader} reader */
+function drawStep(reader) {
+  const { lesson, step, chain, steps, explanation } = reader;
+  steps.update(lesson, step);
+  drawPage(reader);
+  explanation.show(lesson, chain, step);
+}
+
+/** Builds or updates the page of the step, and marks the selection in it. @param {Reader} reader */
+function drawPage(reader) {
+  const { lesson, step, query, page: before } = reader, focused = document.activeElement;
+  if (before.structure === stepStructure(lesson, step)) before.update(lesson, query);
+  else {
+    before.dispose();
+    reader.page = makeStepPage(lesson, step, query, reader.actions);
+    reader.place.replaceChildren(reader.page.element);
+  }
+  drawPipeline(reader);
+  placeExplanation(reader);
+  showSelection(reader);
+  if (reader.page !== before && reader.page.step === before.step) keepPlace(before.element, reader.page.element, focused);
+}
+
+/** @param {Reader} reader */
+function drawPipeline({ lesson, step, query, actions, pipeline }) {
+  const { id, question } = lesson.steps[step];
+  pipeline.update(lesson, step, query, question && actions.asks(id) ? question.covers : []);
+}
+
+/** Puts the explanation under the matrices that the first number followed is in; without one, under the words of the step. @param {Reader} reader */
+function placeExplanation(reader) {
+  const { page, chain, isAnswer, explanation: { element } } = reader;
+  element.hidden = !page.grids.length;
+  const grid = gridOf(reader, chain[0]?.of);
+  // Behind the question, whose answer it explains, or under the matrices that the number was picked in.
+  const above = isAnswer && chain.length ? page.element.querySelector(".lesson-question") : grid?.element.closest(".lesson-matrices");
+  if (!above) page.element.querySelector(".lesson-ledger")?.before(element);
+  else if (above.nextElementSibling !== element) above.after(element);
+}
+
+/** @param {Reader} reader @param {string | undefined} id  of a matrix */
+function gridOf(reader, id) {
+  return reader.page.grids.find((grid) => grid.id === id);
+}
+
+/** Goes to a matrix: on this page, or in the first step that has it. @param {Reader} reader @param {string} id */
+function showMatrix(reader, id) {
+  const { lesson, step } = reader;
+  if (!stepShows(lesson, step, id)) goToStep(reader, lesson.steps.findIndex((_, at) => stepShows(lesson, at, id)));
+  revealGrid(reader, id);
+}
+
+/** @param {Reader} reader @param {string | undefined} id  of a matrix */
+function revealGrid(reader, id) {
+  const grid = gridOf(reader, id);
+  openAround(grid?.element);
+  grid?.element.scrollIntoView({ block: "nearest" });
+}
+
+/** @param {Reader} reader @param {Cell[]} [also]  cells to mark instead of the sources */
+function showSelection({ lesson, chain, page, pipeline }, also) {
+  const cell = chain.at(-1) ?? null, sources = also ?? (cell ? sourcesOf(lesson, cell) : []), keys = new Set(sources.map(cellKey));
+  for (const grid of page.grids) grid.showSelection(cell, keys);
+  pipeline.showSelection(cell, sources);
+}
+
+/** @param {Reader} reader @param {Cell} cell */
+function select(reader, cell) {
+  const { id, question } = reader.lesson.steps[reader.step];
+  if (reader.actions.asks(id) && question?.covers.includes(cell.of)) {
+    reader.app.announce(tr("Not shown yet: answer the question, or choose Show me."));
+    return;
+  }
+  reader.isAnswer = false;
+  explain(reader, [cell]);
+}
+
+/** @param {Reader} reader @param {Cell | null} cell  appended to the chain; null: the chain stays */
+function follow(reader, cell) {
+  if (cell && cell.slice !== null) reader.query = cell.slice;
+  reader.page.update(reader.lesson, reader.query);
+  drawPipeline(reader);
+  explain(reader, cell ? [...reader.chain, cell] : reader.chain);
+  if (cell) reader.explanation.heading.focus({ preventScroll: true });
+}
+
+/** @param {Reader} reader */
+function back(reader) {
+  if (reader.chain.length < 2) return;
+  explain(reader, reader.chain.slice(0, -1));
+  reader.explanation.heading.focus();
+}
+
+/** @param {Reader} reader @param {Cell[]} chain */
+function explain(reader, chain) {
+  const { explanation } = reader;
+  reader.chain = chain;
+  explanation.show(reader.lesson, chain, reader.step);
+  placeExplanation(reader);
+  if (chain.length) explanation.element.scrollIntoView({ block: "nearest" });
+  showSelection(reader);
+}
+
+/** @param {Reader} reader */
+function unmark(reader) {
+  const [start] = reader.chain, hasFocus = reader.explanation.element.contains(document.activeElement);
+  explain(reader, []);
+  if (!hasFocus || !start) return;
+  // Back to what it explained.
+  const answer = reader.isAnswer ? reader.page.element.querySelector(".lesson-answer") : null;
+  if (answer) /** @type {HTMLElement} */ (answer).focus({ preventScroll: true });
+  else gridOf(reader, start.of)?.reveal(start);
+}
+
+/** @param {Reader} reader @param {Cell[]} cells */
+function highlight(reader, cells) {
+  reader.isAnswer = false;
+  openAround(gridOf(reader, cells[0]?.of)?.element);
+  explain(reader, cells.slice(0, 1));
+  showSelection(reader, cells);
+  revealGrid(reader, cells[0]?.of);
+}
+
+/** @param {Reader} reader @param {number} next @param {number | null} [pick]  the token that is picked there; that of the step's question by default */
+function openStep(reader, next, pick = null) {
+  const { app, lesson: { steps }, main, element } = reader;
+  if (next < 0 || next >= steps.length) return;
+  reader.step = next;
+  reader.query = pick ?? openingToken(reader.lesson, next);
+  app.store.set({ step: steps[next].id });
+  drawStep(reader);
+  // Which of the two elements scrolls depends on the width.
+  main.scrollTo({ top: 0 });
+  element.scrollTo({ top: 0 });
+  app.announce(tr("Step {step} of {length}: {title}", { step: next + 1, length: steps.length, title: steps[next].title }));
+}
+
+/** @param {Reader} reader @param {number} next  and clears the chain of followed numbers */
+function goToStep(reader, next) {
+  if (next < 0 || next >= reader.lesson.steps.length) return;
+  reader.chain = [];
+  openStep(reader, next);
+  reader.page.heading.focus({ preventScroll: true });
+}
+
+/** @param {Reader} reader @param {number} next  shows the step that contains the followed number, and focuses its cell */
+function showCellInStep(reader, next) {
+  const cell = reader.chain.at(-1);
+  openStep(reader, next, cell?.slice);
+  if (cell) gridOf(reader, cell.of)?.reveal(cell);
+}
+
+/** @param {Reader} reader @param {string} id  of the step that an address names */
+function showStep(reader, id) {
+  const at = stepNamed(reader.lesson, id);
+  if (at !== reader.step) openStep(reader, at);
+}
+
+/** @param {Lesson} lesson @param {string} id  @returns {number} the first step if it has no such step */
+function stepNamed(lesson, id) {
+  return Math.max(0, lesson.steps.findIndex((one) => one.id === id));
+}
+
+/** @param {Reader} reader @param {number} by */
+function nextQuery(reader, by) {
+  const { tokens } = reader.lesson.request;
+  reader.actions.choose((reader.query + by + tokens.length) % tokens.length);
+  reader.app.announce(tr("Query {tokens}", { tokens: tokens[reader.query] }));
+}
+
+/** Shows steps as they are printed: with their answers, and unfolded. @param {Reader} reader @param {boolean} all  else the one that is open */
+function showPrinted(reader, all) {
+  const { lesson, step, query, actions, place } = reader;
+  if (reader.printed.length) return;
+  reader.beforePrint = { focused: document.activeElement, top: reader.element.scrollTop };
+  reader.printed = (all ? [...lesson.steps.keys()] : [step]).map((at) => makeStepPage(lesson, at, at === step ? query : openingToken(lesson, at), { ...actions, asks: () => false }));
+  place.replaceChildren(...reader.printed.map((one) => one.element));
+  for (const part of place.querySelectorAll("details")) part.open = true;
+}
+
+/** @param {Reader} reader */
+function hidePrinted(reader) {
+  const { printed, place, page, element, beforePrint: { focused, top } } = reader;
+  if (!printed.length) return;
+  for (const one of printed) one.dispose();
+  reader.printed = [];
   place.replaceChildren(page.element);
-  sentence.update(first);
-  steps.update(first, now.step);
-  drawAround();
-  explanation.show(first, [], now.step);
-
-  /** @param {Lesson} next */
-  function receive(next) {
-    const asked = openingToken(now.lesson, now.step), opening = openingToken(next, now.step);
-    now.lesson = next;
-    // With other numbers the question may be about another token; else the reader's own pick stays.
-    now.query = Math.min(opening === asked ? now.query : opening, next.request.tokens.length - 1);
-    now.chain = now.chain.filter((cell) => hasCell(next, cell));
-    sentence.update(next);
-    steps.update(next, now.step);
-    draw();
-    explanation.show(next, now.chain, now.step);
-    app.announce(tr("The numbers have been calculated again."));
-  }
-
-  /** @param {boolean} asks */
-  function setAsking(asks) {
-    now.isAsking = asks;
-    if (asks) answered.clear();
-    page.update(now.lesson, now.query);
-    drawPipeline();
-    showSelection();
-  }
-
-  function reset() {
-    now.chain = [];
-    // A new page is built, without invalid inputs.
-    page.structure = "";
-    numbers.reset();
-  }
-
-  /** Builds or updates the page of the step, and marks the selection in it. */
-  function draw() {
-    const { lesson, step, query } = now, before = page, focused = document.activeElement;
-    if (page.structure === stepStructure(lesson, step)) page.update(lesson, query);
-    else {
-      page.dispose();
-      page = makeStepPage(lesson, step, query, actions);
-      place.replaceChildren(page.element);
-    }
-    drawAround();
-    if (page !== before && page.step === before.step) keepPlace(before.element, page.element, focused);
-  }
-
-  function drawAround() {
-    drawPipeline();
-    placeExplanation();
-    showSelection();
-  }
-
-  function drawPipeline() {
-    const { lesson, step, query } = now, { id, question } = lesson.steps[step];
-    pipeline.update(lesson, step, query, question && actions.asks(id) ? question.covers : []);
-  }
-
-  /** Puts the explanation under the matrices that the first number followed is in; without one, under the words of the step. */
-  function placeExplanation() {
-    explanation.element.hidden = !page.grids.length;
-    const grid = gridOf(now.chain[0]?.of);
-    // Behind the question, whose answer it explains, or under the matrices that the number was picked in.
-    const above = now.isAnswer && now.chain.length ? page.element.querySelector(".lesson-question") : grid?.element.closest(".lesson-matrices");
-    if (!above) page.element.querySelector(".lesson-ledger")?.before(explanation.element);
-    else if (above.nextElementSibling !== explanation.element) above.after(explanation.element);
-  }
-
-  /** @param {string | undefined} id  of a matrix */
-  function gridOf(id) {
-    return page.grids.find((grid) => grid.id === id);
-  }
-
-  /** Goes to a matrix: on this page, or in the first step that has it. @param {string} id */
-  function showMatrix(id) {
-    const { lesson, step } = now;
-    if (!stepShows(lesson, step, id)) goToStep(lesson.steps.findIndex((_, at) => stepShows(lesson, at, id)));
-    revealGrid(id);
-  }
-
-  /** @param {string | undefined} id  of a matrix */
-  function revealGrid(id) {
-    const grid = gridOf(id);
-    openAround(grid?.element);
-    grid?.element.scrollIntoView({ block: "nearest" });
-  }
-
-  /** @param {Cell[]} [also]  cells to mark instead of the sources */
-  function showSelection(also) {
-    const cell = now.chain.at(-1) ?? null, sources = also ?? (cell ? sourcesOf(now.lesson, cell) : []), keys = new Set(sources.map(cellKey));
-    for (const grid of page.grids) grid.showSelection(cell, keys);
-    pipeline.showSelection(cell, sources);
-  }
-
-  /** @param {Cell} cell */
-  function select(cell) {
-    const { id, question } = now.lesson.steps[now.step];
-    if (actions.asks(id) && question?.covers.includes(cell.of)) {
-      actions.say(tr("Not shown yet: answer the question, or choose Show me."));
-      return;
-    }
-    now.isAnswer = false;
-    explain([cell]);
-  }
-
-  /** @param {Cell | null} cell  appended to the chain; null: the chain stays */
-  function follow(cell) {
-    if (cell && cell.slice !== null) now.query = cell.slice;
-    page.update(now.lesson, now.query);
-    drawPipeline();
-    explain(cell ? [...now.chain, cell] : now.chain);
-    if (cell) explanation.heading.focus({ preventScroll: true });
-  }
-
-  function back() {
-    if (now.chain.length < 2) return;
-    explain(now.chain.slice(0, -1));
-    explanation.heading.focus();
-  }
-
-  /** @param {Cell[]} chain */
-  function explain(chain) {
-    now.chain = chain;
-    explanation.show(now.lesson, chain, now.step);
-    placeExplanation();
-    if (chain.length) explanation.element.scrollIntoView({ block: "nearest" });
-    showSelection();
-  }
-
-  function close() {
-    const [start] = now.chain, hasFocus = explanation.element.contains(document.activeElement);
-    explain([]);
-    if (!hasFocus || !start) return;
-    // Back to what it explained.
-    const answer = now.isAnswer ? page.element.querySelector(".lesson-answer") : null;
-    if (answer) /** @type {HTMLElement} */ (answer).focus({ preventScroll: true });
-    else gridOf(start.of)?.reveal(start);
-  }
-
-  /** @param {Cell[]} cells */
-  function highlight(cells) {
-    now.isAnswer = false;
-    openAround(gridOf(cells[0]?.of)?.element);
-    explain(cells.slice(0, 1));
-    showSelection(cells);
-    revealGrid(cells[0]?.of);
-  }
-
-  /** @param {number} next @param {number | null} [pick]  the token that is picked there; that of the step's question by default */
-  function openStep(next, pick = null) {
-    const { lesson } = now;
-    if (next < 0 || next >= lesson.steps.length) return;
-    now.step = next;
-    now.query = pick ?? openingToken(lesson, next);
-    app.store.set({ step: lesson.steps[next].id });
-    steps.update(lesson, next);
-    draw();
-    explanation.show(lesson, now.chain, next);
-    // Which of the two elements scrolls depends on the width.
-    main.scrollTo({ top: 0 });
-    element.scrollTo({ top: 0 });
-    app.announce(tr("Step {step} of {length}: {title}", { step: next + 1, length: lesson.steps.length, title: lesson.steps[next].title }));
-  }
-
-  /** @param {number} next  and clears the chain of followed numbers */
-  function goToStep(next) {
-    if (next < 0 || next >= now.lesson.steps.length) return;
-    now.chain = [];
-    openStep(next);
-    page.heading.focus({ preventScroll: true });
-  }
-
-  /** @param {number} next  shows the step that contains the followed number, and focuses its cell */
-  function showCellInStep(next) {
-    const cell = now.chain.at(-1);
-    openStep(next, cell?.slice);
-    if (cell) gridOf(cell.of)?.reveal(cell);
-  }
-
-  /** Shows steps as they are printed: with their answers, and unfolded. @param {boolean} all  else the one that is open */
-  function print(all) {
-    const { lesson, step, query } = now;
-    if (printed.length) return;
-    beforePrint = { focused: document.activeElement, top: element.scrollTop };
-    printed = (all ? [...lesson.steps.keys()] : [step]).map((at) => makeStepPage(lesson, at, at === step ? query : openingToken(lesson, at), { ...actions, asks: () => false }));
-    place.replaceChildren(...printed.map((one) => one.element));
-    for (const part of place.querySelectorAll("details")) part.open = true;
-  }
-
-  function hidePrinted() {
-    if (!printed.length) return;
-    for (const one of printed) one.dispose();
-    printed = [];
-    place.replaceChildren(page.element);
-    if (beforePrint.focused instanceof HTMLElement) beforePrint.focused.focus({ preventScroll: true });
-    element.scrollTop = beforePrint.top;
-  }
-
-  // Tables that are wider than their place scroll by the keyboard too: a table takes the focus if nothing in it does.
-  const watcher = new ResizeObserver(() => {
-    for (const box of /** @type {NodeListOf<HTMLElement>} */ (place.querySelectorAll(".lesson-scroll"))) reachScrolled(box);
-  });
-  watcher.observe(place);
-  return {
-    receive, reset, back, close, print, hidePrinted,
-    chain: () => now.chain.length,
-    go: (/** @type {number} */ by) => goToStep(now.step + by),
-    /** @param {string} id  the step that an address names */
-    showStep(id) {
-      const at = Math.max(0, now.lesson.steps.findIndex((one) => one.id === id));
-      if (at !== now.step) openStep(at);
-    },
-    /** @param {number} by */
-    nextQuery(by) {
-      const { tokens } = now.lesson.request;
-      actions.choose((now.query + by + tokens.length) % tokens.length);
-      app.announce(tr("Query {tokens}", { tokens: tokens[now.query] }));
-    },
-    scene: () => lessonScene(now.lesson, now.step, now.query, element),
-    dispose() {
-      page.dispose();
-      watcher.disconnect();
-    },
-  };
+  if (focused instanceof HTMLElement) focused.focus({ preventScroll: true });
+  element.scrollTop = top;
 }
 
 /** @param {HTMLElement} box */
