@@ -3,6 +3,7 @@
 import http.client
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,32 +53,18 @@ class Client:
 
     def send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Response:
         """Headers are keywords with _ for -; Host is that of the server by default."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG)
-        connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
-        sent = {"Host": self.host, **{name.replace("_", "-"): value for name, value in headers.items()}}
-        if body is not None:
-            sent.setdefault("Content-Length", str(len(body)))
-        for name, value in sent.items():
-            connection.putheader(name, value)
-        connection.endheaders(body)
-        response = connection.getresponse()
-        result = Response(
-            response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
-        )
-        connection.close()
-        return result
+        sent = {"Host": self.host} | {name.replace("_", "-"): value for name, value in headers.items()}
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG)) as connection:
+            connection.request(method, path, body, sent)
+            response = connection.getresponse()
+            names = {name.lower(): value for name, value in response.getheaders()}
+            return Response(response.status, names, response.read())
 
     def ask(self, question: Any, **headers: str) -> Response:
         """Sends a request as the page does; bytes are sent unchanged."""
         body = question if isinstance(question, bytes) else json.dumps(question).encode()
         given = {"Content_Type": "application/json", "X_Uwaga_Token": self.token, "Cookie": self.cookie, **headers}
         return self.send("POST", "/ask", body, **given)
-
-    def raw(self, question: Any) -> bytes:
-        """The bytes of a request, to be written to a socket."""
-        body = json.dumps(question).encode()
-        head = f"POST /ask HTTP/1.1\r\nHost: {self.host}\r\nX-Uwaga-Token: {self.token}\r\nCookie: {self.cookie}\r\n"
-        return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 @pytest.fixture

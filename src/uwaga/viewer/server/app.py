@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request, cookie_parser
+from starlette.requests import ClientDisconnect, Request, cookie_parser
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -49,6 +49,12 @@ _MAX_CODE_BYTES = 1 << 10  # body of a request that exchanges a code
 BODY_TIMEOUT = 10.0  # seconds until a body must be complete; a stalled one would hold its slot
 _RELOAD_SECONDS = 1.0  # between checks for changed files of the front end, so that edits show at a reload
 CHUNK = 1 << 14  # bytes of a response that are sent at once; a connection buffers four chunks and one more
+# Status, message (empty: that of the exception) and headers of the exceptions that are no HTTPExceptions.
+_STATUS: dict[type[Exception], tuple[int, str, dict[str, str]]] = {
+    RequestError: (400, "", {}),
+    BusyError: (503, "the server is busy: too many requests at once; retry in a second", {"Retry-After": "1"}),
+    ClientDisconnect: (499, "the client has disconnected", {}),  # nobody reads it
+}
 
 
 def application(
@@ -61,7 +67,7 @@ def application(
     reaper: IdleConnectionReaper,
     renew: Callable[[], object],
 ) -> "ASGIApp":
-    """The ASGI application of a view.
+    """Return the ASGI application of a view.
 
     Args:
         language: of the page; None: what the browser prefers. The page's address may name another.
@@ -71,10 +77,10 @@ def application(
         _page(title, language),
         *_front("app", lesson=False),
         *_front("lesson", lesson=True),
-        Route("/ask", RequestHandler(service, access, limiter)),
-        Route("/ask/enter", SessionHandler(access, renew)),
+        Route("/ask", RequestHandler(service, access, limiter), methods=["POST"]),
+        _session(access, renew),
     ]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error, Exception: _internal_error})
+    app = Starlette(routes=routes, exception_handlers=dict.fromkeys((*_STATUS, HTTPException, Exception), _error))
     return _Protected(app, access, reaper)
 
 
@@ -85,93 +91,62 @@ class RequestHandler:
         self._service, self._access, self._limiter = service, access, limiter
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        try:
-            self._check(scope["method"], Headers(scope=scope))
-            with self._limiter.slot():
-                response = await self._respond(Headers(scope=scope), receive)
-                if response is not None:
-                    await response(scope, receive, send)
-        except HTTPException as error:
-            await _error(error.status_code, error.detail)(scope, receive, send)
-        except BusyError:
-            busy = _error(503, "the server is busy: too many requests at once; retry in a second", {"Retry-After": "1"})
-            await busy(scope, receive, send)
+        request = Request(scope, receive)
+        if not has_session(self._access, request.headers):
+            message = "the token or the cookie is missing or wrong: open the URL that the program has printed"
+            raise HTTPException(403, message)
+        _require_json(request.headers)
+        with self._limiter.slot():
+            reply = await self._reply(parse_request(await _read_body(request, MAX_BODY_BYTES)), receive)
+            await Response(reply, media_type="application/octet-stream")(scope, receive, send)
 
-    def _check(self, method: str, headers: Headers) -> None:
-        _require_post(method)
-        if not has_session(self._access, headers):
-            raise HTTPException(
-                403, "the token or the cookie is missing or wrong: open the URL that the program has printed"
-            )
-        _require_json(headers)
-
-    async def _respond(self, headers: Headers, receive: "Receive") -> Response | None:
-        """The reply, or the error of an invalid request; None: the client has disconnected."""
-        body = await _read_body(headers, receive, MAX_BODY_BYTES)
-        if body is None:
-            return None
-        request = parse_request(body)
-        handler = TABLE.get(str(request.get("request")))
-        try:
-            reply = await self._limiter.compute(
-                lambda: self._service.answer(request).to_bytes(),
-                _disconnected(receive),
-                lane="short" if handler is None else handler.lane,
-            )
-            return None if reply is None else Response(reply, media_type="application/octet-stream")
-        except RequestError as error:
-            return _error(400, str(error))
+    async def _reply(self, asked: Mapping[str, object], receive: "Receive") -> bytes:
+        """Return the bytes of a reply. Raises RequestError, and ClientDisconnect if the client goes before."""
+        handler = TABLE.get(str(asked.get("request")))
+        reply = await self._limiter.compute(
+            lambda: self._service.answer(asked).to_bytes(),
+            _disconnected(receive),
+            lane="short" if handler is None else handler.lane,
+        )
+        if reply is None:
+            raise ClientDisconnect
+        return reply
 
 
-class SessionHandler:
-    """POST {"code": code}; 200 with {"token": token} and the cookie, or another status and {"error": message}.
+def _session(access: AccessControl, renew: Callable[[], object]) -> Route:
+    """Return the route that exchanges a code: {"token": token} and the cookie for POST {"code": code}.
 
     A client that has token and cookie already gets the token again, and the code stays valid.
     """
 
-    def __init__(self, access: AccessControl, renew: Callable[[], object]) -> None:
-        self._access, self._renew = access, renew
-
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        try:
-            response = await self._respond(scope["method"], Headers(scope=scope), receive)
-        except HTTPException as error:
-            response = _error(error.status_code, error.detail)
-        if response is not None:
-            await response(scope, receive, send)
-
-    async def _respond(self, method: str, headers: Headers, receive: "Receive") -> Response | None:
-        _require_post(method)
-        _require_json(headers)
-        body = await _read_body(headers, receive, _MAX_CODE_BYTES)
-        if body is None:
-            return None
-        response = _AsciiJSONResponse({"token": self._access.token})
-        if has_session(self._access, headers):
+    async def respond(request: Request) -> Response:
+        _require_json(request.headers)
+        body = await _read_body(request, _MAX_CODE_BYTES)
+        response = _AsciiJSONResponse({"token": access.token})
+        if has_session(access, request.headers):
             return response
         code = parse_request(body).get("code")
         try:
-            if not isinstance(code, str) or not self._access.exchange(code):
+            if not isinstance(code, str) or not access.exchange(code):
                 raise HTTPException(403, "the code is missing or wrong: open the URL that the program has printed")
         except CodeUsedError as error:
-            self._renew()
-            raise HTTPException(
-                403, "the code of this URL was used already: open the new URL that the program has printed"
-            ) from error
-        response.set_cookie(
-            self._access.cookie_name, self._access.cookie, path=COOKIE_PATH, httponly=True, samesite="strict"
-        )
+            renew()
+            message = "the code of this URL was used already: open the new URL that the program has printed"
+            raise HTTPException(403, message) from error
+        response.set_cookie(access.cookie_name, access.cookie, path=COOKIE_PATH, httponly=True, samesite="strict")
         return response
+
+    return Route("/ask/enter", respond, methods=["POST"])
 
 
 def has_session(access: AccessControl, headers: Headers) -> bool:
-    """Whether a request carries this server's token and cookie."""
+    """Return whether a request carries this server's token and cookie."""
     cookie = cookie_parser(headers.get("cookie", "")).get(access.cookie_name)
     return access.is_authorized(headers.get(TOKEN_HEADER), cookie)
 
 
 def parse_request(body: bytes) -> dict[str, object]:
-    """The JSON object of a body. Raises HTTPException."""
+    """Return the JSON object of a body. Raises HTTPException."""
     try:
         request = json.loads(body, parse_constant=_no_constant)
     except RecursionError as error:
@@ -230,7 +205,7 @@ def _page(title: str, language: str | None) -> Route:
 
 
 def _front(name: str, *, lesson: bool) -> tuple[Route, Route]:
-    """Script and style sheet of the page, with the lesson or without it."""
+    """Return the routes of the page's script and style sheet, with the lesson or without it."""
     return (
         _file(f"/{name}.js", "text/javascript; charset=utf-8", lambda: bundle(lesson=lesson).script("served")),
         _file(f"/{name}.css", "text/css; charset=utf-8", lambda: bundle(lesson=lesson).css),
@@ -249,27 +224,22 @@ def _file(path: str, media_type: str, text: Callable[[], str]) -> Route:
     return Route(path, respond)
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
-    """404 and 405, as JSON."""
-    assert isinstance(error, HTTPException)
-    messages = {404: "not found", 405: f"method {request.method} is not allowed"}
-    return JSONResponse({"error": messages.get(error.status_code, error.detail)}, error.status_code, error.headers)
-
-
-async def _internal_error(request: Request, error: Exception) -> Response:
-    """Starlette raises the exception again once this is sent, and uvicorn logs it with its traceback."""
-    return JSONResponse({"error": "internal error; the program's log has the traceback"}, 500)
+async def _error(request: Request, error: Exception) -> Response:
+    """Return {"error": message}; uvicorn logs an unexpected exception with its traceback."""
+    status, message, headers = _STATUS.get(
+        type(error), (500, "internal error; the program's log has the traceback", {})
+    )
+    if isinstance(error, HTTPException):
+        headers = dict(error.headers or {})
+        messages = {404: "not found", 405: f"method {request.method} is not allowed"}
+        status, message = error.status_code, messages.get(error.status_code, error.detail)
+    return _AsciiJSONResponse({"error": message or str(error)}, status, headers)
 
 
 def _check_header_size(scope: "Scope") -> HttpRefusal | None:
-    """h11 limits headers that arrive in parts, but not those that arrive at once."""
+    """Reject large headers: h11 limits those that arrive in parts, but not those at once."""
     size = len(scope["raw_path"]) + sum(len(name) + len(value) for name, value in scope["headers"])
     return HttpRefusal(431, f"URL and headers exceed {MAX_HEADER_BYTES} bytes") if size > MAX_HEADER_BYTES else None
-
-
-def _require_post(method: str) -> None:
-    if method != "POST":
-        raise HTTPException(405, f"method {method} is not allowed: requests are sent by POST")
 
 
 def _require_json(headers: Headers) -> None:
@@ -281,35 +251,27 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not allowed in JSON")
 
 
-async def _read_body(headers: Headers, receive: "Receive", max_bytes: int) -> bytes | None:
-    """The body; None: the client has disconnected. Raises HTTPException before more than the limit is held in memory."""
+async def _read_body(request: Request, max_bytes: int) -> bytes:
+    """Return the body. Raises HTTPException before memory exceeds the limit; ClientDisconnect."""
     too_large = HTTPException(413, f"the body of the request exceeds {max_bytes} bytes")
-    announced = headers.get("content-length", "0")
+    announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced[:20]) > max_bytes:
         raise too_large
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_TIMEOUT):
-            while True:
-                message: Message = await receive()
-                if message["type"] == "http.disconnect":
-                    return None
-                body += message.get("body", b"")
+            async for chunk in request.stream():
+                body += chunk
                 if len(body) > max_bytes:
                     raise too_large
-                if not message.get("more_body", False):
-                    return bytes(body)
     except TimeoutError as error:
         raise HTTPException(408, f"the body of the request was not complete within {BODY_TIMEOUT:g} seconds") from error
+    return bytes(body)
 
 
 async def _disconnected(receive: "Receive") -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    return _AsciiJSONResponse({"error": message}, status_code=status, headers=headers)
 
 
 class _AsciiJSONResponse(JSONResponse):
