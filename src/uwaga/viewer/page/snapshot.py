@@ -26,8 +26,8 @@ from uwaga.viewer.messages import Reply, Request, RequestError, Service
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.html import saved_html
 
-# A request as it is; or (kind, layer, head), or (kind, layer, head, rows, columns) with ranges of tokens.
-Exact = Request | tuple[str, int, int] | tuple[str, int, int, tuple[int, int], tuple[int, int]]
+# (kind, layer, head), or (kind, layer, head, rows, columns) with ranges of tokens.
+Exact = tuple[str, int, int] | tuple[str, int, int, tuple[int, int], tuple[int, int]]
 Answer = Callable[[Request], Reply]
 _NewRequest = dict[str, object]
 
@@ -41,12 +41,8 @@ _COARSE_BITS = 10
 _GZIP_LEVEL = 3  # the usual 6 saves 2 % more of such numbers, in four times the time
 MAX_PREDICTED = 256  # positions of a reply
 _PREDICTED = 1024  # tokens of a side whose predictions come before everything else that is not needed
-_STRIDES = (1, 2, 4, 8, 16, 32)  # of patches whose rows are stored
+_STRIDES = (1, 2, 4, 8, 16, 32)  # of patches whose rows are stored: the smallest that fits
 _GROUP_SHARE = 0.6  # of the bytes that are left, for one group: others follow
-
-
-class StoppedError(Exception):
-    """`stop` ended the snapshot."""
 
 
 class SavedPage(NamedTuple):
@@ -63,8 +59,7 @@ class SavedPage(NamedTuple):
 def save_snapshot(
     service: Service, path: str | os.PathLike[str], *, exact: Sequence[Exact] = (), **options: Any
 ) -> str:
-    """Write a snapshot to a file, atomically, and return what was left out. Arguments as in `ServedView.save` and `make_snapshot`. Raises
-    ValueError, from `exact`, and OSError."""
+    """Write a snapshot, atomically, and return what was left out. Raises ValueError, OSError."""
     about = service.answer({"request": "about"}).meta
     requests = [request for block in exact for request in exact_requests(about, block)]
     snapshot = make_snapshot(service.answer, exact=requests, **options)
@@ -80,13 +75,12 @@ def make_snapshot(
     seconds: float = SECONDS,
     max_bytes: int = MAX_BYTES,
     progress: Callable[[float], None] | None = None,
-    stop: Callable[[], bool] | None = None,
     clock: Callable[[], float] = time.monotonic,
     language: str = "en",
     lesson: bool = False,
     opens: str = "",
 ) -> SavedPage:
-    """A snapshot as HTML, which needs no server and no network.
+    """Return a snapshot as HTML, which needs no server and no network.
 
     It holds tokens, statistics, an overview of every layer and the whole map of every head in the finest cells that fit, over tokens and as the
     page opens; and if they fit, the other ways to show them. Cells of more than one weight are rounded to three digits.
@@ -98,7 +92,6 @@ def make_snapshot(
             begins when everything else is stored.
         max_bytes: size that the page aims at.
         progress: called with the completed fraction, from 0 to 1.
-        stop: called before each request; True ends the snapshot with StoppedError.
         clock: gives the seconds that `seconds` are counted by.
         language: of the page, a code of uwaga._base.languages.
         lesson: with the lesson, also where "about" says that the view opened without it.
@@ -106,7 +99,6 @@ def make_snapshot(
 
     Raises:
         RequestError: from `exact`.
-        StoppedError: see `stop`.
     """
     about = answer({"request": "about"})
     about = Reply(meta={**about.meta, "lesson": lesson or about.meta["lesson"]}, arrays=about.arrays)
@@ -117,7 +109,6 @@ def make_snapshot(
         max_bytes=max_bytes - len(script.encode()) - len(front.css.encode()),
         seconds=seconds,
         progress=progress or (lambda done: None),
-        stop=stop or (lambda: False),
         clock=clock,
     )
     with using(language):
@@ -137,7 +128,7 @@ class RequestGroup:
 
     choices: alternatives of falling size, of which the first that fits is taken.
     needed: the last choice is taken in any case.
-    name: what it is to a reader, "" where nobody would miss it.
+    name: what it is to a reader; "" if nobody would miss it.
     """
 
     choices: tuple[tuple[_NewRequest, ...], ...]
@@ -154,7 +145,6 @@ class SnapshotBuilder:
         max_bytes: bound on the stored replies; needed groups may exceed it.
         seconds: time for groups that are not needed, and for replies that are whole but not complete.
         progress: called with the completed fraction, from 0 to 1.
-        stop: called before each request.
         clock: gives seconds.
     """
 
@@ -162,7 +152,6 @@ class SnapshotBuilder:
     max_bytes: int
     seconds: float
     progress: Callable[[float], None] = lambda done: None
-    stop: Callable[[], bool] = lambda: False
     clock: Callable[[], float] = time.monotonic
     replies: dict[str, str] = field(default_factory=dict)  # by canonical request, base64 of the bytes, plain or gzip
     _incomplete: dict[str, _NewRequest] = field(default_factory=dict)  # by canonical request; whole, with samples in it
@@ -180,8 +169,10 @@ class SnapshotBuilder:
         self.replies[canonical(request)] = base64.b64encode(min(data, packed, key=len)).decode()
 
     def add(self, offered: Sequence[RequestGroup]) -> None:
-        """Store what is needed; then, while there is time, what fits of the others, and exact cells in place of samples. Raises RequestError,
-        StoppedError."""
+        """Store what is needed; then, while there is time, what fits of the others, and exact cells in place of samples.
+
+        Raises RequestError.
+        """
         self._total = sum(len(group.choices[0]) for group in offered) + 1
         for group in offered:
             if group.needed:
@@ -194,8 +185,7 @@ class SnapshotBuilder:
             self._refine(name, request, until)
 
     def request(self, requests: Sequence[_NewRequest], until: float = math.inf) -> bool:
-        """Make requests and store the whole replies, whatever their size; False if the time was over before. Raises RequestError,
-        StoppedError."""
+        """Make requests and store the whole replies; False if time was over. Raises RequestError."""
         for request in requests:
             name, reply = canonical(request), None
             while name not in self.replies:
@@ -213,31 +203,22 @@ class SnapshotBuilder:
         return True
 
     def left_out(self) -> str:
-        """What is missing, what stayed a sample, and what to do about it, in the current language; "" for nothing."""
+        """Return what is missing or a sample, and what to do, in the current language."""
         maps = sum('"request":"tile"' in name for name in self.replies)
         sentences = []
         if self._missing:
-            stored, names = self._parts - len(self._missing), ", ".join(self._missing)
-            sentences.append(
-                tr(
-                    "{stored} of {total} parts are stored. Left out: {names}.",
-                    stored=stored,
-                    total=self._parts,
-                    names=names,
-                )
-            )
-        if self._incomplete:
-            sentences.append(
-                tr(
-                    "{count} of {total} maps are means over a sample of their rows.",
-                    count=len(self._incomplete),
-                    total=maps,
-                )
-            )
+            values = {
+                "stored": self._parts - len(self._missing),
+                "total": self._parts,
+                "names": ", ".join(self._missing),
+            }
+            sentences.append(tr("{stored} of {total} parts are stored. Left out: {names}.", **values))
+        if count := len(self._incomplete):
+            text = tr("{count} of {total} maps are means over a sample of their rows.", count=count, total=maps)
+            sentences.append(text)
         if "time" in self._limits or self._incomplete:
-            sentences.append(
-                tr("{option} allows more than {seconds} seconds.", option="--seconds", seconds=f"{self.seconds:g}")
-            )
+            limit = f"{self.seconds:g}"
+            sentences.append(tr("{option} allows more than {seconds} seconds.", option="--seconds", seconds=limit))
         if "size" in self._limits:
             sentences.append(tr("A page has at most about {size} MB.", size=MAX_BYTES // 1_000_000))
         return " ".join(sentences)
@@ -261,7 +242,7 @@ class SnapshotBuilder:
             self._limits.add(limit)
 
     def _limit_of(self, requests: Sequence[_NewRequest], until: float) -> str:
-        """Which limit the replies exceed, "size" or "time", by the size and time of one of each kind; "" where all fit."""
+        """Return the limit that the replies exceed, by one of each kind: "size", "time" or ""."""
         taken, began = sum(map(len, self.replies.values())), self.clock()
         size, end = 0, began
         for kind in dict.fromkeys(request["request"] for request in requests):
@@ -286,9 +267,7 @@ class SnapshotBuilder:
                 del self._incomplete[name]
 
     def _ask(self, request: _NewRequest) -> Reply | None:
-        """The reply; None of a difference that does not exist, as of words where the texts have other words."""
-        if self.stop():
-            raise StoppedError
+        """Return the reply; None if a difference does not exist, as of texts of other words."""
         try:
             return self.answer(dict(request))
         except RequestError:
@@ -298,13 +277,13 @@ class SnapshotBuilder:
 
 
 def _is_whole(request: Request, reply: Reply) -> bool:
-    """Whether nothing is missing in it: a tile that has a number in each cell may still be a sample."""
+    """Return whether nothing is missing: a tile with a number in each cell may be a sample."""
     is_sample = request["request"] == "tile" and not any(np.isnan(array).any() for array in reply.arrays)
     return is_sample or reply.meta.get("complete", 1) == 1
 
 
 def stored_reply(request: Request, reply: Reply) -> Reply:
-    """A reply for a page without a program behind it: `complete` becomes 1, and `reached` holds the completed fraction."""
+    """Return a reply for a page without a program: complete, with `reached` as what it was."""
     meta: dict[str, Any] = dict(reply.meta)
     if "complete" in meta:
         meta |= {"complete": 1, "reached": meta["complete"]}
@@ -316,7 +295,7 @@ def stored_reply(request: Request, reply: Reply) -> Reply:
 
 
 def _rounded(array: NDArray[Any]) -> NDArray[Any]:
-    """To the nearest float32 of _COARSE_BITS bits; NaN and infinity stay."""
+    """Round to the nearest float32 of _COARSE_BITS bits; NaN and infinity stay."""
     drop = 23 - _COARSE_BITS
     bits = np.ascontiguousarray(array).view(np.uint32)
     nearest = ((bits + np.uint32(1 << (drop - 1))) & np.uint32(0xFFFFFFFF << drop & 0xFFFFFFFF)).view(np.float32)
@@ -324,12 +303,12 @@ def _rounded(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def canonical(request: Request) -> str:
-    """The JSON text under which a page looks a request up; `canonical` of front/wire.js gives the same."""
+    """Return the JSON text by which a page finds a reply, as `canonical` of front/wire.js does."""
     return json.dumps(request, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def groups(about: Mapping[str, Any], language: str = "en") -> Iterator[RequestGroup]:
-    """All requests that a page may make, the most needed first.
+    """Yield all requests that a page may make, the most needed first.
 
     Args:
         about: the meta of the reply to {"request": "about"}.
@@ -353,34 +332,24 @@ def groups(about: Mapping[str, Any], language: str = "en") -> Iterator[RequestGr
         needed = variant in (("tokens", "show"), (about["start"]["merge"], "show"))
         labels = (asked for asked in _by_layer(about, "labels", **shown) if asked["side"] != "difference")
         fixed = (*_items(about, shown), *_by_layer(about, "overview", pooling="sum", **shown), *labels)
-        yield RequestGroup(choices=_with(fixed, _whole_maps(about, "sum", shown)), needed=needed, name=names[variant])
+        yield RequestGroup(choices=_with_maps(fixed, about, "sum", shown), needed=needed, name=names[variant])
         if variant == ("tokens", "show"):
             largest = _by_layer(about, "overview", pooling="max", **shown)
-            yield RequestGroup(choices=_with(largest, _whole_maps(about, "max", shown)), name=tr("largest weights"))
+            yield RequestGroup(choices=_with_maps(largest, about, "max", shown), name=tr("largest weights"))
     if more := tuple(_predictions(about, _PREDICTED, math.inf)):
         yield RequestGroup(choices=(more,), name=tr("predictions after {count} tokens", count=_PREDICTED))
 
 
-def _with(
-    fixed: tuple[_NewRequest, ...], choices: tuple[tuple[_NewRequest, ...], ...]
-) -> tuple[tuple[_NewRequest, ...], ...]:
-    """The same requests before those of each choice."""
-    return tuple((*fixed, *choice) for choice in choices or ((),))
-
-
 def exact_requests(about: Mapping[str, Any], exact: Exact) -> list[_NewRequest]:
-    """The requests for the exact weights of a head of the first side, or of a block of it.
+    """Return the requests for the exact weights of a head of the first side, or of a block.
 
     Args:
         about: the meta of the reply to {"request": "about"}.
-        exact: (kind, layer, head), or (kind, layer, head, rows, columns) with ranges (start, stop) of queries and keys; a
-            request is returned as it is.
+        exact: (kind, layer, head), or (kind, layer, head, rows, columns) with ranges (start, stop) of queries and keys.
 
     Raises:
         ValueError: heads or tokens that do not exist, or more weights than a page may hold.
     """
-    if isinstance(exact, Mapping):
-        return [dict(exact)]
     rule = "(kind, layer, head) or (kind, layer, head, rows, columns)"
     check(len(exact) in (3, 5), f"view: exact must be {rule}, not {exact!r}")
     kind, layer, head, *ranges = exact
@@ -412,20 +381,13 @@ def _items(about: Mapping[str, Any], variant: Mapping[str, str]) -> Iterator[_Ne
     for side in about["sides"]:
         for stack, counts in side["stacks"].items():
             count = counts[variant["merge"]] - (counts["specials"] if variant["specials"] == "hide" else 0)
+            where = {"side": side["id"], "stack": stack, **variant}
             for first in range(0, max(count, 1), _ITEMS):
-                yield {
-                    "request": "items",
-                    "side": side["id"],
-                    "stack": stack,
-                    **variant,
-                    "first": first,
-                    "count": _ITEMS,
-                }
+                yield {"request": "items", **where, "first": first, "count": _ITEMS}
 
 
 def _picture(about: Mapping[str, Any]) -> Iterator[RequestGroup]:
-    """What a model of pictures saw, and rows of its tokens in every head: of the layer that the page opens with, then of the others, then its
-    columns. What is too much for all patches is stored for every second, fourth, ... row and column of them."""
+    """Yield what a model of pictures saw, and rows of its tokens in every head."""
     if (picture := about.get("picture")) is None:
         return
     yield RequestGroup(choices=(({"request": "picture"},),), needed=True)
@@ -455,41 +417,36 @@ def _heads(
 
 
 def _predictions(about: Mapping[str, Any], start: int, stop: float) -> Iterator[_NewRequest]:
-    """Those of tokens of each side, in the blocks that the page asks for."""
+    """Yield requests for the predictions of each side, in the blocks that the page asks for."""
     for side, values in about.get("predictions", {}).items():
         for first in range(start, min(values["tokens"], stop), MAX_PREDICTED):
             yield {"request": "predictions", "side": side, "first": first, "count": MAX_PREDICTED}
 
 
 def _by_layer(about: Mapping[str, Any], name: str, **more: object) -> tuple[_NewRequest, ...]:
-    """A request for each layer of each side."""
+    """Return a request for each layer of each side."""
     return tuple({"request": name, **where, **more} for where in _layers(about))
 
 
-def _whole_maps(
-    about: Mapping[str, Any], pooling: str, variant: Mapping[str, str]
+def _with_maps(
+    fixed: tuple[_NewRequest, ...], about: Mapping[str, Any], pooling: str, variant: Mapping[str, str]
 ) -> tuple[tuple[_NewRequest, ...], ...]:
-    """Every head's whole map as one tile, in several sizes."""
+    """Return requests followed by those for every head's whole map as one tile, in several sizes."""
     results: list[tuple[_NewRequest, ...]] = []
     for cells in _CELLS:
-        requests = tuple(_whole_map_tiles(about, pooling, variant, min(cells, about["tile"])))
-        if requests and requests not in results:
-            results.append(requests)
-    return tuple(results)
-
-
-def _whole_map_tiles(
-    about: Mapping[str, Any], pooling: str, variant: Mapping[str, str], cells: int
-) -> Iterator[_NewRequest]:
-    for side in about["sides"]:
-        for entry in side["maps"]:
-            # The finest zoom level at which an axis has at most so many cells.
-            level = max(0, (max(_sizes(side, entry["kind"], variant)) - 1) // cells).bit_length()
-            if level == 0 and pooling == "max":
-                continue  # the weights themselves, which are requested as "sum"
-            for head in range(entry["heads"]):
-                where = {"side": side["id"], "kind": entry["kind"], "layer": entry["layer"], "head": head, **variant}
-                yield _tile(where, pooling, level, 0, 0)
+        tiles = []
+        for side in about["sides"]:
+            for entry in side["maps"]:
+                # The finest zoom level at which an axis has at most so many cells.
+                longest = max(_sizes(side, entry["kind"], variant))
+                level = max(0, (longest - 1) // min(cells, about["tile"])).bit_length()
+                where = {"side": side["id"], "kind": entry["kind"], "layer": entry["layer"]}
+                if level or pooling == "sum":  # the weights themselves are the same for all poolings
+                    heads = range(entry["heads"])
+                    tiles += [_tile({**where, "head": head, **variant}, pooling, level, 0, 0) for head in heads]
+        if tiles and (choice := (*fixed, *tiles)) not in results:
+            results.append(choice)
+    return tuple(results) or (fixed,)
 
 
 def _tile(where: Mapping[str, object], pooling: str, level: int, row: int, column: int) -> _NewRequest:
@@ -497,7 +454,7 @@ def _tile(where: Mapping[str, object], pooling: str, level: int, row: int, colum
 
 
 def _sizes(side: Mapping[str, Any], kind: str, variant: Mapping[str, object]) -> tuple[int, int]:
-    """Queries and keys of a kind's maps, in items."""
+    """Return the queries and keys of a kind's maps, in items."""
     axes = side["kinds"][kind]
     counts = [side["stacks"][axes[axis]] for axis in ("queries", "keys")]
     hidden = variant["specials"] == "hide"
@@ -512,7 +469,7 @@ def _layers(about: Mapping[str, Any]) -> Iterator[_NewRequest]:
 
 
 def _variants(about: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-    """The distinct ways to show the axes, (merge, specials), plain tokens first."""
+    """Return the distinct ways to show the axes, (merge, specials), plain tokens first."""
     stacks = [counts for side in about["sides"] for counts in side["stacks"].values()]
     merges = ["tokens", *(["words"] if any(stack["words"] != stack["tokens"] for stack in stacks) else [])]
     specials = ["show", *(["hide"] if any(stack["specials"] for stack in stacks) else [])]
