@@ -4,41 +4,52 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
+from uwaga._base import install
 from uwaga._base.languages import page_table
 from uwaga.viewer.messages import RequestError, Service
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.snapshot import SECONDS, Exact, save_snapshot
 
 
-class Widget(Protocol):
-    """What `widget` returns: an anywidget.AnyWidget with `save`."""
+class Widget:
+    """The view in a notebook; the class that `widget_class` makes is also an anywidget.AnyWidget."""
+
+    _service: Service
+    _language: str
 
     def save(
         self,
         path: str | os.PathLike[str],
         *,
         exact: Sequence[Exact] = (),
-        seconds: float = 8.0,
+        seconds: float = SECONDS,
         progress: Callable[[float], None] | None = None,
-    ) -> None:
+    ) -> str:
         """As `ServedView.save`."""
-        ...
+        options = {"seconds": seconds, "progress": progress, "language": self._language}
+        return save_snapshot(self._service, path, exact=exact, **options)
 
     def close(self) -> None:
         """Remove the widget from the notebook."""
-        ...
+        raise NotImplementedError
 
 
 def widget(service: Service, language: str = "en") -> Widget:
-    """A widget whose requests the service answers. Raises ImportError: the extra `uwaga[view]` is not installed."""
+    """Return a widget whose requests the service answers.
+
+    Raises ImportError: the extra `uwaga[view]` is not installed.
+    """
     made: Widget = widget_class()(service, language)
     return made
 
 
 def handle_message(service: Service, message: object, send: Callable[[dict[str, Any], list[bytes]], None]) -> None:
-    """Answer a message {id, request} with {id, header} and the arrays' bytes, or with {id, error}; ignore other messages.
+    """Answer a message {id, request} with {id, header} and the arrays' bytes, or {id, error}.
+
+    Other messages are ignored. Any exception of the service except RequestError is sent to the page as a failure and
+    raised, so that the notebook logs it.
 
     Any exception of the service but RequestError is sent to the page as a failure and raised, so that the notebook logs it.
     """
@@ -59,15 +70,12 @@ def handle_message(service: Service, message: object, send: Callable[[dict[str, 
 
 
 @cache
-def widget_class() -> type:
-    """The class, made on first use, since its base class comes with the extra."""
-    try:
-        import anywidget
-    except ModuleNotFoundError as error:
-        rule = "uwaga.view in a notebook needs anywidget, which is not installed: pip install 'uwaga[view]'"
-        raise ModuleNotFoundError(rule, name="anywidget") from error
+def widget_class() -> type[Any]:
+    """Make the class, whose base comes with the extra. Raises ModuleNotFoundError without it."""
+    rule = "uwaga.view in a notebook needs anywidget, which is not installed: pip install 'uwaga[view]'"
+    anywidget = install.optional("anywidget", "anywidget", rule)
 
-    class AttentionView(anywidget.AnyWidget):
+    class AttentionView(anywidget.AnyWidget, Widget):  # type: ignore[misc, name-defined]
         """Answers in the kernel's own thread, one request at a time: each takes a fraction of a second."""
 
         def __init__(self, service: Service, language: str = "en") -> None:
@@ -80,21 +88,8 @@ def widget_class() -> type:
             self.on_msg(lambda _, message, buffers: handle_message(service, message, self.send))
 
         def __repr__(self) -> str:
-            """What a saved notebook shows while no kernel runs it."""
-            return (
-                f"AttentionView({self._title!r}): run the notebook to use it, or open a page that its save(path) wrote"
-            )
-
-        def save(
-            self,
-            path: str | os.PathLike[str],
-            *,
-            exact: Sequence[Exact] = (),
-            seconds: float = SECONDS,
-            progress: Callable[[float], None] | None = None,
-        ) -> str:
-            """As `ServedView.save`."""
-            options = {"seconds": seconds, "progress": progress, "language": self._language}
-            return save_snapshot(self._service, path, exact=exact, **options)
+            """Return what a saved notebook shows while no kernel runs it."""
+            advice = "run the notebook to use it, or open a page that its save(path) wrote"
+            return f"AttentionView({self._title!r}): {advice}"
 
     return AttentionView
