@@ -8,7 +8,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
 
 from uwaga.models.tokenizers.token_text import TokenText, join_tokens, split_words, token_text, word_ranges, written
-from uwaga.viewer.queries.heads import Axis
+from uwaga.viewer.queries.heads import Axis, tokens_after
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_newlines_that_no_token_stands_for_are_kept_before_the_next_item() -> No
     assert read.breaks == {read.labels.index("cross"): 2}
     words = Axis.of(read, merge="words", specials="show")
     assert words.breaks == {words.labels.index("cross"): 2}
-    decoder = Axis.of(read, merge="tokens", specials="show").written(read)
+    decoder = Axis.of(read, merge="tokens", specials="show", names=tokens_after(read))
     assert decoder.breaks == {decoder.labels.index("cross"): 2}
     assert shown(byte_pairs()).breaks == {}
 

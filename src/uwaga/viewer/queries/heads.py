@@ -54,15 +54,20 @@ class Axis:
     breaks: Mapping[int, int]
 
     @classmethod
-    def of(cls, tokens: TokenText, *, merge: str, specials: str) -> "Axis":
-        """The items of a text. A text of special tokens alone keeps them, so that no axis is empty."""
+    def of(cls, tokens: TokenText, *, merge: str, specials: str, names: TokenText | None = None) -> "Axis":
+        """Return the items of a text; a text of special tokens alone keeps them.
+
+        names: tokens that name the items in place of those of the text.
+
+        names: tokens that name the items in place of those of the text.
+        """
         hides = specials == "hide" and any(tokens.special) and not all(tokens.special)
         kept = [at for at, special in enumerate(tokens.special) if not special] if hides else None
-        shown = tokens if kept is None else tokens.select(kept)
+        read, shown = (text if kept is None else text.select(kept) for text in (tokens, names or tokens))
         if merge == "words":
-            shown = shown._replace(starts=[begins or at == 0 for at, begins in enumerate(shown.starts)])
-        words = word_ranges(shown) if merge == "words" else None
-        items = [(at, at + 1) for at in range(len(shown.labels))] if words is None else words
+            read = read._replace(starts=[begins or at == 0 for at, begins in enumerate(read.starts)])
+        words = word_ranges(read) if merge == "words" else None
+        items = [(at, at + 1) for at in range(len(read.labels))] if words is None else words
         position = list(range(len(tokens.labels))) if kept is None else kept
         spans = np.array([(position[start], position[stop - 1] + 1) for start, stop in items], np.int32)
         return cls(
@@ -81,7 +86,10 @@ class Axis:
         )
 
     def beside(self, other: "Axis") -> "Axis":
-        """This axis with the labels of both, "it | that", at items that differ; itself if the items have other tokens."""
+        """Return this axis with the labels of both, "it
+
+        that", if the items have the same tokens.
+        """
         if not np.array_equal(self.spans, other.spans) or self.labels == other.labels:
             return self
         pairs = list(zip(self.labels, other.labels, strict=True))
@@ -91,26 +99,6 @@ class Axis:
             self,
             labels=[one if one == two else f"{one} | {two}" for one, two in pairs],
             no_space_before=[one and two and not differ for one, two, differ in no_space_before],
-        )
-
-    def written(self, tokens: TokenText) -> "Axis":
-        """This axis of a decoder with the labels of what is written at each item: the tokens after its own. Behind the last one nothing
-        was written that is known."""
-        after = TokenText(
-            [*tokens.labels[1:], "…"],
-            [*tokens.no_space_before[1:], False],
-            [*tokens.special[1:], False],
-            [*tokens.starts[1:], True],
-            [*tokens.unknown[1:], False],
-            {at - 1: lines for at, lines in tokens.breaks.items() if at},
-        )
-        return dataclasses.replace(
-            self,
-            labels=[join_tokens(after, int(start), int(stop)) for start, stop in self.spans],
-            no_space_before=[after.no_space_before[start] or at == 0 for at, (start, _) in enumerate(self.spans)],
-            specials=[at for at, (start, _) in enumerate(self.spans) if after.special[start]],
-            unknown=[at for at, (start, stop) in enumerate(self.spans) if any(after.unknown[start:stop])],
-            breaks={at: after.breaks[int(start)] for at, (start, _) in enumerate(self.spans) if start in after.breaks},
         )
 
     def __len__(self) -> int:
@@ -129,27 +117,27 @@ class HeadView:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Q and K."""
+        """Return Q and K."""
         queries, keys = self.map.shape[-2:]
         return int(queries), int(keys)
 
     @property
     def attention(self) -> AttentionMap | None:
-        """The map if it is plain attention, whose engine pools and which has scores; None for a derived map."""
+        """Return the map if it is plain attention, whose engine pools; None for a derived map."""
         return self.map if isinstance(self.map, AttentionMap) and not self.index else None
 
     @cached_property
     def cost(self) -> NDArray[np.int64]:
-        """(Q+1,) cumulative: the cost of all rows before each row, in weights of plain attention."""
+        """Compute (Q+1,): the cost of all rows before each row, in weights of plain attention."""
         return np.concatenate([[0], np.cumsum(_row_costs(self.map))])
 
     def stop(self, first: int, last: int) -> int:
-        """The row at which a step that begins at row `first` stops: at least one row further, at most `last`."""
+        """Return the row before which a step stops: after `first`, at most `last`."""
         end = int(np.searchsorted(self.cost, self.cost[first] + _STEP, "right")) - 1
         return min(max(end, first + 1), last)
 
     def steps(self, rows: NDArray[np.int64]) -> Iterator[slice]:
-        """The given rows in slices, each of which is read in one step."""
+        """Yield rows in slices, each of which is read in one step."""
         cost = np.concatenate([[0], np.cumsum(np.diff(self.cost)[rows])])
         first = 0
         while first < len(rows):
@@ -158,7 +146,7 @@ class HeadView:
             first = last
 
     def read(self, rows: slice | Sequence[int], columns: slice | Sequence[int]) -> Tensor:
-        """(rows, columns) float32 on the CPU; float64 is rounded."""
+        """Return (rows, columns) float32 on the CPU; float64 is rounded."""
         result = self.map[(*self.index, rows, columns)]
         assert isinstance(result, Tensor)
         return result.detach().to("cpu", torch.float32)
@@ -183,12 +171,12 @@ class HeadResolver:
 
     @property
     def ids(self) -> list[str]:
-        """The ids of the sides, and of their difference if they have maps of the same shape."""
+        """Return the ids of the sides, and of their difference if they have maps of the same shape."""
         results = [str(number) for number in range(len(self.view.sides))]
         return [*results, DIFFERENCE] if self.maps(DIFFERENCE) else results
 
     def maps(self, side: str) -> dict[MapName, WeightMap]:
-        """Maps by kind and layer; of the difference, those of the first side that the second has in the same shape."""
+        """Return maps by kind and layer; of the difference those of one shape in both sides."""
         sides = self.view.sides
         if side != DIFFERENCE:
             return dict(sides[int(side)].maps)
@@ -198,13 +186,13 @@ class HeadResolver:
         return {name: m for name, m in first.items() if name in second and second[name].shape == m.shape}
 
     def side(self, side: str) -> Side:
-        """The side with an id; for the difference the first one, whose tokens are shown."""
+        """Return the side with an id; for the difference the first one, whose tokens are shown."""
         return self.view.sides[0 if side == DIFFERENCE else int(side)]
 
     def selection(
         self, side: str, kind: str, layer: int, merge: str = "tokens", specials: str = "show"
     ) -> LayerSelection:
-        """The layer and the axes that a request names. Raises RequestError: there is no such layer."""
+        """Return the layer and the axes that a request names. Raises RequestError: no such layer."""
         if not self.view.sides:
             raise RequestError("this view has no maps, only the lesson")
         one_of("side", side, self.ids)
@@ -214,24 +202,24 @@ class HeadResolver:
         return LayerSelection(side, name, merge, specials)
 
     def select(self, head: int, **shown: Unpack[Shown]) -> tuple[LayerSelection, "HeadView"]:
-        """A layer and the matrix of one of its heads. Raises RequestError: there is no such layer or head."""
+        """Return a layer and the matrix of a head. Raises RequestError: no such layer or head."""
         selection = self.selection(**shown)
         in_range("head", head, 0, self.heads(selection.side, selection.name))
         return selection, self.head_view(selection, head)
 
     def heads(self, side: str, name: MapName) -> int:
-        """H."""
+        """Return H."""
         shape = self.maps(side)[name].shape
         return int(shape[0]) if len(shape) > 2 else 1
 
     def sees(self, side: str, name: MapName) -> list[int | None] | None:
-        """How many tokens before and after its own a query may look at, None for any number; None if no such band is known."""
+        """Return how many tokens before and after a query sees, None for any; None without a band."""
         sides = range(len(self.view.sides)) if side == DIFFERENCE else [int(side)]
         bands = [_band(self.view.sides[number].maps[name]) for number in sides]
         return bands[0] if all(band == bands[0] for band in bands) else None
 
     def head_view(self, selection: LayerSelection, head: int) -> HeadView:
-        """The matrix of one head, from a cache, which keeps the normalizers of its rows."""
+        """Return the matrix of one head, from a cache, which keeps the normalizers of its rows."""
         view = self._head_views.pop((selection, head), None)
         self._head_views[selection, head] = view or self._make_head_view(selection, head)
         if len(self._head_views) > _MAX_HEAD_VIEWS:
@@ -239,29 +227,27 @@ class HeadResolver:
         return self._head_views[selection, head]
 
     def axes(self, selection: LayerSelection) -> tuple[Axis, Axis]:
-        """The axes of the queries and of the keys."""
+        """Return the axes of the queries and of the keys."""
         queries, keys = AXES[selection.name[0]]
         how = selection.merge, selection.specials
         return self.axis(selection.side, queries, *how), self.axis(selection.side, keys, *how)
 
     def stacks(self, side: str) -> list[str]:
-        """The axes that a side has: its stacks, and WRITTEN if it has a decoder with cross-attention."""
+        """Return the stacks of a side, and WRITTEN if it has a decoder with cross-attention."""
         shown = self.side(side)
         return [*shown.stacks, *([WRITTEN] if shown.writes else [])]
 
     def axis(self, side: str, stack: str, merge: str, specials: str) -> Axis:
-        """The items along an axis; of the difference those of the first side, named by both texts where they differ."""
+        """Return the items along an axis; those of the difference are named by both texts."""
         key = (side, stack, merge, specials)
         if key not in self._axes:
             if side == DIFFERENCE:
                 first, second = (self.axis(str(number), stack, merge, specials) for number in range(2))
                 self._axes[key] = first.beside(second)
-            elif stack == WRITTEN:
-                tokens = self.view.sides[int(side)].token_text("decoder")
-                self._axes[key] = self.axis(side, "decoder", merge, specials).written(tokens)
             else:
-                tokens = self.view.sides[int(side)].token_text(stack)
-                self._axes[key] = Axis.of(tokens, merge=merge, specials=specials)
+                tokens = self.view.sides[int(side)].token_text("decoder" if stack == WRITTEN else stack)
+                names = tokens_after(tokens) if stack == WRITTEN else None
+                self._axes[key] = Axis.of(tokens, merge=merge, specials=specials, names=names)
         return self._axes[key]
 
     def _make_head_view(self, selection: LayerSelection, head: int) -> HeadView:
@@ -280,9 +266,24 @@ class HeadResolver:
         return HeadView(map=DifferenceMap(first.map, second.map), index=first.index)
 
 
+def tokens_after(tokens: TokenText) -> TokenText:
+    """Return for each token the one after it, which a decoder writes there; "…" at the end."""
+    return TokenText(
+        [*tokens.labels[1:], "…"],
+        [*tokens.no_space_before[1:], False],
+        [*tokens.special[1:], False],
+        [*tokens.starts[1:], True],
+        [*tokens.unknown[1:], False],
+        {at - 1: lines for at, lines in tokens.breaks.items() if at},
+    )
+
+
 def _band(m: WeightMap) -> list[int | None] | None:
-    """How many tokens before and after its own each query may look at, None for any number; None where that is no band, or where the map
-    has no scores. Read from the first row, the last one, and the one between them."""
+    """Return how many tokens before and after its own each query may look at.
+
+    A number is None for any number, and the result is None if the visible keys are no such band, or the map has no
+    scores. Read from the first row, the last one, and the one between them.
+    """
     queries, keys = m.shape[-2:]
     if not isinstance(m, AttentionMap) or queries != keys or not keys:
         return None
@@ -299,7 +300,7 @@ def _band(m: WeightMap) -> list[int | None] | None:
 
 
 def _side_view(side: Side, name: MapName, head: int, query_axis: Axis, key_axis: Axis) -> HeadView:
-    """A head of one side, with tokens hidden and merged as the axes say."""
+    """Return a head of one side, with tokens hidden and merged as the axes say."""
     m = side.maps[name]
     if isinstance(m, AttentionMap) and len(m.shape) == 3:
         m = m.select(head)
@@ -313,7 +314,7 @@ def _side_view(side: Side, name: MapName, head: int, query_axis: Axis, key_axis:
 
 
 def _row_costs(m: WeightMap) -> NDArray[np.int64]:
-    """(Q,) the cost of each row in weights of plain attention: a row is normalised over all keys, whatever is shown."""
+    """Return (Q,) the cost of each row, over all its keys, in weights of plain attention."""
     queries, keys = (int(size or 0) for size in m.shape[-2:])
     if isinstance(m, DifferenceMap):
         return _row_costs(m.left) + _row_costs(m.right)
