@@ -1,4 +1,4 @@
-"""What is given to `uwaga.view` and to its command becomes what is shown: maps, recordings, texts, pictures, questions, and files of them."""
+"""Turns what `uwaga.view` is given into what is shown: maps, recordings, texts, pictures, questions, and files of them."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -6,6 +6,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from torch import nn
 
 from uwaga._base.arguments import check
 from uwaga._base.errors import DataError
@@ -40,10 +42,10 @@ def open_view(
     title: str | None = None,
     progress: Progress = _no_progress,
 ) -> ViewService:
-    """The service behind a page that shows something, or two things that are compared; arguments and errors as of `uwaga.view`."""
+    """Return the service behind a page; arguments and errors as of `uwaga.view`."""
     if isinstance(shown, Question) or isinstance(beside, Question):
         if beside is not None or not isinstance(shown, Question):
-            raise ValueError("view: a question to a database is shown alone, with nothing beside it")
+            raise ValueError("view: a question to a database is shown alone: leave out the second side")
         if not (model is None or isinstance(model, str)):
             raise ValueError(f"view: model of a question must be the name of a model, not {type(model).__name__}")
         asked = replace(shown, model=model) if shown.model is None else shown
@@ -60,7 +62,7 @@ def open_view(
 
 
 def of_file(path: Path, model: AnyModel | None = None) -> Maps | Text:
-    """A saved recording, a picture, which the model reads, or else a text. Raises RecordError: it cannot be read; otherwise as `of_picture`."""
+    """Return a saved recording, a picture that the model reads, or a text. Raises RecordError."""
     if pictures.is_picture(path):
         return of_picture(path, model)
     try:
@@ -78,7 +80,7 @@ def of_picture(
     layers: Sequence[int] | None = None,
     progress: Progress = _no_progress,
 ) -> Maps:
-    """A picture of PIL or the path of one, read by the model of a directory.
+    """Return the maps of a picture, of PIL or a path, that the model of a directory reads.
 
     Args:
         model: the directory, or a model id of the hub.
@@ -100,7 +102,7 @@ def of_picture(
 
 
 def _with_model(shown: Any, model: AnyModel | None) -> Maps | Text:
-    """What is given as maps or as a text, with `model` if it names none."""
+    """Return maps or a text, with `model` if they name none."""
     if isinstance(shown, str):
         shown = Text(shown)
     elif isinstance(shown, os.PathLike):
@@ -110,20 +112,13 @@ def _with_model(shown: Any, model: AnyModel | None) -> Maps | Text:
     elif not isinstance(shown, Maps | Text):
         shown = Maps(shown)
     result: Maps | Text = replace(shown, model=model) if shown.model is None else shown
-    _check_model(result.model)
+    rule = f"the name of a model, a directory or a model itself, not {type(result.model).__name__}"
+    check(isinstance(result.model, str | os.PathLike | nn.Module | None), f"view: model must be {rule}")
     return result
 
 
-def _check_model(model: object) -> None:
-    from torch import nn
-
-    rule = "the name of a model, a directory or a model itself"
-    is_model = model is None or isinstance(model, str | os.PathLike | nn.Module)
-    check(is_model, f"view: model must be {rule}, not {type(model).__name__}")
-
-
 def _runner(first: Text, beside: Text | None = None) -> tuple[TextRunner, RunRequest]:
-    """What reads one or two texts, and then those that are typed into the page."""
+    """Return what reads one or two texts, and then those that are typed into the page."""
     typed = RunRequest(first.text, None, first.target)
     reader = replace(first, text="", target=None, model=_reader(first.model))
     if beside is None:
@@ -140,7 +135,7 @@ def _runner(first: Text, beside: Text | None = None) -> tuple[TextRunner, RunReq
 
 
 def _recorded(text: Text, progress: Progress) -> Maps:
-    """A text beside maps."""
+    """Return the maps of a text that is compared with maps."""
     reader = _reader(text.model)
     with progress() as report:
         recording = record_text(
@@ -156,7 +151,7 @@ def _recorded(text: Text, progress: Progress) -> Maps:
 
 
 def _reader(model: AnyModel | None) -> Model:
-    """The model that reads a text, with its tokenizer."""
+    """Return the model that reads a text, with its tokenizer."""
     if model is None or isinstance(model, str | os.PathLike):
         return open_model(default_model() if model is None else model, dtype="float32")
     if isinstance(model, Model) and getattr(model, "tokenizer", None) is not None:

@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,22 +64,28 @@ class Lesson:
         return matrices(self.steps)
 
     def __getitem__(self, name: str) -> NDArray[np.float32]:
-        """Return a copy of one matrix: (rows, columns), or (queries, rows, columns). A KeyError lists the known names."""
+        """Return a copy of one matrix, (rows, columns) or (queries, rows, columns). Raises KeyError."""
         by_name = self.matrices
         if name not in by_name:
             raise KeyError(f"unknown matrix {name!r}: choose one of {', '.join(by_name)}")
         return by_name[name].numbers.numpy().copy()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the lesson as one HTML file that needs no server and no network. Its page computes the tables again after an edit.
+        """Write the lesson as one HTML file that needs no server and no network. Raises OSError.
+
+        The page computes the tables again after an edit. `path#tab=lesson&step=softmax` opens it at a step, by the
+        step's id.
 
         `path#tab=lesson&step=softmax` opens it at a step, by the step's id. Raises OSError.
         """
         save_snapshot(ViewService(View(), lesson=self.request), path, language=self.language)
 
     def save_worksheet(self, path: str | os.PathLike[str]) -> None:
-        """Write the six steps as an HTML page to print: X and the weights, blank matrices to fill in, and the questions. The solutions,
-        rounded to two decimals, begin on a new page. Raises OSError."""
+        """Write the six steps as an HTML page to print. Raises OSError.
+
+        The page has X and the weights, blank matrices to fill in, and the questions. The solutions, rounded to two
+        decimals, begin on a new page.
+        """
         with using(self.language), atomic_replace(Path(path)) as file:
             file.write(worksheet_html(self.steps, tuple(self.request["tokens"])).encode())
 
@@ -92,9 +97,7 @@ class Lesson:
     def __enter__(self) -> "Lesson":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -104,7 +107,7 @@ class Lesson:
         return f"Lesson({sentence!r}, {len(self.steps)} steps, {len(self.matrices)} matrices{where})"
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        """In a notebook, the widget."""
+        """Return what a notebook displays: the widget."""
         shown = getattr(self.view, "_repr_mimebundle_", None)
         return {"text/plain": repr(self)} if shown is None else shown(**options)
 
@@ -188,7 +191,7 @@ def _request(
     weights: Mapping[str, ArrayLike | None],
     settings: Mapping[str, object],
 ) -> dict[str, object]:
-    """The request for an example. Raises ValueError: tokens that are given twice."""
+    """Return the request for an example. Raises ValueError: tokens are given twice."""
     request: dict[str, object] = {"request": "lesson"}
     written = inputs if isinstance(inputs, str) or _are_words(inputs) else tokens
     is_given_twice = written is inputs and inputs is not None and tokens is not None
@@ -212,7 +215,7 @@ def _are_words(inputs: object) -> bool:
 
 
 def _rows(name: str, numbers: object) -> list[list[float]]:
-    """A matrix as lists. Raises ValueError for anything else."""
+    """Return a matrix as lists. Raises ValueError for anything else."""
     try:
         result = numbers.detach().cpu().numpy() if isinstance(numbers, torch.Tensor) else np.asarray(numbers)
         matrix = result.astype(np.float64)

@@ -39,16 +39,17 @@ class Reply:
     arrays: tuple[NDArray[Any], ...] = ()
 
     def header(self) -> dict[str, Any]:
-        """The JSON header: everything but the arrays' data."""
+        """Return the JSON header: everything except the arrays' data."""
         arrays = [{"type": _TYPE_NAMES[array.dtype], "shape": list(array.shape)} for array in self.arrays]
         return {"meta": dict(self.meta), "arrays": arrays}
 
     def body(self) -> bytes:
-        """The arrays' data, in the order of the header."""
-        return b"".join(_padded(np.ascontiguousarray(array).tobytes(), b"\0") for array in self.arrays)
+        """Return the arrays' data, in the order of the header."""
+        parts = (np.ascontiguousarray(array).tobytes() for array in self.arrays)
+        return b"".join(part + bytes(-len(part) % _ALIGN) for part in parts)
 
     def to_bytes(self) -> bytes:
-        """Header and body, serialised."""
+        """Return header and body as bytes."""
         text = json.dumps(self.header(), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         # A lone surrogate in a token has no UTF-8 encoding; its backslash escape is valid JSON.
         header = text.encode(errors="backslashreplace")
@@ -57,7 +58,7 @@ class Reply:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Reply":
-        """The inverse of `to_bytes`, for Python clients and tests."""
+        """Return the reply that these bytes are, for Python clients and tests."""
         end = 4 + int.from_bytes(data[:4], "little")
         header, arrays, at = json.loads(data[4:end]), [], end
         for described in header["arrays"]:
@@ -72,13 +73,14 @@ class Service(Protocol):
     """Answers the requests of a page. Thread-safe."""
 
     def answer(self, request: Request) -> Reply:
-        """The reply. Raises RequestError."""
+        """Return the reply. Raises RequestError."""
         ...
 
     def close(self) -> None:
-        """Refuse all further requests."""
+        """Reject all further requests."""
         ...
 
 
-def _padded(data: bytes, filler: bytes) -> bytes:
-    return data + filler * (-len(data) % _ALIGN)
+def finite(value: float) -> float | None:
+    """Return a number as JSON has it: None, which becomes null, for NaN and infinity."""
+    return value if math.isfinite(value) else None

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 import numpy as np
-import torch
 from annotated_types import MaxLen
 from numpy.typing import NDArray
 
@@ -28,7 +27,6 @@ from uwaga.lessons.example import (
     MAX_STEPS,
     MAX_TOKENS,
     MAX_WIDTH,
-    Example,
     ExampleError,
     parse_example,
 )
@@ -57,7 +55,7 @@ _LIMITS = {
 _MAX_EXACT = 512  # requests, such as for tiles, whose exact replies a page adds to its snapshot
 MAX_CHARACTERS = 60_000  # of each text of a run; the body of a request is bounded too
 MAX_SECONDS = 60.0  # of a run
-_CACHED = 4  # results, beside that of the start
+_CACHED = 4  # results, in addition to that of the start
 _WORDS = 5  # predicted per position
 _PROBES = 6  # texts with which the output of a changed model is compared
 
@@ -102,11 +100,11 @@ class ViewService:
 
     @property
     def view(self) -> View:
-        """What the page opened with."""
+        """Return what the page opened with."""
         return self._results[0].view
 
     def answer(self, asked: Request) -> Reply:
-        """The reply to a request.
+        """Return the reply to a request.
 
         Raises:
             RequestError: an unknown request; an argument that is missing, invalid or unknown; a side, layer or head that does
@@ -122,7 +120,7 @@ class ViewService:
             raise RequestError(f"{handler.name}: {error}") from error
 
     def close(self) -> None:
-        """Refuse all further requests; a text that is run and a snapshot that is being made end at their next step."""
+        """Reject all further requests, and end what is run or saved at its next step."""
         with self._guard:
             self._latest, self._asked, self._closed = None, None, True
             results = list(self._results.values())
@@ -130,7 +128,7 @@ class ViewService:
             result.close()
 
     def result(self, number: int | None) -> ViewResult:
-        """A result by its number. Raises RequestError: it was freed, or there was none."""
+        """Return a result by its number. Raises RequestError: it was freed, or there was none."""
         with self._guard:
             found = self._results.get(0 if number is None else number)
         if found is None:
@@ -138,12 +136,12 @@ class ViewService:
         return found
 
     def results(self) -> list[ViewResult]:
-        """Those that are kept, the last one first."""
+        """Return the results that are kept, the last one first."""
         with self._guard:
             return list(reversed(self._results.values()))
 
     def run(self, typed: RunRequest) -> int:
-        """The number of the result of a text.
+        """Run a text, and return the number of its result.
 
         Raises:
             RequestError: another text came meanwhile, or the time is over.
@@ -169,8 +167,11 @@ class ViewService:
     def split(
         self, source: ScoreSource | None, compute: Callable[[Callable[[], "Recording"]], dict[str, Any]]
     ) -> dict[str, Any]:
-        """What is computed of a score, given what reads its text again with values; a text that is run is read first, and the score
-        before ends at its next check. Raises RequestError: another score was asked for, or the time is over."""
+        """Compute something of a score, given what reads its text again with values.
+
+        A text that is run is read first, and the score before ends at its next check. Raises RequestError: another
+        score was asked for, or the time is over.
+        """
         mine, until = object(), time.monotonic() + MAX_SECONDS
         with self._guard:
             self._asked, latest = mine, self._latest
@@ -215,7 +216,7 @@ class ViewService:
 
 @request()
 def about(result: ViewResult) -> Reply:
-    """The first request of every page: what `maps.describe` says, and
+    """Return what a page needs first: what `maps.describe` says, and these keys:
 
     lesson: whether the page opens with the lesson.
     run: the number of the result.
@@ -228,7 +229,7 @@ def about(result: ViewResult) -> Reply:
     why: by side, why the scores of its links cannot be split into parts of the model: "model", there is none, or "changed"; "" where they can.
     similar: cosines of the first text with the second and with other texts that are cached, [[text, cosine], ...].
     unchanged: the cosine of the text's vectors without and with the changes, None without changes or vectors.
-    probes: beside changes the cosines of other texts with the text without and with them, [[text, before, after], ...].
+    probes: with changes, the cosines of other texts with the text without and with them, [[text, before, after], ...].
     """
     service, view = result.service, result.view
     typing = None
@@ -266,12 +267,14 @@ def run(
     edits: dict[str, Any] | None,
     long: Literal["first", "copyist"] | None = None,
 ) -> Reply:
-    """Run texts: {"run": the number of the result}, or {"error": why there is none}: a text that the model cannot read, the time is
-    over, another text came meanwhile. If a text is too long, the reply also has "most", the tokens that are read with {"long": "first"}, and
-    "longer", the name of a model that reads all of the text with {"long": the name}, or None.
+    """Run texts: {"run": the number of the result}, or {"error": why there is none}.
+
+    There is none if the model cannot read a text, the time is over, or another text came meanwhile. If a text is too
+    long, the reply also has "most", the tokens that are read with {"long": "first"}, and "longer", the name of a model
+    that reads all of the text with {"long": the name}, or None.
 
     Raises:
-        RequestError: a view without a runner, a text of too many characters, edits that are invalid or beside a second text.
+        RequestError: a view without a runner, a text of too many characters, edits that are invalid or come with a second text.
     """
     for name, written in (("text", text), ("second", second), ("target", target)):
         if written is not None and len(written) > MAX_CHARACTERS:
@@ -279,7 +282,7 @@ def run(
                 f"the {name} has {len(written):,} characters; at most {MAX_CHARACTERS:,} are run from a page"
             )
     if edits is not None and second is not None:
-        raise RequestError("edits are shown beside the text: leave out the second text")
+        raise RequestError("edits are shown next to the text: leave out the second text")
     try:
         changes = None if edits is None else Edits.from_dict(edits)
     except ValueError as error:
@@ -313,8 +316,7 @@ def why(
     by: Literal["pairs", "query", "key"],
     **shown: Unpack[Shown],
 ) -> Reply:
-    """A score as a sum over parts of the model (`queries.why`), or {"error": why it is not split}: a reason that the page knows, or a
-    sentence."""
+    """Split a score into parts of the model (`queries.why`), or return {"error": a reason}."""
     with result.lock:
         of = link(result.resolver, head=head, query=query, key=key, than=than, **shown)
     try:
@@ -326,8 +328,11 @@ def why(
 
 @request(saved=True, reads_maps=False)
 def predictions(result: ViewResult, *, side: Text, first: Integer, count: Integer) -> Reply:
-    """The most probable tokens at positions of a side: {"words": [[text, ...], ...]} and their probabilities. If the side has changes of
-    the model, the tokens are the most probable ones with or without the changes, and the second array has the probabilities without."""
+    """Return the most probable tokens at positions of a side, and their probabilities.
+
+    The tokens are {"words": [[text, ...], ...]}. If the side has changes of the model, they are the most probable ones
+    with or without the changes, and the second array has the probabilities without.
+    """
     by_side = result.view.predictions
     predicted = by_side[one_of("side", side, by_side or ["those with predictions: there are none"])]
     in_range("first", first, 0, len(predicted))
@@ -345,7 +350,7 @@ def page(
     language: Language = "en",
     lesson: Switch = False,
 ) -> Reply:
-    """A page that is one file. exact: requests whose replies it holds as they are."""
+    """Return a page that is one file. exact: requests whose replies it holds as they are."""
     for at, asked in enumerate(exact):
         try:
             handler, _ = parse(asked)
@@ -372,7 +377,7 @@ def lesson(
     x: Any = None,
     settings: Any = None,
 ) -> Reply:
-    """The lesson of an example, whose parts `uwaga.lessons.example` declares and checks."""
+    """Return the lesson of an example, whose parts `uwaga.lessons.example` declares and checks."""
     arguments = {"text": text, "tokens": tokens, "x": x, "settings": settings}
     example = {name: value for name, value in arguments.items() if value is not None}
     return answer_lesson({"request": "lesson", **example} if example else result.service.lesson, language)
@@ -396,7 +401,7 @@ def _probes(result: ViewResult) -> list[tuple[str, float, float]]:
 
 
 def _others(result: ViewResult) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Titles and vectors of other texts: of the second one, and of those that are cached."""
+    """Yield titles and vectors of other texts: of the second one, and of those that are cached."""
     others = [
         other.view
         for other in result.service.results()
@@ -415,7 +420,7 @@ def _cosine(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
 
 
 def answer_lesson(request: Mapping[str, object], language: str = "en") -> Reply:
-    """The reply to a request for the lesson.
+    """Return the reply to a request for the lesson.
 
     Args:
         request: {"request": "lesson"} and the arguments of `uwaga.lessons.example.parse_example`.
@@ -430,22 +435,15 @@ def answer_lesson(request: Mapping[str, object], language: str = "en") -> Reply:
     """
     with using(language):
         try:
-            return _lesson_reply(parse_example(request))
+            example = parse_example(request)
+            steps = build_steps(example)
         except ExampleError as error:
             raise RequestError(str(error).removeprefix("lesson: ")) from error
-
-
-def _lesson_reply(example: Example) -> Reply:
-    steps = build_steps(example)
-    shown = matrices(steps)
-    meta: dict[str, Any] = {
-        "request": example.request(),
-        "limits": _LIMITS,
-        "steps": as_json(steps),
-        "matrices": {id: matrix.to_json(index) for index, (id, matrix) in enumerate(shown.items())},
-    }
-    arrays = tuple(
-        np.ascontiguousarray(matrix.numbers.detach().to(torch.float32).numpy(), dtype="<f4")
-        for matrix in shown.values()
-    )
-    return Reply(meta=meta, arrays=arrays)
+        shown = matrices(steps)
+        meta: dict[str, Any] = {
+            "request": example.request(),
+            "limits": _LIMITS,
+            "steps": as_json(steps),
+            "matrices": {id: matrix.to_json(index) for index, (id, matrix) in enumerate(shown.items())},
+        }
+    return Reply(meta=meta, arrays=tuple(matrix.numbers.detach().float().numpy() for matrix in shown.values()))

@@ -149,16 +149,16 @@ class Side:
 
     @property
     def stacks(self) -> list[str]:
-        """The stacks that its maps have."""
+        """Return the stacks that its maps have."""
         return [stack for stack in ("encoder", "decoder") if stack in self.sizes]
 
     @property
     def writes(self) -> bool:
-        """Whether its cross-attention is that of a decoder, which writes a token after each that it reads."""
+        """Return whether a decoder with cross-attention writes a token after each that it reads."""
         return {"decoder", "cross"} <= {kind for kind, _ in self.maps}
 
     def token_text(self, stack: str) -> TokenText:
-        """The tokens of a stack as text to display."""
+        """Return the tokens of a stack as text to display."""
         if stack not in self._token_text:
             names = self.tokens.get(stack)
             strings = list(map(str, range(self.sizes[stack]))) if names is None else names
@@ -173,8 +173,8 @@ class View:
     answer: what a page about a question to a database opens with, as JSON.
     pixels: (height, width), grey: the picture that a model saw.
     grids: where its patches are, by stack: of the encoder that saw it, or of a decoder that has a token for each patch.
-    predictions: by side, "0" or "1"; none where the model predicts no tokens.
-    vectors: one of unit length per side, by which texts are compared; none where the model has none.
+    predictions: by side, "0" or "1"; no entry if the model predicts no tokens.
+    vectors: one of unit length per side, by which texts are compared; empty if the model has none.
     python: the line of Python that makes the changes of the second side; "" without changes.
     probes: other texts with their vectors, to compare those of a changed model with.
     """
@@ -191,11 +191,11 @@ class View:
 
     @classmethod
     def of(cls, shown: Maps | MapsLike, beside: Maps | MapsLike | None = None) -> "View":
-        """Maps, or two to compare.
+        """Return a view of maps, or of two to compare.
 
         Raises:
             ValueError: no maps; maps of different texts; a row out of range; a number of tokens that differs from the maps'; a model itself of
-                maps that are no recording; a picture beside a second side, or one whose patches are not known.
+                maps that are no recording; a picture with a second side, or one whose patches are not known.
         """
         maps = [side if isinstance(side, Maps) else Maps(side) for side in (shown, beside) if side is not None]
         sides = tuple(map(_side, maps))
@@ -209,7 +209,7 @@ class View:
             has_grid = any(side.grid is not None for side in maps)
             check(not has_grid, "view: grid says where the patches of picture are: give picture too")
             return result
-        check(len(sides) == 1, "view: a picture goes with one recording, not with a second one beside it")
+        check(len(sides) == 1, "view: a picture goes with one recording, not two: leave out the second")
         grids = _grids(sides[0], first.grid)
         pixels = np.rint(255 * luminance(first.picture, "view")).astype(np.uint8)
         rule = f"view: picture has {pixels.size:,} pixels; at most {MAX_PIXELS:,} are shown"
@@ -218,7 +218,7 @@ class View:
 
     @classmethod
     def of_question(cls, asked: Question) -> "View":
-        """The attention of a question over all passages of a database, which are the keys.
+        """Return the attention of a question over all passages of a database, which are the keys.
 
         Raises DataError: there are no passages, or the database has vectors of tokens; otherwise as `encoder_of` and `SoftDatabase.map`.
         """
@@ -261,7 +261,7 @@ class View:
         return cls(sides=(replace(side, sources=written),), title=question, answer=answer)
 
     def titled(self, title: str | None) -> "View":
-        """With another title of the page, and of its side if it has one; None: as it is."""
+        """Return the view with another title, also of its side if it has one; None: as it is."""
         if title is None:
             return self
         sides = tuple(replace(side, title=title) for side in self.sides) if len(self.sides) == 1 else self.sides
@@ -269,7 +269,7 @@ class View:
 
 
 def _grids(side: Side, grid_of: PatchGrid | Mapping[str, PatchGrid] | None) -> dict[str, PatchGrid]:
-    """Where the patches of a picture are, by stack. Raises ValueError: no grid, or one that has more patches than the map has tokens."""
+    """Return where a picture's patches are, by stack. Raises ValueError: none, or too many."""
     if grid_of is None:
         named = {stack: grid_of_tokens(side.tokens.get(stack, ())) for stack in side.stacks}
         grids = {stack: grid for stack, grid in named.items() if grid is not None}
@@ -287,13 +287,15 @@ def _grids(side: Side, grid_of: PatchGrid | Mapping[str, PatchGrid] | None) -> d
 
 
 def _origin(record: Mapping[str, Any]) -> str:
-    """The name of the file and of the document; not the folder, which is that of this machine."""
+    """Return the name of the file and of the document, without the folder of this machine."""
     names = [Path(str(record["source"])).name] if "source" in record else []
     return " ".join([*names, *([str(record["document"])] if "document" in record else [])])
 
 
 def _side(shown: Maps) -> Side:
-    maps = {name: _select_row(m, name, shown.row) for name, m in sorted(_by_name(shown.maps).items(), key=_order)}
+    by_name = _by_name(shown.maps)
+    names_in_order = sorted(by_name, key=lambda name: (KINDS.index(name[0]), name[1]))
+    maps = {name: _select_row(by_name[name], name, shown.row) for name in names_in_order}
     check(maps, "view: there are no maps to show")
     sizes = _sizes(maps)
     names = _token_strings(shown, sizes)
@@ -318,14 +320,10 @@ def _side(shown: Maps) -> Side:
 
 
 def _with_values(recording: Recording) -> Recording:
-    """The recording itself, with the values that it has: what the model had read besides its ids is not known."""
+    """Return the recording, with its values: what else the model had read is not known."""
     if not recording.values:
         raise RecordError("the recording has no values: record it with uwaga.watch(model, values=True)")
     return recording
-
-
-def _order(item: tuple[MapName, object]) -> tuple[int, int]:
-    return KINDS.index(item[0][0]), item[0][1]
 
 
 def _by_name(maps: MapsLike) -> dict[MapName, WeightMap]:
@@ -348,7 +346,7 @@ def _by_name(maps: MapsLike) -> dict[MapName, WeightMap]:
 
 
 def _guess_kind(m: WeightMap) -> str:
-    """The kind of a map that was given without one."""
+    """Return the kind of a map that was given without one."""
     shape = m.shapes[0]
     if shape[-2] != shape[-1]:
         return "cross"
@@ -356,7 +354,7 @@ def _guess_kind(m: WeightMap) -> str:
 
 
 def _select_row(m: WeightMap, name: MapName, row: int) -> WeightMap:
-    """The map (H, Q, K) of one row of a batch."""
+    """Return the map (H, Q, K) of one row of a batch."""
     parts = m.parts()
     rows = m.shape[0] if parts is not None or len(m.shape) > 3 else 1
     if len(m.shape) > 4 or not 0 <= row < rows:
@@ -371,7 +369,7 @@ def _select_row(m: WeightMap, name: MapName, row: int) -> WeightMap:
 
 
 def _sizes(maps: Mapping[MapName, WeightMap]) -> dict[str, int]:
-    """Tokens per stack."""
+    """Return the tokens per stack."""
     results: dict[str, int] = {}
     for (kind, layer), m in maps.items():
         for stack, size in zip(AXES[kind], m.shape[-2:], strict=True):
@@ -382,7 +380,7 @@ def _sizes(maps: Mapping[MapName, WeightMap]) -> dict[str, int]:
 
 
 def _token_strings(shown: Maps, sizes: Mapping[str, int]) -> dict[str, list[str]]:
-    """The token strings, by stack, as far as they are known."""
+    """Return the token strings, by stack, as far as they are known."""
     tokens = shown.tokens
     if tokens is None:
         recorded: Mapping[str, Any] = shown.maps.tokens if isinstance(shown.maps, Recording) else {}
@@ -401,13 +399,13 @@ def _token_strings(shown: Maps, sizes: Mapping[str, int]) -> dict[str, list[str]
 
 
 def _model_name(recorded: str) -> str:
-    """The name of a recording's model; of a directory its last part: a saved page must not tell where directories are."""
+    """Return the name of a recording's model, without its directory, which no page may tell."""
     path = Path(recorded)
     return path.name if path.is_absolute() else recorded
 
 
 def _title(side: Side) -> str:
-    """The beginning of the text."""
+    """Return the beginning of the text."""
     tokens = side.token_text(side.stacks[0])
     words = [at for at, is_special in enumerate(tokens.special) if not is_special]
     text = join_tokens(tokens, words[0], min(words[-1] + 1, words[0] + 40)) if words else ""

@@ -1,5 +1,5 @@
 """Labels of every head of a layer, as `uwaga.inspect.head_labels` gives them, over the items that are shown; for long texts from a sample of
-the queries. Beside them the strongest link of each head, and what other sentences tell of the model's heads.
+the queries. With them come the strongest link of each head, and what other sentences tell of the model's heads.
 
 A link is an exact weight between two words, off the sinks. A head has the name of one that follows a pronoun where the text has a pronoun
 that looks at another word most.
@@ -7,14 +7,13 @@ that looks at another word most.
 Letters: H heads, Q queries, K keys, n rows that are read at once.
 """
 
-import math
 from collections.abc import Iterator
 from typing import Any, Unpack, cast
 
 import torch
 
-from uwaga.inspect.heads.labels import LEAST, HeadLabel, LabelShares, sampled_rows
-from uwaga.viewer.messages import Reply, RequestError
+from uwaga.inspect.heads.labels import LEAST, LabelShares, sampled_rows
+from uwaga.viewer.messages import Reply, RequestError, finite
 from uwaga.viewer.queries.heads import DIFFERENCE, WRITTEN, Axis, LayerSelection
 from uwaga.viewer.queries.result import Computation, ViewResult
 from uwaga.viewer.request_table import Shown, request
@@ -30,7 +29,7 @@ _LEAST_OF_PRONOUN = 0.2  # the weight that a pronoun's largest link has at least
 
 @request(saved=True)
 def labels(result: ViewResult, **shown: Unpack[Shown]) -> Computation:
-    """What the heads of a layer do, in a word each."""
+    """Say what the heads of a layer do, in a word each."""
     resolver = result.resolver
     selection = resolver.selection(**shown)
     if selection.side == DIFFERENCE:
@@ -57,7 +56,7 @@ def labels(result: ViewResult, **shown: Unpack[Shown]) -> Computation:
     found: list[dict[str, Any]] = []
 
     def work() -> Iterator[float]:
-        """Rows of all heads at once: a step for each head would be a thousand small ones for a short text."""
+        """Read rows of all heads at once: a step for each head would be a thousand small ones."""
         views = [resolver.head_view(selection, head) for head in range(heads)]
         shares = LabelShares(heads, kind, query_ids, key_ids, _specials(queries), sinks)
         height = max(_BLOCK // max(len(key_ids) * heads, 1), 1)
@@ -71,11 +70,12 @@ def labels(result: ViewResult, **shown: Unpack[Shown]) -> Computation:
             of_pronouns.add(block, weights_HnK)
         follows = _heads_that_follow_a_pronoun(side, selection, of_pronouns.found)
         for head, label in enumerate(shares.labels()):
-            found.append({**_described(label), "link": links.found[head], "coreference": follows.get(head)})
+            numbers = {"share": finite(label.share), "by_position": finite(label.by_position)}
+            more = {"least": LEAST.get(label.label), "link": links.found[head], "coreference": follows.get(head)}
+            found.append({**label._asdict(), **numbers, **more})
 
     def reply(complete: float) -> Reply:
-        """A label per head, none before all are computed; `sampled` is the number of queries where not all were read. A "link" is [query,
-        key, weight], or None where no word looks at another."""
+        """Return a label per head, or none before all are computed; a link is [query, key, weight]."""
         sampled = len(rows) if len(rows) < len(queries) else None
         return Reply(meta={"labels": list(found), "complete": complete, "sampled": sampled})
 
@@ -109,14 +109,7 @@ class _StrongestLinks:
     """
 
     def __init__(
-        self,
-        heads: int,
-        queries: Axis,
-        keys: Axis,
-        sinks: torch.Tensor,
-        *,
-        is_self: bool,
-        of_pronouns: bool = False,
+        self, heads: int, queries: Axis, keys: Axis, sinks: torch.Tensor, *, is_self: bool, of_pronouns: bool = False
     ) -> None:
         self.found: list[list[Any] | None] = [None] * heads
         self._is_self, self._of_pronouns = is_self, of_pronouns
@@ -125,7 +118,7 @@ class _StrongestLinks:
         self._no_answer = _pronouns(keys)
 
     def add(self, rows: list[int], weights_HnK: torch.Tensor) -> None:
-        """Rows of all heads."""
+        """Add rows of all heads."""
         asking = [at for at, row in enumerate(rows) if self._asks[row]]
         if not asking or not bool(self._answers.any()):
             return
@@ -144,13 +137,13 @@ class _StrongestLinks:
 
 
 def _words(axis: Axis) -> torch.Tensor:
-    """(I,) bool: items with a letter or a digit that are no special tokens."""
+    """Return (I,) bool: items with a letter or a digit that are no special tokens."""
     result = torch.tensor([any(letter.isalnum() for letter in label) for label in axis.labels], dtype=torch.bool)
     return result & ~_specials(axis)
 
 
 def _pronouns(axis: Axis) -> torch.Tensor:
-    """(I,) bool: items that are a whole word, and a pronoun."""
+    """Return (I,) bool: items that are a whole word, and a pronoun."""
     size = len(axis)
     continues = [
         joined and label[:1].isalnum() for joined, label in zip(axis.no_space_before, axis.labels, strict=True)
@@ -170,17 +163,3 @@ def _specials(axis: Axis) -> torch.Tensor:
     result = torch.zeros(len(axis), dtype=torch.bool)
     result[axis.specials] = True
     return result
-
-
-def _described(label: HeadLabel) -> dict[str, Any]:
-    """As JSON, which has no NaN."""
-    return {
-        "label": label.label,
-        "share": None if math.isnan(label.share) else label.share,
-        "least": LEAST.get(label.label),
-        "queries": label.queries,
-        "of": label.of,
-        "sink": label.sink,
-        "by_position": None if math.isnan(label.by_position) else label.by_position,
-        "key": label.key,
-    }

@@ -22,7 +22,7 @@ _LEAST_WORDS, _MOST_WORDS = 3, 60  # of a short text: what a small map has a cel
 def items(
     result: ViewResult, *, side: Text, stack: Text, merge: Merge, specials: Specials, first: Integer, count: Integer
 ) -> Reply:
-    """The tokens or words along an axis."""
+    """Return the tokens or words along an axis."""
     resolver = result.resolver
     one_of("side", side, resolver.ids)
     axis = resolver.axis(side, one_of("stack", stack, resolver.stacks(side)), merge, specials)
@@ -41,7 +41,7 @@ def items(
 
 @request(saved=True)
 def picture(result: ViewResult) -> Reply:
-    """What a model of pictures saw."""
+    """Return what a model of pictures saw."""
     pixels = result.view.pixels
     if pixels is None:
         raise RequestError("this view has none")
@@ -49,7 +49,7 @@ def picture(result: ViewResult) -> Reply:
 
 
 def describe(resolver: HeadResolver) -> dict[str, Any]:
-    """Sides, layers, heads and axes, and where a page opens: the first request of every page."""
+    """Return sides, layers, heads and axes, and where a page opens."""
     sides = [_side(resolver, side) for side in resolver.ids]
     meta = {
         # Not imported: the package's top-level module names modules of higher layers.
@@ -76,8 +76,11 @@ def describe(resolver: HeadResolver) -> dict[str, Any]:
 
 
 def _start(resolver: HeadResolver) -> dict[str, Any]:
-    """A decoder with cross-attention opens on that: what it writes is the story, and what it reads of the text its reason. A picture opens on
-    the last layer, which has gathered most."""
+    """Return where a page opens.
+
+    A decoder with cross-attention opens on that: what it writes is the story, and what it reads of the text its reason.
+    A picture opens on the last layer, which has gathered most.
+    """
     names = list(resolver.maps("0"))
     if grids := resolver.view.grids:
         kind, layer = [name for name in names if name[0] in grids][-1]
@@ -87,9 +90,9 @@ def _start(resolver: HeadResolver) -> dict[str, Any]:
 
 
 def _merge(resolver: HeadResolver, kind: str) -> str:
-    """A short text is read in words: its pieces are merged, where what is compared has the same ones. A decoder writes tokens, not words,
-    and the letters of one word stay apart."""
+    """Return how a text opens: a short one in words, if all sides have the same ones."""
     sides = [side for side in resolver.ids if side != DIFFERENCE]
+    # A decoder writes tokens, not words, and the letters of one word stay apart.
     if kind == "cross" or not all(resolver.side(side).sources for side in sides):
         return "tokens"
     axes = [resolver.axis(side, AXES[kind][0], "words", "show") for side in sides]
@@ -103,7 +106,8 @@ def _side(resolver: HeadResolver, side: str) -> dict[str, Any]:
     title, model = shown.title, shown.model
     if side == DIFFERENCE:
         title, model = (
-            _difference_title([getattr(one, name) for one in resolver.view.sides]) for name in ("title", "model")
+            " minus ".join(dict.fromkeys(getattr(one, name) for one in resolver.view.sides))
+            for name in ("title", "model")
         )
     return {
         "id": side,
@@ -121,24 +125,17 @@ def _side(resolver: HeadResolver, side: str) -> dict[str, Any]:
             for kind, layer in names
         ],
         "stacks": {stack: _stack(resolver, side, stack) for stack in resolver.stacks(side)},
-        "kinds": {kind: _axes(kind, writes=shown.writes) for kind, _ in names},
+        "kinds": {
+            kind: {"queries": WRITTEN if kind == "cross" and shown.writes else AXES[kind][0], "keys": AXES[kind][1]}
+            for kind, _ in names
+        },
     }
 
 
-def _axes(kind: str, *, writes: bool) -> dict[str, str]:
-    queries, keys = AXES[kind]
-    return {"queries": WRITTEN if kind == "cross" and writes else queries, "keys": keys}
-
-
 def _stack(resolver: HeadResolver, side: str, stack: str) -> dict[str, Any]:
-    """How many tokens, words and special tokens an axis has, and how many tokens are the one for what the vocabulary lacks."""
+    """Count the tokens, words, special tokens and unknown tokens of an axis."""
     shown, read = resolver.side(side), "decoder" if stack == WRITTEN else stack
     words = len(resolver.axis(side, stack, "words", "show"))
     text = shown.token_text(read)
     counts = {"tokens": shown.sizes[read], "words": words, "specials": sum(text.special), "unknown": sum(text.unknown)}
     return counts | ({"unknown_token": shown.tokens[read][text.unknown.index(True)]} if any(text.unknown) else {})
-
-
-def _difference_title(names: list[str]) -> str:
-    """The title of a difference, "first minus second"; one name where both are equal."""
-    return " minus ".join(dict.fromkeys(names))

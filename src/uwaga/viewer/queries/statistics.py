@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from uwaga.inspect.heads.table import head_table
-from uwaga.maps.map import AttentionMap
-from uwaga.viewer.messages import Reply
+from uwaga.viewer.messages import Reply, finite
 from uwaga.viewer.queries.heads import DIFFERENCE, HeadResolver, HeadView, LayerSelection
 from uwaga.viewer.queries.result import Computation, ViewResult
 from uwaga.viewer.request_table import Layer, request
@@ -30,6 +29,7 @@ MEANINGS = {
     "duplicate_token": "weight on earlier keys of the same token",
     "induction": "weight on the keys right after earlier occurrences of the token",
 }
+# Tokens of cross-attention are of different texts, so that distances and earlier tokens are undefined.
 _OF_CROSS = ("entropy", "normalized_entropy", "peak", "effective_count", "sink", "learned_sink")
 _MAX_EXACT = 1 << 24  # weights of a head (4096 x 4096) that is computed exactly, in one step; a larger one is sampled
 _SAMPLED_QUERIES = 256
@@ -37,13 +37,13 @@ _BLOCK = 1 << 20  # weights of a block; several float64 arrays of this size are 
 
 
 def titles() -> list[dict[str, str]]:
-    """Name, title and meaning of each column."""
+    """Return name, title and meaning of each column."""
     return [{"name": name, "title": name.replace("_", " "), "meaning": text} for name, text in MEANINGS.items()]
 
 
 @request(saved=True)
 def statistics(result: ViewResult, **layer: Unpack[Layer]) -> Computation:
-    """The statistics of a layer's heads; of the difference, those of the first side minus those of the second."""
+    """Compute the statistics of a layer's heads; of the difference, the first minus the second."""
     selection = result.resolver.selection(**layer)
     if selection.side != DIFFERENCE:
         return _of_side(result.resolver, selection)
@@ -56,7 +56,7 @@ def statistics(result: ViewResult, **layer: Unpack[Layer]) -> Computation:
                 yield sum(one.complete for one in sides) / 2
 
     def reply(complete: float) -> Reply:
-        """Columns of H numbers that both sides have; None where one of them is not computed yet, or a mean over no query."""
+        """Return columns of H numbers that both sides have; None: not computed, or of no query."""
         first, second = (side.reply().meta for side in sides)
         columns = {
             name: [None if None in pair else pair[0] - pair[1] for pair in zip(column, other, strict=True)]
@@ -70,8 +70,7 @@ def statistics(result: ViewResult, **layer: Unpack[Layer]) -> Computation:
 
 
 def _of_side(resolver: HeadResolver, selection: LayerSelection) -> Computation:
-    """The table of one layer, computed head by head. Queries and keys of cross-attention are tokens of different texts, so that distances and
-    earlier tokens are undefined."""
+    """Compute the table of one layer, head by head."""
     side, name = selection.side, selection.name
     stack, shown, is_cross = AXES[name[0]][1], resolver.side(side), name[0] == "cross"
     labels = shown.tokens.get(stack)
@@ -83,6 +82,7 @@ def _of_side(resolver: HeadResolver, selection: LayerSelection) -> Computation:
     queries, keys = first.sizes
     samples = queries * keys > _MAX_EXACT or first.attention is None
     rows = min(queries, _SAMPLED_QUERIES) if samples else queries
+    ids = None if is_cross or queries > keys else torch.from_numpy(tokens)
     found: list[dict[str, float]] = []
 
     def work() -> Iterator[float]:
@@ -94,17 +94,17 @@ def _of_side(resolver: HeadResolver, selection: LayerSelection) -> Computation:
                 by_name = {statistic: _mean(values) for statistic, values in sums.items()}
             else:
                 assert head_view.attention is not None
-                by_name = _exact(head_view.attention, None if is_cross else tokens)
-            found.append(
-                {statistic: by_name[statistic] for statistic in by_name if not is_cross or statistic in _OF_CROSS}
-            )
+                table = head_table(head_view.attention, ids).columns
+                by_name = {statistic: float(column[0]) for statistic, column in table.items()}
+            defined = _OF_CROSS if is_cross else MEANINGS
+            found.append({statistic: by_name[statistic] for statistic in defined if statistic in by_name})
             yield (number + 1) / heads
 
     def reply(complete: float) -> Reply:
-        """Columns of H numbers; None where a head is not computed yet, and where a mean is over no query."""
+        """Return columns of H numbers; None: not computed, or a mean of no query."""
         missing: list[float | None] = [None] * (heads - len(found))
         columns = {
-            statistic: [_number(head.get(statistic, np.nan)) for head in found] + missing
+            statistic: [finite(head.get(statistic, np.nan)) for head in found] + missing
             for statistic in MEANINGS
             if any(statistic in head for head in found)
         }
@@ -113,15 +113,10 @@ def _of_side(resolver: HeadResolver, selection: LayerSelection) -> Computation:
     return Computation(work(), reply, tokens.nbytes)
 
 
-def _exact(m: AttentionMap, tokens: NDArray[np.int64] | None) -> dict[str, float]:
-    ids = None if tokens is None or m.shape[-2] > m.shape[-1] else torch.from_numpy(tokens)
-    return {name: float(column[0]) for name, column in head_table(m, ids).columns.items() if name in MEANINGS}
-
-
 def _sample(
     head_view: HeadView, count: int, tokens: NDArray[np.int64], sums: dict[str, list[NDArray[np.float64]]]
 ) -> Iterator[float]:
-    """Append every statistic of sampled queries to `sums`, block by block; yields the completed fraction between blocks."""
+    """Append every statistic of sampled queries to `sums`, and yield the completed fraction."""
     queries, keys = head_view.sizes
     chosen = ((np.arange(count) + 0.5) * queries / count).astype(np.int64)
     height = max(_BLOCK // max(keys, 1), 1)
@@ -137,7 +132,7 @@ def _sample(
 def of_rows(
     weights: NDArray[np.float64], positions: NDArray[np.int64], tokens: NDArray[np.int64]
 ) -> dict[str, NDArray[np.float64]]:
-    """Every statistic of the rows (n, K) of queries at the given positions among the keys; (n,) each, NaN where undefined.
+    """Compute every statistic (n,) of rows (n, K) of queries at positions; NaN where undefined.
 
     Where entries are negative, as those of a DifferenceMap that is shown as a map, entropy, effective count and the like are taken of their
     absolute values.
@@ -175,7 +170,3 @@ def _mean(parts: list[NDArray[np.float64]]) -> float:
     values = np.concatenate(parts)
     values = values[~np.isnan(values)]
     return float(values.mean()) if len(values) else float("nan")
-
-
-def _number(value: float) -> float | None:
-    return value if np.isfinite(value) else None

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from uwaga._base.options import Integer
-from uwaga.viewer.messages import Reply, RequestError
+from uwaga.viewer.messages import Reply, RequestError, finite
 from uwaga.viewer.queries.heads import HeadView
 from uwaga.viewer.queries.raster import weight_block
 from uwaga.viewer.queries.result import Computation, ViewResult
@@ -25,8 +25,10 @@ _TOKEN_BYTES = 1 << 26  # of an array of token strings in an .npz file, where ea
 
 @request(saved=True)
 def entry(result: ViewResult, *, head: Integer, query: Integer, key: Integer, **shown: Unpack[Shown]) -> Reply:
-    """One weight, its rank in its row (1 is the largest; equal weights share a rank; None of a weight that is 0, as masked ones are), its score,
-    and the row's log-sum-exp."""
+    """Return one weight, its rank in its row, its score, and the row's log-sum-exp.
+
+    The rank of the largest weight is 1, and equal weights share a rank; a weight of 0, as masked ones are, has none.
+    """
     _, head_view = result.resolver.select(head, **shown)
     in_range("query", query, 0, head_view.sizes[0])
     in_range("key", key, 0, head_view.sizes[1])
@@ -36,10 +38,10 @@ def entry(result: ViewResult, *, head: Integer, query: Integer, key: Integer, **
     visible = True
     if head_view.attention is not None:
         found = float(torch.as_tensor(head_view.attention.scores[query, key]))
-        visible, score = found != -float("inf"), _number(found)
+        visible, score = found != -float("inf"), finite(found)
         lse = _lse(head_view, query, row)
     meta = {
-        "weight": _number(float(weight)),
+        "weight": finite(float(weight)),
         "score": score,
         "rank": int((row > weight).sum()) + 1 if visible and weight != 0 else None,
         "visible": visible,
@@ -49,8 +51,10 @@ def entry(result: ViewResult, *, head: Integer, query: Integer, key: Integer, **
 
 
 def hidden(sees: list[int | None] | None, queries: NDArray[np.int32], keys: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """(rows, columns): whether no token of a query's item may look at one of a key's. sees: as of `HeadResolver.sees`; queries, keys: spans of items.
-    `seenKeys` of front/weights.js says the same."""
+    """Return (rows, columns): whether no token of a query's item may look at one of a key's.
+
+    sees: as of `HeadResolver.sees`; queries, keys: spans of items. `seenKeys` of front/weights.js says the same.
+    """
     before, after = sees or (None, None)
     behind = queries[:, None, 0] - (keys[None, :, 1] - 1)
     ahead = keys[None, :, 0] - (queries[:, None, 1] - 1)
@@ -60,7 +64,7 @@ def hidden(sees: list[int | None] | None, queries: NDArray[np.int32], keys: NDAr
 
 @request(saved=True)
 def row(result: ViewResult, *, head: Integer, query: Integer, **shown: Unpack[Shown]) -> Reply:
-    """(K,) the weights of one query."""
+    """Return (K,) the weights of one query."""
     _, head_view = result.resolver.select(head, **shown)
     return Reply(meta={}, arrays=(_row(head_view, in_range("query", query, 0, head_view.sizes[0])),))
 
@@ -70,7 +74,7 @@ def _row(head_view: HeadView, query: int) -> NDArray[np.float32]:
 
 
 def _column(head_view: HeadView, key: int, weights: NDArray[np.float32]) -> Iterator[float]:
-    """Fill (Q,) with the weights of all queries on one key, read from the first query on; each needs the normalizer of its row."""
+    """Fill (Q,) with the weights of all queries on one key, from the first query on."""
     at = 0
     while at < len(weights):
         block = slice(at, head_view.stop(at, len(weights)))
@@ -80,13 +84,13 @@ def _column(head_view: HeadView, key: int, weights: NDArray[np.float32]) -> Iter
 
 
 def _partial(weights: NDArray[np.float32], complete: float) -> Reply:
-    """NaN where nothing is known yet."""
+    """Return weights so far; NaN is not known yet."""
     return Reply(meta={"complete": complete}, arrays=(weights.copy(),))
 
 
 @request(saved=True)
 def column(result: ViewResult, *, head: Integer, key: Integer, **shown: Unpack[Shown]) -> Computation:
-    """(Q,) the weights on one key."""
+    """Return (Q,) the weights on one key."""
     _, head_view = result.resolver.select(head, **shown)
     weights = np.full(head_view.sizes[0], np.nan, np.float32)
     work = _column(head_view, in_range("key", key, 0, head_view.sizes[1]), weights)
@@ -95,7 +99,7 @@ def column(result: ViewResult, *, head: Integer, key: Integer, **shown: Unpack[S
 
 @request(saved=True)
 def heads(result: ViewResult, *, axis: Literal["row", "column"], item: Integer, **layer: Unpack[Layer]) -> Computation:
-    """A row or a column of every head of a layer, over tokens: (H, K) or (H, Q), one head after the other."""
+    """Return a row or a column of every head of a layer, over tokens: (H, K) or (H, Q)."""
     selection = result.resolver.selection(**layer)
     count = result.resolver.heads(selection.side, selection.name)
     sizes = result.resolver.head_view(selection, 0).sizes
@@ -118,7 +122,7 @@ def heads(result: ViewResult, *, axis: Literal["row", "column"], item: Integer, 
 
 @request(lane="long")
 def weights(result: ViewResult, *, head: Integer, rows: Pair, columns: Pair, **shown: Unpack[Shown]) -> Computation:
-    """A rectangle of a head, which may take seconds."""
+    """Return a rectangle of a head, which may take seconds."""
     _, head_view = result.resolver.select(head, **shown)
     _check_block(head_view, rows, columns)
     return weight_block(head_view, rows, columns, lambda values, _: Reply(meta={}, arrays=(values,)))
@@ -126,8 +130,11 @@ def weights(result: ViewResult, *, head: Integer, rows: Pair, columns: Pair, **s
 
 @request(lane="long")
 def npz(result: ViewResult, *, head: Integer, rows: Pair, columns: Pair, **shown: Unpack[Shown]) -> Computation:
-    """The same as an .npz file: weights (NaN where the query may not look at the key), query_tokens, key_tokens, rows, columns, and the names
-    (model, text, layer, ...)."""
+    """Return a rectangle as an .npz file.
+
+    It has weights (NaN where the query may not look at the key), query_tokens, key_tokens, rows, columns, and the names
+    (model, text, layer, ...).
+    """
     resolver = result.resolver
     selection, head_view = resolver.select(head, **shown)
     _check_block(head_view, rows, columns)
@@ -153,26 +160,21 @@ def npz(result: ViewResult, *, head: Integer, rows: Pair, columns: Pair, **shown
 
 
 def _check_block(head_view: HeadView, rows: tuple[int, int], columns: tuple[int, int]) -> None:
-    """Raises RequestError: rows or columns that do not exist."""
+    """Raise RequestError if there are no such rows or columns."""
     for name, (first, last), size in zip(("rows", "columns"), (rows, columns), head_view.sizes, strict=True):
         if not 0 <= first <= last <= size:
             raise invalid(name, f"[a, b] with 0 <= a <= b <= {size}", [first, last])
 
 
 def _strings(labels: Sequence[str]) -> NDArray[np.str_]:
-    """As an array: NumPy pads all strings to the longest, so that long ones are cut; NUL, which it strips, becomes U+2400."""
+    """Return an array; NumPy pads strings to the longest, and strips NUL, which becomes U+2400."""
     most = max(_TOKEN_BYTES // (4 * max(len(labels), 1)), 1)
     return np.array([label[:most].replace("\0", "\u2400") for label in labels], np.str_)
 
 
 def _lse(head_view: HeadView, query: int, row: torch.Tensor) -> float | None:
-    """The row's log-sum-exp, with that of a learned sink: the score less the log of the weight, at the largest weight."""
+    """Return the row's log-sum-exp, with a learned sink: a score less the log of its weight."""
     assert head_view.attention is not None
     peak = int(row.argmax())
     score = torch.as_tensor(head_view.attention.scores[query, peak]).double()
-    return _number(float(score - row[peak].double().log()))
-
-
-def _number(value: float) -> float | None:
-    """NaN and infinity have no JSON; they become null."""
-    return value if np.isfinite(value) else None
+    return finite(float(score - row[peak].double().log()))

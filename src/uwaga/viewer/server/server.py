@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
 from uwaga._base.connections import ConnectionTimeouts, IdleConnectionReaper, max_connections, uvicorn_server
 from uwaga._base.durable import PrivateFolder
@@ -101,8 +101,9 @@ class ServedView:
 
     @property
     def address(self) -> str:
-        """The page's URL with a one-time code, which gives access to the first browser that opens it. Once the code is used,
-        this is a URL with a new code, for another browser; the first browser keeps its access.
+        """Return the page's URL with a one-time code, for the first browser that opens it.
+
+        Once the code is used, this is a URL with a new code, for another browser; the first browser keeps its access.
 
         The code is in the URL's fragment (after #), which browsers neither send nor log.
         """
@@ -176,7 +177,7 @@ class ServedView:
 
     @property
     def closed(self) -> bool:
-        """Whether the server has stopped."""
+        """Return whether the server has stopped."""
         return self._ended.is_set()
 
     def wait(self) -> None:
@@ -204,9 +205,7 @@ class ServedView:
     def __enter__(self) -> "ServedView":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -267,7 +266,7 @@ def _listen(port: int) -> socket.socket:
 
 @contextmanager
 def _on_sigterm(call: Callable[[], None]) -> Iterator[None]:
-    """Handle SIGTERM within the block; a no-op outside of the main thread, where Python cannot install handlers."""
+    """Handle SIGTERM within the block, in the main thread alone: Python allows no other."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
