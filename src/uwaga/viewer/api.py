@@ -141,13 +141,13 @@ def serve(
 
 
 def check_language(name: str, language: str | None) -> None:
-    """Raises ValueError: a language that there is no table of."""
+    """Check the language of a page. Raises ValueError: there is no table of it."""
     is_known = language is None or language in LANGUAGES
     check(is_known, f"{name}: language must be one of {', '.join(LANGUAGES)}, not {language!r}")
 
 
 def in_notebook() -> bool:
-    """Whether the value of a cell is displayed as a widget: in a Jupyter kernel or in marimo."""
+    """Return whether a cell's value is displayed as a widget: in a Jupyter kernel or in marimo."""
     marimo = sys.modules.get("marimo")
     if marimo is not None and marimo.running_in_notebook():
         return True
@@ -157,6 +157,6 @@ def in_notebook() -> bool:
 
 
 def at_prompt() -> bool:
-    """Whether this is an interactive session, of Python or of IPython."""
+    """Return whether this is an interactive session, of Python or of IPython."""
     ipython = sys.modules.get("IPython")
     return hasattr(sys, "ps1") or (ipython is not None and ipython.get_ipython() is not None)

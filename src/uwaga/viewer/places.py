@@ -10,7 +10,7 @@ _LISTED = 12  # words of a text that an error lists
 
 
 def parse_head(head: str) -> tuple[str | None, int, int]:
-    """Kind or None, layer and head of "3.1" or "cross/3.1". Raises ValueError."""
+    """Return kind or None, layer and head of "3.1" or "cross/3.1". Raises ValueError."""
     match = _HEAD.fullmatch(head)
     if match is None:
         rule = "layer.head, such as 3.1, or kind/layer.head, such as cross/3.1"
@@ -19,8 +19,7 @@ def parse_head(head: str) -> tuple[str | None, int, int]:
 
 
 def place_of(service: Service, head: str, pick: str | None = None) -> str:
-    """The fragment of the page's address that opens a head with a word picked; head: as `parse_head`. Raises ValueError: there is no such
-    head, or no such word in its text."""
+    """Return the fragment that opens a head with a word picked. Raises ValueError: no such one."""
     about = service.answer({"request": "about"}).meta
     side, start = about["sides"][0], about["start"]
     kind, layer, number = parse_head(head)
@@ -37,7 +36,7 @@ def place_of(service: Service, head: str, pick: str | None = None) -> str:
 
 
 def _word(service: Service, stack: str, merge: str, pick: str) -> int:
-    """The first item of the text that is the word, in its letters or else in others."""
+    """Return the first item of the text that is the word, in its letters or else in others."""
     shown = {"request": "items", "side": "0", "stack": stack, "merge": merge, "specials": "show"}
     words: list[str] = []
     while True:

@@ -31,7 +31,7 @@ class Predictions:
 
     @staticmethod
     def of(reader: "Model", reading: Reading) -> "Predictions | None":
-        """None for a model that predicts no tokens."""
+        """Return the predictions of a reading; None for a model that predicts no tokens."""
         if reader.predicts is None:
             return None
         stack: str = "decoder" if "decoder" in reading.recording.tokens else "encoder"
@@ -50,8 +50,11 @@ class Predictions:
     def top(
         self, first: int, last: int, count: int, before: "Predictions | None" = None
     ) -> tuple[list[list[str]], NDArray[np.float32]]:
-        """For each token from `first` to `last` the `count` most probable tokens, and their probabilities (1, last - first, count). With
-        `before` the tokens whose larger probability of both is largest, and their probabilities here and by `before` (2, ...)."""
+        """Return the `count` most probable tokens at each token from `first` to `last`.
+
+        Their probabilities follow, (1, last - first, count). With `before`, the tokens are those whose larger
+        probability of both is largest, and the probabilities are those here and by `before`, (2, ...).
+        """
         import torch
 
         with torch.no_grad():
@@ -62,7 +65,7 @@ class Predictions:
         return [self._labels(row) for row in ids.tolist()], probabilities.numpy().astype(np.float32)
 
     def _labels(self, ids: list[int]) -> list[str]:
-        """The tokens as text; one that continues a word begins with a hyphen, where others do not."""
+        """Return tokens as text; one that continues a word begins with a hyphen if others do not."""
         backend = self.reader.target_tokenizer.backend if self.reader.config.has_both else self.reader.tokenizer.backend
         names = [backend.id_to_token(number) or f"<{number}>" for number in ids]
         shown = token_text([*self.tokens, *names])

@@ -50,7 +50,7 @@ class Handler(NamedTuple):
     arguments: made by `options`.
     saved: whether a saved page may hold the reply.
     in_steps: whether the function returns such a computation.
-    reads_maps: whether the function needs the lock of the result: a short one that does not is answered beside others.
+    reads_maps: whether the function needs the lock of the result: a short one that does not is answered while others are computed.
     """
 
     name: str
@@ -66,8 +66,7 @@ TABLE: dict[str, Handler] = {}
 
 
 def request(*, lane: Lane = "short", saved: bool = False, reads_maps: bool = True) -> Callable[[Function], Function]:
-    """Enter a function into the table under its name. Its first parameter is the result that a request is about; the others are the
-    request's arguments."""
+    """Enter a function into the table; its parameters after the result are the arguments."""
 
     def enter(function: Function) -> Function:
         rules: dict[str, Any] = {
@@ -91,7 +90,7 @@ def request(*, lane: Lane = "short", saved: bool = False, reads_maps: bool = Tru
 
 
 def parse(asked: Request) -> tuple[Handler, dict[str, Any]]:
-    """The row of the table, and all arguments.
+    """Return the row of the table, and all arguments.
 
     Raises:
         RequestError: an unknown request; an argument that is missing, unknown, of another kind or nested too deeply.
@@ -118,14 +117,14 @@ def parse(asked: Request) -> tuple[Handler, dict[str, Any]]:
 
 
 def one_of(name: str, value: str, choices: Iterable[str]) -> str:
-    """The value of an argument. Raises RequestError: it is none of the choices."""
+    """Return the value of an argument. Raises RequestError: it is none of the choices."""
     if value not in choices:
         raise invalid(name, f"one of {', '.join(choices)}", value)
     return value
 
 
 def in_range(name: str, value: int, low: int, high: int) -> int:
-    """The value of an argument. Raises RequestError: not low <= value < high."""
+    """Return the value of an argument. Raises RequestError: not low <= value < high."""
     if not low <= value < high:
         raise invalid(
             name, f"from {low} to {high - 1}" if low < high else f"in range({low}, {high}), which is empty", value
@@ -134,5 +133,5 @@ def in_range(name: str, value: int, low: int, high: int) -> int:
 
 
 def invalid(name: str, rule: str, value: object) -> RequestError:
-    """The error for an argument that breaks a rule."""
+    """Return the error for an argument that breaks a rule."""
     return RequestError(f"{name} must be {rule}, not {short(value)}")

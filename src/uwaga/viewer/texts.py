@@ -60,7 +60,7 @@ _MOST_PARAMETERS = 200_000_000  # of a model whose heads are tried on other sent
 
 
 def first_line(text: str) -> str:
-    """The first line of a text as it was given: a tokenizer may lower its case."""
+    """Return the first line of a text as it was given: a tokenizer may lower its case."""
     line = " ".join(text.strip().partition("\n")[0].split())
     return line if len(line) <= 60 else f"{line[:59]}…"
 
@@ -69,9 +69,9 @@ class RunRequest(NamedTuple):
     """What a page, or who opens it, asks to run.
 
     text: the text.
-    second: another, which is shown beside it.
+    second: another, which is shown next to it.
     target: what the decoder of an encoder-decoder reads; None: it generates.
-    edits: changes of the model: the text is shown as it is, and beside it as it is with the changes.
+    edits: changes of the model: the text is shown as it is, and next to it as it is with the changes.
     long: how a text is read that is too long for the model: FIRST, as many of its tokens as fit; LONGER, by that model; None: not at all.
     """
 
@@ -82,7 +82,7 @@ class RunRequest(NamedTuple):
     long: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """As a page sends it."""
+        """Return the request as a page sends it."""
         values = self._asdict() | {"edits": None if self.edits is None else self.edits.to_dict()}
         return {name: value for name, value in values.items() if name != "long" or value is not None}
 
@@ -105,11 +105,11 @@ class TextRunner:
 
     @property
     def reader(self) -> "Model":
-        """The model."""
+        """Return the model."""
         return cast("Model", self.first.model)
 
     def about(self) -> dict[str, Any]:
-        """What a page needs to offer a text box, as JSON; see `service.about`."""
+        """Return what a page needs to offer a text box, as JSON; see `service.about`."""
         # A saved page holds the command: it must not tell where the directories of this machine are.
         readers = [self.reader, *([] if self.second is None else [cast("Model", self.second.model)])]
         models = [reader.title if Path(reader.name).is_dir() else reader.name for reader in readers]
@@ -131,17 +131,13 @@ class TextRunner:
 
     @property
     def longer(self) -> str | None:
-        """The model that reads texts which are too long for this one."""
+        """Return the name of the model that reads texts which are too long for this one."""
         return (
             LONGER if self.second is None and self.reader.name != LONGER and not self.reader.config.has_both else None
         )
 
     def run(
-        self,
-        request: RunRequest,
-        report: Report = lambda fraction: None,
-        *,
-        max_tokens: int | None = MAX_TOKENS,
+        self, request: RunRequest, report: Report = lambda fraction: None, *, max_tokens: int | None = MAX_TOKENS
     ) -> View:
         """Read the texts.
 
@@ -216,7 +212,7 @@ class TextRunner:
         )
 
     def _probes_of(self, text: str, report: Report) -> list[tuple[str, NDArray[np.float32]]]:
-        """Sentences to compare a text with, and their vectors: of an example, also with its other word, its own, else the examples."""
+        """Return sentences to compare a text with, and their vectors: its own, or the examples."""
         by_text = dict(PROBES)
         for example, word, other in PAIRS:
             by_text[example.replace(word, other)] = by_text[example]
@@ -255,7 +251,7 @@ class TextRunner:
 
 
 def _scores_of(reader: "Model", reading: Reading) -> ScoreSource:
-    """The text is read again, with values, when a score of it is split."""
+    """Return how scores are split: the text is read again, with values, when one is."""
 
     return ScoreSource(
         reader, lambda report: read_again(reader, reading.recording, max_bytes=_MAX_VALUES_BYTES, report=report)
@@ -263,7 +259,7 @@ def _scores_of(reader: "Model", reading: Reading) -> ScoreSource:
 
 
 def _vector(reader: "Model", reading: Reading) -> NDArray[np.float32] | None:
-    """The text's vector of length 1, pooled as the model's directory says; None for a model that predicts tokens, or cannot pool."""
+    """Return the text's vector of length 1, pooled as its directory says; None if it has none."""
     if not isinstance(reader, Transformer) or reader.directory is None or reader.encoder is None or reader.predicts:
         return None
     try:

@@ -52,7 +52,7 @@ class Bundle:
     lesson: str | None
 
     def script(self, host: HostName) -> str:
-        """One ES module for a host. A page starts itself; in a notebook anywidget calls the module's default export."""
+        """Return one ES module for a host; that of a notebook exports what anywidget calls."""
         view = f", {self.lesson}.lessonView" if self.lesson else ""
         page = f'{self.main}.startPage(document.getElementById("uwaga"){view});\n'
         widget = f"export default {{ render: (context) => {self.main}.render(context{view}) }};\n"
@@ -64,7 +64,7 @@ _lock = threading.Lock()
 
 
 def bundle(folder: Path | None = None, *, lesson: bool = False) -> Bundle:
-    """The bundle of a folder or a packed file, cached until a file changes. None: the front end of this package.
+    """Bundle a folder or a packed file, cached until a file changes. Raises BundleError.
 
     Raises BundleError.
     """
@@ -79,8 +79,7 @@ def bundle(folder: Path | None = None, *, lesson: bool = False) -> Bundle:
 
 
 def join(folder: Path, *, lesson: bool = False) -> Bundle:
-    """All modules that main.js reaches, with the lesson also those of its view, each after those that it imports, and all style
-    sheets, those of the lesson only with it. Raises BundleError."""
+    """Join all modules that main.js, or the lesson's view, reaches. Raises BundleError."""
     texts = _texts(folder)
     ordered = _ordered(texts, ["main.js", *([_LESSON] if lesson else [])])
     constants = {name: f"$m{n}" for n, name in enumerate(ordered)}
@@ -108,7 +107,7 @@ def join(folder: Path, *, lesson: bool = False) -> Bundle:
 
 
 def pack(target: Path, folder: Path = FRONT) -> None:
-    """Write one file with the modules of both bundles, without comments, and the style sheets; it bundles to the same. Raises BundleError."""
+    """Write one file that bundles to the same as a folder, without comments. Raises BundleError."""
     texts = _texts(folder)
     kept = _ordered(texts, ["main.js", _LESSON])
     kept |= {name: text for name, text in texts.items() if name.endswith(".css")}
@@ -117,14 +116,14 @@ def pack(target: Path, folder: Path = FRONT) -> None:
 
 
 def _texts(folder: Path) -> dict[str, str]:
-    """Modules and style sheets by their paths from the front end's folder."""
+    """Return modules and style sheets by their paths from the front end's folder."""
     if folder.is_file():
         return dict(json.loads(bz2.decompress(folder.read_bytes())))
     return {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in _files(folder)}
 
 
 def _ordered(texts: Mapping[str, str], roots: list[str]) -> dict[str, str]:
-    """The modules that the roots import, without comments, each after those that it imports itself."""
+    """Return the modules that the roots import, without comments, each after its own imports."""
     result: dict[str, str] = {}
 
     def visit(name: str, importers: tuple[str, ...]) -> None:
@@ -146,7 +145,7 @@ def _ordered(texts: Mapping[str, str], roots: list[str]) -> dict[str, str]:
 
 
 def _check(name: str, text: str) -> None:
-    """Raises BundleError where a module has what a function in an inline script cannot have."""
+    """Raise BundleError if a module has what a function in an inline script cannot have."""
     lines = _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)  # where they are in the file
     without = _EXPORT.sub("", _IMPORT.sub(lambda match: "\n" * match[0].count("\n"), lines))
     rule = 'only import { a, b } from "./module.js"; and export function, class and const are supported'
@@ -162,7 +161,7 @@ def _line(text: str, match: re.Match[str]) -> int:
 
 
 def _target(name: str, written: str) -> str:
-    """The path of an imported module from the front end's folder."""
+    """Return the path of an imported module from the front end's folder."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(name), written))
 
 

@@ -29,7 +29,7 @@ _HTML = """<!doctype html>
 
 
 def served_html(title: str, language: str = "en", *, lesson: bool = False) -> str:
-    """The page of a server, without data, script or style in it but for its messages; another language can be chosen."""
+    """Return the page of a server, which has its messages as data, but no script or style."""
     front = "lesson" if lesson else "app"
     return _HTML.format(
         **_in_language(language, can_change=True),
@@ -42,7 +42,9 @@ def served_html(title: str, language: str = "en", *, lesson: bool = False) -> st
 
 
 def saved_html(title: str, *, script: str, css: str, data: str, language: str = "en") -> str:
-    """A page that is one file. Its Content-Security-Policy allows this script and style, by their hashes, and no requests.
+    """Return a page that is one file.
+
+    Its Content-Security-Policy allows this script and style, by their hashes, and no requests.
 
     Args:
         data: JSON without "<", which the script finds in the element with the attribute `data-uwaga-saved`.
@@ -75,11 +77,11 @@ def _in_language(language: str, *, can_change: bool) -> dict[str, str]:
 
 
 def page_title(title: str) -> str:
-    """The title of the browser's tab: one line, without control and bidirectional characters."""
+    """Return the title of the tab: one line, without control and bidirectional characters."""
     shown = "".join(letter if letter.isprintable() else " " for letter in title[:200])
     return f"{' '.join(shown.split())} - uwaga" if shown.strip() else "uwaga"
 
 
 def _hash(text: str) -> str:
-    """The source expression of an inline element in a Content-Security-Policy."""
+    """Return the source expression of an inline element in a Content-Security-Policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -63,7 +63,7 @@ class ProgressiveRaster:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Return the bytes held."""
         return self.cells.nbytes + self._sum.nbytes
 
     @property
@@ -92,7 +92,7 @@ class ProgressiveRaster:
                 yield before + (1.0 - before) * part
 
     def _sample(self, turn: int) -> Iterator[float]:
-        """One more sampled query of every range of queries."""
+        """Read one more sampled query of every range of queries."""
         starts, lengths = self._rows[:-1], np.diff(self._rows)
         rows = np.flatnonzero(lengths > turn)
         chosen = starts[rows] + (lengths[rows] * _van_der_corput(turn)).astype(np.int64)
@@ -126,7 +126,7 @@ class ProgressiveRaster:
             yield first / ranges
 
     def _long(self, at: int) -> Iterator[float]:
-        """One range of more queries than a step takes."""
+        """Compute one range of more queries than a step takes."""
         start, stop = (int(edge) for edge in self._rows[at : at + 2])
         cells = np.zeros(len(self._columns) - 1)
         first = start
@@ -144,7 +144,7 @@ class ProgressiveRaster:
         self.cells[at] = cells
 
     def _pooled(self, rows: NDArray[np.int64]) -> NDArray[np.floating[Any]]:
-        """Exact cells of some ranges: by the map's pooling engine if it has one."""
+        """Compute exact cells of some ranges, by the map's pooling engine if it has one."""
         attention = self._head_view.attention
         if attention is not None:
             edges = torch.from_numpy(rows), torch.from_numpy(self._columns)
@@ -161,16 +161,16 @@ class ProgressiveRaster:
 
     @property
     def _shown(self) -> slice:
-        """The range of keys that the raster covers."""
+        """Return the range of keys that the raster covers."""
         return slice(int(self._columns[0]), int(self._columns[-1]))
 
     def _pool_row(self, weights: Tensor) -> NDArray[np.float64]:
-        """(rows, J) from (rows, keys)."""
+        """Return (rows, J) from (rows, keys)."""
         return pool_columns(weights.numpy(), self._columns - self._columns[0], self._how)
 
 
 def pool_columns(weights: NDArray[np.float32], edges: NDArray[np.int64], pooling: str) -> NDArray[np.float64]:
-    """(rows, J): the sum, or the weight farthest from 0, between neighbouring edges; 0 for an empty range."""
+    """Pool between edges, (rows, J): the sum, or the weight farthest from 0; 0 if empty."""
     result = np.zeros((len(weights), len(edges) - 1))
     filled = np.flatnonzero(np.diff(edges))
     if not len(filled) or not len(weights):
@@ -185,12 +185,12 @@ def pool_columns(weights: NDArray[np.float32], edges: NDArray[np.int64], pooling
 
 
 def farther_from_zero(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
-    """Elementwise the number farther from 0, with its sign: the larger of two weights."""
+    """Return elementwise the number farther from 0, with its sign: the larger of two weights."""
     return np.where(np.abs(one) >= np.abs(other), one, other)
 
 
 def _van_der_corput(turn: int) -> float:
-    """The van der Corput sequence in base 2: 1/2, 1/4, 3/4, 1/8, ..., each far from those before it."""
+    """Return 1/2, 1/4, 3/4, 1/8, ..., each far from those before it: van der Corput's, base 2."""
     result, step, number = 0.0, 0.5, turn + 1
     while number:
         result += step * (number & 1)
@@ -204,8 +204,9 @@ def weight_block(
     columns: tuple[int, int],
     reply: Callable[[NDArray[np.float32], float], Reply],
 ) -> Computation:
-    """A rectangle of exact weights, NaN where nothing is known yet, read from its first row on. reply: of the weights and the completed
-    fraction.
+    """Read a rectangle of exact weights from its first row on; NaN is not known yet.
+
+    reply: of the weights and the completed fraction.
 
     Raises:
         RequestError: too many weights, or rows that take too long.
@@ -232,7 +233,7 @@ def weight_block(
 
 @request(saved=True)
 def overview(result: ViewResult, *, pooling: Pooling, **shown: Unpack[Shown]) -> Computation:
-    """Every head of a layer, coarsely: (H, I, J) in at most OVERVIEW x OVERVIEW cells each; NaN where nothing is known yet."""
+    """Pool every head of a layer into at most OVERVIEW x OVERVIEW cells: (H, I, J)."""
     resolver = result.resolver
     selection = resolver.selection(**shown)
     sizes = resolver.head_view(selection, 0).sizes
@@ -270,8 +271,10 @@ def tile(
     column: Integer,
     **shown: Unpack[Shown],
 ) -> Computation:
-    """A square of a head, by its place among those of its level: (I, J), 2**level tokens per cell along an axis, the exact weights at level 0;
-    NaN where nothing is known yet."""
+    """Show a square of a head, (I, J), by its place among those of its level.
+
+    A cell has 2**level tokens along an axis, and is the exact weight at level 0. NaN is not known yet.
+    """
     _, head_view = result.resolver.select(head, **shown)
     queries, keys = head_view.sizes
     size = TILE << in_range("level", level, 0, max(max(queries, keys) - 1, 1).bit_length() + 1)
@@ -297,12 +300,12 @@ def tile(
 
 
 def _equal(size: int) -> NDArray[np.int64]:
-    """The edges of at most OVERVIEW equal ranges."""
+    """Return the edges of at most OVERVIEW equal ranges."""
     count = max(min(size, OVERVIEW), 1)
     return np.arange(count + 1, dtype=np.int64) * size // count
 
 
 def _cells(first: int, level: int, size: int) -> NDArray[np.int64]:
-    """The edges of a tile's cells along an axis."""
+    """Return the edges of a tile's cells along an axis."""
     last = min(first + (TILE << level), size)
     return np.append(np.arange(first, last, 1 << level, dtype=np.int64), np.int64(last))

@@ -44,7 +44,7 @@ class Computation:
         self.complete = 1.0
 
     def reply(self) -> Reply:
-        """The result so far."""
+        """Return the result so far."""
         return self._reply(self.complete)
 
 
@@ -70,7 +70,7 @@ class ViewResult:
         self._cached_bytes = 0
 
     def answer(self, handler: Handler, arguments: Mapping[str, Any]) -> Reply:
-        """The reply to a request. Raises RequestError."""
+        """Return the reply to a request. Raises RequestError."""
         if handler.in_steps and handler.lane == "long":
             return self._finish(handler, arguments)
         with self.lock if handler.lane == "short" and handler.reads_maps else nullcontext():
@@ -81,7 +81,7 @@ class ViewResult:
             return reply
 
     def close(self) -> None:
-        """Refuse all further requests; one that is being computed ends at its next step."""
+        """Reject all further requests; one that is being computed ends at its next step."""
         self._closed = True
 
     def _check_open(self) -> None:

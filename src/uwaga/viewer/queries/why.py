@@ -40,7 +40,9 @@ class Link(NamedTuple):
 def link(
     resolver: HeadResolver, *, head: int, query: int, key: int, than: int | None = None, **shown: Unpack[Shown]
 ) -> Link:
-    """The link that a request names by its items. If an item has several tokens, the link is the one with the largest weight.
+    """Return the link that a request names by its items.
+
+    If an item has several tokens, the link is the one with the largest weight.
 
     Raises:
         RequestError: a side, layer or head that does not exist, a difference, items out of range, or `than` that is the key.
@@ -66,7 +68,7 @@ def link(
 
 
 def explain(of: Link, by: str, read: Callable[[], "Recording"]) -> dict[str, Any]:
-    """The meta of a reply. `front/types.js` describes it.
+    """Return the meta of a reply. `front/types.js` describes it.
 
     Args:
         of: the link.
@@ -113,7 +115,7 @@ def explain(of: Link, by: str, read: Callable[[], "Recording"]) -> dict[str, Any
 
 
 def _shares(why: "ScoreAttribution", by: str) -> list[tuple["Part | None", "Part | None", float]]:
-    """Parts of the query and of the key, None for all of them, and what they contribute: all that sums to the score, the strongest first."""
+    """Return parts of query and key, None for all, and what they contribute, strongest first."""
     results: list[tuple[Part | None, Part | None, float]] = []
     if by == "pairs":
         return [*results, *why.top(len(why.query_parts) * len(why.key_parts) + 1)]
@@ -129,7 +131,7 @@ def _shares(why: "ScoreAttribution", by: str) -> list[tuple["Part | None", "Part
 def _source(
     of: Link, why: "ScoreAttribution", recording: "Recording", number: int, parts: Sequence["Part | None"]
 ) -> dict[str, Any] | None:
-    """The token from which a head brought most of a share, and the token to which; None of a part that is no head.
+    """Return the token from which a head brought most of a share, and to which; None if no head.
 
     Of a difference of two keys, a head has brought something to both: it is the one at which the head looks more at that token.
     """
@@ -145,7 +147,7 @@ def _source(
 
 
 def _weight(recording: "Recording", row: int, part: "Part", query: int, key: int) -> float:
-    """The weight of the head that a part is."""
+    """Return the weight of the head that a part is."""
     where, head = part.attention_head()
     m = recording.maps[where]
     return float(torch.as_tensor(m.select(*([row] if len(m.shape) == 4 else []), head)[query, key]))
@@ -156,7 +158,7 @@ def _tokens(span: Any) -> list[int]:
 
 
 def _strongest(tokens: HeadView, queries: list[int], keys: list[int]) -> tuple[int, int, float]:
-    """The query, the key and the weight of the largest weight."""
+    """Return the query, the key and the weight of the largest weight."""
     weights = tokens.read(queries, keys)
     row, column = divmod(int(weights.argmax()), len(keys))
     return queries[row], keys[column], float(weights[row, column])

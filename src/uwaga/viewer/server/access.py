@@ -58,7 +58,7 @@ class AccessControl:
         self._url_code = ""
 
     def refusal(self, headers: Headers) -> HttpRefusal | None:
-        """None for a request from this server's own page, from the address bar, or from a program that is not a browser."""
+        """Return why a request is rejected; None from the own page, the address bar or a program."""
         results: dict[bytes, list[str]] = {}
         for name, value in headers:
             results.setdefault(name.lower(), []).append(value.decode("latin-1"))
@@ -72,18 +72,18 @@ class AccessControl:
         return None
 
     def is_authorized(self, token: str | None, cookie: str | None) -> bool:
-        """Whether both are this server's, compared in constant time."""
+        """Return whether both are this server's, compared in constant time."""
         return token is not None and cookie is not None and _same(token, self.token) & _same(cookie, self.cookie)
 
     def new_code(self) -> str:
-        """A new one-time code, besides that of the printed URL."""
+        """Return a new one-time code, in addition to that of the printed URL."""
         code = secrets.token_urlsafe(32)
         with self._lock:
             self._codes.append(code)
         return code
 
     def url_code(self) -> str:
-        """The one-time code of the printed URL: the same until it is exchanged, then a new one."""
+        """Return the printed URL's one-time code: the same until it is exchanged, then a new one."""
         with self._lock:
             if self._url_code not in self._codes:
                 self._url_code = secrets.token_urlsafe(32)
@@ -91,7 +91,7 @@ class AccessControl:
             return self._url_code
 
     def exchange(self, code: str) -> bool:
-        """Use a one-time code; whether it was valid. Raises CodeUsedError: it was used before."""
+        """Use a one-time code, and return whether it was valid. Raises CodeUsedError: it was used."""
         with self._lock:
             result = [valid for valid in self._codes if _same(code, valid)]
             if not result and any(_same(code, used) for used in self._used_codes):
@@ -109,8 +109,11 @@ def _same(offered: str, secret: str) -> bool:
 
 
 def _is_cross_site(headers: Mapping[bytes, str]) -> bool:
-    """Whether a page of another site sent a request. Following a link is allowed from anywhere, such as from a terminal that
-    is itself a web page: the page that it opens holds no data."""
+    """Return whether a page of another site sent a request.
+
+    Following a link is allowed from anywhere, such as from a terminal that is itself a web page: the page that it opens
+    holds no data.
+    """
     if headers.get(b"sec-fetch-site", "none") in ("none", "same-origin"):
         return False
     return (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) != ("navigate", "document")

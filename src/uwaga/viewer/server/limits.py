@@ -22,7 +22,7 @@ class ConcurrencyLimiter:
     Belongs to one event loop; only the computation runs in threads.
 
     Args:
-        at_once: requests computed at a time, in as many threads; beside them one of those that take long, two that run a text, and
+        at_once: requests computed at a time, in as many threads; in addition to them one of those that take long, two that run a text, and
             two that split a score, of which the second one ends the first.
         waiting: further requests that may wait.
     """
@@ -49,8 +49,9 @@ class ConcurrencyLimiter:
     async def compute(
         self, work: Callable[[], Result], disconnected: Coroutine[Any, Any, None], *, lane: Lane = "short"
     ) -> Result | None:
-        """The result of `work`, computed in a thread; None if `disconnected` ends first. Work waits only for other work of its
-        lane.
+        """Return the result of `work`, computed in a thread; None if `disconnected` ends first.
+
+        Work waits only for other work of its lane.
 
         After a disconnect, work that is queued is dropped; work that has begun runs to its end and keeps its thread.
         """
