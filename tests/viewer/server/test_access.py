@@ -2,16 +2,16 @@
 
 import pytest
 
-from uwaga.viewer.server.access import AccessControl, CodeUsedError, HttpRefusal
+from uwaga.viewer.server.access import AccessControl, CodeUsedError
 
 ACCESS = AccessControl(8123)
-OTHER_NAME = HttpRefusal(403, "forbidden: the Host header is not this server's address")
-OTHER_ORIGIN = HttpRefusal(403, "forbidden: the request comes from another origin")
-OTHER_SITE = HttpRefusal(403, "forbidden: the request comes from another site")
+OTHER_NAME = "forbidden: the Host header is not this server's address"
+OTHER_ORIGIN = "forbidden: the request comes from another origin"
+OTHER_SITE = "forbidden: the request comes from another site"
 HOST = ("host", "127.0.0.1:8123")
 
 
-def refusal(*headers: tuple[str, str]) -> HttpRefusal | None:
+def refusal(*headers: tuple[str, str]) -> str | None:
     return ACCESS.refusal([(name.encode(), value.encode()) for name, value in headers])
 
 

@@ -138,14 +138,9 @@ class RequestGroup:
 
 @dataclass(kw_only=True)
 class SnapshotBuilder:
-    """Makes requests and stores the replies, within a size and a time.
+    """Makes requests and stores the replies, within a size and a time; arguments as in `make_snapshot`.
 
-    Args:
-        answer: that of a service.
-        max_bytes: bound on the stored replies; needed groups may exceed it.
-        seconds: time for groups that are not needed, and for replies that are whole but not complete.
-        progress: called with the completed fraction, from 0 to 1.
-        clock: gives seconds.
+    max_bytes bounds the stored replies alone, and needed groups may exceed it.
     """
 
     answer: Answer

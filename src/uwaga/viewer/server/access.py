@@ -14,20 +14,12 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
 
 TOKEN_HEADER = "X-Uwaga-Token"
 COOKIE_PATH = "/ask"  # browsers send the cookie with requests to this path only
 _MAX_CODES = 64  # how many unused codes are remembered, and how many used ones
 
 Headers = Iterable[tuple[bytes, bytes]]  # as in ASGI: lower-case names
-
-
-class HttpRefusal(NamedTuple):
-    """The HTTP status and message of a request that is refused."""
-
-    status: int
-    error: str
 
 
 class CodeUsedError(Exception):
@@ -57,18 +49,18 @@ class AccessControl:
         self._used_codes: deque[str] = deque(maxlen=_MAX_CODES)
         self._url_code = ""
 
-    def refusal(self, headers: Headers) -> HttpRefusal | None:
+    def refusal(self, headers: Headers) -> str | None:
         """Return why a request is rejected; None from the own page, the address bar or a program."""
         results: dict[bytes, list[str]] = {}
         for name, value in headers:
             results.setdefault(name.lower(), []).append(value.decode("latin-1"))
         host, origin = results.get(b"host", []), results.get(b"origin", [])
         if len(host) != 1 or host[0].lower() not in self._hosts:
-            return HttpRefusal(403, "forbidden: the Host header is not this server's address")
+            return "forbidden: the Host header is not this server's address"
         if any(name.lower() not in self._origins for name in origin):
-            return HttpRefusal(403, "forbidden: the request comes from another origin")
+            return "forbidden: the request comes from another origin"
         if _is_cross_site({name: values[0] for name, values in results.items()}):
-            return HttpRefusal(403, "forbidden: the request comes from another site")
+            return "forbidden: the request comes from another site"
         return None
 
     def is_authorized(self, token: str | None, cookie: str | None) -> bool:

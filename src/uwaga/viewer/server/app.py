@@ -1,6 +1,7 @@
 """The ASGI application: the page, its script and styles, and the request handlers, behind access control and size limits."""
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from uwaga._base.languages import LANGUAGES, of_header
 from uwaga.viewer.messages import RequestError, Service
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.html import served_html
-from uwaga.viewer.server.access import COOKIE_PATH, TOKEN_HEADER, AccessControl, CodeUsedError, HttpRefusal
+from uwaga.viewer.server.access import COOKIE_PATH, TOKEN_HEADER, AccessControl, CodeUsedError
 from uwaga.viewer.server.limits import BusyError, ConcurrencyLimiter
 from uwaga.viewer.service import TABLE
 
@@ -186,8 +187,11 @@ class _Protected:
                 self._reaper.record_progress(scope["client"], complete=is_last)
                 await asyncio.sleep(0)  # where the client has gone, uvicorn learns it here, and sends no more
 
-        refusal = _check_header_size(scope) or self._access.refusal(scope["headers"])
-        app = self._app if refusal is None else JSONResponse({"error": refusal.error}, refusal.status)
+        status, error = 403, self._access.refusal(scope["headers"])
+        # h11 limits headers that arrive in parts, but not those that arrive at once.
+        if len(scope["raw_path"]) + sum(map(len, itertools.chain(*scope["headers"]))) > MAX_HEADER_BYTES:
+            status, error = 431, f"URL and headers exceed {MAX_HEADER_BYTES} bytes"
+        app = self._app if error is None else JSONResponse({"error": error}, status)
         await app(scope, receive, send_with_headers)
 
 
@@ -234,12 +238,6 @@ async def _error(request: Request, error: Exception) -> Response:
         messages = {404: "not found", 405: f"method {request.method} is not allowed"}
         status, message = error.status_code, messages.get(error.status_code, error.detail)
     return _AsciiJSONResponse({"error": message or str(error)}, status, headers)
-
-
-def _check_header_size(scope: "Scope") -> HttpRefusal | None:
-    """Reject large headers: h11 limits those that arrive in parts, but not those at once."""
-    size = len(scope["raw_path"]) + sum(len(name) + len(value) for name, value in scope["headers"])
-    return HttpRefusal(431, f"URL and headers exceed {MAX_HEADER_BYTES} bytes") if size > MAX_HEADER_BYTES else None
 
 
 def _require_json(headers: Headers) -> None:

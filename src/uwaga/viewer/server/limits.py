@@ -55,10 +55,8 @@ class ConcurrencyLimiter:
 
         After a disconnect, work that is queued is dropped; work that has begun runs to its end and keeps its thread.
         """
-        result, gone = (
-            asyncio.ensure_future(self._run(work, self._semaphores[lane])),
-            asyncio.ensure_future(disconnected),
-        )
+        result = asyncio.ensure_future(self._run(work, self._semaphores[lane]))
+        gone = asyncio.ensure_future(disconnected)
         try:
             await asyncio.wait({result, gone}, return_when=asyncio.FIRST_COMPLETED)
             return result.result() if result.done() else None
