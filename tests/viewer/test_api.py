@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import uwaga
-from uwaga.viewer import Maps, ServedView, api
+from uwaga.viewer import Maps, ServedView
 
 
 @pytest.fixture
@@ -28,32 +28,6 @@ def test_it_serves_and_prints_the_address(attention: uwaga.AttentionMap, capsys:
     view.close()
 
 
-def test_a_recording_has_its_own_tokens_and_title(one_thread: None) -> None:
-    from tiny_transformer import tiny
-
-    with uwaga.watch(model := tiny("gpt2")) as recording, torch.no_grad():
-        model(torch.tensor([[5, 6, 7, 8]]))
-    with uwaga.view(recording, model="tiny", browser=False, block=False) as view:
-        (side,) = view.service.answer({"request": "about"}).meta["sides"]
-        assert (side["model"], side["title"]) == ("tiny", "5 6 7 8")
-        assert side["maps"] == [{"kind": "decoder", "layer": layer, "heads": 4, "sees": [None, 0]} for layer in (0, 1)]
-
-
-def test_two_texts_side_by_side(attention: uwaga.AttentionMap) -> None:
-    with uwaga.view(attention, Maps(attention, title="again"), browser=False, block=False) as view:
-        sides = view.service.answer({"request": "about"}).meta["sides"]
-        assert [side["id"] for side in sides] == ["0", "1", "difference"]
-        assert sides[1]["title"] == "again"
-
-
-def test_a_view_is_saved(attention: uwaga.AttentionMap, small_front: Path, tmp_path: Path) -> None:
-    told: list[float] = []
-    with uwaga.view(attention, browser=False, block=False) as view:
-        view.save(tmp_path / "page.html", exact=[("encoder", 0, 1)], progress=told.append)
-    assert (tmp_path / "page.html").read_bytes().startswith(b"<!doctype html>")
-    assert told[-1] == 1
-
-
 @pytest.mark.parametrize(
     ("prompt", "block", "waits"), [(False, None, 1), (True, None, 0), (True, True, 1), (False, False, 0)]
 )
@@ -61,7 +35,8 @@ def test_it_blocks_in_a_program_and_not_at_a_prompt(
     attention: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch, prompt: bool, block: bool | None, waits: int
 ) -> None:
     waited: list[ServedView] = []
-    monkeypatch.setattr(api, "at_prompt", lambda: prompt)
+    if prompt:
+        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=SimpleNamespace))
     monkeypatch.setattr(ServedView, "wait", lambda view: waited.append(view))
     with uwaga.view(attention, browser=False, block=block):
         assert len(waited) == waits
@@ -87,10 +62,3 @@ def test_in_a_notebook_the_view_is_a_widget(
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
     monkeypatch.setitem(sys.modules, "marimo", SimpleNamespace(running_in_notebook=lambda: True))
     assert isinstance(uwaga.view(attention), anywidget.AnyWidget)
-
-
-def test_in_terminal_ipython_the_view_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    shell = SimpleNamespace()
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    assert not api.in_notebook()
-    assert api.at_prompt()

@@ -1,18 +1,16 @@
 """Every figure that names two words is the exact weight between them, whatever the length of the text and the model."""
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from asking import complete
+from asking import complete, runner_of
 
 import uwaga
 from uwaga.inspect import Edits
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.shown import Text
-from uwaga.viewer.texts import EXAMPLES, PROBES, RunRequest, TextRunner
+from uwaga.viewer.texts import EXAMPLES, PROBES, RunRequest
 
 PLAIN = {"merge": "tokens", "specials": "show"}
 # Characters that are a token or more each, so that the names say how long the texts are.
@@ -24,11 +22,6 @@ SIZES = {  # of texts, in characters
 }
 CASES = {f"{model}-{size}": (model, (SENTENCE * 500)[:size]) for model, sizes in SIZES.items() for size in sizes}
 CASES |= {f"speller-{word}": ("speller", word) for word in ("cat", "attention", "onomatopoeia")}
-
-
-@cache
-def runner_of(model: str) -> TextRunner:
-    return TextRunner(Text("", model=uwaga.models.open(model, dtype="float32")))
 
 
 @pytest.mark.gate("minilm-(3|60|1000)$", "copyist-(60|900)$", "bard-(65|257)$", "attention")
@@ -118,9 +111,13 @@ def test_a_page_opens_on_what_is_written(model: str, kind: str) -> None:
     assert service.answer({"request": "about"}).meta["start"] == start
 
 
-@pytest.mark.parametrize("model", ["minilm", "copyist", "bard"])
 @pytest.mark.parametrize(
-    ("text", "merge"), [(SENTENCE[:60], "words"), ("attention", "tokens"), (SENTENCE * 4, "tokens")]
+    ("model", "text", "merge"),
+    [
+        *((model, SENTENCE[:60], "words") for model in ("minilm", "copyist", "bard")),
+        ("minilm", "attention", "tokens"),
+        ("bard", SENTENCE * 4, "tokens"),
+    ],
 )
 def test_a_short_text_is_read_in_words(model: str, text: str, merge: str) -> None:
     runner = runner_of(model)

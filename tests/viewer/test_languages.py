@@ -238,11 +238,7 @@ def test_plural_forms_are_those_of_the_language() -> None:
     assert tokens("en", 1, 5) == ["1 token", "5 tokens"]
     assert tr_n("{count} head", "{count} heads", 1) == "1 head"
     with using("pl"):
-        assert [tr_n("{count} head", "{count} heads", count) for count in (1, 2, 5)] == [
-            "1 głowa",
-            "2 głowy",
-            "5 głów",
-        ]
+        assert [tr_n("{count} head", "{count} heads", count) for count in (1, 2, 5)] == ["1 głowa", "2 głowy", "5 głów"]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -311,41 +307,25 @@ def test_each_language_has_an_example_of_its_own() -> None:
     assert len(examples) == len(LANGUAGES)
 
 
+# What no page shows: ids, code, tokens and rules.
+_NOT_SHOWN = {
+    *("id", "code", "field", "shade", "form", "matrix", "matrices", "controls", "covers", "tap", "cells", "arrows", "kind"),
+    *("bypasses", "repeated", "step", "statistic", "sense", "without", "shape", "name"),
+}  # fmt: skip
+
+
 def strings(value: Any) -> Iterator[str]:
-    """What a page shows of a part of the lesson: no ids, code, tokens or rules."""
+    """Yield what a page shows of a part of the lesson."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
         for each in value:
             yield from strings(each)
     elif isinstance(value, dict):
-        skipped = [
-            "id",
-            "code",
-            "field",
-            "shade",
-            "form",
-            "matrix",
-            "matrices",
-            "controls",
-            "covers",
-            "tap",
-            "cells",
-            "arrows",
-            "kind",
-            "bypasses",
-            "repeated",
-            "step",
-            "statistic",
-            "sense",
-            "without",
-            "shape",
-            "name",
-        ]
         for name, each in value.items():
             if name == "source":
                 yield from [each["say"]] if "say" in each else []
-            elif name not in skipped:
+            elif name not in _NOT_SHOWN:
                 yield from strings(each)
 
 

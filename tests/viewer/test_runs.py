@@ -202,11 +202,7 @@ def test_a_changed_model_is_compared_with_other_texts_before_and_after() -> None
     maps = [uwaga.AttentionMap(*torch.randn(2, 1, 4, 8)) for _ in range(2)]
     shown = View.of(Maps(maps[0], tokens=list("abcd"), title="abcd"), Maps(maps[1], title="with the changes"))
     changed = replace(
-        shown,
-        predictions={"0": Letters(), "1": Letters()},
-        vectors=vectors,
-        python="uwaga.edit(...)",
-        probes=[probe],
+        shown, predictions={"0": Letters(), "1": Letters()}, vectors=vectors, python="uwaga.edit(...)", probes=[probe]
     )
     kept = ViewService(changed)
     found = about(kept)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from asking import runner_of
 
 import uwaga
 from uwaga.inspect import Edits
@@ -26,12 +27,12 @@ def bert(tmp_path_factory: pytest.TempPathFactory, write_model: Callable[..., Pa
 
 @pytest.fixture(scope="module")
 def bard() -> TextRunner:
-    return TextRunner(Text("", model=uwaga.models.open("bard", dtype="float32")))
+    return runner_of("bard")
 
 
 @pytest.fixture(scope="module")
 def speller() -> TextRunner:
-    return TextRunner(Text("", model=uwaga.models.open("speller", dtype="float32")))
+    return runner_of("speller")
 
 
 def whole(run: View, side: int, name: tuple[str, int]) -> torch.Tensor:
@@ -98,13 +99,6 @@ def test_changes_of_a_generation_keep_what_was_written(speller: TextRunner) -> N
     assert before.sizes == after.sizes
     assert list(before.tokens["decoder"]) == list(after.tokens["decoder"])
     assert run.predictions["0"].top(0, 3, 1)[1].tolist() != run.predictions["1"].top(0, 3, 1)[1].tolist()
-
-
-def test_vectors_are_those_of_the_encoder(bert: TextRunner) -> None:
-    run = bert.run(RunRequest("the cat sat", second="the dog"))
-    expected = uwaga.TextEncoder.load(bert.reader.directory).encode(["the cat sat", "the dog"])
-    for vector, other in zip(run.vectors, torch.as_tensor(expected), strict=True):
-        torch.testing.assert_close(torch.from_numpy(vector), other.float() / other.norm())
 
 
 def test_a_run_ends_within_a_layer_of_many_changes(speller: TextRunner) -> None:

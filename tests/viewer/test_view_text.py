@@ -67,11 +67,6 @@ def test_an_encoder_decoder_generates_or_reads_the_target() -> None:
     assert written["stacks"]["encoder"] == read["stacks"]["encoder"]
 
 
-def test_a_model_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="missing"):
-        uwaga.view("the cat", model=tmp_path / "missing", browser=False, block=False)
-
-
 def test_a_model_of_transformers_reads_texts_and_what_is_typed() -> None:
     model = uwaga.models.open(gpt2(), tokenizer=word_tokenizer())
     with served("the cat sat", model=model) as view:

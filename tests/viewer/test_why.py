@@ -3,13 +3,13 @@
 import gc
 import weakref
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import pytest
 import tiny_models
 import torch
 import transformers
+from asking import runner_of
 from tiny_tokenizer import word_tokenizer
 
 import uwaga
@@ -25,11 +25,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 TEXT = "The animal didn't cross the street because it was too tired."
 TOKENS = {"merge": "tokens", "specials": "show"}
 SHARES = {"pairs": None, "query": 1, "key": 0}
-
-
-@cache
-def runner_of(model: str) -> TextRunner:
-    return TextRunner(Text("", model=uwaga.models.open(model, dtype="float32")))
 
 
 def service_of(runner: TextRunner, *texts: str, **more: Any) -> ViewService:

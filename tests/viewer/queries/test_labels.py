@@ -7,7 +7,6 @@ from asking import replies_of
 import uwaga
 from uwaga.inspect.run_text import record_text
 from uwaga.viewer.messages import Reply
-from uwaga.viewer.queries import labels
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Maps, View
 
@@ -66,12 +65,11 @@ def test_a_long_text_is_sampled() -> None:
 
 
 @pytest.mark.usefixtures("one_step")
-def test_a_step_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labels, "_BLOCK", 100)
-    service = ViewService(View.of(previous_head(20)))
-    request = {"request": "labels", "side": "0", "kind": "encoder", "layer": 0, **PLAIN}
-    fractions = [service.answer(request).meta["complete"] for _ in range(4)]
-    assert fractions == [0.25, 0.5, 0.75, 1.0]  # twenty rows, five at a time
+def test_a_step_is_bounded(long_map: uwaga.AttentionMap) -> None:
+    service = ViewService(View.of(long_map))
+    replies = replies_of(service, request="labels", side="0", kind="decoder", layer=0, **PLAIN)
+    rows = (1 << 20) // 9000
+    assert [reply.meta["complete"] for reply in replies] == [rows / 256, 2 * rows / 256, 1.0]
 
 
 def test_the_first_word_is_a_sink_of_a_decoder_only_where_it_is_the_first_token() -> None:

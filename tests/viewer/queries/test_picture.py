@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from asking import complete, replies_of
+from asking import complete
 
 pytest.importorskip("PIL", reason="Pillow is not installed: transformers' image processors need it")
 from PIL import Image
@@ -46,18 +46,6 @@ def test_a_row_and_a_column_of_every_head(shown: View) -> None:
         complete(service, request="heads", **LAYER, axis="row", item=0).arrays[0][:, 2:].reshape(3, 5, 7),
         GRID.looks_at(m, 0).numpy(),
     )
-
-
-@pytest.mark.usefixtures("one_step")
-def test_columns_of_many_patches_come_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.viewer.queries.heads._STEP", 300)
-    shown = View.of(Maps(maps_of(37), tokens=GRID.tokens, picture=np.zeros((2, 2))))
-    replies = replies_of(ViewService(shown), request="heads", **LAYER, axis="column", item=4)
-    assert len(replies) > 9
-    fractions = [reply.meta["complete"] for reply in replies]
-    assert fractions == sorted(fractions)
-    assert np.isnan(replies[0].arrays[0]).any()
-    assert np.array_equal(replies[-1].arrays[0][0], shown.sides[0].maps["encoder", 1][0, :, 4].numpy())
 
 
 def test_what_a_page_is_told(shown: View) -> None:
