@@ -92,19 +92,6 @@ def test_pictures_are_filled_titled_and_named(
 
 
 @pytest.mark.stress
-def test_the_csv_of_the_table_is_the_table(serve: Serve, open_page: Open, make_maps: MakeMaps, tmp_path: Path) -> None:
-    page = open_page(
-        f"{serve(make_maps(20), tokens=words(20), model='org/tiny').address}&tab=table", accept_downloads=True
-    )
-    page.get_by_text("6 heads").wait_for()
-    table = save(page, "csv", tmp_path)
-    assert table.name == "uwaga_tiny_heads.csv"
-    lines = list(csv.DictReader(io.StringIO(table.read_text())))
-    assert [(line["layer"], line["head"]) for line in lines] == [(str(i), str(j)) for i in range(2) for j in range(3)]
-    assert all(0 <= float(line["peak"]) <= 1 for line in lines)
-
-
-@pytest.mark.stress
 def test_an_exported_overview_has_the_layers_outside_the_viewport_too(
     serve: Serve, open_page: Open, make_maps: MakeMaps, tmp_path: Path
 ) -> None:

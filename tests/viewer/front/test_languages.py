@@ -53,6 +53,7 @@ def test_a_language_that_was_asked_for_comes_before_the_browsers(open_page: Open
         page.get_by_text(STEPS[language or "pt"]).wait_for()
 
 
+@pytest.mark.stress
 def test_a_saved_lesson_is_in_its_language(open_page: Open, tmp_path: Path) -> None:
     work_through("to jest pióro .", language="pl").save(tmp_path / "lekcja.html")
     page = opened((tmp_path / "lekcja.html").as_uri() + "#tab=lesson&step=softmax", open_page, locale="ja-JP")
@@ -101,7 +102,7 @@ def test_every_text_of_a_page_comes_from_a_table(
     assert not [text for text in bare if not set(text.split()) <= example]
 
 
-@pytest.mark.gate("pl-360")
+@pytest.mark.stress
 @pytest.mark.parametrize("width", [360, 800, 1400])
 @pytest.mark.parametrize("language", [code for code in LANGUAGES if code != "en"])
 def test_no_page_overflows(language: str, width: int, serve: Serve, make_maps: MakeMaps, open_page: Open) -> None:

@@ -115,25 +115,6 @@ def test_the_readout_has_the_weights_scores_and_ranks_of_the_map(
 
 
 @pytest.mark.stress
-def test_the_readout_follows_the_pointer_and_a_click_selects_a_cell(
-    serve: Serve, open_map: Any, make_maps: MakeMaps
-) -> None:
-    maps = make_maps(512)
-    page = open_map(serve(maps), head=1, more="&view=100,200,20")
-    m = maps["encoder", 0][0, 1]
-    box = page.locator(".uwaga-map-stage").bounding_box()
-    for dx, dy in ((300, 300), (411, 222), (520, 333)):
-        page.mouse.click(box["x"] + dx, box["y"] + dy)
-        query, key, weight, _, rank = read(page, PICKED)
-        assert query >= 200
-        assert key >= 100
-        assert weight == float(m[query, key])
-        assert rank == int((m[query] > m[query, key]).sum()) + 1
-        assert read(page, POINTED, at=(query, key))[2] == weight
-        page.wait_for_function("() => location.hash.includes('&query=')")
-
-
-@pytest.mark.stress
 def test_the_map_is_there_as_a_table(serve: Serve, open_map: Any, make_maps: MakeMaps) -> None:
     """On a phone, too; hostile tokens are text."""
     maps = make_maps(len(WORDS))
@@ -247,27 +228,6 @@ def test_two_texts_side_by_side_show_the_same_cells(serve: Serve, open_map: Any,
     expected = weight - float(second["encoder", 0][0, 0, query, key])
     assert float(shown) == pytest.approx(expected, abs=1e-7)
     assert page.locator(".uwaga-map-scale:visible").count() == 2
-
-
-@pytest.mark.stress
-def test_keys_zoom_select_and_show_the_whole_map(serve: Serve, open_map: Any, make_maps: MakeMaps) -> None:
-    page = open_map(serve(make_maps(300)))
-    whole = pixels(page)
-    page.locator(".uwaga-map-frame").focus()
-    for key in ("+", "+", "+", "Shift+ArrowRight", "PageDown"):
-        page.keyboard.press(key)
-    page.wait_for_function("() => location.hash.includes('view=')")
-    for key in ("End", "Enter"):
-        page.keyboard.press(key)
-    assert read(page, PICKED)[1] == 299
-    for key in ("Escape", "0"):
-        page.keyboard.press(key)
-    page.mouse.move(2, 2)
-    page.wait_for_function("() => !location.hash.includes('view=')")
-    # The stage ends at a fraction of a pixel.
-    assert np.abs(np.subtract(pixels(page).shape, whole.shape)).max() <= 1
-    label = page.locator(".uwaga-map-frame").get_attribute("aria-label")
-    assert label == "Attention map, encoder layer 0 head 0, mass: 300 queries by 300 keys"
 
 
 @pytest.mark.stress

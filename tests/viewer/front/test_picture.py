@@ -6,32 +6,32 @@ from typing import Any
 
 import pytest
 import torch
-from pages import Open, Serve, violations
-
-pytest.importorskip("transformers", reason="transformers is not installed: the extra `test` brings it")
-pytest.importorskip("PIL", reason="Pillow is not installed: transformers' image processors need it")
-from tiny_vision import write_photo, write_vision
+from pages import MakeMaps, Open, Serve, violations
 
 import uwaga
-from uwaga.inspect import PatchGrid, pictures
-from uwaga.inspect.pictures import PictureReading
+from uwaga.inspect import PatchGrid
 from uwaga.viewer import ServedView
 from uwaga.viewer.messages import Reply
 
 pytestmark = pytest.mark.slow
 
+GRID = PatchGrid(rows=8, columns=8, special=("[CLS]", "[REG 0]", "[REG 1]", "[REG 2]"))
+Maps = dict[tuple[str, int], uwaga.AttentionMap]
 
-@pytest.fixture(scope="module")
-def reading(tmp_path_factory: pytest.TempPathFactory) -> PictureReading:
-    """8 by 8 patches of a DINOv2 with three registers."""
-    folder = tmp_path_factory.mktemp("model")
-    reader = pictures.load_vision(str(write_vision(folder / "dino")), "float32")
-    return pictures.record_picture(reader, pictures.read_picture(write_photo(folder / "photo.png")), resolution=64)
+
+def pictured(serve: Serve, maps: Maps, grid: PatchGrid) -> ServedView:
+    picture = torch.rand(64, 64, generator=torch.Generator().manual_seed(0))
+    return serve(maps, tokens=grid.tokens, picture=picture, grid=grid, title="photo.png")
 
 
 @pytest.fixture
-def served(reading: PictureReading, serve: Serve) -> ServedView:
-    return serve(reading.recording, picture=reading.pixels, grid=reading.grid, title="photo.png")
+def maps(make_maps: MakeMaps) -> Maps:
+    return make_maps(len(GRID.tokens), heads=4)
+
+
+@pytest.fixture
+def served(maps: Maps, serve: Serve) -> ServedView:
+    return pictured(serve, maps, GRID)
 
 
 def shown(page: Any, text: str) -> None:
@@ -86,25 +86,26 @@ def assert_says(page: Any, weights: torch.Tensor, grid: PatchGrid, item: int) ->
     assert chips(page) == {names[at]: percent(float(weights[at])) for at in range(grid.first)}
 
 
-def row_of(reading: PictureReading, layer: int, item: int) -> torch.Tensor:
+def row_of(maps: Maps, layer: int, item: int, grid: PatchGrid = GRID) -> torch.Tensor:
     """(H, K) in float64; its patches are those of `PatchGrid.looks_at`."""
-    m, grid = reading.recording.maps["encoder", layer], reading.grid
+    m = maps["encoder", layer]
     row = m[0, :, item]
     assert isinstance(row, torch.Tensor)
     assert torch.equal(row[:, grid.first :], grid.looks_at(m, item).flatten(1))
     return row.double()
 
 
-def test_figures_are_those_of_the_grid(served: ServedView, reading: PictureReading, open_page: Open) -> None:
-    grid, m = reading.grid, reading.recording.maps["encoder", 1]
+def test_figures_are_those_of_the_grid(served: ServedView, maps: Maps, open_page: Open) -> None:
+    grid = GRID
+    m = maps["encoder", 1]
     page = open_page(served.address)
     shown(page, "CLS ")
     assert page.get_by_role("tab", name="Picture").get_attribute("aria-selected") == "true"
-    assert_says(page, row_of(reading, 1, 0).mean(0), grid, 0)
+    assert_says(page, row_of(maps, 1, 0).mean(0), grid, 0)
     for row, column in ((0, 0), (3, 5), (7, 7), (5, 0)):
         hover(page, row, column, grid)
         item = grid.position(row, column)
-        assert_says(page, row_of(reading, 1, item).mean(0), grid, item)
+        assert_says(page, row_of(maps, 1, item).mean(0), grid, item)
     page.mouse.click(**at(page, 4, 4, grid))
     shown(page, "patch 4,4 looks")
     page.get_by_role("button", name="Is looked at by").click()
@@ -118,7 +119,7 @@ def test_figures_are_those_of_the_grid(served: ServedView, reading: PictureReadi
     page.locator(".uwaga-picture .uwaga-sub", has_text="layer 0, head 2").wait_for()
     hover(page, 2, 6, grid)
     item = grid.position(2, 6)
-    assert_says(page, row_of(reading, 0, item)[2], grid, item)
+    assert_says(page, row_of(maps, 0, item)[2], grid, item)
     box = page.locator(".uwaga-patch-mark[data-role=asks]").bounding_box()
     spot = at(page, 2, 6, grid)
     assert abs(box["x"] + box["width"] / 2 - spot["x"]) < 1
@@ -134,12 +135,12 @@ def test_figures_are_those_of_the_grid(served: ServedView, reading: PictureReadi
 
 
 @pytest.mark.stress
-def test_the_overlay_is_in_one_colour(served: ServedView, reading: PictureReading, open_page: Open) -> None:
+def test_the_overlay_is_in_one_colour(served: ServedView, maps: Maps, open_page: Open) -> None:
     """Grey where nothing looks, the colour of what is looked at where the most does; and the other one when the direction is turned."""
-    grid = reading.grid
+    grid = GRID
     page = open_page(served.address, color_scheme="light")
     hover(page, 3, 3, grid)
-    weights = grid.looks_at(reading.recording.maps["encoder", 1], (3, 3)).double().mean(0)
+    weights = grid.looks_at(maps["encoder", 1], (3, 3)).double().mean(0)
     middles = """([rows, columns]) => {
       const { width, height } = document.querySelector(".uwaga-photo canvas");
       const { data } = document.querySelector(".uwaga-photo canvas").getContext("2d").getImageData(0, 0, width, height);
@@ -156,7 +157,8 @@ def test_the_overlay_is_in_one_colour(served: ServedView, reading: PictureReadin
     assert all(blue[one] >= blue[other] - 2 for one, other in pairwise(order))
 
 
-def test_the_keyboard_alone_moves_the_patch(served: ServedView, reading: PictureReading, open_page: Open) -> None:
+@pytest.mark.stress
+def test_the_keyboard_alone_moves_the_patch(served: ServedView, open_page: Open) -> None:
     page = open_page(served.address)
     shown(page, "CLS ")
     page.locator(".uwaga-photo").focus()
@@ -189,43 +191,41 @@ def test_the_keyboard_alone_moves_the_patch(served: ServedView, reading: Picture
 
 
 @pytest.mark.stress
-def test_touch_moves_the_patch(served: ServedView, reading: PictureReading, open_page: Open) -> None:
+def test_touch_moves_the_patch(served: ServedView, open_page: Open) -> None:
     page = open_page(served.address, width=390, height=844, has_touch=True, is_mobile=True)
     shown(page, "CLS ")
-    page.touchscreen.tap(**at(page, 1, 6, reading.grid))
+    page.touchscreen.tap(**at(page, 1, 6, GRID))
     shown(page, "patch 1,6 ")
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
 
 
-def test_a_saved_page_has_the_picture(
-    reading: PictureReading, served: ServedView, open_page: Open, tmp_path: Path
-) -> None:
+def test_a_saved_page_has_the_picture(maps: Maps, served: ServedView, open_page: Open, tmp_path: Path) -> None:
     served.save(tmp_path / "page.html")
     page = open_page((tmp_path / "page.html").as_uri())
-    grid = reading.grid
+    grid = GRID
     shown(page, "CLS ")
     for layer in (1, 0):
         page.locator(".uwaga-dots button").nth(layer).click()
         hover(page, 3, 5, grid)
         item = grid.position(3, 5)
-        assert_says(page, row_of(reading, layer, item).mean(0), grid, item)
+        assert_says(page, row_of(maps, layer, item).mean(0), grid, item)
         page.mouse.move(0, 0)
         shown(page, "CLS ")
 
 
 @pytest.mark.stress
 def test_a_saved_page_of_many_patches_has_some(
-    reading: PictureReading, served: ServedView, open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    maps: Maps, served: ServedView, open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is too much is stored for some rows and columns: the pointer and the keys go to patches that there are."""
     monkeypatch.setattr("uwaga.viewer.page.snapshot._STRIDES", (4,))
     served.save(tmp_path / "page.html")
     page = open_page((tmp_path / "page.html").as_uri())
-    grid = reading.grid
+    grid = GRID
     page.mouse.move(**at(page, 6, 3, grid))
     shown(page, "patch 4,0 ")
     item = grid.position(4, 0)
-    assert_says(page, row_of(reading, 1, item).mean(0), grid, item)
+    assert_says(page, row_of(maps, 1, item).mean(0), grid, item)
     page.mouse.click(**at(page, 6, 3, grid))
     page.mouse.move(0, 0)
     page.locator(".uwaga-photo").focus()
@@ -239,30 +239,27 @@ def test_a_saved_page_of_many_patches_has_some(
 
 
 @pytest.mark.stress
-def test_a_picture_of_1024_pixels(open_page: Open, serve: Serve, tmp_path: Path) -> None:
-    """4,096 patches: rows are asked as the pointer goes, each once; what is no longer asked for is dropped."""
-    reader = pictures.load_vision(str(write_vision(tmp_path / "vit", "vit", patch_size=16)), "float32")
-    reading = pictures.record_picture(
-        reader, pictures.read_picture(write_photo(tmp_path / "photo.jpg", 1200, 1024)), resolution=1024
-    )
-    assert (reading.grid.rows, reading.grid.columns) == (64, 64)
-    page = open_page(serve(reading.recording, picture=reading.pixels, grid=reading.grid, title="photo.jpg").address)
+def test_a_picture_of_4096_patches(open_page: Open, serve: Serve, make_maps: MakeMaps) -> None:
+    """Rows are asked as the pointer goes, each once; what is no longer asked for is dropped."""
+    grid = PatchGrid(rows=64, columns=64, special=("[CLS]",))
+    maps = make_maps(len(grid.tokens))
+    page = open_page(pictured(serve, maps, grid).address)
     shown(page, "CLS ")
     asked: list[str] = []
     answered: list[Any] = []
     page.on("request", lambda request: asked.append(request.post_data or ""))
     page.on("requestfinished", lambda request: answered.append(request))
     for step in range(64):
-        page.mouse.move(**at(page, step, 63 - step, reading.grid))
-    hover(page, 20, 40, reading.grid)
-    item = reading.grid.position(20, 40)
-    assert_says(page, row_of(reading, 1, item).mean(0), reading.grid, item)
+        page.mouse.move(**at(page, step, 63 - step, grid))
+    hover(page, 20, 40, grid)
+    item = grid.position(20, 40)
+    assert_says(page, row_of(maps, 1, item, grid).mean(0), grid, item)
     # A server that is busy answers with a part, and is asked again: once with the whole.
     heads = [one.post_data for one in answered if '"heads"' in (one.post_data or "") and is_whole(one)]
     assert len(heads) == len(set(heads)) <= 65
-    hover(page, 20, 41, reading.grid)
+    hover(page, 20, 41, grid)
     before = len(asked)
-    hover(page, 20, 40, reading.grid)  # from the cache
+    hover(page, 20, 40, grid)  # from the cache
     assert not [body for body in asked[before:] if '"heads"' in body]
 
 
@@ -292,11 +289,11 @@ def test_words_over_a_picture(open_page: Open, serve: Serve) -> None:
 
 
 @pytest.mark.stress
-def test_no_screen_has_a_violation(served: ServedView, reading: PictureReading, open_page: Open) -> None:
+def test_no_screen_has_a_violation(served: ServedView, open_page: Open) -> None:
     for theme, width in (("light", 1400), ("dark", 1400), ("light", 800), ("light", 390), ("dark", 390)):
         page = open_page(served.address, width=width, height=900, color_scheme=theme)
         shown(page, "CLS ")
         assert violations(page) == [], (theme, width)
-        hover(page, 0, 3, reading.grid)
+        hover(page, 0, 3, GRID)
         assert violations(page) == [], (theme, width)
         page.context.close()

@@ -241,24 +241,23 @@ def test_without_special_tokens_the_weights_are_renormalised(
     assert_is_row(page, row / row.sum())
 
 
-def test_hostile_tokens_are_shown_as_text_everywhere(serve: Serve, open_page: Open, make_maps: MakeMaps) -> None:
-    tokens = ["[CLS]", *HOSTILE, "\u05e9\u05dc\u05d5\u05dd", "\u65e5\u672c", *["end"] * 22]
-    page = opened(open_page, serve(make_maps(len(tokens)), tokens=tokens), "&query=1")
-    read(page)
+def test_a_saved_page_opens_the_head_that_was_named_with_exact_weights_of_hostile_tokens(
+    serve: Serve, open_page: Open, make_maps: MakeMaps, tmp_path: Path
+) -> None:
+    tokens = ["[CLS]", *HOSTILE, "\u05e9\u05dc\u05d5\u05dd", "\u65e5\u672c", "named", *["end"] * 22, "[SEP]"]
+    maps = make_maps(len(tokens))
+    view = serve(maps, tokens=tokens)
+    view.open_at("1.2", "named")
+    view.save(tmp_path / "page.html", exact=[("encoder", 1, 2)])
+    page = open_page((tmp_path / "page.html").as_uri())
+    row = maps["encoder", 1][0, 2, tokens.index("named")]
+    assert_is_row(page, row, rests={0, len(tokens) - 1})
+    # A file has weights of 16 bits.
+    assert bars(page, "What") == pytest.approx(strongest(row), rel=2**-11)
     shown = page.locator(".uwaga-word").evaluate_all("all => all.map((one) => one.firstChild.textContent)")
     assert shown[1:7] == [HOSTILE[0], HOSTILE[1], "<U+202E>evil", "a<U+0007>b", "\u2205", "=1+1"]
     assert page.evaluate("window.harmed") is None
     assert page.locator("#uwaga script, #uwaga img").count() == 0
-
-
-def test_a_saved_page_has_exact_weights(serve: Serve, open_page: Open, make_maps: MakeMaps, tmp_path: Path) -> None:
-    maps = make_maps(60)
-    path = tmp_path / "page.html"
-    serve(maps, tokens=words(60)).save(path, exact=[("encoder", 0, 0)])
-    page = open_page(f"{path.as_uri()}#tab=explore&layer=0&head=0&query=12")
-    assert_is_row(page, maps["encoder", 0][0, 0, 12], rests={0, 59})
-    # A file has weights of 16 bits.
-    assert bars(page, "What") == pytest.approx(strongest(maps["encoder", 0][0, 0, 12]), rel=2**-11)
 
 
 @pytest.mark.stress

@@ -1,16 +1,11 @@
 """The page around the views in a browser: keys, help, URL, the overview and the table."""
 
 import re
-import threading
-import webbrowser
-from types import SimpleNamespace
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import torch
 from pages import MakeMaps, Open, Serve
-from waiting import HANG
 from written import number_of
 
 pytestmark = pytest.mark.slow
@@ -34,8 +29,7 @@ def part(page: Page, name: str) -> str | None:
     return match and match[1]
 
 
-@pytest.mark.stress
-def test_arrows_and_enter_open_a_head_and_the_url_has_it(page: Page) -> None:
+def test_the_overview_and_the_table_open_a_head_that_the_url_names(page: Page) -> None:
     for key in ("ArrowRight", "ArrowDown", "ArrowDown"):
         page.keyboard.press(key)
     cell = page.locator(".uwaga-overview-cell[data-active]")
@@ -53,54 +47,10 @@ def test_arrows_and_enter_open_a_head_and_the_url_has_it(page: Page) -> None:
     page.wait_for_url("**tab=explore**")
     page.reload()
     page.wait_for_selector(".uwaga-tabs")
-    assert (part(page, "tab"), part(page, "layer"), part(page, "head"), part(page, "token")) == (
-        "explore",
-        "2",
-        "1",
-        token,
-    )
-
-
-@pytest.mark.stress
-def test_help_lists_the_commands_of_every_view_and_restores_the_focus(page: Page) -> None:
-    page.keyboard.press("?")
-    dialog = page.locator("dialog[open]")
-    keys = dict(
-        dialog.locator("section").evaluate_all(
-            "all => all.map((one) => [one.querySelector('h3').textContent, [...one.querySelectorAll('kbd')].map((key) => key.textContent)])"
-        )
-    )
-    assert keys.keys() >= {"Views", "Heads", "Display", "Overview", "Map", "Long texts", "Table", "Files"}
-    of_files = keys.pop("Files")
-    assert len(set(of_files)) == len(of_files) == 8
-    assert not set(of_files) & {key for group in keys.values() for key in group}
-    page.keyboard.press("h")
-    assert part(page, "head") in (None, "0")
-    for _ in range(4):
-        page.keyboard.press("Tab")
-        assert page.evaluate(
-            "() => document.activeElement === document.body || !!document.activeElement.closest('dialog')"
-        )
-    dialog.get_by_role("checkbox").uncheck()
-    page.keyboard.press("Escape")
-    assert dialog.count() == 0
-    page.keyboard.press("1")
-    assert part(page, "tab") == "overview"
-
-
-@pytest.mark.stress
-def test_themes_follow_the_system_until_one_is_chosen(page: Page) -> None:
-    page.emulate_media(color_scheme="dark")
-    page.wait_for_selector(".uwaga[data-theme=dark]")
-    for theme in ("light", "dark"):
-        page.keyboard.press("t")
-        assert page.evaluate("() => document.querySelector('.uwaga').dataset.theme") == theme
-
-
-@pytest.mark.stress
-def test_the_table_sorts_and_opens_a_head(page: Page) -> None:
-    page.get_by_role("button", name="Table").click()
-    page.get_by_text("12 heads").wait_for()
+    assert [part(page, name) for name in ("tab", "layer", "head", "token")] == ["explore", "2", "1", token]
+    page.get_by_role("tab", name="All heads").click()
+    page.get_by_role("button", name="Table", exact=True).click()
+    page.locator("tr[data-at]").nth(11).wait_for()
     for width in (390, 1280):  # every number stands under its heading
         page.set_viewport_size({"width": width, "height": 800})
         head, *rows = (
@@ -123,6 +73,40 @@ def test_the_table_sorts_and_opens_a_head(page: Page) -> None:
     page.keyboard.press("Enter")
     page.wait_for_url("**tab=explore**")
     assert name == f"encoder layer {part(page, 'layer')}, head {part(page, 'head')}: open"
+
+
+@pytest.mark.stress
+def test_help_lists_the_commands_of_every_view_and_keys_change_the_theme(page: Page) -> None:
+    page.keyboard.press("?")
+    dialog = page.locator("dialog[open]")
+    keys = dict(
+        dialog.locator("section").evaluate_all(
+            "all => all.map((one) => [one.querySelector('h3').textContent, [...one.querySelectorAll('kbd')].map((key) => key.textContent)])"
+        )
+    )
+    assert keys.keys() >= {"Views", "Heads", "Display", "Overview", "Map", "Long texts", "Table", "Files"}
+    of_files = keys.pop("Files")
+    assert len(set(of_files)) == len(of_files) == 8
+    assert not set(of_files) & {key for group in keys.values() for key in group}
+    page.keyboard.press("h")
+    assert part(page, "head") in (None, "0")
+    for _ in range(4):
+        page.keyboard.press("Tab")
+        assert page.evaluate(
+            "() => document.activeElement === document.body || !!document.activeElement.closest('dialog')"
+        )
+    page.keyboard.press("Escape")
+    assert dialog.count() == 0
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_selector(".uwaga[data-theme=dark]")
+    for theme in ("light", "dark"):
+        page.keyboard.press("t")
+        assert page.evaluate("() => document.querySelector('.uwaga').dataset.theme") == theme
+    page.keyboard.press("?")
+    dialog.get_by_role("checkbox").uncheck()
+    page.keyboard.press("Escape")
+    page.keyboard.press("1")
+    assert part(page, "tab") == "overview"
 
 
 @pytest.mark.stress
@@ -150,29 +134,6 @@ def test_errors_are_shown_and_can_be_dismissed(serve: Serve, make_maps: MakeMaps
 
 
 @pytest.mark.stress
-def test_the_code_is_removed_from_the_url_and_is_valid_once(serve: Serve, make_maps: MakeMaps, open_page: Open) -> None:
-    view = serve(make_maps(6), tokens=list("abcdef"))
-    address = view.address
-    page = open_page(address)
-    page.get_by_role("tab", name="Explore").wait_for()
-    assert "code=" not in page.url
-    assert page.evaluate("document.cookie") == ""
-    (cookie,) = page.context.cookies([f"{address.partition('#')[0]}ask"])
-    assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/ask")
-    # The same browser opens it again: by reloading, by its URL, and by the printed URL.
-    page.reload()
-    page.get_by_role("tab", name="Explore").wait_for()
-    for place in (address.partition("#")[0], address):
-        again = page.context.new_page()
-        again.goto(place)
-        again.get_by_role("tab", name="Explore").wait_for()
-        assert "code=" not in again.url
-    page.goto(view.address)  # pasted into an open page, the code is removed from the URL and not exchanged
-    page.wait_for_function("!location.hash.includes('code=')")
-    assert view.address != address
-
-
-@pytest.mark.stress
 def test_a_used_url_shows_an_error_and_a_new_one_is_printed(
     serve: Serve, make_maps: MakeMaps, browser: Any, capsys: Any
 ) -> None:
@@ -190,31 +151,6 @@ def test_a_used_url_shows_an_error_and_a_new_one_is_printed(
             assert said in page.inner_text("body")
         context.close()
     assert capsys.readouterr().out.split() == ["uwaga.view:", address, "uwaga.view:", view.address]
-
-
-@pytest.mark.stress
-def test_the_file_that_is_opened_in_a_browser_redirects_to_the_page(
-    serve: Serve, make_maps: MakeMaps, browser: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-    began = threading.Event()
-
-    def open_it(address: str) -> None:
-        opened.append(address)
-        began.set()
-
-    monkeypatch.setattr(webbrowser, "get", lambda: SimpleNamespace(open=open_it, basename="firefox"))
-    view = serve(make_maps(6), tokens=list("abcdef"))
-    assert view.browse()
-    assert began.wait(HANG)
-    assert "code=" not in opened[0]
-    context = browser.new_context()
-    page = context.new_page()
-    page.goto(opened[0])
-    page.get_by_role("tab", name="Explore").wait_for()
-    assert page.url.startswith(f"http://127.0.0.1:{urlsplit(view.address).port}/")
-    assert "code=" not in page.url
-    context.close()
 
 
 def test_explore_is_driven_by_the_wall_the_words_and_the_keys(

@@ -9,13 +9,12 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import numpy as np
 import pytest
+from asking import runner_of
 from pages import Open, Serve
 from written import number_of
 
-import uwaga
 from uwaga.viewer import ServedView
-from uwaga.viewer.shown import Text
-from uwaga.viewer.texts import EXAMPLES, RunRequest, TextRunner
+from uwaga.viewer.texts import EXAMPLES, RunRequest
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +24,18 @@ BOX = ".uwaga-typing textarea"
 @pytest.fixture
 def bard(serve: Serve) -> ServedView:
     return serve("To be, or not to", model="bard")
+
+
+@pytest.fixture
+def tired(serve: Serve) -> ServedView:
+    return serve(EXAMPLES["minilm"][0], model="minilm")
+
+
+def opened(open_page: Open, view: ServedView, **options: Any) -> Any:
+    """Open a page, and wait until it has chosen what it shows."""
+    page = open_page(view.address, **options)
+    page.locator(".uwaga-headline", has_text="%").wait_for()
+    return page
 
 
 def write(page: Any, text: str) -> None:
@@ -53,8 +64,7 @@ def test_a_typed_text_is_shown_with_what_comes_next(bard: ServedView, open_page:
     type_text(page, "ROMEO:\nWhat light is")
     words = page.locator(".uwaga-reading:visible .uwaga-word")
     assert words.evaluate_all("all => all.map((one) => one.firstChild.textContent).join(' ')").startswith("ROMEO")
-    run = TextRunner(Text("", model=uwaga.models.open("bard", dtype="float32")))
-    predictions = run.run(RunRequest("ROMEO:\nWhat light is")).predictions["0"]
+    predictions = runner_of("bard").run(RunRequest("ROMEO:\nWhat light is")).predictions["0"]
     words = predictions.top(len(predictions) - 1, len(predictions), 5)[0][0]
     assert bars(page, "What comes next") == [word.replace(" ", "\u2423").replace("\n", "\u21b5") for word in words]
     page.go_back()
@@ -71,8 +81,7 @@ def test_a_typed_text_is_shown_with_what_comes_next(bard: ServedView, open_page:
 @pytest.mark.stress
 def test_a_text_that_is_too_long_is_read_in_part_or_by_another_model(serve: Serve, open_page: Open) -> None:
     served = serve("The cat sat.", model="minilm")
-    page = open_page(served.address)
-    page.locator(".uwaga-headline", has_text="%").wait_for()
+    page = opened(open_page, served)
     ways = (("Read the first 512 tokens", "all-MiniLM-L6-v2", 512), ("Read it with copyist", "copyist", 1200))
     for number, (button, model, tokens) in enumerate(ways, 1):
         write(page, "cat " * 599 + "end")
@@ -92,9 +101,8 @@ def test_the_headline_of_a_long_text_is_the_exact_weight_in_every_head(serve: Se
     """With more tokens than a small map has cells, figures of cells of several words once passed for words."""
     text = "The keeper of the lighthouse did not cross the bay because it was too wild; she waited for the boat. " * 14
     served = serve(text, model="minilm")
-    page = open_page(served.address)
+    page = opened(open_page, served)
     heads = page.locator(".uwaga-wall button")
-    page.locator(".uwaga-headline", has_text="%").wait_for()
     maps = served.service.view.sides[0].maps
     for at in (0, 17, 40, 71):
         heads.nth(at).click()
@@ -139,9 +147,8 @@ def test_a_head_is_switched_off_and_a_link_cut(bard: ServedView, open_page: Open
 
 
 @pytest.mark.stress
-def test_a_cut_says_where_the_weight_went_and_what_moved(serve: Serve, open_page: Open) -> None:
-    served = serve(EXAMPLES["minilm"][0], model="minilm")
-    page = open_page(served.address)
+def test_a_cut_says_where_the_weight_went_and_what_moved(tired: ServedView, open_page: Open) -> None:
+    page = open_page(tired.address)
     page.locator(".uwaga-headline", has_text="it looks mostly at animal: 67.7%").wait_for()
     page.locator(".uwaga-cut").click()
     page.get_by_role("heading", name="Where the 67.7% went").wait_for()
@@ -151,7 +158,7 @@ def test_a_cut_says_where_the_weight_went_and_what_moved(serve: Serve, open_page
     assert sum(number_of(text.strip("+%")) for text in gained) == pytest.approx(67.7, abs=0.6)
     page.get_by_text("so every other share grew by the same factor, 3.09.").wait_for()
     # Before and after of the output.
-    probes = served.service.answer({"request": "about", "run": 1}).meta["probes"]
+    probes = tired.service.answer({"request": "about", "run": 1}).meta["probes"]
     lines = page.locator(".uwaga-dot-lines li").all_inner_texts()
     assert [text.split("\n") for text in lines] == [[text, f"{a:.4f} \u2192 {b:.4f}"] for text, a, b in probes]
     assert page.locator(".uwaga-moved-list li").count() == 5
@@ -176,36 +183,11 @@ def test_a_cut_says_where_the_weight_went_and_what_moved(serve: Serve, open_page
 
 
 @pytest.mark.stress
-def test_a_changed_decoder_shows_probabilities_before_and_after(bard: ServedView, open_page: Open) -> None:
-    """The address has the text and the change."""
-    edits = '{"heads":[{"kind":"decoder","layer":0,"head":1,"value":0}],"scores":[],"weights":[]}'
-    page = open_page(f"{bard.address}&text=Who+is+there&edits={edits}&layer=2&head=3&kind=decoder&side=1")
-    page.locator(".uwaga-change", has_text="layer 0, head 1 off").wait_for()
-    assert page.locator(BOX).first.input_value() == "Who is there"
-    page.locator(".uwaga-headline-note", has_text="layer 2, head 3").wait_for()
-    section = page.locator(".uwaga-predictions section", has=page.locator("h3", has_text="What comes next"))
-    lines = section.locator(".uwaga-dot-lines li")
-    lines.first.wait_for()
-    tokens = bard.service.answer({"request": "about", "run": 1}).meta["predictions"]["1"]["tokens"]
-    asked = {"request": "predictions", "run": 1, "side": "1", "first": tokens - 1, "count": 1}
-    after, before = (array[0] for array in bard.service.answer(asked).arrays)
-    shown = [[number_of(one) for one in re.findall(r"[<>]?[\d.]+(?=%)", text)] for text in lines.all_inner_texts()]
-    # The first, and what is not next to nothing.
-    kept = [at for at in range(5) if at == 0 or max(before[at], after[at]) >= 0.005]
-    assert np.allclose(shown, 100 * np.stack([before, after], 1)[kept], atol=0.0501)
-    assert page.locator(".uwaga-predictions .uwaga-bar-row").count() == 0
-
-
-@pytest.mark.stress
-def test_a_link_that_is_cut_behind_the_softmax_moves_no_share(serve: Serve, open_page: Open) -> None:
-    edits = {
-        "heads": [],
-        "scores": [],
-        "weights": [{"kind": "encoder", "layer": 3, "head": 1, "queries": [10], "keys": [2], "factor": 0}],
-    }
-    address = serve(EXAMPLES["minilm"][0], model="minilm").address
+def test_a_link_that_is_cut_behind_the_softmax_moves_no_share(tired: ServedView, open_page: Open) -> None:
+    link = {"kind": "encoder", "layer": 3, "head": 1, "queries": [10], "keys": [2], "factor": 0}
+    edits = {"heads": [], "scores": [], "weights": [link]}
     asked = {"text": EXAMPLES["minilm"][0], "edits": json.dumps(edits), "layer": 3, "head": 1, "query": 8, "side": 1}
-    page = open_page(f"{address}&{urlencode(asked)}")
+    page = open_page(f"{tired.address}&{urlencode(asked)}")
     page.get_by_role("heading", name="Where the 67.7% went").wait_for()
     page.get_by_text("The other shares stay as they are, and the head sums up 32.3% of its values.").wait_for()
     page.get_by_text("it \u2192 animal \u00d7 0 after the softmax in layer 3, head 1").wait_for()
@@ -277,9 +259,8 @@ def test_of_a_long_word_the_rest_is_folded_with_its_exact_share(
 
 
 @pytest.mark.stress
-def test_the_film_shows_layer_after_layer(serve: Serve, open_page: Open) -> None:
-    page = open_page(serve(EXAMPLES["minilm"][0], model="minilm").address, reduced_motion="reduce")
-    page.locator(".uwaga-headline", has_text="67.7%").wait_for()
+def test_the_film_shows_layer_after_layer(tired: ServedView, open_page: Open) -> None:
+    page = opened(open_page, tired, reduced_motion="reduce")
     stops = page.get_by_role("group", name="Layer", exact=True).get_by_role("button")
     assert stops.count() == 6
     stops.nth(5).click()
@@ -296,9 +277,8 @@ def test_the_film_shows_layer_after_layer(serve: Serve, open_page: Open) -> None
 
 
 @pytest.mark.stress
-def test_a_word_is_changed_for_another_and_back(serve: Serve, open_page: Open) -> None:
-    page = open_page(serve(EXAMPLES["minilm"][0], model="minilm").address)
-    page.locator(".uwaga-headline", has_text="67.7%").wait_for()
+def test_a_word_is_changed_for_another_and_back(tired: ServedView, open_page: Open) -> None:
+    page = opened(open_page, tired)
     page.get_by_role("button", name="Change \u201ctired\u201d into \u201cwide\u201d").click()
     page.locator(".uwaga-headline", has_text="it rests on CLS: 32.6%; of the words, most on animal: 28.1%").wait_for()
     page.get_by_role("button", name="Change \u201cwide\u201d into \u201ctired\u201d").click()
@@ -306,10 +286,9 @@ def test_a_word_is_changed_for_another_and_back(serve: Serve, open_page: Open) -
 
 
 @pytest.mark.stress
-def test_a_keyboard_user_keeps_the_place_in_the_text(serve: Serve, open_page: Open) -> None:
+def test_a_keyboard_user_keeps_the_place_in_the_text(tired: ServedView, open_page: Open) -> None:
     """After a cut, its undoing, and another word: the focus is on the word that had it, and the next key is for it."""
-    page = open_page(serve(EXAMPLES["minilm"][0], model="minilm").address)
-    page.locator(".uwaga-headline", has_text="67.7%").wait_for()
+    page = opened(open_page, tired)
     page.locator('.uwaga-words [data-item="8"]').focus()
     page.keyboard.press("Enter")  # of the picked word: the keys after it are still commands, not letters of a box
     for key, is_changed, item in (
@@ -374,17 +353,15 @@ def test_rows_of_cross_attention_are_named_by_what_is_written(serve: Serve, open
 
 
 @pytest.mark.stress
-def test_a_head_that_is_not_chosen_yet_is_not_in_the_address(serve: Serve, open_page: Open) -> None:
-    served = serve(EXAMPLES["minilm"][0], model="minilm")
-    page = open_page(served.address)
-    page.locator(".uwaga-headline", has_text="67.7%").wait_for()
+def test_a_head_that_is_not_chosen_yet_is_not_in_the_address(tired: ServedView, open_page: Open) -> None:
+    page = opened(open_page, tired)
     held: list[Any] = []
     page.route(
         "**/ask",
         lambda route: held.append(route) if '"request":"labels"' in route.request.post_data else route.continue_(),
     )
     page.goto("about:blank")
-    page.goto(served.address.partition("#")[0])
+    page.goto(tired.address.partition("#")[0])
     page.locator(".uwaga-wall button").nth(71).wait_for()
     page.wait_for_function("() => location.hash.includes('tab=explore')")
     assert held
@@ -415,8 +392,7 @@ def test_what_the_model_does_not_know_is_marked_and_counted(serve: Serve, open_p
 
 @pytest.mark.stress
 def test_what_a_mask_hides_is_not_a_weight_of_zero(serve: Serve, open_page: Open) -> None:
-    page = open_page(serve("The cat sat. The cat", model="copyist").address)
-    page.locator(".uwaga-headline", has_text="%").wait_for()
+    page = opened(open_page, serve("The cat sat. The cat", model="copyist"))
     page.locator('.uwaga-words [data-item="2"]').click()
     page.locator(".uwaga-headline bdi.uwaga-asks", has_text="sat").first.wait_for()
     numbers = page.locator(".uwaga-words small").all_inner_texts()
