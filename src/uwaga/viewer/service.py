@@ -17,19 +17,9 @@ from uwaga._base.languages import using
 from uwaga._base.options import Integer, Switch, Text, Words
 from uwaga.inspect.edits import Edits
 from uwaga.inspect.run_text import TextTooLongError
+from uwaga.lessons import example as examples
 from uwaga.lessons.build import build_steps
 from uwaga.lessons.document import as_json, matrices
-from uwaga.lessons.example import (
-    MAX_HEADS,
-    MAX_NUMBER,
-    MAX_RATE,
-    MAX_SENTENCES,
-    MAX_STEPS,
-    MAX_TOKENS,
-    MAX_WIDTH,
-    ExampleError,
-    parse_example,
-)
 from uwaga.viewer.messages import Reply, Request, RequestError
 from uwaga.viewer.page.snapshot import MAX_PREDICTED, make_snapshot
 from uwaga.viewer.queries import labels, maps, weights  # noqa: F401  # all enter their requests into the table
@@ -44,13 +34,13 @@ if TYPE_CHECKING:
 
 # The page checks these before it sends a request.
 _LIMITS = {
-    "tokens": MAX_TOKENS,
-    "width": MAX_WIDTH,
-    "heads": MAX_HEADS,
-    "sentences": MAX_SENTENCES,
-    "number": MAX_NUMBER,
-    "steps": MAX_STEPS,
-    "rate": MAX_RATE,
+    "tokens": examples.MAX_TOKENS,
+    "width": examples.MAX_WIDTH,
+    "heads": examples.MAX_HEADS,
+    "sentences": examples.MAX_SENTENCES,
+    "number": examples.MAX_NUMBER,
+    "steps": examples.MAX_STEPS,
+    "rate": examples.MAX_RATE,
 }
 _MAX_EXACT = 512  # requests, such as for tiles, whose exact replies a page adds to its snapshot
 MAX_CHARACTERS = 60_000  # of each text of a run; the body of a request is bounded too
@@ -435,9 +425,9 @@ def answer_lesson(request: Mapping[str, object], language: str = "en") -> Reply:
     """
     with using(language):
         try:
-            example = parse_example(request)
+            example = examples.parse_example(request)
             steps = build_steps(example)
-        except ExampleError as error:
+        except examples.ExampleError as error:
             raise RequestError(str(error).removeprefix("lesson: ")) from error
         shown = matrices(steps)
         meta: dict[str, Any] = {
