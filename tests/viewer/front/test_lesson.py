@@ -193,7 +193,7 @@ def test_a_number_is_followed_to_the_input_and_its_calculation_is_played(page: P
     assert_shows(page, expected, "decoder_cross_head1_weights")
 
 
-def test_numbers_sentences_and_settings_are_changed(page: Page) -> None:
+def test_numbers_sentences_and_settings_are_changed(page: Page, worked: Lesson) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.post_data or ""))
     field = cell(page, "x", 0, 0).locator("input")
@@ -205,7 +205,7 @@ def test_numbers_sentences_and_settings_are_changed(page: Page) -> None:
     field.fill("3")
     settle(page)
     assert page.locator(".lesson-error:visible").count() == 0
-    x = work_through()["x"]
+    x = worked["x"]
     x[0, 0] = 3
     expected = work_through(x, tokens="this is a pen .")
     assert_shows(page, expected, "crude_scores")
@@ -218,7 +218,7 @@ def test_numbers_sentences_and_settings_are_changed(page: Page) -> None:
     assert_shows(page, work_through(x, tokens="this is a pen .", wq=wq), "weights")
     page.get_by_role("button", name="Reset").click()
     settle(page)
-    assert_shows(page, work_through(), "weights")
+    assert_shows(page, worked, "weights")
     go(page, "Scale")
     page.get_by_label("Scale by 1/√dk").uncheck()
     settle(page)
@@ -239,7 +239,7 @@ def test_numbers_sentences_and_settings_are_changed(page: Page) -> None:
 
 
 @pytest.mark.stress
-def test_the_address_keeps_the_step_and_the_changes(page: Page) -> None:
+def test_the_address_keeps_the_step_and_the_changes(page: Page, worked: Lesson) -> None:
     go(page, "Softmax")
     type_in(page.locator(".lesson-sentence"), "a pen", page)
     page.wait_for_function("() => location.hash.includes('step=softmax') && location.hash.includes('example=')")
@@ -247,7 +247,7 @@ def test_the_address_keeps_the_step_and_the_changes(page: Page) -> None:
     page.wait_for_selector(TITLE)
     show_numbers(page)
     assert page.locator(TITLE).text_content() == "Softmax: scores to shares"
-    assert_shows(page, work_through(work_through()["x"][2:4], tokens="a pen"), "weights")
+    assert_shows(page, work_through(worked["x"][2:4], tokens="a pen"), "weights")
     go(page, "Heads")
     page.go_back()
     page.wait_for_function("() => document.querySelector('.lesson-title').textContent.startsWith('Softmax')")
@@ -298,7 +298,7 @@ def test_the_lesson_works_with_the_keyboard_alone(page: Page) -> None:
 
 
 @pytest.mark.stress
-def test_learning_is_watched_and_done_by_hand(page: Page) -> None:
+def test_learning_is_watched_and_done_by_hand(page: Page, worked: Lesson) -> None:
     go(page, "Learning")
     assert page.get_by_label("Moment").get_attribute("max") == "100"
     stops = page.locator(".lesson-strip button")
@@ -314,7 +314,7 @@ def test_learning_is_watched_and_done_by_hand(page: Page) -> None:
     assert "At step 12 the loss is" in page.locator(".lesson-finding").first.text_content()
     page.get_by_role("button", name="From the start", exact=True).click()
     settle(page)
-    assert_shows(page, work_through(), "learn_wq")
+    assert_shows(page, worked, "learn_wq")
     go(page, "A decoder that has learned")
     page.get_by_role("button", name="Watch it write").click()
     said = page.locator(".lesson-film-said")
@@ -524,7 +524,7 @@ def test_a_saved_lesson_is_one_small_file(worked: Lesson, open_page: Open, tmp_p
     assert save(page, "svg", tmp_path).name == "uwaga_Lesson_lesson.svg"
 
 
-def test_a_saved_page_calculates_an_edit(make_maps: MakeMaps, open_page: Open, tmp_path: Path) -> None:
+def test_a_saved_page_calculates_an_edit(worked: Lesson, make_maps: MakeMaps, open_page: Open, tmp_path: Path) -> None:
     """What follows from a number by a rule; what does not is hidden, until the numbers are reset. Typing goes on in the same field."""
     shown = ViewService(View.of(make_maps(11)), lesson={"request": "lesson"})
     save_snapshot(shown, tmp_path / "page.html")
@@ -542,7 +542,7 @@ def test_a_saved_page_calculates_an_edit(make_maps: MakeMaps, open_page: Open, t
     page.keyboard.type(".5")
     settle(page)
     assert field.input_value() == "2.5"
-    x = np.array(work_through()["x"])
+    x = np.array(worked["x"])
     x[0, 0] = 2.5
     expected = work_through(x, tokens="this is a pen .")
     assert page.locator("[data-matrix=x_placed]").count() == 1
@@ -554,4 +554,4 @@ def test_a_saved_page_calculates_an_edit(make_maps: MakeMaps, open_page: Open, t
     assert page.locator(".lesson-finding, .lesson-question, .lesson-ledger:visible").count() == 0
     page.get_by_role("button", name="Reset").click()
     page.wait_for_selector(".lesson-question")
-    assert_shows(page, work_through(), "next_word")
+    assert_shows(page, worked, "next_word")
