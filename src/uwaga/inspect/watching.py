@@ -62,7 +62,7 @@ def watch(
         device: the device that keeps the copies and computes the maps: None for the model's own; "cpu" for the host's memory, into
             which a GPU copies them while it goes on computing (`torch.cuda`: pinned memory, a stream of its own).
         tokenizer, tokens: the strings of tokens (a picture's are the class token, registers, and patches by row and column, as
-            `uwaga.inspect.patch_grid` names them, unless `tokens` says otherwise): a tokenizer (of transformers or tokenizers, or a function from a list of
+            `uwaga.inspect.patch_grid` names them, unless `tokens` says otherwise): a tokenizer (of uwaga, transformers or tokenizers, or a function from a list of
             ids to strings), or as strings: a list for one row, or a list of lists. A dict by "encoder" and "decoder" of
             either, where these have different ones.
 

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from small_models import ask
+from tiny_tokenizer import word_tokenizer
 from torch import Tensor
 
 import uwaga
 from uwaga.inspect.recordings.recording import TokenStrings
+from uwaga.models.tokenizers.tokenizer import Tokenizer
 from uwaga.nn.attention_id import AttentionId
 
 ENCODER, DECODER, CROSS = AttentionId("encoder", 0), AttentionId("decoder", 0), AttentionId("cross", 0)
@@ -162,6 +164,7 @@ ROWS, BOTH = (
     {"encoder": lambda ids: [f"e{x}" for x in ids], "decoder": lambda ids: [f"d{x}" for x in ids]},
 )
 WORDS = {"encoder": [["w1", "2"], ["w3", "w4"]]}
+OWN = Tokenizer(word_tokenizer())
 
 
 @pytest.mark.parametrize(
@@ -169,12 +172,13 @@ WORDS = {"encoder": [["w1", "2"], ["w3", "w4"]]}
     [
         (SimpleNamespace(id_to_token=lambda each: None if each == 2 else f"w{each}"), None, WORDS),
         (SimpleNamespace(convert_ids_to_tokens=lambda ids: [2 if x == 2 else f"w{x}" for x in ids]), None, WORDS),
+        (OWN, None, {"encoder": [[OWN.backend.id_to_token(x) for x in row] for row in ([1, 2], [3, 4])]}),
         (lambda ids: ["2" if token_id == 2 else f"w{token_id}" for token_id in ids], None, WORDS),
         (BOTH, None, {"encoder": [["e1", "e2"], ["e3", "e4"]], "decoder": [["d1", "d2"], ["d3", "d4"]]}),
         (None, ROWS, {"encoder": ROWS}),
         (None, {"encoder": ROWS}, {"encoder": ROWS}),
     ],
-    ids=["tokenizers", "transformers", "function", "a function each", "rows", "rows of a stack"],
+    ids=["tokenizers", "transformers", "uwaga", "function", "a function each", "rows", "rows of a stack"],
 )
 def test_tokens_are_called_as_the_tokenizer_or_the_caller_says(
     tokenizer: object, given: object, expected: dict

@@ -110,7 +110,9 @@ def _converter(tokenizer: object) -> Callable[[list[int]], list[str]]:
         return by_id
     if callable(tokenizer):
         return lambda ids: [str(token) for token in tokenizer(ids)]
-    kinds = "a tokenizer of tokenizers or transformers, or a function from a list of ids to strings"
+    if hasattr(tokenizer, "backend"):  # uwaga.models.tokenizers.Tokenizer
+        return _converter(tokenizer.backend)
+    kinds = "a tokenizer of uwaga, tokenizers or transformers, or a function from a list of ids to strings"
     raise ValueError(f"watch: tokenizer must be {kinds}, not {type(tokenizer).__name__}")
 
 
