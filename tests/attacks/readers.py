@@ -43,7 +43,7 @@ from uwaga.data.documents import DocumentFile
 from uwaga.data.tokenizers import TextTokenizer
 from uwaga.encode import chat_template, vector_files
 from uwaga.encode.encoder import TextEncoder
-from uwaga.inspect import pictures
+from uwaga.inspect import images
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.watching import watch
 from uwaga.models import Transformer, load, save
@@ -356,8 +356,8 @@ def _view_recording(folder: Path) -> None:
 
 
 def _picture(folder: Path) -> None:
-    pictures.is_picture(folder / "a.png")
-    pictures.read_picture(folder / "a.png")
+    images.is_image(folder / "a.png")
+    images.read_image(folder / "a.png")
 
 
 _ENGINES = {"attention": {"float32": {"cpu": {"128": 1.5}, "torch": {"128": 1.0}}}}

@@ -16,7 +16,7 @@ from PIL import Image
 from tiny_vision import write_photo, write_vision
 
 from uwaga._base.errors import CheckpointError
-from uwaga.inspect import pictures
+from uwaga.inspect import images
 from uwaga.inspect.run_text import RecordError
 
 FORMATS = {"png": {}, "jpg": {}, "webp": {"lossless": True}, "gif": {}, "bmp": {}, "tiff": {}}
@@ -24,7 +24,7 @@ FORMATS = {"png": {}, "jpg": {}, "webp": {"lossless": True}, "gif": {}, "bmp": {
 
 def said(path: Path) -> str:
     with pytest.raises(RecordError) as caught:
-        pictures.read_picture(path)
+        images.read_image(path)
     return str(caught.value)
 
 
@@ -45,16 +45,16 @@ def png(width: int, height: int, *more: tuple[bytes, bytes]) -> bytes:
 def test_every_format_is_read(tmp_path: Path, ending: str) -> None:
     exact = np.asarray(Image.open(write_photo(tmp_path / "exact.png")))
     path = write_photo(tmp_path / f"photo.{ending}", **FORMATS[ending])
-    assert pictures.is_picture(path)
-    read = pictures.read_picture(path)
+    assert images.is_image(path)
+    read = images.read_image(path)
     assert (read.mode, read.size) == ("RGB", (80, 60))
     assert np.abs(np.asarray(read).astype(int) - exact).mean() < 12  # of a palette, and of what JPEG loses
     # Whatever it is called.
     for name in ("other.png", "other.txt", "other"):
         other = tmp_path / name
         other.write_bytes(path.read_bytes())
-        assert pictures.is_picture(other)
-        assert pictures.read_picture(other).tobytes() == read.tobytes()
+        assert images.is_image(other)
+        assert images.read_image(other).tobytes() == read.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -69,24 +69,24 @@ def test_every_format_is_read(tmp_path: Path, ending: str) -> None:
 )
 def test_a_text_is_no_picture_but_by_its_name(tmp_path: Path, data: bytes, is_one: bool) -> None:
     (tmp_path / "a.txt").write_bytes(data)
-    assert pictures.is_picture(tmp_path / "a.txt") == is_one
+    assert images.is_image(tmp_path / "a.txt") == is_one
     (tmp_path / "a.JPG").write_bytes(data)
-    assert pictures.is_picture(tmp_path / "a.JPG")
-    name = f"{tmp_path / 'a.JPG'} cannot be read as a picture: "
+    assert images.is_image(tmp_path / "a.JPG")
+    name = f"{tmp_path / 'a.JPG'} cannot be read as an image: "
     if not data.startswith(b"BM"):
-        assert said(tmp_path / "a.JPG") == name + "it is none of BMP, GIF, JPEG, PNG, TIFF, WEBP"
+        assert said(tmp_path / "a.JPG") == name + "it is not one of BMP, GIF, JPEG, PNG, TIFF, WEBP"
     assert said(tmp_path / "a.JPG").startswith(name)
 
 
 TOO_MANY = "pixels (width by height); at most 67,108,864 are read"
-NO_FORMAT = "cannot be read as a picture: it is none of BMP, GIF, JPEG, PNG, TIFF, WEBP"
+NO_FORMAT = "cannot be read as an image: it is not one of BMP, GIF, JPEG, PNG, TIFF, WEBP"
 # The bytes of a file, and what is said of it: bombs, and formats that run a program or read other files.
 HOSTILE_FILES = {
     "a pixel too many": (png(8193, 8192), f"has 8,193 by 8,192 {TOO_MANY}"),
     "wide": (png(12_000, 8_000), f"has 12,000 by 8,000 {TOO_MANY}"),
-    "Pillow's limit": (png(60_000, 60_000), "cannot be read as a picture: Image size (3600000000 pixels) exceeds limit"),
-    "as large as a PNG can be": (png(2**31 - 1, 2**31 - 1), "cannot be read as a picture: Image size"),
-    "a compressed comment": (png(8, 8, (b"zTXt", b"Comment\0\0" + zlib.compress(bytes(300_000_000), 9))), "cannot be read as a picture: "),
+    "Pillow's limit": (png(60_000, 60_000), "cannot be read as an image: Image size (3600000000 pixels) exceeds limit"),
+    "as large as a PNG can be": (png(2**31 - 1, 2**31 - 1), "cannot be read as an image: Image size"),
+    "a compressed comment": (png(8, 8, (b"zTXt", b"Comment\0\0" + zlib.compress(bytes(300_000_000), 9))), "cannot be read as an image: "),
     "PostScript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", NO_FORMAT),
     "SVG": (b"<svg xmlns='http://www.w3.org/2000/svg'><image href='file:///etc/passwd'/></svg>", NO_FORMAT),
     "PDF": (b"%PDF-1.4\n", NO_FORMAT),
@@ -107,7 +107,7 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.png")
     for path in (tmp_path, tmp_path / "pipe.png", Path("/dev/zero"), tmp_path / "missing.png"):
         with pytest.raises(RecordError, match=f"^{path} cannot be read: "):
-            pictures.is_picture(path)
+            images.is_image(path)
         assert said(path).startswith(f"{path} cannot be read: ")
 
 
@@ -126,12 +126,12 @@ def test_what_is_cut_or_spoiled_is_read_or_refused_by_name(tmp_path: Path, endin
     for each in spoiled:
         path.write_bytes(each)
         try:
-            read = pictures.read_picture(path)
+            read = images.read_image(path)
         except RecordError as error:
             reasons.append(str(error))
         else:
             assert read.mode == "RGB"
-            assert read.width * read.height <= pictures.MAX_PIXELS
+            assert read.width * read.height <= images.MAX_PIXELS
     assert len(reasons) > 10
     assert all(reason.startswith(f"{path} ") and reason.isprintable() for reason in reasons)
 
@@ -148,7 +148,7 @@ def test_a_picture_is_upright(tmp_path: Path, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     stored.save(tmp_path / "a.png", exif=exif)
-    assert pictures.read_picture(tmp_path / "a.png").tobytes() == upright.tobytes()
+    assert images.read_image(tmp_path / "a.png").tobytes() == upright.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -157,14 +157,14 @@ def test_a_picture_is_upright(tmp_path: Path, orientation: int) -> None:
 )
 def test_a_spoiled_exif_turns_nothing(tmp_path: Path, exif: bytes) -> None:
     write_photo(tmp_path / "a.jpg", exif=exif)
-    assert pictures.read_picture(tmp_path / "a.jpg").size == (80, 60)
+    assert images.read_image(tmp_path / "a.jpg").size == (80, 60)
 
 
 @pytest.mark.parametrize(("ending", "options"), [("gif", {}), ("webp", {"lossless": True}), ("png", {}), ("tiff", {})])
 def test_of_an_animation_the_first_frame_is_read(tmp_path: Path, ending: str, options: dict) -> None:
     frames = [Image.new("RGB", (20, 10), colour) for colour in ("red", "green", "blue")]
     frames[0].save(tmp_path / f"a.{ending}", save_all=True, append_images=frames[1:], **options)
-    read = pictures.read_picture(tmp_path / f"a.{ending}")
+    read = images.read_image(tmp_path / f"a.{ending}")
     assert (read.size, read.getpixel((5, 5))) == ((20, 10), (255, 0, 0))
 
 
@@ -172,9 +172,9 @@ def test_of_an_animation_the_first_frame_is_read(tmp_path: Path, ending: str, op
 def test_floats_are_of_0_to_1_or_of_16_bits(tmp_path: Path, scale: float, white: int | None) -> None:
     Image.fromarray((np.arange(256, dtype=np.float32) * scale).reshape(16, 16)).save(tmp_path / "a.tiff")
     if white is None:
-        assert "a.tiff cannot be read as a picture: its pixels are numbers of 32 bits" in said(tmp_path / "a.tiff")
+        assert "a.tiff cannot be read as an image: its pixels are numbers of 32 bits" in said(tmp_path / "a.tiff")
     else:
-        read = np.asarray(pictures.read_picture(tmp_path / "a.tiff"))[..., 0].ravel().astype(int)
+        read = np.asarray(images.read_image(tmp_path / "a.tiff"))[..., 0].ravel().astype(int)
         assert np.abs(read - np.arange(256)).max() <= 1
 
 
@@ -187,7 +187,7 @@ def test_every_mode_becomes_colours(tmp_path: Path, mode: str) -> None:
     else:
         made = Image.fromarray(grey.astype(np.uint8)).convert(mode if mode != "LA" else "RGBA").convert(mode)
     made.save(tmp_path / "a.tiff")
-    read = np.asarray(pictures.read_picture(tmp_path / "a.tiff"))
+    read = np.asarray(images.read_image(tmp_path / "a.tiff"))
     assert read.shape == (16, 16, 3)
     if mode != "1":
         assert np.abs(read.mean(-1) - grey).max() <= 1
@@ -219,8 +219,8 @@ def test_a_hostile_image_processor_is_refused_by_name(tmp_path: Path, name: str)
     file = folder / "preprocessor_config.json"
     change, reason = HOSTILE[name]
     file.write_text(json.dumps(change(json.loads(file.read_text()))))
-    photo = pictures.read_picture(write_photo(tmp_path / "a.png"))
+    photo = images.read_image(write_photo(tmp_path / "a.png"))
     with pytest.raises((CheckpointError, RecordError)) as caught:
-        pictures.record_picture(pictures.load_vision(str(folder), "float32"), photo)
+        images.record_image(images.load_vision(str(folder), "float32"), photo)
     assert reason in str(caught.value)
     assert str(folder) in str(caught.value)

@@ -29,7 +29,7 @@ OTHER_OPENERS = {
     "uwaga.encode.vector_files": "writes; finished vectors after untrusted.stat_regular",
     "uwaga.cli.store": "opens databases; their files are opened by uwaga.store",
     "uwaga.cli.view": "as uwaga.cli.store",
-    "uwaga.inspect.pictures": "Pillow, of bytes that untrusted.read_file has read",
+    "uwaga.inspect.images": "Pillow, of bytes that untrusted.read_file has read",
     "uwaga.store.catalog": "SQLite, of a regular file; at first immutable, which looks at no other file",
     "uwaga.store.token_database": "opens databases; their files are opened by their catalog and segments",
     "uwaga.store.stored": "as uwaga.store.token_database",

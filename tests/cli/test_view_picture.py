@@ -17,7 +17,7 @@ from saved_pages import about, replies
 from tiny_vision import write_photo, write_vision
 
 import uwaga
-from uwaga.inspect import pictures
+from uwaga.inspect import images
 from uwaga.viewer.messages import Reply
 
 pytestmark = pytest.mark.usefixtures("small_front", "one_thread")
@@ -51,7 +51,7 @@ def test_a_saved_page_holds_the_picture_and_every_patch(registers: Path, photo: 
     grids = {"encoder": {"rows": 4, "columns": 4, "first": 4}}
     assert about(page)["picture"] == {"width": 32, "height": 32, "grids": grids}
     assert about(page)["start"] == {"side": "0", "kind": "encoder", "layer": 1, "head": 0, "merge": "tokens"}
-    reading = pictures.record_picture(pictures.load_vision(str(registers), "float32"), pictures.read_picture(photo))
+    reading = images.record_image(images.load_vision(str(registers), "float32"), images.read_image(photo))
     assert np.array_equal(page['{"request":"picture"}'].arrays[0], reading.pixels)
     for layer in (0, 1):
         m = reading.recording.maps["encoder", layer]
@@ -91,7 +91,7 @@ def test_a_head_and_a_patch_are_opened(registers: Path, photo: Path) -> None:
     from uwaga.viewer.service import ViewService
     from uwaga.viewer.shown import Maps, View
 
-    reading = pictures.record_picture(pictures.load_vision(str(registers), "float32"), pictures.read_picture(photo))
+    reading = images.record_image(images.load_vision(str(registers), "float32"), images.read_image(photo))
     shown = View.of(Maps(reading.recording, picture=reading.pixels, grid=reading.grid))
     address = place_of(ViewService(shown), "1.2", "2,3")
     assert address == "kind=encoder&layer=1&head=2&mean=no&query=15"

@@ -41,10 +41,10 @@ from uwaga.inspect import (
     head_labels,
     head_table,
     image_grids,
+    images,
     logit_attribution,
     logit_lens,
     patch_grid,
-    pictures,
     rollout,
     score_attribution,
 )
@@ -292,16 +292,16 @@ def vit() -> nn.Module:
 
 
 def seen(folder: Path, resolution: int) -> object:
-    reader = pictures.load_vision(str(write_vision(folder / "vit", "vit")), "float32")
-    return pictures.record_picture(
-        reader, pictures.read_picture(write_photo(folder / "photo.png")), resolution=resolution
+    reader = images.load_vision(str(write_vision(folder / "vit", "vit")), "float32")
+    return images.record_image(
+        reader, images.read_image(write_photo(folder / "photo.png")), resolution=resolution
     )
 
 
 def text_alone(folder: Path) -> object:
     small("Bert").save_pretrained(folder)
     transformers.ViTImageProcessor().save_pretrained(folder)
-    return pictures.load_vision(str(folder), "float32")
+    return images.load_vision(str(folder), "float32")
 
 
 def kept() -> object:

@@ -208,9 +208,9 @@ def _in_option_names(*names: str) -> Iterator[None]:
 
 
 def _is_picture(source: "str | Path | None") -> bool:
-    from uwaga.inspect import pictures
+    from uwaga.inspect import images
 
-    return isinstance(source, Path) and pictures.is_picture(source)
+    return isinstance(source, Path) and images.is_image(source)
 
 
 def _of_texts(

@@ -1,19 +1,17 @@
-"""What can be asked of a model: which weights it gives, what its heads do, what changes when it is changed.
+"""Record a model's attention, change it, and measure its heads. Public names are imported when first used.
 
 watching     uwaga.watch: record the attention of every layer while the model runs
-recordings   what is recorded, pass by pass; its maps and files
+recordings   recorded passes, their maps and files
 editing      uwaga.edit: run a model with changed attention
-edits        the changes: which heads, which weights, whose values
-heads        of each head: activations, gradients, scores, labels, rollouts, the pronouns that it follows
+edits        descriptions of changes
+heads        activations, gradients, scores, labels, rollouts and coreference of heads
 logits       logit lens and direct logit attribution
-attribution  a score of attention as the sum of what each pair of parts of the model contributes
+attribution  attention scores as sums over pairs of parts of the model
 patching     activation patching
-cache        what a cache of keys may forget: policies, and what they lose
-run_text     a text through a model, recorded
-pictures     a picture through a vision transformer, recorded
-patches      pictures as grids of patches, alone or among the tokens of a text
-
-The public names; each is imported when first used.
+cache        policies of KV-cache eviction, and their losses
+run_text     record a model over a text
+images       record a vision transformer over an image
+patches      grids of image patches among the tokens of a sequence
 """
 
 from typing import TYPE_CHECKING

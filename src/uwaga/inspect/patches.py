@@ -1,6 +1,6 @@
 """Images as models read them: a grid of patches among the tokens of a sequence, and attention over the grid.
 
-Letters: B pictures of a batch, H heads, Q queries, K keys, S special tokens.
+Letters: B images of a batch, H heads, Q queries, K keys, S special tokens.
 """
 
 import re
@@ -80,7 +80,7 @@ class PatchGrid:
         first, stop = self.span
         if not first <= position < stop:
             raise IndexError(
-                f"PatchGrid: patches are at positions {first} to {stop - 1}, and {position} is none of them"
+                f"PatchGrid: patches are at positions {first} to {stop - 1}, and {position} is not one of them"
             )
         row, column = divmod(position - first, self.columns)
         return row, column
@@ -136,14 +136,16 @@ class PatchGrid:
         return self.position(*at) if isinstance(at, tuple) else integer(at, "PatchGrid: a token")
 
     def _read(self, m: WeightMap, picture: int | None, queries: int | slice, keys: int | slice) -> Tensor:
-        """Weights of one picture's map, of every head."""
+        """Return weights of every head in the map of one image."""
         parts, shape = m.parts(), m.shape
         is_batch = len(shape) == 4 or parts is not None
-        pictures = int(shape[0]) if is_batch else 1
-        if picture is None and pictures != 1:
-            raise ValueError(f"PatchGrid: the map {tuple(shape)} has {pictures} pictures: say which, by picture=")
-        if not 0 <= (picture or 0) < pictures:
-            raise IndexError(f"PatchGrid: picture {picture} is not one of {pictures}")
+        images = int(shape[0]) if is_batch else 1
+        if picture is None and images != 1:
+            raise ValueError(
+                f"PatchGrid: the map {tuple(shape)} has {images} images; pass the number of one as picture="
+            )
+        if not 0 <= (picture or 0) < images:
+            raise IndexError(f"PatchGrid: image {picture} is not one of {images}")
         m = m if parts is None else parts[picture or 0]
         leading = (picture or 0,) if is_batch and parts is None else ()
         self._check_length(m.shape[-1] if isinstance(keys, slice) else m.shape[-2])
@@ -157,7 +159,7 @@ class PatchGrid:
 
 
 def grid_of_tokens(tokens: Sequence[str]) -> PatchGrid | None:
-    """The grid whose tokens have these names, as a recording of a picture has them; None where they are no such names.
+    """Return the grid whose tokens have these names, as in a recording of an image; None if there is no such grid.
 
     >>> grid_of_tokens(["[CLS]", "0,0", "0,1"])
     PatchGrid(rows=1, columns=2, special=('[CLS]',), start=0, patch_size=(1, 1))
@@ -185,8 +187,8 @@ def image_grids(
             merge size. None: each run of image tokens is a square image.
 
     Raises:
-        ValueError: a shape below 1; a number of image tokens that differs from that of the shapes; an image whose tokens are not side by
-            side; without shapes, a run that is not a square.
+        ValueError: a shape below 1; more or fewer image tokens than the shapes have; an image whose tokens are not consecutive;
+            without shapes, a run that is not a square.
 
     >>> first, second = image_grids([1, 9, 9, 9, 9, 7, 9, 5], image_token_id=9)
     >>> first.span, second.span, first.rows
@@ -195,48 +197,53 @@ def image_grids(
     (2, 8)
     """
     ids_T = torch.as_tensor(ids)
-    check(ids_T.dim() == 1, f"image_grids: ids must be those of one sequence, (T,), not {tuple(ids_T.shape)}")
+    check(ids_T.dim() == 1, f"image_grids: ids must be one sequence, (T,), not {tuple(ids_T.shape)}")
     positions = (ids_T == image_token_id).nonzero().flatten()
     if shapes is None:
         starts = [0, *((positions.diff() != 1).nonzero().flatten() + 1).tolist(), len(positions)]
         runs = [stop - start for start, stop in pairwise(starts) if stop > start]
         shapes = [(round(run**0.5),) * 2 for run in runs]
         for run, (side, _) in zip(runs, shapes, strict=True):
-            check(side * side == run, f"image_grids: a picture of {run} tokens is no square: pass shapes")
+            check(side * side == run, f"image_grids: an image of {run} tokens is not a square; pass shapes")
     sizes = [tuple(integer(size, "image_grids: a shape", 1) for size in shape) for shape in shapes]
     counts = [rows * columns for rows, columns in sizes]
     check(
         sum(counts) == len(positions),
-        f"image_grids: {len(sizes)} pictures of {sum(counts)} tokens in all, and the ids have {len(positions)}",
+        f"image_grids: {len(sizes)} images need {sum(counts)} tokens, and the ids have {len(positions)}",
     )
     grids: list[PatchGrid] = []
     for (rows, columns), part in zip(sizes, positions.split(counts), strict=True):
         check(
             int(part[-1] - part[0]) + 1 == len(part),
-            f"image_grids: the {len(part)} tokens of picture {len(grids)} are not side by side",
+            f"image_grids: the {len(part)} tokens of image {len(grids)} are not consecutive",
         )
         grids.append(PatchGrid(rows=rows, columns=columns, start=int(part[0])))
     return grids
 
 
-def luminance(picture: Any, name: str = "picture") -> "NDArray[np.float64]":
-    """(height, width): the luminance, 0 to 1, of a picture: an array or tensor (height, width, 3), (height, width) or (3, height, width) of
-    numbers 0 to 1 or of bytes, or one of PIL. Raises ValueError, which `name` begins: another shape or kind."""
-    if isinstance(picture, Tensor):
-        picture = (picture.float() if picture.is_floating_point() else picture).detach().cpu().numpy()
-    elif hasattr(picture, "convert") and not picture.mode.startswith(
-        ("I", "F")
-    ):  # of PIL, and its bytes no numbers of a palette
-        picture = picture.convert("RGB")
-    array = np.asarray(picture)
+def luminance(image: Any, name: str = "picture") -> "NDArray[np.float64]":
+    """Return the luminance (height, width), 0 to 1, of an image.
+
+    Args:
+        image: a PIL image, or an array or tensor (height, width, 3), (height, width) or (3, height, width) of numbers 0 to 1 or bytes.
+        name: the operation that the message of a ValueError begins with.
+
+    Raises:
+        ValueError: another shape or kind.
+    """
+    if isinstance(image, Tensor):
+        image = (image.float() if image.is_floating_point() else image).detach().cpu().numpy()
+    elif hasattr(image, "convert") and not image.mode.startswith(("I", "F")):
+        image = image.convert("RGB")  # The bytes of a PIL image can be indices of a palette.
+    array = np.asarray(image)
     if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3, 4):
         array = np.moveaxis(array, 0, 2)
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[..., 0]
     if array.ndim == 3 and array.shape[2] == 4:  # transparency
         array = array[..., :3]
-    is_picture = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)
-    if not is_picture or not array.size or array.dtype.kind not in "uif":
+    is_image = array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)
+    if not is_image or not array.size or array.dtype.kind not in "uif":
         kind = f"{array.shape} of {array.dtype}"
         raise ValueError(
             f"{name}: picture must be (height, width, 3), (height, width) or (3, height, width), not {kind}"
@@ -244,8 +251,8 @@ def luminance(picture: Any, name: str = "picture") -> "NDArray[np.float64]":
     scaled = array.astype(np.float64) / (255.0 if array.dtype.kind in "ui" else 1.0)
     if not (np.isfinite(scaled).all() and scaled.min() >= 0.0 and scaled.max() <= 1.0):
         least, most = scaled.min(), scaled.max()
-        rule = "numbers of a picture must be 0 to 1, or bytes 0 to 255"
-        raise ValueError(f"{name}: {rule}, not {least:g} to {most:g}: undo the processor's normalization")
+        rule = "numbers of an image must be 0 to 1, or bytes 0 to 255"
+        raise ValueError(f"{name}: {rule}, not {least:g} to {most:g}; undo the processor's normalization")
     # Luminance (ITU-R BT.709), without gamma: it is a background.
     grey: NDArray[np.float64] = scaled if scaled.ndim == 2 else scaled @ np.array([0.2126, 0.7152, 0.0722])
     return grey

@@ -1,4 +1,4 @@
-"""Texts in place of recordings: a bundled model, or one in a directory or of the hub, is run once over a text and recorded."""
+"""Run a model once over a text, and record its attention."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -18,22 +18,19 @@ if TYPE_CHECKING:
     from uwaga.models.tokenizers.tokenizer import Tokenizer
 
 DEFAULT_MODEL = "minilm"
-NEW_TOKENS = 40  # of an encoder-decoder, which generates where no target is given
-# Tokens that it generates from. Its encoder, where every token sees all, reads them twice, for the generation and for the maps: with the
-# bundled speller 40 seconds on two busy cores, and 25 times as long for 100,000.
+NEW_TOKENS = 40  # the most that an encoder-decoder generates without a target
+# The most tokens that an encoder-decoder generates from. Its encoder reads them twice, for the generation and for the maps, in quadratic
+# time: the bundled speller takes 40 seconds on two busy cores.
 MAX_GENERATED_FROM = 20_000
 Report = Callable[[float], object]
 
 
 class RecordError(ValueError):
-    """The text cannot be read, or not by this model."""
+    """Report a text or an image that cannot be read, or that this model cannot read."""
 
 
 class TextTooLongError(RecordError):
-    """The text has more tokens than the model takes.
-
-    most: that it takes.
-    """
+    """Report a text with more tokens than the model takes; `most` is the number that it takes."""
 
     def __init__(self, message: str, most: int) -> None:
         super().__init__(message)
@@ -41,13 +38,13 @@ class TextTooLongError(RecordError):
 
 
 class Reading(NamedTuple):
-    """What came of a text.
+    """Hold the recording of a text and what the model computed.
 
     Attributes:
-        recording: of its attention.
+        recording: the recorded attention.
         ids: (T,) token ids that the last stack has read.
         states: (T, M) hidden states of the last stack after its last layer.
-        written: ids that an encoder-decoder generated; None where it read a target, and for other models.
+        written: the ids that an encoder-decoder generated; None if it read a target, and for other models.
     """
 
     recording: "Recording"
@@ -58,25 +55,34 @@ class Reading(NamedTuple):
 
 @contextmanager
 def reporting_errors() -> Iterator[None]:
-    """Turn the ValueErrors of functions of the package into RecordError, without the function's name in the message."""
+    """Turn ValueErrors of this package into RecordErrors without the function's name."""
     try:
         yield
     except ValueError as error:
         raise RecordError(re.sub(r"^(?:view|generate|watch|Transformer): ", "", str(error))) from error
 
 
-def text_of_file(path: Path) -> str:
-    """The text of a file in UTF-8. Raises RecordError."""
+@contextmanager
+def reading_file(path: Path) -> Iterator[None]:
+    """Turn OSErrors into RecordErrors with the path."""
     try:
-        return untrusted.read_file(path, untrusted.LINE_BYTES).decode("utf-8-sig")
+        yield
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def text_of_file(path: Path) -> str:
+    """Return the text of a file in UTF-8. Raises RecordError."""
+    with reading_file(path):
+        data = untrusted.read_file(path, untrusted.LINE_BYTES)
+    try:
+        return data.decode("utf-8-sig")
     except UnicodeError as error:
         raise RecordError(f"{path} is not valid UTF-8") from error
 
 
 def default_model() -> str:
-    """The bundled model that reads a text if none is named: minilm if it is installed, else copyist, which always is."""
+    """Return the bundled model for a text without a model: minilm if it is installed, else copyist."""
     from uwaga.models.checkpoints import directories
 
     return DEFAULT_MODEL if directories.is_installed(DEFAULT_MODEL) else "copyist"
@@ -94,24 +100,24 @@ def run_text(
     edits: "Edits | None" = None,
     report: Report = lambda fraction: None,
 ) -> Reading:
-    """Run the model once over a text; an encoder-decoder generates its output, or reads the target in its place.
+    """Record the model's attention over a text and what it generates, or over a text and a target.
 
     Args:
         reader: the model, as `uwaga.models.open` returns it.
-        text: what the model reads, or its encoder.
+        text: the text that the model, or its encoder, reads.
         target: the text that the decoder of an encoder-decoder reads, or its token ids without the start token.
-        new_tokens: the maximum number of tokens that it generates without a target.
-        truncate: shorten a text that exceeds the model's maximum, or what it generates from.
-        max_tokens: of each text, in addition to the model's maximum.
-        layers: record only these; None: all.
-        edits: change the model's attention by these.
-        report: called with the completed fraction after each layer, from 0 to 1, and after each layer of a generation, and before
-            each call of attention with edits, with 0; what it raises ends the run.
+        new_tokens: the most tokens that an encoder-decoder generates without a target.
+        truncate: shorten a text that exceeds the maximum; False: raise TextTooLongError.
+        max_tokens: a maximum for each text, next to the model's own.
+        layers: the layers to record; None: all.
+        edits: changes of the model's attention.
+        report: called with the completed fraction, 0 to 1, after each layer. It is called with 0 after each layer of a generation, and
+            before each call of attention with edits. An exception that it raises ends the run.
 
     Raises:
-        TextTooLongError: more tokens than the model's maximum, or than MAX_GENERATED_FROM where an encoder-decoder generates.
-        RecordError: a text without tokens, or with lone surrogates; a target for a model without a decoder of its own; edits of layers
-            or heads that the model does not have.
+        TextTooLongError: more tokens than the model's maximum, or than MAX_GENERATED_FROM if an encoder-decoder generates.
+        RecordError: a text without tokens or with lone surrogates; a target for a model that is not an encoder-decoder; edits of
+            layers or heads that the model does not have.
     """
     import torch
 
@@ -123,7 +129,7 @@ def run_text(
     generates = has_both and target is None
     ids = _ids(reader, reader.tokenizer, text, "the text", truncate, max_tokens, generates=generates)
     of_decoder = reader.target_tokenizer if has_both else reader.tokenizer
-    tokenizers = {"encoder": reader.tokenizer.backend, "decoder": of_decoder.backend}
+    tokenizers = {"encoder": reader.tokenizer, "decoder": of_decoder}
     with reporting_errors(), torch.no_grad():
         inputs: list[Tensor] = [torch.tensor([ids])]
         written_ids: list[int] | None = None
@@ -153,16 +159,15 @@ def run_text(
 
 
 def read_again(reader: "Model", recording: "Recording", *, max_bytes: int, report: Report) -> "Recording":
-    """The token ids of a recording that `run_text` made, without edits, read once more and recorded with values, as
-    `score_attribution` needs them. `run_text` keeps none: they are half as much again as queries and keys.
+    """Record the token ids of a recording again, with the values that `score_attribution` needs.
 
     Args:
-        reader: the model that has read them.
-        max_bytes: of the result.
+        reader: the model that has read the recording, without edits.
+        max_bytes: the most bytes of the result.
         report: as in `run_text`.
 
     Raises:
-        RecordError: more to keep than `max_bytes`.
+        RecordError: the result is larger than `max_bytes`.
     """
     import torch
 
@@ -180,14 +185,14 @@ def read_again(reader: "Model", recording: "Recording", *, max_bytes: int, repor
 
 
 def record_text(reader: "Model", text: str, **options: Any) -> "Recording":
-    """The recording of `run_text`, whose arguments and errors it has."""
+    """Return the recording of `run_text`. Arguments and errors are as there."""
     return run_text(reader, text, **options).recording
 
 
 def _written(
     reader: "Model", recording: "Recording", text: str, target: str | None
 ) -> dict[str, list[tuple[str, Sequence[tuple[int, int]]]]]:
-    """What was written for each stack, as far as its tokens are those of the text: one that was cut short has others."""
+    """Return the text and the characters of each token, by stack; a text that was cut short has no entry."""
     from uwaga.models.tokenizers.token_text import written
 
     tokens = recording.tokens
@@ -203,7 +208,7 @@ def _written(
 
 @contextmanager
 def after_each_layer(layers: "Sequence[nn.Module]", report: Report) -> Iterator[None]:
-    """Report each layer that this thread computes: 100,000 tokens take minutes."""
+    """Report the completed fraction after each layer that this thread computes."""
     with ExitStack() as hooks:
         here = hooks.enter_context(calling_here())
         for number, layer in enumerate(layers, start=1):
@@ -218,7 +223,7 @@ def after_each_layer(layers: "Sequence[nn.Module]", report: Report) -> Iterator[
 
 @contextmanager
 def _before_each_attention(reader: "Model", report: Callable[[], object]) -> Iterator[None]:
-    """Report each call of attention in this thread: an edited layer has one for each set of queries whose links are weakened."""
+    """Report before each call of attention in this thread; an edited layer can have many."""
     from uwaga.inspect.editing import hooking
     from uwaga.models.attention_layers import attention_layers
 
@@ -231,7 +236,7 @@ def _before_each_attention(reader: "Model", report: Callable[[], object]) -> Ite
 
 
 def _target(reader: "Model", target: str, truncate: bool, max_tokens: int | None) -> list[int]:
-    """The decoder's input ids for the target: the start token first, without the end-of-sequence token."""
+    """Return the decoder's input ids for the target: the start token, then the ids without the end-of-sequence token."""
     ids = _ids(reader, reader.target_tokenizer, target, "the target", truncate, max_tokens)
     return [reader.config.decoder_start_token_id, *(ids[:-1] if ids[-1] in reader.config.eos_token_ids else ids)]
 
@@ -246,7 +251,7 @@ def _ids(
     *,
     generates: bool = False,
 ) -> list[int]:
-    """Token ids with special tokens. Raises RecordError for no tokens, or more than the model takes or generates from."""
+    """Return token ids with special tokens. Raises RecordError: no tokens, or more than the model takes or generates from."""
     room, rule = reader.config.max_tokens, "takes {:,}"
     if generates and (room is None or room > MAX_GENERATED_FROM):
         room, rule = MAX_GENERATED_FROM, "generates from {:,} at most: with a target it takes more"

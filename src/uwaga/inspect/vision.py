@@ -1,8 +1,6 @@
-"""Models of transformers that read pictures as patches: which tokens they put before the patches, and how many patches there are."""
+"""Vision transformers of transformers: the tokens before their patches, and their grids of patches."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +8,10 @@ from torch import Tensor, nn
 
 from uwaga._base.arguments import check
 from uwaga._base.errors import CheckpointError
-from uwaga._base.threads import calling_here
 from uwaga.inspect.patches import PatchGrid
 from uwaga.integrations.transformers.inside import outermost
 
-# By model_type, the names of what comes before the registers (Darcet et al., "Vision Transformers Need Registers", 2024) and patches.
+# The names of the tokens before registers (Darcet et al., "Vision Transformers Need Registers", 2024) and patches, by model_type.
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "clip_vision_model": ("[CLS]",),
     "deit": ("[CLS]", "[DIST]"),
@@ -55,38 +52,25 @@ def patch_grid(model: nn.Module, pixel_values: Tensor) -> PatchGrid:
 
 
 def vision_models(model: nn.Module) -> list[Any]:
-    """The vision transformers of these families in a model, none inside of another one."""
+    """Return the outermost vision transformers of these families in a model."""
     return [module for _, module in outermost(model, lambda module: module.config.model_type in _SPECIAL)]
 
 
 def vision_part(model: nn.Module, folder: Path) -> Any:
-    """The vision transformer in the model of a directory. Raises CheckpointError: there is not one of these."""
+    """Return the one vision transformer in the model of a directory. Raises CheckpointError: there is none, or several."""
     found = vision_models(model)
     if len(found) != 1:
-        rule = f"{type(model).__name__} reads no pictures that can be watched" if not found else f"it has {len(found)}"
+        rule = f"{type(model).__name__} reads no images that can be watched" if not found else f"it has {len(found)}"
         raise CheckpointError(f"{folder}: {rule}; a vision transformer is one of {', '.join(FAMILIES)}")
     return found[0]
 
 
-@contextmanager
-def naming(model: nn.Module, named: Callable[[list[str]], None]) -> Iterator[set[nn.Module]]:
-    """A context in which `named` is called with the names of the tokens of each picture, before a vision transformer reads it. Gives all
-    modules of vision transformers."""
-    found = vision_models(model)
-    with ExitStack() as stack:
-        here = stack.enter_context(calling_here())
-        for module in found:
-            hook = module.register_forward_pre_hook(here(partial(_name_tokens, named)), with_kwargs=True)
-            stack.callback(hook.remove)
-        yield {part for module in found for part in module.modules()}
-
-
-def _name_tokens(
-    named: Callable[[list[str]], None], module: Any, arguments: tuple[Any, ...], by_name: Mapping[str, Any]
-) -> None:
-    pixel_values = arguments[0] if arguments else by_name.get("pixel_values")
-    if isinstance(pixel_values, Tensor) and pixel_values.dim() >= 2:
-        named(_grid(module.config, pixel_values).tokens)
+def token_names(module: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> list[str] | None:
+    """Return the names of the tokens that a vision transformer makes of its input; None if the input has no pixels."""
+    pixel_values = arguments[0] if arguments else options.get("pixel_values")
+    if not isinstance(pixel_values, Tensor) or pixel_values.dim() < 2:
+        return None
+    return _grid(module.config, pixel_values).tokens
 
 
 def _grid(config: Any, pixel_values: Tensor) -> PatchGrid:
@@ -94,8 +78,8 @@ def _grid(config: Any, pixel_values: Tensor) -> PatchGrid:
     height, width = (size, size) if isinstance(size, int) else tuple(size)
     rows, columns = pixel_values.shape[-2] // height, pixel_values.shape[-1] // width
     if rows < 1 or columns < 1:
-        picture = f"{pixel_values.shape[-1]} by {pixel_values.shape[-2]} pixels"
-        raise ValueError(f"patch_grid: a picture of {picture} (width by height) has no patch of {width} by {height}")
+        size = f"{pixel_values.shape[-1]} by {pixel_values.shape[-2]} pixels"
+        raise ValueError(f"patch_grid: an image of {size} (width by height) has no patch of {width} by {height}")
     registers = [f"[REG {n}]" for n in range(getattr(config, "num_register_tokens", 0))]
     special = (*_SPECIAL[config.model_type], *registers)
     return PatchGrid(rows=rows, columns=columns, special=special, patch_size=(height, width))

@@ -1,4 +1,4 @@
-"""Record queries and keys of a model's attention, and values on request, while the model keeps its fast path.
+"""Record queries and keys, and optionally values, of a model's attention while the model keeps its fast path.
 
 Letters: Q queries, K keys, N packed tokens.
 """
@@ -46,29 +46,30 @@ def watch(
     attn_implementation="uwaga" inside the context; other threads that run it keep its own implementation.
 
     The recording holds the last pass through the model, or the last generation: its passes are joined, and each map covers
-    the whole text. See `Recording`. Copies are kept, without gradients: Q and K of the selected layers
-    and heads. Nothing of size Q x K is stored, except dense masks and biases of the model that are no function of the distance.
-    Contexts may be nested; each records separately. What is recorded is computed in this thread, or in a task that began in the context.
+    the whole text. See `Recording`. It keeps copies of Q and K of the selected layers and heads, without gradients. Nothing of
+    size Q x K is stored, except dense masks and biases of the model that depend on more than the distance.
+    Contexts may be nested; each records separately. Only calls in this thread, and in tasks that begin in the context, are recorded.
 
     Args:
-        model: with attention of `uwaga.nn`, or of transformers, anywhere inside.
+        model: a module that contains attention of `uwaga.nn` or of transformers.
         layers: the layers to record, from 0; None for all.
         kinds: any of "encoder", "decoder" (self-attention that continues a text) and "cross"; None for all.
         heads: the query heads to record, in every layer; None for all. With grouped heads, the keys that these heads read are recorded.
         dtype: the dtype of the stored queries and keys; None for their own. torch.bfloat16 takes half the memory of float32.
-        values: keep the values too, as `recording.values`.
+        values: keep the values as `recording.values`.
         max_bytes: the largest `recording.nbytes` that is allowed; None for no limit. Queries, keys and values are
             counted before they are copied.
-        device: the device that keeps the copies and computes the maps: None for the model's own; "cpu" for the host's memory, into
-            which a GPU copies them while it goes on computing (`torch.cuda`: pinned memory, a stream of its own).
-        tokenizer, tokens: the strings of tokens (a picture's are the class token, registers, and patches by row and column, as
-            `uwaga.inspect.patch_grid` names them, unless `tokens` says otherwise): a tokenizer (of uwaga, transformers or tokenizers, or a function from a list of
-            ids to strings), or as strings: a list for one row, or a list of lists. A dict by "encoder" and "decoder" of
-            either, where these have different ones.
+        device: the device that keeps the copies and computes the maps; None for the model's own. With "cpu", a GPU copies to pinned
+            memory on a separate stream while it goes on computing.
+        tokenizer: gives the strings of tokens: a tokenizer of uwaga, transformers or tokenizers, a function from a list of ids to
+            strings, or a dict of these by "encoder" and "decoder". None: the ids. Tokens of an image are named by `patch_grid`.
+        tokens: the strings themselves, in place of a tokenizer: a list for one row, a list of lists, or a dict of these by
+            "encoder" and "decoder".
 
     Raises:
-        ValueError: a model without attention that can be watched, a layer, kind or head that does not exist, a device that is none, or
-            attention that ran without being recorded; in the forward pass, more to keep than max_bytes; a model of transformers that computes attention by itself.
+        ValueError: a model without attention that can be watched; a layer, kind, head or device that does not exist; no attention
+            ran in the context; in the forward pass, more to keep than max_bytes, or a model of transformers that computes attention by
+            itself.
     """
     found = attention_layers(model)
     chosen = select(found.values(), name_of(model), layers, kinds)
@@ -84,10 +85,13 @@ def watch(
         model=name if isinstance(name, str) and name else name_of(model),
     )
     embedded_ids: list[Tensor] = []  # the last ids that the model has embedded, until a pass begins with them
+    vision_transformers = vision.vision_models(model)
+    of_images = {module for transformer in vision_transformers for module in transformer.modules()}
 
     def record(asked: Asked, module: nn.Module) -> None:
         where, query, key, options = found[module], asked.query, asked.key, asked.options
-        ids = embedded_ids[-1] if embedded_ids and module not in of_pictures else None
+        # A model of text and images embeds the text before its vision transformer runs, which takes none of these ids.
+        ids = embedded_ids[-1] if embedded_ids and module not in of_images else None
         begins = recording.record(where, query, key, options, ids)
         if begins and ids is not None and (where.kind != "encoder" or _number_of_tokens(query) == ids.numel()):
             embedded_ids.clear()
@@ -102,10 +106,14 @@ def watch(
         def on_embedding(_: nn.Module, arguments: tuple[Any, ...]) -> None:
             embedded_ids.append(values_of(arguments[0]))
 
+        @here
+        def on_image(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+            strings.patches = vision.token_names(module, arguments, options) or strings.patches
+
         for embedding in token_embeddings(model):
             stack.callback(embedding.register_forward_pre_hook(on_embedding).remove)
-        # A model of text and pictures embeds the text before its vision tower runs, which takes none of these ids.
-        of_pictures = stack.enter_context(vision.naming(model, strings.name_patches))
+        for transformer in vision_transformers:
+            stack.callback(transformer.register_forward_pre_hook(on_image, with_kwargs=True).remove)
         stack.enter_context(computing(model))
         stack.enter_context(hooked(dict.fromkeys(found, looking(record)), only_look=True))
         # transformers removes rejected candidates from its cache without a forward pass.

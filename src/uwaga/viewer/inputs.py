@@ -12,7 +12,7 @@ from torch import nn
 from uwaga._base.arguments import check
 from uwaga._base.errors import DataError
 from uwaga._base.languages import tr
-from uwaga.inspect import pictures
+from uwaga.inspect import images
 from uwaga.inspect.recordings import files
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.run_text import RecordError, Report, default_model, record_text, text_of_file
@@ -62,8 +62,8 @@ def open_view(
 
 
 def of_file(path: Path, model: AnyModel | None = None) -> Maps | Text:
-    """Return a saved recording, a picture that the model reads, or a text. Raises RecordError."""
-    if pictures.is_picture(path):
+    """Return a saved recording, an image that the model reads, or a text. Raises RecordError."""
+    if images.is_image(path):
         return of_picture(path, model)
     try:
         return Maps(Recording.load(path)) if files.is_recording(path) else Text(text_of_file(path))
@@ -84,7 +84,7 @@ def of_picture(
 
     Args:
         model: the directory, or a model id of the hub.
-        dtype, resolution, layers: as of `uwaga.inspect.pictures`.
+        dtype, resolution, layers: as of `uwaga.inspect.images`.
 
     Raises:
         ValueError: no model that reads pictures (CheckpointError), or no picture (RecordError).
@@ -92,12 +92,12 @@ def of_picture(
     if not isinstance(model, str | os.PathLike):
         raise ValueError("view: a picture needs model, the directory of one that reads pictures")
     if isinstance(picture, os.PathLike):
-        title, seen = Path(picture).name, pictures.read_picture(Path(picture))  # before PyTorch is imported
+        title, seen = Path(picture).name, images.read_image(Path(picture))  # before PyTorch is imported
     else:
-        title, seen = tr("Picture"), pictures.in_rgb(lambda: picture, "picture")
-    reader = pictures.load_vision(os.fspath(model), dtype)
+        title, seen = tr("Picture"), images.in_rgb(lambda: picture, "picture")
+    reader = images.load_vision(os.fspath(model), dtype)
     with progress() as report:
-        read = pictures.record_picture(reader, seen, resolution=resolution, layers=layers, report=report)
+        read = images.record_image(reader, seen, resolution=resolution, layers=layers, report=report)
     return Maps(read.recording, title=title, picture=read.pixels, grid=read.grid, model=reader.title)
 
 

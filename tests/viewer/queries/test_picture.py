@@ -13,7 +13,7 @@ from PIL import Image
 
 import uwaga
 from uwaga.inspect import PatchGrid
-from uwaga.inspect.pictures import PictureReading
+from uwaga.inspect.images import ImageReading
 from uwaga.inspect.run_text import RecordError
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Maps, View
@@ -61,17 +61,17 @@ def test_what_a_page_is_told(shown: View) -> None:
 
 def test_a_picture_of_pil_is_read_as_its_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Turned as its EXIF says, and 16 bits as such."""
-    from uwaga.inspect import pictures
+    from uwaga.inspect import images
     from uwaga.viewer.api import view
 
     read: list[Any] = []
 
-    def record(_: object, picture: Any, **options: object) -> PictureReading:
+    def record(_: object, picture: Any, **options: object) -> ImageReading:
         read.append(np.asarray(picture))
-        return PictureReading(uwaga.Recording(), GRID, read[-1][..., 0])
+        return ImageReading(uwaga.Recording(), GRID, read[-1][..., 0])
 
-    monkeypatch.setattr(pictures, "load_vision", lambda *_: None)
-    monkeypatch.setattr(pictures, "record_picture", record)
+    monkeypatch.setattr(images, "load_vision", lambda *_: None)
+    monkeypatch.setattr(images, "record_image", record)
     exif = Image.Exif()
     exif[0x0112] = 6
     grey = (np.arange(6 * 4).reshape(6, 4) * 10).astype(np.uint8)
@@ -84,6 +84,6 @@ def test_a_picture_of_pil_is_read_as_its_file_is(tmp_path: Path, monkeypatch: py
         assert np.array_equal(*read[-2:])
         assert np.array_equal(read[-1][..., 0], np.rot90(grey, -1) if name == "turned.png" else grey)
     (tmp_path / "cut.png").write_bytes((tmp_path / "deep.png").read_bytes()[:60])
-    rule = pytest.raises(RecordError, match="view: picture cannot be read as a picture: ")
+    rule = pytest.raises(RecordError, match="view: picture cannot be read as an image: ")
     with Image.open(tmp_path / "cut.png") as cut, rule:
         view(cut, model="model", browser=False, block=False)

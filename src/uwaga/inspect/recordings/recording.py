@@ -1,4 +1,4 @@
-"""What was recorded of a model's attention: queries and keys, from which every weight can be read afterwards.
+"""Recordings of a model's attention: queries and keys, from which every weight can be computed afterwards.
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, N packed tokens.
 """
@@ -35,12 +35,10 @@ TokenLists = Sequence[str] | Sequence[Sequence[str]]
 
 
 class TokenStrings:
-    """The strings of a recording's tokens.
+    """Hold the tokenizers or the strings of a recording's tokens.
 
     Args:
-        tokenizer: one of transformers or tokenizers, or a function from a list of ids to a list of strings; None: a
-            token's string is its id. A dict by "encoder" and "decoder" if they have different ones.
-        tokens: the strings themselves, of one row or a list per row; of an encoder and a decoder a dict of both.
+        tokenizer, tokens: as in `uwaga.watch`.
     """
 
     def __init__(self, tokenizer: object, tokens: TokenLists | Mapping[str, TokenLists] | None) -> None:
@@ -52,16 +50,12 @@ class TokenStrings:
         for of_stack in self._tokenizers.values():
             _converter(of_stack)  # raises ValueError
         self._strings = tokens
-        self._patches: list[str] = []
-
-    def name_patches(self, names: list[str]) -> None:
-        """The names of an encoder's tokens that have no ids: those of a picture."""
-        self._patches = names
+        self.patches: list[str] = []  # the names of the tokens of an image, which have no ids
 
     def of(
         self, kind: str, lengths: list[int], ids: list[list[int]] | None, kinds: list[str]
     ) -> list[list[str]] | None:
-        """The strings of every row; None if they are unknown.
+        """Return the strings of every row; None if they are unknown.
 
         Args:
             kind: "encoder" or "decoder".
@@ -72,8 +66,8 @@ class TokenStrings:
         if self._strings is not None:
             return self._checked(kind, lengths, kinds)
         if ids is None:
-            is_picture = kind == "encoder" and self._patches and set(lengths) == {len(self._patches)}
-            return [list(self._patches) for _ in lengths] if is_picture else None
+            is_image = kind == "encoder" and self.patches and set(lengths) == {len(self.patches)}
+            return [list(self.patches) for _ in lengths] if is_image else None
         strings = _converter(self._tokenizers[kind])
         return [strings(row) for row in ids]
 
@@ -117,10 +111,10 @@ def _converter(tokenizer: object) -> Callable[[list[int]], list[str]]:
 
 
 class RecordedStack:
-    """The forward passes over one batch of texts: one, or those of a generation.
+    """Record the forward passes over one batch of texts: one pass, or the passes of a generation.
 
     A pass begins with a call of an attention that was already called in the present pass. It continues the texts if its
-    queries follow keys that were recorded; else it starts new texts, and what was recorded is dropped.
+    queries follow keys that were recorded. Any other pass starts new texts, and drops the recorded ones.
     """
 
     def __init__(
@@ -135,7 +129,7 @@ class RecordedStack:
         self.forget()
 
     def forget(self) -> None:
-        """Drop everything that was recorded, so that no part of a pass is left."""
+        """Drop everything that was recorded."""
         self.copier.forget()
         self.attentions: dict[AttentionId, RecordedAttention] = {}
         self.tree: SequenceTree | None = None
@@ -144,13 +138,13 @@ class RecordedStack:
         self._called: set[AttentionId] = set()
 
     def begins(self, where: AttentionId) -> bool:
-        """Whether a call of this attention begins a pass."""
+        """Return whether a call of this attention begins a pass."""
         return not self.passes or where in self._called
 
     def begin(
         self, where: AttentionId, query: Operand, key: Operand, options: Mapping[str, Any], ids: Tensor | None
     ) -> bool:
-        """Begin a pass. Returns whether it starts new texts."""
+        """Begin a pass, and return whether it starts new texts."""
         query, key = as_batch(query), as_batch(key)
         start = 0 if where.kind == "cross" else start_of(options["mask"])
         this = Pass.of(query, key, start)
@@ -175,7 +169,7 @@ class RecordedStack:
     def of_one_pass(
         starts: list[int], lengths: list[int], attentions: dict[AttentionId, RecordedAttention]
     ) -> "RecordedStack":
-        """A stack whose texts were read in one pass, from the number of keys before it and of tokens, per row."""
+        """Make a stack whose texts were read in one pass, from the numbers of earlier keys and of tokens per row."""
         made = RecordedStack()
         made.attentions = attentions
         made.passes = [Pass(starts=starts, queries=[n - start for n, start in zip(lengths, starts, strict=True)])]
@@ -183,17 +177,17 @@ class RecordedStack:
         return made
 
     def ends(self) -> list[list[PassSlice]] | None:
-        """Per row of the first pass, the segments of its text; None if several rows continue one, as in beam search."""
+        """Return the path of the text of each row of the first pass; None if a row was continued twice, as in beam search."""
         assert self.tree is not None
         ends = self.tree.ends()
         return None if ends is None else [self.tree.path(*end) for end in ends]
 
     def old_lengths(self) -> list[int]:
-        """Per row, the number of keys from before the first pass."""
+        """Return the number of keys from before the first pass, per row."""
         return self.passes[0].starts
 
     def ids_of_paths(self, paths: list[list[PassSlice]] | None) -> list[list[int]] | None:
-        """The token ids of each path, or for None of each row of the one pass; None if they are unknown."""
+        """Return the token ids of each path, or of each row if there is one pass; None if they are unknown."""
         if any(ids is None for ids in self.ids) or any(self.old_lengths()):
             return None
         by_pass = self._ids_by_pass()
@@ -202,13 +196,13 @@ class RecordedStack:
         return [[x for p in path for x in by_pass[p.step][p.row][: p.tokens]] for path in paths]
 
     def tokens(self, paths: list[list[PassSlice]] | None) -> list[int]:
-        """The number of tokens of each path, or for None of each row of the one pass."""
+        """Return the number of tokens of each path, or of each row if there is one pass."""
         if paths is not None:
             return [sum(p.tokens for p in path) for path in paths]
         return self.passes[0].tokens
 
     def follow(self, text: list[int], first_rows: range) -> tuple[list[PassSlice], int]:
-        """The path from one of these rows of the first pass with the longest common prefix with a text, and its length."""
+        """Return the path from these rows of the first pass that shares the longest prefix with a text, and its length."""
         assert self.tree is not None
         best, where, before = 0, (0, 0), [0 if row in first_rows else -1 for row in range(len(self.old_lengths()))]
         for number, (step, ids) in enumerate(zip(self.tree.steps, self._ids_by_pass(), strict=True)):
@@ -225,19 +219,19 @@ class RecordedStack:
         return first_tokens(self.tree.path(*where), best), best
 
     def _ids_by_pass(self) -> list[list[list[int]]]:
-        """The token ids of each row of each pass whose ids are known."""
+        """Return the token ids of each row of each pass whose ids are known."""
         known_ids = (ids for ids in self.ids if ids is not None)
         return [[row.tolist() for row in (x.to_list() if isinstance(x, Ragged) else x)] for x in known_ids]
 
 
 def _common_prefix(ids: list[int], others: list[int]) -> int:
-    """The length of the common prefix."""
+    """Return the length of the common prefix."""
     differs = (n for n, (one, other) in enumerate(zip(ids, others, strict=False)) if one != other)
     return next(differs, min(len(ids), len(others)))
 
 
 def _as_rows(ids: Tensor | None, query: Operand) -> Operand | None:
-    """A copy of the ids in the shape of the query's rows; None unless there is one per query token."""
+    """Copy the ids in the shape of the query's rows; None unless there is one id per query token."""
     if ids is None:
         return None
     if isinstance(query, Ragged):
@@ -247,20 +241,20 @@ def _as_rows(ids: Tensor | None, query: Operand) -> Operand | None:
 
 
 class Recording:
-    """What `uwaga.watch` recorded: queries and keys of one pass through a model, or of one generation.
+    """Hold the queries and keys of one pass through a model, or of one generation, as `uwaga.watch` recorded them.
 
-    A pass whose queries follow the keys of the pass before continues it. Any other pass starts new texts, and drops what was
-    recorded before; a new pass of an encoder drops its decoder's too. Maps that were read before stay valid.
+    A pass whose queries follow the keys of the pass before continues it. Any other pass starts new texts and drops the recorded
+    ones; a new pass of an encoder also drops its decoder's. Maps that were read before stay valid.
 
     Attributes:
         maps: from (kind, layer) to an AttentionMap, with kind "encoder", "decoder" or "cross"; created when first read.
         tokens: from "encoder" and "decoder" to a list per row with a string per token; kinds without known tokens are missing.
             The queries of cross-attention are the decoder's tokens, its keys the encoder's.
-        values: from (kind, layer) to the values, (R, G, K, E) or Ragged (N, G, E), where `uwaga.watch(model, values=True)` kept them;
-            empty otherwise. Of selected heads, the values that belong to the keys of the map.
+        values: from (kind, layer) to the values, (R, G, K, E) or Ragged (N, G, E), of `uwaga.watch(model, values=True)`; else empty.
+            If heads were selected, it has the values that belong to the keys of the map.
         model: the directory or hub id of a model of transformers, else the name of the model's class; "" if it is unknown.
         written: from "encoder" and "decoder" to, for each row, the text that was read and the characters [start, end) of it that
-            each token stands for; empty where that is not known. `uwaga.view` of a text sets it.
+            each token stands for; empty if unknown. `uwaga.view` of a text sets it.
     """
 
     def __init__(
@@ -289,7 +283,7 @@ class Recording:
 
     @property
     def tokens(self) -> dict[str, list[list[str]]]:
-        """See the class. Raises ValueError if the given strings are not one per token, and as `maps` after a beam search."""
+        """See the class. Raises ValueError: not one string per token; as `maps` after a beam search."""
         kinds = [kind for kind, stack in self._stacks.items() if stack.passes]
         results = {}
         for kind in kinds:
@@ -300,19 +294,21 @@ class Recording:
         return results
 
     def token_ids(self, kind: str) -> list[list[int]] | None:
-        """Per row, the ids of the tokens that "encoder" or "decoder" has read; None where they are unknown, as in a recording from a
-        file, and after keys that were not recorded. Raises ValueError as `maps` after a beam search."""
+        """Return the token ids that "encoder" or "decoder" has read, per row; None if they are unknown.
+
+        They are unknown in a recording from a file and after keys that were not recorded. Raises ValueError: as `maps` after a beam search.
+        """
         stack = self._stacks[kind]
         return stack.ids_of_paths(self._paths(kind)) if stack.passes else None
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all stored tensors; one that several layers share counts once."""
+        """The bytes of all stored tensors; a tensor that several layers share counts once."""
         kept = tensors([[attention.kept for attention in stack.attentions.values()] for stack in self._stacks.values()])
         return sum({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in kept}.values())
 
     def of(self, texts: Sequence[Sequence[int]] | Ragged | Tensor) -> "Recording":
-        """A recording of the given texts of the decoder only: after a beam search the beams that were chosen, else any texts.
+        """Return a recording of some texts of the decoder, such as the chosen beams of a beam search.
 
         Args:
             texts: the token ids of the decoder, prompt (or start token) and generated ones, without padding; lists,
@@ -320,7 +316,7 @@ class Recording:
                 number of texts for each of its rows, in their order.
 
         Raises:
-            ValueError: a text of which more than the last token was not recorded, or unknown token ids.
+            ValueError: more than the last token of a text was not recorded, or the token ids are unknown.
         """
         stack = self._stacks["decoder"]
         is_known = stack.passes and stack.ids_of_paths([]) is not None
@@ -341,14 +337,14 @@ class Recording:
         return chosen
 
     def save(self, path: str | Path) -> None:
-        """Write the recording to one safetensors file: queries and keys, values where they were kept, masks and biases as data,
-        tokens and what was written, and the name of the model. Passes are joined first. A file of that name is replaced when the new one is complete.
+        """Write the recording to one safetensors file, with the same bits; an existing file is replaced atomically.
 
-        The file has the bits of what was recorded, and is as large as `nbytes`, and some bytes per token more.
+        The file has queries, keys and values, masks and biases as data, tokens and texts, and the name of the model. Passes are joined
+        first. The file takes `nbytes` and some bytes per token.
 
         Raises:
-            ValueError: a mask or a bias that is of none of this package's types, token strings or descriptions that are too
-                long for a file, or as `maps` after a beam search; nothing is written then.
+            ValueError: a mask or a bias of another package's type, token strings or descriptions that are too long for a file, or as
+                `maps` after a beam search; nothing is written then.
             OSError: the file cannot be written.
         """
         tokens, stacks = self.tokens, {}
@@ -369,11 +365,12 @@ class Recording:
 
     @staticmethod
     def load(path: str | Path) -> "Recording":
-        """The recording of a file that `save` wrote. Queries, keys and values are mapped into memory: a part of the file is read
-        when a weight that needs it is. `of` is not available: the texts were chosen before it was saved.
+        """Read a file that `save` wrote. Operands are mapped into memory, and read when a weight needs them.
+
+        `of` is not available: the texts were chosen before the recording was saved.
 
         Raises:
-            DataError: no recording, or a damaged one; the message begins with the path.
+            DataError: the file is not a recording, or is damaged; the message begins with the path.
         """
         model, stacks = files.load(Path(path))
         tokens = {kind: texts.tokens for kind, texts in stacks.items() if texts.tokens is not None}
@@ -388,9 +385,9 @@ class Recording:
     def record(
         self, where: AttentionId, query: Operand, key: Operand, options: Mapping[str, Any], ids: Tensor | None
     ) -> bool:
-        """Note a call of attention, whether its map is wanted or not. Returns whether a pass begins with it.
+        """Note a call of attention with its options by name, and return whether it begins a pass.
 
-        options: of `uwaga.attention`, by name, such as those of a map.
+        Calls of layers that are not recorded are noted too.
         """
         self._read.clear()
         stack = self._stack(where)
@@ -422,14 +419,14 @@ class Recording:
         return f"Recording({describe_layers(self.maps)}; {format_bytes(self.nbytes)})"
 
     def picked_heads(self, where: AttentionId) -> list[int] | None:
-        """The numbers in the model of the heads of a map if `watch(heads=...)` picked some; None if the map has all."""
+        """Return the numbers of a map's heads in the model if `watch(heads=...)` picked some; None if the map has all."""
         return self._stack(where).attentions[where].heads.query
 
     def _stack(self, where: AttentionId) -> RecordedStack:
         return self._stacks[where.stacks[0]]
 
     def _first_pass_rows(self, text: int, texts: int) -> range:
-        """The rows of the decoder's first pass that a text may continue: with an encoder those of the same encoder row."""
+        """Return the rows of the decoder's first pass that a text may continue; they have the same encoder row."""
         encoder, first_rows = self._stacks["encoder"], len(self._stacks["decoder"].old_lengths())
         rows = len(encoder.old_lengths()) if encoder.passes else 1
         check(
@@ -440,7 +437,7 @@ class Recording:
         return range(row * beams, (row + 1) * beams)
 
     def _paths(self, kind: str) -> list[list[PassSlice]] | None:
-        """The segments of each row's text; None if there is one pass."""
+        """Return the path of each row's text; None if there is one pass."""
         stack = self._stacks[kind]
         if kind == "decoder" and self._chosen is not None:
             return self._chosen
@@ -470,7 +467,7 @@ def _device(device: torch.device | str | int) -> torch.device:
 
 
 class _OfLayers(Mapping[tuple[str, int], Any]):
-    """The maps of a recording, or its values, by attention: created when they are first read."""
+    """Map each attention of a recording to its map, or to its values, which are created when first read."""
 
     def __init__(self, recording: Recording, *, is_values: bool) -> None:
         self._recording, self._is_values = recording, is_values

@@ -1,4 +1,4 @@
-"""Pictures that are read from files: what the model of a directory sees, and that its maps are those of a call of the model."""
+"""Images that are read from files: the pixels that a model reads, and its maps."""
 
 from pathlib import Path
 
@@ -12,11 +12,11 @@ from PIL import Image
 from tiny_vision import SIDE, write_photo, write_vision
 
 import uwaga
-from uwaga.inspect import PatchGrid, patch_grid, pictures, run_text
+from uwaga.inspect import PatchGrid, images, patch_grid, run_text
 from uwaga.inspect.patches import grid_of_tokens
 from uwaga.inspect.vision import vision_models
 
-FAMILIES = ("vit", "dinov2", "registers", "clip", "siglip")
+FAMILIES = ("registers", "clip", "siglip")
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -26,15 +26,15 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def photo(tmp_path_factory: pytest.TempPathFactory):
-    return pictures.read_picture(write_photo(tmp_path_factory.mktemp("photo") / "photo.png"))
+    return images.read_image(write_photo(tmp_path_factory.mktemp("photo") / "photo.png"))
 
 
 @pytest.mark.parametrize("resolution", [None, 44])
 def test_maps_are_those_of_the_model_and_pixels_those_that_it_saw(folder: Path, photo, resolution: int | None) -> None:
-    reader = pictures.load_vision(str(folder), "float32")
+    reader = images.load_vision(str(folder), "float32")
     done: list[float] = []
 
-    reading = pictures.record_picture(reader, photo, resolution=resolution, report=done.append)
+    reading = images.record_image(reader, photo, resolution=resolution, report=done.append)
     assert done == [0.5, 1.0]
     whole = transformers.AutoModel.from_pretrained(folder).eval()
     (tower,) = vision_models(whole)
@@ -45,7 +45,7 @@ def test_maps_are_those_of_the_model_and_pixels_those_that_it_saw(folder: Path, 
         sizes = {"size": {"shortest_edge": round(36 * side / SIDE)}, "crop_size": {"height": side, "width": side}}
     read = processor(images=photo, return_tensors="pt", **sizes)["pixel_values"]
     assert read.shape[-2:] == (side, side)
-    named = {} if resolution is None or folder.name in ("dinov2", "registers") else {"interpolate_pos_encoding": True}
+    named = {} if resolution is None or folder.name == "registers" else {"interpolate_pos_encoding": True}
     with uwaga.watch(tower) as recording, torch.no_grad():
         tower(read, **named)
     assert reading.grid == patch_grid(tower, read)
@@ -64,7 +64,7 @@ def test_maps_are_those_of_the_model_and_pixels_those_that_it_saw(folder: Path, 
 
 def test_a_directory_of_clip_has_two_towers(tmp_path: Path, photo) -> None:
     folder = write_vision(tmp_path / "clip", "clip", tokenizer=True)
-    reading = pictures.record_picture(pictures.load_vision(str(folder), "float32"), photo)
+    reading = images.record_image(images.load_vision(str(folder), "float32"), photo)
     assert reading.grid.special == ("[CLS]",)
     reader = uwaga.models.open(str(folder), dtype="float32")
     assert type(reader.model).__name__.startswith("CLIPText")
@@ -77,41 +77,25 @@ def test_a_directory_of_clip_has_two_towers(tmp_path: Path, photo) -> None:
 
 
 def test_half_precision_and_some_layers(tmp_path: Path, photo) -> None:
-    reader = pictures.load_vision(str(write_vision(tmp_path / "vit", "vit")), "bfloat16")
-    reading = pictures.record_picture(reader, photo, layers=[1])
+    reader = images.load_vision(str(write_vision(tmp_path / "vit", "vit")), "bfloat16")
+    reading = images.record_image(reader, photo, layers=[1])
     assert list(reading.recording.maps) == [("encoder", 1)]
     assert reading.recording.maps["encoder", 1].shape == (1, 4, 17, 17)
 
 
-@pytest.mark.parametrize(
-    "grid", [PatchGrid(rows=2, columns=3, special=("[CLS]", "[REG 0]")), PatchGrid(rows=1, columns=1)]
-)
-def test_a_grid_is_known_by_the_names_of_its_tokens(grid: PatchGrid) -> None:
-    assert grid_of_tokens(grid.tokens) == grid
-
-
-@pytest.mark.parametrize(
-    "tokens",
-    [
-        [],
-        ["a", "b"],
-        ["0,0", "0,1", "1,0"],
-        ["0,0", "1,0", "0,1", "1,1"],
-        ["[CLS]", "0,1"],
-        ["0,0", "999999,999999"],
-        ["0,0", "0,0"],
-    ],
-)
-def test_other_tokens_are_no_grid(tokens: list[str]) -> None:
-    assert grid_of_tokens(tokens) is None
+def test_a_grid_is_known_by_the_names_of_its_tokens() -> None:
+    for grid in (PatchGrid(rows=2, columns=3, special=("[CLS]", "[REG 0]")), PatchGrid(rows=1, columns=1)):
+        assert grid_of_tokens(grid.tokens) == grid
+    for others in ("", "a b", "0,0 0,1 1,0", "0,0 1,0 0,1 1,1", "[CLS] 0,1", "0,0 999999,999999", "0,0 0,0"):
+        assert grid_of_tokens(others.split()) is None, others
 
 
 def test_pixels_of_one_column_of_patches(tmp_path: Path) -> None:
     """(3, height, 4) are no colours with transparency."""
     folder = write_vision(tmp_path / "vit", "vit", patch_size=4)
-    narrow = pictures.load_vision(str(folder), "float32")
+    narrow = images.load_vision(str(folder), "float32")
     narrow.processor.size = {"height": 32, "width": 4}
     grey = np.linspace(0, 255, 32).astype(np.uint8)[:, None].repeat(4, 1)
-    reading = pictures.record_picture(narrow, Image.fromarray(grey).convert("RGB"))
+    reading = images.record_image(narrow, Image.fromarray(grey).convert("RGB"))
     assert (reading.grid.rows, reading.grid.columns) == (8, 1)
     assert np.abs(reading.pixels.astype(int) - grey).max() <= 1

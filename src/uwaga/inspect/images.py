@@ -1,13 +1,12 @@
-"""Pictures in place of recordings: a file is read, run once through the vision transformer of a directory, and recorded.
+"""Read an image file, run the vision transformer of a directory once over it, and record its attention.
 
-Files are untrusted: few formats, by what is in them and not by their names; sizes are bounded before anything is decoded.
+Files are untrusted: their first bytes decide the format, few formats are read, and sizes are bounded before anything is decoded.
 """
 
 import inspect
 import io
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +16,7 @@ from uwaga._base import install, untrusted
 from uwaga._base.arguments import check
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
-from uwaga.inspect.run_text import RecordError, Report, after_each_layer, reporting_errors
+from uwaga.inspect.run_text import RecordError, Report, after_each_layer, reading_file, reporting_errors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,16 +26,16 @@ if TYPE_CHECKING:
     from uwaga.inspect.recordings.recording import Recording
 
 MAX_FILE_BYTES = 2**26
-MAX_PIXELS = 2**26  # of a file, and of what it is resized to
-MAX_SIDE = 4096  # of what a model reads, in pixels
+MAX_PIXELS = 2**26  # of an image file, and of the resized image
+MAX_SIDE = 4096  # pixels of a side that a model reads
 ENDINGS = ("bmp", "gif", "jpeg", "jpg", "png", "tif", "tiff", "webp")
-_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")  # none that runs another program, as that of PostScript does
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")  # Pillow reads PostScript by another program: it is left out.
 _BEGINNINGS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 
 class VisionModel(NamedTuple):
-    """A vision transformer, alone or a tower of a larger model, with its title and the image processor of its directory."""
+    """Hold a vision transformer, its title, and the image processor of its directory."""
 
     title: str
     model: "nn.Module"
@@ -44,67 +43,68 @@ class VisionModel(NamedTuple):
     folder: Path
 
 
-class PictureReading(NamedTuple):
-    """What came of a picture: the recording of its attention, where its patches are, and (height, width) grey pixels that the model saw."""
+class ImageReading(NamedTuple):
+    """Hold the recording of an image, its grid of patches, and the grey pixels (height, width) that the model read."""
 
     recording: "Recording"
     grid: "PatchGrid"
     pixels: "NDArray[np.uint8]"
 
 
-def is_picture(path: Path) -> bool:
-    """Whether a file is meant as a picture: by its first bytes, which no text has, else by the end of its name. Raises RecordError."""
-    with _naming(path), untrusted.open_regular(path) as file:
+def is_image(path: Path) -> bool:
+    """Return whether a file is an image, by its first bytes or the suffix of its name. Raises RecordError."""
+    with reading_file(path), untrusted.open_regular(path) as file:
         start = file.read(32)
     return (start.startswith(_BEGINNINGS) and b"\0" in start) or path.suffix[1:].lower() in ENDINGS
 
 
-def read_picture(path: Path) -> Any:
-    """A file as a picture of PIL in RGB, upright as its EXIF says; of an animation the first frame.
+def read_image(path: Path) -> Any:
+    """Read a file as a PIL image in RGB, turned upright by its EXIF; of an animation, read the first frame.
 
     Raises:
-        RecordError: no picture, one that is damaged, or with more than MAX_PIXELS; a file that cannot be read, or of more than MAX_FILE_BYTES.
+        RecordError: the file cannot be read, is not an image, is damaged, or exceeds MAX_FILE_BYTES or MAX_PIXELS.
         ModuleNotFoundError: Pillow is not installed.
     """
-    with _naming(path):
+    with reading_file(path):
         data = untrusted.read_file(path, MAX_FILE_BYTES)
-    pil = install.optional("PIL.Image", "PIL", "a picture needs Pillow, which is not installed: pip install pillow")
+    pil = install.optional("PIL.Image", "PIL", "an image needs Pillow, which is not installed: pip install pillow")
     return in_rgb(lambda: pil.open(io.BytesIO(data), formats=_FORMATS), str(path))
 
 
 def in_rgb(opened: Callable[[], Any], name: str) -> Any:
-    """A picture that PIL opens, in RGB, upright as its EXIF says. Raises RecordError: as `read_picture`; `name` begins its message."""
+    """Convert the image that `opened` returns, as `read_image` does. `name` begins the message of a RecordError."""
     from PIL import Image, ImageOps
 
     try:
-        with warnings.catch_warnings(action="ignore"):  # about what is spoiled besides the pixels, such as the EXIF
-            picture = opened()
-            width, height = picture.size
+        with warnings.catch_warnings(action="ignore"):  # Pillow warns of damage outside the pixels, as in the EXIF.
+            image = opened()
+            width, height = image.size
             if width * height <= MAX_PIXELS:
-                upright = ImageOps.exif_transpose(picture)
-                if upright.mode.startswith(("I", "F")):  # of 16 bits, which Pillow would cut off at 255
+                upright = ImageOps.exif_transpose(image)
+                if upright.mode.startswith(("I", "F")):  # Pillow would cut pixels of 16 bits off at 255.
                     numbers = np.asarray(upright, np.float64)
                     check(
                         0 <= numbers.min() <= numbers.max() <= 65535,
-                        "its pixels are numbers of 32 bits, of which white is not known",
+                        "its pixels are numbers of 32 bits, and the number of white is unknown",
                     )
                     white = 1 if upright.mode == "F" and numbers.max() <= 1 else 65535
                     upright = Image.fromarray((numbers / (white / 255)).astype(np.uint8))
                 return upright.convert("RGB")
-    except Exception as error:  # whatever Pillow's readers raise of bytes that are not what they expect
+    except Exception as error:  # Pillow's readers raise any exception for unexpected bytes.
         names = ", ".join(_FORMATS)
         reason = printable(str(error).strip() or type(error).__name__)
         if type(error).__name__ == "UnidentifiedImageError":
-            reason = f"it is none of {names}"
-        raise RecordError(f"{name} cannot be read as a picture: {reason}") from error
+            reason = f"it is not one of {names}"
+        raise RecordError(f"{name} cannot be read as an image: {reason}") from error
     raise RecordError(f"{name} has {width:,} by {height:,} pixels (width by height); at most {MAX_PIXELS:,} are read")
 
 
 def load_vision(name: str, dtype: str) -> VisionModel:
-    """The vision transformer of a directory or of the hub, of a whole model such as CLIP its vision tower, and its image processor.
+    """Open the vision transformer of a directory or hub id, such as CLIP's vision tower, and its image processor.
 
-    Raises CheckpointError: as `uwaga.models.open`; no vision transformer of a family that can be watched, or several;
-    no image processor, or one that transformers cannot read.
+    Raises:
+        CheckpointError: as `uwaga.models.open`; not exactly one vision transformer of a family that can be watched; an image
+            processor that is missing, or that transformers cannot read.
     """
     from uwaga.models.checkpoints import directories
 
@@ -117,7 +117,7 @@ def load_vision(name: str, dtype: str) -> VisionModel:
 
     described = [untrusted.read_json(folder / file, missing_ok=True) for file in _PROCESSORS]
     if not any(described):
-        raise CheckpointError(f"{folder} has no {_PROCESSORS[0]}, which says how a model reads pictures")
+        raise CheckpointError(f"{folder} has no {_PROCESSORS[0]}, which says how a model reads images")
     for file, numbers in zip(_PROCESSORS, described, strict=True):
         _check_numbers(folder / file, numbers)
     model = vision_part(opening.read_module(folder, getattr(torch, dtype), "whole"), folder)
@@ -130,27 +130,27 @@ def load_vision(name: str, dtype: str) -> VisionModel:
     return VisionModel(Path(name).name or name, model, processor, folder)
 
 
-def record_picture(
+def record_image(
     reader: VisionModel,
-    picture: Any,
+    image: Any,
     *,
     resolution: int | None = None,
     layers: Sequence[int] | None = None,
     report: Report = lambda fraction: None,
-) -> PictureReading:
-    """Run a vision transformer once over a picture of PIL.
+) -> ImageReading:
+    """Record the attention of a vision transformer over a PIL image.
 
     Args:
         reader: the model, as `load_vision` returns it.
-        picture: in RGB.
-        resolution: pixels of the shorter side of what the model reads, in place of its own; positions are interpolated.
-        layers: record only these; None: all.
+        image: a PIL image in RGB.
+        resolution: pixels of the shorter side that the model reads; positions are interpolated. None: the model's own.
+        layers: the layers to record; None: all.
         report: as in `uwaga.inspect.run_text.run_text`.
 
     Raises:
-        RecordError: a resolution that is no positive number up to MAX_SIDE, or that this model cannot read; a picture so long that it would be
+        RecordError: a resolution outside 1 to MAX_SIDE, or one that the model cannot read; an image so long that it would be
             resized to more than MAX_PIXELS; a layer that does not exist.
-        CheckpointError: transformers' image processor fails.
+        CheckpointError: the image processor of transformers fails.
     """
     import torch
 
@@ -159,11 +159,13 @@ def record_picture(
     from uwaga.models.attention_layers import attention_layers
     from uwaga.models.checkpoints import transformers_directories
 
-    sizes = _sizes(reader, picture, resolution)
+    sizes = _sizes(reader, image, resolution)
     with transformers_directories.reading(reader.folder):
-        read = reader.processor(images=picture, return_tensors="pt", **sizes)["pixel_values"]
+        read = reader.processor(images=image, return_tensors="pt", **sizes)["pixel_values"]
         if tuple(read.shape[:-2]) != (1, 3) or not bool(torch.isfinite(read).all()):
-            raise CheckpointError(f"{reader.folder}: its image processor makes {tuple(read.shape)}, no picture")
+            raise CheckpointError(
+                f"{reader.folder}: its image processor makes {tuple(read.shape)}, which is not an image"
+            )
     model: Any = reader.model
     height, width = read.shape[-2:]
     options = {}
@@ -179,17 +181,9 @@ def record_picture(
         with watch(model, layers=layers) as recording, after_each_layer(attentions, report):
             model(read.to(next(model.parameters()).dtype), **options)
     recording.model = reader.title
-    # What is behind the last whole patch was not read.
+    # The model does not read pixels after the last whole patch.
     seen = read[0, :, : grid.rows * grid.patch_size[0], : grid.columns * grid.patch_size[1]]
-    return PictureReading(recording, grid, _as_bytes(seen.double().numpy(), reader.processor))
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise RecordError(f"{path} cannot be read: {error.strerror}") from error
+    return ImageReading(recording, grid, _as_bytes(seen.double().numpy(), reader.processor))
 
 
 def _check_numbers(file: Path, value: Any) -> None:
@@ -200,8 +194,8 @@ def _check_numbers(file: Path, value: Any) -> None:
         _check_numbers(file, part)
 
 
-def _sizes(reader: VisionModel, picture: Any, resolution: int | None) -> dict[str, Any]:
-    """Options of the image processor for a resolution. Raises RecordError."""
+def _sizes(reader: VisionModel, image: Any, resolution: int | None) -> dict[str, Any]:
+    """Return the options of the image processor for a resolution. Raises RecordError."""
     processor = reader.processor
     sizes = {
         name: dict(size)
@@ -210,34 +204,34 @@ def _sizes(reader: VisionModel, picture: Any, resolution: int | None) -> dict[st
     }
     if not all(side is None or isinstance(side, int | float) for size in sizes.values() for side in size.values()):
         raise CheckpointError(
-            f"{reader.folder}: the sizes of its image processor are no numbers: {printable(str(sizes))}"
+            f"{reader.folder}: the sizes of its image processor are not numbers: {printable(str(sizes))}"
         )
     if resolution is not None:
         if not 1 <= resolution <= MAX_SIDE:
             raise RecordError(f"the resolution must be 1 to {MAX_SIDE} pixels, not {resolution}")
         base = min((side for side in (sizes.get("crop_size") or sizes.get("size") or {}).values() if side), default=0)
         if not base:
-            raise RecordError(f"{reader.title} reads pictures at their own size, which no resolution changes")
+            raise RecordError(f"{reader.title} reads images at their own size, which no resolution changes")
         sizes = {
             name: {key: side and round(side * resolution / base) for key, side in size.items()}
             for name, size in sizes.items()
         }
     shortest = sizes.get("size", {}).get("shortest_edge")
-    least, most = min(picture.size), max(picture.size)
+    least, most = min(image.size), max(image.size)
     if shortest and shortest**2 * most > MAX_PIXELS * least:
         rule = f"resized to a shorter side of {shortest} it would have more than {MAX_PIXELS:,} pixels"
-        raise RecordError(
-            f"the picture has {picture.size[0]:,} by {picture.size[1]:,} pixels (width by height): {rule}"
-        )
+        raise RecordError(f"the image has {image.size[0]:,} by {image.size[1]:,} pixels (width by height): {rule}")
     return {} if resolution is None else sizes
 
 
 def _as_bytes(seen: "NDArray[np.float64]", processor: Any) -> "NDArray[np.uint8]":
-    """(height, width): what the model read, (3, height, width), without the processor's normalization."""
+    """Return the pixels (3, height, width) that the model read as (height, width), without the processor's normalization."""
     from uwaga.inspect.patches import luminance
 
     if getattr(processor, "do_normalize", False):
         mean, std = (np.asarray(getattr(processor, name), np.float64) for name in ("image_mean", "image_std"))
-        seen = seen * std.reshape(-1, 1, 1) + mean.reshape(-1, 1, 1)  # of each colour, or one of all
+        seen = seen * std.reshape(-1, 1, 1) + mean.reshape(
+            -1, 1, 1
+        )  # Both have one number for each colour, or one for all.
     full = 255 * (processor.rescale_factor if getattr(processor, "do_rescale", False) else 1)
     return np.rint(255 * luminance(np.moveaxis(np.clip(seen / full, 0, 1), 0, 2))).astype(np.uint8)
