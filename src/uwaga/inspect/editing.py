@@ -1,4 +1,4 @@
-"""Change what a model's attention computes, inside a `with`: heads, links, weights, queries, keys, values and outputs.
+"""Change a model's heads, links, weights, queries, keys, values and outputs inside a `with` block.
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, P positions, D query/key width, E value width, N packed
 tokens, R ragged rows.
@@ -20,16 +20,16 @@ from uwaga.integrations.transformers.inside import computing
 from uwaga.models.attention_layers import attention_layers, name_of
 from uwaga.nn import MultiHeadAttention
 from uwaga.nn.attention_id import AttentionId, describe_layers
-from uwaga.nn.operand import map_values, values_of
+from uwaga.nn.operand import values_of
 from uwaga.ops.attention.hooks import Asked, Hook, Proceed, hooked, hooks_of
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.masks import Both, DenseMask, Documents, Either, KeyLengths, Mask, as_mask
 from uwaga.ops.ragged import Operand, Ragged
 
-_OF_QUERIES = ("query", "output")  # operands whose positions are those of queries
-MAX_NESTED = 128  # contexts of this thread: each calls the next one, and Python has a thousand frames
-MANY_LINKS = 256  # of a head, from which on they are joined
-# The masks of one layer's blocked links, and a dense mask that takes the place of many links: it is read in one step.
+_OF_QUERIES = ("query", "output")  # operands with the positions of queries
+MAX_NESTED = 128  # contexts of this thread; each calls the next one, and Python has a thousand frames
+MANY_LINKS = 256  # if a head has more links, they are joined
+# The most bytes for the masks of one layer's blocked links, and for a dense mask in place of many links, which is read in one step.
 MAX_MASK_BYTES, SMALL_MASK_BYTES = 1 << 30, 1 << 24
 
 
@@ -48,15 +48,16 @@ def edit(
         with uwaga.edit(model, heads={("decoder", 4, 5): 0.0}):
             model(ids)                                          # as if that head gave zeros
 
-    Changes are those of `Edits`. Layers and heads count as in `uwaga.watch`, which shows the changed queries, keys and links where
-    it is used in the same block; changes of weights after softmax are in no map, but in all later layers.
+    `Edits` describes the changes. Layers and heads count as in `uwaga.watch`, which in the same block shows the changed queries, keys
+    and links. Changes of weights after softmax show in later layers, but not in maps.
 
-    A model keeps its fast path: scaling a head multiplies its output before W_O, blocked links are masks of O(Q + K) memory, and links
-    that are weakened after softmax take one more pass of the layer's attention for each set of queries; a matrix is made only where
-    one is given. A model of transformers computes with attn_implementation="uwaga" inside the context, as in `uwaga.watch`.
+    A model keeps its fast path: scaling a head multiplies its output before W_O, and blocked links are masks of O(Q + K) memory. Links
+    that are weakened after softmax take one more pass of the layer's attention for each set of queries. A model of transformers computes
+    with attn_implementation="uwaga" inside the context, as in `uwaga.watch`.
 
-    Positions are those of the whole text in a generation with a KV cache too; in a padded batch of transformers columns of the batch.
-    Contexts may be nested, up to 128: the inner one changes operands first and results last. Other threads compute as before.
+    Positions count from the beginning of the text, also in a generation with a KV cache; in a padded batch of transformers they are
+    columns of the batch. Up to 128 contexts may be nested; the inner one changes operands first and results last. Other threads
+    compute as before.
 
     Raises:
         ValueError: as `Edits`; a layer or head that the model does not have; a patch or matrix that does not fit; a position that
@@ -82,7 +83,7 @@ def edit(
     changed = [editor for editor in editors.values() if editor.is_changed]
     check(
         not changed or any(editor.queries for editor in changed),
-        f"edit: nothing was changed: {name_of(model)} computed none of the edited attentions in this thread while they were edited",
+        f"edit: nothing was changed: {name_of(model)} did not compute the edited attentions in this thread inside the block",
     )
     for editor in changed:
         editor.check()
@@ -90,11 +91,7 @@ def edit(
 
 @contextmanager
 def hooking(model: nn.Module, hooks: Mapping[nn.Module, Hook]) -> Iterator[None]:
-    """A context in which these hooks stand around attention layers of a model, of this package or of transformers.
-
-    Raises:
-        ValueError: a layer has MAX_NESTED hooks.
-    """
+    """Install hooks around attention layers in a `with` block. Raises ValueError: a layer has MAX_NESTED hooks."""
     check(
         all(len(hooks_of(layer)) < MAX_NESTED for layer in hooks),
         f"edit: more than {MAX_NESTED} edits are nested; make the changes by one Edits",
@@ -126,9 +123,9 @@ def _check_head(where: Where, heads: int, of: str = "") -> None:
 
 
 class LayerEditor:
-    """The changes of one attention layer, as a `Hook`; heads None are all of it.
+    """Apply the changes of one attention layer, as a `Hook`.
 
-    decoder_start: of the `with`, by "decoder" the position of the first query in the last self-attention of a decoder.
+    decoder_start: shared by all layers; its "decoder" is the position of the first query in the last self-attention of a decoder.
     """
 
     def __init__(self, edits: Edits, layer: AttentionId, decoder_start: dict[str, Tensor | int]) -> None:
@@ -181,17 +178,18 @@ class LayerEditor:
         asked = replace(asked, **operands, options=options)
         results = {"output": self._with_weights(proceed(asked), proceed, asked, tokens)}
         self._put_patches(results, tokens)
-        return _with_heads(self.heads, results["output"], tokens, options["mask"])
+        output = results["output"]
+        return _with_heads(self.heads, output, tokens, options["mask"]) if self.heads else output
 
     def _put_patches(self, operands: dict[str, Any], tokens: "_Tokens") -> None:
-        """Put the vectors of patches into those of these operands that they are for."""
+        """Replace vectors of these operands by those of the patches."""
         for where, patch in self.patch:
             if (name := patch.operand) in operands:
                 positions = tokens.query_positions if name in _OF_QUERIES else tokens.key_positions
                 operands[name] = _patched(where, patch, operands[name], positions)
 
     def check(self) -> None:
-        """Raises ValueError: a position was in no pass of those that computed it."""
+        """Raise ValueError if no pass that computed this layer had a position."""
         named: list[tuple[Where, str, Any, bool]] = []  # with whether the positions are of queries
         for where, links in (*self.scores, *self.weights):
             if isinstance(links, Links):
@@ -208,7 +206,7 @@ class LayerEditor:
     def _start(
         self, query: Operand, key: Operand, mask: Mask | Tensor | None, start: Tensor | int | None
     ) -> Tensor | int:
-        """The position of the first query of each row: a number, or (B,)."""
+        """Return the position of the first query of each row: a number, or (B,)."""
         if self.layer.kind == "cross":
             return self.decoder_start.get("decoder", 0)
         if start is None:
@@ -236,24 +234,20 @@ class LayerEditor:
 
 
 class _Tokens:
-    """The positions of the queries and keys of one call.
-
-    Positions of a dense operand are (Q,), or (B, Q) where rows start differently; of a ragged one (N,).
-    """
+    """Compute the positions of the queries and keys of one call, (N,) in the order of `_packed`."""
 
     def __init__(self, query: Operand, key: Operand, start: Tensor | int) -> None:
         self.query, self.key, self.start = query, key, start
         self.heads = heads_of(query)
-        self.device = values_of(query).device
 
     @property
     def most_queries(self) -> int:
         start = int(self.start.max()) if isinstance(self.start, Tensor) and self.start.numel() else self.start
-        return (self.query.max_length if isinstance(self.query, Ragged) else self.query.shape[-2]) + int(start)
+        return _longest(self.query) + int(start)
 
     @property
     def most_keys(self) -> int:
-        return self.key.max_length if isinstance(self.key, Ragged) else self.key.shape[-2]
+        return _longest(self.key)
 
     @property
     def query_positions(self) -> Tensor:
@@ -264,54 +258,63 @@ class _Tokens:
         return _positions(self.key, 0)
 
     def grids(self) -> tuple[Tensor, Tensor]:
-        """Positions as dense masks need them: queries (Q,), (B, Q) or (R, longest Q); keys (K,)."""
-        if not isinstance(self.query, Ragged):
-            return self.query_positions, self.key_positions
-        longest = torch.arange(self.query.max_length, device=self.device)
-        queries = longest + self.start[:, None] if isinstance(self.start, Tensor) else longest + self.start
-        return queries, torch.arange(self.most_keys, device=self.device)
+        """Return positions as dense masks need them: queries (Q,) or, if rows start differently, (B, Q); keys (K,)."""
+        device = values_of(self.query).device
+        queries = torch.arange(_longest(self.query), device=device)
+        start = self.start[:, None] if isinstance(self.start, Tensor) else self.start
+        return queries + start, torch.arange(self.most_keys, device=device)
+
+
+def _longest(x: Operand) -> int:
+    return x.max_length if isinstance(x, Ragged) else x.shape[-2]
+
+
+def _rows(x: Operand) -> Tensor:
+    """Return the row of each token, (N,)."""
+    if isinstance(x, Ragged):
+        return torch.repeat_interleave(x.lengths, output_size=x.values.shape[0])
+    return torch.arange(x.shape[:-3].numel(), device=x.device).repeat_interleave(x.shape[-2])
 
 
 def _positions(x: Operand, start: Tensor | int) -> Tensor:
-    device = values_of(x).device
-    if not isinstance(x, Ragged):
-        count = torch.arange(x.shape[-2], device=device)
-        return count + (start[:, None] if isinstance(start, Tensor) else start)
-    before = x.offsets[:-1] - start
-    return torch.arange(x.values.shape[0], device=device) - before[_rows(x)]
+    rows = _rows(x)
+    if isinstance(x, Ragged):
+        first = x.offsets[:-1]
+    else:
+        first = torch.arange(x.shape[:-3].numel(), device=x.device) * x.shape[-2]
+    return torch.arange(len(rows), device=rows.device) - (first - start)[rows]
 
 
-def _rows(x: Ragged) -> Tensor:
-    """(N,) the row of each token."""
-    return torch.repeat_interleave(x.lengths, output_size=x.values.shape[0])
+def _packed(x: Operand) -> Tensor:
+    """Return the tokens of all rows, one row after another, (N, H, D)."""
+    return x.values if isinstance(x, Ragged) else x.movedim(-3, -2).flatten(0, -3)
+
+
+def _like(values: Tensor, x: Operand) -> Operand:
+    """Undo `_packed`: return values (N, H, D) as an operand in the form of x."""
+    if isinstance(x, Ragged):
+        return x.with_values(values)
+    return values.unflatten(0, (*x.shape[:-3], x.shape[-2])).movedim(-2, -3)
 
 
 def _inside(positions: Tensor, chosen: Any) -> Tensor:
-    """Bool, of the shape of positions; chosen None: all."""
+    """Return which positions are chosen, as bools; None chooses all."""
     if chosen is None:
         return torch.ones_like(positions, dtype=torch.bool)
     return torch.isin(positions, torch.tensor(chosen, dtype=positions.dtype, device=positions.device))
 
 
-def _for_output(inside: Tensor, x: Operand) -> Tensor:
-    """Positions' bools, (Q,), (B, Q) or (N,), as they broadcast to (..., H, Q, E) or (N, H, E)."""
-    return inside[:, None, None] if isinstance(x, Ragged) else inside[..., None, :, None]
-
-
-def _of_heads(where: Where, heads: int, x: Operand) -> Tensor:
-    """Bool: the heads meant, as they broadcast to (..., H, Q, E) or (N, H, E)."""
-    numbers = torch.arange(heads, device=values_of(x).device)
-    meant = torch.ones_like(numbers, dtype=torch.bool) if where.head is None else numbers == where.head
-    return meant[:, None] if isinstance(x, Ragged) else meant[:, None, None]
-
-
-def _put(x: Operand, at: Tensor, source: Tensor) -> Operand:
-    return map_values(lambda values: torch.where(at, source, values), x)
+def _of_head(head: int | None, heads: int, device: torch.device) -> Tensor:
+    """Return which heads are chosen, (H, 1) bool; None chooses all."""
+    numbers = torch.arange(heads, device=device)[:, None]
+    return numbers >= 0 if head is None else numbers == head
 
 
 def _links_mask(links: Sequence[tuple[Where, Links]], tokens: _Tokens) -> Mask:
-    """All pairs except these links: a pair is visible if its query or its key is not of the link, in O(H (Q + K)) memory for each link;
-    or a dense mask for many links, if that is smaller or small."""
+    """Return the mask of all pairs except these links, in O(H (Q + K)) memory for each link.
+
+    A pair is visible if its query or its key is not in the link. Many links become a dense mask if that is smaller, or small.
+    """
     queries, keys = tokens.grids()
     by_head = [[link for where, link in links if where.head in (None, head)] for head in range(tokens.heads)]
     is_many = max(map(len, by_head)) > MANY_LINKS
@@ -342,7 +345,7 @@ def _links_mask(links: Sequence[tuple[Where, Links]], tokens: _Tokens) -> Mask:
 
 
 def _joined(links: list[Links]) -> list[Links]:
-    """The same links, with those of equal queries in one, and then those of equal keys."""
+    """Join links with equal queries, then links with equal keys."""
     for same, other in (("queries", "keys"), ("keys", "queries")):
         groups: dict[Any, list[Any]] = {}
         for link in links:
@@ -355,7 +358,7 @@ def _joined(links: list[Links]) -> list[Links]:
 
 
 def _all_of(masks: Sequence[Mask]) -> Mask:
-    """The masks combined by &, in a tree of logarithmic depth: masks are read by recursion."""
+    """Combine masks by & in a tree of logarithmic depth, since masks are read by recursion."""
     if len(masks) == 1:
         return masks[0]
     half = len(masks) // 2
@@ -363,7 +366,7 @@ def _all_of(masks: Sequence[Mask]) -> Mask:
 
 
 def _patched(where: Where, patch: Patch, x: Operand, positions: Tensor) -> Operand:
-    """The operand with the patch's vectors at its positions."""
+    """Return the operand with the patch's vectors at its positions."""
     _check_head(where, heads_of(x), "key " if patch.operand in ("key", "value") else "")
     values, source = values_of(x), patch.source
     if source.shape[-1] != values.shape[-1]:
@@ -382,15 +385,9 @@ def _patched(where: Where, patch: Patch, x: Operand, positions: Tensor) -> Opera
     ascending, order = patched.sort()
     at = torch.searchsorted(ascending, positions).clamp(max=len(patched) - 1)
     inside, index = ascending[at] == positions, order[at]
-    if isinstance(x, Ragged):
-        vectors = source[index] if source.dim() == 2 else source[_rows(x), index]
-        vectors = vectors[:, None]  # (N, 1, D)
-    elif source.dim() == 2:
-        vectors = source[index][..., None, :, :]  # (1, Q, D) or (B, 1, Q, D)
-    else:
-        index = index.expand(source.shape[0], -1)
-        vectors = source.gather(1, index[..., None].expand(-1, -1, source.shape[-1]))[:, None]
-    return _put(x, _of_heads(where, heads_of(x), x) & _for_output(inside, x), vectors)
+    vectors = source[index] if source.dim() == 2 else source[_rows(x), index]
+    chosen = inside[:, None, None] & _of_head(where.head, heads_of(x), values.device)
+    return _like(torch.where(chosen, vectors[:, None], _packed(x)), x)
 
 
 def _with_factors(
@@ -400,42 +397,42 @@ def _with_factors(
     again: Callable[[Operand], Operand],
     tokens: _Tokens,
 ) -> Operand:
-    """The output with the weights of links multiplied: sum_j a_ij (f_j v_j) for the queries of the links, where f_j is the factor.
+    """Return the output with the weights of links multiplied: sum_j a_ij (f_j v_j) for their queries, with factors f_j.
 
-    Queries that are in the same links share a call of attention, and so do heads with different keys and values.
+    Queries in the same links share a call of attention, and so do heads with different keys and values.
     """
     queries, keys = tokens.query_positions, tokens.key_positions
     sets = list(dict.fromkeys(link.queries for _, link in links))
-    member = torch.stack([_inside(queries, positions) for positions in sets], -1)  # (..., sets)
-    group = heads_of(output) // heads_of(value)
-    for signature in member.reshape(-1, len(sets)).unique(dim=0):
+    member = torch.stack([_inside(queries, positions) for positions in sets], -1)  # (N, sets)
+    heads, group = heads_of(output), heads_of(output) // heads_of(value)
+    results, values = _packed(output), _packed(value)
+    for signature in member.unique(dim=0):
         active = [(where, link) for where, link in links if bool(signature[sets.index(link.queries)])]
         if not active:
             continue
-        at = _for_output((member == signature).all(-1), output)
+        at = (member == signature).all(-1)[:, None, None]
         for slot in range(group):
             factors, meant = [], []
-            for head in range(slot, heads_of(output), group):
+            for head in range(slot, heads, group):
                 of_head = [link for where, link in active if where.head in (None, head)]
-                factor = torch.ones(keys.shape, dtype=values_of(value).dtype, device=keys.device)
+                factor = torch.ones(keys.shape, dtype=values.dtype, device=keys.device)
                 for link in of_head:
                     factor = torch.where(_inside(keys, link.keys), factor * link.factor, factor)
                 factors.append(factor)
                 meant += [head] if of_head else []
             if not meant:
                 continue
-            factor_G = torch.stack(factors, -1 if isinstance(value, Ragged) else 0)[..., None]
-            # Not a product where the factor is 0: a value may be infinite or NaN.
-            scaled = (values_of(value) * factor_G).masked_fill(factor_G == 0, 0.0)
-            changed = again(value.with_values(scaled) if isinstance(value, Ragged) else scaled)
+            factor_NG1 = torch.stack(factors, -1)[..., None]
+            # A product with 0 would keep an infinite value or NaN.
+            scaled = (values * factor_NG1).masked_fill(factor_NG1 == 0, 0.0)
+            changed = _packed(again(_like(scaled, value)))
             for head in meant:
-                one = _of_heads(Where("", 0, head), heads_of(output), output)
-                output = _put(output, at & one, values_of(changed))
-    return output
+                results = torch.where(at & _of_head(head, heads, keys.device), changed, results)
+    return _like(results, output)
 
 
 def _with_matrix(where: Where, matrix: Tensor, output: Operand, value: Operand, tokens: _Tokens) -> Operand:
-    """The output with a head's weights replaced by a matrix."""
+    """Return the output with a head's weights replaced by a matrix."""
     if isinstance(output, Ragged) or isinstance(value, Ragged) or isinstance(tokens.start, Tensor):
         raise ValueError(
             f"edit: weights {where}: a matrix takes the place of the weights of padded rows of one length, not of ragged ones"
@@ -452,16 +449,14 @@ def _with_matrix(where: Where, matrix: Tensor, output: Operand, value: Operand, 
             f"{keys} keys of {batch} texts"
         )
     rows = matrix[..., first : first + queries, :keys].to(value)
-    heads = heads_of(output)
-    for head in range(heads) if where.head is None else (where.head,):
-        of_head = _weighted(rows, value[..., head * heads_of(value) // heads, :, :])
-        output = values_of(_put(output, _of_heads(Where("", 0, head), heads, output), of_head[..., None, :, :]))
-    return output
+    results = list(output.unbind(-3))
+    for head in range(len(results)) if where.head is None else (where.head,):
+        results[head] = _weighted(rows, value[..., head * heads_of(value) // len(results), :, :])
+    return torch.stack(results, -3)
 
 
 def _weighted(rows: Tensor, value: Tensor) -> Tensor:
-    """rows @ value, (..., Q, E), of (..., Q, K) and (..., K, E), by `uwaga.linear` for each text, so that its bits do not depend on
-    the batch."""
+    """Return rows @ value, (..., Q, E), by `uwaga.linear` for each text, so that its bits do not depend on the batch."""
     if value.dim() == 2:
         return linear_map(rows, value.mT)
     result = value.new_empty((len(value), rows.shape[-2], value.shape[-1]))
@@ -473,53 +468,43 @@ def _weighted(rows: Tensor, value: Tensor) -> Tensor:
 def _with_heads(
     heads: Sequence[tuple[Where, Ablation]], output: Operand, tokens: _Tokens, mask: Mask | Tensor | None
 ) -> Operand:
-    """The output with heads scaled or replaced; those of other heads keep their bits."""
-    values = values_of(output)
-    count, is_ragged = heads_of(output), isinstance(output, Ragged)
+    """Return the output with heads scaled or replaced; other heads keep their bits."""
+    values, count = _packed(output), heads_of(output)
     scale = [1.0] * count
     for where, value in heads:
         if isinstance(value, float):
             for head in range(count) if where.head is None else (where.head,):
                 scale[head] *= value
             continue
-        if isinstance(value, Tensor):
-            if value.shape[0] != values.shape[-1]:
-                raise ValueError(
-                    f"edit: heads {where}: the output is {values.shape[-1]} wide, and the vector {tuple(value.shape)}"
-                )
-            vector = value.to(values)
-        else:
-            vector = _mean(where, output, tokens, mask)
-            vector = vector if is_ragged else vector[:, None]
-        values = torch.where(_of_heads(where, count, output), vector, values)
-    factors = torch.tensor(scale, dtype=values.dtype, device=values.device)
-    factors = factors[:, None] if is_ragged else factors[:, None, None]
+        if isinstance(value, Tensor) and value.shape[0] != values.shape[-1]:
+            raise ValueError(
+                f"edit: heads {where}: the output is {values.shape[-1]} wide, and the vector {tuple(value.shape)}"
+            )
+        vector = value.to(values) if isinstance(value, Tensor) else _mean(where, output, tokens, mask)
+        values = torch.where(_of_head(where.head, count, values.device), vector, values)
+    factors = torch.tensor(scale, dtype=values.dtype, device=values.device)[:, None]
     if any(factor != 1.0 for factor in scale):
         values = values * factors
     if 0.0 in scale:
         values = values.masked_fill(factors == 0, 0.0)
-    return map_values(lambda _: values, output)
+    return _like(values, output)
 
 
 def _mean(where: Where, output: Operand, tokens: _Tokens, mask: Mask | Tensor | None) -> Tensor:
-    """(H, E): the mean output of each head over all tokens of the batch that are not padding."""
-    if isinstance(output, Ragged):
-        return output.values.mean(0)
-    real = _real_tokens(where, mask, tokens)
-    flat = output.reshape(output.shape[:-3].numel(), *output.shape[-3:])
+    """Return the mean output of each head over all tokens of the batch except padding, (H, E)."""
+    values = _packed(output)
+    real = None if isinstance(output, Ragged) else _real_tokens(where, mask, tokens)
     if real is None:
-        return flat.mean((0, 2))
-    positions = tokens.query_positions.expand(flat.shape[0], -1)
-    real = real.expand(flat.shape[0], -1).gather(1, positions)
-    kept = torch.where(real[:, None, :, None], flat, 0.0)
-    return kept.sum((0, 2)) / real.sum()
+        return values.mean(0)
+    positions = tokens.query_positions.view(-1, _longest(output))
+    return values[real.expand(len(positions), -1).gather(1, positions).flatten()].mean(0)
 
 
 def _real_tokens(where: Where, mask: Mask | Tensor | None, tokens: _Tokens) -> Tensor | None:
-    """(B, K) bool: the keys that the mask does not hide from every query; None: all. In self-attention these are its tokens."""
+    """Return the keys that some query sees, (B, K) bool, or None for all; in self-attention they are its tokens."""
     check(
         where.kind != "cross",
-        f'edit: heads {where}: "mean" cannot tell padding of the decoder in cross-attention; give the vector',
+        f'edit: heads {where}: "mean" cannot find padding of the decoder in cross-attention; pass the vector',
     )
     if mask is None:
         return None
@@ -528,13 +513,13 @@ def _real_tokens(where: Where, mask: Mask | Tensor | None, tokens: _Tokens) -> T
         parts = [part for side in (mask.left, mask.right) if (part := _real_tokens(where, side, tokens)) is not None]
         return None if not parts else parts[0] & parts[-1]
     if isinstance(mask, KeyLengths):
-        return tokens.key_positions < mask.lengths.reshape(-1, 1)
+        return torch.arange(tokens.most_keys, device=mask.lengths.device) < mask.lengths.reshape(-1, 1)
     if isinstance(mask, DenseMask):
         bits = mask.bits.expand(*mask.bits.shape[:-1], tokens.most_keys)
         bits = bits.reshape(-1, *bits.shape[-3:]) if bits.dim() > 2 else bits.expand(1, 1, -1, -1)
         return bits.flatten(1, 2).any(1)
     if isinstance(mask, Documents):
-        rows, ids = tokens.query_positions.shape[-1], mask.ids.reshape(-1, mask.ids.shape[-1])
+        rows, ids = _longest(tokens.query), mask.ids.reshape(-1, mask.ids.shape[-1])
         seen = ids[:, -rows:] if mask.query_ids is None else mask.query_ids.reshape(-1, rows)
         texts = max(len(ids), len(seen))
         pairs = zip(ids.expand(texts, -1), seen.expand(texts, -1), strict=True)

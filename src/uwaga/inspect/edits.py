@@ -1,4 +1,4 @@
-"""Changes of a model's attention as plain data: heads scaled, links cut, weights replaced, operands patched.
+"""Describe changes of a model's attention as plain data: scaled heads, cut links, replaced weights, patched operands.
 
 `uwaga.edit` applies them. They can be checked, compared, written as JSON and printed as Python.
 
@@ -33,7 +33,7 @@ Positions = Sequence[int] | int | None
 
 
 class Where(NamedTuple):
-    """One head of one attention layer, or with head=None all heads of it."""
+    """Name one head of an attention layer, or with head=None all its heads."""
 
     kind: str  # "encoder", "decoder" or "cross"
     layer: int
@@ -47,14 +47,14 @@ class Where(NamedTuple):
 class Links:
     """Select the links from some queries to some keys, to block or weaken them.
 
-    In `scores` they are blocked before softmax: their weights become 0 and the rest of the row grows, so that it still sums to 1 (the
+    In `scores` they are blocked before softmax: their weights become 0, and the other weights of the row grow until it sums to 1 (the
     attention knockout of Geva et al., "Dissecting Recall of Factual Associations in Auto-Regressive Language Models", 2023,
-    section 5). A row without any other key gives zeros. In `weights` their weights are multiplied by `factor` after softmax:
-    the rest of the row stays as it is, and it no longer sums to 1.
+    section 5). A row without any other key gives zeros. In `weights` their weights are multiplied by `factor` after softmax;
+    the other weights of the row stay, and it no longer sums to 1.
 
     Args:
-        queries: positions of the text, from 0, a list or one; None: all.
-        keys: positions of the keys, in the same form; in cross-attention, positions of the encoder's text.
+        queries: positions in the text, from 0: a list or one position; None: all.
+        keys: positions of the keys, in the same form; in cross-attention, positions in the encoder's text.
         factor: the number that multiplies the weights after softmax; `scores` accepts only 0.
 
     Raises:
@@ -78,16 +78,16 @@ class Links:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Patch:
-    """Replace vectors of a head by others: activation patching (Vig et al., "Investigating Gender Bias in Language Models
-    Using Causal Mediation Analysis", 2020; Meng et al., "Locating and Editing Factual Associations in GPT", 2022).
+    """Replace vectors of a head, for activation patching.
+
+    Vig et al., "Investigating Gender Bias in Language Models Using Causal Mediation Analysis", 2020; Meng et al., "Locating and Editing
+    Factual Associations in GPT", 2022. If query heads share keys, the head of a "key" or "value" is a key head.
 
     Args:
-        operand: "query" or "key", as they meet each other: after rotary positions; "value"; or "output", the head's result before W_O.
-        source: (P, D) for all texts of a batch, or (B, P, D) with those of each; E wide for "value" and "output".
-        positions: P positions of the text, from 0; of "key" and "value" in cross-attention positions of the encoder's text. None: the
-            first P.
-
-    Where query heads share keys, the head of a "key" or "value" is a key head.
+        operand: "query" or "key", after rotary positions; "value"; or "output", the head's result before W_O.
+        source: vectors (P, D) for all texts of a batch, or (B, P, D) for each text; E wide for "value" and "output".
+        positions: P positions in the text, from 0; for "key" and "value" in cross-attention, positions in the encoder's text. None:
+            the first P.
 
     Raises:
         ValueError: another operand, a source of another shape, positions that are not P different integers from 0.
@@ -114,18 +114,18 @@ class Patch:
     def of(
         cls, recording: Recording, operand: str, where: tuple[str, int, int], positions: Positions = None
     ) -> "Patch":
-        """The vectors that a head had in a recorded pass, to be put in their place in another pass.
+        """Make a patch of the vectors that a head had in a recorded pass.
 
         Args:
-            recording: of `uwaga.watch`; of "value" and "output" one that has kept its values.
-            operand: as of `Patch`. An output is computed again from the recorded weights and values.
-            where: kind, layer and head of the recording's maps; of a "key" or "value" the head of the keys.
-            positions: of the recorded text, and of the text that is patched; None: all of a recorded text. Of several recorded
-                texts the vectors of each are taken, (B, P, D).
+            recording: a recording; "value" and "output" need its values.
+            operand: as in `Patch`. An output is computed from the recorded weights and values.
+            where: kind, layer and head of the recording's maps; for a "key" or "value" the key head.
+            positions: positions in the recorded text and in the patched text; None: all of a recorded text. Several recorded texts give
+                (B, P, D).
 
         Raises:
             KeyError: the recording has no such layer, or no values.
-            ValueError: another operand, a head or a position that is not there, or texts of several lengths without positions.
+            ValueError: another operand, a head or a position that does not exist, or texts of several lengths without positions.
         """
         choice(operand, "Patch.of: operand", OPERANDS)
         kind, layer, head = where
@@ -138,7 +138,7 @@ class Patch:
         lengths = {len(text) for text in (rows(weights.query) if operand == "output" else texts)}
         if chosen is None and len(lengths) > 1:
             raise ValueError(
-                f"Patch.of: the recorded texts have {min(lengths)} to {max(lengths)} tokens: name positions"
+                f"Patch.of: the recorded texts have {min(lengths)} to {max(lengths)} tokens; pass positions"
             )
         chosen = tuple(range(min(lengths))) if chosen is None else chosen
         for position in chosen:
@@ -207,18 +207,16 @@ class Edits:
     Every key is (kind, layer, head) as in the maps of a recording, kind "encoder", "decoder" or "cross", and head None for all.
 
     Args:
-        heads: the change of a head's output, before W_O: a number multiplies it, 0.0 ablates the head; "mean" replaces it by the
-            mean over all tokens of the batch in the same pass, padding excluded; a tensor (E,) by that vector.
-        scores: `Links` that are blocked before softmax, one or a list.
-        weights: `Links` whose weights are multiplied after softmax, one or a list; or a matrix (Q, K), or (B, Q, K), that takes the
-            place of the weights.
-        patch: `Patch`, one or a list.
+        heads: changes of a head's output before W_O. A number multiplies it; 0.0 ablates the head. "mean" replaces it by its mean over
+            all tokens of the batch in the same pass, without padding. A tensor (E,) replaces it by that vector.
+        scores: one or several `Links` that are blocked before softmax.
+        weights: one or several `Links` that are weakened after softmax; or a matrix (Q, K) or (B, Q, K) in place of the weights.
+        patch: one or several `Patch`.
 
-    Within one layer queries, keys and values are patched first, then scores, then weights, then outputs are patched, and heads
-    come last.
+    Within a layer, queries, keys and values are patched first; then come scores, weights, patches of outputs, and heads.
 
     Raises:
-        ValueError: a key or a value of another form; the message names it.
+        ValueError: a key or a value of another form; the message has it.
     """
 
     heads: Mapping[HeadKey, Ablation] = field(default_factory=dict)
@@ -246,7 +244,7 @@ class Edits:
                     )
 
     def wheres(self) -> list[Where]:
-        """All heads that are changed, each once."""
+        """Return all changed heads, each once."""
         return list(dict.fromkeys(chain(self.heads, self.scores, self.weights, self.patch)))  # type: ignore[arg-type]
 
     def __bool__(self) -> bool:
@@ -256,7 +254,7 @@ class Edits:
         return f"Edits({', '.join(self._arguments())})"
 
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:
-        """A description that json can write and `from_dict` reads; changes that hold tensors have none.
+        """Return a description that json can write and `from_dict` reads.
 
         Raises:
             ValueError: a change holds a tensor.
@@ -280,10 +278,10 @@ class Edits:
 
     @staticmethod
     def from_dict(described: object) -> "Edits":
-        """The edits of a description as `to_dict` makes it. It may come from outside: everything is checked.
+        """Read a description that `to_dict` made; it may be untrusted.
 
         Raises:
-            ValueError: a description of another form; the message names the entry.
+            ValueError: a description of another form; the message has the entry.
         """
         table = read(_DescribedEdits, described, path="Edits", noun="dict")
         if (count := len(table.heads) + len(table.scores) + len(table.weights)) > MAX_CHANGES:
@@ -300,7 +298,7 @@ class Edits:
         return Edits(heads=heads, **links)  # type: ignore[arg-type]
 
     def as_python(self, model: str = "model") -> str:
-        """The line of Python that makes these edits. Raises ValueError: a change holds a tensor.
+        """Return the line of Python that makes these edits. Raises ValueError: a change holds a tensor.
 
         >>> print(Edits(heads={("decoder", 4, 5): 0.0}).as_python())
         with uwaga.edit(model, heads={('decoder', 4, 5): 0.0}) as edits:
@@ -321,7 +319,7 @@ class Edits:
             for where, value in getattr(self, name).items():
                 changes = value if isinstance(value, tuple) else (value,)
                 if any(isinstance(change, Tensor | Patch) for change in changes):
-                    raise ValueError(f"Edits.{method}: {name} {where} holds a tensor, which has no description")
+                    raise ValueError(f"Edits.{method}: {name} {where} holds a tensor, which cannot be described")
 
 
 def _where(name: str, key: object) -> Where:
@@ -383,7 +381,7 @@ def _positions(name: str, positions: object) -> tuple[int, ...] | None:
         raise ValueError(f"{name} must be integers from 0, not {short(wrong[0])}")
     if len(set(result)) < len(result):
         repeated = next(position for position, count in Counter(result).items() if count > 1)
-        raise ValueError(f"{name} must be different integers, and {repeated} is there twice")
+        raise ValueError(f"{name} must be different integers, and {repeated} is listed twice")
     return result
 
 
