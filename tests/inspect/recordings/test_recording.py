@@ -212,20 +212,19 @@ def test_max_bytes_is_the_limit_of_nbytes(options: dict) -> None:
 def test_max_bytes_counts_what_is_kept_of_both_stacks_and_not_what_was_dropped() -> None:
     ragged = uwaga.Ragged.from_list([torch.randn(n, 2, 8) for n in (3, 5)])
     query, key = operands(heads=2)
-    alone = uwaga.Recording()
-    ask(alone, ENCODER, ragged, ragged)
-    ask(alone, DECODER, query, key, mask=uwaga.Causal())
-    for first, start in ((query[:, :, :1], 7), (query[:, :, 1:2], 8)):  # two more passes of the text
-        longer = torch.cat((key, torch.zeros(2, 2, start - 6, 8)), dim=2)
-        ask(alone, DECODER, first, longer, mask=uwaga.Causal())
-    limited = uwaga.Recording(max_bytes=alone.nbytes)
-    for _ in range(3):  # new texts take the place of those before
-        ask(limited, ENCODER, ragged, ragged)
-        ask(limited, DECODER, query, key, mask=uwaga.Causal())
-        for first, start in ((query[:, :, :1], 7), (query[:, :, 1:2], 8)):
-            longer = torch.cat((key, torch.zeros(2, 2, start - 6, 8)), dim=2)
-            ask(limited, DECODER, first, longer, mask=uwaga.Causal())
-    assert limited.nbytes == alone.nbytes
+
+    def read(recording: uwaga.Recording) -> uwaga.Recording:
+        ask(recording, ENCODER, ragged, ragged)
+        ask(recording, DECODER, query, key, mask=uwaga.Causal())
+        for number in (1, 2):  # two more passes of the text
+            longer = torch.cat((key, torch.zeros(2, 2, number, 8)), dim=2)
+            ask(recording, DECODER, query[:, :, number - 1 : number], longer, mask=uwaga.Causal())
+        return recording
+
+    size = read(uwaga.Recording()).nbytes
+    limited = uwaga.Recording(max_bytes=size)
+    for _ in range(3):  # new texts replace the earlier ones
+        assert read(limited).nbytes == size
 
 
 def test_a_recording_that_is_too_large_has_no_part_of_the_pass() -> None:

@@ -1,4 +1,4 @@
-"""Copies of the operands of attention: the heads that are wanted, in the dtype that is wanted, each tensor once.
+"""Copy the operands of attention: selected heads, in one dtype, each tensor once.
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, L distances, N packed tokens.
 """
@@ -24,7 +24,7 @@ _ROWS = 64  # compared at a time, so that the comparison takes less memory than 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VectorBias(DistanceBias):
-    """A bias values[h, j - p - lowest] for the distances j - p of a pass; a visible key is at no other distance."""
+    """Hold a bias values[h, j - p - lowest] for all distances j - p of visible keys in a pass."""
 
     values: Tensor  # (H, L)
     lowest: int  # the distance of values[:, 0]
@@ -45,7 +45,7 @@ class VectorBias(DistanceBias):
         return self.lowest + self.values.shape[1] - 1
 
     def joined(self, other: "VectorBias") -> "VectorBias | None":
-        """Both as one bias; None if they differ at a distance, or leave out distances between them."""
+        """Join two biases; None if they differ at a distance, or if distances between them are missing."""
         low, high = max(self.lowest, other.lowest), min(self.highest, other.highest)
         if high < low - 1 or not torch.equal(self._between(low, high), other._between(low, high)):
             return None
@@ -59,10 +59,9 @@ class VectorBias(DistanceBias):
 
 
 def by_distance(bias: Tensor, heads: int) -> VectorBias | None:
-    """The vector of a dense bias (1, H, Q, K) whose last query is at the last key; None if it is not a function of the distance.
+    """Return the vector of a dense bias (1, H, Q, K); None if the bias depends on more than the distance.
 
-    Args:
-        heads: H; a bias (1, 1, Q, K) that all heads share gives None.
+    The last query is at the last key. A bias (1, 1, Q, K) that all H heads share gives None.
     """
     if bias.dim() != 4 or bias.shape[:2] != (1, heads) or 0 in bias.shape:
         return None
@@ -79,18 +78,18 @@ def by_distance(bias: Tensor, heads: int) -> VectorBias | None:
 
 
 class Copier:
-    """Copies the operands of the passes through one stack, and counts their bytes. A tensor that several layers of a pass share is copied once.
+    """Copy the operands of the passes through one stack, and count their bytes.
 
-    From a GPU to the host they are copied while the model goes on computing: into pinned memory, on a stream of their own. Until `wait`
-    they may be incomplete.
+    A tensor that several layers of a pass share is copied once. A GPU copies to pinned memory of the host on a separate stream while the
+    model goes on computing; the copies may be incomplete until `wait` returns.
 
     Args:
-        dtype: of the copies of operands; None for their own.
-        device: where the copies are kept; None for that of each operand.
-        max_bytes: how many all stacks may keep; None for any number.
-        taken: how many each stack keeps, by its kind; all stacks of a recording share it.
-        kind: of this stack.
-        when_full: called before the error of more bytes than max_bytes is raised.
+        dtype: the dtype of the copies of operands; None for their own.
+        device: the device of the copies; None for that of each operand.
+        max_bytes: the most bytes that all stacks may keep; None for no limit.
+        taken: the bytes that each stack keeps, by its kind; all stacks of a recording share this dict.
+        kind: the kind of this stack.
+        when_full: called before the error for more than max_bytes is raised.
 
     Raises:
         ValueError: max_bytes is neither None nor an integer of at least 1.
@@ -114,14 +113,15 @@ class Copier:
         self.forget()
 
     def forget(self) -> None:
-        """Start the count at zero: nothing is kept now."""
+        """Set the count of this stack to zero."""
         self._taken[self._kind] = 0
         self.end_pass()
 
     def end_pass(self) -> None:
         """Release the model's own tensors."""
         self._made: dict[tuple[int, tuple[int, ...] | None], tuple[object, object]] = {}
-        self._counted: dict[int, Tensor] = {}  # by address; the tensors are held, so that no other gets their addresses
+        # By address. The tensors are referenced, so that no other tensor gets their addresses.
+        self._counted: dict[int, Tensor] = {}
 
     def wait(self) -> None:
         """Return when all copies are complete."""
@@ -130,7 +130,7 @@ class Copier:
         self._running.clear()
 
     def _take(self, size: int) -> None:
-        """Count bytes that are about to be kept. Raises ValueError."""
+        """Count bytes that are about to be kept. Raises ValueError: more than max_bytes."""
         total = sum(self._taken.values()) + size
         if self._max_bytes is not None and total > self._max_bytes:
             self._when_full()
@@ -141,11 +141,7 @@ class Copier:
         self._taken[self._kind] += size
 
     def operand(self, x: Operand, heads: list[int] | None) -> Operand:
-        """A copy (..., H, Q, D), or Ragged (N, H, D), of the given heads.
-
-        Raises:
-            ValueError: it would be too large.
-        """
+        """Copy some heads of (..., H, Q, D), or Ragged (N, H, D). Raises ValueError: more than max_bytes."""
         values, axis = (x.values, 1) if isinstance(x, Ragged) else (x, -3)
         numbers = values.numel() if heads is None else values.numel() // max(values.shape[axis], 1) * len(heads)
         self._take(numbers * (self._dtype or values.dtype).itemsize)
@@ -156,7 +152,7 @@ class Copier:
         return Ragged(self._moved(_copied(x.values, 1, heads, self._dtype)), offsets, max_length=x.max_length)
 
     def count(self, kept: object) -> None:
-        """Count the tensors of a copied object that is kept; one that several layers share counts once. Raises ValueError."""
+        """Count the tensors of a copied object, each once. Raises ValueError: more than max_bytes."""
         for x in tensors(kept):
             storage = x.untyped_storage()
             if storage.data_ptr() not in self._counted:
@@ -164,7 +160,7 @@ class Copier:
                 self._take(storage.nbytes())
 
     def _moved(self, x: Tensor) -> Tensor:
-        """A tensor that nothing else writes into, where it is kept."""
+        """Move a tensor that nothing else writes into to the device of the copies."""
         if self._device is None or self._device.type != "cpu" or not x.is_cuda:
             return x if self._device is None else x.to(self._device)
         if x.device not in self._streams:
@@ -176,23 +172,18 @@ class Copier:
             host.copy_(x, non_blocking=True)
             done = torch.cuda.Event()
             done.record(stream)
-        x.record_stream(stream)  # its memory is not given to others before the copy is complete
+        x.record_stream(stream)  # PyTorch reuses its memory only after the copy is complete.
         self._running.append(done)
         return host
 
     def _placed(self, x: Any) -> Any:
-        """A mask, a bias, or a tensor of one, where it is kept: complete at once."""
-        if self._device is None:
+        """Move a mask, a bias, or a tensor of one to the device of the copies, and wait until it is complete."""
+        if self._device is None or x is None:
             return x
-        if isinstance(x, Tensor):
-            return x.to(self._device)
-        if not dataclasses.is_dataclass(x):
-            return x
-        parts = {field.name: getattr(x, field.name) for field in dataclasses.fields(x)}
-        return dataclasses.replace(x, **{name: self._placed(y) for name, y in parts.items() if isinstance(y, Tensor)})  # type: ignore[type-var]
+        return x.to(self._device) if isinstance(x, Tensor) else _replaced(x, Tensor, self._placed)
 
     def options(self, options: Mapping[str, Any], heads: list[int] | None, count: int) -> MapOptions:
-        """A copy of the options, of the given heads out of `count`."""
+        """Copy the options for some of `count` heads."""
         mask, bias, sinks = options["mask"], options["bias"], options["sinks"]
         return MapOptions(
             mask=self._mask(mask, heads),
@@ -205,29 +196,30 @@ class Copier:
     def _mask(self, mask: Mask | Tensor | None, heads: list[int] | None) -> Mask | Tensor | None:
         if isinstance(mask, Tensor):
             return self._once(mask, heads, lambda: _of_scores(mask, heads))
-        if mask is None or not dataclasses.is_dataclass(mask):
-            return mask
-        parts = {field.name: getattr(mask, field.name) for field in dataclasses.fields(mask)}
-        kept = {name: self._mask(x, heads) for name, x in parts.items() if isinstance(x, Mask | Tensor)}
-        return dataclasses.replace(mask, **kept) if kept else mask
+        return _replaced(mask, Mask | Tensor, lambda part: self._mask(part, heads))
 
     def _bias(
         self, bias: DistanceBias | Tensor | None, heads: list[int] | None, count: int
     ) -> DistanceBias | Tensor | None:
-        if isinstance(bias, Tensor):
-            # Attention takes a bias in the dtype of the query or in float32.
-            dtype = None if self._dtype is None else torch.float32
-            return self._once(bias, heads, lambda: _dense_bias(bias, heads, count, dtype))
-        if bias is None:
-            return None
-        return self._once(bias, heads, lambda: _distance_bias(bias, heads))
+        # Attention takes a bias in the dtype of the query or in float32.
+        dtype = None if self._dtype is None else torch.float32
+        return None if bias is None else self._once(bias, heads, lambda: _copied_bias(bias, heads, count, dtype))
 
     def _once(self, x: object, heads: list[int] | None, make: Callable[[], Any]) -> Any:
-        # The original is stored beside its copy during the pass, so that no other object gets its id.
+        # The original is referenced during the pass, so that no other object gets its id.
         name = (id(x), None if heads is None else tuple(heads))
         if name not in self._made:
             self._made[name] = (x, self._placed(make()))
         return self._made[name][1]
+
+
+def _replaced(x: Any, types: Any, change: Callable[[Any], Any]) -> Any:
+    """Change the fields of a mask or a bias that have one of these types."""
+    if not dataclasses.is_dataclass(x):
+        return x
+    parts = {field.name: getattr(x, field.name) for field in dataclasses.fields(x)}
+    changed = {name: change(part) for name, part in parts.items() if isinstance(part, types)}
+    return replace(x, **changed) if changed else x  # type: ignore[type-var]
 
 
 def _copied(x: Tensor, axis: int, heads: list[int] | None, dtype: torch.dtype | None) -> Tensor:
@@ -238,33 +230,29 @@ def _copied(x: Tensor, axis: int, heads: list[int] | None, dtype: torch.dtype | 
 
 
 def _of_scores(x: Tensor, heads: list[int] | None) -> Tensor:
-    """A copy of a tensor that broadcasts to the scores (..., H, Q, K), of the given heads."""
+    """Copy some heads of a tensor that broadcasts to the scores (..., H, Q, K)."""
     return _copied(x, -3, heads if x.dim() > 2 and x.shape[-3] > 1 else None, None)
 
 
-def _dense_bias(
-    bias: Tensor, heads: list[int] | None, count: int, dtype: torch.dtype | None
+def _copied_bias(
+    bias: DistanceBias | Tensor, heads: list[int] | None, count: int, dtype: torch.dtype | None
 ) -> DistanceBias | Tensor | None:
-    """A copy of a dense bias: None if it is zero, a vector if it depends on the distance only."""
-    bias = bias.detach()
+    """Copy some of `count` heads of a bias; a dense bias becomes None if it is zero, and a vector if possible."""
+    if isinstance(bias, AlibiBias):
+        return replace(bias, slopes=_copied(bias.slopes, 0, heads, None))
+    if isinstance(bias, RelativeBias):
+        return replace(bias, table=_copied(bias.table, 1, heads, None))
+    assert isinstance(bias, Tensor)
     if not bool(bias.any()):
         return None
-    result = by_distance(bias, count)
+    result = by_distance(bias.detach(), count)
     if result is not None:
-        return dataclasses.replace(result, values=_copied(result.values, 0, heads, dtype))
+        return replace(result, values=_copied(result.values, 0, heads, dtype))
     return _of_scores(bias, heads).to(dtype or bias.dtype)
 
 
-def _distance_bias(bias: DistanceBias, heads: list[int] | None) -> DistanceBias:
-    """A copy of the given heads."""
-    if isinstance(bias, AlibiBias):
-        return dataclasses.replace(bias, slopes=_copied(bias.slopes, 0, heads, None))
-    assert isinstance(bias, RelativeBias)
-    return dataclasses.replace(bias, table=_copied(bias.table, 1, heads, None))
-
-
 def tensors(kept: object) -> Iterator[Tensor]:
-    """All tensors in operands, masks, biases, and lists and dicts of these."""
+    """Yield all tensors in operands, masks, biases, and lists and dicts of these."""
     if isinstance(kept, Tensor):
         yield kept
     elif isinstance(kept, Ragged):

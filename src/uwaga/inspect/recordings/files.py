@@ -1,17 +1,17 @@
-"""Recordings in files: one safetensors file, whose metadata describes it as JSON.
+"""Write and read recordings: one safetensors file, whose metadata describes it as JSON.
 
-Tensors: queries and keys of each attention, values where they were kept, and what masks, biases and sinks hold, each once
-however many layers share it; the numbers of token strings. The metadata `uwaga` is a JSON object:
+The tensors are queries, keys and values, the tensors of masks, biases and sinks, and the numbers of token strings. A tensor that
+several layers share is written once. The metadata `uwaga` is a JSON object:
 
     format, version   "recording" and 1
     model             the name of the model
-    stacks            by "encoder" and "decoder": per row the number of tokens (lengths) and of those from before the first
-                      pass (starts), and the token strings, whose numbers are a tensor; what was written, as texts and a
-                      tensor of the characters [start, end) of each token
+    stacks            by "encoder" and "decoder", per row: the number of tokens (lengths) and of tokens from before the first pass
+                      (starts), the token strings, whose numbers are a tensor, and the text, with a tensor of the characters
+                      [start, end) of each token
     attentions        kind, layer; query, key and value as operands; heads; the options of the map
 
-A tensor is described as {"tensor": name}, a ragged operand as {"values": name, "offsets": name}, a mask or a bias as its
-type and fields.
+A tensor is described as {"tensor": name}, a ragged operand as {"values": name, "offsets": name}, a mask or a bias by its type and
+fields.
 
 Letters: R rows, H query heads, G key/value heads, K keys, D query/key width, E value width, N packed tokens.
 """
@@ -48,7 +48,7 @@ _MAX_INTEGER = 1 << 59
 
 
 def is_recording(path: Path) -> bool:
-    """Whether a file begins as a safetensors file, as no text does: with the length of a JSON header, and a brace. Raises OSError."""
+    """Return whether a file begins like a safetensors file: the length of a JSON header, and a brace. Raises OSError."""
     with untrusted.open_regular(path) as file:
         beginning = file.read(9)
     return len(beginning) == 9 and beginning[8:] == b"{" and 0 < int.from_bytes(beginning[:8], "little") < 1 << 32
@@ -59,23 +59,23 @@ Source = tuple[str, Sequence[tuple[int, int]]]
 
 
 class StackTexts(NamedTuple):
-    """The attentions of one stack over its texts."""
+    """Hold the attentions of one stack over its texts."""
 
     attentions: dict[AttentionId, RecordedAttention]
     starts: list[int]  # per row, the number of tokens from before the first pass
     lengths: list[int]  # per row, the number of tokens
-    old: list[int]  # starts, per row of the first pass
-    paths: list[list[PassSlice]] | None = None  # of its rows; None if there is one pass
-    tokens: list[list[str]] | None = None  # per row a string per token
-    written: list[Source] | None = None  # per row what was written
+    old: list[int]  # per row of the first pass, the number of tokens from before it
+    paths: list[list[PassSlice]] | None = None  # per row; None if there is one pass
+    tokens: list[list[str]] | None = None  # per row, a string per token
+    written: list[Source] | None = None  # per row, the text and the characters of its tokens
 
 
-# What a file has: the name of the model, and what was recorded by "encoder" and "decoder".
+# The contents of a file: the name of the model, and the stacks by "encoder" and "decoder".
 Saved = tuple[str, Mapping[str, StackTexts]]
 
 
 def save(saved: Saved, path: Path) -> None:
-    """See `Recording.save`."""
+    """Write a recording; see `Recording.save`."""
     from safetensors.torch import save_file
 
     writer = _Writer()
@@ -88,7 +88,7 @@ def save(saved: Saved, path: Path) -> None:
 
 
 def load(path: Path) -> Saved:
-    """See `Recording.load`; each stack has one pass."""
+    """Read a recording; see `Recording.load`. Each stack has one pass."""
     try:
         return _Reader(path).saved()
     except DataError:
@@ -109,7 +109,7 @@ def _json(value: object) -> str:
 
 
 def _check_header(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
-    """Raises ValueError where `load` would refuse the header."""
+    """Raise ValueError if `load` would reject the header."""
     entries = {
         name: {"dtype": "BF16", "shape": list(x.shape), "data_offsets": [1 << 60] * 2} for name, x in tensors.items()
     }
@@ -125,7 +125,7 @@ def _check_header(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) ->
 
 
 class _Writer:
-    """The tensors of a file by name, and the description of a recording."""
+    """Collect the tensors of a file by name, and describe a recording."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
@@ -133,7 +133,7 @@ class _Writer:
         self._kept: list[Tensor] = []  # so that no other tensor gets the id of one of them
 
     def described(self, saved: Saved) -> dict[str, object]:
-        """Raises ValueError."""
+        """Return the description. Raises ValueError: see `Recording.save`."""
         model, of_stack = saved
         check(any(texts.attentions for texts in of_stack.values()), "Recording.save: nothing was recorded")
         stacks, attentions = {}, []
@@ -167,7 +167,7 @@ class _Writer:
         }
 
     def _written(self, kind: str, rows: list[Source] | None, counts: Sequence[int]) -> dict[str, object] | None:
-        if rows is None or [len(offsets) for _, offsets in rows] != list(counts):  # the model went on to generate
+        if rows is None or [len(offsets) for _, offsets in rows] != list(counts):  # The model generated more tokens.
             return None
         offsets = torch.tensor([pair for _, offsets in rows for pair in offsets], dtype=torch.int32).reshape(-1, 2)
         return {"texts": [text for text, _ in rows], "offsets": self._tensor(offsets, f"{kind}.offsets")}
@@ -203,14 +203,14 @@ class _Writer:
         if id(x) not in self._names:
             self._names[id(x)] = name
             self._kept.append(x)
-            # Of its own memory: the library writes no two tensors that share some.
+            # safetensors does not write tensors that share memory.
             plain = x.detach().to("cpu").contiguous()
             is_whole = plain.untyped_storage().nbytes() == plain.nbytes
             self.tensors[name] = plain if is_whole else plain.clone()
         return {"tensor": self._names[id(x)]}
 
     def _part(self, part: object, name: str, types: tuple[type, ...]) -> object:
-        """A mask, a bias or a field of one. Raises ValueError for another type."""
+        """Describe a mask, a bias or a field of one. Raises ValueError: another type."""
         if part is None or isinstance(part, bool):
             return part
         if isinstance(part, Tensor):
@@ -232,7 +232,7 @@ class _Writer:
             ) from None
 
 
-# The description, as it is read.
+# The types of the description, by which it is read.
 _Position = Annotated[Integer, Ge(0), Lt(_MAX_INTEGER)]
 _Positions = ListOf[_Position]
 
@@ -301,13 +301,13 @@ class _SavedRecording:
 
 
 class _Reader:
-    """A file that was opened. Everything in it may be anything: what breaks a rule raises ValueError, whose message `load` completes."""
+    """Read an open file, which is untrusted: a broken rule raises ValueError, and `load` completes the message."""
 
     def __init__(self, path: Path) -> None:
         self._file = safetensors_files.open_file(path)
         text = self._file.metadata.get(_KEY)
         if text is None:
-            raise DataError(f"{path}: a safetensors file, but no recording of uwaga")
+            raise DataError(f"{path}: a safetensors file, but not a recording of uwaga")
         table = untrusted.json_of(text.encode(), f"{path}: the description of the recording")
         if table.get("format") != "recording" or table.get("version") != _VERSION:
             version = printable(repr(table.get("version")))
@@ -325,7 +325,7 @@ class _Reader:
             where = AttentionId(saved.kind, saved.layer)
             texts = stacks.get(where.stacks[0])
             if texts is None or where in texts.attentions:
-                raise ValueError(f"{where} is there twice, or without its stack")
+                raise ValueError(f"{where} is listed twice, or without its stack")
             texts.attentions[where] = self._attention(saved, where, texts)
         return self._described.model, stacks
 
@@ -361,13 +361,13 @@ class _Reader:
         check(value is None or _sizes(value) == _sizes(key), f"the values of {where} do not fit its keys")
         attention.queries, attention.keys, attention.values = [query], [key], [] if value is None else [value]
         mask, bias = self._part(saved.mask, _MASKS), self._part(saved.bias, _BIASES)
-        check(mask is None or isinstance(mask, Mask | Tensor), f"the mask of {where} is none")
-        check(bias is None or isinstance(bias, DistanceBias | Tensor), f"the bias of {where} is none")
+        check(mask is None or isinstance(mask, Mask | Tensor), f"the mask of {where} is not a mask")
+        check(bias is None or isinstance(bias, DistanceBias | Tensor), f"the bias of {where} is not a bias")
         sinks = None if saved.sinks is None else self._tensor(saved.sinks.tensor)
         attention.options = MapOptions(mask=mask, bias=bias, scale=saved.scale, softcap=saved.softcap, sinks=sinks)
         attention.starts = [0] * len(texts.lengths) if where.kind == "cross" else texts.starts
         counts = [n - start for start, n in zip(texts.starts, texts.lengths, strict=True)]
-        check(lengths(as_batch(query)) == counts, f"the queries of {where} are not those of its texts")
+        check(lengths(as_batch(query)) == counts, f"the queries of {where} do not fit its texts")
         AttentionMap(query, attention.of_pairs(key), **attention.options)  # checks operands and options
         return attention
 
@@ -381,10 +381,10 @@ class _Reader:
         return result
 
     def _part(self, described: Any, types: tuple[type, ...]) -> Any:
-        """A mask, a bias, or a field of one. Equal descriptions give the same object, as layers share them."""
+        """Read a mask, a bias, or a field of one. Equal descriptions give the same object, as layers share them."""
         if not isinstance(described, dict):
             is_plain = described is None or (isinstance(described, int) and abs(described) <= _MAX_INTEGER)
-            check(is_plain, f"{printable(short(described))} is no mask, no bias and no field of one")
+            check(is_plain, f"{printable(short(described))} is not a mask, a bias or a field of one")
             return described
         if "tensor" in described:
             return self._tensor(described["tensor"])
@@ -397,7 +397,7 @@ class _Reader:
         of = next((x for x in types if x.__name__ == described.get("type")), None)
         names = set() if of is None else {field.name for field in dataclasses.fields(of)}
         if of is None or set(described) != {"type", *names}:
-            raise ValueError(f"{printable(repr(described.get('type')))} is no mask or bias with these fields")
+            raise ValueError(f"{printable(repr(described.get('type')))} is not a mask or a bias with these fields")
         fields = {name: self._part(described[name], types) for name in names}
         allowed: Mapping[str, Callable[[object], bool]] = {
             "left": lambda x: isinstance(x, Mask) or of is Window,
@@ -409,18 +409,18 @@ class _Reader:
         }
         for name, value in fields.items():
             fits = name not in allowed or allowed[name](value)
-            check(fits, f"the field {name} of a {of.__name__} is something else")
+            check(fits, f"the field {name} of a {of.__name__} has another type")
         return of(**fields)
 
     def _numbers(self, described: _SavedTensor, *sizes: int) -> Tensor:
-        """int32 of this shape."""
+        """Read an int32 tensor of this shape."""
         numbers = self._tensor(described.tensor)
         fits = numbers.dtype == torch.int32 and numbers.shape == sizes
         check(fits, f"the tensor {printable(described.tensor)} is not one number, or two, for each token")
         return numbers
 
     def _tensor(self, name: object) -> Tensor:
-        """A tensor in mapped memory."""
+        """Return a tensor in mapped memory."""
         if not isinstance(name, str) or name not in self._file.stored:
             raise ValueError(f"there is no tensor {printable(repr(name))}")
         if name not in self._tensors:
@@ -433,5 +433,5 @@ def _rows(x: Tensor, counts: list[int]) -> list[Any]:
 
 
 def _sizes(x: Operand) -> object:
-    """Everything but the width of a key or a value."""
+    """Return all sizes of a key or a value except its width."""
     return (x.values.shape[:-1], x.offsets.tolist()) if isinstance(x, Ragged) else x.shape[:-1]

@@ -1,10 +1,8 @@
-"""The passes of one attention or one stack over its texts: which rows of a pass continue which rows of the pass before, and the operands
-of all of them joined.
+"""Match the rows of a pass to the rows of the pass before, and join the operands of all passes over a text.
 
-A KV cache may drop rows that have ended, repeat and reorder those of beams, or forget its last tokens. Whatever it does, the
-keys that a row reads are those of the text that it continues, bit for bit; so rows are matched by their keys, and the
-model need not say what it did. The first layer of a decoder knows nothing of its encoder yet: there the keys of
-cross-attention tell rows apart whose own tokens are equal.
+A KV cache may drop rows that have ended, repeat and reorder the rows of beams, or forget its last tokens. In all these cases the
+keys that a row reads are the keys of the text that it continues, bit for bit, so rows are matched by their keys. In the first layer
+of a decoder, rows with equal tokens have equal keys; there the keys of cross-attention distinguish them.
 
 Letters: R rows, B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, T tokens, N packed tokens.
 """
@@ -35,7 +33,7 @@ _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One forward pass."""
+    """Describe one forward pass."""
 
     added: list[int]  # per row, the number of new tokens
     parents: list[int]  # per row, the row of the pass before that it continues; empty in the first pass
@@ -43,7 +41,7 @@ class Step:
 
 
 class PassSlice(NamedTuple):
-    """The first `tokens` of the tokens that a row of a pass added."""
+    """Select the first `tokens` of the tokens that a row of a pass added."""
 
     step: int
     row: int
@@ -51,10 +49,10 @@ class PassSlice(NamedTuple):
 
 
 class SequenceTree:
-    """The rows of all passes over one batch of texts, as trees: each row continues a row of the pass before."""
+    """Hold the rows of all passes over one batch of texts as trees: each row continues a row of the pass before."""
 
     def __init__(self, key: Operand, first: "Pass") -> None:
-        """From the keys of the first pass, (R, G, K, D) or Ragged (N, G, D)."""
+        """Begin with the keys of the first pass, (R, G, K, D) or Ragged (N, G, D)."""
         lengths = first.tokens
         self.steps = [Step(added=lengths, parents=[], kept=[0] * len(lengths))]
         self._fingerprints = _fingerprints(key, lengths)  # per row, (T, columns)
@@ -63,7 +61,7 @@ class SequenceTree:
         self._old: list[Tensor] = []  # per row, the fingerprints of the old keys of this pass
 
     def extend(self, key: Operand, starts: list[int], added: list[int]) -> bool:
-        """Add the next pass. Returns False, and adds nothing, if a row continues no row of the pass before.
+        """Add the next pass; return False, and add nothing, if a row continues no row of the pass before.
 
         Args:
             key: the old and the new keys.
@@ -85,7 +83,7 @@ class SequenceTree:
         return True
 
     def match_memory(self, key: Operand, lengths: list[int]) -> None:
-        """Note the keys of cross-attention in this pass, and match rows by them: a row continues one with the same keys."""
+        """Match rows by their keys of cross-attention: a row continues a row with the same keys."""
         memory = _fingerprints(key, lengths)
         step = self.steps[-1]
         for row, (parent, old) in enumerate(zip(step.parents, self._old, strict=False)):
@@ -98,7 +96,7 @@ class SequenceTree:
         self._memory = memory
 
     def path(self, step: int, row: int) -> list[PassSlice]:
-        """The segments of the text that ends with a row of a pass."""
+        """Return the segments of the text that ends with a row of a pass."""
         nodes = [(step, row)]
         while step > 0:
             row, step = self.steps[step].parents[row], step - 1
@@ -112,7 +110,7 @@ class SequenceTree:
         return pieces
 
     def ends(self) -> list[tuple[int, int]] | None:
-        """(step, row) of the end of the text of each row of the first pass; None if several rows continue one."""
+        """Return where the text of each row of the first pass ends, (step, row); None if several rows continue one."""
         ends: list[tuple[int, int]] = [(0, row) for row in range(len(self.steps[0].added))]
         first_row_of = list(range(len(ends)))
         for number, step in enumerate(self.steps[1:], 1):
@@ -127,23 +125,22 @@ class SequenceTree:
 def _find_parent(
     row: int, old: Tensor, fingerprints: list[Tensor], among: Sequence[int] | None = None
 ) -> tuple[int, int] | None:
-    """The row that continues with these old keys, and after how many of its tokens; the same row number if possible."""
+    """Find the row that continues with these old keys, and the number of its tokens; prefer the same row number."""
     order = sorted(range(len(fingerprints)) if among is None else among, key=lambda other: other != row)
     for other in order:
         if torch.equal(fingerprints[other], old):
             return other, len(old)
     for other in order:
-        if torch.equal(fingerprints[other][: len(old)], old):  # the cache dropped the last tokens
+        before = fingerprints[other]
+        if torch.equal(before[: len(old)], old):  # the cache dropped the last tokens
             return other, len(old)
-        if 0 < len(old) < len(fingerprints[other]) and torch.equal(
-            fingerprints[other][-len(old) :], old
-        ):  # the cache dropped the first tokens
-            return other, len(fingerprints[other])
+        if 0 < len(old) < len(before) and torch.equal(before[-len(old) :], old):  # the cache dropped the first tokens
+            return other, len(before)
     return None
 
 
 def first_tokens(pieces: list[PassSlice], tokens: int) -> list[PassSlice]:
-    """The first `tokens` tokens of a path."""
+    """Return the first `tokens` tokens of a path."""
     results = []
     for piece in pieces:
         if tokens <= 0:
@@ -154,7 +151,7 @@ def first_tokens(pieces: list[PassSlice], tokens: int) -> list[PassSlice]:
 
 
 def _fingerprints(key: Operand, lengths: list[int]) -> list[Tensor]:
-    """Per row (T, columns): the bits of some elements of each token's key."""
+    """Return the bits of some elements of each token's key, (T, columns) per row."""
     if isinstance(key, Ragged):
         rows = key.with_values(_bits(key.values[:, 0])).to_list()
     else:
@@ -170,19 +167,19 @@ def _bits(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """The positions of the queries of a pass of self-attention: per row, the number of keys before them, and of queries."""
+    """Count, per row of a pass of self-attention, the keys before its queries, and the queries."""
 
     starts: list[int]
     queries: list[int]
 
     @property
     def tokens(self) -> list[int]:
-        """Per row, the number of tokens that have been read after it."""
+        """The number of tokens that have been read after the pass, per row."""
         return [start + more for start, more in zip(self.starts, self.queries, strict=True)]
 
     @staticmethod
     def of(query: Operand, key: Operand, start: Start) -> "Pass":
-        """start: of the mask; None if the last query is at the last key."""
+        """Return the pass of a mask with this `start`; None: the last query is at the last key."""
         queries, keys = lengths(query), lengths(key)
         if isinstance(start, Tensor):
             starts = start.broadcast_to(len(queries)).tolist()
@@ -194,27 +191,27 @@ class Pass:
 
 
 def as_batch(x: Operand) -> Operand:
-    """(B, H, N, D) from (..., H, N, D); a batch of no tokens, too."""
+    """Return (B, H, N, D) from (..., H, N, D), also if a size is 0."""
     return x if isinstance(x, Ragged) else x.reshape(x.shape[:-3].numel(), *x.shape[-3:])
 
 
 def lengths(x: Operand) -> list[int]:
-    """The number of tokens per row."""
+    """Return the number of tokens per row."""
     return x.lengths.tolist() if isinstance(x, Ragged) else [x.shape[2]] * x.shape[0]
 
 
 def heads_of(x: Operand) -> int:
-    """The number of heads of (..., H, N, D) or Ragged (N, H, D)."""
+    """Return the number of heads of (..., H, N, D) or Ragged (N, H, D)."""
     return x.values.shape[1] if isinstance(x, Ragged) else x.shape[-3]
 
 
 def rows(x: Operand) -> list[Tensor]:
-    """The rows, (T, H, D) each."""
+    """Return the rows, each (T, H, D)."""
     return x.to_list() if isinstance(x, Ragged) else [row.transpose(0, 1) for row in x]
 
 
 def new_tokens(key: Operand, this: Pass) -> Operand:
-    """The keys of the same tokens as the queries."""
+    """Return the keys of the same tokens as the queries."""
     if isinstance(key, Ragged):
         segments = zip(key.offsets.tolist(), this.starts, this.queries, strict=False)
         device = key.values.device
@@ -228,20 +225,20 @@ def new_tokens(key: Operand, this: Pass) -> Operand:
 
 
 def join(passes: Sequence[Operand], paths: Sequence[Sequence[PassSlice]]) -> list[Tensor]:
-    """The operands of all passes joined along each path, (T, H, D) each."""
+    """Join the operands of all passes along each path, (T, H, D) per path."""
     by_pass = [rows(x) for x in passes]
     return [torch.cat([by_pass[p.step][p.row][: p.tokens] for p in path]) for path in paths]
 
 
 def join_ids(passes: Sequence[Tensor | None], path: Sequence[PassSlice], device: torch.device) -> Tensor:
-    """(T,) along a path, from the ids (R, T) of each pass; None stands for ones."""
+    """Join ids (R, T) of each pass along a path, (T,); None stands for ones."""
     ones = torch.ones((), dtype=torch.int64, device=device)
     parts = [(passes[p.step], p) for p in path]
     return torch.cat([ones.expand(p.tokens) if ids is None else ids[p.row, : p.tokens] for ids, p in parts])
 
 
 def of_queries(path: Sequence[PassSlice], old: list[int]) -> list[PassSlice]:
-    """The path without the first `old` keys of each row, which precede the queries of the first pass."""
+    """Drop the first `old` keys of each row from a path; they precede the queries of the first pass."""
     first, *others = path
     return [first._replace(tokens=max(first.tokens - old[first.row], 0)), *others]
 
@@ -250,7 +247,7 @@ def of_queries(path: Sequence[PassSlice], old: list[int]) -> list[PassSlice]:
 
 
 class PassMask(NamedTuple):
-    """The mask of one pass: a query sees the keys with its own id, at the distances that all bands allow."""
+    """Describe the mask of one pass: a query sees keys with its own id, at distances that all bands allow."""
 
     bands: frozenset[Mask]  # Causal and Window, and combinations of these, without a start
     key_ids: Tensor | None = None  # (B, K); None: all are 1
@@ -258,61 +255,46 @@ class PassMask(NamedTuple):
 
 
 def start_of(mask: Mask | Tensor | None) -> Start:
-    """The `start` of the mask; None if it has none."""
+    """Return the `start` of a mask; None if it has no start."""
     if isinstance(mask, Both | Either):
         left = start_of(mask.left)
         return start_of(mask.right) if left is None else left
     return mask.start if isinstance(mask, Causal | Window) else None
 
 
-def padded_pass_mask(mask: Mask | Tensor | None, batch: int, queries: int, keys: int) -> PassMask | None:
-    """The mask of a padded pass as a PassMask, or None if that is impossible."""
-    bands, tokens = set(), []
+def _pass_mask(mask: Mask | Tensor | None, query: Operand, key: Operand) -> PassMask | None:
+    """Return the mask of a pass as a PassMask; None if that is impossible. Ragged passes have no ids of tokens."""
+    bands: set[Mask] = set()
+    ids: tuple[Tensor, ...] = ()  # of keys and of queries
     for atom in _atoms(mask):
         band = _without_start(atom)
         if band is not None:
             bands.add(band)
-        elif isinstance(atom, KeyLengths) and atom.lengths.numel() == batch:
+            continue
+        # Key lengths and documents at once cannot be expressed by one id per token.
+        if ids or isinstance(query, Ragged) or isinstance(key, Ragged):
+            return None
+        batch, queries, keys = query.shape[0], query.shape[2], key.shape[2]
+        if isinstance(atom, KeyLengths) and atom.lengths.numel() == batch:
             j_K = torch.arange(keys, device=atom.lengths.device)
-            tokens.append((j_K < atom.lengths.reshape(-1, 1), atom.lengths.new_ones(batch, queries)))
+            ids = j_K < atom.lengths.reshape(-1, 1), atom.lengths.new_ones(batch, queries)
         elif isinstance(atom, Documents):
-            asked = atom.ids[..., keys - queries :] if atom.query_ids is None else atom.query_ids
-            tokens.append((atom.ids, asked))
+            ids = atom.ids, atom.ids[..., keys - queries :] if atom.query_ids is None else atom.query_ids
         else:
             return None
-    if not tokens:
-        return PassMask(frozenset(bands))
-    # Key lengths and documents at once cannot be expressed by one id per token.
-    if len(tokens) > 1:
-        return None
-    key_ids, query_ids = (x.long().expand(batch, -1) for x in tokens[0])
-    return PassMask(frozenset(bands), key_ids, query_ids)
-
-
-def ragged_pass_mask(mask: Mask | Tensor | None) -> PassMask | None:
-    """The same for a ragged pass, which has no ids of tokens."""
-    bands = [_without_start(atom) for atom in _atoms(mask)]
-    found = frozenset(band for band in bands if band is not None)
-    return None if None in bands else PassMask(found)
-
-
-def joined_mask(bands: frozenset[Mask], key_ids: Tensor | None, query_ids: Tensor | None) -> Mask | None:
-    """The mask of the joined passes, whose last query is at the last key; ids (B, K) and (B, Q), or packed (N,) each."""
-    results: list[Mask] = sorted(bands, key=repr)
-    if key_ids is not None and query_ids is not None and not (bool((key_ids == 1).all() & (query_ids == 1).all())):
-        results.append(Documents(key_ids, query_ids=query_ids))
-    return reduce(and_, results) if results else None
+        ids = tuple(x.long().expand(batch, -1) for x in ids)
+    return PassMask(frozenset(bands), *ids)
 
 
 def _atoms(mask: Mask | Tensor | None) -> list[Mask | Tensor]:
-    """The masks that & combines."""
+    """Return the masks that & combines."""
     if isinstance(mask, Both):
         return _atoms(mask.left) + _atoms(mask.right)
     return [] if mask is None else [mask]
 
 
 def _without_start(mask: Mask | Tensor) -> Mask | None:
-    """The mask without its start if it depends on distances only, else None."""
+    """Return the mask without its start; None if it depends on more than distances."""
     if isinstance(mask, Causal | Window):
         return replace(mask, start=None)
     if isinstance(mask, Both | Either):
@@ -322,7 +304,7 @@ def _without_start(mask: Mask | Tensor) -> Mask | None:
 
 
 class HeadSelection(NamedTuple):
-    """Which heads of one attention are recorded."""
+    """Select the heads of one attention that are recorded."""
 
     query: list[int] | None  # None: all
     key: list[int] | None
@@ -330,7 +312,7 @@ class HeadSelection(NamedTuple):
 
     @staticmethod
     def of(where: AttentionId, picked: tuple[int, ...] | None, query_heads: int, key_heads: int) -> "HeadSelection":
-        """The given query heads and the key heads that they read. Raises ValueError for a head that does not exist."""
+        """Select query heads and the key heads that they read. Raises ValueError: a head that does not exist."""
         if picked is None:
             return HeadSelection(None, None, None)
         for head in picked:
@@ -342,20 +324,22 @@ class HeadSelection(NamedTuple):
         return HeadSelection(list(picked), key, None if in_groups else pairs)
 
 
-# The operands of one attention over whole texts, and the options of its map: the query (R, H, Q, D), or Ragged (N, H, D); the key (R, G, K, D),
-# or Ragged (N, G, D), of the key heads that are kept; the value (R, G, K, E), Ragged (N, G, E), or None.
+# The operands of one attention over whole texts, and the options of its map: the query (R, H, Q, D) or Ragged (N, H, D); the key
+# (R, G, K, D) or Ragged (N, G, D), of the recorded key heads; the value (R, G, K, E), Ragged (N, G, E), or None.
 Joined = tuple[Operand, Operand, Operand | None, MapOptions]
 
 
 class RecordedAttention:
-    """Copies of one attention's operands: the queries, new keys and, if wanted, new values of each pass; of cross-attention the
-    keys and values of the first pass only. The masks and biases of later passes take O(T) memory."""
+    """Hold copies of one attention's queries, new keys and optionally new values of each pass.
+
+    In cross-attention, it holds the keys and values of the first pass only. Masks and biases of later passes take O(T) memory.
+    """
 
     def __init__(self, where: AttentionId, heads: HeadSelection) -> None:
         self.where, self.is_cross, self.heads = where, where.kind == "cross", heads
         self.queries: list[Operand] = []
         self.keys: list[Operand] = []
-        self.values: list[Operand] = []  # as the keys, or none
+        self.values: list[Operand] = []  # as many as keys, or empty
         self.options: MapOptions  # of the first pass
         self.seen: list[PassMask] = []  # the masks of all passes, once there are several; `bias` too
         self.bias: DistanceBias | None = None
@@ -364,10 +348,10 @@ class RecordedAttention:
     def store(
         self, query: Operand, key: Operand, value: Operand | None, options: Mapping[str, Any], copier: Copier
     ) -> None:
-        """Copy the operands of a pass; the value is None if it is not kept.
+        """Copy the operands of a pass; the value is None if it is not recorded.
 
         Raises:
-            ValueError: its mask or bias cannot be joined with those of earlier passes, or the copies would be too large.
+            ValueError: its mask or bias cannot be joined with earlier passes, or the copies would be too large.
         """
         kept = copier.options(options, self.heads.query, heads_of(query))
         # Caches of layers may hold different numbers of tokens, so that positions differ between layers.
@@ -388,11 +372,11 @@ class RecordedAttention:
 
     @property
     def kept(self) -> list[object]:
-        """All stored objects."""
+        """The stored operands, options, biases and masks."""
         return [self.queries, self.keys, self.values, self.options, self.bias, self.seen]
 
     def joined(self, paths: Sequence[Sequence[PassSlice]] | None, old: list[int]) -> Joined:
-        """The operands of all rows, ragged where their lengths differ.
+        """Return the operands of all rows, which are ragged if their lengths differ.
 
         Args:
             paths: per row, the segments of its text; None if there is one pass.
@@ -427,7 +411,7 @@ class RecordedAttention:
         return query, key, value, MapOptions(**self.options | {"mask": mask, "bias": self.bias})
 
     def of_pairs(self, x: Operand) -> Operand:
-        """The heads of a key or value that the map has."""
+        """Select the heads of a key or value that the map has."""
         if self.heads.pairs is None:
             return x
         pairs = torch.tensor(self.heads.pairs, device=values_of(x).device)
@@ -440,12 +424,15 @@ class RecordedAttention:
         is_padded: bool,
         device: torch.device,
     ) -> Mask | None:
-        if all(mask.key_ids is None for mask in self.seen):
-            return joined_mask(self.seen[0].bands, None, None)
-        put = torch.stack if is_padded else torch.cat
-        query_ids = put([join_ids([x.query_ids for x in self.seen], path, device) for path in query_paths])
-        key_ids = put([join_ids([x.key_ids for x in self.seen], path, device) for path in key_paths])
-        return joined_mask(self.seen[0].bands, key_ids, query_ids)
+        """Return the mask of the joined passes, whose last query is at the last key."""
+        results: list[Mask] = sorted(self.seen[0].bands, key=repr)
+        if any(mask.key_ids is not None for mask in self.seen):
+            put = torch.stack if is_padded else torch.cat
+            query_ids = put([join_ids([x.query_ids for x in self.seen], path, device) for path in query_paths])
+            key_ids = put([join_ids([x.key_ids for x in self.seen], path, device) for path in key_paths])
+            if not bool((key_ids == 1).all() & (query_ids == 1).all()):
+                results.append(Documents(key_ids, query_ids=query_ids))
+        return reduce(and_, results) if results else None
 
     def _extend(self, options: MapOptions, query: Operand, key: Operand, this: Pass) -> None:
         """Join the mask and bias of one more pass."""
@@ -462,10 +449,7 @@ class RecordedAttention:
         self.seen.append(result)
 
     def _pass_mask(self, options: MapOptions, query: Operand, key: Operand) -> PassMask:
-        if isinstance(query, Tensor) and isinstance(key, Tensor):
-            mask = padded_pass_mask(options["mask"], query.shape[0], query.shape[2], key.shape[2])
-        else:
-            mask = ragged_pass_mask(options["mask"])
+        mask = _pass_mask(options["mask"], query, key)
         if mask is None:
             raise self._cannot_join("a mask is not made of Causal, Window, KeyLengths and Documents combined by &")
         return mask
@@ -481,7 +465,7 @@ class RecordedAttention:
             self.bias = bias
 
     def _joined(self, more: DistanceBias | Tensor | None) -> DistanceBias | None:
-        """The bias of all passes so far with that of one more pass."""
+        """Return the bias of all passes so far, joined with the bias of one more pass."""
         bias: DistanceBias | None = self.bias
         if isinstance(bias, VectorBias) and isinstance(more, VectorBias):
             bias = bias.joined(more)
@@ -499,7 +483,10 @@ class RecordedAttention:
 def _placed(
     bias: DistanceBias | Tensor | None, query: Operand, key: Operand, start: int
 ) -> DistanceBias | Tensor | None:
-    """A bias by distance whose last query is at the last key, with `start` keys before the first query of the text."""
+    """Return a bias by distance whose last query is at the last key.
+
+    start: the number of keys before the first query of the text.
+    """
     if isinstance(bias, VectorBias):
         return replace(bias, lowest=bias.lowest + max(lengths(key)) - max(lengths(query)) - start)
     return replace(bias, start=None) if isinstance(bias, AlibiBias | RelativeBias) else bias
