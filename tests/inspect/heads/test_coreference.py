@@ -6,9 +6,9 @@ from asking import complete
 
 import uwaga
 from uwaga.inspect import Edits, WinogradPair, coreference_heads
-from uwaga.inspect.heads import coreference
+from uwaga.inspect.heads.coreference import _follows
 from uwaga.inspect.run_text import record_text
-from uwaga.models import Transformer
+from uwaga.models import Model, Transformer
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.shown import Text
 from uwaga.viewer.texts import RunRequest, TextRunner
@@ -16,24 +16,21 @@ from uwaga.viewer.texts import RunRequest, TextRunner
 PAIR = WinogradPair("The cat left the box because it was {}.", ("hungry", "empty"), "it", ("cat", "box"))
 
 
+@pytest.fixture(scope="module")
+def reader() -> Model:
+    return uwaga.models.open("minilm", dtype="float32")
+
+
 @pytest.mark.parametrize(
     ("right", "wrong", "label"), [(16, 0, "coreference"), (16, 1, "coreference"), (5, 0, ""), (16, 8, "")]
 )
-def test_the_shift_is_that_of_its_definition(
-    right: int, wrong: int, label: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 24 pairs so many move by 0.2 the right way, so many the wrong way, in one of two heads."""
-    signs = torch.tensor([1.0] * right + [-1.0] * wrong + [0.0] * (24 - right - wrong))
-    result = {("encoder", 0): torch.stack((0.2 * signs, torch.zeros(24)), -1)}
-    monkeypatch.setattr(coreference, "_shifts", lambda *_: result)
-    table = coreference_heads(uwaga.models.open("minilm", dtype="float32"), [PAIR] * 24)
-    assert table.columns["label"] == [label, ""]
-    assert table.columns["shift"] == pytest.approx([0.2 * (right - wrong) / 24, 0.0])
-    assert (table.columns["right"], table.columns["wrong"]) == ([right, 0], [wrong, 0])
+def test_a_head_is_labelled_by_a_sign_test(right: int, wrong: int, label: str) -> None:
+    """Of 24 pairs, some move by 0.2 the right way and some the wrong way, in one of two heads."""
+    shift = 0.2 * torch.tensor([1.0] * right + [-1.0] * wrong + [0.0] * (24 - right - wrong))
+    assert _follows(shift, right, wrong, 2) == bool(label)
 
 
-def test_a_shift_is_read_off_the_maps_of_both_sentences() -> None:
-    reader = uwaga.models.open("minilm", dtype="float32")
+def test_a_shift_is_read_off_the_maps_of_both_sentences(reader: Model) -> None:
     leans = []
     for word in PAIR.words:
         recording = record_text(reader, PAIR.text.format(word))
@@ -42,17 +39,18 @@ def test_a_shift_is_read_off_the_maps_of_both_sentences() -> None:
     rows = [row for row in coreference_heads(reader, [PAIR]).rows if row["layer"] == 3]
     result = torch.tensor([row["shift"] for row in rows])
     torch.testing.assert_close(result, (leans[0] - leans[1]) / 2, rtol=0, atol=1e-5)
+    assert [row["right"] for row in rows] == (result >= 0.05).tolist()
+    assert [row["wrong"] for row in rows] == (result <= -0.05).tolist()
 
 
-def test_one_head_of_minilm_follows_pronouns() -> None:
-    labelled = [row for row in coreference_heads("minilm").rows if row["label"]]
+def test_one_head_of_minilm_follows_pronouns(reader: Model) -> None:
+    labelled = [row for row in coreference_heads(reader).rows if row["label"]]
     assert [(row["kind"], row["layer"], row["head"]) for row in labelled] == [("encoder", 3, 1)]
     assert labelled[0]["right"] > 5 * labelled[0]["wrong"]
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.stress)])
-def test_no_head_of_a_random_model_does(seed: int) -> None:
-    reader = uwaga.models.open("minilm", dtype="float32")
+def test_no_head_of_a_random_model_does(seed: int, reader: Model) -> None:
     torch.manual_seed(seed)
     model = Transformer(reader.config).eval()
     for layer in model.encoder.layers:
@@ -66,8 +64,8 @@ def test_in_a_decoder_nothing_moves_before_the_word_is_read() -> None:
     assert set(coreference_heads("bard", [PAIR]).columns["shift"]) == {0.0}
 
 
-def test_a_page_names_the_head_except_where_the_model_is_changed() -> None:
-    runner = TextRunner(Text("", model=uwaga.models.open("minilm", dtype="float32")))
+def test_a_page_names_the_head_except_where_the_model_is_changed(reader: Model) -> None:
+    runner = TextRunner(Text("", model=reader))
     edits = {"heads": [{"kind": "encoder", "layer": 0, "head": 0, "value": 0.0}], "scores": [], "weights": []}
     service = ViewService(runner.run(RunRequest("It rained.", edits=Edits.from_dict(edits))))
     for side, follows in (("0", [1]), ("1", [])):

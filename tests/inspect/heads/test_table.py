@@ -79,19 +79,12 @@ def test_sorting_puts_nan_last_both_ways() -> None:
     assert table.sorted("sink", descending=True).columns["head"] == [3, 0, 2, 1]
 
 
-def test_the_matrix_of_a_statistic_is_nan_where_a_layer_has_no_such_head() -> None:
-    table = HeadTable(columns={"layer": ["a", "a", "b"], "head": [0, 1, 0], "sink": [0.1, 0.2, 0.3]})
-    expected = torch.tensor([[0.1, 0.2], [0.3, float("nan")]]).double()
-    torch.testing.assert_close(table.matrix("sink"), expected, equal_nan=True, rtol=1e-7, atol=0)
-
-
-def recording(*, seed: int = 0, cross: bool = True) -> uwaga.Recording:
+def recording(*, seed: int = 0) -> uwaga.Recording:
     """Two encoder layers, and one of cross-attention."""
     torch.manual_seed(seed)
     result = uwaga.Recording(strings=TokenStrings(None, {"encoder": [list("abaacb")], "decoder": [list("xyz")]}))
     for where, (q, k) in {("encoder", 0): (6, 6), ("encoder", 1): (6, 6), ("cross", 0): (3, 6)}.items():
-        if where[0] == "encoder" or cross:
-            ask(result, AttentionId(*where), torch.randn(1, 2, q, 4).double(), torch.randn(1, 2, k, 4).double())
+        ask(result, AttentionId(*where), torch.randn(1, 2, q, 4).double(), torch.randn(1, 2, k, 4).double())
     return result
 
 

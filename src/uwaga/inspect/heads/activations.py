@@ -1,4 +1,4 @@
-"""What goes into and comes out of the heads of a model, with the gradients of a result.
+"""Keep the operands and outputs of a model's heads, and gradients of a result.
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width, N packed tokens.
 """
@@ -24,52 +24,52 @@ from uwaga.ops.ragged import Operand
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadActivations:
-    """The operands and the result of the attention of one layer in one pass; the model's own tensors, not copies."""
+    """Hold the operands and the output of one layer's attention in one pass: the model's own tensors, not copies."""
 
     query: Operand  # (..., H, Q, D), or Ragged (N, H, D)
     key: Operand  # (..., G, K, D)
     value: Operand  # (..., G, K, E)
-    output: Operand  # (..., H, Q, E): the heads before W_O; its `grad` is there after a backward pass, where it was asked for
+    output: Operand  # (..., H, Q, E): the heads before W_O; with `gradients=True` it has a `grad` after a backward pass
     options: Mapping[str, Any]  # mask, bias, scale, softcap and sinks
 
     def map(self) -> AttentionMap:
-        """The weights of the layer."""
+        """Return the weights of the layer."""
         options = map_options(self.options).items()
         plain: dict[str, Any] = {name: x.detach() if isinstance(x, Tensor) else x for name, x in options}
         return AttentionMap(detached(self.query), detached(self.key), **plain)
 
     def gradient_map(self, *, positive: bool = True) -> GradientMap:
-        """The weights times their gradients. Raises ValueError: there was no backward pass through the layer."""
+        """Return the weights times their gradients. Raises ValueError: no backward pass went through the layer."""
         gradient = values_of(self.output).grad
         if gradient is None:
             raise ValueError(
-                "Activations: the heads have no gradient: use activations(model, gradients=True), and call backward() on a result in it"
+                "Activations: the heads have no gradient; use activations(model, gradients=True), and call backward() inside the block"
             )
         of_output = map_values(lambda _: gradient, self.output)
         return GradientMap(self.map(), self.value, of_output, positive=positive)
 
 
 class Activations(dict[tuple[str, int], HeadActivations]):
-    """The activations of all layers by (kind, layer), those of the last pass through each."""
+    """Map (kind, layer) to the activations of the last pass through the layer."""
 
     def __missing__(self, name: tuple[str, int]) -> NoReturn:
-        raise KeyError(f"Activations: there are none of {name!r}; there are {describe_layers(self)}")
+        raise KeyError(f"Activations: there is no layer {name!r}; there are {describe_layers(self)}")
 
     def __repr__(self) -> str:
         return f"Activations({describe_layers(self)})"
 
     def gradient_maps(self, kind: str, *, positive: bool = True) -> dict[int, GradientMap]:
-        """The gradient maps of all layers of a kind, by layer. Raises ValueError: no such layers, or no backward pass."""
+        """Return the gradient maps of all layers of a kind. Raises ValueError: no such layers, or no backward pass."""
         by_layer = {layer: self[name, layer].gradient_map(positive=positive) for name, layer in self if name == kind}
-        check(by_layer, f"Activations: there are none of kind {kind!r}; there are {describe_layers(self)}")
+        check(by_layer, f"Activations: there is no layer of kind {kind!r}; there are {describe_layers(self)}")
         return by_layer
 
     def gradient_rollout(self, kind: str, token: int | Tensor = -1) -> PerToken:
-        """`uwaga.inspect.gradient_rollout` of the self-attention of an encoder or decoder."""
+        """Compute `uwaga.inspect.gradient_rollout` of an encoder's or decoder's self-attention."""
         return gradient_rollout(self.gradient_maps(kind), token)
 
     def cross_gradient_rollout(self, token: int | Tensor = -1) -> PerToken:
-        """`uwaga.inspect.cross_gradient_rollout` of an encoder-decoder: of the tokens that its encoder has read."""
+        """Compute `uwaga.inspect.cross_gradient_rollout` over the tokens of an encoder-decoder's encoder."""
         encoder, decoder, cross = (self.gradient_maps(kind) for kind in ("encoder", "decoder", "cross"))
         return cross_gradient_rollout(encoder, decoder, cross, token)
 
@@ -88,8 +88,8 @@ def activations(
             (model(ids).logits[0, -1, answer]).backward()
         found.gradient_rollout("decoder")                  # Chefer et al. 2021
 
-    Nothing is copied and nothing of size Q x K is made. As in `uwaga.watch`, a model of transformers computes with
-    attn_implementation="uwaga" in the block. Edits around the block are part of what is kept.
+    Nothing is copied, and nothing of size Q x K is made. As in `uwaga.watch`, a model of transformers computes with
+    attn_implementation="uwaga" in the block. With `uwaga.edit` around the block, the edited activations are kept.
 
     Args:
         model, layers, kinds: as in `uwaga.watch`.

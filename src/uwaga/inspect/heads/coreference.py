@@ -1,8 +1,8 @@
-"""Which heads follow what a pronoun refers to: those whose weight moves when a word changes that decides it.
+"""Find heads that follow pronouns: their weight moves if a word changes that decides what a pronoun refers to.
 
-The sentences are pairs as in Levesque et al., "The Winograd Schema Challenge" (2012): they differ in one word, and with it in what the pronoun
-means. That single heads of BERT follow coreference is from Clark et al., "What Does BERT Look At?" (2019, section 4.3), measured there against
-annotated text; here it is what changes with the word, which no habit of looking at subjects or near nouns can give.
+The sentences are pairs as in Levesque et al., "The Winograd Schema Challenge" (2012): they differ in one word, and so in the referent of the
+pronoun. Clark et al., "What Does BERT Look At?" (2019, section 4.3), found such heads of BERT with annotated text. Here a change of weight
+is measured, which a preference for subjects or near nouns cannot cause.
 
 Letters: H heads, K keys.
 """
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from uwaga.models.model import Model
 
 LEAST_SHIFT = 0.03  # the least mean shift of a labelled head
-MOVES = 0.05  # the least shift of a pair that counts as right, or below minus this as wrong
-LEAST_CHANCE = 0.05  # that heads without such a habit have as many right pairs, over all heads of the model
+MOVES = 0.05  # the least shift of a pair that counts as right; a shift of at most -MOVES is wrong
+LEAST_CHANCE = 0.05  # the level of the sign test, over all heads of the model
 
 
 def _place(text: str, word: str) -> tuple[int, int]:
-    """The characters [start, end) of the first time that the word stands alone."""
+    """Return the characters [start, end) of the first occurrence of a whole word."""
     import regex
 
     match = regex.search(rf"(?<!\w){regex.escape(word)}(?!\w)", text)
@@ -42,11 +42,11 @@ def _place(text: str, word: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class WinogradPair:
-    """Two sentences that differ in one word, and with it in what a pronoun refers to.
+    """Hold two sentences that differ in one word, and so in the referent of a pronoun.
 
-    text: with {} where the words go.
-    words: with the first one the pronoun means the first candidate, with the second one the second.
-    pronoun, candidates: words of the text; of a word that comes twice the first is meant.
+    text: the sentence with {} in place of the words.
+    words: with the first word the pronoun refers to the first candidate, with the second word to the second.
+    pronoun, candidates: words of the text; the first occurrence counts.
 
     Raises:
         ValueError: a text without {}, or without one of the words.
@@ -114,25 +114,24 @@ PAIRS = tuple(
 
 
 def coreference_heads(model: "str | os.PathLike[str] | Model", pairs: Sequence[WinogradPair] = PAIRS) -> HeadTable:
-    """Measure how far each head follows the meaning of a pronoun, over pairs of sentences.
+    """Measure how far each head follows the referent of a pronoun, over pairs of sentences.
 
-    Let a_t(c) be the weight that the pronoun gives to the tokens of candidate c in sentence t, the mean over the pronoun's tokens. The shift of a
-    pair is ((a_1(c_1) - a_1(c_2)) - (a_2(c_1) - a_2(c_2))) / 2: 1 if all weight goes to what is meant, 0 if the changed word changes nothing.
-    A head is labelled "coreference" where the mean shift is at least 0.03, at least five pairs shift by 0.05 or more, and so many more of them
-    the right way than the wrong one that chance would do as well in less than one model of twenty (a sign test with Bonferroni's correction
-    for the number of heads). In a decoder a pronoun does not see the words after it, and no shift is possible there. All sentences are
-    one ragged batch. An encoder-decoder's encoder heads are tried.
+    Let a_t(c) be the weight of the pronoun on the tokens of candidate c in sentence t, the mean over the pronoun's tokens. The shift of a
+    pair is ((a_1(c_1) - a_1(c_2)) - (a_2(c_1) - a_2(c_2))) / 2: 1 if all weight is on the referent, 0 if the changed word changes nothing.
+    A head is labelled "coreference" if the mean shift is at least 0.03, at least five pairs shift by 0.05 or more, and a sign test of right
+    against wrong shifts is significant at 0.05, with Bonferroni's correction for the number of heads. In a decoder, a pronoun does not see
+    the words after it, so no shift is possible. All sentences are one ragged batch. In an encoder-decoder, the encoder's heads are measured.
 
     Args:
-        model: as in `uwaga.view` of a text: a bundled model, a directory, a model id of the Hugging Face Hub; or a model that `uwaga.models.open` returned.
+        model: a bundled model, a directory, a model id of the Hugging Face Hub, or a model that `uwaga.models.open` returned.
         pairs: pairs of sentences in the model's language; `PAIRS` are English.
 
     Returns:
-        Columns kind, layer, head, label, shift (the mean), right and wrong (how many pairs shift so by 0.05 or more), of (how many there are).
+        Columns kind, layer, head, label, shift (the mean), right and wrong (the numbers of pairs that shift by 0.05 or more), of (all pairs).
 
     Raises:
-        ValueError: no pairs; a model that cannot be read (CheckpointError), that takes fewer tokens than a sentence has, or whose tokenizer does
-            not say which characters a token stands for (RecordError).
+        ValueError: no pairs; a model that cannot be read (CheckpointError) or takes fewer tokens than a sentence has; a tokenizer without the
+            characters of tokens (RecordError).
     """
     check(pairs, "coreference_heads: there are no pairs")
     reader = open_model(model, dtype="float32") if isinstance(model, str | os.PathLike) else model
@@ -149,7 +148,7 @@ def coreference_heads(model: "str | os.PathLike[str] | Model", pairs: Sequence[W
 
 
 def _shifts(reader: "Model", pairs: Sequence[WinogradPair]) -> dict[tuple[str, int], Tensor]:
-    """(pairs, H) per layer, from one ragged batch."""
+    """Compute the shifts (pairs, H) of each layer, from one ragged batch."""
     from uwaga.inspect.watching import watch
 
     texts = [pair.text.format(word) for pair in pairs for word in pair.words]
@@ -175,19 +174,16 @@ def _shifts(reader: "Model", pairs: Sequence[WinogradPair]) -> dict[tuple[str, i
 
 
 def _tokens(reader: "Model", offsets: Sequence[tuple[int, int]], text: str, word: str) -> list[int]:
-    """The tokens that stand for characters of a word."""
+    """Return the tokens of a word."""
     first, stop = _place(text, word)
     results = [at for at, (start, end) in enumerate(offsets) if start < stop and end > first and end > start]
     if not results:
-        raise RecordError(
-            f"coreference_heads: the tokenizer of {reader.title} does not say which tokens stand for {word!r}"
-        )
+        raise RecordError(f"coreference_heads: the tokenizer of {reader.title} does not report the tokens of {word!r}")
     return results
 
 
 def _follows(shift: Tensor, right: int, wrong: int, heads: int) -> bool:
-    """Whether the mean shift is large enough, and pairs shift the right way more often than chance has it: by the sign test, with
-    Bonferroni's correction for the number of heads that are tried."""
+    """Return whether the mean shift is large enough and significant by a sign test, corrected for the number of heads."""
     moved = right + wrong
     chance = sum(math.comb(moved, wins) for wins in range(right, moved + 1)) / 2**moved
     return float(shift.mean()) >= LEAST_SHIFT and right >= MIN_QUERIES and chance * heads <= LEAST_CHANCE

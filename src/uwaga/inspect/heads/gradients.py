@@ -1,4 +1,4 @@
-"""Gradient x attention and its rollout: which weights a result rests on, computed block by block from Q, K, V and the output's gradient.
+"""Gradient x attention and its rollout, computed block by block from Q, K, V and the output's gradient.
 
     A_bar = E_h (grad_A * A)^+            Chefer, Gur and Wolf, "Generic Attention-model Explainability for Interpreting Bi-Modal
     R <- R + A_bar R,   R = I at first    and Encoder-Decoder Transformers", 2021, equations 5 to 10
@@ -11,7 +11,7 @@ R ragged rows.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -40,13 +40,13 @@ from uwaga.ops.ragged import Operand, Ragged
 
 # Products of single entries are computed on this grid, so that an entry has the same bits whatever is read with it.
 _GRID_ROWS, _GRID_KEYS = 32, 512
-# For sums over whole maps: queries at a time, whose weights on all keys are read at once, and keys of one product.
+# For sums over whole maps: the number of queries whose weights are read at once, and the number of keys of one product.
 _ROWS, _KEYS = 512, 4096
-_MASK_KEYS = 512  # of the blocks that the mask may empty
+_MASK_KEYS = 512  # the keys of a block that is skipped if the mask hides all of it
 
 
 class GradientMap(DerivedMap):
-    """a_ij * grad_a_ij of a map, computed when read; with positive=True its positive part (Chefer et al. 2021, equation 5).
+    """Compute a_ij * grad_a_ij of a map when read; with positive=True the positive part (Chefer et al. 2021, equation 5).
 
     Args:
         map: an AttentionMap (..., H, Q, K), or a ragged one.
@@ -91,56 +91,49 @@ class GradientMap(DerivedMap):
         ]
 
     def received(self, weights: Operand | None = None) -> Operand:
-        """sum_i w_i m_ij, (..., H, K) or Ragged (N, H): the product of row weights and the matrix. Exact, O(Q + K) memory; rows of
-        weight 0 are not computed.
+        """Compute sum_i w_i m_ij, (..., H, K) or Ragged (N, H), exactly in O(Q + K) memory.
+
+        Rows of weight 0 are not computed.
 
         Args:
             weights: one per query, (..., H, Q) or broadcasting to it, or Ragged (N, H) or (N,); None: ones.
         """
-        return self._by_sequence(GradientMap._received, weights)
+        return self._weighted_sums(weights, of_keys=True)
 
     def row_sums(self, weights: Operand | None = None) -> Operand:
-        """sum_j m_ij w_j, (..., H, Q) or Ragged (N, H): the product of the matrix and key weights; with ones, what a result rests on
-        through each query. Exact, O(Q + K) memory.
+        """Compute sum_j m_ij w_j, (..., H, Q) or Ragged (N, H), exactly in O(Q + K) memory.
+
+        With ones, it is the relevance of each query for the result.
 
         Args:
             weights: one per key, (..., H, K) or broadcasting to it, or Ragged (N, H) or (N,); None: ones.
         """
-        return self._by_sequence(GradientMap._row_sums, weights)
+        return self._weighted_sums(weights, of_keys=False)
 
-    def _by_sequence(self, sums: Callable[["GradientMap", Any], Tensor], weights: Operand | None) -> Operand:
-        """The sums of a dense map, or of each sequence of a ragged one."""
+    def _weighted_sums(self, weights: Operand | None, *, of_keys: bool) -> Operand:
+        """Compute `received` (of_keys) or `row_sums` of a dense map, or of each sequence of a ragged map."""
         parts = self.parts()
-        if parts is None:
-            return sums(self, weights)
-        return packed(self, list(map(sums, parts, _of_sequences(weights, len(parts), -1))))
-
-    def _received(self, weights: Tensor | None) -> Tensor:
+        if parts is not None:
+            of_parts = _of_sequences(weights, len(parts), -1)
+            sums = [part._weighted_sums(w, of_keys=of_keys) for part, w in zip(parts, of_parts, strict=True)]
+            return packed(self, sums)  # type: ignore[arg-type]
         sequences, heads, queries, keys = self._sizes()
-        found_BHK = torch.zeros((sequences, heads, keys), dtype=self.dtype, device=self.device)
-        weights = torch.ones((), device=self.device) if weights is None else weights
-        row_BHQ = weights.to(self.dtype).expand(*self.shape[:-1]).reshape(sequences, heads, queries)
-        with torch.no_grad():
+        count, others = (keys, queries) if of_keys else (queries, keys)
+        weights = torch.ones((), device=self.device) if weights is None else values_of(weights)
+        w_BHN = weights.to(self.dtype).expand(*self.shape[:-2], others).reshape(sequences, heads, others)
+        sums_BHM = torch.zeros((sequences, heads, count), dtype=self.dtype, device=self.device)
+        every = torch.arange(queries, device=self.device)
+        with torch.no_grad(), without_autocast(self.device):
             for b, h in product(range(sequences), range(heads)):
-                for rows, columns, part_CK in self._blocks(b, h, row_BHQ[b, h].nonzero().squeeze(-1)):
-                    found_BHK[b, h, columns] += row_BHQ[b, h, rows] @ part_CK
-        return found_BHK.reshape(*self.shape[:-2], keys)
-
-    def _row_sums(self, weights: Tensor | None) -> Tensor:
-        sequences, heads, queries, keys = self._sizes()
-        found_BHQ = torch.zeros((sequences, heads, queries), dtype=self.dtype, device=self.device)
-        column_BHK = None
-        if weights is not None:
-            column_BHK = weights.to(self.dtype).expand(*self.shape[:-2], keys).reshape(sequences, heads, keys)
-        with torch.no_grad():
-            for b, h in product(range(sequences), range(heads)):
-                for rows, columns, part_CK in self._blocks(b, h, torch.arange(queries, device=self.device)):
-                    sums_C = part_CK.sum(-1) if column_BHK is None else part_CK @ column_BHK[b, h, columns]
-                    found_BHQ[b, h, rows] += sums_C
-        return found_BHQ.reshape(self.shape[:-1])
+                for rows, columns, part_CK in self._blocks(b, h, w_BHN[b, h].nonzero()[:, 0] if of_keys else every):
+                    if of_keys:
+                        sums_BHM[b, h, columns] += w_BHN[b, h, rows] @ part_CK
+                    else:
+                        sums_BHM[b, h, rows] += part_CK @ w_BHN[b, h, columns]
+        return sums_BHM.reshape(*self.shape[:-2], count)
 
     def _blocks(self, b: int, h: int, queries: Tensor) -> Iterator[tuple[Tensor, slice, Tensor]]:
-        """Some of these queries (n,), which ascend, a slice of keys and the entries of one head there, without blocks that the mask empties."""
+        """Yield some of these ascending queries, a slice of keys, and one head's entries there; blocks without a visible key are left out."""
         keys = self.shape[-1]
         value_KE, grad_QE = self._value(b, h), self._grad(b, h)
         is_finite = bool(value_KE.isfinite().all() & grad_QE.isfinite().all())
@@ -153,13 +146,12 @@ class GradientMap(DerivedMap):
             grad_CE = grad_QE.index_select(0, rows)
             for low in range(first, last, _KEYS):
                 columns = slice(low, min(low + _KEYS, last))
-                with without_autocast(self.device):
-                    products_CK = grad_CE @ value_KE[columns].mT
+                products_CK = grad_CE @ value_KE[columns].mT
                 part_CK = weights_CK[:, low - first : low - first + _KEYS]
                 yield rows, columns, self._times_gradient(part_CK, products_CK, is_finite=is_finite)
 
     def _visible(self, b: int, low: int, high: int, keys: int) -> tuple[int, int]:
-        """The first key and the end of the blocks of keys that queries low to high - 1 may see."""
+        """Return the range of key blocks that queries low to high - 1 may see."""
         assert isinstance(self.map, AttentionMap)
         call = self.map._call
         program, sizes = call.options.mask_program, (call.query.shape[2], keys)
@@ -168,14 +160,14 @@ class GradientMap(DerivedMap):
         return first // _MASK_KEYS * _MASK_KEYS, min(-(-last // _MASK_KEYS) * _MASK_KEYS, keys)
 
     def _times_gradient(self, weights: Tensor, products: Tensor, *, is_finite: bool = False) -> Tensor:
-        """The product, 0 where a weight is 0; `products` is overwritten. is_finite: no value or gradient is NaN or infinite."""
+        """Multiply `products` in place, with 0 for a weight of 0. is_finite: no value or gradient is NaN or infinite."""
         if self.positive:
             products.relu_()
         products.mul_(weights)
         return products if is_finite else products.masked_fill_(weights == 0, 0.0)
 
     def _products(self, selection: Selection, keys: Tensor) -> Tensor:
-        """grad_o_i . v_j of a rectangle."""
+        """Compute grad_o_i . v_j of a rectangle."""
         _, _, queries, count = self._sizes()
         rows_n, columns_n = tiles.blocks(selection.queries, _GRID_ROWS, queries), tiles.blocks(keys, _GRID_KEYS, count)
         grids = []
@@ -189,18 +181,18 @@ class GradientMap(DerivedMap):
         return torch.stack(grids).unflatten(0, (len(selection.sequences), len(selection.heads)))
 
     def _sizes(self) -> tuple[int, int, int, int]:
-        """B, H, Q and K."""
+        """Return B, H, Q and K."""
         return math.prod(self.shape[:-3]), count_heads(self), *self.shape[-2:]
 
     def _value(self, b: int, h: int) -> Tensor:
-        """(K, E) of one query head."""
+        """Return the values (K, E) of one query head."""
         value, (sequences, heads, _, _) = values_of(self.value), self._sizes()
         groups = value.shape[-3] if value.dim() > 2 else 1
         values = value.reshape(sequences, groups, *value.shape[-2:])
         return values[b, h * groups // heads].to(compute_dtype(value.dtype))
 
     def _grad(self, b: int, h: int) -> Tensor:
-        """(Q, E) of one head."""
+        """Return the gradients (Q, E) of one head."""
         grads = values_of(self.grad_output)
         return grads.reshape(*self._sizes()[:3], grads.shape[-1])[b, h].to(compute_dtype(grads.dtype))
 
@@ -213,10 +205,10 @@ def gradient_rollout(maps: Mapping[int, GradientMap] | Sequence[GradientMap], to
 
     Args:
         maps: the gradient maps of self-attention of all layers, from the first to the last, of one result.
-        token: the token whose representation the result was computed from, from the end where negative; or one for each sequence.
+        token: the token whose representation the result was computed from; a negative one counts from the end. Or one for each sequence.
 
     Returns:
-        (..., N), or Ragged (N,). The token's own residual path is part of it: subtract 1 there for what came by attention.
+        (..., N), or Ragged (N,). It includes the token's own residual path: subtract 1 there for the relevance by attention only.
 
     Raises:
         ValueError: no maps, or maps that are not square or of different tokens.
@@ -242,12 +234,12 @@ def cross_gradient_rollout(
         R_qk <- R_qk + norm(R_qq)^T A_bar_qk norm(R_kk)                        then cross-attention; R_kk is that of the encoder
         norm(R) = (R - I) / its row sums + I
 
-    One row of R_qk is asked for, so that every product is one of a vector and a map, and memory is O(N); a decoder of L layers takes
-    L products with its cross maps and some L^2 / 2 with its self-attention. Rows of R - I that are 0 stay 0 in norm.
+    Only one row of R_qk is computed, so every product is of a vector and a map, and memory is O(N). A decoder of L layers takes L products
+    with its cross maps and about L^2 / 2 with its self-attention. Rows of R - I that are 0 stay 0 in norm.
 
     Args:
-        encoder, decoder, cross: the gradient maps of all layers of each kind, from the first to the last, of one result; as many
-            of `cross` as of `decoder`.
+        encoder, decoder, cross: the gradient maps of all layers of each kind, from the first to the last, of one result; `cross` and
+            `decoder` have the same length.
         token: the decoder's token whose representation the result was computed from, as in `gradient_rollout`.
 
     Returns:
@@ -283,7 +275,7 @@ def _check_cross(name: str, encoder: GradientMap, decoder: GradientMap, cross: l
 
 
 def _normalized_times(layers: list[GradientMap], column: PerToken) -> PerToken:
-    """norm(R) c, with R of these layers."""
+    """Compute norm(R) c, with R of these layers."""
     ones = map_values(torch.ones_like, column)
     return map_values(
         lambda c, rc, r1: _divided(rc, r1) + c, column, _relevance_times(layers, column), _relevance_times(layers, ones)
@@ -291,18 +283,18 @@ def _normalized_times(layers: list[GradientMap], column: PerToken) -> PerToken:
 
 
 def _times_normalized(row: PerToken, layers: list[GradientMap]) -> PerToken:
-    """r norm(R)."""
+    """Compute r norm(R)."""
     sums = _relevance_times(layers, map_values(torch.ones_like, row))
     return map_values(torch.add, row, _times_relevance(map_values(_divided, row, sums), layers))
 
 
 def _divided(x: Tensor, by: Tensor) -> Tensor:
-    """x / by, and 0 where a row has no relevance to divide."""
+    """Divide x by the row sums; 0 if a row sum is 0."""
     return torch.where(by == 0, 0.0, x / by)
 
 
 def _times_relevance(row: PerToken, layers: list[GradientMap]) -> PerToken:
-    """row (R - I), with R = (I + A_bar_L) ... (I + A_bar_1). Without I, compared with which small relevances would be rounded away."""
+    """Compute row (R - I), R = (I + A_bar_L) ... (I + A_bar_1). Next to I, small relevances would be rounded away."""
     result = map_values(torch.zeros_like, row)
     for m in reversed(layers):
         result = map_values(torch.add, result, times_mean(map_values(torch.add, row, result), m))
@@ -310,7 +302,7 @@ def _times_relevance(row: PerToken, layers: list[GradientMap]) -> PerToken:
 
 
 def _relevance_times(layers: list[GradientMap], column: PerToken) -> PerToken:
-    """(R - I) column."""
+    """Compute (R - I) column."""
     result = map_values(torch.zeros_like, column)
     for m in layers:
         read = m.row_sums(for_each_head(m, map_values(torch.add, column, result)))
@@ -319,7 +311,7 @@ def _relevance_times(layers: list[GradientMap], column: PerToken) -> PerToken:
 
 
 def _of_sequences(x: Operand | None, count: int, axis: int) -> list[Any]:
-    """What each sequence has of Ragged values (N, ...), with its tokens at the axis; None for each where x is None."""
+    """Split Ragged values (N, ...) by sequence, with tokens at the axis; x None gives None for each sequence."""
     if x is None:
         return [None] * count
     assert isinstance(x, Ragged)

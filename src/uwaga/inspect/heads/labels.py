@@ -1,7 +1,7 @@
-"""What each head does in a text, in one word with its evidence: previous, next, self, induction, duplicate, broad, ahead, back, gathers.
+"""Label each head by its behaviour in a text: previous, next, self, induction, duplicate, broad, ahead, back, gathers.
 
-Previous-token, duplicate-token and induction heads are those of Olsson et al., "In-context Learning and Induction Heads" (2022); weight
-on special tokens and, in a decoder, on the first token is taken out first, as attention sinks (Xiao et al., "Efficient Streaming Language
+Previous-token, duplicate-token and induction heads follow Olsson et al., "In-context Learning and Induction Heads" (2022). Weight on
+special tokens and, in a decoder, on the first token is removed first, as attention sinks (Xiao et al., "Efficient Streaming Language
 Models with Attention Sinks", 2023; Clark et al., "What Does BERT Look At?", 2019).
 
 Letters: H heads, Q queries, K keys, n rows that are read at once.
@@ -22,8 +22,8 @@ from uwaga.maps.base import WeightMap
 from uwaga.models.tokenizers.token_text import SPECIAL_TOKEN
 from uwaga.nn.attention_id import KINDS, AttentionId
 
-# The least mean share of the weight off the sinks that gives a head its label; that of "broad" is of the maximum of the entropy. The
-# first that fits is taken.
+# The least mean share of the weight off the sinks for each label; for "broad", the least share of the maximum entropy. The first label
+# that fits is used.
 LEAST = {
     "previous": 0.5,
     "next": 0.5,
@@ -35,23 +35,23 @@ LEAST = {
     "back": 0.8,
     "gathers": 0.4,
 }
-MIN_QUERIES = 5  # that give at least this share each: what rests on fewer names nothing
-COMMON = 0.5  # the fraction of the heads of a kind above which a label says nothing of one of them,
-MIN_HEADS = 4  # if there are at least so many
+MIN_QUERIES = 5  # the least number of queries with at least this share
+COMMON = 0.5  # a label of more than this fraction of the heads of a kind describes none of them,
+MIN_HEADS = 4  # if there are at least this many heads
 _MAX_QUERIES = 512
-_BLOCK = 1 << 22  # weights that are read at once
+_BLOCK = 1 << 22  # the number of weights that are read at once
 
 
 class HeadLabel(NamedTuple):
-    """The label of one head with its evidence.
+    """Hold the label of one head with its evidence.
 
-    label: a key of LEAST, or "" where none fits.
-    share: the mean share of it, over the queries that could have one; NaN without a label.
-    queries, of: how many queries give at least LEAST[label], of how many that could.
+    label: a key of LEAST, or "" if none fits.
+    share: the mean share of the pattern over the queries that could have it; NaN without a label.
+    queries, of: the number of queries with at least LEAST[label], and the number that could have it.
     sink: the share of all weight on sinks.
-    by_position: how much of the variance of the weights off the sinks the distance from query to key explains alone (adjusted R^2):
-        near 1 for a head that looks at positions, near 0 for one that looks at content; NaN in cross-attention.
-    key: the key that has the most weight over all queries.
+    by_position: the part of the variance of the weights off the sinks that the distance explains (adjusted R^2): near 1 for a
+        head that attends to positions, near 0 for one that attends to content; NaN in cross-attention.
+    key: the key with the most weight over all queries.
     """
 
     label: str
@@ -64,14 +64,14 @@ class HeadLabel(NamedTuple):
 
 
 class LabelShares:
-    """The shares of H heads on the patterns, added up row by row.
+    """Add up the shares of H heads on the patterns, row by row.
 
     Args:
         heads: H.
         kind: "encoder", "decoder" or "cross".
         query_tokens, key_tokens: (Q,) and (K,) int64, equal for equal tokens.
-        query_specials: (Q,) bool: special tokens, which ask for nothing.
-        sinks: (K,) bool: keys whose weight is taken out.
+        query_specials: (Q,) bool: special tokens, which are no queries.
+        sinks: (K,) bool: keys whose weight is removed.
     """
 
     def __init__(
@@ -90,41 +90,29 @@ class LabelShares:
         self._squares = torch.zeros(heads, dtype=torch.float64)
 
     def add(self, rows: Sequence[int], weights_HnK: Tensor) -> None:
-        """The weights of the queries `rows`."""
+        """Add the weights of the queries `rows`."""
         for number, row in enumerate(rows):
             self._add_row(row, weights_HnK[:, number].double().nan_to_num(0.0))
 
     def labels(self) -> list[HeadLabel]:
-        """One for each head, from the rows so far."""
-        results = []
+        """Return one label for each head, from the rows so far."""
         most = self._columns[0].max(1)
-        gathered = self._columns[1].gather(1, most.indices[:, None])[:, 0]
-        gathers = most.values / self._asked
-        by_position = self._by_position()
+        gathered_H = self._columns[1].gather(1, most.indices[:, None])[:, 0]
+        # In a decoder the first queries have few other keys.
+        gathered_H = torch.where(gathered_H > self._asked / 2, gathered_H, 0.0)
+        sums = self._sums | {"gathers": torch.stack((most.values, self._asked, gathered_H))}
+        sink_H = torch.where(self._all > 0, self._in_sinks / self._all, 0.0)
+        by_position_H = self._by_position()
+        results = []
         for head in range(len(self._all)):
-            label, share, fits, could = "", float("nan"), 0, 0
+            label, share, reached, of = "", math.nan, 0, 0
             for name, least in LEAST.items():
-                if name == "gathers":
-                    total, of, reached = float(gathers[head]), int(self._asked[head]), int(gathered[head])
-                    # In a decoder the first queries have few other keys.
-                    reached = reached if reached > of / 2 else 0
-                else:
-                    sums, counts, enough = (float(x) for x in self._sums[name][:, head])
-                    total, of, reached = (sums / counts if counts else 0.0), int(counts), int(enough)
-                if reached >= MIN_QUERIES and total >= least:
-                    label, share, fits, could = name, total, reached, of
+                total, counted, enough = sums[name][:, head].tolist()
+                if enough >= MIN_QUERIES and total / counted >= least:
+                    label, share, reached, of = name, total / counted, int(enough), int(counted)
                     break
-            results.append(
-                HeadLabel(
-                    label=label,
-                    share=share,
-                    queries=fits,
-                    of=could,
-                    sink=float(self._in_sinks[head] / self._all[head]) if self._all[head] > 0 else 0.0,
-                    by_position=float(by_position[head]),
-                    key=int(most.indices[head]),
-                )
-            )
+            evidence = float(sink_H[head]), float(by_position_H[head]), int(most.indices[head])
+            results.append(HeadLabel(label, share, reached, of, *evidence))
         return results
 
     def _add_row(self, row: int, weights_HK: Tensor) -> None:
@@ -176,7 +164,7 @@ class LabelShares:
         self._sums[name] += torch.stack((share_H, counted_H.double(), (counted_H & (share_H >= LEAST[name])).double()))
 
     def _by_position(self) -> Tensor:
-        """(H,); see HeadLabel."""
+        """Return `HeadLabel.by_position` of each head, (H,)."""
         count_HD, sum_HD = self._distances
         places_H, number_H = (count_HD > 0).sum(1), count_HD.sum(1)
         left_H = self._squares - (sum_HD.square() / count_HD.clamp_min(1)).sum(1)
@@ -187,43 +175,43 @@ class LabelShares:
 
 
 def common_labels(labels: Sequence[str]) -> set[str]:
-    """Those that more than COMMON of the heads have: they say nothing of one head."""
+    """Return the labels that more than COMMON of the heads have."""
     counts = Counter(label for label in labels if label)
     return {label for label, count in counts.items() if len(labels) >= MIN_HEADS and count > COMMON * len(labels)}
 
 
 @torch.no_grad()
 def head_labels(recording: Recording, *, row: int = 0, specials: Collection[str] | None = None) -> HeadTable:
-    """Label each head of a recording by what it does in its text, with the evidence.
+    """Label each head of a recording by its behaviour in the text, with the evidence.
 
-    Weight on sinks is taken out first: on special tokens, and in a decoder on the first token. Special tokens are no queries. Of a query i with
-    the weights a_ij off the sinks, the share of a set S of keys is sum_{j in S} a_ij / sum_j a_ij. A label is given where the
-    mean share, over the queries that could have one, is at least `least`, and at least five queries reach it each. The first that fits:
+    Weight on sinks is removed first: on special tokens, and in a decoder on the first token. Special tokens are no queries. For a query i
+    with weights a_ij off the sinks, the share of a set S of keys is sum_{j in S} a_ij / sum_j a_ij. A head gets the first label whose mean
+    share, over the queries that could have it, is at least `least`, if at least five queries reach it:
 
         previous    0.5   j = i - 1
         next        0.5   j = i + 1, in an encoder
         self        0.5   j = i
         induction   0.3   the keys after earlier copies of the token of i
         duplicate   0.3   the other copies of the token of i
-        broad       0.85  entropy of the shares, of its maximum
+        broad       0.85  entropy of the shares, as a part of its maximum
         ahead       0.8   j > i, in an encoder
         back        0.8   j < i, in an encoder
         gathers     0.4   one key for all queries, and more than half of them reach it
 
-    A label that more than half of the heads of a kind of attention have, of at least four, names none of them: "". Texts of more than 512 tokens are read
-    at 512 queries, evenly spread. O(512 K) time per head.
+    If more than half of at least four heads of a kind of attention have the same label, it is replaced by "". Texts of more than 512 tokens
+    are read at 512 evenly spread queries: O(512 K) time per head.
 
     Args:
-        recording: a recording of one or several texts, with tokens, since strings are compared.
+        recording: a recording of one or several texts, with tokens, whose strings are compared.
         row: the index of the text.
-        specials: the strings of special tokens; None: those in brackets such as [CLS], </s> and <|endoftext|>.
+        specials: the strings of special tokens; None: strings in brackets such as [CLS], </s> and <|endoftext|>.
 
     Returns:
-        Columns kind, layer, head, label; share (the mean one; NaN without a label), least, queries and of (how many reach it, of how many); sink
-        (the share of all weight that is on sinks), by_position (adjusted R^2 of the weights off the sinks by distance alone).
+        Columns kind, layer, head, label; share (the mean, NaN without a label), least, queries and of (the queries that reach it, and all);
+        sink (the share of all weight on sinks), by_position (adjusted R^2 of the weights off the sinks by distance).
 
     Raises:
-        ValueError: a recording without tokens; a row that is not there.
+        ValueError: a recording without tokens; a row that does not exist.
     """
     tokens = recording.tokens
     rows: list[dict[str, Any]] = []
@@ -278,7 +266,7 @@ def _labels_of(
 
 
 def sampled_rows(queries: int, most: int = _MAX_QUERIES) -> list[int]:
-    """All queries, or `most` of them, evenly spread."""
+    """Return all queries, or `most` evenly spread ones."""
     count = min(queries, most)
     return [int((number + 0.5) * queries / count) for number in range(count)]
 

@@ -26,14 +26,14 @@ def value_norms(value: Tensor | Ragged, output_projection: Tensor) -> PerKey:
     Kobayashi et al., "Attention is Not Only a Weight: Analyzing Transformers with Vector Norms" (2020): the |f(x_j)| of
     their equation 5. `ScaledMap(m, value_norms(value, w_o))` is their norm-weighted attention, |a_ij f(x_j)|.
 
-    The norm is Euclidean, in the units of the model's activations. The value is that passed to attention, so it includes
-    the bias of the value projection; the bias of the output projection belongs to no head and is left out. Nothing is
-    normalised, so rows of the norm-weighted attention need not sum to 1.
+    The norm is Euclidean, in the units of the model's activations. The value is passed to attention, so it includes the
+    bias of the value projection; the bias of the output projection belongs to no head and is left out. Nothing is
+    normalised, so rows of norm-weighted attention need not sum to 1.
 
     Args:
-        value: (..., G, K, E), a plain matrix (K, E), or Ragged (N, G, E): what was passed to attention.
-        output_projection: (H * E, M) as in Concat(heads) W_O: the weight of GPT-2's Conv1D as it is, that of
-            torch.nn.Linear transposed. H is a multiple of G, and 1 of a plain matrix.
+        value: the value of attention, (..., G, K, E), a plain matrix (K, E), or Ragged (N, G, E).
+        output_projection: (H * E, M) as in Concat(heads) W_O: the weight of GPT-2's Conv1D, or the transposed weight of
+            torch.nn.Linear. H is a multiple of G, and 1 for a plain matrix.
 
     Returns:
         (..., H, K), (K,) of a plain matrix, or Ragged (N, H), in float32 (float64 for float64).
@@ -46,7 +46,7 @@ def value_norms(value: Tensor | Ragged, output_projection: Tensor) -> PerKey:
     _check(v_GKE, output_projection, is_matrix=dense.dim() == 2)
     compute = compute_dtype(dense.dtype)
     w_HEM = output_projection.to(compute).unflatten(0, (-1, v_GKE.shape[-1]))
-    # W_O^h = R^T P with orthonormal rows in P, so that |v R^T| = |v W_O^h|: nothing of size K x M is made.
+    # W_O^h = R^T P with orthonormal rows in P, so |v R^T| = |v W_O^h|, and nothing of size K x M is made.
     v_HKE = v_GKE.to(compute).repeat_interleave(w_HEM.shape[0] // v_GKE.shape[-3], dim=-3)
     with without_autocast(v_HKE.device):
         r_HXE = torch.linalg.qr(w_HEM.mT, mode="r").R
@@ -72,13 +72,13 @@ def _check(v_GKE: Tensor, output_projection: Tensor, *, is_matrix: bool) -> None
 
 
 class ScaledMap(DerivedMap):
-    """a_ij * scale_j, computed when read: norm-weighted attention where the scale is `value_norms(...)`.
+    """Compute a_ij * scale_j when read: norm-weighted attention if the scale is `value_norms(...)`.
 
-    Where a weight is 0, so is the product, whatever the scale (infinite or NaN too): hidden keys stay hidden.
+    A weight of 0 gives 0, even if the scale is infinite or NaN: hidden keys stay hidden.
 
     Args:
         map: a map of any kind.
-        scale: a factor per head and key: (..., H, K), (K,) of a map that is a matrix, Ragged (N, H) of a ragged one.
+        scale: a factor per head and key: (..., H, K), (K,) for a plain matrix, Ragged (N, H) for a ragged map.
 
     Raises:
         ValueError: a scale of another shape, or on another device.
@@ -114,5 +114,5 @@ class ScaledMap(DerivedMap):
 
 
 def _per_sequence(scale: PerKey) -> list[Tensor]:
-    """(..., H, K) of a dense map; of a ragged one (H, K) per sequence."""
+    """Return the scale (..., H, K) of a dense map in a list, or of a ragged map (H, K) per sequence."""
     return [rows.movedim(0, -1) for rows in scale.to_list()] if isinstance(scale, Ragged) else [scale]

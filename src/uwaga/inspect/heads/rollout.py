@@ -1,4 +1,4 @@
-"""Attention rollout: which input tokens flow into one token of the last layer.
+"""Attention rollout: the flow of input tokens into one token of the last layer.
 
 Letters: H heads, Q queries = K keys = N tokens.
 """
@@ -29,25 +29,25 @@ def rollout(
 
         rollout = A_L ... A_2 A_1,   A_l = residual * I + (1 - residual) * mean over heads of a^l
 
-    The paper multiplies N x N matrices. Here the row of the chosen token is multiplied by one matrix after the other, from
-    the last layer to the first, by `received(weights=row)`: O(N) memory, and one pass over Q and K per layer; the last
-    layer costs one row only.
+    The paper multiplies N x N matrices. Here `received(weights=row)` multiplies the row of the chosen token by one matrix
+    after the other, from the last layer to the first: O(N) memory, and one pass over Q and K per layer; the last layer
+    costs only one row.
 
-    Heads are averaged with equal weights, and nothing is normalised. So the shares sum to 1 where the rows of all maps do;
+    Heads are averaged with equal weights, and nothing is normalised. So the shares sum to 1 if the rows of all maps do;
     the weight of learned sinks, and of queries that see no key, is missing. The first token is included.
 
     Args:
-        maps: the self-attention of each layer, from the first to the last; of a mapping the values, in its order.
-        token: its position in every sequence, from the end where negative; or one per sequence, integers that broadcast
-            to the batch dimensions (of ragged maps (R,)).
-        residual: the share of the residual connection in each layer, 0 to 1; the paper has 0.5.
+        maps: the self-attention of each layer, from the first to the last, in a sequence or a mapping.
+        token: a position in every sequence; a negative one counts from the end. Or one per sequence, integers that broadcast
+            to the batch dimensions ((R,) for ragged maps).
+        residual: the share of the residual connection in each layer, 0 to 1; the paper uses 0.5.
 
     Returns:
         (..., N), or Ragged (N,): the share of each input token, in the dtype of the maps.
 
     Raises:
-        ValueError: no maps, maps that are not square or of different tokens, a residual outside 0 to 1, or `token` that
-            is not integers, one per sequence.
+        ValueError: no maps, maps that are not square or of different tokens, a residual outside 0 to 1, or a `token` that
+            is not an integer or one per sequence.
         IndexError: a position that a sequence does not have.
     """
     layers = layers_of(maps)
@@ -60,43 +60,43 @@ def rollout(
 
 
 def layers_of(maps: Mapping[Any, MapT] | Sequence[MapT]) -> list[MapT]:
-    """The maps of a mapping or a sequence, in its order."""
+    """Return the maps of a mapping or a sequence, in its order."""
     return list(maps.values()) if isinstance(maps, Mapping) else list(maps)
 
 
 def check_layers(name: str, layers: Sequence[WeightMap]) -> None:
-    """Raises ValueError: no maps, or maps that are not square or of different tokens."""
+    """Raise ValueError for no maps, or maps that are not square or of different tokens."""
     check(layers, f"{name}: there are no maps")
     first = layers[0]
     for layer, m in enumerate(layers):
         square = [(shape[-1], shape[-1]) for shape in first.shapes]
         check(
             [shape[-2:] for shape in m.shapes] == square and m.shape[:-3] == first.shape[:-3],
-            f"{name}: layers must be square maps of the same tokens, and layer {layer} is {m.shape}, where layer 0 is {first.shape}",
+            f"{name}: layers must be square maps of the same tokens, and layer {layer} is {m.shape}, but layer 0 is {first.shape}",
         )
 
 
 def times_mean(row: PerToken, m: Any) -> PerToken:
-    """row A, where A is the mean over the heads of an AttentionMap or a GradientMap."""
+    """Compute row A, with the mean A over the heads of an AttentionMap or a GradientMap."""
     return mean_of_heads(m, m.received(weights=for_each_head(m, row)))
 
 
 def for_each_head(m: WeightMap, x: PerToken) -> Operand:
-    """The same numbers for every head."""
+    """Repeat the numbers for every head."""
     if isinstance(x, Ragged):
         return x.with_values(x.values[:, None].expand(-1, m.shape[1])) if len(m.shape) > 3 else x
     return x[..., None, :] if len(m.shape) > 2 else x
 
 
 def mean_of_heads(m: WeightMap, x: Operand) -> PerToken:
-    """(..., N), or Ragged (N,)."""
+    """Return the mean over heads, (..., N) or Ragged (N,)."""
     if isinstance(x, Ragged):
         return x.with_values(x.values.mean(1)) if x.values.dim() == 2 else x
     return x.mean(-2) if len(m.shape) > 2 else x
 
 
 def one_hot(name: str, m: WeightMap, token: int | Tensor) -> PerToken:
-    """1 for the chosen token of every sequence, 0 elsewhere: (..., N) or Ragged (N,).
+    """Return 1 for the chosen token of every sequence and 0 elsewhere, (..., N) or Ragged (N,).
 
     Raises:
         ValueError: tokens that are not integers, one for each sequence.

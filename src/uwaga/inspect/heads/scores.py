@@ -4,9 +4,8 @@ The patterns are those of Olsson et al., "In-context Learning and Induction Head
 TransformerLens. For all three:
 
 - the score of a query is the sum of its weights on the keys of the pattern: 1 if it reads no other keys;
-- the score of a head is the mean over the queries that see a key and whose pattern has one, over all sequences at once, in
-  float64; NaN without such a query. (The detector of TransformerLens divides by all queries, so that its score is low for
-  texts without repetitions);
+- the score of a head is the mean in float64 over the queries of all sequences that see a key and whose pattern has a key;
+  NaN without such a query (TransformerLens divides by all queries, so its score is low for texts without repetitions);
 - the first token is included, and nothing is normalised: a head whose weight is mostly on the first token has low scores;
 - the share of a learned sink is not weight on the pattern.
 
@@ -69,21 +68,23 @@ def induction(m: AttentionMap, tokens: Tensor | Ragged) -> Tensor:
 
 
 def _score(m: AttentionMap, tokens: Tensor | Ragged, *, after: bool) -> Tensor:
-    """(H,) float64: the mean weight on the earlier keys with the query's token, or on the keys right after these, over the queries whose
-    token occurs at an earlier key of its sequence."""
+    """Return the mean weight (H,) on earlier keys with the query's token, or on the keys after them.
+
+    The mean is over the queries whose token occurs at an earlier key of the sequence.
+    """
     sizes = [(shape[-2], shape[-1]) for shape in m.shapes]
     _check(m, tokens, sizes)
     is_ragged = m.parts() is not None
     ids = values_of(tokens)
     sizes = sizes if is_ragged else sizes * ids.shape[:-1].numel()
     queries, keys = torch.tensor(sizes, device=ids.device, dtype=torch.int64).reshape(-1, 2).unbind(1)
-    # For all sequences, one after another: the number of the sequence, a number that is equal for equal tokens, and the token's place.
+    # For all sequences, one after another: the number of the sequence, a number per distinct token, and the token's place.
     sequence = torch.repeat_interleave(torch.arange(len(keys), device=ids.device), keys)
     packed, place = ids.flatten().unique(return_inverse=True)[1], torch.arange(len(sequence), device=ids.device)
     is_query = keys.cumsum(0)[sequence] - place <= queries[sequence]  # the last ones of the sequence
 
     def unpacked(x: Tensor) -> Tensor:
-        """(K,) or (Q,), (batch..., K or Q), or (N,), as masks take ids."""
+        """Reshape to (K,) or (Q,), (batch..., K or Q), or (N,), as masks take ids."""
         return x if is_ragged else x.reshape(*ids.shape[:-1], -1)
 
     # One id per token and sequence, so that one pass finds the first position of each.

@@ -29,7 +29,7 @@ _OF_ONE_TEXT = ("distance", "previous_token", "duplicate_token", "induction")  #
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadTable:
-    """Statistics of heads, with a row per layer and head, or per kind, layer and head of a recording.
+    """Hold statistics of heads, a row per layer and head, or per kind, layer and head of a recording.
 
     >>> table = HeadTable(columns={"layer": [0, 0], "head": [0, 1], "entropy": [1.25, 0.5]})
     >>> print(table)
@@ -40,11 +40,11 @@ class HeadTable:
     {'layer': 0, 'head': 1, 'entropy': 0.5}
     """
 
-    columns: dict[str, list]  # of equal lengths: "kind" of a recording, "layer", "head", then the statistics
+    columns: dict[str, list]  # equally long lists: "kind" for a recording, "layer", "head", then the statistics
 
     @staticmethod
     def of_rows(rows: Sequence[Mapping[str, object]], names: Sequence[str] = ()) -> "HeadTable":
-        """Return the table of these rows, with the columns `names` first; NaN where a row has no such column."""
+        """Return the table of these rows, with the columns `names` first; NaN if a row lacks a column."""
         every = dict.fromkeys((*names, *(name for row in rows for name in row)))
         return HeadTable(columns={name: [row.get(name, math.nan) for row in rows] for name in every})
 
@@ -55,11 +55,11 @@ class HeadTable:
 
     @property
     def layers(self) -> list[Hashable]:
-        """The layers, in the order of the table; of a recording (kind, layer)."""
+        """The layers in the order of the table; for a recording (kind, layer)."""
         return list(dict.fromkeys(self._layer_of_rows()))
 
     def matrix(self, statistic: str) -> Tensor:
-        """(layers, heads) float64; NaN where a layer has no such head. Raises ValueError for an unknown column."""
+        """Return a column as (layers, heads) float64, NaN for missing heads. Raises ValueError: an unknown column."""
         values = self._column(statistic)
         sizes = (len(self.layers), max(self.columns["head"], default=-1) + 1)
         matrix = torch.full(sizes, torch.nan, dtype=torch.float64, device="cpu")
@@ -69,14 +69,14 @@ class HeadTable:
         return matrix
 
     def sorted(self, statistic: str, *, descending: bool = False) -> "HeadTable":
-        """The rows sorted by one column, ascending or descending; NaN last. Raises ValueError for an unknown column."""
+        """Return the table sorted by one column, with NaN last. Raises ValueError: an unknown column."""
         values = self._column(statistic)
         missing = [row for row, value in enumerate(values) if value != value]
         order = sorted(set(range(len(values))) - set(missing), key=values.__getitem__, reverse=descending) + missing
         return HeadTable(columns={name: [column[row] for row in order] for name, column in self.columns.items()})
 
     def to_pandas(self) -> "DataFrame":
-        """The table as a data frame of pandas, with the same columns. Raises ModuleNotFoundError without pandas."""
+        """Return the table as a data frame of pandas. Raises ModuleNotFoundError: pandas is not installed."""
         rule = "HeadTable.to_pandas needs pandas, which is not installed: pip install pandas"
         table: DataFrame = install.optional("pandas", "pandas", rule).DataFrame(self.columns)
         return table
@@ -100,7 +100,7 @@ class HeadTable:
         return f"<table><thead><tr>{top}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
     def _text(self) -> list[list[str]]:
-        """The column names, then the cells of the rows."""
+        """Return the column names, then the cells of the rows."""
         cells = ([f"{x:.4f}" if isinstance(x, float) else str(x) for x in row.values()] for row in self.rows)
         return [list(self.columns), *cells]
 
@@ -127,18 +127,17 @@ def head_table(
         sink                the weight on the first key (Xiao et al., "Efficient Streaming Language Models with Attention
                             Sinks", 2023)
         learned_sink        the share of a learned sink, 0 without one
-        previous_token      see the function; the mean is over the queries that have such a key
+        previous_token      see the function; the mean is over the queries with such a key
         duplicate_token     as for previous_token; only with tokens
         induction           as for previous_token; only with tokens
 
     Args:
-        maps: one map; or several, as a sequence (layers 0, 1, ...) or as a mapping from layer to map; or a recording, whose table has
-            a column for the kind. Cross-attention has no distance and no earlier tokens: NaN.
-        tokens: token ids, as for `duplicate_token`; the same for all layers. Of a recording: None for its own tokens, of which two
-            are the same if their strings are.
+        maps: one map, a sequence of maps (layers 0, 1, ...), a mapping from layer to map, or a recording, whose table has a column for
+            the kind. Cross-attention has no distance and no earlier tokens: NaN.
+        tokens: token ids of all layers, as for `duplicate_token`. None for a recording: its token strings are compared.
 
     Returns:
-        The table. A mean over no queries is NaN. Heads have their numbers in the model, also where `watch(heads=...)` picked some.
+        The table. A mean over no queries is NaN. Heads have their numbers in the model, also if `watch(heads=...)` picked some.
     """
     rows: list[dict[str, object]] = []
     for layer, (m, tokens_of_layer) in _layers(maps, tokens, "head_table").items():
@@ -165,17 +164,17 @@ def head_changes(
     The recordings, or maps, have the same number of tokens: two checkpoints over one text, two texts of one model, or a text with
     and without an edit.
 
-    total_variation is the mean over the queries of half of sum_j |after_ij - before_ij|: 0 where all weights are equal, 1 where no
-    query has weight on a key that it had weight on before. The mean is over queries that see a key before or after. The other columns are those of
-    `head_table`, after minus before.
+    total_variation is the mean over the queries of half of sum_j |after_ij - before_ij|: 0 if all weights are equal, 1 if no query has
+    weight on a key that it had weight on before. The mean is over queries that see a key before or after. The other columns are the
+    columns of `head_table`, after minus before.
 
     Raises:
-        ValueError: other layers, heads or numbers of tokens in one than in the other.
+        ValueError: the recordings have different layers, heads or numbers of tokens.
     """
     first, second = (_layers(maps, None, "head_changes") for maps in (before, after))
     if first.keys() != second.keys():
         only = next(iter(first.keys() ^ second.keys()))
-        raise ValueError(f"head_changes: {_name(only)} is in one of the two only")
+        raise ValueError(f"head_changes: only one recording has {_name(only)}")
     tables = head_table(before), head_table(after)
     shared = [name for name in tables[0].columns if name in tables[1].columns]
     columns = {name: tables[0].columns[name] for name in shared if name in _NAMES_OF_HEADS}
@@ -191,7 +190,7 @@ def head_changes(
         columns["total_variation"] += per_head(DifferenceMap(right, left).total_variation(), seen).tolist()
     check(
         tables[0].columns["head"] == tables[1].columns["head"],
-        "head_changes: the two recordings have other heads; give watch the same heads=",
+        "head_changes: the recordings have different heads; pass watch the same heads=",
     )
     for name in shared:
         if name not in _NAMES_OF_HEADS:
@@ -205,7 +204,7 @@ def _layers(
     tokens: Tensor | Ragged | None,
     operation: str,
 ) -> dict[Hashable, tuple[AttentionMap, Tensor | Ragged | None]]:
-    """The maps by layer, with the ids of their keys' tokens."""
+    """Return the maps by layer, with the ids of their keys' tokens."""
     if not isinstance(maps, Recording):
         several = [maps] if isinstance(maps, AttentionMap) else maps
         by_layer = several if isinstance(several, Mapping) else dict(enumerate(several))
@@ -219,7 +218,7 @@ def _layers(
 
 
 def _ids(rows: list[list[str]] | None, m: AttentionMap) -> Tensor | Ragged | None:
-    """A number for each token, equal for equal strings; None where there is not one per key of the map, or more queries than keys."""
+    """Number the tokens, equal for equal strings; None without one token per key, or with more queries than keys."""
     if rows is None or any(q > k for q, k in (shape[-2:] for shape in m.shapes)):
         return None
     numbers: dict[str, int] = {}
@@ -237,7 +236,7 @@ def _name(layer: object) -> str:
 
 
 def _statistics(m: AttentionMap, tokens: Tensor | Ragged | None) -> dict[str, Tensor]:
-    """(H,) each."""
+    """Compute the statistics of a layer, (H,) each."""
     m.prepare(entropy=True, effective_count=True, distance=True, topk=1)  # one pass for all statistics of rows
     sink = m.sink()
     per_query: dict[str, PerQuery] = {
