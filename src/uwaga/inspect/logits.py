@@ -1,7 +1,7 @@
-"""Where a language model's prediction comes from: the logit lens, and the share of each head in a logit.
+"""Logit lens, and direct logit attribution: the share of each part of a language model in a logit.
 
-A pre-norm model writes into a residual stream: x = embedding + sum over layers of (heads W_O + b_O) + feed-forward. With its norm
-taken as the linear map that it is at the final x, a logit is the sum of the shares of these parts (Elhage et al., "A Mathematical
+A pre-norm model writes into a residual stream: x = embedding + sum over layers of (heads W_O + b_O) + feed-forward. At the final x
+the norm is a linear map, so a logit is the sum of the shares of these parts (Elhage et al., "A Mathematical
 Framework for Transformer Circuits", 2021; Wang et al., "Interpretability in the Wild", 2022, section 3.1).
 
 Letters: B batch, H query heads, Q tokens, E value width, L layers, M model width, V vocabulary, T most likely tokens.
@@ -36,7 +36,7 @@ Block = tuple[nn.Module, Sequence[tuple[tuple[str, int], nn.Module, Any]], nn.Mo
 
 
 class ResidualStream(NamedTuple):
-    """The parts of a pre-norm language model."""
+    """Hold the parts of a pre-norm language model."""
 
     blocks: Sequence[Block]
     norm: nn.Module  # the final one
@@ -46,21 +46,21 @@ class ResidualStream(NamedTuple):
 
     @staticmethod
     def of(model: nn.Module) -> "ResidualStream":
-        """Raises ValueError: a model of another architecture."""
+        """Return the parts of a model. Raises ValueError: a model of another architecture."""
         result = _of_this_package(model) if isinstance(model, Transformer) else _of_transformers(model)
         if result is None:
             raise ValueError(
-                f"{_AT} {type(model).__name__} has no residual stream that is known here, with one final norm before its logits; "
+                f"{_AT} {type(model).__name__} has no known residual stream with one final norm before its logits; "
                 f"supported are {_SUPPORTED}"
             )
         return result
 
     def logits(self, x: Tensor) -> Tensor:
-        """(..., V) from the residual stream (..., M), through the final norm."""
+        """Compute logits (..., V) from the residual stream (..., M), through the final norm."""
         return linear_map(self.norm(x) * self.scale, self.weight_VM, self.bias_V)
 
     def share(self, x_BQM: Tensor, direction_BM: Tensor) -> tuple[Tensor, Tensor]:
-        """The linear map from a part of x to its share of <direction, norm(x)>, (B, Q, M), and what no part has, (B, Q)."""
+        """Return the map (B, Q, M) from a part of x to its share of <direction, norm(x)>, and the constant (B, Q)."""
         norm, scaled_BM = Scale.of(self.norm, x_BQM), direction_BM * self.scale
         rest = 0.0 if norm.bias is None else (scaled_BM * norm.bias).sum(-1)[:, None]
         return norm.before(scaled_BM[:, None]) * norm.factor_T[..., None], torch.zeros_like(x_BQM[..., 0]) + rest
@@ -68,14 +68,14 @@ class ResidualStream(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LogitLens:
-    """What the logits would be if the model ended after each layer (nostalgebraist, "interpreting GPT: the logit lens", 2020).
+    """Hold the predictions of a model that would end after each layer (nostalgebraist, "interpreting GPT: the logit lens", 2020).
 
-    The first entry is that of the embedding, the last one is the model's own prediction.
+    The first entry is the embedding's prediction, the last one the model's own.
     """
 
     tokens: Tensor  # (L+1, B, Q, T) int64: the most likely ids
     probabilities: Tensor  # (L+1, B, Q, T)
-    chosen: Tensor | None  # (L+1, B, Q): the probability of the ids that were asked for
+    chosen: Tensor | None  # (L+1, B, Q): the probability of `ids`
     entropy: Tensor  # (L+1, B, Q), of the whole distribution, in nats
 
 
@@ -86,10 +86,10 @@ def logit_lens(model: nn.Module, *inputs: Any, top: int = 5, ids: Tensor | None 
     One pass through the model, and one product with the vocabulary for each layer: O(B Q (V + L M)) memory.
 
     Args:
-        model: see the message of the error.
-        inputs, options: of the model: `model(*inputs, **options)`, a padded batch.
-        top: T, how many tokens.
-        ids: (B, Q) whose probabilities are wanted at each position; None for none.
+        model: a pre-norm `uwaga.models.Transformer` with a decoder, except Gemma; or of transformers, GPT-2 or a Llama-like model.
+        inputs, options: the arguments of `model(*inputs, **options)`, a padded batch.
+        top: T, the number of tokens.
+        ids: (B, Q), one id at each position whose probability is returned as `chosen`; None: no ids.
 
     Raises:
         ValueError: a model of another architecture, or top outside 1 to V.
@@ -116,21 +116,21 @@ def logit_lens(model: nn.Module, *inputs: Any, top: int = 5, ids: Tensor | None 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LogitAttribution:
-    """The shares of all parts of a model in a logit, or in the difference of two; they sum to it."""
+    """Hold the shares of all parts of a model in a logit, or in the difference of two logits."""
 
     heads: dict[tuple[str, int], Tensor]  # by (kind, layer), (B, H, Q)
     feed_forward: dict[int, Tensor]  # by layer, (B, Q)
     embedding: Tensor  # (B, Q)
-    bias: Tensor  # (B, Q): of output maps of attention, of the final norm and of the logits
+    bias: Tensor  # (B, Q): the biases of attention's output maps, the final norm and the logits
     logits: Tensor  # (B, Q): the logit or the difference, as the model computes it
 
     def total(self) -> Tensor:
-        """(B, Q): the sum of all shares; equal to `logits` up to rounding."""
+        """Return the sum of all shares, (B, Q); it equals `logits` up to rounding."""
         parts = [x.sum(1) for x in self.heads.values()] + list(self.feed_forward.values())
         return torch.stack([*parts, self.embedding, self.bias]).sum(0)
 
     def of_heads(self, kind: str, row: int = 0, position: int = -1) -> Tensor:
-        """(L, H): the shares of all heads of a kind in one row at one position, for `uwaga.plots.heatmap`."""
+        """Return the shares (L, H) of all heads of a kind in one row at one position, for `uwaga.plots.heatmap`."""
         choice(kind, "LogitAttribution: kind", sorted({name for name, _ in self.heads}))
         return torch.stack([x[row, :, position] for (name, _), x in sorted(self.heads.items()) if name == kind])
 
@@ -144,14 +144,14 @@ def logit_attribution(
     The parts are the heads, the feed-forward layers and the embedding. With `other`, the shares are those in the difference of the
     logits of `answer` and `other`. There is a share at every position.
 
-    Exact: the final norm is taken as the linear map that it is at the model's own hidden state, and all shares sum to the logit.
+    The shares are exact: the final norm is a linear map at the model's own hidden state, and all shares sum to the logit.
 
     Args:
-        model, inputs, options: as in `logit_lens`; of an encoder-decoder the shares are those of the decoder's parts.
+        model, inputs, options: as in `logit_lens`; in an encoder-decoder, only the decoder's parts have shares.
         answer, other: token ids, one for all rows or (B,).
 
     Raises:
-        ValueError: a model of another architecture, or ids that are not one for each row or not of the vocabulary.
+        ValueError: a model of another architecture; ids outside the vocabulary, or not one for each row.
     """
     stream = ResidualStream.of(model)
     outputs: dict[nn.Module, Operand] = {}  # (B, H, Q, E) by attention
@@ -164,7 +164,7 @@ def logit_attribution(
     with _residuals(stream) as (states, feed_forwards), hooking(model, hooks):
         model(*inputs, **options)
     last = states[-1]
-    check(last.dim() == 3, "logit_attribution: the model must be given a padded batch (B, Q), not a ragged one")
+    check(last.dim() == 3, "logit_attribution: the model needs a padded batch (B, Q), not a ragged one")
     direction, bias = _direction(stream, "answer", answer, len(last))
     if other is not None:
         less, less_bias = _direction(stream, "other", other, len(last))
@@ -195,7 +195,7 @@ def logit_attribution(
 
 
 def _direction(stream: ResidualStream, name: str, ids: int | Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """(B, M) and (B,): the rows of the vocabulary, and their biases."""
+    """Return the rows of the vocabulary (B, M) and their biases (B,)."""
     vocabulary = stream.weight_VM.shape[0]
     ids_B = torch.as_tensor(ids, device=stream.weight_VM.device)
     if ids_B.dtype.is_floating_point or ids_B.dtype == torch.bool or ids_B.shape not in ((), (rows,)):
@@ -211,7 +211,7 @@ def _direction(stream: ResidualStream, name: str, ids: int | Tensor, rows: int) 
 
 @contextmanager
 def _residuals(stream: ResidualStream) -> Iterator[tuple[list[Tensor], dict[int, Tensor]]]:
-    """What hooks see: L + 1 of (B, Q, M), the residual stream before every layer and before the final norm, and the feed-forward outputs."""
+    """Collect the residual stream (B, Q, M) before every layer and the final norm, and the feed-forward outputs by layer."""
     states: list[Tensor] = []
     feed_forwards: dict[int, Tensor] = {}
 
@@ -230,19 +230,19 @@ def _residuals(stream: ResidualStream) -> Iterator[tuple[list[Tensor], dict[int,
         yield states, feed_forwards
     check(
         len(states) == len(stream.blocks) + 1,
-        f"{_AT} one pass over {len(stream.blocks)} layers was expected, and {len(states)} states were seen",
+        f"{_AT} one pass over {len(stream.blocks)} layers has {len(stream.blocks) + 1} states, not {len(states)}",
     )
 
 
 def _plain(x: Any) -> Tensor:
     if not isinstance(x, Tensor):
-        raise ValueError(f"{_AT} the model must be given a padded batch (B, Q), not a ragged one")
+        raise ValueError(f"{_AT} the model needs a padded batch (B, Q), not a ragged one")
     return x
 
 
 def _of_this_package(model: Transformer) -> ResidualStream | None:
     decoder, head = model.decoder, model.lm_head
-    # An encoder's logits are of the token itself, and norms of outputs stand between a head and the stream.
+    # An encoder's logits belong to the token itself, and norms of outputs are between a head and the stream.
     if decoder is None or decoder.norm is None or head is None or model.config.output_norms:
         return None
     blocks: list[Block] = []

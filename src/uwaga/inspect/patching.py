@@ -1,4 +1,4 @@
-"""Activation patching: which heads, at which positions, carry what makes two texts differ.
+"""Activation patching: find the heads and positions that carry the difference between two texts.
 
 Letters: B batch, H query heads, Q tokens, E value width, L layers, P positions or spans of these.
 """
@@ -20,7 +20,7 @@ from uwaga.inspect.recordings.passes import heads_of
 from uwaga.ops.ragged import Ragged
 
 Span = int | Sequence[int]  # one position, or several that are patched together
-_SETTINGS = ("kind", "layers", "heads", "spans", "clean", "corrupted")  # all of a result but its values
+_SETTINGS = ("kind", "layers", "heads", "spans", "clean", "corrupted")  # the fields of a result except its values
 
 
 @options
@@ -36,9 +36,9 @@ class _DescribedResult:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PatchingResult:
-    """The metric of the corrupted text with one activation at a time from the clean one; NaN where it was not computed yet.
+    """Hold the metric of the corrupted text with one activation at a time from the clean text.
 
-    Give it to `activation_patching(..., resume=result)` to go on where it stopped.
+    Values are NaN until they are computed. `activation_patching(..., resume=result)` goes on where it stopped.
     """
 
     kind: str
@@ -54,7 +54,7 @@ class PatchingResult:
         return not bool(self.values.isnan().any())
 
     def effects(self) -> Tensor:
-        """(L, H or 1, P or 1): 0 where the patch changed nothing, 1 where it restored the clean metric; NaN where unknown.
+        """Return effects (L, H or 1, P or 1): 0 if a patch changed nothing, 1 if it restored the clean metric, NaN if unknown.
 
         Raises:
             ValueError: the metrics of both texts are equal, so that there is nothing to restore.
@@ -66,13 +66,13 @@ class PatchingResult:
         return (self.values - self.corrupted) / (self.clean - self.corrupted)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data that json can write; `from_dict` reads it."""
+        """Return plain data that json can write and `from_dict` reads."""
         values = [[[None if x != x else x for x in row] for row in rows] for rows in self.values.tolist()]
         return {name: getattr(self, name) for name in _SETTINGS} | {"values": values}
 
     @staticmethod
     def from_dict(described: object) -> "PatchingResult":
-        """A result as `to_dict` gives it. Raises ValueError: a description of another form."""
+        """Read a result that `to_dict` made. Raises ValueError: a description of another form."""
         table = read(_DescribedResult, described, path="PatchingResult", noun="dict")
         values = [[[nan if x is None else x for x in row] for row in rows] for rows in table.values]
         result = _new_result(table.kind, table.layers, table.heads, table.spans, table.clean, table.corrupted)
@@ -111,19 +111,19 @@ def activation_patching(
 
     Args:
         model: of this package or of transformers, in evaluation mode.
-        clean, corrupted: what the model is called with: a dict of arguments, or ids; both with texts of the same lengths.
-        metric: from what the model returns to a number, such as the difference of two logits.
+        clean, corrupted: the arguments of the model, as a dict or as ids; texts of the same lengths.
+        metric: a function from the model's output to a number, such as the difference of two logits.
         kind: "encoder", "decoder" or "cross".
         heads: True patches every head by itself, False all heads of a layer together; or a list of heads.
-        positions: patched one at a time, each a position of the query or a list of positions; None: all positions together.
-        layers: which; None for all.
+        positions: positions of queries, or lists of positions, that are patched one at a time; None: all positions together.
+        layers: the patched layers; None for all.
         progress: called as progress(done, total) after every run.
-        resume: a result whose runs are not done again; it is completed in place and returned.
-        limit: stop after so many runs; None: when all are done.
+        resume: an earlier result; its runs are not repeated, and it is completed in place and returned.
+        limit: the most runs; None: all.
 
     Raises:
-        ValueError: texts of different shapes; a metric that is no finite number; a `resume` of other patches or metrics.
-        ValueError: as `uwaga.edit` and `uwaga.watch`: unknown layers, heads and positions.
+        ValueError: texts of different shapes; a metric that is not finite; a `resume` of other patches or metrics; unknown layers,
+            heads and positions, as in `uwaga.edit` and `uwaga.watch`.
     """
     check(
         not model.training,
@@ -162,7 +162,7 @@ def _run(model: nn.Module, inputs: Mapping[str, Any] | Tensor | Ragged) -> Any:
 def _patches(
     output: Tensor | Ragged, kind: str, layer: int, head: int | None, span: list[int] | None
 ) -> dict[tuple[str, int, int | None], Patch]:
-    """The patch of one run, of one head or of each of a layer."""
+    """Return the patches of one run: of one head, or of all heads of a layer."""
     if isinstance(output, Ragged):
         raise ValueError("activation_patching: texts must be a padded batch of one length, not ragged")
     heads = range(output.shape[-3]) if head is None else (head,)

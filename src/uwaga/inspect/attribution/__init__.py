@@ -1,6 +1,5 @@
-"""What a score of attention is the sum of.
+"""Split attention scores into contributions of the parts of a model.
 
-streams    what writes into the residual stream of a model's stacks, with norms as the linear maps that they are at a token, and the parts
-           of a head's queries, keys and values at some tokens of a recorded text
-attribute  uwaga.inspect.score_attribution: scores as sums of contributions, and where their parts came from
+streams    the parts that write into residual streams, and a head's queries, keys and values as sums of parts
+attribute  uwaga.inspect.score_attribution: scores as sums of contributions, and the sources of their parts
 """

@@ -1,5 +1,4 @@
-"""uwaga.inspect.score_attribution, why a head looks there: its scores as sums of what pairs of parts of the model contribute to them, and where
-the parts came from.
+"""uwaga.inspect.score_attribution: a head's scores as sums of contributions of pairs of parts, and the sources of the parts.
 
 Letters: C scores, P parts of the query, S parts of the key, Q queries, K keys, D query/key width, E value width, N tokens.
 """
@@ -26,33 +25,33 @@ from uwaga.nn.attention_id import AttentionId, describe_layers
 from uwaga.nn.operand import values_of
 from uwaga.ops.attention.call import Call, compute_dtype
 
-_FIRST = 8  # weights of each query that are compared before any query's others
-_CELLS = 256  # that are read at once, of the outer product of their queries and keys
-# Options of a model that change which keys are seen, and not what a token writes.
+_FIRST = 8  # the number of largest weights of each query that are compared first
+_CELLS = 256  # the number of cells whose queries and keys are read at once, as an outer product
+# Options of a model that change which keys are seen, but not what a token writes.
 _MASKS = ("lengths", "attention_mask", "key_lengths")
 _TYPES = ("token_types", "token_type_ids")
 _SIDES = ("query", "key")
 
 
 class Share(NamedTuple):
-    """What a pair of parts contributes to a score: that of the query's residual stream times that of the key's."""
+    """Hold the contribution of a part of the query's residual stream with a part of the key's to a score."""
 
     query: Part
     key: Part
     share: float
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain data for JSON."""
         return {"query": self.query._asdict(), "key": self.key._asdict(), "share": self.share}
 
 
 class Source(NamedTuple):
-    """A token from which a head has brought a part of a share.
+    """Hold a token from which a head has brought a part of a share.
 
     token: its position among the keys of that head.
-    weight: the head's weight on it.
-    share: of the score.
-    parts: what that token's residual stream held, the strongest first, with the share of each.
+    weight: the head's weight on the token.
+    share: the token's share of the score.
+    parts: the strongest parts of that token's residual stream with their shares.
     """
 
     token: int
@@ -61,21 +60,19 @@ class Source(NamedTuple):
     parts: tuple[tuple[Part, float], ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain data for JSON."""
         parts = [{"part": part._asdict(), "share": share} for part, share in self.parts]
         return {"token": self.token, "weight": self.weight, "share": self.share, "parts": parts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScoreAttribution:
-    """Scores of one head, each the sum of the contributions of all pairs of parts:
+    """Hold scores of one head, each the sum of the contributions of all pairs of parts:
 
         scores[c] = sum over p, s of query[c, p] . key[c, s] * scale + distance[c]
 
-    With `than` each is the difference of two scores of one query, and so are its contributions.
-
-    There may be several scores, as the strongest of a head or a row: `attribution[c]` is one of them, and iteration gives each.
-    `shares` and `top` of several are their mean.
+    With `than`, scores and contributions are differences of two scores of one query. `attribution[c]` is one of several scores, and
+    iteration gives each score. `shares` and `top` of several scores are means.
     """
 
     kind: str
@@ -83,7 +80,7 @@ class ScoreAttribution:
     head: int
     row: int
     cells: tuple[tuple[int, int], ...]  # C of (query, key)
-    # C keys whose scores are subtracted: then all below is of the difference, but `weights`.
+    # C keys whose scores are subtracted; then all fields below except `weights` belong to the difference.
     than: tuple[int, ...] | None
     scores: Tensor  # (C,) float64: q . k * scale + distance of the recorded queries and keys, before a softcap
     weights: Tensor  # (C,): the attention weights
@@ -92,9 +89,9 @@ class ScoreAttribution:
     query: Tensor  # (C, P, D) float64: the query as a sum of parts, normed and rotated
     key: Tensor  # (C, S, D)
     scale: float
-    distance: Tensor  # (C,): the bias of the score, as of ALiBi or T5, which no pair contributes
+    distance: Tensor  # (C,): the bias of the score, such as ALiBi's or T5's, which no pair contributes
     rounding: Tensor  # (C,): `bound`
-    reader: Reader  # of the recording, for `back`
+    reader: Reader  # reads the recording for `back`
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -124,14 +121,17 @@ class ScoreAttribution:
         return (self.query.sum(1) * self.key.sum(1)).sum(-1) * self.scale + self.distance
 
     def bound(self) -> Tensor:
-        """(C,) float64: how far rounding may take `total` from `scores`: |dq| |k| + |q| |dk| + |dq| |dk| of a query and a key that lie no
-        farther from the recorded ones than `score_attribution` allows (`Reader.rounding`), times the scale."""
+        """Return the bound (C,) in float64 of |total - scores| by rounding.
+
+        It is |dq| |k| + |q| |dk| + |dq| |dk| times the scale, for a query and a key as far from the recorded ones as `score_attribution`
+        allows.
+        """
         return self.rounding
 
     def top(self, k: int = 10) -> list[Share]:
         """Return the k pairs with the largest contributions, of either sign; means if there are several scores.
 
-        A bias by distance is among them, with the part "distance" on both sides.
+        A bias by distance is one of the pairs, with the part "distance" on both sides.
         """
         k = integer(k, f"{NAME}: top: k", 1)
         shares = self.shares()
@@ -147,27 +147,27 @@ class ScoreAttribution:
         return results
 
     def sources(self, part: Part, side: str, other: Part | None = None) -> Tensor:
-        """(N,) float64: the share of a head's output, at this score's query or key, by the token that the head brought it from.
+        """Split the share of a head's output by the token that the head brought it from, (N,) in float64.
 
-        One step back: a head's output is sum_t a_it v_t W_O, and so is its share of a score. The sum over tokens is the share of the part.
+        A head's output is sum_t a_it v_t W_O, and its share of a score is a sum over the same tokens t.
 
         Args:
             part: a head, one of `query_parts` or `key_parts`.
-            side: "query" or "key": whose residual stream it wrote into.
-            other: a part of the other side: the share of the pair. None: of the part and all of the other side.
+            side: "query" or "key", the residual stream that the head wrote into.
+            other: a part of the other side, for the share of the pair; None: all parts of the other side.
 
         Raises:
-            ValueError: several scores, a part that is no head or is not there, or an unknown side.
+            ValueError: several scores, a part that is not a head or does not exist, or an unknown side.
         """
         return _back(self, part, side, other)[0]
 
     def back(self, part: Part, side: str, other: Part | None = None, *, top: int = 5, parts: int = 3) -> list[Source]:
-        """Return the strongest tokens of `sources`, with the parts that their residual streams held.
+        """Return the strongest tokens of `sources`, with the parts of their residual streams.
 
         Args:
             part, side, other: as in `sources`.
-            top: how many tokens.
-            parts: how many parts of each token's share; the shares of all of them sum to it.
+            top: the number of tokens.
+            parts: the number of parts of each token; the shares of all parts sum to the token's share.
 
         Raises:
             ValueError: as `sources`.
@@ -186,7 +186,7 @@ class ScoreAttribution:
         return results
 
     def to_dict(self, top: int = 10) -> dict[str, Any]:
-        """For JSON: where, the scores with their weights, and the `top` strongest pairs."""
+        """Return plain data for JSON: the head, the scores with their weights, and the `top` strongest pairs."""
         than = [None] * len(self) if self.than is None else self.than
         scores = zip(self.cells, than, self.scores.tolist(), self.weights.tolist(), self.total().tolist(), strict=True)
         return {
@@ -209,22 +209,21 @@ _DISTANCE = Part("distance")
 def _back(
     of: ScoreAttribution, part: Part, side: str, other: Part | None
 ) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor], Tensor]]:
-    """One step back from a head's output at the query or the key of a score: the shares (N,) of the tokens that it read, its weights (N,), and
-    the share (n,) of any values (n, E) at tokens (n,)."""
-    check(len(of) == 1, f"{NAME}: back is of one score, and there are {len(of)}; take one of them by its index")
+    """Return shares (N,) and weights (N,) of the tokens that a head read, and a function for shares (n,) of values (n, E) at tokens (n,)."""
+    check(len(of) == 1, f"{NAME}: back needs one score, and there are {len(of)}; take one of them by its index")
     choice(side, f"{NAME}: side", _SIDES)
     sides = {"query": (of.query_parts, of.query[0]), "key": (of.key_parts, of.key[0])}
     other_parts, other_PD = sides[_SIDES[1 - _SIDES.index(side)]]
     for named, parts, name in ((part, sides[side][0], side), (other, other_parts, "other side")):
         if named is not None and named not in parts:
-            raise ValueError(f"{NAME}: {named} is no part of the {name}; there are {', '.join(map(str, parts))}")
-    check(part.name == "head", f"{NAME}: {part} has brought nothing from other tokens: only heads have")
+            raise ValueError(f"{NAME}: {named} is not a part of the {name}; there are {', '.join(map(str, parts))}")
+    check(part.name == "head", f"{NAME}: {part} brought nothing from other tokens; only heads do")
     # The share of x is <finish(x), u_D>.
     u_D = (other_PD.sum(0) if other is None else other_PD[other_parts.index(other)]) * of.scale
     tokens = [of.cells[0][_SIDES.index(side)]]
     if side == "key" and of.than is not None:
         tokens.append(of.than[0])
-    # For each token that reads: the head's weights (N,), the map (E, D) of what it brings, and what happens to that afterwards.
+    # For each token that reads: the head's weights (N,), the map (E, D) of what it brings, and the steps after the map.
     readers: list[tuple[Tensor, Tensor, Finish]] = []
     for token in tokens:
         weights_N, reached, finish = of.reader.sources(AttentionId(of.kind, of.layer), side, of.head, token, part)
@@ -244,7 +243,7 @@ def _back(
 
 
 class UnknownFamilyError(ValueError):
-    """A model whose parts are not known."""
+    """Report a model whose parts are not known."""
 
 
 @torch.no_grad()
@@ -269,42 +268,40 @@ def score_attribution(
         why.top(3)                                      # [Share(query=Part("token"), key=Part("head", "decoder", 0, 1), share=5.1), ...]
         why.back(why.top(1)[0].key, "key")              # the tokens from which that head brought it
 
-    The query and the key are linear maps of residual streams, and these are sums of what was written into them: the embeddings, every
-    earlier head through W_O, every earlier feed-forward layer, and constants. A norm is taken as the linear map that it is with its mean
-    and scale as they are at that token (Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021), the norms of a
-    post-norm stack one after another, and the norms of queries and keys. So the contributions sum to the score, exactly up to rounding: no
-    gradient, no approximation, nothing trained. A norm's scale is itself made of all parts: to measure the score without a part,
-    use `activation_patching`.
+    The query and the key are linear maps of residual streams, and a residual stream is the sum of the embeddings, every earlier head
+    through W_O, every earlier feed-forward layer, and constants. A norm is a linear map once its mean and scale are fixed at a token
+    (Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021). So the contributions sum to the score up to rounding,
+    without gradients, approximation or training. A norm's scale depends on all parts: to measure the score without a part, use
+    `activation_patching`.
 
-    Softmax does not change when all scores of a query do by one number: a contribution that is equal for all keys explains no choice
-    among them. With `than` the difference of the scores of two keys is split, in which it is 0.
+    A contribution that is equal for all keys does not change the weights, since softmax ignores a constant. With `than`, the difference of
+    the scores of two keys is split, and such contributions cancel.
 
-    With a recording, nothing runs but the feed-forward layers below, at the tokens that are asked for: O(N) for each score and head
-    below, at any length. Without one, the model runs once and is recorded.
+    With a recording, only the feed-forward layers below run, at the tokens of the scores: O(N) for each score and head below. Without a
+    recording, the model runs once and is recorded.
 
     Args:
         model: of uwaga.models, or of transformers of a family that `uwaga.models.load` knows, in evaluation mode.
-        inputs: a Recording of it, from `uwaga.watch(model, values=True)` outside of `uwaga.edit`; or what the model is called with: ids
-            (R, N) or Ragged (N,), and of an encoder and a decoder a tuple of both.
+        inputs: a Recording of the model, from `uwaga.watch(model, values=True)` outside of `uwaga.edit`; or the model's ids, (R, N) or
+            Ragged (N,), and for an encoder and a decoder a tuple of both.
         layer, head: the layer and the head of the score, from 0.
-        i, j: the query and the key, from 0, negative ones from the end; or as many of each, in lists, arrays or tensors. None for the
-            `most` largest weights: of a row where i is given, of a column where j is given, of the head where neither is.
+        i, j: the query and the key; negative numbers count from the end. Lists, arrays or tensors of as many of each give several scores.
+            If one is None, the `most` largest weights of the row or column; if both are None, of the head.
         than: another key, or one for each score: s_ij - s_i,than is split in place of s_ij.
-        kind: "encoder", "decoder" or "cross"; None: the decoder's self-attention where there is a decoder, else the encoder's.
+        kind: "encoder", "decoder" or "cross"; None: the decoder's self-attention if there is a decoder, else the encoder's.
         row: the row of the batch.
-        most: how many scores where i or j is None; fewer where fewer keys are seen.
-        ids: of a recording that has no token ids, as one that was read from a file: those of its rows, (R, N), Ragged (N,) or lists, or
-            (N,) of a text without a batch; of an encoder and a decoder a tuple of both.
-        options: token_types (or token_type_ids) of BERT, also with a recording; without one the model's lengths, attention_mask or
-            key_lengths too.
+        most: the most scores if i or j is None; fewer if fewer keys are seen.
+        ids: the token ids of a recording without them, such as one from a file: (R, N), Ragged (N,) or lists, (N,) of a text without a
+            batch, or a tuple of an encoder's and a decoder's.
+        options: token_types (or token_type_ids) of BERT; without a recording also the model's lengths, attention_mask or key_lengths.
 
     Raises:
         ValueError: another family of models, a model in training mode or on another device than the CPU; a layer, head, row, query or key
-            that does not exist, or a key that the mask hides from the query; a recording that lacks values, layers, heads or token ids, or has other ids; or one of
-            another model or text, whose queries and keys are farther from the sums of their parts than rounding takes them. In half
-            precision that is 5 to 20 per cent of them, with many layers more, and a model or text that differs by less is not found out
-            (`bound`, compared with the score, says how sharp the check is). Positions other than 0, 1, ... (`position_ids` of a text
-            that is padded on the left) and rotary scaling that changes with the length are not supported, and look like another model.
+            that does not exist, or a key that the mask hides from the query; a recording that lacks values, layers, heads or token ids, or
+            has other ids; a recording of another model or text, whose queries and keys are farther from the sums of their parts than
+            rounding allows. In half precision rounding allows 5 to 20 per cent of them, and more with many layers, so a smaller difference
+            is not found (compare `bound` with the score). Positions other than 0, 1, ... (`position_ids` of a text that is padded on
+            the left) and rotary scaling that changes with the length are not supported, and look like another model.
     """
     ours = _of_this_package(model)
     unknown = sorted(set(options) - set(_TYPES) - set(() if isinstance(inputs, Recording) else _MASKS))
@@ -370,7 +367,7 @@ def _attribution(
 
 
 def _numbers(x: Any) -> list[Any] | None:
-    """Several numbers, or None if x is one."""
+    """Return several numbers as a list; None if x is one number."""
     x = x.tolist() if hasattr(x, "tolist") else x
     return list(x) if isinstance(x, Sequence) and not isinstance(x, str) else None
 
@@ -385,18 +382,18 @@ def _than(than: Any, count: int, keys: int) -> list[int] | None:
 
 
 def _cells(m: AttentionMap, i: Any, j: Any, most: int) -> list[tuple[int, int]]:
-    """The queries and keys that are asked for, or the `most` largest weights."""
+    """Return the requested queries and keys, or those of the `most` largest weights."""
     queries, keys = m.shape
     if i is not None and j is not None:
         of_i, of_j = ([x] if (several := _numbers(x)) is None else several for x in (i, j))
         check(
             len(of_i) == len(of_j) and of_i,
-            f"{NAME}: i and j must be as many, and at least one, not {len(of_i)} and {len(of_j)}",
+            f"{NAME}: i and j must have the same length, at least 1, not {len(of_i)} and {len(of_j)}",
         )
         return [(_index(a, queries, "i"), _index(b, keys, "j")) for a, b in zip(of_i, of_j, strict=True)]
     most = integer(most, f"{NAME}: most", 1)
     for name, position in (("i", i), ("j", j)):
-        check(_numbers(position) is None, f"{NAME}: if {name} is a list, the other must be one too")
+        check(_numbers(position) is None, f"{NAME}: if {name} is a list, the other must be a list too")
     if i is not None:
         i = _index(i, queries, "i")
         found = [(weight, i, key) for weight, key in _largest(m[i], most)]
@@ -407,19 +404,21 @@ def _cells(m: AttentionMap, i: Any, j: Any, most: int) -> list[tuple[int, int]]:
         found = _strongest(m, most)
     strongest = sorted(found, key=lambda cell: (-cell[0], *cell[1:]))[:most]  # equal weights by position
     result = [(query, key) for weight, query, key in strongest if weight > 0]
-    check(result, f"{NAME}: no key is seen there")
+    check(result, f"{NAME}: the queries see no key")
     return result
 
 
 def _largest(x: Tensor, most: int) -> list[tuple[float, int]]:
-    """The `most` largest numbers of a tensor, and their positions in the flattened tensor."""
+    """Return the `most` largest numbers of a tensor, and their positions in the flattened tensor."""
     numbers, at = x.flatten().topk(min(most, x.numel()))
     return list(zip(numbers.tolist(), at.tolist(), strict=True))
 
 
 def _strongest(m: AttentionMap, most: int) -> list[tuple[float, int, int]]:
-    """Weights of a head, (weight, query, key), with its `most` largest among them. Nothing of size Q x K is made: a query whose largest
-    eight are all above the most-th of all is read whole, and there are at most most / 8 of these."""
+    """Return weights of a head as (weight, query, key), including its `most` largest, without a matrix Q x K.
+
+    Only a query whose eight largest weights all exceed the most-th largest is read whole; there are at most most / 8 such queries.
+    """
     queries, keys = m.shape
     first = min(_FIRST, keys)
     weights_Qk, positions_Qk = map(values_of, m.topk(first))
@@ -431,7 +430,7 @@ def _strongest(m: AttentionMap, most: int) -> list[tuple[float, int, int]]:
     else:
         least = weights_Qk.flatten().topk(count).values[-1]
         whole = (weights_Qk[:, -1] > least).nonzero().flatten()
-    weights_Qk = weights_Qk.index_fill(0, whole, 0)  # those of the map are kept in it
+    weights_Qk = weights_Qk.index_fill(0, whole, 0)  # a copy: the map keeps its weights
     found = [(weight, n // first, int(positions_Qk.flatten()[n])) for weight, n in _largest(weights_Qk, count)]
     step = max(1, BYTES // (keys * weights_Qk.element_size()))
     for part in whole.split(step):
@@ -440,7 +439,7 @@ def _strongest(m: AttentionMap, most: int) -> list[tuple[float, int, int]]:
 
 
 def _distances(call: Call, cells: list[tuple[int, int]]) -> Tensor:
-    """(C,) float64: the biases of the scores, which are the scores of a query of zeros. Raises ValueError: a key that is hidden."""
+    """Compute the biases (C,) of the scores in float64, as scores of a query of zeros. Raises ValueError: a hidden key."""
     results = []
     for first in range(0, len(cells), _CELLS):
         queries, keys = zip(*cells[first : first + _CELLS], strict=True)
@@ -451,12 +450,12 @@ def _distances(call: Call, cells: list[tuple[int, int]]) -> Tensor:
         results.append(scores.masked_fill(~seen, -torch.inf)[0, 0, at_query, at_key].double())
     result = torch.cat(results)
     for n in (result == -float("inf")).nonzero().flatten().tolist():
-        raise ValueError(f"{NAME}: key {cells[n][1]} is hidden from query {cells[n][0]} by the mask: there is no score")
+        raise ValueError(f"{NAME}: the mask hides key {cells[n][1]} from query {cells[n][0]}, so there is no score")
     return result
 
 
 def _weights(m: AttentionMap, cells: list[tuple[int, int]]) -> Tensor:
-    """(C,)."""
+    """Read the weights of the cells, (C,)."""
     results = []
     for first in range(0, len(cells), _CELLS):
         queries, keys = (list(x) for x in zip(*cells[first : first + _CELLS], strict=True))
@@ -465,7 +464,7 @@ def _weights(m: AttentionMap, cells: list[tuple[int, int]]) -> Tensor:
 
 
 def _of_this_package(model: nn.Module) -> Transformer:
-    """The model itself, or one of transformers as the model of this package that it is, with the same weights."""
+    """Return the model, or for a model of transformers the model of this package with the same weights."""
     check(
         not model.training,
         f"{NAME}: {name_of(model)} is in training mode, in which dropout changes what it computes; call model.eval()",
@@ -473,7 +472,7 @@ def _of_this_package(model: nn.Module) -> Transformer:
     device = next((x.device for x in model.parameters()), torch.device("cpu"))
     check(
         device.type == "cpu",
-        f"{NAME}: the model must be on the CPU, not on {device}; of a recording, watch(..., device='cpu')",
+        f"{NAME}: the model must be on the CPU, not on {device}; record it with watch(..., device='cpu')",
     )
     if isinstance(model, Transformer):
         return model
@@ -481,7 +480,7 @@ def _of_this_package(model: nn.Module) -> Transformer:
     if len(found) == 1 and (ours := load_save.of_transformers(found[0][1])) is not None:
         return ours
     raise UnknownFamilyError(
-        f"{NAME}: {name_of(model)} is of no family that is known here; supported are uwaga.models.Transformer, and of transformers: "
+        f"{NAME}: {name_of(model)} is of an unknown family; supported are uwaga.models.Transformer, and of transformers: "
         f"{', '.join(model_types())}"
     )
 
@@ -498,7 +497,7 @@ def _where(parts: dict[str, StreamStack], kind: str | None, layer: int, model: n
 
 
 def _recorded(model: nn.Module, inputs: Any, where: AttentionId, options: dict[str, Any]) -> Recording:
-    """One pass through the model, without its head where that may be left out: logits of a long text are large."""
+    """Record one pass through the model, if possible without its head, since logits of a long text are large."""
     called: Any = model
     arguments: tuple[Any, ...] = inputs if isinstance(inputs, tuple) else (inputs,)
     if isinstance(model, Transformer):
@@ -507,7 +506,7 @@ def _recorded(model: nn.Module, inputs: Any, where: AttentionId, options: dict[s
         called = found[0][1].base_model
         if isinstance(inputs, tuple) and len(inputs) == 2:  # their second argument is the mask of the first
             arguments, options = inputs[:1], options | {"decoder_input_ids": inputs[1]}
-    # What a decoder's head brought from its encoder was written by any layer of that.
+    # A decoder's head reads what any layer of its encoder has written.
     layers = None if isinstance(inputs, tuple) else range(where.layer + 1)
     with watch(model, values=True, layers=layers) as recording:
         called(*arguments, **options)
@@ -515,5 +514,5 @@ def _recorded(model: nn.Module, inputs: Any, where: AttentionId, options: dict[s
 
 
 def _index(value: Any, length: int, name: str) -> int:
-    """A position; a negative one counts from the end."""
+    """Return a position from the front; a negative one counts from the end."""
     return integer(value, f"{NAME}: {name}", -length, length - 1) % length

@@ -1,17 +1,16 @@
-"""What writes into the residual stream of each stack of a model, the linear map from what was written to an operand of a head, and the parts
-of these operands at some tokens of a recorded text.
+"""Split a head's queries, keys and values at some tokens of a recorded text into the parts of the model that wrote them.
 
-A stream is a sum: embeddings, heads through W_O, feed-forward layers, biases. A norm stands between the sum and what reads it, and in a
-post-norm stack in the stream itself. At one token it is a linear map, once its mean and its scale are measured there:
+A residual stream is a sum of embeddings, heads through W_O, feed-forward layers and biases. A norm is between the sum and its readers, and
+in a post-norm stack in the stream itself. At one token it is a linear map, once its mean and its scale are measured there:
 
     LayerNorm(x) = diag(w) (I - 1 1^T / M) x / sigma + b,   RMSNorm(x) = diag(w) x / rms
 
 (Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021, "Handling Layer Normalization"). sigma is a number per token and
-the other factors belong to the model, so that any chain of norms is one matrix of the model times one number per token.
+the other factors belong to the model, so any chain of norms is one matrix of the model times one number per token.
 
-A recording has all of attention: a head's output at a token is its row of the map times the values. What else a token has written is a
-function of that token alone, and is computed again: its embeddings, and the feed-forward layers below. So a recording keeps only queries,
-keys and values, at any length of the text. T tokens cost O(T N) for each head below, and no pass through the model.
+A recording has all of attention: a head's output at a token is its row of the map times the values. Embeddings and feed-forward layers
+depend on one token only, and are computed again. So a recording keeps only queries, keys and values. T tokens cost O(T N) for each head
+below, and no pass through the model.
 
 Letters: T tokens, N tokens of the text, M model width, H query heads, G key/value heads, D query/key width, E value width, W width of what is
 written, n or P parts.
@@ -35,18 +34,18 @@ from uwaga.nn.positions import Rotation
 from uwaga.ops.ragged import Ragged
 
 NAME = "score_attribution"
-_REACHED = 3  # operands of which `sources` keeps the maps: a query, a key and the other key
-BYTES = 2**26  # of weights that are read at once
+_REACHED = 3  # the number of operands whose maps `sources` keeps: a query, a key and the other key
+BYTES = 2**26  # the most bytes of weights that are read at once
 
 
 class Part(NamedTuple):
-    """Something that wrote into a residual stream.
+    """Name a part of the model that wrote into a residual stream.
 
     Attributes:
-        name: "token", "position" (learned or sinusoidal), "type" (of the token), "head", "feed-forward", "bias": all constants, those of
-            output maps, norms and the projection itself; "distance": a bias of the score by the distance of its tokens, which belongs to no pair.
-        kind: of a head: "encoder", "decoder" or "cross".
-        layer, head: where there are several.
+        name: "token", "position" (learned or sinusoidal), "type" (of the token), "head", "feed-forward"; "bias": all constants of output
+            maps, norms and the projection itself; "distance": a bias of the score by the distance of its tokens, which belongs to no pair.
+        kind: the kind of a head, "encoder", "decoder" or "cross"; else None.
+        layer, head: their numbers, or None.
     """
 
     name: str
@@ -64,7 +63,7 @@ class Part(NamedTuple):
         return f"{name} {place}" if place else name
 
     def attention_head(self) -> tuple[AttentionId, int]:
-        """The attention and the number of a part that is a head."""
+        """Return the attention and the number of a part that is a head."""
         assert self.kind is not None
         assert self.layer is not None
         assert self.head is not None
@@ -72,7 +71,7 @@ class Part(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """A norm as the linear map that it is at some tokens."""
+    """Hold a norm as a linear map at some tokens."""
 
     weight: Tensor | None  # (M,)
     bias: Tensor | None  # (M,)
@@ -81,7 +80,7 @@ class Scale(NamedTuple):
 
     @staticmethod
     def of(norm: nn.Module, x_TM: Tensor) -> "Scale":
-        """At tokens where the norm reads x, in the dtype of x; of PyTorch, this package or transformers."""
+        """Measure a norm of PyTorch, this package or transformers at tokens where it reads x, in the dtype of x."""
         is_centred = isinstance(norm, nn.LayerNorm)
         centred = x_TM - x_TM.mean(-1, keepdim=True) if is_centred else x_TM
         eps = getattr(norm, "eps", getattr(norm, "variance_epsilon", None))
@@ -96,29 +95,29 @@ class Scale(NamedTuple):
         return Scale(weight, bias, is_centred, (centred.square().mean(-1) + eps).rsqrt())
 
     def apply(self, x_TM: Tensor) -> Tensor:
-        """The norm of x at these tokens, (..., T, M)."""
+        """Apply the norm to x at these tokens, (..., T, M)."""
         x = (x_TM - x_TM.mean(-1, keepdim=True) if self.is_centred else x_TM) * self.factor_T[:, None]
         x = x if self.weight is None else x * self.weight
         return x if self.bias is None else x + self.bias
 
     def before(self, map_DM: Tensor) -> Tensor:
-        """The map of what the norm reads, from the map of what it gives; without `factor_T`."""
+        """Turn a map of the norm's output into a map of its input, without `factor_T`."""
         result = map_DM if self.weight is None else map_DM * self.weight
         return result - result.mean(-1, keepdim=True) if self.is_centred else result
 
 
 class Write(NamedTuple):
-    """What one module has added to the stream at each token."""
+    """Hold the addition of one module to the stream at each token."""
 
     parts: tuple[Part, ...]
     values: Tensor  # (T, n, W)
     weight: Tensor | None = None  # (n, W, M); None: W is M
-    bias: Tensor | None = None  # (M,) added with it
-    norm: Scale | None = None  # of the module's output
+    bias: Tensor | None = None  # (M,), added too
+    norm: Scale | None = None  # the norm of the module's output
 
 
 class Sublayer(NamedTuple):
-    """Attention or a feed-forward layer of a stack, with its norms."""
+    """Hold attention or a feed-forward layer of a stack, with its norms."""
 
     module: Any
     where: AttentionId | None  # None: a feed-forward layer
@@ -128,7 +127,7 @@ class Sublayer(NamedTuple):
 
 
 class StreamStack(NamedTuple):
-    """One residual stream: the layers of an encoder or of a decoder."""
+    """Hold one residual stream: the layers of an encoder or of a decoder."""
 
     kind: str
     embeddings: Embeddings
@@ -136,12 +135,12 @@ class StreamStack(NamedTuple):
     sublayers: list[Sublayer]
 
 
-# What happens to a stream, in order: a linear map is between ALBERT's embeddings and its layers.
+# The steps of a stream, in order. ALBERT has a linear map between its embeddings and its layers.
 Tape = list[Write | Scale | nn.Linear]
 
 
 def stacks(model: Transformer) -> dict[str, StreamStack]:
-    """By kind, "encoder" and "decoder"."""
+    """Return the residual streams of a model by kind, "encoder" and "decoder"."""
     parts = (
         ("encoder", model.embeddings, model.encoder),
         ("decoder", model.output_embeddings, model.decoder),
@@ -165,7 +164,7 @@ def _sublayers(kind: str, layers: nn.ModuleList) -> Iterator[Sublayer]:
 
 
 def _embedded(embeddings: Embeddings, ids_N: Tensor, tokens_T: Tensor, types_N: Tensor | None) -> Tape:
-    """What is written at some tokens before the layers, with norms and maps. ids_N and types_N are of the whole row."""
+    """Return the steps of some tokens before the layers. ids_N and types_N belong to the whole row."""
     words_TM = embeddings.words(ids_N[tokens_T])
     tape: Tape = [_written("token", words_TM)]
     if embeddings.token_types is not None:
@@ -190,7 +189,7 @@ def _written(name: str, x_TM: Tensor) -> Write:
 
 
 def stream(tape: Tape) -> Tensor:
-    """(T, M): the sum of what was written, through what happened to it; of writes without a weight, as embeddings are."""
+    """Compute the stream (T, M) after the steps; writes must have no weight, as those of embeddings."""
     x: Any = 0.0
     for entry in tape:
         if isinstance(entry, Write):
@@ -206,7 +205,7 @@ def stream(tape: Tape) -> Tensor:
 
 
 class Reached(NamedTuple):
-    """A write with the map from what was written to an operand: `values @ map * factor`."""
+    """Hold a write with the map from its values to an operand: `values @ map * factor`."""
 
     write: Write
     map_nWD: Tensor
@@ -214,9 +213,9 @@ class Reached(NamedTuple):
 
 
 def reach(tape: Tape, weight_DM: Tensor, bias_D: Tensor | None, tokens: int) -> Iterator[Reached]:
-    """All writes of a tape, the last first, with their maps to `weight x + bias` of the stream x at its end; among them the constants.
+    """Yield all writes of a tape at T tokens, the last first, and its constants, with their maps to `weight x + bias`.
 
-    tokens: T.
+    x is the stream at the end of the tape.
     """
     one = Write((Part("bias"),), weight_DM.new_ones(tokens, 1, 1))  # whose map is the constant
     map_DM, factor_T = weight_DM, weight_DM.new_ones(tokens)
@@ -248,49 +247,48 @@ def reach(tape: Tape, weight_DM: Tensor, bias_D: Tensor | None, tokens: int) -> 
 
 
 class Operand(NamedTuple):
-    """The queries, keys or values of a head at some tokens, as sums of parts."""
+    """Hold the queries, keys or values of a head at some tokens, as sums of parts."""
 
     name: str  # "query", "key" or "value"
     tokens: list[int]
     parts: tuple[Part, ...]
     values: Tensor  # (T, P, D) float64
     sizes: Tensor  # (T,): the norm of the operand if no two terms of its sums had opposite signs
-    finish: "Finish"  # what happens to each part after its projection
-    steps: int  # of the stream: writes, norms and maps
+    finish: "Finish"  # the steps of each part after its projection
+    steps: int  # the number of writes, norms and maps of the stream
 
 
 class Finish(NamedTuple):
-    """The norm of a head's queries or keys at its measured scale, and their rotation."""
+    """Apply the norm of a head's queries or keys at its measured scale, and their rotation."""
 
     weight_TD: Tensor | None  # of the norm, (T, D) or (T, 1)
     rotation: Rotation | None
 
     def __call__(self, x_TPD: Tensor) -> Tensor:
-        """(T, P, D)."""
+        """Apply norm and rotation to parts (T, P, D)."""
         x = x_TPD if self.weight_TD is None else x_TPD * self.weight_TD[:, None]
         return x if self.rotation is None else self.rotation.rotate(x)
 
     def norm_of(self, sizes_TD: Tensor) -> Tensor:
-        """(T,): the norm of vectors of these sizes, which a rotation keeps, except for the scale of its cosines and sines."""
+        """Return the norms (T,) of vectors of these sizes; a rotation changes them only by the scale of its cosines and sines."""
         sizes = sizes_TD if self.weight_TD is None else sizes_TD * self.weight_TD.abs()
         scale = 1.0 if self.rotation is None else max(1.0, float(self.rotation.cos.hypot(self.rotation.sin).amax()))
         return torch.linalg.vector_norm(sizes, dim=-1) * scale
 
 
 class Reader:
-    """One row of a recording, with the model that was recorded.
+    """Read one row of a recording together with the recorded model.
 
     Args:
-        stacks: of the recorded model.
-        dtype: of its weights.
-        recording: with values, of all heads.
-        row: of the recording.
-        token_types: of all rows, (R, N) or Ragged (N,), or None: all 0.
+        stacks: the residual streams of the recorded model.
+        dtype: the dtype of its weights.
+        recording: a recording of all heads with values.
+        row: the row of the recording.
+        token_types: the types of all rows, (R, N) or Ragged (N,); None: all 0.
         finest: the finest arithmetic that the recorded model may have used.
-        ids: of the recorded rows, where the recording has none: (R, N), Ragged or lists; a tuple of the encoder's and the decoder's.
+        ids: as in `score_attribution`.
 
-    Raises:
-        ValueError: the recording lacks something that is needed; `operand` raises it too.
+    Methods raise ValueError if the recording lacks a tensor that they need.
     """
 
     def __init__(
@@ -304,34 +302,33 @@ class Reader:
         ids: Any,
     ) -> None:
         self.stacks, self.dtype, self.recording, self.row = stacks, dtype, recording, row
-        self._read_last: tuple[object, Tape] | None = None  # queries and keys of one text are of the same tape
+        self._read_last: tuple[object, Tape] | None = None  # queries and keys of one text have the same tape
         self._reached: dict[tuple[AttentionId, str, int, int], tuple[list[Reached], Finish]] = {}
         self._finest, self._passed_ids = finest, ids
         self._types = None if token_types is None else _row(token_types, row)
 
     def check(self, where: AttentionId, operand: Operand, recorded: Tensor) -> Tensor:
-        """(T,): how far `rounding` may take an operand's recorded vectors (N, D) from the sums of its parts. Raises ValueError: they are
-        farther."""
+        """Return `rounding` (T,). Raises ValueError: recorded vectors (N, D) are farther than that from the sums of their parts."""
         right_TD, bound_T = operand.values.sum(1), self.rounding(where, operand)
         apart_T = (recorded[operand.tokens].double() - right_TD).norm(dim=-1)
         for n in (~(apart_T <= bound_T)).nonzero().flatten().tolist():
             raise ValueError(
                 f"{NAME}: the recorded {operand.name} of token {operand.tokens[n]} is {float(apart_T[n]):.3g} from the sum of its parts, of "
                 f"norm {float(right_TD[n].norm()):.3g}, farther than rounding takes it ({float(bound_T[n]):.3g}): the recording is of another "
-                "model, text or token types, was made inside uwaga.edit, or has positions that are not 0, 1, ... (as of position_ids of a text "
+                "model, text or token types, was made inside uwaga.edit, or has positions that are not 0, 1, ... (position_ids of a text "
                 "padded on the left) or rotary scaling that changes with the length, which are not supported"
             )
         return bound_T
 
     def rounding(self, where: AttentionId, operand: Operand) -> Tensor:
-        """(T,) float64: how far rounding may take the recorded vectors of an operand from the sums of their parts.
+        """Return the most, (T,) in float64, that rounding may move an operand's recorded vectors from the sums of their parts.
 
-        8 sqrt(n) u |x| of the n terms that all sums have, one after another, from the embeddings on, of the largest unit roundoff u of the
-        model's dtype, the recording's and the finest arithmetic, and of the norm that the vector would have if no two terms had opposite
-        signs (Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019, theorem 2.4, to first order: independent
-        roundings exceed it once in 10^13). In half precision sums are taken to be float32's, and each step of the stream to be rounded when
-        it is stored, by as much as its parts are large: 4 sqrt(steps) u times the root of the sum of their squares. Real models were
-        measured at 0.4 to 2 u, without sqrt(steps). What feed-forward layers and softmax make of a rounding below them is left out.
+        The bound is 8 sqrt(n) u |x|: n is the number of terms of all sums, one after another, from the embeddings on; u is the largest unit
+        roundoff of the model's dtype, the recording's dtype and the finest arithmetic; |x| is the norm that the vector would have if no
+        two terms had opposite signs (Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019, theorem 2.4, to
+        first order: independent roundings exceed it once in 10^13). In half precision, sums are assumed to be in float32, and each step of
+        the stream is rounded when it is stored, in proportion to its parts: 4 sqrt(steps) u times the root of the sum of their squares. Real
+        models were measured at 0.4 to 2 u, without sqrt(steps). The bound ignores how feed-forward layers and softmax amplify a rounding.
         """
         recorded = values_of(next(iter(self.recording.maps.values())).query).dtype
         u = max(torch.finfo(dtype).eps / 2 for dtype in (self.dtype, self._finest, recorded))
@@ -339,16 +336,16 @@ class Reader:
         return of_sums + 4.0 * operand.steps**0.5 * u * operand.values.square().sum((1, 2)).sqrt()
 
     def attention(self, where: AttentionId) -> MultiHeadAttention:
-        """The module."""
+        """Return the module of an attention."""
         sublayers = self.stacks[where.stacks[0]].sublayers
         result: MultiHeadAttention = next(sublayer.module for sublayer in sublayers if sublayer.where == where)
         return result
 
     def map(self, where: AttentionId, head: int | None = None) -> AttentionMap:
-        """(H, Q, K) of the row, or (Q, K) of one of its heads."""
+        """Return the map (H, Q, K) of the row, or (Q, K) of one head."""
         if where not in self.recording.maps:
             raise ValueError(
-                f"{NAME}: the recording has no {where.kind} {where.layer}, which wrote into what is asked for; there are "
+                f"{NAME}: the recording has no {where.kind} {where.layer}, which wrote into this query or key; there are "
                 f"{describe_layers(self.recording.maps)}"
             )
         whole = self.recording.maps[where]
@@ -367,7 +364,7 @@ class Reader:
         return result
 
     def values(self, where: AttentionId) -> Tensor:
-        """(G, N, E) of the row."""
+        """Return the values (G, N, E) of the row."""
         check(
             where in self.recording.values,
             f"{NAME}: the recording has no values of {where}; uwaga.watch(model, values=True) keeps them",
@@ -381,9 +378,9 @@ class Reader:
     def operand(
         self, where: AttentionId, name: str, head: int, tokens: Sequence[int], kept: list[Reached] | None = None
     ) -> Operand:
-        """The "query", "key" or "value" of a query head at some tokens, in float64.
+        """Compute the "query", "key" or "value" of a query head at some tokens, in float64.
 
-        kept: a list to which all writes below are appended, with their maps to the operand before its norm and rotation.
+        kept: a list that receives all writes below, with their maps to the operand before its norm and rotation.
         """
         weight_DM, bias_D, norm = _projection(self.attention(where), name, head)
         stack, tape = self.tape(where, name, tokens)
@@ -413,9 +410,9 @@ class Reader:
     def sources(
         self, where: AttentionId, name: str, head: int, token: int, part: Part
     ) -> tuple[Tensor, Reached, Finish]:
-        """How one head's output at a token reaches an operand: its weights (N,), and the map from its (E,) as `Reached` and `Finish`."""
+        """Return a head's weights (N,) at a token, and the map from its output (E,) to an operand, as `Reached` and `Finish`."""
         key = (where, name, head, token)
-        if key not in self._reached:  # the maps of all parts below are the work, and a score has many heads
+        if key not in self._reached:  # The maps of all parts below cost most, and a score has many heads.
             while len(self._reached) >= _REACHED:
                 del self._reached[next(iter(self._reached))]
             kept: list[Reached] = []
@@ -425,7 +422,7 @@ class Reader:
         return self.map(*part.attention_head())[token].double(), reached, finish
 
     def tape(self, where: AttentionId, name: str, tokens: Sequence[int]) -> tuple[StreamStack, Tape]:
-        """What has happened to the stream that an operand reads, at some tokens, until it is read."""
+        """Return the stream that an operand reads at some tokens, with its steps before it is read."""
         stack = self.stacks[where.stacks[name != "query"]]
         until = None if where.kind == "cross" and name != "query" else where
         asked = (stack.kind, until, tuple(tokens))
@@ -434,7 +431,7 @@ class Reader:
         return stack, self._read_last[1]
 
     def _terms(self, where: AttentionId) -> int:
-        """How many terms all sums have, one after another, from the embeddings to a score."""
+        """Count the terms of all sums, one after another, from the embeddings to a score."""
         total = 0
         for kind in dict.fromkeys(reversed(where.stacks)):
             for sublayer in self.stacks[kind].sublayers:
@@ -445,7 +442,7 @@ class Reader:
         return total
 
     def _read(self, stack: StreamStack, until: AttentionId | None, tokens: Sequence[int]) -> Tape:
-        """Until an attention, or to the end with the final norm."""
+        """Compute the steps until an attention, or to the end with the final norm."""
         at_T = torch.tensor(tokens)
         tape = _embedded(stack.embeddings, self._ids(stack.kind), at_T, self._types)
         x_TM, is_pre = stream(tape), stack.layers.config.norm == "pre"
@@ -464,7 +461,7 @@ class Reader:
         return tape if final_norm is None else [*tape, Scale.of(final_norm, x_TM)]
 
     def _added(self, sublayer: Sublayer, x_TM: Tensor, tokens: Sequence[int], *, is_pre: bool) -> tuple[Tensor, Write]:
-        """What a sublayer adds at the tokens, (T, M) float64, and the same as a write."""
+        """Compute the addition of a sublayer at the tokens, (T, M) float64, and the write of it."""
         where, bias, weight = sublayer.where, None, None
         if where is None:
             x = x_TM.to(self.dtype)
@@ -485,7 +482,7 @@ class Reader:
         return added, Write(parts, values, weight, bias, norm)
 
     def _heads(self, where: AttentionId, tokens: Sequence[int]) -> Tensor:
-        """(T, H, E) float64: the outputs of all heads at the tokens."""
+        """Compute the outputs of all heads at the tokens, (T, H, E) float64."""
         m, value_GNE = self.map(where), self.values(where)
         heads, _, keys = m.shape
         step = max(1, BYTES // max(1, heads * keys * m.dtype.itemsize))
@@ -497,14 +494,14 @@ class Reader:
         return torch.cat(results)
 
     def _ids(self, kind: str) -> Tensor:
-        """(N,) the token ids of the row."""
+        """Return the token ids of the row, (N,)."""
         rows, ids = self.recording.token_ids(kind), self._passed_ids
         recorded = None if rows is None else rows[self.row]
         if ids is None and recorded is not None:
             return torch.tensor(recorded)
         if ids is None:
             raise ValueError(
-                f"{NAME}: the token ids of the {kind} are unknown, as of a recording that was read from a file: give ids"
+                f"{NAME}: the token ids of the {kind} are unknown, as in a recording from a file; pass ids"
             )
         if isinstance(ids, tuple):
             ids = ids[kind == "decoder"]
@@ -521,7 +518,7 @@ class Reader:
 
 
 def _projection(attention: MultiHeadAttention, name: str, head: int) -> tuple[Tensor, Tensor | None, nn.RMSNorm | None]:
-    """The projection of a query head's operand: the weight (D, M), the bias (D,), and the norm of the result."""
+    """Return the projection of a query head's operand: weight (D, M), bias (D,), and the norm of the result."""
     linear: nn.Linear = getattr(attention, name)
     width = attention.d_v if name == "value" else attention.d_k
     at = head if name == "query" else head * attention.num_kv_heads // attention.num_heads
@@ -535,7 +532,7 @@ _NAMES = ("token", "type", "position", "head", "feed-forward", "bias")
 
 
 def _order(part: Part) -> tuple[int, int, int, int]:
-    """Embeddings, then layer by layer, then constants."""
+    """Return the sort key of a part: embeddings first, then layers in order, then constants."""
     rank = _NAMES.index(part.name)
     if part.layer is None:
         return (0 if part.name != "bias" else 2, 0, rank, 0)

@@ -1,12 +1,10 @@
-"""What a cache of keys and values may forget: policies of eviction and of sparse attention, and what they lose.
+"""Policies of KV-cache eviction and sparse attention, and their losses. Public names are imported when first used.
 
-layer      what a policy sees: exact weights and scores of one layer over one text
-kept       what a policy keeps: which keys each query may read
-policies   the policies, one function each, and caches that drop a key at a time, simulated
-study      cache_study: what is lost, for every head, policy and budget
+layer      the input of a policy: exact weights and scores of one layer over one text
+kept       the result of a policy: the keys that each query reads
+policies   the policies, one function each, and simulated caches that drop a key at a time
+study      cache_study: the losses of every head, policy and budget
 running    cache_edit: a model whose layers forget
-
-The public names; each is imported when first used.
 """
 
 from typing import TYPE_CHECKING

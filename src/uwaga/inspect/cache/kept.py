@@ -1,4 +1,4 @@
-"""What a policy keeps: which keys each query may read.
+"""The result of a policy: the keys that each query may read.
 
 Letters: H query heads, S sets of keys (of one or more heads each), N tokens, C queries of a block, n keys of a query.
 """
@@ -13,41 +13,41 @@ from torch import Tensor
 
 
 class KeptKeys(NamedTuple):
-    """The keys that some queries read."""
+    """Hold the keys that some queries read."""
 
     keys: Tensor  # (C, n) int64
-    is_kept: Tensor  # (C, n) bool: False for filling; a key is kept once in a row
+    is_kept: Tensor  # (C, n) bool: False for filling; a row keeps each key at most once
 
 
 class Kept(ABC):
-    """What one policy keeps with one budget, of one layer over one text."""
+    """Give the keys that one policy keeps with one budget, in one layer over one text."""
 
     @abstractmethod
     def read(self, head: int, rows: Tensor, weights: Tensor) -> KeptKeys:
-        """The keys that a head's queries read.
+        """Return the keys that a head's queries read.
 
         Args:
-            head: which.
+            head: the number of the head.
             rows: (C,) ascending queries after the prompt.
             weights: (C, last query + 1), their exact weights.
         """
 
 
 class Evicted(Kept):
-    """Keys that are forgotten for good: key j is read by the queries i with j <= i < until_j. One number per key, O(S N) memory.
+    """Evict keys permanently: the queries i with j <= i < until_j read key j. O(S N) memory.
 
     Args:
-        until: (S, N) int64, of S sets of keys; H is a multiple of S, and heads share sets in order.
+        until: (S, N) int64 for S sets of keys; H is a multiple of S, and consecutive heads share a set.
         heads: H.
 
     Raises:
-        ValueError: another shape, or sets that the heads do not share equally.
+        ValueError: another shape, or an S that does not divide H.
     """
 
     def __init__(self, until: Tensor, heads: int) -> None:
         if until.dim() != 2 or not len(until) or heads % len(until):
             shape = tuple(until.shape)
-            raise ValueError(f"Evicted: until must be (S, N) of sets that {heads} heads share equally, not {shape}")
+            raise ValueError(f"Evicted: until must be (S, N) with an S that divides {heads} heads, not {shape}")
         self.until, self._heads_of_set = until, heads // until.shape[0]
 
     def read(self, head: int, rows: Tensor, weights: Tensor) -> KeptKeys:
@@ -58,12 +58,11 @@ class Evicted(Kept):
 
 
 class Lines(Kept):
-    """A pattern that does not depend on the query: columns of the map, the same keys for all queries, and slashes, keys at the same
-    distance.
+    """Keep a fixed pattern: columns, the same keys for all queries, and slashes, keys at the same distance.
 
     Args:
-        columns: for each head (n,) keys.
-        distances: for each head (m,) distances i - j >= 0.
+        columns: (n,) keys for each head.
+        distances: (m,) distances i - j >= 0 for each head.
         tokens: N.
     """
 
@@ -83,11 +82,7 @@ class Lines(Kept):
 
 
 class Chosen(Kept):
-    """Keys that each query chooses for itself, out of all before it.
-
-    Args:
-        choose: as `Kept.read`.
-    """
+    """Keep the keys that each query chooses from all keys before it; `choose` is called as `Kept.read`."""
 
     def __init__(self, choose: Callable[[int, Tensor, Tensor], KeptKeys]) -> None:
         self._choose = choose
@@ -97,7 +92,10 @@ class Chosen(Kept):
 
 
 def largest(x: Tensor, k: int) -> Tensor:
-    """(..., min(k, n)) int64, ascending: where the largest of (..., n) are, equal ones by position; NaN is the smallest."""
+    """Return the ascending positions (..., min(k, n)) of the largest numbers of (..., n), equal ones by position.
+
+    NaN is the smallest.
+    """
     size = x.shape[-1]
     k = min(k, size)
     if k in (0, size):
@@ -113,7 +111,7 @@ def largest(x: Tensor, k: int) -> Tensor:
 
 
 def _smallest_of_largest(x: Tensor, k: int) -> Tensor:
-    """(..., 1): the k-th largest of (..., n)."""
+    """Return the k-th largest of (..., n), as (..., 1)."""
     if x.device.type != "cpu":
         return x.topk(k).values[..., -1:]
     at = x.shape[-1] - k

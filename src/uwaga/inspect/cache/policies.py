@@ -1,16 +1,16 @@
-"""Policies of caches and of sparse attention: what each keeps with a budget of so many keys.
+"""Policies of KV-cache eviction and sparse attention: the keys that each keeps with a budget.
 
-A policy is a function (layer, budget) -> Kept, with options of its own by keyword: functools.partial gives a policy with other options.
-The budget is how many keys a query reads, its own among them. What each reads of the text is exact here: weights and sums over whole
-texts, where implementations estimate or sample them.
+A policy is a function (layer, budget) -> Kept. It can have options by keyword; functools.partial makes a policy with other options.
+The budget is the number of keys that a query reads, including its own. Weights and sums over the text are exact here;
+implementations estimate or sample them.
 
-    kept for good     window, streaming_llm, h2o, tova: a key that is forgotten does not come back
-    of the prompt     snap_kv, pyramid_kv: the budget is of the prompt's keys, and all later keys are kept too
-    by the query      quest, oracle: nothing is forgotten, and each query chooses what it reads
+    permanent         window, streaming_llm, h2o, tova: a key that is forgotten does not come back
+    of the prompt     snap_kv, pyramid_kv: the budget counts the prompt's keys, and all later keys are kept
+    by the query      quest, oracle: nothing is forgotten, and each query chooses the keys that it reads
     a fixed pattern   vertical_slash: the same columns and distances for all queries
 
-Where query heads share keys, what is kept for good or of the prompt is chosen for each key head, by the mean of its query heads: a cache has
-one list of keys for them. Positions are those of the text: no policy computes rotary positions again.
+If query heads share keys, the permanent policies and the policies of the prompt choose keys for each key head, by the mean of its query
+heads, since a cache has one list of keys for them. No policy computes rotary positions again: positions are those of the text.
 
 Letters: H query heads, G key/value heads, S sets of keys, N tokens, P tokens of the prompt, C queries of a block, U keys of a block, D width.
 """
@@ -29,30 +29,33 @@ Policy = Callable[[CacheLayer, int], Kept]
 
 
 def window(layer: CacheLayer, budget: int) -> Kept:
-    """The last `budget` keys (Beltagy et al., "Longformer: The Long-Document Transformer", 2020, section 3.1)."""
+    """Keep the last `budget` keys (Beltagy et al., "Longformer: The Long-Document Transformer", 2020, section 3.1)."""
     return _last(layer, budget, 0)
 
 
 def streaming_llm(layer: CacheLayer, budget: int, *, sinks: int = 4) -> Kept:
-    """The first keys, attention sinks, and the last `budget - sinks` (Xiao et al., "Efficient Streaming Language Models with Attention
-    Sinks", 2023, section 3.2). Raises ValueError: `sinks` below 0, or not less than the budget."""
+    """Keep the first keys, attention sinks, and the last `budget - sinks` keys.
+
+    Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023, section 3.2. Raises ValueError: `sinks` below 0, or
+    not less than the budget.
+    """
     sinks = integer(sinks, f"streaming_llm: with a budget of {budget}, sinks", 0, budget - 1)
     return _last(layer, budget - sinks, sinks)
 
 
 def h2o(layer: CacheLayer, budget: int, *, recent: int | None = None) -> Kept:
-    """Heavy hitters: the last `recent` keys, and of those before them the ones that have received the most weight so far (Zhang et al.,
-    "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language Models", 2023, algorithm 1).
+    """Keep the last `recent` keys, and of the earlier keys those that have received the most weight so far.
 
-    The sum over the queries so far is of the weights that they gave in the cache, as the algorithm has it; over the prompt it is that of
-    whole attention. Simulated query after query: see `simulate`. Where the layer has a window of its own, a key with a large sum stays in the
-    cache after the window has passed it, and counts in the budget, though no query reads it any more.
+    Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language Models", 2023, algorithm 1. As in the
+    algorithm, queries add the weights that they gave in the cache; the prompt's queries add the weights of whole attention. The cache is
+    simulated query by query: see `simulate`. If the layer has a window of its own, a key with a large sum stays in the cache after the
+    window has passed it, and counts in the budget.
 
     Args:
-        recent: None for half of the budget, as in the paper. At least 1: a query's own key.
+        recent: at least 1, a query's own key; None for half of the budget, as in the paper.
 
     Raises:
-        ValueError: `recent` out of range; a layer with some of its heads only.
+        ValueError: `recent` out of range; a layer without some of its heads.
     """
     recent = max(budget - budget // 2, 1) if recent is None else recent
     recent = integer(recent, f"h2o: with a budget of {budget}, recent", 1, budget)
@@ -61,9 +64,11 @@ def h2o(layer: CacheLayer, budget: int, *, recent: int | None = None) -> Kept:
 
 
 def tova(layer: CacheLayer, budget: int) -> Kept:
-    """The keys with the largest weight of the last query, a mean over all heads of the layer, which share one list (Oren et al.,
-    "Transformers are Multi-State RNNs", 2024, TOVA). Any key may be dropped, the newest too. Simulated query after query: see `simulate`.
-    Raises ValueError: a layer with some of its heads only."""
+    """Keep the keys with the largest weight of the last query, the mean over all heads of the layer, which share one list.
+
+    Oren et al., "Transformers are Multi-State RNNs", 2024, TOVA. Any key may be dropped, also the newest. The cache is simulated query by
+    query: see `simulate`. Raises ValueError: a layer without some of its heads.
+    """
     _check_all_heads("tova", layer)
     scores = torch.zeros((1, layer.prompt), dtype=layer.dtype, device=layer.device)
     if layer.prompt:
@@ -74,18 +79,19 @@ def tova(layer: CacheLayer, budget: int) -> Kept:
 
 
 def snap_kv(layer: CacheLayer, budget: int, *, observed: int = 32, kernel_size: int = 7, pooling: str = "max") -> Kept:
-    """The prompt's last `observed` keys, the keys before them with the most weight from these last queries, after pooling over
-    neighbours, and all keys after the prompt (Li et al., "SnapKV: LLM Knows What You are Looking for Before Generation",
-    2024, section 4 and listing 1).
+    """Keep the prompt's last `observed` keys, the earlier keys with the most weight from these queries, and all later keys.
+
+    Weights are pooled over neighbouring keys (Li et al., "SnapKV: LLM Knows What You are Looking for Before Generation", 2024, section 4
+    and listing 1).
 
     Args:
-        budget: keys of the prompt, more than `observed`.
-        observed: how many queries at the end of the prompt vote.
-        kernel_size: an odd number of keys that are pooled; 1 for no pooling.
+        budget: the number of keys of the prompt, more than `observed`.
+        observed: the number of queries at the end of the prompt that vote.
+        kernel_size: the odd number of keys that are pooled; 1 for no pooling.
         pooling: "max" or "mean".
 
     Raises:
-        ValueError: a budget that is not larger than `observed`, an even kernel_size, another pooling; a layer with some of its heads only.
+        ValueError: a budget that is not larger than `observed`, an even kernel_size, another pooling; a layer without some of its heads.
     """
     votes = _votes("snap_kv", layer, budget, observed, kernel_size, pooling)
     return _of_prompt(layer, budget, observed, votes)
@@ -100,10 +106,12 @@ def pyramid_kv(
     kernel_size: int = 7,
     pooling: str = "max",
 ) -> Kept:
-    """As `snap_kv`, with more keys in lower layers: besides the last `observed` ones, the numbers of keys fall in equal steps from layer to
-    layer, to 1 / beta of their mean in the last one (Cai et al., "PyramidKV: Dynamic KV Cache Compression based on Pyramidal
-    Information Funneling", 2024, section 4). `budget` is the mean over the layers. Where the first layer would keep more than the prompt
-    has, it keeps all of it, and the last one more, as in the authors' code.
+    """Keep keys as `snap_kv` does, with more keys in lower layers.
+
+    Without the last `observed` keys, the numbers of keys fall in equal steps from layer to layer, to 1 / beta of their mean in the last
+    layer (Cai et al., "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling", 2024, section 4). `budget` is
+    the mean over the layers. If the first layer would keep more keys than the prompt has, it keeps all of them, and the last layer keeps
+    more, as in the authors' code.
 
     Raises:
         ValueError: as `snap_kv`; a beta below 1.
@@ -122,15 +130,16 @@ def pyramid_kv(
 
 
 def quest(layer: CacheLayer, budget: int, *, page: int = 16) -> Kept:
-    """The pages of keys that may hold the largest scores: each page is ranked by an upper bound of q . k over its keys, from the
-    smallest and largest number in each dimension; the query's own page is always read (Tang et al., "Quest: Query-Aware Sparsity
-    for Efficient Long-Context LLM Inference", 2024, section 3 and algorithm 1). Each query head chooses for itself. The bound knows
-    nothing of biases. Pages of which the layer's own mask shows a query no key are not read, and do not count. The paper leaves the first two
-    layers whole, and this function does not.
+    """Keep the pages of keys with the largest upper bounds of q . k, and the query's own page.
+
+    The bound of a page comes from the smallest and largest number in each dimension of its keys (Tang et al., "Quest: Query-Aware Sparsity
+    for Efficient Long-Context LLM Inference", 2024, section 3 and algorithm 1). Each query head chooses for itself. The bound ignores
+    biases. Pages without a key that the layer's own mask shows are not read, and do not count. The paper leaves the first two layers
+    whole; this function does not.
 
     Args:
-        budget: at least `page`: budget // page pages are read, all of them where the budget is that of the text.
-        page: keys of a page.
+        budget: at least `page`; budget // page pages are read, or all pages if the budget is at least the length of the text.
+        page: the number of keys of a page.
 
     Raises:
         ValueError: a budget below `page`.
@@ -143,7 +152,7 @@ def quest(layer: CacheLayer, budget: int, *, page: int = 16) -> Kept:
     inside = torch.arange(page, device=layer.device)
 
     def choose(head: int, rows: Tensor, weights: Tensor) -> KeptKeys:
-        page_C = rows // page  # that of the query itself
+        page_C = rows // page  # the query's own page
         pages = int(page_C[-1])
         query_CD = layer.query[head, rows].to(layer.dtype) * layer.scale
         group = head * layer.key_heads // layer.heads
@@ -165,16 +174,17 @@ def quest(layer: CacheLayer, budget: int, *, page: int = 16) -> Kept:
 
 
 def vertical_slash(layer: CacheLayer, budget: int, *, columns: float = 0.5, last: int | None = None) -> Kept:
-    """The keys that all queries read, vertical lines of the map, and the distances at which all read, its slashes: those of the largest sums
-    (Jiang et al., "MInference 1.0: Accelerating Pre-filling for Long-Context LLMs via Dynamic Sparse Attention", 2024, section 3 and
-    algorithm 2). Each head has its own. A pattern for reading a prompt: the sums are over the text that is read with it, so that they know
-    the queries it is judged by, those after `prompt`; a cache that forgets does not. Where the layer has a window of its own, a query reads only those
-    columns that are in it, so fewer keys than the budget.
+    """Keep the columns and the slashes of the map with the largest sums: fixed keys, and fixed distances, for all queries.
+
+    Jiang et al., "MInference 1.0: Accelerating Pre-filling for Long-Context LLMs via Dynamic Sparse Attention", 2024, section 3 and
+    algorithm 2. Each head has its own pattern. It is a pattern for reading a prompt: unlike a cache, it knows the queries after `prompt`,
+    since the sums are over the whole text. If the layer has a window of its own, a query reads only the columns inside the window, so
+    fewer keys than the budget.
 
     Args:
-        columns: the part of the budget that is columns; the paper finds it for each head by search.
-        last: the sums are over so many queries at the end of the text, 64 in the paper; None: over all of them, exactly, which the paper
-            estimates.
+        columns: the part of the budget for columns; the paper searches it for each head.
+        last: the number of queries at the end of the text whose weights are summed, 64 in the paper; None: all queries, exactly, which the
+            paper estimates.
 
     Raises:
         ValueError: a part outside 0 to 1, or `last` below 1.
@@ -188,10 +198,10 @@ def vertical_slash(layer: CacheLayer, budget: int, *, columns: float = 0.5, last
 
 
 def oracle(layer: CacheLayer, budget: int) -> Kept:
-    """The keys of the query's largest weights: no other choice of as many keys forgets less weight. Each query head chooses for itself.
+    """Keep the keys of the query's largest weights: no other choice of as many keys forgets less weight.
 
-    The error of the output may be larger than that of another choice: in a head that spreads its weight, the largest weights are a biased
-    sample of the values.
+    Each query head chooses for itself. Another choice can have a smaller error of the output: in a head that spreads its weight, the
+    largest weights are a biased sample of the values.
     """
 
     def choose(head: int, rows: Tensor, weights: Tensor) -> KeptKeys:
@@ -207,7 +217,7 @@ POLICIES: tuple[Policy, ...] = (window, streaming_llm, h2o, tova, snap_kv, pyram
 
 
 def _last(layer: CacheLayer, count: int, sinks: int) -> Evicted:
-    """The first `sinks` keys and the last `count`."""
+    """Keep the first `sinks` keys and the last `count` keys."""
     until = torch.arange(layer.tokens, device=layer.device) + count
     until[: layer.prompt].clamp_(min=layer.prompt)
     until[:sinks] = layer.tokens
@@ -217,20 +227,22 @@ def _last(layer: CacheLayer, count: int, sinks: int) -> Evicted:
 def _check_all_heads(name: str, layer: CacheLayer) -> None:
     if layer.head_numbers is not None:
         numbers = ", ".join(map(str, layer.head_numbers))
-        raise ValueError(f"{name}: needs a mean over all heads, and only {numbers} were chosen: watch without heads=")
+        raise ValueError(
+            f"{name}: needs all heads of the layer, and only {numbers} were recorded; call watch without heads="
+        )
 
 
 def _of_key_heads(name: str, layer: CacheLayer, x: Tensor) -> Tensor:
-    """(G, n): the mean over the query heads of each key head, of (H, n). Raises ValueError: a layer with some of its heads only."""
+    """Return the mean (G, n) of (H, n) over the query heads of each key head. Raises ValueError: heads are missing."""
     _check_all_heads(name, layer)
     return x.unflatten(0, (layer.key_heads, -1)).mean(1)
 
 
 def _votes(name: str, layer: CacheLayer, budget: int, observed: int, kernel_size: int, pooling: str) -> Tensor:
-    """(G, P - observed): the pooled weight that the prompt's last queries give to the keys before them. Raises ValueError: as `snap_kv`."""
+    """Return the pooled weights (G, P - observed) of the prompt's last queries on earlier keys. Raises ValueError: as `snap_kv`."""
     check(
         budget > observed and observed >= 1,
-        f"{name}: a budget of {budget} has no key left besides the last {observed} of the prompt",
+        f"{name}: a budget of {budget} leaves no key next to the last {observed} keys of the prompt",
     )
     check(kernel_size >= 1 and kernel_size % 2 != 0, f"{name}: kernel_size must be an odd number, not {kernel_size}")
     choice(pooling, f"{name}: pooling", ("max", "mean"))
@@ -247,7 +259,7 @@ def _votes(name: str, layer: CacheLayer, budget: int, observed: int, kernel_size
 
 
 def _of_prompt(layer: CacheLayer, budget: int, observed: int, votes: Tensor) -> Evicted:
-    """`budget` keys of the prompt, the last `observed` and those of the most votes, and all after it."""
+    """Keep `budget` keys of the prompt, the last `observed` and those with the most votes, and all later keys."""
     until = torch.full((layer.key_heads, layer.tokens), layer.tokens, dtype=torch.int64, device=layer.device)
     until[:, : votes.shape[1]] = layer.prompt
     until.scatter_(1, largest(votes, budget - observed), layer.tokens)
@@ -255,7 +267,7 @@ def _of_prompt(layer: CacheLayer, budget: int, observed: int, votes: Tensor) -> 
 
 
 def _sums_of_last(layer: CacheLayer, count: int) -> tuple[Tensor, Tensor]:
-    """(H, N) twice: the sums of columns and of distances over the last queries."""
+    """Return the sums of columns and of distances over the last queries, (H, N) each."""
     tokens = layer.tokens
     sums = torch.zeros((2, layer.heads, tokens), dtype=layer.dtype, device=layer.device)
     keys = torch.arange(tokens, device=layer.device)
@@ -268,26 +280,26 @@ def _sums_of_last(layer: CacheLayer, count: int) -> tuple[Tensor, Tensor]:
     return sums[0], sums[1]
 
 
-# Caches that drop a key at a time while a text is written, as they would run: greedy, and query after query.
+# Simulated caches that drop one key at a time while a text is written.
 
 
 def simulate(layer: CacheLayer, budget: int, prompt_scores: Tensor, *, recent: int, adds_up: bool) -> Evicted:
     """Run a cache of `budget` keys over the text after the prompt.
 
-    Query i reads the keys of the cache and its own, `budget` in all. What it gives to them is its softmax over these alone, as in a
-    cache that has dropped the others: averaged over the heads of a set, that is added to the scores of the keys (`adds_up`), or takes their
-    place. Then the key of the smallest score is dropped if the next query's would be one too many; equal ones by position. So
-    what is dropped depends on what was dropped before, and nothing is approximated.
+    Query i reads the keys of the cache and its own key, `budget` in all. Its weights are the softmax over these keys, as in a cache that
+    has dropped the others. Their mean over the heads of a set is added to the scores of the keys (`adds_up`), or replaces them. If the
+    next query's key would exceed the budget, the key with the smallest score is dropped; equal scores are dropped by position. So each
+    drop depends on the drops before, and nothing is approximated.
 
-    The scores of a block of queries are computed at once, of its keys and those that the cache has at its beginning: O(budget D) time
-    for each query and head, whatever the length of the text, and memory for one block.
+    The scores of a block of queries are computed at once, for its keys and the keys of the cache at its beginning: O(budget D) time for
+    each query and head at any length of the text, and memory for one block.
 
     Args:
         layer: the layer.
-        budget: at least 1.
-        prompt_scores: (S, P), the scores of the prompt's keys when it has been read.
-        recent: how many of the last keys are never dropped, a query's own among them.
-        adds_up: whether scores are sums over all queries so far, or those of the last one.
+        budget: the number of keys, at least 1.
+        prompt_scores: (S, P), the scores of the prompt's keys after the prompt.
+        recent: the number of last keys that are never dropped, including a query's own key.
+        adds_up: True: scores are sums over all queries so far; False: scores of the last query.
     """
     sets, prompt, tokens = prompt_scores.shape[0], layer.prompt, layer.tokens
     until_SN = torch.full((sets, tokens), tokens, dtype=torch.int64, device=layer.device)
@@ -323,7 +335,7 @@ def simulate(layer: CacheLayer, budget: int, prompt_scores: Tensor, *, recent: i
 
 
 def _after_prompt(score_SP: Tensor, count: int, recent: int) -> tuple[Tensor, Tensor]:
-    """The keys (S, n), ascending, that remain of the prompt, and their scores: the last ones, and of the others those of the largest scores."""
+    """Return the ascending keys (S, n) that remain of the prompt and their scores: the last keys, then the largest scores."""
     sets, prompt = score_SP.shape
     keys_SP = torch.arange(prompt, device=score_SP.device).expand(sets, -1)
     if prompt <= count:
@@ -335,7 +347,7 @@ def _after_prompt(score_SP: Tensor, count: int, recent: int) -> tuple[Tensor, Te
 
 
 def _scores(layer: CacheLayer, rows: Tensor, keys_SU: Tensor) -> Tensor:
-    """(S, H / S, C, U): the scores of every head on the keys of its set."""
+    """Compute the scores (S, H / S, C, U) of every head on the keys of its set."""
     sets = len(keys_SU)
     scores = [layer.scores(head, rows, keys_SU[head * sets // layer.heads]) for head in range(layer.heads)]
     return torch.stack(scores).unflatten(0, (sets, -1))

@@ -1,4 +1,4 @@
-"""Run a model whose layers read what a policy keeps, to see what that costs in the task.
+"""Run a model whose layers read only the keys that a policy keeps, to measure its cost in a task.
 
 Letters: B texts, H query heads, N tokens, C queries of a block.
 """
@@ -28,25 +28,25 @@ from uwaga.ops.ragged import Operand
 def cache_edit(
     model: nn.Module, policy: Policy, budget: int, *, prompt: int | None = None, layers: Collection[int] | None = None
 ) -> Iterator[None]:
-    """A context manager inside which the self-attention of a decoder reads only what a policy keeps with a budget.
+    """Let the self-attention of a decoder read only the keys that a policy keeps, inside a `with` block.
 
         with cache_edit(model, cache.h2o, 256, prompt=1000), torch.no_grad():
-            logits = model(ids).logits                      # those of the first 1000 tokens are as before
+            logits = model(ids).logits                      # the first 1000 tokens have the same logits
 
-    The policy sees the queries and keys of the changed model, layer after layer, as in a cache that really forgets: later layers read what
-    earlier ones computed from less. Each layer's mask takes B x H x N x N bytes while the layer runs. Keys are hidden before
-    softmax, so that the weights of the rest sum to 1; a query that keeps none gives zeros. It can be nested with `uwaga.edit` and
-    `uwaga.watch`, which records the hidden keys. A model of transformers uses attn_implementation="uwaga" inside, as when it is watched.
+    The policy sees the queries and keys of the changed model, layer by layer, as in a real cache: later layers read the results of earlier
+    layers that forgot. Each layer's mask takes B x H x N x N bytes while the layer runs. Keys are hidden before softmax, so that the other
+    weights sum to 1; a query that keeps no key gives zeros. The block can be nested with `uwaga.edit` and with `uwaga.watch`, whose maps
+    show the hidden keys. A model of transformers computes with attn_implementation="uwaga" inside, as in `uwaga.watch`.
 
     Args:
-        model: a decoder of this package or of transformers, which is called with whole texts, without a cache of its own: rows of one
-            length, without padding.
+        model: a decoder of this package or of transformers. It is called with whole texts of one length, without padding and without a
+            cache of its own.
         policy, budget, prompt: as in `uwaga.inspect.cache_study`.
-        layers: which forget; None for all.
+        layers: the layers that forget; None for all.
 
     Raises:
-        ValueError: a model without self-attention of a decoder, or without such a layer; a budget or prompt out of range; in the forward pass, ragged rows,
-            a pass over a cache, or a mask larger than 1 GiB; as `cache_study` and the policy.
+        ValueError: a model without self-attention of a decoder, or without such a layer; a budget or prompt out of range; in the forward
+            pass, ragged rows, a pass over a cache, or a mask larger than 1 GiB; as `cache_study` and the policy.
     """
     prompt = None if prompt is None else integer(prompt, "cache_edit: prompt", 0)
     budget = integer(budget, "cache_edit: budget", 1)
@@ -62,7 +62,7 @@ def cache_edit(
 
 
 def _forgetting(policy: Policy, budget: int, prompt: int | None, number: int, layers: int) -> Hook:
-    """The hook of one layer."""
+    """Return the hook of one layer."""
 
     def hook(asked: Asked, _: object, proceed: Proceed) -> Operand:
         asked = asked.whole()
@@ -76,7 +76,7 @@ def _forgetting(policy: Policy, budget: int, prompt: int | None, number: int, la
         return proceed(replace(asked, options=options | {"mask": both}))
 
     def kept(weights: AttentionMap) -> Tensor:
-        """(..., H, N, N) bool: which keys are read."""
+        """Return which keys are read, (..., H, N, N) bool."""
         *batch, heads, tokens, _ = weights.shape
         if (size := torch.Size((*batch, heads, tokens, tokens)).numel()) > MAX_MASK_BYTES:
             raise ValueError(
@@ -95,10 +95,10 @@ def _forgetting(policy: Policy, budget: int, prompt: int | None, number: int, la
 
 
 def fill(bits: Tensor, layer: CacheLayer, head: int, kept: Kept) -> None:
-    """Write into (N, N) bits which keys the head's queries after the prompt read."""
+    """Set the bits (N, N) of the keys that the head's queries after the prompt read."""
     bits[layer.prompt :] = False
     for rows in torch.arange(layer.prompt, layer.tokens, device=layer.device).split(height(layer.tokens)):
         read = kept.read(head, rows, layer.weights(head, rows, int(rows[-1]) + 1))
-        # A filling may be the place of a kept key: adding cannot undo it, as writing would.
+        # A filling may be at the place of a kept key: adding cannot undo that key, as writing would.
         counts = torch.zeros((len(rows), layer.tokens), dtype=torch.int32, device=layer.device)
         bits[rows] = counts.scatter_add_(1, read.keys, read.is_kept.int()) > 0

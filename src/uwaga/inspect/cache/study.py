@@ -1,4 +1,4 @@
-"""What every policy loses at every budget, for every head of a recorded model: the ground truth for caches that forget.
+"""Losses of every policy at every budget, for every head of a recorded model: the ground truth for KV-cache eviction.
 
 Letters: P policies, B budgets, L layers times heads, H query heads, G key/value heads, N tokens, C queries of a block, Q queries of all
 texts, E value width.
@@ -27,18 +27,14 @@ from uwaga.ops.ragged import Ragged
 _KIND = "decoder"
 
 
-# What is lost when a query reads some of its keys only, exactly, for a block of queries of one head.
+# The exact losses of a block of queries of one head that read some of their keys only.
 
 
 class Losses(NamedTuple):
-    """(C,) float64 each; NaN where a query sees no key.
+    """Hold the losses of queries, (C,) float64 each; NaN if a query sees no key. `cache_study` defines them.
 
-    kept       how many keys were read, of those that the model's own mask shows
-    forgotten  sum a_ij over the keys that were not read
-    limit      the least that can be forgotten with as many keys: that of the largest weights
-    error      |o' - o| / |o|: o is the head's output for the query, o' that of a softmax over the keys that were read, and zeros
-               without any
-    overlap    the part of the keys read that are among the query's largest weights, of as many; of equal weights any
+    `kept` counts only keys that the model's own mask shows. In `error`, a softmax over no key gives zeros. In `overlap`, equal weights are
+    interchangeable.
     """
 
     kept: Tensor
@@ -49,14 +45,7 @@ class Losses(NamedTuple):
 
 
 class ExactRows:
-    """The exact rows of some queries of one head, sorted once for all policies.
-
-    Args:
-        layer: the layer.
-        head: which.
-        rows: (C,) ascending.
-        value: (N, E) the head's values, in the dtype of the weights.
-    """
+    """Hold the exact rows of ascending queries (C,) of one head, sorted once for all policies; values (N, E)."""
 
     def __init__(self, layer: CacheLayer, head: int, rows: Tensor, value: Tensor) -> None:
         self.layer, self.head, self.rows = layer, head, rows
@@ -70,7 +59,7 @@ class ExactRows:
         output = self.weights @ self.value
         if not bool(output.isfinite().all()):
             output = mix(*(x[None, None] for x in (self.weights, self.value, self.visible)))[0, 0]
-            # A query that sees a value that is not finite has an error that is NaN, whatever it keeps; the others must not meet that value.
+            # The error of a query that sees a value that is not finite is NaN; other queries must not read that value.
             self.value = self.value.nan_to_num(0.0, 0.0, 0.0)
         self.output = _scaled(output, self.total + self.sink)
         # NumPy's sort is twenty times as fast as PyTorch's on a CPU.
@@ -81,21 +70,21 @@ class ExactRows:
         self.smallest = self.ascending.cumsum(-1, dtype=torch.float64)
 
     def losses(self, kept: KeptKeys) -> Losses:
-        """The losses of the queries, each of which reads these keys."""
+        """Compute the losses if each query reads these keys."""
         keys, is_kept = kept.keys, kept.is_kept & self.visible.gather(1, kept.keys)
         weights = self.weights.gather(1, keys).masked_fill(~is_kept, 0.0)
         count = is_kept.sum(-1)
         mass = weights.sum(-1, dtype=torch.float64)
         is_whole = count == self.seen
         output = _scaled(self._weighted(keys, weights), mass + self.sink)
-        # The weights are below the smallest number: compared with each other they are not.
+        # The kept weights are all below the smallest float, and their scores are not.
         lost = (mass == 0) & (count > 0)
         if bool(lost.any()):
             output[lost] = self._output_from_scores(keys[lost], is_kept[lost], lost)
         difference, size = (torch.linalg.vector_norm(x.double(), dim=-1) for x in (output - self.output, self.output))
         error = torch.where(difference == 0, 0.0, difference / size)
         forgotten = (self.total - mass).clamp(min=0)
-        none = self.seen == 0
+        sees_none = self.seen == 0
         results = (
             count.double(),
             torch.where(is_whole, 0.0, forgotten),
@@ -103,23 +92,23 @@ class ExactRows:
             torch.where(is_whole, 0.0, error),
             self._overlap(weights, is_kept, count),
         )
-        return Losses(*(x.masked_fill(none, torch.nan) for x in results))
+        return Losses(*(x.masked_fill(sees_none, torch.nan) for x in results))
 
     def _weighted(self, keys: Tensor, weights: Tensor) -> Tensor:
-        """(C, E): the sums of the values of keys (C, n) by their weights."""
+        """Return the values of keys (C, n), summed by their weights, (C, E)."""
         if keys.shape[1] == 0:
             return torch.zeros_like(self.output)
         return functional.embedding_bag(keys, self.value, mode="sum", per_sample_weights=weights)
 
     def _of_smallest(self, count: Tensor) -> Tensor:
-        """(C,): the sum of all weights of a row but the largest `count`."""
+        """Return the sum (C,) of all weights of a row except the largest `count`."""
         others = self.weights.shape[1] - count
         sums = self.smallest.gather(1, (others - 1).clamp(min=0)[:, None])[:, 0]
         return torch.where(others == 0, 0.0, sums)
 
     def _overlap(self, weights: Tensor, is_kept: Tensor, count: Tensor) -> Tensor:
         keys = self.weights.shape[1]
-        # The smallest of the largest `count`.
+        # The smallest of the largest `count` weights.
         bound = self.ascending.gather(1, (keys - count).clamp(max=keys - 1)[:, None])
         larger = keys - torch.searchsorted(self.ascending, bound, right=True)[:, 0]
         is_larger, is_equal = is_kept & (weights > bound), is_kept & (weights == bound)
@@ -127,7 +116,7 @@ class ExactRows:
         return torch.where(count == 0, 0.0, common.double() / count.clamp(min=1))
 
     def _output_from_scores(self, keys: Tensor, is_kept: Tensor, lost: Tensor) -> Tensor:
-        """The outputs of some rows from scores, whose softmax is taken over the kept keys alone."""
+        """Compute the outputs of some rows from scores, with a softmax over the kept keys."""
         outputs = []
         for row, of_row, kept in zip(self.rows[lost], keys, is_kept, strict=True):
             some = of_row[kept].sort().values
@@ -138,13 +127,13 @@ class ExactRows:
 
 
 def _scaled(output: Tensor, total: Tensor) -> Tensor:
-    """(C, E): a sum of weighted values over the sum of the weights; zeros if that is 0."""
+    """Divide sums of weighted values (C, E) by the sums of the weights; zeros if a sum is 0."""
     return output / torch.where(total == 0, 1.0, total)[:, None].to(output.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CacheStudy:
-    """The losses of every policy, budget and head, over the queries after the prompt.
+    """Hold the losses of every policy, budget and head, over the queries after the prompt.
 
     Statistics are "kept", "forgotten", "limit", "error" and "overlap", as in `cache_study`.
     """
@@ -153,22 +142,22 @@ class CacheStudy:
     budgets: list[int]
     heads: list[tuple[int, int]]  # (layer, head), by their numbers in the model
     prompts: list[int]  # the tokens of each text that are read before anything is forgotten
-    queries: int  # Q, of all texts
+    queries: int  # Q, over all texts
     levels: tuple[float, ...]
     means: dict[str, Tensor]  # (P, B, L) float64 of each statistic
     quantiles: dict[str, Tensor]  # (P, B, L, levels) float64
-    per_query: dict[str, Tensor] = field(default_factory=dict)  # (P, B, L, Q) float64, where it was asked for
+    per_query: dict[str, Tensor] = field(default_factory=dict)  # (P, B, L, Q) float64, or empty
 
     def mean(self, statistic: str, policy: str) -> Tensor:
-        """(B, L): a statistic's mean over the queries. Raises ValueError: no such statistic or policy."""
+        """Return a statistic's mean over the queries, (B, L). Raises ValueError: no such statistic or policy."""
         choice(statistic, "CacheStudy: statistic", self.means)
         choice(policy, "CacheStudy: policy", self.policies)
         return self.means[statistic][self.policies.index(policy)]
 
     def table(self, policy: str | None = None, budget: int | None = None) -> HeadTable:
-        """A row for each policy, budget and head; only those of one policy or one budget if it is given.
+        """Return a table with a row for each policy, budget and head, or only for one policy or budget.
 
-        Beside the means, "forgotten" and "error" have a column for each quantile, such as "error 0.9".
+        Next to the means, "forgotten" and "error" have a column for each quantile, such as "error 0.9".
 
         Raises:
             ValueError: no such policy or budget.
@@ -206,38 +195,36 @@ def cache_study(
     per_query: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> CacheStudy:
-    """What each policy loses of what every head of a decoder read, exactly, as its budget of keys varies.
+    """Compute the exact losses of each policy in every head of a decoder, at each budget of keys.
 
-    Each text is read whole up to `prompt`; then each query reads the keys that the policy keeps. Its losses are those of the head by
-    itself, with the queries, keys and values that the whole model had (`cache_edit` runs a model whose layers all forget):
+    Each text is read whole up to `prompt`; then each query reads the keys that the policy keeps. The losses are those of the head by
+    itself, with the queries, keys and values of the unchanged model (`cache_edit` runs a model whose layers all forget):
 
-        kept       how many keys the query read
-        forgotten  the weight sum a_ij of the keys that it did not read
-        limit      the least weight that it could have missed with as many keys, those of its largest weights
-        error      |o' - o| / |o|, of the head's output o before W_O; o' has the weights of the kept keys alone, normalised again
-        overlap    the part of the keys that are among the largest weights, of as many
+        kept       the number of keys that the query read
+        forgotten  sum a_ij over the keys that it did not read
+        limit      the least weight that can be forgotten with as many keys: all but the largest weights
+        error      |o' - o| / |o|, with the head's output o before W_O; o' has the weights of the kept keys only, normalised again
+        overlap    the part of the keys read that are among as many largest weights
 
-    A query that reads all keys that it sees loses exactly 0. Blocks of queries are read from queries and keys: nothing of size N x N is
-    stored, and memory is O(N) for each head, policy and budget, and some 100 MB for a block of queries. The time is O(N^2) for each head,
-    once for all policies, and what the policies take.
+    A query that reads all keys that it sees loses exactly 0. Nothing of size N x N is stored: memory is O(N) for each head, policy and
+    budget, and some 100 MB for a block of queries. The time is O(N^2) for each head, once for all policies, and the time of the policies.
 
     Args:
-        recording: of one pass of a causal model, `uwaga.watch(model, values=True)`; the losses are over the queries of all its texts,
-            whose padding counts as queries: use Ragged instead of a padded batch.
-        policies: functions (layer, budget) -> Kept, named by themselves, or by the keys of a mapping; None for all of
-            `uwaga.inspect.cache.policies`.
-        budgets: how many keys a query may read.
-        prompt: how many tokens of each text are read before anything is forgotten; 0 for none, None for half of them.
-        layers: how many the model has, which `pyramid_kv` asks; None for those that ran under `uwaga.watch`, and of a recording from a file for
-            one more than the last that it has.
-        every: the losses are of every so many queries, exactly; caches are simulated over all of them.
-        quantiles: of "forgotten" and "error", over the queries of a head.
-        per_query: whether to keep the losses of each query, 40 bytes for each policy, budget, head and query.
+        recording: one pass of a causal model, from `uwaga.watch(model, values=True)`. The losses are over the queries of all texts. Padding
+            counts as queries, so use Ragged instead of a padded batch.
+        policies: functions (layer, budget) -> Kept, or a dict of them by name; None for all of `uwaga.inspect.cache.policies`.
+        budgets: the numbers of keys that a query may read.
+        prompt: the number of tokens of each text that are read before anything is forgotten; None for half of them.
+        layers: the number of layers of the model, for `pyramid_kv`; None for the layers that ran under `uwaga.watch`, or up to the last layer
+            of a recording from a file.
+        every: compute the losses of every N-th query; caches are simulated over all queries.
+        quantiles: the quantiles of "forgotten" and "error" over the queries of a head.
+        per_query: keep the losses of each query, 40 bytes for each policy, budget, head and query.
         progress: called as progress(done, total) after each policy, budget and layer, and after each head.
 
     Raises:
-        ValueError: a recording without values, without texts, without self-attention of a decoder, or of one that sees later tokens; budgets, a
-            prompt (a text of no tokens has none), `layers`, `every` or quantiles out of range; no policy, or two of one name; as the policies.
+        ValueError: a recording without values, texts or self-attention of a decoder, or one that sees later tokens; budgets, a prompt,
+            `layers`, `every` or quantiles out of range; no policy, or two with one name; as the policies.
     """
     named = _named(policies)
     prompt = None if prompt is None else integer(prompt, "cache_study: prompt", 0)
@@ -245,7 +232,7 @@ def cache_study(
     budgets = [integer(budget, "cache_study: a budget", 1) for budget in budgets]
     check(
         budgets and sorted(set(budgets)) == budgets,
-        f"cache_study: budgets must be ascending, and one at least, not {budgets!r}",
+        f"cache_study: budgets must be ascending, and at least one, not {budgets!r}",
     )
     check(
         all(0 <= level <= 1 for level in quantiles),
@@ -253,7 +240,7 @@ def cache_study(
     )
     numbers = [number for kind, number in recording.maps if kind == _KIND]
     check(numbers, "cache_study: the recording has no self-attention of a decoder")
-    ran = recording._stacks[_KIND]._called  # recorded or not; none of a file
+    ran = recording._stacks[_KIND]._called  # also layers that were not recorded; empty for a file
     least = 1 + max(*numbers, *(where.layer for where in ran if where.kind == _KIND), 0)
     layers = least if layers is None else integer(layers, "cache_study: layers", least)
     sets = [(policy, budget) for policy in named.values() for budget in budgets]
@@ -303,19 +290,16 @@ def causal_layer(
     layers: int,
     head_numbers: list[int] | None = None,
 ) -> CacheLayer:
-    """The layer of a map (H, N, N) of one text.
-
-    Args:
-        name: of the public function, for messages.
-        prompt: None for half of the tokens.
-        number, layers, head_numbers: as of CacheLayer.
+    """Make the layer of a map (H, N, N) of one text; a prompt None is half of the text. `name` begins messages.
 
     Raises:
         ValueError: not as many queries as keys, queries that see later keys, or a prompt longer than the text.
     """
     queries, keys = weights.shape[-2:]
     where = f"{_KIND} {number}"
-    check(queries == keys, f"{name}: {where} has {queries} queries and {keys} keys: give one pass over the whole text")
+    check(
+        queries == keys, f"{name}: {where} has {queries} queries and {keys} keys; record one pass over the whole text"
+    )
     prompt = keys // 2 if prompt is None else prompt
     check(prompt < keys, f"{name}: the prompt of {prompt} tokens leaves no query in a text of {keys}")
     layer = CacheLayer(weights, prompt, number=number, layers=layers, head_numbers=head_numbers)
@@ -325,7 +309,7 @@ def causal_layer(
 
 
 def _texts(recording: Recording, number: int, prompt: int | None, layers: int) -> Iterator[tuple[CacheLayer, Tensor]]:
-    """The layer over each text, and its values (G, N, E)."""
+    """Yield the layer over each text, and its values (G, N, E)."""
     where = (_KIND, number)
     check(
         where in recording.values,
@@ -346,7 +330,7 @@ def _texts(recording: Recording, number: int, prompt: int | None, layers: int) -
 
 
 def _losses(layer: CacheLayer, head: int, value: Tensor, kept: Sequence[Kept], every: int) -> Losses:
-    """(P * B, Q) each, of one text."""
+    """Compute the losses of one head in one text, (P * B, Q) each."""
     v_NE = value[head * value.shape[0] // layer.heads].contiguous()
     queries = _queries(layer, every)
     results = Losses(*(torch.empty((len(kept), len(queries)), dtype=torch.float64) for _ in Losses._fields))
@@ -361,12 +345,12 @@ def _losses(layer: CacheLayer, head: int, value: Tensor, kept: Sequence[Kept], e
 
 
 def _queries(layer: CacheLayer, every: int) -> Tensor:
-    """(Q,): those whose losses are wanted."""
+    """Return the queries (Q,) whose losses are computed."""
     return torch.arange(layer.prompt, layer.tokens, every, device=layer.device)
 
 
 def _of_head(losses: Losses, levels: tuple[float, ...], per_query: bool) -> tuple[dict[str, Tensor], ...]:
-    """What is kept of the losses of one head, by statistic: means (P, B), quantiles (P, B, levels), and of each query (P, B, Q) or nothing."""
+    """Summarise the losses of one head by statistic: means (P, B), quantiles (P, B, levels), and optionally all queries (P, B, Q)."""
     named = losses._asdict()
     at = torch.tensor(levels, dtype=torch.float64)
     quantiles = {name: named[name].nanquantile(at, -1).movedim(0, -1) for name in ("forgotten", "error")}
@@ -384,10 +368,11 @@ def _named(policies: Sequence[Policy] | Mapping[str, Policy] | None) -> dict[str
         functions = list(POLICIES if policies is None else policies)
         nameless = [policy for policy in functions if not hasattr(policy, "__name__")]
         if nameless:
-            raise ValueError(f"cache_study: {nameless[0]!r} has no name: give policies as a dict of names")
+            raise ValueError(f"cache_study: {nameless[0]!r} has no name; pass policies as a dict by name")
         named = {policy.__name__: policy for policy in functions}
         check(
-            len(named) >= len(functions), "cache_study: two policies have the same name: give them as a dict of names"
+            len(named) >= len(functions),
+            "cache_study: two policies have the same name; pass policies as a dict by name",
         )
     check(named, "cache_study: there is no policy")
     return named
