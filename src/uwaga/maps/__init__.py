@@ -1,7 +1,4 @@
-"""The attention weights as a virtual array. Start with spec.py, which says what every statistic means.
-
-The public names; each is imported when first used.
-"""
+"""Attention weights as a virtual array; spec.py defines every statistic. Public names are imported when first used."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Attention and its map from one pass.
+"""Compute attention and its map in one pass.
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width, N packed tokens.
 """
@@ -28,10 +28,10 @@ from uwaga.ops.ragged import Operand
 
 
 class Attended(NamedTuple):
-    """The result of `attend`."""
+    """Hold the result of `attend`."""
 
-    output: Operand  # (..., H, Q, E) in the query's dtype; Ragged where the query is
-    lse: Operand  # (..., H, Q) float32 (float64 for float64), or Ragged (N, H); -inf where no key is visible
+    output: Operand  # (..., H, Q, E) in the query's dtype; Ragged if the query is
+    lse: Operand  # (..., H, Q) float32 (float64 for float64), or Ragged (N, H); -inf if no key is visible
     map: AttentionMap  # inside sequence_parallel a uwaga.sequence_parallel.SequenceMap
 
 
@@ -93,7 +93,7 @@ def attend(
 
 
 def check_wanted(normalize: str | None, topk: object) -> None:
-    """ValueError for what `attend` cannot compute a map of."""
+    """Raise ValueError for options without a map."""
     check(normalize is not None, "attend: a map needs softmax weights, which normalize=None does not have")
     if topk is not None:
         integer(topk, "attend: topk", 1)
@@ -102,7 +102,7 @@ def check_wanted(normalize: str | None, topk: object) -> None:
 def _run(
     call: Call, qk_call: Call, engine: ModuleType, impl: str | None, request: RowStatisticsRequest
 ) -> tuple[Tensor, Tensor | None, RowStatistics]:
-    """The output, the lse if autograd computes it with the output, and the rows of the map."""
+    """Return the output, the lse if autograd computes it with the output, and the rows of the map."""
     if not _needs_operator(call):
         with torch.no_grad():
             rows = engine.rows(call, replace(request, output=True))
@@ -125,7 +125,7 @@ def _run(
 
 
 def _needs_operator(call: Call) -> bool:
-    """Whether `uwaga.attention` must compute the output: for gradients, dropout, tracers, torch.func, tensor subclasses."""
+    """Return whether gradients, dropout, tracers, torch.func or tensor subclasses need `uwaga.attention` for the output."""
     if call.options.dropout or is_intercepted() or not may_branch_on(call.query):
         return not has_tangent(*call.operands)  # it has no forward-mode derivatives
     return is_recorded(*call.operands)

@@ -1,9 +1,9 @@
 """The base class of all maps: a virtual array whose entries are computed when they are read.
 
-A subclass says how large it is (`shape`) and how a rectangle of it is computed (`read`); everything here derives from that.
+A subclass defines its size (`shape`) and computes a rectangle of it (`read`); the methods of the base class use these two.
 
-In m[...] a dimension takes an int (which drops it), a slice, a list, a 1-D integer tensor or a 1-D bool tensor; lists of several
-dimensions combine as an outer product, as by NumPy's ix_.
+In m[...] a dimension takes an int (which drops it), a slice, a list, a 1-D integer tensor or a 1-D bool tensor. Lists of several
+dimensions combine as an outer product, like NumPy's ix_.
 
 Letters: H query heads, Q queries, K keys, R ragged rows.
 """
@@ -22,14 +22,14 @@ from uwaga.ops.ragged import Ragged
 
 # The default limit of to_dense and of one index: the matrix of 12 heads over 4729 tokens in float32.
 MAX_BYTES = 2**30
-Shape = tuple[Any, ...]  # ints; None where the sequences of a ragged batch differ
-MAX_NESTING = 100  # of maps of maps: they are read by recursion, and Python has a thousand frames
+Shape = tuple[Any, ...]  # ints; None if the sequences of a ragged batch differ
+MAX_NESTING = 100  # maps of maps are read by recursion, and Python has a thousand frames
 _HOW_TO_READ = "read parts of it by m[..., i, j], or all of it by to_dense(max_bytes=...)"
-_DIAGONAL_BLOCK = 64  # a diagonal is read in square blocks of so many rows
+_DIAGONAL_BLOCK = 64  # rows of the square blocks in which a diagonal is read
 
 
 class WeightMap(ABC):
-    """Attention weights (..., H, Q, K), or (Q, K); of a ragged batch one such matrix per sequence. Computed when read."""
+    """Compute attention weights (..., H, Q, K) or (Q, K) when they are read; a ragged batch has a matrix per sequence."""
 
     __slots__ = ()
 
@@ -41,7 +41,7 @@ class WeightMap(ABC):
     @property
     @abstractmethod
     def shape(self) -> Shape:
-        """(..., H, Q, K) or (Q, K); for a ragged map (R, H, None, None) or (R, None, None), see `shapes`."""
+        """The sizes (..., H, Q, K) or (Q, K); for a ragged map (R, H, None, None) or (R, None, None), see `shapes`."""
 
     @property
     @abstractmethod
@@ -59,10 +59,10 @@ class WeightMap(ABC):
 
     @abstractmethod
     def read(self, selection: Selection, keys: Tensor) -> Tensor:
-        """Compute the weights of the selected rows at these keys, (sequences, heads, queries, keys), for a dense map only.
+        """Compute the weights (sequences, heads, queries, keys) of the selected rows of a dense map at these keys.
 
-        All dimensions before H are flattened into one, sequences. Positions are in ascending order, unique, and on the
-        map's device. A weight has the same bits whatever else is read with it.
+        All dimensions before H are flattened to sequences. Positions are ascending, unique, and on the map's device. A weight
+        has the same bits in every rectangle.
         """
 
     def read_entries(self, selection: Selection, keys: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class WeightMap(ABC):
 
     @property
     def shapes(self) -> list[Shape]:
-        """The shapes of `parts()`; for a dense map only its own shape."""
+        """The shapes of `parts()`; for a dense map its own shape only."""
         parts = self.parts()
         return [self.shape] if parts is None else [part.shape for part in parts]
 
@@ -183,7 +183,7 @@ class WeightMap(ABC):
 
 
 class DerivedMap(WeightMap):
-    """A map with the shape, dtype and device of another one, `map`, which a subclass sets."""
+    """Share the shape, dtype and device of another map, `map`, which a subclass sets."""
 
     __slots__ = ("map",)
 
@@ -210,7 +210,7 @@ class DerivedMap(WeightMap):
 
 
 class Positions(NamedTuple):
-    """The indexed positions of one dimension."""
+    """Hold the indexed positions of one dimension."""
 
     unique: Tensor  # (n,) int64, ascending
     order: Tensor | None  # (m,) int64 indices into `unique`, in the order of the result; None: all, in order
@@ -222,7 +222,7 @@ class Positions(NamedTuple):
 
 
 def expand(index: object, shape: Sequence[int], names: Sequence[str], kind: str) -> list[Positions]:
-    """The indexed positions of every dimension of a shape.
+    """Return the indexed positions of every dimension of a shape.
 
     Raises:
         IndexError: a position out of range, a bool index of another length, or too many indices.
@@ -244,7 +244,7 @@ def expand(index: object, shape: Sequence[int], names: Sequence[str], kind: str)
 
 
 def integers(value: int | Tensor | None, name: str) -> int | Tensor | None:
-    """`integer` for a number, a tensor of integers, which is returned as it is, or None."""
+    """Check a number with `integer`, or return a tensor of integers or None unchanged."""
     if not isinstance(value, Tensor):
         return None if value is None else integer(value, name)
     if value.dtype.is_floating_point or value.dtype.is_complex or value.dtype == torch.bool:
@@ -253,7 +253,7 @@ def integers(value: int | Tensor | None, name: str) -> int | Tensor | None:
 
 
 def per_sequence(value: int | Tensor | None, batch: tuple[int, ...], name: str) -> list[Any]:
-    """One value for each sequence of the batch dimensions.
+    """Return one value for each sequence of the batch dimensions.
 
     Raises:
         ValueError: a tensor that does not broadcast to the batch dimensions.
@@ -318,33 +318,33 @@ def _out_of_range(at: int, size: int, axis: str, kind: str) -> IndexError:
 
 
 def shallow(name: str, m: WeightMap) -> WeightMap:
-    """The map that another one, called `name`, is computed from. Raises ValueError: too many are nested."""
+    """Return a map that `name` is computed from. Raises ValueError: too many maps are nested."""
     check(m.nesting < MAX_NESTING, f"{name}: more than {MAX_NESTING} maps are computed one from another")
     return m
 
 
 def count_heads(m: WeightMap) -> int:
-    """H of a dense map; 1 of a map (Q, K)."""
+    """Return H of a dense map; 1 for a map (Q, K)."""
     return int(m.shape[-3]) if len(m.shape) > 2 else 1
 
 
 def packed(
     m: WeightMap, parts: Sequence[Tensor], axis: int = -1, *others: int, dtype: torch.dtype | None = None
 ) -> Ragged:
-    """Ragged (N, H, ...), from (H, ..., n, ...) of each sequence of a ragged map, of which there may be none.
+    """Pack (H, ..., n, ...) of each sequence of a ragged map into Ragged (N, H, ...); there may be no sequence.
 
     Args:
-        axis: of the queries or keys in each part.
+        axis: the axis of the queries or keys in each part.
         others: the sizes after H.
-        dtype: None for that of the map.
+        dtype: the dtype of the result; None for the map's.
     """
-    none = torch.zeros((0, *m.shape[1:-2], *others), dtype=dtype or m.dtype, device=m.device)
+    empty = torch.zeros((0, *m.shape[1:-2], *others), dtype=dtype or m.dtype, device=m.device)
     lengths = torch.tensor([0, *(x.shape[axis] for x in parts)], device=m.device)
-    return Ragged(torch.cat([none, *(x.movedim(axis, 0) for x in parts)]), lengths.cumsum(0))
+    return Ragged(torch.cat([empty, *(x.movedim(axis, 0) for x in parts)]), lengths.cumsum(0))
 
 
 def map_of_sequence(m: WeightMap, index: object) -> WeightMap:
-    """m[index] of a ragged map. Raises IndexError, and TypeError for an index that is not an int."""
+    """Return m[index] of a ragged map. Raises IndexError; TypeError: an index that is not an int."""
     parts = m.parts()
     assert parts is not None
     if not is_int(index):
@@ -357,7 +357,7 @@ def map_of_sequence(m: WeightMap, index: object) -> WeightMap:
 
 
 def read_rectangle(m: WeightMap, index: object, max_bytes: int = MAX_BYTES) -> Tensor:
-    """m[index] of a dense map; ints drop their dimension. Raises ValueError above max_bytes."""
+    """Return m[index] of a dense map; ints drop their dimension. Raises ValueError: more than max_bytes."""
     names = [*(f"batch {at}" for at in range(len(m.shape) - 3)), "heads", "queries", "keys"][-len(m.shape) :]
     result = expand(index, m.shape, names, m.kind)
     counts = tuple(positions.length for positions in result)
@@ -372,7 +372,7 @@ def read_rectangle(m: WeightMap, index: object, max_bytes: int = MAX_BYTES) -> T
 
 
 def _diagonal(m: WeightMap, offset: int, start: int | Tensor | None) -> Tensor:
-    """`WeightMap.diagonal` of a dense map."""
+    """Compute `WeightMap.diagonal` of a dense map."""
     *leading, queries, keys = m.shape
     batch = leading[:-1]
     if not isinstance(start, Tensor):
@@ -384,7 +384,7 @@ def _diagonal(m: WeightMap, offset: int, start: int | Tensor | None) -> Tensor:
 
 
 def _gather(m: WeightMap, indices: list[Positions]) -> Tensor:
-    """The weights at listed positions, with all dimensions of the map; each unique position is read once."""
+    """Return the weights at the positions, with all dimensions of the map; each position is read once."""
     *leading, queries, keys = [positions.unique for positions in indices]
     heads = leading.pop().tolist() if leading else [0]
     flat = torch.zeros(1, dtype=torch.int64, device="cpu")
@@ -403,7 +403,7 @@ def _gather(m: WeightMap, indices: list[Positions]) -> Tensor:
 
 
 def _band(m: WeightMap, sequences: range, shift: int) -> Tensor:
-    """(sequences, H, Q): the weight of every query i on key i + shift, read in square blocks."""
+    """Return the weight of every query i on key i + shift, (sequences, H, Q), read in square blocks."""
     queries, keys = m.shape[-2:]
     heads = tuple(range(count_heads(m)))
     result = torch.zeros((len(sequences), len(heads), queries), dtype=m.dtype, device=m.device)
@@ -418,7 +418,7 @@ def _band(m: WeightMap, sequences: range, shift: int) -> Tensor:
 
 
 def format_bytes(size: int) -> str:
-    """A number of bytes with a decimal unit (1 kB is 1000 bytes).
+    """Return a number of bytes with a decimal unit (1 kB is 1000 bytes).
 
     >>> format_bytes(805_306_368)
     '805.3 MB'

@@ -1,4 +1,4 @@
-"""Maps that are computed from other maps: differences, some tokens alone, tokens merged into words.
+"""Maps that are computed from other maps: differences, subsets of tokens, tokens merged into words.
 
 Letters: S sequences, H query heads, Q and K queries and keys, W words.
 """
@@ -18,13 +18,13 @@ from uwaga.maps.spec import Selection
 from uwaga.maps.statistics.pooling import Bins, bin_edges
 from uwaga.ops.ragged import Ragged
 
-_MAX_WEIGHTS = 1 << 22  # read at once
-# Which tokens are a word: an id per token (None for a special token), or (start, stop) pairs.
+_MAX_WEIGHTS = 1 << 22  # the most weights that are read at once
+# The tokens of words: a word id per token (None for a special token), or (start, stop) pairs.
 Words = Sequence[int | None] | Sequence[tuple[int, int]]
 
 
 class DifferenceMap(DerivedMap):
-    """The difference of two maps, left - right, computed when read: two layers, or a model before and after an edit.
+    """Compute the difference of two maps, left - right, when read: two layers, or a model before and after an edit.
 
     Args:
         left: any map.
@@ -74,8 +74,8 @@ class DifferenceMap(DerivedMap):
     def topk(self, k: int) -> TopK:
         """Find the k differences of each query that are largest in size, with their signs and keys; equal sizes by position.
 
-        (..., H, Q, k), or Ragged (N, H, k); 0 and position -1 where there are fewer than k keys. All weights are read once,
-        block by block. Raises ValueError for k below 1.
+        (..., H, Q, k), or Ragged (N, H, k); 0 and position -1 if there are fewer than k keys. All weights are read once,
+        block by block. Raises ValueError: k below 1.
         """
         k = integer(k, "DifferenceMap.topk: k", 1)
         parts = self.parts()
@@ -95,7 +95,7 @@ class DifferenceMap(DerivedMap):
         return packed(self, [part._total_variation() for part in parts])
 
     def _total_variation(self) -> Tensor:
-        """`total_variation` of a dense map."""
+        """Compute `total_variation` of a dense map."""
         sequences, keys = range(math.prod(self.shape[:-3])), torch.arange(self.shape[-1], device=self.device)
         sums = [
             self.read(self._selection(sequences, queries), keys).abs().double().sum(-1) / 2
@@ -107,8 +107,8 @@ class DifferenceMap(DerivedMap):
     def pool(self, rows: Bins, cols: Bins, pooling: str = "sum") -> Pooled:
         """Pool the differences into ranges of queries and keys, (..., H, rows, cols); see `AttentionMap.pool`.
 
-        pooling="sum" is the pooled left map minus the pooled right one; "max" is the difference of the largest size in a cell,
-        with its sign, query and key, of equal ones the smallest query, then key; 0 and (-1, -1) in a cell without entries.
+        pooling="sum" is the pooled left map minus the pooled right map. "max" is the difference of the largest size in a cell with its
+        sign, query and key; of equal sizes, the smallest query, then key. A cell without entries has 0 and (-1, -1).
         """
         choice(pooling, "DifferenceMap.pool: pooling", ("sum", "max"))
         parts = self.parts()
@@ -131,7 +131,7 @@ class DifferenceMap(DerivedMap):
         return Pooled(weights, positions.reshape(*weights.shape, 2))
 
     def _blocks(self, sequences: int, first: int = 0, last: int | None = None) -> Iterator[Tensor]:
-        """Positions of consecutive queries whose rows are read at once."""
+        """Yield positions of consecutive queries whose rows are read at once."""
         height = max(_MAX_WEIGHTS // max(sequences * count_heads(self) * self.shape[-1], 1), 1)
         last = self.shape[-2] if last is None else last
         for at in range(first, last, height):
@@ -141,7 +141,7 @@ class DifferenceMap(DerivedMap):
         return Selection(tuple(sequences), tuple(range(count_heads(self))), queries)
 
     def _top(self, k: int) -> tuple[Tensor, Tensor]:
-        """`topk` of a dense map."""
+        """Compute `topk` of a dense map."""
         sequences, keys = range(math.prod(self.shape[:-3])), torch.arange(self.shape[-1], device=self.device)
         blocks: list[tuple[Tensor, Tensor]] = []
         for queries in self._blocks(len(sequences)):
@@ -157,9 +157,9 @@ class DifferenceMap(DerivedMap):
         return pad(weights, missing), pad(positions.long(), missing, value=-1)
 
     def _cells(self, sequence: int, row_edges: Tensor, column_edges: Tensor, pooling: str) -> tuple[Tensor, Tensor]:
-        """(H, rows, cols) and (H, rows, cols, 2): the cells of one sequence; the positions have no meaning for "sum"."""
+        """Compute the cells (H, rows, cols) of one sequence, and for "max" their positions (H, rows, cols, 2)."""
         keys = torch.arange(int(column_edges[0]), int(column_edges[-1]), device=self.device)
-        # The last of equal edges: a position is in no empty range.
+        # The last of equal edges, since a position is never in an empty range.
         column = torch.searchsorted(column_edges, keys, right=True) - 1
         heads, cols = count_heads(self), len(column_edges) - 1
         cells = torch.zeros(heads, len(row_edges) - 1, cols, dtype=torch.float64, device=self.device)
@@ -190,29 +190,29 @@ class DifferenceMap(DerivedMap):
 
 
 def _first_of(sizes_HK: Tensor, at_HK: Tensor, found_HC: Tensor, column_K: Tensor) -> tuple[Tensor, Tensor]:
-    """(H, C) the smallest query, then key, of the keys that have the maximum of their column; -1 in a column without keys."""
+    """Return query and key (H, C) of the maximum of each column, the smallest query, then key; -1 without keys."""
     heads, keys = sizes_HK.shape
     place_HK = at_HK * keys + torch.arange(keys, device=sizes_HK.device)  # in the order of queries, then keys
-    none = torch.iinfo(torch.int64).max
-    is_it_HK = sizes_HK == found_HC.gather(1, column_K.expand(heads, -1))
-    place_HK = torch.where(is_it_HK, place_HK, none)
-    place_HC = torch.full_like(found_HC, none, dtype=torch.int64).scatter_reduce(
+    no_place = torch.iinfo(torch.int64).max
+    is_largest_HK = sizes_HK == found_HC.gather(1, column_K.expand(heads, -1))
+    place_HK = torch.where(is_largest_HK, place_HK, no_place)
+    place_HC = torch.full_like(found_HC, no_place, dtype=torch.int64).scatter_reduce(
         1, column_K.expand(heads, -1), place_HK, "amin"
     )
-    has_key = place_HC < none
+    has_key = place_HC < no_place
     return torch.where(has_key, place_HC // keys, -1), torch.where(has_key, place_HC % keys, -1)
 
 
 class SubsetMap(DerivedMap):
-    """The weights between some of the tokens, with every row divided by its sum, as if there were no other keys.
+    """Compute the weights between some of the tokens, with every row divided by its sum, as if there were no other keys.
 
-    It shows what a head does with the words of a text if most of its weight is on [SEP] or on the first token (Xiao et
-    al., "Efficient Streaming Language Models with Attention Sinks", 2023). A row without weight on the kept keys is 0. The
-    sums of rows are computed when these are first read, and stored: O(Q) memory.
+    It shows a head's weights on the words of a text if most weight is on [SEP] or on the first token (Xiao et al., "Efficient
+    Streaming Language Models with Attention Sinks", 2023). A row without weight on the kept keys is 0. The sums of rows are
+    computed when the rows are first read, and stored: O(Q) memory.
 
     Args:
         map: any dense map; for a ragged map use m[r].
-        queries: positions of the kept queries, in ascending order, unique.
+        queries: ascending, unique positions of the kept queries.
         keys: positions of the kept keys; None: the positions in `queries`.
 
     Raises:
@@ -250,7 +250,7 @@ class SubsetMap(DerivedMap):
         return None
 
     def _sums_of(self, selection: Selection) -> Tensor:
-        """(sequences, heads, queries) float64: the sum of the weights on the kept keys."""
+        """Return the sums of the weights on the kept keys, (sequences, heads, queries) float64."""
         s, h = (torch.tensor(x, device=self.device) for x in selection[:2])
         is_known = self._known[s[:, None, None], h[:, None], selection.queries].flatten(0, 1).all(0)
         height = max(_MAX_WEIGHTS // max(len(self._keys) * len(s) * len(h), 1), 1)
@@ -263,7 +263,7 @@ class SubsetMap(DerivedMap):
 
 
 class _Tokens(NamedTuple):
-    """The tokens of some words, one word after the other."""
+    """Hold the tokens of some words, one word after the other."""
 
     positions: Tensor  # (n,) int64
     word: Tensor  # (n,) int64: the index of its word
@@ -279,21 +279,19 @@ class _Tokens(NamedTuple):
 
 
 class WordMap(DerivedMap):
-    """The weights between words: summed over the tokens of the key's word, averaged over the tokens of the query's word.
+    """Compute the weights between words: sums over the tokens of the key's word, means over the tokens of the query's word.
 
-    Clark et al., "What Does BERT Look At? An Analysis of BERT's Attention" (2019), section 4: attention to a split-up word
-    is the sum over its tokens, and attention from it is the mean. Rows that sum to 1 therefore still do. Each special token stays as
-    a word of its own. Nothing is normalised.
+    Clark et al., "What Does BERT Look At? An Analysis of BERT's Attention" (2019), section 4. Rows that sum to 1 still do. Each special
+    token stays a word of its own. Nothing is normalised.
 
     Args:
         map: any map.
-        words: which queries form a word, the same in every sequence of a batch: `word_ids()` of a tokenizer's encoding, or
-            (start, stop) pairs; see `word_spans`. For a ragged map a list of these, one per sequence.
+        words: the words of the queries in every sequence of a batch: `word_ids()` of a tokenizer's encoding, or (start, stop) pairs;
+            see `word_spans`. For a ragged map, a list of these per sequence.
         key_words: the words of the keys; None: the same as `words`.
 
     Attributes:
-        spans, key_spans: the tokens [start, stop) of each word of the queries and of the keys; None of a ragged map, whose `parts()` have
-            theirs.
+        spans, key_spans: the tokens [start, stop) of each word of the queries and of the keys; None for a ragged map.
 
     Raises:
         ValueError: words that do not fit the tokens, or not one list of words per sequence.
@@ -348,7 +346,7 @@ class WordMap(DerivedMap):
         return self._parts
 
     def _merge(self, selection: Selection, rows: _Tokens, columns: _Tokens) -> Tensor:
-        """(S, H, W, W): the weights between the words of the rows and those of the columns."""
+        """Compute the weights between the words of the rows and of the columns, (S, H, W, W)."""
         # Summed in float64, and by index_add rather than a matrix product, so that a NaN stays in its word.
         weights_SHQK = self.map.read(selection, columns.positions).double()
         sums_SHQW = _sum_words(weights_SHQK, 3, columns)
@@ -356,14 +354,14 @@ class WordMap(DerivedMap):
 
 
 def _sum_words(weights: Tensor, dimension: int, tokens: _Tokens) -> Tensor:
-    """The sums over the tokens of each word along a dimension."""
+    """Sum the weights over the tokens of each word along a dimension."""
     shape = list(weights.shape)
     shape[dimension] = len(tokens.lengths)
     return weights.new_zeros(shape).index_add_(dimension, tokens.word, weights)
 
 
 def _blocks(spans: Sequence[tuple[int, int]], max_tokens: int, device: torch.device) -> Iterator[_Tokens]:
-    """Blocks of consecutive words with at most `max_tokens` tokens, and at least one word each."""
+    """Yield blocks of consecutive words with at most `max_tokens` tokens, and at least one word."""
     block: list[tuple[int, int]] = []
     for span in spans:
         if block and sum(stop - start for start, stop in (*block, span)) > max_tokens:
@@ -376,9 +374,9 @@ def _blocks(spans: Sequence[tuple[int, int]], max_tokens: int, device: torch.dev
 def word_spans(words: Words, tokens: int) -> list[tuple[int, int]]:
     """Return the tokens [start, stop) of every word, from the `word_ids()` of Hugging Face's tokenizers.
 
-    Consecutive tokens with the same id are one word. A special token, whose id is None, is a word of its own, so that no
-    weight is lost and rows sum to 1. Ids may start again from 0, as in a pair of texts. Pairs (start, stop) are returned as
-    they are; they must be in ascending order without overlap, and may leave tokens out.
+    Consecutive tokens with the same id are one word. A special token, whose id is None, is a word of its own, so that rows
+    sum to 1. Ids may start again from 0, as in a pair of texts. Pairs (start, stop) are returned unchanged; they must be
+    ascending without overlap, and may leave tokens out.
 
     Raises:
         ValueError: not one id per token, or spans that overlap, descend or go beyond the tokens.

@@ -1,6 +1,6 @@
 """AttentionMap: the weights of one attention as a virtual array, with their statistics.
 
-Results that are several tensors are NamedTuples; of a ragged map the fields per query or per key are Ragged, (N, H, ...).
+Results of several tensors are NamedTuples; for a ragged map, fields per query or per key are Ragged, (N, H, ...).
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, N packed tokens, R ragged rows.
 """
@@ -39,28 +39,28 @@ _INFINITY = float("inf")
 
 
 class TopK(NamedTuple):
-    """The k largest weights of each query, in descending order, equal ones by position."""
+    """Hold the k largest weights of each query in descending order, equal ones by position."""
 
-    weights: Tensor | Ragged  # (..., H, Q, k); 0 where fewer than k keys are visible
-    positions: Tensor | Ragged  # int64; -1 there
+    weights: Tensor | Ragged  # (..., H, Q, k); 0 if fewer than k keys are visible
+    positions: Tensor | Ragged  # int64; -1 if fewer than k keys are visible
 
 
 class Peak(NamedTuple):
-    """The largest weight of each query and its key."""
+    """Hold the largest weight of each query and its key."""
 
-    weight: Tensor | Ragged  # (..., H, Q); 0 where no key is visible
-    position: Tensor | Ragged  # int64; -1 there
+    weight: Tensor | Ragged  # (..., H, Q); 0 if no key is visible
+    position: Tensor | Ragged  # int64; -1 if no key is visible
 
 
 class Sink(NamedTuple):
-    """Weights on attention sinks: the first key, and the learned sink of the softmax."""
+    """Hold weights on attention sinks: the first key, and the learned sink of the softmax."""
 
     first_key: Tensor | Ragged  # (..., H, Q): the weight on the first key of the sequence
     learned: Tensor | Ragged  # (..., H, Q): the learned sink's share of the denominator; 0 without one
 
 
 class Pooled(NamedTuple):
-    """A map pooled into cells; for a ragged map the first dimension counts sequences."""
+    """Hold a map pooled into cells; for a ragged map the first dimension counts sequences."""
 
     weights: Tensor  # (..., H, rows, cols)
     # (..., H, rows, cols, 2) int64, the query and key of the weight, (-1, -1) without one; None unless pooling="max".
@@ -68,10 +68,10 @@ class Pooled(NamedTuple):
 
 
 class ScoreMap(DerivedMap):
-    """The scores s_ij = softcap(q_i . k_j * scale) + bias of an `AttentionMap`; -inf where key j is hidden.
+    """Compute the scores s_ij = softcap(q_i . k_j * scale) + bias of an `AttentionMap`; -inf if key j is hidden.
 
-    Computed in PyTorch when they are read, at any length. The kernels sum in another order, so that exp(s_ij - lse_i) agrees
-    with the weight within float32's rounding of a score, and not to the bit.
+    PyTorch computes them when they are read, at any length. The kernels sum in another order, so exp(s_ij - lse_i) equals the
+    weight up to float32's rounding of a score.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
     >>> from uwaga import AttentionMap, Causal
@@ -99,7 +99,7 @@ class ScoreMap(DerivedMap):
 
 
 class MapOptions(TypedDict):
-    """The options of an AttentionMap."""
+    """Name the options of an AttentionMap."""
 
     mask: Mask | Tensor | None
     bias: DistanceBias | Tensor | None
@@ -114,22 +114,22 @@ def map_options(options: Mapping[str, Any]) -> MapOptions:
 
 
 class AttentionMap(WeightMap):
-    """The weights a_ij of `uwaga.attention(query, key, ...)`, exact at any length: entries are computed when read.
+    """Compute the exact weights a_ij of `uwaga.attention(query, key, ...)` when they are read, at any length.
 
     Nothing of size Q x K is stored. Query and key are stored without a copy: do not read the map after changing them in
     place. Dropout is not applied.
 
     Statistics are (..., H, Q) or (..., H, K), without H for plain matrices, and Ragged with values (N, H) for a ragged map;
-    their dtype is float32 (float64 for float64). Where a query sees no key they are 0, and the lse is -inf. `lse`, `entropy`,
-    `received` and entries `m[...]` are differentiable, twice, where autograd records and an operand needs a gradient; all other
-    results are detached.
+    their dtype is float32 (float64 for float64). For a query without a visible key they are 0, and the lse is -inf. `lse`,
+    `entropy`, `received` and entries `m[...]` are twice differentiable if autograd records an operand; all other results are
+    detached.
 
     Args:
         query: (..., H, Q, D), a plain matrix (Q, D), or Ragged with values (N, H, D) or (N, D).
         key: (..., G, K, D), with the same leading dimensions.
         mask, bias, scale, softcap, sinks: as in `uwaga.attention`.
-        lse: (..., H, Q) or Ragged (N, H), if it is known already, with the sinks' terms, as `attend` returns it. It saves a pass
-            over all keys before a weight is read. It is not checked against the scores.
+        lse: a known lse with the sinks' terms, (..., H, Q) or Ragged (N, H), as `attend` returns it. It saves a pass over all keys
+            before a weight is read. It is not checked against the scores.
         impl: None chooses an engine; "cpu", "triton" or "reference" uses that engine or raises. See `explain`.
 
     Raises:
@@ -184,22 +184,21 @@ class AttentionMap(WeightMap):
     ) -> "AttentionMap":
         """Make the map of a batch of requests from keys in the blocks of a paged cache.
 
-        Serving engines store keys in such blocks (Kwon et al., "PagedAttention", 2023). The result equals the ragged map of the same
-        keys side by side, with the same bits. The engine "cpu" reads the blocks in place and copies only 64 keys per thread. The engine
-        "reference" copies the keys of one request at a time. Key j of request r is key_cache[block_table[r, j // S], j % S], with S
-        tokens in a block.
+        Serving engines store keys in such blocks (Kwon et al., "PagedAttention", 2023). The result has the same bits as the ragged map of
+        consecutive keys. The engine "cpu" reads the blocks in place and copies only 64 keys per thread. The engine "reference" copies the
+        keys of one request at a time. Key j of request r is key_cache[block_table[r, j // S], j % S], with S tokens in a block.
 
         Args:
             query: Ragged with values (N, H, D), the new tokens of each request, or (R, H, D), one token of each.
-            key_cache: (blocks, S, G, D), with any strides, in the query's dtype; it may hold blocks of other requests.
-            block_table: (R, T) integers. Entries beyond a request's keys are not read, and may be anything.
-            lengths: (R,) integers: how many keys each request has, its new tokens included.
+            key_cache: (blocks, S, G, D), with any strides, in the query's dtype; it may contain blocks of other requests.
+            block_table: (R, T) integers. Entries after a request's keys are not read, and may be anything.
+            lengths: (R,) integers, the number of keys of each request, including its new tokens.
             mask: `Causal()` if requests have several new tokens, which come last.
             bias, scale, softcap, sinks, impl: as in AttentionMap.
 
         Raises:
             ShapeError, ValueError: as AttentionMap; a cache, table or lengths that do not fit the query, a length beyond the
-                table, a block that the cache does not have, or an operand that requires a gradient: pages have none.
+                table, a block that the cache does not have, or an operand that requires a gradient.
 
         >>> cache = torch.eye(4).reshape(2, 2, 1, 4) * 9.0  # two blocks of two keys
         >>> m = AttentionMap.of_paged(torch.eye(4)[:1, None], cache, torch.tensor([[1, 0]]), torch.tensor([3]), scale=1.0)
@@ -214,7 +213,7 @@ class AttentionMap(WeightMap):
 
     @classmethod
     def _of(cls, query: Operand, key: Operand, mask: str, rows: RowCache) -> "AttentionMap":
-        """The map of the call whose statistics `rows` has."""
+        """Make the map of the call of `rows`."""
         made = cls.__new__(cls)
         made._set(query, key, mask, rows)
         return made
@@ -271,7 +270,7 @@ class AttentionMap(WeightMap):
     def parts(self) -> Sequence["AttentionMap"] | None:
         if not isinstance(self._query, Ragged) or not isinstance(self._key, Ragged):
             return None
-        # Parts that were made without gradients are views that have none.
+        # Parts that were made without gradients are views without gradients.
         needs_graph = is_recorded(*self._call.operands)
         if self._parts is None or (needs_graph and not self._parts_have_graph):
             self._parts_have_graph = torch.is_grad_enabled()
@@ -328,7 +327,7 @@ class AttentionMap(WeightMap):
         """
         value = gradients.attach(gradients.ENTROPY, self._rows.entropy(), self._call)
         if normalize:
-            # The logarithm of the number of keys that a query sees; -inf for none.
+            # The logarithm of the number of keys that a query sees; -inf for no key.
             most = tiles.log_sum_exp(RowCache(_visible_keys_call(self._call), self._rows.engine).normalizer())
             sees_two = most > 0.5  # log 2 is 0.69
             value = torch.where(sees_two, value / torch.where(sees_two, most, 1.0), 0.0)
@@ -450,7 +449,7 @@ class AttentionMap(WeightMap):
         return packed(self, rows if len(self.shape) == 4 else [row[0] for row in rows])
 
     def _diagonal_sums(self) -> Tensor:
-        """(B, H, Q+K-1) of a dense map."""
+        """Compute `diagonal_sums` of a dense map, (B, H, Q+K-1)."""
         normalizer = self._rows.normalizer()
         with torch.no_grad():
             sums: Tensor = self._rows.engine.diagonal_sums(self._call, normalizer)
@@ -501,7 +500,7 @@ class AttentionMap(WeightMap):
             return self._rows.engine.pool(self._call, normalizer, pooling, row_edges, column_edges)
 
     def _normalizer_of(self, row_edges: Tensor) -> Normalizer:
-        """A normalizer that is known for the rows between the edges: a few cells of a long map need no pass over all rows."""
+        """Return a normalizer for the rows between the edges: a few cells of a long map need no pass over all rows."""
         sequences, heads, queries, _ = self._call.query.shape
         if self.parts() is not None or not row_edges.numel() or not may_branch_on(row_edges):
             return self._rows.normalizer()
@@ -517,10 +516,10 @@ class AttentionMap(WeightMap):
 
     @property
     def _top_of_effective_count(self) -> int:
-        """How many largest weights tell whether a query sees a key: with a learned sink all squares may underflow to 0."""
+        """The number of largest weights that show whether a query sees a key: with a sink, all squares can underflow to 0."""
         return int(self._call.sinks is not None)
 
-    # What a map over several processes, of which each has a part of the call, answers in its own way.
+    # A map over several processes, each with a part of the call, overrides these methods.
 
     def _lengths(self) -> tuple[Tensor, Tensor]:
         return arguments.lengths(self._call)
@@ -535,16 +534,16 @@ class AttentionMap(WeightMap):
         return unflatten_lse(self._query, x_BHQ)
 
     def _per_head(self, x_SH: Tensor) -> Tensor:
-        """(..., H) from (S, H), with S sequences."""
+        """Reshape (S, H) of S sequences to (..., H)."""
         return x_SH.reshape(self.shape[:-2])
 
     def _cells(self, x: Tensor) -> Tensor:
-        """(..., H, rows, cols, ...) from (S, H, rows, cols, ...), with S sequences."""
+        """Reshape (S, H, rows, cols, ...) of S sequences to (..., H, rows, cols, ...)."""
         return x.reshape(*self.shape[:-2], *x.shape[2:])
 
 
 def _leading_indices(at: Sequence[int], leading: Sequence[int]) -> tuple[int, ...]:
-    """Indices of leading dimensions, counted from the front.
+    """Return indices of leading dimensions, counted from the front.
 
     Raises:
         IndexError: too many indices, or one out of range.
@@ -560,7 +559,7 @@ def _leading_indices(at: Sequence[int], leading: Sequence[int]) -> tuple[int, ..
 
 
 def _part(query: Tensor, key: Tensor, call: Call, normalizer: Normalizer | None, at: tuple[int, ...]) -> _Part:
-    """The query (..., H, Q, D), the key (..., G, K, D), the call and the normalizer of its rows, at leading indices."""
+    """Return query (..., H, Q, D), key (..., G, K, D), call and normalizer of the rows at leading indices."""
     batch, heads = query.shape[:-3], call.query.shape[1]
     first, count = _flat_sequences(at[: len(batch)], batch)
     chosen = range(at[-1], at[-1] + 1) if len(at) > len(batch) else range(heads)
@@ -572,7 +571,7 @@ def _part(query: Tensor, key: Tensor, call: Call, normalizer: Normalizer | None,
 
 
 def _flat_sequences(at: tuple[int, ...], batch: Sequence[int]) -> tuple[int, int]:
-    """The first of the sequences at leading indices, and their number; they are consecutive."""
+    """Return the first of the consecutive sequences at leading indices, and their number."""
     first = 0
     for index, size in zip(at, batch, strict=False):
         first = first * size + index
@@ -581,12 +580,12 @@ def _flat_sequences(at: tuple[int, ...], batch: Sequence[int]) -> tuple[int, int
 
 
 def _sequences(operand: Ragged) -> list[Tensor]:
-    """The sequences of a ragged operand as dense ones, (H, Q, D) or (Q, D)."""
+    """Return the sequences of a ragged operand as dense operands, (H, Q, D) or (Q, D)."""
     return [x.movedim(0, -2) for x in operand.to_list()]
 
 
 def _split_normalizer(normalizer: Normalizer | None, query: Ragged) -> list[Normalizer | None]:
-    """The normalizer of every sequence, from that of a ragged map."""
+    """Split the normalizer of a ragged map by sequence."""
     if normalizer is None:
         return [None] * len(query)
     lengths = query.lengths.tolist()
@@ -594,7 +593,7 @@ def _split_normalizer(normalizer: Normalizer | None, query: Ragged) -> list[Norm
 
 
 def _sink_share(normalizer: Normalizer, sinks_H: Tensor | None) -> Tensor:
-    """(B, H, Q): exp(sink) / (sum_j exp(s_ij) + exp(sink)); 0 without sinks."""
+    """Compute exp(sink) / (sum_j exp(s_ij) + exp(sink)), (B, H, Q); 0 without sinks."""
     if sinks_H is None:
         return torch.zeros_like(normalizer.sum)
     is_empty = normalizer.sum == 0  # no visible key, and a sink of -inf
@@ -603,7 +602,7 @@ def _sink_share(normalizer: Normalizer, sinks_H: Tensor | None) -> Tensor:
 
 
 def _visible_keys_call(call: Call) -> Call:
-    """A call with the same mask and scores 0, whose sum of exponentials is the number of visible keys."""
+    """Make a call with the same mask and scores 0; its sum of exponentials is the number of visible keys."""
     bias = None if call.bias is None else torch.where(call.bias == -_INFINITY, call.bias.detach(), 0.0)
     zero = call.query.new_zeros(())
     query, key = (zero.expand(*x.shape[:3], 1) for x in (call.query, call.key))

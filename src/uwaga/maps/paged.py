@@ -1,4 +1,4 @@
-"""Keys of a map in the blocks of a paged cache: what `AttentionMap.of_paged` takes, checked, as operands of a ragged call.
+"""Check the arguments of `AttentionMap.of_paged`, and turn them into operands of a ragged call.
 
 Letters: R requests, H query heads, G key/value heads, P blocks of the cache, S tokens of a block, T blocks of the longest request, N packed
 tokens, D query/key width.
@@ -19,7 +19,7 @@ _NAME = "AttentionMap.of_paged"
 def operands(
     query: Operand, key_cache: Tensor, block_table: Tensor, lengths: Tensor
 ) -> tuple[Ragged, Ragged, KeyPages]:
-    """The queries; keys that have the shape of those in the cache, and a single NaN as their memory; and where the keys are.
+    """Return the queries, keys of the right shape whose memory is a single NaN, and the pages of the keys.
 
     Raises:
         ShapeError, ValueError: as `AttentionMap.of_paged`.
@@ -42,7 +42,7 @@ def operands(
             f"{_NAME}: block {t} of request {r} is number {int(table_RT[r, t])}, and the cache has blocks 0 to {blocks - 1}"
         )
     offsets = torch.cat((lengths_R.new_zeros(1), lengths_R.cumsum(0)))
-    # NaN, so that whatever should read these in place of the pages cannot go unnoticed.
+    # A reader of these keys in place of the pages would get NaN.
     memory = torch.full((), float("nan"), dtype=key_cache.dtype, device=key_cache.device)
     keys = Ragged(memory.expand(int(offsets[-1]), *key_cache.shape[2:]), offsets)
     table_RT = torch.where(is_read_RT, table_RT, 0)
@@ -50,16 +50,18 @@ def operands(
 
 
 def check_no_gradients(call: Call, key_cache: Tensor) -> None:
-    """ValueError where autograd would record the map: the gradient of a page would be that of several requests."""
+    """Raise ValueError if autograd would record the map, as the gradient of a page would mix several requests."""
     operands_by_name = {"query": call.query, "bias": call.bias, "relative bias": call.relative, "sinks": call.sinks}
     operands_by_name |= {"key_cache": key_cache}
     for name, x in operands_by_name.items():
         if torch.is_grad_enabled() and x is not None and x.requires_grad:
-            raise ValueError(f"{_NAME}: {name} requires a gradient, and maps of pages have none: pass {name}.detach()")
+            raise ValueError(
+                f"{_NAME}: {name} requires a gradient, and maps of pages have no gradients; pass {name}.detach()"
+            )
 
 
 def read_keys(key: Operand, call: Call) -> Operand:
-    """The keys of a map: those of pages as a copy with the shape of `key`."""
+    """Return the keys of a map; keys in pages are copied to the shape of `key`."""
     if call.key_pages is None:
         return key
     if not isinstance(key, Ragged):
@@ -73,7 +75,7 @@ def read_keys(key: Operand, call: Call) -> Operand:
 
 
 def _queries(query: Operand) -> Ragged:
-    """Ragged (N, H, D)."""
+    """Return the queries as Ragged (N, H, D)."""
     values = query.values if isinstance(query, Ragged) else query
     if not isinstance(values, Tensor) or values.dim() != 3:
         kind = f"{tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
@@ -84,13 +86,13 @@ def _queries(query: Operand) -> Ragged:
 
 
 def _check_kinds(query: Tensor, key_cache: Tensor, block_table: Tensor, lengths: Tensor) -> None:
-    """ValueError unless each is a tensor of a dtype and a device that fit."""
+    """Raise ValueError unless each is a tensor with a fitting dtype and device."""
     for name, x, dimensions in (("key_cache", key_cache, 4), ("block_table", block_table, 2), ("lengths", lengths, 1)):
         if check_tensor(_NAME, name, x).dim() != dimensions:
             raise invalid(_NAME, name, f"of {dimensions} dimensions", f"{tuple(x.shape)}")
         check(
             x.device == query.device,
-            f"{_NAME}: {name} must be on {query.device}, where the query is, not on {x.device}",
+            f"{_NAME}: {name} must be on {query.device}, as the query is, not on {x.device}",
         )
     check_integers(_NAME, "block_table", block_table)
     check_integers(_NAME, "lengths", lengths)
@@ -99,7 +101,7 @@ def _check_kinds(query: Tensor, key_cache: Tensor, block_table: Tensor, lengths:
 
 
 def _check_shapes(query: Ragged, key_cache: Tensor, block_table: Tensor, lengths: Tensor) -> None:
-    """ShapeError or ValueError unless the sizes fit together."""
+    """Raise ShapeError or ValueError unless the sizes fit together."""
     shapes = [
         NamedShape.of("query", query.values.shape, "N H D"),
         NamedShape.of("query.lengths", (len(query),), "R"),

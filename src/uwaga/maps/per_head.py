@@ -1,4 +1,4 @@
-"""What each head's queries give on average: means of statistics over the queries that see a key.
+"""Means of statistics over the queries of each head that see a key.
 
 Letters: H heads, Q queries, N queries of all sequences.
 """
@@ -13,9 +13,9 @@ PerQuery = Tensor | Ragged  # (..., H, Q); (Q,) of a matrix; Ragged with values 
 
 
 def per_head(values: PerQuery, counted: PerQuery) -> Tensor:
-    """(H,) float64: the mean of `values` over the queries where `counted` (bool, the same shape) is true; NaN without any.
+    """Compute the mean (H,) in float64 over the queries with `counted` (bool, the same shape); NaN without such a query.
 
-    Each query has the same weight, whichever sequence it is in: it is not a mean of the means of sequences.
+    All queries have the same weight, in whatever sequence: the result is not a mean of the means of sequences.
 
     >>> values = torch.tensor([[[1.0, 3.0], [5.0, 7.0]]])
     >>> per_head(values, torch.tensor([[[True, True], [True, False]]]))
@@ -27,14 +27,14 @@ def per_head(values: PerQuery, counted: PerQuery) -> Tensor:
 
 
 def by_head(values: PerQuery) -> Tensor:
-    """(H, N): the values of all queries of all sequences, one sequence after the other."""
+    """Return the values (H, N) of all queries, one sequence after the other."""
     if isinstance(values, Ragged):
         return values.values.T if values.values.dim() == 2 else values.values[None]
     return values[None] if values.dim() == 1 else values.movedim(-2, 0).flatten(1)
 
 
 def has_visible_key(m: AttentionMap, counted: Tensor | None = None) -> PerQuery:
-    """bool per query and head: whether it sees a key, and is `counted` if that is given."""
+    """Return per query and head, as bool, whether it sees a key and is `counted`, if that is passed."""
     position = m.peak().position
     sees = (position.values if isinstance(position, Ragged) else position) >= 0
     sees = sees if counted is None else sees & counted

@@ -1,4 +1,4 @@
-"""What the new tokens of each request of a batch attend to, for engines that serve models.
+"""Attention signals of the new tokens of each request, for serving engines.
 
 Letters: R requests, H query heads, Q new tokens of a request, S spans, C ranges between the ends of spans.
 """
@@ -18,12 +18,12 @@ _NAME = "request_signals"
 
 
 class RequestSignals(NamedTuple):
-    """Signals of one request: exact, of every head and each of its new tokens."""
+    """Hold exact signals of one request, for every head and each new token."""
 
     entropy: Tensor  # (H, Q), in nats
     sink: Tensor  # (H, Q): the weight on the first keys
     spans: Tensor  # (H, Q, S): the weight on each span of keys
-    top: TopK  # (H, Q, k): the largest weights and their keys; weight 0 and key -1 where fewer are visible
+    top: TopK  # (H, Q, k): the largest weights and their keys; weight 0 and key -1 if fewer are visible
 
 
 def request_signals(
@@ -32,8 +32,8 @@ def request_signals(
     """Compute how the new tokens of each request attend, in two passes over the keys of the batch, without gradients.
 
     Args:
-        m: a ragged map with heads, as `AttentionMap.of_paged` makes it: a sequence is a request.
-        spans: for each request, pairs (start, stop) of positions of its keys, such as its system prompt and each retrieved document.
+        m: a ragged map with heads, as from `AttentionMap.of_paged`; each sequence is a request.
+        spans: for each request, pairs (start, stop) of positions of its keys, such as the system prompt and each retrieved document.
             Spans may overlap, and requests may have different numbers of spans. None: no spans.
         sinks: the number of first keys that count as attention sinks (Xiao et al., "Efficient Streaming Language Models with Attention
             Sinks", 2023).
@@ -70,7 +70,7 @@ def request_signals(
 
 
 def _bounds(spans: Sequence[Sequence[tuple[int, int]]] | None, keys: list[int], sinks: int) -> list[Tensor]:
-    """For each request (S+1, 2) int64: the span of the sinks, then its own spans."""
+    """Return the spans (S+1, 2) int64 of each request: the span of the sinks, then its own spans."""
     lists = [[]] * len(keys) if spans is None else _listed(spans, "spans")
     check(
         len(lists) == len(keys),
@@ -98,7 +98,7 @@ def _listed(x: Any, name: str) -> list[Any]:
 
 
 def _mass(m: AttentionMap, bounds: list[Tensor]) -> Tensor:
-    """(R, H, longest Q, most S): the weights of every query on every span, in one pass. Missing queries and spans have 0."""
+    """Compute the weights of every query on every span, (R, H, longest Q, most S), in one pass; 0 for missing ones."""
     assert isinstance(m.query, Ragged)
     queries_R1, device = m.query.lengths[:, None], m.device
     most = max((len(x) for x in bounds), default=1)

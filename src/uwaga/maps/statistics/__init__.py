@@ -1,1 +1,1 @@
-"""Statistics of a map: arguments of the methods, pooling, what is cached of the rows, gradients."""
+"""Statistics of a map: arguments of the methods, pooling, cached statistics of rows, gradients."""

@@ -1,4 +1,4 @@
-"""Arguments of AttentionMap and its methods, in the form that engines take: known lse, row weights, second masks.
+"""Convert arguments of AttentionMap to the form of engines: known lse, row weights, second masks.
 
 Letters: B sequences, H query heads, Q queries, K keys, N packed tokens.
 """
@@ -21,7 +21,7 @@ Program = tuple[MaskProgram, tuple[Tensor, ...]]
 
 
 def lengths(call: Call) -> tuple[Tensor, Tensor]:
-    """(B,) int64 each: the numbers of queries and of keys of every sequence."""
+    """Return the numbers of queries and of keys of every sequence, (B,) int64 each."""
     if call.query_offsets is not None and call.key_offsets is not None:
         return call.query_offsets.diff(), call.key_offsets.diff()
     ones = torch.full((call.query.shape[0],), 1, device=call.query.device)
@@ -29,26 +29,26 @@ def lengths(call: Call) -> tuple[Tensor, Tensor]:
 
 
 def program(mask: object, sizes: ScoreShape, call: Call) -> Program:
-    """A mask as a second mask program over the scores of the call."""
+    """Build a mask as a second mask program over the scores of the call."""
     return as_mask(mask).over(sizes).built("mask", call.query)
 
 
 def first_key(sizes: ScoreShape, keys_B: Tensor) -> Program:
-    """The mask in which only the first key of every sequence is visible."""
+    """Build the mask that shows only the first key of every sequence."""
     made = MaskProgramBuilder(sizes)
     made.lengths(keys_B.clamp(max=1).reshape(sizes.batch))
     return made.built("lengths", keys_B)
 
 
 def diagonal(offset: int, start: Start, sizes: ScoreShape, call: Call) -> Program:
-    """The mask in which query i sees only key i + start + offset."""
+    """Build the mask that shows query i only key i + start + offset."""
     made = MaskProgramBuilder(sizes)
     made.band(offset, offset, start)
     return made.built("start", call.query)
 
 
 def normalizer(lse: Operand, query: Operand, call: Call) -> Normalizer:
-    """The normalizer of an lse that the user passes.
+    """Return the normalizer of an lse that the user passes.
 
     Raises:
         ShapeError, ValueError: its dtype, device or shape does not fit the query.
@@ -62,7 +62,7 @@ def normalizer(lse: Operand, query: Operand, call: Call) -> Normalizer:
 
 
 def of_lse(lse_BHQ: Tensor) -> Normalizer:
-    """The normalizer of an lse: maximum lse and sum 1; 0 and 0 where the lse is -inf."""
+    """Return the normalizer of an lse: maximum lse and sum 1; 0 and 0 if the lse is -inf."""
     is_empty = lse_BHQ.detach() == -float("inf")
     return Normalizer(torch.where(is_empty, 0.0, lse_BHQ.detach()), (~is_empty).to(lse_BHQ.dtype))
 
@@ -70,8 +70,9 @@ def of_lse(lse_BHQ: Tensor) -> Normalizer:
 def row_weights(
     last: int | None, weights: Operand | None, query: Operand, call: Call, following: int | Tensor = 0
 ) -> Tensor | None:
-    """(B, H, Q): the weights of the rows, 0 before the last `last` queries of each sequence; None if all are 1. `following`: how many queries
-    of its sequence come after those of the call, for all or for each of its queries.
+    """Return the weights of the rows, (B, H, Q), 0 before the last `last` queries of each sequence; None if all are 1.
+
+    following: the number of queries of the sequence after the call's queries, for all or for each of its queries.
 
     Raises:
         ShapeError, ValueError: weights that do not broadcast to the queries, or `last` below 1.
@@ -98,10 +99,10 @@ def _row_weights(weights: Operand, query: Operand, call: Call) -> Tensor:
 
 
 def _values(name: str, argument: Operand, query: Operand) -> tuple[Tensor, Tensor]:
-    """The argument and the query as tensors, packed if they are ragged. Raises ValueError unless both are ragged or dense."""
+    """Return argument and query as tensors, packed if ragged. Raises ValueError: only one of them is ragged."""
     if isinstance(argument, Ragged) != isinstance(query, Ragged):
         kinds = ["Ragged" if isinstance(x, Ragged) else type(x).__name__ for x in (argument, query)]
-        rule = f"{name} must be Ragged where the query is"
+        rule = f"{name} must be Ragged if the query is"
         raise ValueError(f"AttentionMap: {rule}, but {name} is {kinds[0]}, query {kinds[1]}")
     if isinstance(argument, Ragged) and isinstance(query, Ragged):
         check(torch.equal(argument.offsets, query.offsets), f"AttentionMap: {name} must have the query's offsets")
@@ -114,14 +115,14 @@ def _values(name: str, argument: Operand, query: Operand) -> tuple[Tensor, Tenso
 
 
 def _lowered(values: Tensor, call: Call) -> Tensor:
-    """(B, H, Q), from the dimensions of the query without D."""
+    """Return (B, H, Q) from the dimensions of the query without D."""
     if call.query_offsets is None:
         return values.reshape(call.query.shape[:3])
     return (values.movedim(0, -1) if values.dim() == 2 else values[None])[None]
 
 
 def _from_end(call: Call) -> Tensor:
-    """(Q,): the number of queries after each one in its sequence."""
+    """Return the number of queries after each query in its sequence, (Q,)."""
     queries = torch.arange(call.query.shape[2], device=call.query.device)
     if call.query_offsets is None:
         return call.query.shape[2] - 1 - queries

@@ -24,7 +24,7 @@ LSE, ENTROPY, RECEIVED = "lse", "entropy", "received"
 
 
 def attach(statistic: str, value: Tensor, call: Call, row_weights: Tensor | None = None) -> Tensor:
-    """`value`, a statistic of the call, as a differentiable function of the call's operands and of the row weights.
+    """Make `value`, a statistic of the call, differentiable with respect to operands and row weights.
 
     Raises:
         NotImplementedError: under a transform of torch.func.
@@ -36,7 +36,7 @@ def attach(statistic: str, value: Tensor, call: Call, row_weights: Tensor | None
 
 
 def attach_weights(value: Tensor, call: Call, selection: Selection, keys: Tensor) -> Tensor:
-    """`value`, (sequences, heads, queries, keys) weights of a dense call, as a differentiable function of the call's operands.
+    """Make `value`, weights (sequences, heads, queries, keys) of a dense call, differentiable with respect to operands.
 
     Raises:
         NotImplementedError: under a transform of torch.func.
@@ -48,7 +48,7 @@ def attach_weights(value: Tensor, call: Call, selection: Selection, keys: Tensor
 
 
 def _needs_graph(what: str, inputs: Sequence[Tensor | None]) -> bool:
-    """Whether autograd records this call. Raises NotImplementedError."""
+    """Return whether autograd records this call. Raises NotImplementedError: under torch.func."""
     if not is_recorded(*inputs):
         return False
     if is_transformed():
@@ -89,7 +89,7 @@ class _Weights(torch.autograd.Function):
 
 
 def _selected_weights(call: Call, selection: Selection, keys: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """For each tile with selected rows: which of the selected queries it has, and their weights on the given keys."""
+    """Yield, for each tile with selected rows, which of the selected queries it has, and their weights on the keys."""
     height, part = tiles.height(call), tiles.select_heads(call, selection.sequences, selection.heads)
     for start in tiles.starts(selection.queries, height):
         (tile,) = tiles.tiles(part, height, [start])
@@ -119,7 +119,7 @@ class _Statistic(torch.autograd.Function):
 
 
 class _DenseCall(NamedTuple):
-    """One dense call, with the weights of its rows and the gradient of its statistic."""
+    """Hold one dense call, with the weights of its rows and the gradient of its statistic."""
 
     call: Call
     row_weights: Tensor | None
@@ -129,7 +129,7 @@ class _DenseCall(NamedTuple):
 def _differentiate(
     statistic: str, call: Call, row_weights: Tensor | None, grad: Tensor, needs: Sequence[bool]
 ) -> list[Tensor | None]:
-    """The gradients of the operands and the row weights, differentiable themselves."""
+    """Compute the gradients of the operands and the row weights, differentiable themselves."""
     inputs = _needed((*call.operands, row_weights), needs)
     outputs, grads = [], []
     for part in _parts(statistic, call, row_weights, grad):
@@ -143,7 +143,7 @@ def _differentiate(
 def _accumulate(
     statistic: str, call: Call, row_weights: Tensor | None, grad: Tensor, needs: Sequence[bool]
 ) -> list[Tensor | None]:
-    """The gradients of the operands and the row weights, tile by tile."""
+    """Compute the gradients of the operands and the row weights, tile by tile."""
     operands = (*call.operands, row_weights)
     totals = [torch.zeros_like(x) if needed and x is not None else x for x, needed in zip(operands, needs, strict=True)]
     parts = _parts(statistic, call, row_weights, grad)
@@ -171,7 +171,7 @@ def _add(statistic: str, part: _DenseCall, needs: Sequence[bool], totals: list[T
 
 
 def _parts(statistic: str, call: Call, row_weights: Tensor | None, grad: Tensor) -> list[_DenseCall]:
-    """The dense calls of the sequences."""
+    """Return the dense calls of the sequences."""
     if call.query_offsets is None or call.key_offsets is None:
         return [_DenseCall(call, row_weights, grad)]
     offsets = call.key_offsets if statistic == RECEIVED else call.query_offsets
@@ -183,18 +183,18 @@ def _parts(statistic: str, call: Call, row_weights: Tensor | None, grad: Tensor)
 
 
 def _needed(tensors: Sequence[Tensor | None], needs: Sequence[bool]) -> list[Tensor]:
-    """The tensors whose gradient is needed."""
+    """Return the tensors whose gradient is needed."""
     return [x for x, needed in zip(tensors, needs, strict=True) if needed and x is not None]
 
 
 def _of_tile(statistic: str, call: Call, tile: Tile, row_weights: Tensor | None) -> Tensor:
-    """The statistic of the rows of a tile; of received the part of these rows, (B, H, K)."""
+    """Compute the statistic of the rows of a tile; for `received`, the part of these rows, (B, H, K)."""
     normalizer = tiles.normalizer(call, tile)
     if statistic == LSE:
         return tiles.log_sum_exp(normalizer)
     weights_BHCK = tiles.weights(tile, normalizer)
     if statistic == ENTROPY:
-        # log a_ij is s_ij - lse_i: the logarithm of a weight that underflows has no derivative.
+        # log a_ij is s_ij - lse_i, since the logarithm of a weight that underflows has no derivative.
         lse_BHC1 = torch.where(normalizer.sum == 0, 0.0, tiles.log_sum_exp(normalizer))[..., None]
         logarithms_BHCK = torch.where(weights_BHCK == 0, 0.0, tile.scores - lse_BHC1)
         return -(weights_BHCK * logarithms_BHCK).sum(-1)

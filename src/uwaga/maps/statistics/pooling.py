@@ -1,4 +1,4 @@
-"""Ranges of queries and keys over which a map is pooled: bins and spans as users pass them, as edges in ascending order.
+"""Convert bins and spans of queries and keys to ascending edges, over which a map is pooled.
 
 Letters: B sequences, S spans, Q positions of an axis.
 """
@@ -18,12 +18,12 @@ _MAX_BINS = 2**28  # their edges take 2 GB
 def bin_edges(
     bins: Bins, sizes_B: Tensor, batch: tuple[int, ...], name: str, where: str = "AttentionMap.pool"
 ) -> Tensor:
-    """(B, n+1) int64: the edges of n ranges of an axis whose sizes are (B,).
+    """Return the edges (B, n+1) int64 of n ranges of an axis with sizes (B,).
 
     Args:
         bins: a number n of equal ranges, where range b is [floor(b * Q / n), floor((b + 1) * Q / n)), empty for some b if
             n > Q; or ascending edges, (n+1,) or (batch..., n+1).
-        where: for messages.
+        where: the operation that messages begin with.
 
     Raises:
         ValueError: no range, or edges that descend or lie outside a sequence.
@@ -43,7 +43,7 @@ def bin_edges(
 
 
 def span_bounds(spans: Spans, sizes_B: Tensor, batch: tuple[int, ...], name: str) -> Tensor:
-    """(B, S, 2) int64 from S pairs (start, stop), or one list of pairs per sequence, (batch..., S, 2).
+    """Return spans (B, S, 2) int64 from S pairs (start, stop), or from pairs per sequence, (batch..., S, 2).
 
     Raises:
         ValueError: not pairs, a stop before its start, or a span outside a sequence.
@@ -60,12 +60,12 @@ def span_bounds(spans: Spans, sizes_B: Tensor, batch: tuple[int, ...], name: str
 
 
 def span_edges(spans_BS2: Tensor) -> Tensor:
-    """(B, 2 S): edges at every start and stop of a span, so that overlapping spans are sums of the same ranges."""
+    """Return edges (B, 2 S) at every start and stop, so that overlapping spans are sums of the same ranges."""
     return spans_BS2.flatten(1).sort(dim=1).values
 
 
 def span_means(cells: Tensor, rows: Tensor, row_edges: Tensor, columns: Tensor, column_edges: Tensor) -> Tensor:
-    """(B, H, S, T): the weights between spans, from the pooled mass (B, H, P, C) of the ranges between their edges.
+    """Compute the weights between spans, (B, H, S, T), from pooled cells (B, H, P, C) of the ranges between edges.
 
     The weight between two spans is the sum over the ranges of the keys, and the mean over all queries.
     """
@@ -79,7 +79,7 @@ def span_means(cells: Tensor, rows: Tensor, row_edges: Tensor, columns: Tensor, 
 
 
 def members(spans_BS2: Tensor, edges_BP: Tensor) -> Tensor:
-    """(B, S, P-1) bool: which ranges a span consists of; empty ranges belong to none."""
+    """Return which ranges belong to a span, (B, S, P-1) bool; an empty range belongs to no span."""
     first_B1P, last_B1P = edges_BP[:, None, :-1], edges_BP[:, None, 1:]
     return (spans_BS2[..., :1] <= first_B1P) & (last_B1P <= spans_BS2[..., 1:]) & (first_B1P < last_B1P)
 
