@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from small_models import IDS, Small
+from stress import mostly_stress
 from tiny_transformer import made
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -30,12 +31,13 @@ EDIT = {"heads": {("decoder", 1, 0): 0.0}, "scores": {("decoder", 0, 1): uwaga.L
 OTHER = {"heads": {("decoder", 1, 1): -2.0}}
 
 
-@pytest.fixture
-def model(model: Small) -> nn.Module:
-    if not model.is_ours:
-        model.module.set_attn_implementation("sdpa")
-        model.module.config.use_cache = False
-    return model.module
+@pytest.fixture(params=["gpt2", "transformers llama"])
+def model(request: pytest.FixtureRequest) -> nn.Module:
+    small = Small.of(request.param)
+    if not small.is_ours:
+        small.module.set_attn_implementation("sdpa")
+        small.module.config.use_cache = False
+    return small.module
 
 
 def run(model: nn.Module) -> Tensor:
@@ -273,6 +275,9 @@ def test_a_fork_goes_on_where_its_thread_was() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "model", mostly_stress(["gpt2", "transformers llama"], lambda name: name == "gpt2"), indirect=True
+)
 def test_compiled_code_is_hooked_between_two_graphs_and_never_in_one(model: nn.Module) -> None:
     torch.compiler.reset()
     plain, right = run(model), edited(model)

@@ -56,15 +56,12 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }  # fmt: skip
 
 
-def inputs(model: nn.Module) -> object:
-    return (IDS, SHORT) if model.config.has_both else IDS
-
-
-def kinds(model: nn.Module) -> list[str]:
-    with uwaga.watch(model) as recording, torch.no_grad():
-        given = inputs(model)
-        model(*(given if isinstance(given, tuple) else (given,)))
-    return sorted({kind for kind, _ in recording.maps})
+@torch.no_grad()
+def recorded(model: nn.Module) -> tuple[uwaga.Recording, list[str]]:
+    """A recording, and the kinds of its attention."""
+    with uwaga.watch(model, values=True) as recording:
+        model(*((IDS, SHORT) if model.config.has_both else (IDS,)))
+    return recording, sorted({kind for kind, _ in recording.maps})
 
 
 IN_GATE = ("gpt2", "bert", "t5", "llama", "gemma2", "modernbert", "alibi")
@@ -74,12 +71,11 @@ IN_GATE = ("gpt2", "bert", "t5", "llama", "gemma2", "modernbert", "alibi")
 def test_parts_sum_to_the_score_within_the_bound(name: str) -> None:
     """In float64 and in float32, of every kind, layer and head, at cells near and far."""
     for model in (MODELS[name]().double(), MODELS[name]()):
-        for kind in kinds(model):
-            for layer in range(2 if isinstance(inputs(model), tuple) else 3):
+        recording, kinds = recorded(model)
+        for kind in kinds:
+            for layer in range(2 if model.config.has_both else 3):
                 for head in range(2):
-                    result = score_attribution(
-                        model, inputs(model), layer, head, [3, 3, 2], [3, 2, 1], kind=kind, row=1
-                    )
+                    result = score_attribution(model, recording, layer, head, [3, 3, 2], [3, 2, 1], kind=kind, row=1)
                     assert (result.bound() < 0.01).all()
                     assert ((result.total() - result.scores).abs() <= result.bound()).all()
                     torch.testing.assert_close(result.shares().sum() + result.distance.mean(), result.total().mean())
@@ -90,8 +86,9 @@ def test_parts_sum_to_the_score_within_the_bound(name: str) -> None:
 @pytest.mark.parametrize("name", mostly_stress(MODELS, lambda name: name in IN_GATE))
 def test_a_head_s_share_is_that_of_the_tokens_it_was_brought_from_and_theirs_that_of_their_parts(name: str) -> None:
     model = MODELS[name]().double()
-    for kind, than in ((kind, than) for kind in kinds(model) for than in (None, 3)):
-        one = score_attribution(model, inputs(model), 1, 1, 3, 2, kind=kind, than=than)
+    recording, kinds = recorded(model)
+    for kind, than in ((kind, than) for kind in kinds for than in (None, 3)):
+        one = score_attribution(model, recording, 1, 1, 3, 2, kind=kind, than=than)
         assert ((one.total() - one.scores).abs() <= one.bound()).all()
         shares, found = one.shares(), 0
         for side, parts, of_parts in (("query", one.query_parts, shares), ("key", one.key_parts, shares.T)):
@@ -222,10 +219,10 @@ def project(
 @torch.no_grad()
 def test_contributions_are_those_of_brute_force_with_explicit_matrices(name: str) -> None:
     model = MODELS[name]().double()
-    kind = kinds(model)[0]
+    recording, (kind,) = recorded(model)
     for layer in (0, 2):
         for head in (0, 1):
-            one = score_attribution(model, IDS, layer, head, 4, 3, row=1)
+            one = score_attribution(model, recording, layer, head, 4, 3, row=1)
             right = brute_force(model, kind, 1, layer, head, 4, 3)
             right = {pair: x for pair, x in right.items() if x or "bias" not in pair}
             shares = one.shares()
@@ -246,9 +243,9 @@ def test_contributions_are_those_of_brute_force_with_explicit_matrices(name: str
 @torch.no_grad()
 def test_what_a_head_brought_from_each_token_is_that_of_brute_force(name: str) -> None:
     model = MODELS[name]().double()
-    kind = kinds(model)[0]
-    one = score_attribution(model, IDS, 2, 1, 5, 4, row=1)
-    rather = score_attribution(model, IDS, 2, 1, 5, 4, than=3, row=1)
+    recording, (kind,) = recorded(model)
+    one = score_attribution(model, recording, 2, 1, 5, 4, row=1)
+    rather = score_attribution(model, recording, 2, 1, 5, 4, than=3, row=1)
     for source in ((0, 1), (1, 0)):
         part = Part("head", kind, *source)
         right, other = (brute_force(model, kind, 1, 2, 1, 5, j, split=source) for j in (4, 3))

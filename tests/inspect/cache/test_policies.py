@@ -64,10 +64,11 @@ def test_a_budget_of_one_is_the_query_itself(name: str) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"sinks": torch.tensor([0.5, -1.0, 2.0, 0.0], dtype=torch.float64)},
-        {"bias": uwaga.AlibiBias(torch.tensor([0.5, 0.2, 0.1, 0.05], dtype=torch.float64))},
-        {"softcap": 1.5},
-        {"mask": uwaga.Causal() & uwaga.Window(left=12, right=0)},
+        {
+            "sinks": torch.tensor([0.5, -1.0, 2.0, 0.0], dtype=torch.float64),
+            "bias": uwaga.AlibiBias(torch.tensor([0.5, 0.2, 0.1, 0.05], dtype=torch.float64)),
+        },
+        {"softcap": 1.5, "mask": uwaga.Causal() & uwaga.Window(left=12, right=0)},
     ],
     ids=lambda options: next(iter(options)),
 )

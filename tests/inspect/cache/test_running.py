@@ -4,10 +4,12 @@ Letters: H query heads, N tokens.
 """
 
 from contextlib import ExitStack
+from itertools import product
 
 import brute_force
 import pytest
 import torch
+from stress import mostly_stress
 from test_policies import POLICIES
 from test_study import IDS, MODELS, layer_of
 from tiny_models import implementation_of, theirs
@@ -59,8 +61,10 @@ def recorded_inside(model: nn.Module, edits: list[dict]) -> uwaga.Recording:
     return recording
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    mostly_stress(product(("gpt2", "llama"), POLICIES), lambda case: case[0] == "llama" or case[1] == "oracle"),
+)
 def test_layers_read_what_the_policy_keeps_of_what_the_changed_layers_gave(name: str, policy: str) -> None:
     model = MODELS[name]().double()
     with cache_edit(model, POLICIES[policy], BUDGET, prompt=PROMPT):
@@ -68,18 +72,19 @@ def test_layers_read_what_the_policy_keeps_of_what_the_changed_layers_gave(name:
     torch.testing.assert_close(actual, by_matrices(model, policy), rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa", "uwaga"])
-@pytest.mark.parametrize(("policy", "family"), [("h2o", "llama"), ("quest", "gpt2"), ("tova", "gpt_oss")])
+@pytest.mark.parametrize(
+    ("policy", "family", "implementation"),
+    [("h2o", "llama", "sdpa"), ("quest", "gpt2", "uwaga"), ("tova", "gpt_oss", "eager")],
+)
 def test_models_of_transformers(policy: str, family: str, implementation: str) -> None:
     uwaga.integrations.register_with_transformers()
     model = theirs(family).double()
     expected = by_matrices(model, policy)
-    if family != "gpt_oss":
-        model.set_attn_implementation(implementation)
+    model.set_attn_implementation(implementation)
     with cache_edit(model, POLICIES[policy], BUDGET, prompt=PROMPT):
         actual = logits(model)
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)  # RMS norms are in float32
-    assert implementation_of(model) == (implementation if family != "gpt_oss" else "eager")
+    assert implementation_of(model) == implementation
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -3,6 +3,7 @@
 Letters: H query heads, G key/value heads, N tokens, P policies, B budgets.
 """
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import brute_force
 import pytest
 import torch
 from largest import Largest
+from small_models import ask
 from test_policies import BUDGETS, POLICIES
 from tiny_models import theirs
 from tiny_transformer import made, ragged
@@ -20,6 +22,7 @@ import uwaga
 from uwaga.inspect import cache, cache_study
 from uwaga.inspect.cache import CacheLayer, study
 from uwaga.inspect.cache import layer as layers
+from uwaga.nn.attention_id import AttentionId
 
 IDS = torch.randint(3, 20, (1, 40), generator=torch.Generator().manual_seed(0))
 
@@ -40,18 +43,23 @@ def layer_of(recording: uwaga.Recording, number: int, prompt: int, row: int = 0)
     return CacheLayer(recording.maps["decoder", number].select(row), prompt, number=number, layers=layers)
 
 
-@pytest.mark.parametrize(("name", "prompt"), [("gpt2", 0), ("llama", 15), ("gpt_oss", 15)])
-def test_losses_are_those_of_whole_matrices(name: str, prompt: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "prompt", "policies"),
+    [("gpt2", 0, ("window", "oracle")), ("llama", 15, ("quest", "tova")), ("gpt_oss", 15, POLICIES)],
+)
+def test_losses_are_those_of_whole_matrices(name: str, prompt: int, policies: Iterable[str]) -> None:
     recording = recorded(MODELS[name]())
-    result = cache_study(recording, POLICIES, budgets=BUDGETS, prompt=prompt, per_query=True)
+    result = cache_study(
+        recording, {policy: POLICIES[policy] for policy in policies}, budgets=BUDGETS[:2], prompt=prompt, per_query=True
+    )
     layers = sorted({layer for layer, _ in result.heads})
     assert result.heads == [(n, h) for n in layers for h in range(recording.maps["decoder", n].shape[1])]
     for number in layers:
         layer = layer_of(recording, number, prompt)
         text, value = brute_force.text_of(layer), recording.values["decoder", number][0].double()
         own = [at for at, (each, _) in enumerate(result.heads) if each == number]
-        for p, policy in enumerate(POLICIES):
-            for b, budget in enumerate(BUDGETS):
+        for p, policy in enumerate(result.policies):
+            for b, budget in enumerate(result.budgets):
                 bits = getattr(brute_force, policy)(text, budget)
                 for statistic, expected in brute_force.losses(text, value, bits).items():
                     actual = result.per_query[statistic][p, b, own]
@@ -128,10 +136,10 @@ def test_the_size_of_blocks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_no_more_than_a_block_is_read_at_once() -> None:
     generator = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(1, 1500, 4, generator=generator) for _ in range(3))
-    layer = CacheLayer(uwaga.AttentionMap(query, key, mask=uwaga.Causal()), 1300)
+    query, key, value = (torch.randn(1, 1, 1500, 4, generator=generator) for _ in range(3))
+    recording = ask(uwaga.Recording(), AttentionId("decoder", 0), query, key, value=value, mask=uwaga.Causal())
     with Largest() as largest:
-        study._losses(layer, 0, value, [policy(layer, 16) for policy in POLICIES.values()], 1)
+        cache_study(recording, POLICIES, budgets=[16], prompt=1300)
     assert largest.bytes <= 1500**2  # the matrix of float32 has four times as many
 
 
