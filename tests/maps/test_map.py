@@ -11,17 +11,12 @@ from torch import Tensor
 import uwaga
 from uwaga import AttentionMap, Causal, Documents, KeyLengths, Ragged, Window
 from uwaga._base import native
-from uwaga.maps import Peak, Pooled, Sink, TopK
 from uwaga.maps.engines import reference
 from uwaga.maps.spec import RowStatisticsRequest
 
 
-def _x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, dtype=torch.float32).to(dtype)
-
-
-def _ragged(*lengths: int, heads: int | None = 2) -> Ragged:
-    return Ragged.from_list([_x(n, 4) if heads is None else _x(n, heads, 4) for n in lengths])
+def _ragged(*lengths: int) -> Ragged:
+    return Ragged.from_list([torch.randn(n, 2, 4) for n in lengths])
 
 
 BITS = torch.ones(4096, 4096, dtype=torch.bool)
@@ -51,51 +46,34 @@ def test_a_map_shows_its_shape_its_mask_and_what_it_would_take(mask: object, sho
 def test_a_ragged_map_shows_what_all_its_sequences_would_take() -> None:
     batch = _ragged(2, 0, 30)
     m = AttentionMap(batch, batch, mask=Documents(torch.zeros(32, dtype=torch.int64)))
-    assert repr(m) == (
-        "AttentionMap(shape=(3, 2, ?, ?), mask=Documents(ids=int64 (32,), query_ids=None), float32, "
-        "7.2 kB as a dense matrix)"
-    )
-    assert repr(m[0]) == (
-        "AttentionMap(shape=(2, 2, 2), mask=Documents(ids=int64 (32,), query_ids=None), float32, "
-        "32 bytes as a dense matrix)"
-    )
+    mask = "mask=Documents(ids=int64 (32,), query_ids=None), float32"
+    assert repr(m) == f"AttentionMap(shape=(3, 2, ?, ?), {mask}, 7.2 kB as a dense matrix)"
+    assert repr(m[0]) == f"AttentionMap(shape=(2, 2, 2), {mask}, 32 bytes as a dense matrix)"
 
 
 FORMS = {
-    "a matrix": (lambda: AttentionMap(_x(5, 4), _x(7, 4)), (), 5, 7),
-    "heads": (lambda: AttentionMap(_x(6, 5, 4), _x(2, 7, 4)), (6,), 5, 7),
-    "a batch": (lambda: AttentionMap(_x(3, 6, 5, 4), _x(3, 2, 7, 4)), (3, 6), 5, 7),
-    "five dimensions": (lambda: AttentionMap(_x(2, 3, 6, 5, 4), _x(2, 3, 2, 7, 4)), (2, 3, 6), 5, 7),
-    "no queries": (lambda: AttentionMap(_x(3, 6, 0, 4), _x(3, 2, 7, 4)), (3, 6), 0, 7),
-    "no keys": (lambda: AttentionMap(_x(3, 6, 5, 4), _x(3, 2, 0, 4)), (3, 6), 5, 0),
-    "no sequences": (lambda: AttentionMap(_x(0, 6, 5, 4), _x(0, 2, 7, 4)), (0, 6), 5, 7),
-    "half precision": (
-        lambda: AttentionMap(_x(6, 5, 4, dtype=torch.bfloat16), _x(2, 7, 4, dtype=torch.bfloat16)),
-        (6,),
-        5,
-        7,
-    ),
+    "a matrix": ((5, 4), (7, 4)),
+    "heads": ((6, 5, 4), (2, 7, 4)),
+    "a batch": ((3, 6, 5, 4), (3, 2, 7, 4)),
+    "five dimensions": ((2, 3, 6, 5, 4), (2, 3, 2, 7, 4)),
+    "no queries": ((3, 6, 0, 4), (3, 2, 7, 4)),
+    "no keys": ((3, 6, 5, 4), (3, 2, 0, 4)),
+    "no sequences": ((0, 6, 5, 4), (0, 2, 7, 4)),
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_results_have_the_dimensions_of_the_query(form: str) -> None:
-    make, leading, queries, keys = FORMS[form]
-    m = make()
+@pytest.mark.parametrize(("form", "dtype"), [*((form, torch.float32) for form in FORMS), ("heads", torch.bfloat16)])
+def test_results_have_the_dimensions_of_the_query(form: str, dtype: torch.dtype) -> None:
+    (*leading, queries, _), (*_, keys, _) = FORMS[form]
+    m = AttentionMap(*(torch.randn(shape).to(dtype) for shape in FORMS[form]))
     per_query, per_key = (*leading, queries), (*leading, keys)
     assert m.shape == (*leading, queries, keys)
     assert m.shapes == [m.shape]
     assert m.dtype == torch.float32
-    for x in (
-        m.lse,
-        m.entropy(),
-        m.entropy(normalize=True),
-        m.distance(),
-        m.effective_count(),
-        m.effective_count(order=1),
-    ):
-        assert (tuple(x.shape), x.dtype) == (per_query, torch.float32)
-    for x in (*m.sink(), m.mass(Causal()), m.diagonal(), m.peak().weight):
+    assert m
+    counts = m.effective_count(), m.effective_count(order=1)
+    for x in (m.lse, m.entropy(), m.entropy(normalize=True), m.distance(), *counts, *m.sink(), m.mass(Causal()),
+              m.diagonal(), m.peak().weight):  # fmt: skip
         assert (tuple(x.shape), x.dtype) == (per_query, torch.float32)
     assert (tuple(m.peak().position.shape), m.peak().position.dtype) == (per_query, torch.int64)
     assert tuple(m.topk(3).weights.shape) == tuple(m.topk(3).positions.shape) == (*per_query, 3)
@@ -114,7 +92,7 @@ def test_ragged_results_are_ragged(heads: int | None, lengths: tuple[int, ...]) 
     tokens, rows = sum(lengths), len(lengths)
     width = () if heads is None else (heads,)
     offsets = torch.tensor([0, *torch.tensor(lengths, dtype=torch.int64).cumsum(0).tolist()])
-    batch = Ragged(_x(tokens, *width, 4), offsets)
+    batch = Ragged(torch.randn(tokens, *width, 4), offsets)
     m = AttentionMap(batch, batch, mask=Causal())
     assert m.shape == (rows, *width, None, None)
     assert m.shapes == [(*width, n, n) for n in lengths]
@@ -134,22 +112,6 @@ def test_ragged_results_are_ragged(heads: int | None, lengths: tuple[int, ...]) 
     assert [x.shape for x in m.to_dense()] == m.shapes
 
 
-def test_sums_of_diagonals_have_no_gradient() -> None:
-    query = _x(5, 4).requires_grad_()
-    m = AttentionMap(query, query)
-    assert m.received().requires_grad
-    assert not m.diagonal_sums().requires_grad
-
-
-def test_results_have_names_and_a_map_is_true() -> None:
-    m = AttentionMap(_x(5, 4), _x(7, 4))
-    for value, kind in ((m.topk(2), TopK), (m.peak(), Peak), (m.sink(), Sink), (m.pool(2, 2), Pooled)):
-        assert type(value) is kind
-    assert m.pool(2, 2).positions is None
-    assert uwaga.AttentionMap is uwaga.maps.AttentionMap
-    assert m
-
-
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[RowStatisticsRequest]:
     """What the reference is asked for."""
@@ -160,7 +122,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[RowStatisticsRequest]:
 
 @pytest.fixture
 def m(requests: list[RowStatisticsRequest]) -> AttentionMap:
-    return AttentionMap(_x(2, 3, 100, 4), _x(2, 3, 120, 4), impl="reference")
+    return AttentionMap(torch.randn(2, 3, 100, 4), torch.randn(2, 3, 120, 4), impl="reference")
 
 
 def _rows_of(request: RowStatisticsRequest) -> tuple:
@@ -204,7 +166,7 @@ def test_statistics_are_computed_once_and_together_where_asked(
 
 
 def test_a_given_lse_spares_the_pass(requests: list[RowStatisticsRequest]) -> None:
-    query, key = _x(2, 3, 100, 4), _x(2, 3, 120, 4)
+    query, key = torch.randn(2, 3, 100, 4), torch.randn(2, 3, 120, 4)
     lse = AttentionMap(query, key, impl="reference").lse
     requests.clear()
     told = AttentionMap(query, key, lse=lse, impl="reference")
@@ -218,7 +180,7 @@ def test_a_given_lse_spares_the_pass(requests: list[RowStatisticsRequest]) -> No
 
 
 def test_a_part_reads_the_queries_and_keys_where_they_are() -> None:
-    query, key = _x(2, 4, 6, 8).requires_grad_(), _x(2, 2, 7, 8)
+    query, key = torch.randn(2, 4, 6, 8).requires_grad_(), torch.randn(2, 2, 7, 8)
     m = AttentionMap(query, key)
     part = m.select(1, 3)
     assert part.query.data_ptr() == query[1, 3].data_ptr()
@@ -267,7 +229,7 @@ def test_the_largest_logits_of_a_ragged_map_are_those_of_its_sequences() -> None
     for r in (0, 2):
         torch.testing.assert_close(result[r], m[r].scores[:].amax((-1, -2)))
         torch.testing.assert_close(result[r], m[r].max_logit())
-    x = _x(5, 4)
+    x = torch.randn(5, 4)
     assert AttentionMap(x, x).max_logit().shape == ()
     assert AttentionMap(x[:0], x).max_logit() == -torch.inf
 
@@ -277,7 +239,7 @@ def test_the_largest_logit_of_a_head_with_a_score_that_is_not_finite_is_nan(impl
     if impl == "cpu" and (why := native.reason_unavailable()) is not None:
         pytest.skip(why)
     for bad in (torch.nan, torch.inf, -torch.inf):
-        query, key = _x(3, 5, 4), _x(3, 5, 4).abs()
+        query, key = torch.randn(3, 5, 4), torch.randn(3, 5, 4).abs()
         query[1, 2, 0] = bad
         expected = query @ key.transpose(-1, -2) * 0.5
         result = AttentionMap(query, key, impl=impl).max_logit()

@@ -6,6 +6,7 @@ Letters: B batch, H query heads, G key heads, Q queries, K keys, D query/key wid
 """
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
@@ -53,7 +54,7 @@ def _tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_tiles")
-@pytest.mark.parametrize("statistic", mostly_stress(STATISTICS, lambda statistic: "entropy" in statistic))
+@pytest.mark.parametrize("statistic", mostly_stress(STATISTICS, lambda statistic: statistic == "normalized entropy"))
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_statistic_is_its_own_derivative_twice(name: str, statistic: str) -> None:
     def f(query: Tensor, key: Tensor) -> Tensor:
@@ -104,8 +105,10 @@ def test_ragged_is_its_own_derivative_twice() -> None:
 
 
 @pytest.mark.parametrize("impl", [NATIVE])
-@pytest.mark.parametrize("statistic", STATISTICS)
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize(
+    ("name", "statistic"),
+    mostly_stress(product(OPTIONS, STATISTICS), lambda case: case[0] == "an empty row" or case[1] == "entropy"),
+)
 def test_gradients_of_the_native_engine_are_the_references(impl: str, name: str, statistic: str) -> None:
     operands = _operands()
     exact = AttentionMap(*operands, **OPTIONS[name])
@@ -207,8 +210,13 @@ INDICES = {
 
 
 @pytest.mark.usefixtures("_tiles")
-@pytest.mark.parametrize("index", INDICES)
-@pytest.mark.parametrize("kind", ["plain", "causal", "softcap", "bias", "sinks", "alibi"])
+@pytest.mark.parametrize(
+    ("kind", "index"),
+    mostly_stress(
+        product(["plain", "causal", "softcap", "bias", "sinks", "alibi"], INDICES),
+        lambda case: case[0] == "sinks" or case[1] == "in another order, some twice",
+    ),
+)
 def test_entries_have_the_gradients_of_the_dense_matrix(kind: str, index: str) -> None:
     query, key, bias, sinks = _random(2, 4, 6, 3), _random(2, 2, 6, 3), _random(2, 4, 6, 6), _random(4)
     slopes = torch.rand(4, dtype=torch.float64).requires_grad_()
@@ -288,6 +296,7 @@ def test_derived_maps_and_views_have_none() -> None:
     m = AttentionMap(query, key)
     assert not DifferenceMap(m, m)[0, 0].requires_grad
     assert not m.scores[0, 0].requires_grad
+    assert not m.diagonal_sums().requires_grad
 
 
 def test_backward_of_a_row_makes_no_matrix() -> None:
