@@ -191,17 +191,6 @@ def test_the_table_has_a_row_for_each_policy_budget_and_head() -> None:
     assert repr(result) == "CacheStudy(window, oracle; budgets 8, 16; 6 heads, 20 queries)"
 
 
-def test_a_policy_of_ones_own() -> None:
-    def first_keys(layer: CacheLayer, budget: int) -> cache.Kept:
-        until = torch.arange(layer.tokens) + 1
-        until[:budget] = layer.tokens
-        return cache.Evicted(until[None], layer.heads)
-
-    result = cache_study(recorded(made("gpt2")), [first_keys], budgets=[5])
-    assert result.policies == ["first_keys"]
-    assert bool((result.means["kept"] == 6).all())
-
-
 @pytest.mark.parametrize(("kind", "head", "row"), [("mask", 0, 1), ("bias", 1, 19), ("documents", 1, 38)])
 def test_every_row_and_head_is_causal(kind: str, head: int, row: int) -> None:
     """One query of one head sees the key after it, as in a span of a picture's tokens that all see each other."""
