@@ -293,9 +293,7 @@ def vit() -> nn.Module:
 
 def seen(folder: Path, resolution: int) -> object:
     reader = images.load_vision(str(write_vision(folder / "vit", "vit")), "float32")
-    return images.record_image(
-        reader, images.read_image(write_photo(folder / "photo.png")), resolution=resolution
-    )
+    return images.record_image(reader, images.read_image(write_photo(folder / "photo.png")), resolution=resolution)
 
 
 def text_alone(folder: Path) -> object:
